@@ -1,0 +1,46 @@
+"""What evaluating a model under interventions gives: the one result that every engine returns.
+
+Shapes: V interventions, N samples, S suffix tokens, R requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Completions:
+    """What a model does with the suffixes of N samples under V interventions.
+
+    "Teacher-forced" means that the model reads the true suffix; "greedy" that it reads its own
+    continuation of the prefix, always exactly S tokens (end-of-text cannot end it early: the
+    paper's code sets the minimum and the maximum number of new tokens to S, and so do we).
+
+    Args:
+        continuation: (V, N, S) int64, greedy token ids.
+        teacher_forced: (V, N, S) int64, argmax at each suffix position under the true suffix.
+        completion_entropy: (V, N) float64, nats, summed over the suffix, teacher-forced (Eq. 5).
+        suffix_log_prob: (V, N) float64, nats, the true suffix given the prefix.
+        min_margin: (V, N) float32, logits, the smallest top-2 gap on the greedy path.
+    """
+
+    continuation: Tensor
+    teacher_forced: Tensor
+    completion_entropy: Tensor
+    suffix_log_prob: Tensor
+    min_margin: Tensor
+
+
+@dataclass(frozen=True)
+class Likelihoods:
+    """The log-likelihood of R continuations, each given its context, under V interventions.
+
+    Args:
+        log_prob: (V, R) float64, nats, summed over the continuation's tokens.
+        is_greedy: (V, R) bool, whether every token of the continuation is the argmax.
+    """
+
+    log_prob: Tensor
+    is_greedy: Tensor

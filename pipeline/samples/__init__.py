@@ -1,0 +1,1 @@
+"""What was memorized: where the samples of each family come from."""
