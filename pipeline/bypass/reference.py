@@ -33,7 +33,7 @@ Progress = Callable[[int, int], None]
 """Called after each batch with the batches done and the batches in all."""
 
 
-def _silent(_done: int, _total: int) -> None:
+def silent(_done: int, _total: int) -> None:
     """The progress of a caller who does not want to know."""
 
 
@@ -161,7 +161,7 @@ def complete(
     suffix_length: int,
     interventions: Sequence[Intervention],
     batch_size: int,
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> Completions:
     """What the model does with each sample's suffix, by the plain loop.
 
@@ -273,7 +273,7 @@ def score(
     requests: Sequence[Request],
     interventions: Sequence[Intervention],
     batch_size: int,
-    progress: Progress = _silent,
+    progress: Progress = silent,
     max_length: int | None = None,
 ) -> Likelihoods:
     """The log-likelihood of each continuation given its context, by the plain loop.
