@@ -102,7 +102,7 @@ class Dag:
         return frozenset(changed.union(*(networkx.descendants(passing_on, s) for s in changed)))
 
     def write_marks(self) -> None:
-        """Tell Snakemake what is stale: a mark of now for a stale stage, of 1970 for a fresh one."""
+        """Tell Snakemake what is stale: a stale stage gets a mark of now, a fresh one of 1970."""
         MARKS.mkdir(parents=True, exist_ok=True)
         for address in self.stages:
             mark = MARKS / address
@@ -113,7 +113,7 @@ class Dag:
                 os.utime(mark, (1, 1))
 
     def read_by(self, stage: Stage) -> dict[str, list[str]]:
-        """What a stage reads, by name: ``code``, and the folder below data/STUDY/ or reports/STUDY/.
+        """What a stage reads, by name: ``code``, or the folder below data/STUDY/.
 
         A folder that other stages write into stands for the files that they write.
         """
