@@ -224,7 +224,7 @@ def _teacher_forced(
     }
 
 
-def _greedy(model: Model, prefix: Tensor, suffix_length: int, where: _Place) -> dict[str, Tensor]:
+def _greedy(model: Any, prefix: Tensor, suffix_length: int, where: _Place) -> dict[str, Tensor]:
     """The fields of `Completions` that come from the model's own continuation; each (B, …)."""
     stop = model.generation_config.eos_token_id
     never = torch.tensor([] if stop is None else stop, dtype=torch.long, device=prefix.device)
@@ -269,7 +269,7 @@ def _to_cpu(part: Completions) -> Completions:
 
 
 def score(
-    model: Model,
+    model: Any,
     requests: Sequence[Request],
     interventions: Sequence[Intervention],
     batch_size: int,
