@@ -6,7 +6,7 @@ engine; each intervention's answers then go through the task's own `process_resu
 aggregation. None of lm-eval's caches is used: their keys know neither the intervention nor the
 revision of a dataset.
 
-The only module that imports lm_eval.
+The only module that imports lm_eval, and with it datasets.
 
 Source: lm-eval 0.4.13, `evaluator.simple_evaluate` and `models.huggingface.HFLM`.
 """
@@ -24,6 +24,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import datasets
 import polars as pl
 from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import (
@@ -96,6 +97,8 @@ def load_tasks(
                 remedy="name tasks of that folder; lm-eval skips YAML files that it cannot read",
             )
         )
+    # or datasets counts each loading of a local file at s3.amazonaws.com
+    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
     # lm-eval merges overrides into a task's YAML only for a member of a group
     members = [{"task": name} | _beside_yaml(manager, name) for name in names]
     with _quiet():

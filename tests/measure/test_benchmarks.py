@@ -7,6 +7,7 @@ import math
 import random
 from pathlib import Path
 
+import datasets
 import lm_eval
 import polars as pl
 import pytest
@@ -139,8 +140,6 @@ def write_task(folder: Path, name: str, documents: list[dict], config: dict) -> 
 @pytest.fixture(scope="module", autouse=True)
 def _own_cache(tmp_path_factory):
     """Keep `datasets` from writing to the home folder."""
-    import datasets
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("datasets"))
         yield
@@ -386,6 +385,14 @@ def test_nothing_of_lm_evals_reaches_the_terminal(reader, tokenizer, folder, cap
     measure(reader, tokenizer, tasks, [BASELINE], batch_size=8)
     assert "bootstrapping" not in "".join(capfd.readouterr())
     assert not logging.getLogger("pipeline").handlers
+
+
+def test_local_tasks_need_no_network(reader, tokenizer, folder, monkeypatch):
+    asked = []
+    monkeypatch.setattr("socket.getaddrinfo", lambda host, *_, **__: asked.append(host))
+    tasks = load_tasks(list(TASKS), folder)
+    measure(reader, tokenizer, tasks, [BASELINE], batch_size=8, limit=1)
+    assert asked == []
 
 
 def test_unknown_tasks_are_refused_with_the_known_ones(folder):
