@@ -7,27 +7,23 @@ runs them side by side:
     snakemake --cores 8 --config study=NAME      another study of pipeline/conf/study/
 """
 
+import sys
+
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import min_version
 
 from pipeline import device
 from pipeline.dag import Dag
 from pipeline.errors import InputError
-from pipeline.params import compose, load
+from pipeline.params import load, switch
 
 min_version("9.27")
 
+DRY_RUN = bool({"-n", "--dry-run", "--dryrun"} & set(sys.argv))
+
 try:
-    if workflow.is_main_process and config:
-        if workflow.dryrun:
-            raise WorkflowError(
-                "a dry run changes no file, so it cannot change the study; "
-                "run this first: python -m pipeline study "
-                + " ".join(f"{key}={value}" for key, value in config.items())
-            )
-        study = compose({key: str(value) for key, value in config.items()})
-    else:
-        study = load()
+    chosen = {group: str(option) for group, option in config.items()}
+    study = switch(chosen, dry_run=DRY_RUN) if workflow.is_main_process else load()
 except InputError as error:
     raise WorkflowError(str(error)) from None
 
@@ -47,6 +43,7 @@ wildcard_constraints:
 
 rule all:
     input:
+        checked=study.data / "study.json",
         report=study.reports / "index.html",
 
 
@@ -56,13 +53,13 @@ rule check:
         unpack(dvc.rule("check").input),
     output:
         **dvc.rule("check").output,
-    params:
-        stage=dvc.rule("check").stage,
     log:
         dvc.rule("check").log,
     benchmark:
         dvc.rule("check").benchmark
     threads: 1
+    params:
+        stage=dvc.rule("check").stage,
     shell:
         REPRO
 
@@ -73,13 +70,13 @@ rule corpus:
         unpack(dvc.rule("corpus").input),
     output:
         **dvc.rule("corpus").output,
-    params:
-        stage=dvc.rule("corpus").stage,
     log:
         dvc.rule("corpus").log,
     benchmark:
         dvc.rule("corpus").benchmark
     threads: 1
+    params:
+        stage=dvc.rule("corpus").stage,
     shell:
         REPRO
 
@@ -90,13 +87,13 @@ rule samples:
         unpack(dvc.rule("samples").input),
     output:
         **dvc.rule("samples").output,
-    params:
-        stage=dvc.rule("samples").stage,
     log:
         dvc.rule("samples").log,
     benchmark:
         dvc.rule("samples").benchmark
     threads: 1
+    params:
+        stage=dvc.rule("samples").stage,
     shell:
         REPRO
 
@@ -107,13 +104,13 @@ rule checkpoint:
         unpack(dvc.rule("checkpoint").input),
     output:
         **dvc.rule("checkpoint").output,
-    params:
-        stage=dvc.rule("checkpoint").stage,
     log:
         dvc.rule("checkpoint").log,
     benchmark:
         dvc.rule("checkpoint").benchmark
     threads: 1
+    params:
+        stage=dvc.rule("checkpoint").stage,
     shell:
         REPRO
 
@@ -124,8 +121,6 @@ rule memorization:
         unpack(dvc.rule("memorization").input),
     output:
         **dvc.rule("memorization").output,
-    params:
-        stage=dvc.rule("memorization").stage,
     log:
         dvc.rule("memorization").log,
     benchmark:
@@ -133,6 +128,8 @@ rule memorization:
     threads: study.run.threads
     resources:
         gpu=GPU,
+    params:
+        stage=dvc.rule("memorization").stage,
     shell:
         REPRO
 
@@ -143,8 +140,6 @@ rule benchmarks:
         unpack(dvc.rule("benchmarks").input),
     output:
         **dvc.rule("benchmarks").output,
-    params:
-        stage=dvc.rule("benchmarks").stage,
     log:
         dvc.rule("benchmarks").log,
     benchmark:
@@ -152,6 +147,8 @@ rule benchmarks:
     threads: study.run.threads
     resources:
         gpu=GPU,
+    params:
+        stage=dvc.rule("benchmarks").stage,
     shell:
         REPRO
 
@@ -162,13 +159,13 @@ rule aggregate:
         unpack(dvc.rule("aggregate").input),
     output:
         **dvc.rule("aggregate").output,
-    params:
-        stage=dvc.rule("aggregate").stage,
     log:
         dvc.rule("aggregate").log,
     benchmark:
         dvc.rule("aggregate").benchmark
     threads: 1
+    params:
+        stage=dvc.rule("aggregate").stage,
     shell:
         REPRO
 
@@ -179,13 +176,13 @@ rule figures:
         unpack(dvc.rule("figures").input),
     output:
         **dvc.rule("figures").output,
-    params:
-        stage=dvc.rule("figures").stage,
     log:
         dvc.rule("figures").log,
     benchmark:
         dvc.rule("figures").benchmark
     threads: 1
+    params:
+        stage=dvc.rule("figures").stage,
     shell:
         REPRO
 
@@ -196,12 +193,12 @@ rule report:
         unpack(dvc.rule("report").input),
     output:
         **dvc.rule("report").output,
-    params:
-        stage=dvc.rule("report").stage,
     log:
         dvc.rule("report").log,
     benchmark:
         dvc.rule("report").benchmark
     threads: 1
+    params:
+        stage=dvc.rule("report").stage,
     shell:
         REPRO

@@ -165,7 +165,7 @@ class Rule:
         def inputs(wildcards: Mapping[str, str]) -> dict[str, Any]:
             stage = self._stage(wildcards)
             data = {
-                name: [ancient(file) for file in files]
+                name: [self._as_input(file) for file in files if not self._settled(file)]
                 for name, files in self._dag.read_by(stage).items()
             }
             return {**data, "mark": str(MARKS / stage.address)}
@@ -176,6 +176,19 @@ class Rule:
     def stage(self) -> Callable[[Mapping[str, str]], str]:
         """The address of the stage that a job runs, for ``params: stage=rule.stage``."""
         return lambda wildcards: self._stage(wildcards).address
+
+    def _settled(self, file: str) -> bool:
+        """Whether the file is there and can never change.
+
+        Such an input is left out: when its stage runs again, Snakemake would either run all that
+        is below it, or (if the input is ancient, snakemake issue 4166) none of it, stale or not.
+        """
+        producer = self._dag.producer.get(file)
+        return producer is not None and self._dag.stages[producer].constant and Path(file).exists()
+
+    def _as_input(self, file: str) -> str:
+        stale = self._dag.producer.get(file) in self._dag.stale
+        return file if stale else ancient(file)
 
     def _stage(self, wildcards: Mapping[str, str]) -> Stage:
         return self._dag.stages[self._dag.producer[self._outs[0].format(**dict(wildcards))]]

@@ -63,7 +63,7 @@ class Family(Section):
     """The samples of one model family."""
 
     name: Name = Field(description="as the tables and figures call it")
-    source: Literal["corpus", "pile"] = Field(description="the module of pipeline/samples/")
+    source: Literal["records", "pile"] = Field(description="the module of pipeline/samples/")
     input: Literal["corpus", "study.json"] = Field(
         description="what below data/STUDY/ the samples stage reads: the generated corpus, or, "
         "for samples that are fetched, nothing but the checked study"
@@ -76,17 +76,17 @@ class Family(Section):
 
     @model_validator(mode="after")
     def _source_fits_input(self) -> Family:
-        if (self.source == "corpus") != (self.input == "corpus"):
+        if (self.source == "records") != (self.input == "corpus"):
             raise _problem(
                 f"source {self.source} with input {self.input}",
-                "input: corpus for source: corpus; input: study.json for any other source",
+                "input: corpus for source: records; input: study.json for any other source",
                 "set `input` to what the source reads",
             )
-        if (self.source == "corpus") != (self.memorized_copies is not None):
+        if (self.source == "records") != (self.memorized_copies is not None):
             raise _problem(
                 f"source {self.source} with memorized_copies {self.memorized_copies}",
-                "memorized_copies with source: corpus, and with no other source",
-                "give the number of copies for a corpus; remove it elsewhere",
+                "memorized_copies with source: records, and with no other source",
+                "give the number of copies for planted records; remove it elsewhere",
             )
         return self
 
@@ -94,20 +94,35 @@ class Family(Section):
 class Training(Section):
     """How a small model is trained from scratch on the corpus."""
 
-    n_blocks: Count = Field(description="L, transformer blocks")
+    architecture: Literal["gpt_neox", "gpt_neo"] = Field(description="as transformers names it")
+    n_blocks: Count = Field(
+        description="L; even for gpt_neo, whose blocks attend globally and locally in turn"
+    )
     width: Count = Field(description="D, size of the hidden state")
     n_heads: Count = Field(description="H, attention heads; divides the width")
+    window: Count = Field(
+        default=16, description="tokens that a local block of gpt_neo sees, the current included"
+    )
     batch_rows: Count = Field(description="rows of the corpus in one step")
-    matrix_learning_rate: float = Field(gt=0, description="peak, Muon, matrices of the blocks")
-    other_learning_rate: float = Field(gt=0, description="peak, AdamW, all other parameters")
+    epochs: Count = Field(default=1, description="times that every row is seen")
+    matrix_learning_rate: float = Field(
+        gt=0, lt=10, description="peak, Muon, matrices of the blocks"
+    )
+    other_learning_rate: float = Field(gt=0, lt=10, description="peak, AdamW, all other parameters")
 
     @model_validator(mode="after")
-    def _heads_divide_width(self) -> Training:
+    def _shape_is_possible(self) -> Training:
         if self.width % self.n_heads:
             raise _problem(
                 f"width {self.width}, n_heads {self.n_heads}",
                 "a width that n_heads divides",
                 "change one of the two",
+            )
+        if self.architecture == "gpt_neo" and self.n_blocks % 2:
+            raise _problem(
+                f"architecture gpt_neo, n_blocks {self.n_blocks}",
+                "an even number of blocks",
+                "add or remove a block",
             )
         return self
 
@@ -299,6 +314,36 @@ def compose(choices: Mapping[str, str], conf: Path = CONF, path: Path = PARAMS) 
     return study
 
 
+def switch(choices: Mapping[str, str], dry_run: bool) -> Study:
+    """The study that `choices` name: the one in force, with its edits, if it is that one already.
+
+    Args:
+        choices: config group -> option, as for `compose`; none leaves the study in force.
+        dry_run: params.yaml may not be written.
+
+    Raises:
+        InputError: what `load` and `compose` raise, or a dry run would have to change the study.
+    """
+    if not choices:
+        return load()
+    if set(choices) == {"study"}:
+        values = _read(PARAMS) if PARAMS.exists() else None
+        if isinstance(values, Mapping) and values.get("study") == choices["study"]:
+            return check(values)
+    if dry_run:
+        others = [f"{group}={option}" for group, option in choices.items() if group != "study"]
+        command = " ".join(["python -m pipeline study", choices.get("study", "NAME"), *others])
+        raise InputError(
+            Problem(
+                "dry run of another study",
+                ", ".join(f"{group}={option}" for group, option in choices.items()),
+                "the study in force, for a dry run changes no file",
+                f"run this first: {command}",
+            )
+        )
+    return compose(choices)
+
+
 def _read(path: Path) -> object:
     try:
         text = path.read_text(encoding="utf-8")
@@ -391,7 +436,7 @@ def _lengths(study: Study, where: str) -> list[Problem]:
         )
         for corpus in study.corpus.values()
         for key, family in study.families.items()
-        if family.source == "corpus"
+        if family.source == "records"
         and family.prefix_length + family.suffix_length > corpus.row_length
     ]
 
