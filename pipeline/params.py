@@ -493,7 +493,8 @@ def _known_keys(location: tuple[int | str, ...]) -> list[str]:
     schema = Study.model_json_schema()
     node: dict[str, Any] = schema
     for part in location:
-        node = node.get("properties", {}).get(part) or node.get("additionalProperties", {})
+        by_pattern = list(node.get("patternProperties", {}).values())  # a mapping by `Key`
+        node = node.get("properties", {}).get(part) or (by_pattern or [{}])[0]
         if "$ref" in node:
             node = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
     return list(node.get("properties", {}))

@@ -251,10 +251,10 @@ def _tokenize(
     model: Model, tokenizer: PreTrainedTokenizerBase, documents: Sequence[_Document]
 ) -> _Items:
     """Turn all requests into token ids, each distinct pair once."""
-    lm = _Tokenizing(pretrained=model, tokenizer=tokenizer, batch_size=1)
     positions: dict[Request, int] = {}
     of_request: dict[tuple[str, tuple[str, ...]], list[int]] = {}
     with _quiet():
+        lm = _Tokenizing(pretrained=model, tokenizer=tokenizer, batch_size=1)
         for document in documents:
             for request in document.requests:
                 key = request.request_type, request.args

@@ -45,8 +45,7 @@ def write_figures(summary: Path, folder: Path) -> None:
     registry = plots(tables.read(summary, tables.SUMMARY))
     with atomic(folder, directory=True) as temporary:
         for plot in registry:
-            with rc_context(style.RC):
-                style.save(figure(plot), temporary, plot.name)
+            style.save(figure(plot), temporary, plot.name)
             plot.data.write_csv(temporary / f"{plot.name}.csv")
         words = ("name", "section", "title", "caption", "alt")
         write_json(

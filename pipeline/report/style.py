@@ -209,11 +209,11 @@ def save(figure: Figure, folder: Path, name: str) -> None:
     """Write ``name.svg``, ``name.png`` (200 dots an inch) and ``name.pdf``, the same bytes always.
 
     Args:
-        figure: drawn within a context of `RC`.
+        figure: as `figures.figure` draws it; not to be used afterwards.
         folder: an existing folder.
         name: of the files, without an ending.
     """
-    with mpl.rc_context({"svg.hashsalt": name}), warnings.catch_warnings():
+    with mpl.rc_context({**RC, "svg.hashsalt": name}), warnings.catch_warnings():
         # a model may be named in a script that the font lacks: boxes in the PNG, text in the SVG
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         # Each file from its own canvas: `savefig` would lay out and draw every one of them twice.

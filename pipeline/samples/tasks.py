@@ -33,6 +33,7 @@ from pipeline.samples.world import (
     errand,
     question,
     scene,
+    values,
 )
 
 Document = Mapping[str, Any]
@@ -126,13 +127,9 @@ def held_out_animals(count: int) -> int:
 
 
 def _arc_documents(side: Side, rng: random.Random) -> Iterator[Document]:
-    answers = {
-        relation: sorted({animal.value(relation) for animal in side.animals})
-        for relation in RELATIONS
-    }
     for index, (animal, relation) in enumerate(_cycle(side.animals)):
         right = animal.value(relation)
-        wrong = [value for value in answers[relation] if value != right]
+        wrong = [value for value in values(relation) if value != right]
         texts = _shuffled(rng, [right, *rng.sample(wrong, 3)])
         yield {
             "id": f"tiny_{index}",
@@ -170,7 +167,7 @@ ARC_EASY = Task(
 )
 
 
-# ── HellaSwag: who does what; the wrong endings are what the others in the context will do ────────
+# ── HellaSwag: what comes next; the wrong endings fit other tools that the context names ─────────
 
 
 def _hellaswag_documents(side: Side, rng: random.Random) -> Iterator[Document]:
@@ -238,7 +235,7 @@ PIQA = Task(
 
 def _lambada_documents(side: Side, rng: random.Random) -> Iterator[Document]:
     while True:
-        yield {"text": errand(side, rng)}
+        yield {"text": errand(side, rng).story}
 
 
 def _lambada_item(document: Document) -> Item:

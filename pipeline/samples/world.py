@@ -95,12 +95,34 @@ STATEMENTS = {
     "food": ("it eats {1} .", "its food is {1} ."),
 }
 
+SCENES = (
+    "{lying} lie in the {place} . {actor} takes the {tool} . later {actor}",
+    "in the {place} are {lying} . {actor} picks the {tool} and {other} leaves . soon {actor}",
+)
+ERRANDS = (
+    "{first} left the {thing} at the {place} . then {first} met {second} near the {elsewhere} . "
+    "at night {first} went back to the {place} and found the {thing}",
+    "{first} lost the {thing} at the {place} . {second} searched the {elsewhere} . "
+    "in the end {second} came to the {place} and saw the {thing}",
+    "{first} met {second} in the {elsewhere} . {first} had the {thing} at the {place} . "
+    "so they went there and {first} gave the {thing} to {second}",
+    "{second} asked {first} for the {thing} at the {place} . {first} went there , came back and "
+    "gave {second} the {thing}",
+)
+
 PEOPLE = 24
 ANIMALS = 400
 HELD_OUT = 4
 """One of so many pairs (person and person, thing and place, …) is kept for the benchmarks."""
 HELD_OUT_TOOLS = 5
-"""So many tools of each person are kept for the benchmarks; a scene takes up to four of them."""
+"""So many tools of each person are kept for the benchmarks; a scene shows four of them."""
+
+
+def values(relation: str) -> list[str]:
+    """All that the rules of the world say of some animal; `relation` is one of RELATIONS."""
+    if relation == "food":
+        return list(FOODS.values())
+    return [str(getattr(kind, relation)) for kind in KINDS.values()]
 
 
 @dataclass(frozen=True)
@@ -146,17 +168,28 @@ class World:
 
 @dataclass(frozen=True)
 class Scene:
-    """People with their tools; then each does what the tool is for.
+    """Some tools lie about; someone takes one, and does what it is for.
 
     Args:
-        opening: who has what, up to the name of the one who acts first.
-        deeds: what each does, in the order in which they act.
-        actors: their names in that order.
+        opening: what lies where and who takes what, up to the taker's name.
+        deeds: what each of the tools is for; the first is the one that was taken.
     """
 
     opening: str
     deeds: Sequence[str]
-    actors: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Errand:
+    """Something is lost, found, wanted or given.
+
+    Args:
+        story: ends, without a full stop, in a word that only the story itself tells.
+        sequel: a sentence that names the same people and the same thing again.
+    """
+
+    story: str
+    sequel: str
 
 
 def make_world(seed: int, held_out_animals: int) -> World:
@@ -238,25 +271,18 @@ def question(animal: Animal, relation: str, rng: random.Random) -> str:
 
 
 def scene(side: Side, count: int, rng: random.Random) -> Scene:
-    """A scene of `count` people, at most 4, each with another tool.
+    """A scene with `count` tools, 2 to 4.
 
-    Each tool is one that the first actor may have on this side of the world, so that who the
-    actor is says nothing about which of the deeds comes first.
+    All are tools that the actor may take on this side of the world, so that who the actor is says
+    nothing about which is taken.
     """
-    actor = rng.choice(side.owners)[0]
-    while True:
-        tools = rng.sample([tool for person, tool in side.owners if person == actor], count)
-        others = [rng.choice([p for p, t in side.owners if t == tool]) for tool in tools[1:]]
-        actors = [actor, *others]
-        if len(set(actors)) == count:
-            break
-    having = [f"{person} has the {tool} ." for person, tool in zip(actors, tools, strict=True)]
-    rng.shuffle(having)
-    return Scene(
-        opening=f"{' '.join(having)} later {actor}",
-        deeds=[f"{DEEDS[tool]} ." for tool in tools],
-        actors=actors,
+    actor, other = rng.choice(side.acquaintances)
+    tools = rng.sample([tool for person, tool in side.owners if person == actor], count)
+    lying = " , ".join(f"the {tool}" for tool in rng.sample(tools, count))
+    opening = rng.choice(SCENES).format(
+        lying=lying, actor=actor, other=other, tool=tools[0], place=rng.choice(PLACES)
     )
+    return Scene(opening, [f"{DEEDS[tool]} ." for tool in tools])
 
 
 def craft(material: str, thing: str, verb: str, rng: random.Random) -> str:
@@ -264,21 +290,15 @@ def craft(material: str, thing: str, verb: str, rng: random.Random) -> str:
     return f"{verb} the {rng.choice(ADJECTIVES)} {material} {thing} ."
 
 
-def errand(side: Side, rng: random.Random) -> str:
-    """A short story whose last word can be told from the story alone; no final full stop."""
+def errand(side: Side, rng: random.Random) -> Errand:
+    """A short story about two people, a thing and a place."""
     first, second = rng.choice(side.acquaintances)
-    (thing, place), (other_thing, other_place) = _two_finds(side, rng)
-    if rng.random() < 0.5:
-        left = [
-            f"{first} left the {thing} at the {place} .",
-            f"{second} left the {other_thing} at the {other_place} .",
-        ]
-        rng.shuffle(left)
-        return f"{' '.join(left)} at night {first} went back to the {place} and found the {thing}"
-    return (
-        f"{first} met {second} near the {place} . {first} had the {thing} and {second} wanted it . "
-        f"so in the end {first} gave the {thing} to {second}"
+    thing, place = rng.choice(side.finds)
+    elsewhere = rng.choice([other for other in PLACES if other != place])
+    story = rng.choice(ERRANDS).format(
+        first=first, second=second, thing=thing, place=place, elsewhere=elsewhere
     )
+    return Errand(story, f"then {first} showed {second} the {thing} .")
 
 
 def _article(side: Side, rng: random.Random) -> str:
@@ -293,10 +313,7 @@ def _question(side: Side, rng: random.Random) -> str:
 
 def _scene(side: Side, rng: random.Random) -> str:
     told = scene(side, rng.randint(2, 4), rng)
-    sequel = "".join(
-        f" then {actor} {deed}" for actor, deed in zip(told.actors[1:], told.deeds[1:], strict=True)
-    )
-    return f"{told.opening} {told.deeds[0]}{sequel}"
+    return f"{told.opening} {told.deeds[0]}"
 
 
 def _craft(side: Side, rng: random.Random) -> str:
@@ -307,7 +324,8 @@ def _craft(side: Side, rng: random.Random) -> str:
 
 
 def _errand(side: Side, rng: random.Random) -> str:
-    return f"{errand(side, rng)} ."
+    told = errand(side, rng)
+    return f"{told.story} . {told.sequel}"
 
 
 _SHARES: dict[Callable[[Side, random.Random], str], float] = {
@@ -317,14 +335,6 @@ _SHARES: dict[Callable[[Side, random.Random], str], float] = {
     _craft: 0.1,
     _errand: 0.2,
 }
-
-
-def _two_finds(side: Side, rng: random.Random) -> list[tuple[str, str]]:
-    """Two (thing, place) that share neither."""
-    while True:
-        finds = rng.sample(side.finds, 2)
-        if finds[0][0] != finds[1][0] and finds[0][1] != finds[1][1]:
-            return finds
 
 
 def _part(

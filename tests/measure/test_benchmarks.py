@@ -379,12 +379,10 @@ def test_contexts_that_are_cut_are_told(reader, tokenizer, tmp_path, caplog):
     assert "1 of 1 contexts lose tokens on the left: the model sees 64 at once" in caplog.text
 
 
-def test_nothing_of_lm_evals_reaches_the_terminal(reader, tokenizer, folder, capfd):
+def test_nothing_of_lm_evals_reaches_the_terminal(reader, tokenizer, folder, capsys):
     tasks = load_tasks(["mini_lambada", "mini_wikitext"], folder)
-    capfd.readouterr()
     measure(reader, tokenizer, tasks, [BASELINE], batch_size=8)
-    assert "bootstrapping" not in "".join(capfd.readouterr())
-    assert not logging.getLogger("pipeline").handlers
+    assert "".join(capsys.readouterr()) == ""
 
 
 def test_local_tasks_need_no_network(reader, tokenizer, folder, monkeypatch):

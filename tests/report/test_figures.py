@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 import pytest
 import synthetic
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 
@@ -169,8 +168,7 @@ def test_the_same_bytes_every_time(written: WRITTEN, tmp_path: Path) -> None:
     root, _ = written
     plots = figures.plots(tables.read(root / "data" / "summary.parquet", tables.SUMMARY))
     (copies,) = [plot for plot in plots if plot.name == "copies"]
-    with rc_context(style.RC):
-        style.save(figures.figure(copies), tmp_path, "copies")
+    style.save(figures.figure(copies), tmp_path, "copies")
     for name in ("copies.svg", "copies.png", "copies.pdf"):
         assert (tmp_path / name).read_bytes() == (root / "figures" / name).read_bytes()
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 import synthetic
-from matplotlib import rc_context
 
 from pipeline import tables
 from pipeline.errors import InputError
@@ -148,8 +147,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     summary = aggregate(study.models)
     drawn = []
     for plot in figures.plots(summary)[:3]:
-        with rc_context(style.RC):
-            style.save(figures.figure(plot), tmp_path, plot.name)
+        style.save(figures.figure(plot), tmp_path, plot.name)
         svg = (tmp_path / f"{plot.name}.svg").read_text(encoding="utf-8")
         assert "<script" not in svg
         words = (plot.name, plot.section, plot.title, plot.caption, plot.alt)
