@@ -10,7 +10,6 @@ columns of `tables.SUMMARY`:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from pipeline import tables
 from pipeline.bypass.interventions import block_name, sweep
 from pipeline.errors import InputError, Problem, shorten
+from pipeline.report.manifests import read_manifests
 from pipeline.report.statistics import (
     DRAWS,
     LEVEL,
@@ -32,9 +32,7 @@ from pipeline.report.statistics import (
     normal,
     wilson,
 )
-
-MEMORIZATION = "memorization"
-"""What stands in the column ``task`` where no benchmark does."""
+from pipeline.report.views import MEMORIZATION
 
 MEANS = (
     "token_accuracy",
@@ -94,7 +92,12 @@ def write_summary(
     Raises:
         InputError: a table is missing, does not fit its schema, or is not complete.
     """
-    summary = aggregate([_read(data, name, family) for name, family in models], seed)
+    manifests = read_manifests(data, models)
+    measured = [
+        _read(data, name, family, manifest["n_blocks"])
+        for (name, family), manifest in zip(models, manifests, strict=True)
+    ]
+    summary = aggregate(measured, seed)
     provenance = {
         "study": study,
         "models": [name for name, _ in models],
@@ -146,12 +149,11 @@ def k_values(suffix_length: int) -> list[int]:
     ]
 
 
-def _read(data: Path, name: str, family: str) -> ModelTables:
-    manifest = data / "checkpoints" / name / "manifest.json"
+def _read(data: Path, name: str, family: str, n_blocks: int) -> ModelTables:
     return ModelTables(
         name,
         family,
-        json.loads(manifest.read_text(encoding="utf-8"))["n_blocks"],
+        n_blocks,
         tables.read(data / "samples" / f"{family}.parquet", tables.SAMPLES),
         tables.read(data / "memorization" / f"{name}.parquet", tables.MEMORIZATION),
         tables.read(data / "benchmarks" / f"{name}.parquet", tables.BENCHMARKS),

@@ -22,6 +22,7 @@ from pipeline.errors import InputError, Problem
 from pipeline.files import atomic, write_text
 from pipeline.report import colours, views
 from pipeline.report.findings import Thresholds, findings
+from pipeline.report.manifests import read_manifests
 from pipeline.report.text import (
     MISSING,
     number,
@@ -52,7 +53,6 @@ _MAKE = {
     "context": "context, tokens",
     "dtype": "dtype",
     "seed": "seed",
-    "origin": "origin",
 }
 
 
@@ -99,10 +99,7 @@ def write_page(
         InputError: the summary or the figures are missing or do not fit.
     """
     summary = tables.read(data / "summary.parquet", tables.SUMMARY)
-    manifests = [
-        json.loads((data / "checkpoints" / name / "manifest.json").read_text(encoding="utf-8"))
-        for name, _ in models
-    ]
+    manifests = read_manifests(data, models)
     write_text(page, render(study, summary, manifests, read_figures(figures), provenance))
     with atomic(csv, directory=True) as temporary:
         summary.write_csv(temporary / "summary.csv")
@@ -275,7 +272,10 @@ def _largest(manifests: Sequence[Mapping[str, object]]) -> str:
 
 def _interventions(summary: pl.DataFrame) -> str:
     counts = summary.group_by("model").agg(pl.col("intervention").n_unique())["intervention"]
-    return f"{_counts(counts)} a model: none, each block alone, each quarter of the blocks"
+    quarters = summary["intervention"].str.starts_with("quartile-").any()
+    return f"{_counts(counts)} a model: none, each block alone" + (
+        ", each quarter of the blocks" if quarters else ""
+    )
 
 
 def _counts(column: pl.Series) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import polars as pl
 
 from pipeline.bypass.interventions import BASELINE
-from pipeline.report.aggregate import MEMORIZATION
+
+MEMORIZATION = "memorization"
+"""What stands in the column ``task`` where no benchmark does."""
 
 PREFERRED_METRICS = ("acc", "word_perplexity")
 """Of a benchmark's metrics the first of these is shown, as in the paper; else the first by name."""

@@ -174,3 +174,10 @@ def test_written_twice_it_is_the_same_file(study: synthetic.Study, tmp_path: Pat
     write_summary("tiny", models[:0:-1], tmp_path, tmp_path / "c.parquet")
     some = tables.read(tmp_path / "c.parquet", tables.SUMMARY)
     assert some["model"].unique(maintain_order=True).to_list() == [n for n, _ in models[:0:-1]]
+
+
+def test_every_missing_manifest_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="2 problems") as caught:
+        write_summary("tiny", [("a", "f"), ("b", "f")], tmp_path, tmp_path / "summary.parquet")
+    assert "checkpoints/a/manifest.json" in str(caught.value)
+    assert "checkpoints/b/manifest.json" in str(caught.value)

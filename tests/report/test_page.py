@@ -1,6 +1,8 @@
 """The page: whole, self-contained, and safe from whatever stands in the data."""
 
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -218,3 +220,11 @@ def test_what_cannot_be_seen_is_spelled_out() -> None:
     assert visible("a\u202eb\x00c\ud800\n") == "a\\u202eb\\u0000c\\ud800\n"
     assert slug("GPT-Neo 1.3B / <x>") == "gpt-neo-1-3b-x"
     assert slug("中") == "x"
+
+
+def test_the_report_knows_no_torch() -> None:
+    modules = ("aggregate", "figures", "page")
+    imports = "; ".join(f"import pipeline.report.{module}" for module in modules)
+    code = f"import sys; {imports}; print({{'torch', 'transformers'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
