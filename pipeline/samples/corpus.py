@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import polars as pl
@@ -19,6 +20,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from pipeline import tables
+from pipeline.errors import InputError, Problem
 from pipeline.files import atomic, write_json
 from pipeline.samples import canaries
 from pipeline.samples.baselines import Frequencies, baselines
@@ -80,12 +82,25 @@ def generate(
         records: copies in the training rows (at least 1) -> how many records are so planted.
         control_records: how many records are never planted.
         task_items: items of each benchmark task.
+
+    Raises:
+        InputError: the documents or the items of the tasks do not fit into a row.
     """
     rng = random.Random(f"corpus {seed}")  # noqa: S311 - reproducible, not secret
     world = make_world(seed, held_out_animals(task_items))
     tokenizer = _fit_tokenizer(world.training, vocabulary, rng)
     end = _end_of_text(tokenizer)
 
+    probe = [len(ids) for ids in islice(_encoded(world.training, tokenizer, rng), 1_000)]
+    if sorted(probe)[len(probe) // 2] + 2 > row_length:
+        raise InputError(
+            Problem(
+                "corpus: vocabulary and row_length",
+                f"rows of {row_length} tokens, and half of the documents are longer",
+                "rows into which most documents fit",
+                "enlarge the vocabulary or the rows",
+            )
+        )
     drawn = _draw_records(tokenizer, row_length, {**records, 0: control_records}, rng)
     rows = list(_pack(_encoded(world.training, tokenizer, rng), row_length, world_tokens, end, rng))
     rows += [record.tokens for record in drawn for _ in range(record.copies)]

@@ -13,6 +13,7 @@ folder holds no absolute path, whoever loads the tasks does so from inside it:
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
+from pipeline.errors import InputError, Problem
 from pipeline.samples.world import (
     CRAFTS,
     RELATIONS,
@@ -38,6 +40,8 @@ from pipeline.samples.world import (
 
 Document = Mapping[str, Any]
 
+TRIES = 10
+"""So many times as many documents are looked at as are wanted, at most."""
 ACC = {"metric": "acc", "aggregation": "mean", "higher_is_better": True}
 ACC_NORM = {"metric": "acc_norm", "aggregation": "mean", "higher_is_better": True}
 
@@ -84,6 +88,9 @@ def make_documents(
         seed: of the choice of the documents.
         count: items of each task, at least 1; wikitext has one article an animal.
         fits: whether an item is short enough to be scored.
+
+    Raises:
+        InputError: next to no item is short enough, or there are not so many different ones.
     """
     made: dict[str, list[Document]] = {}
     for name, task in TASKS.items():
@@ -91,11 +98,21 @@ def make_documents(
         chosen: dict[str, Document] = {}
         rng = random.Random(f"{name} {seed}")  # noqa: S311 - reproducible, not secret
         source = task.documents(side, rng)
-        while len(chosen) < wanted:
-            document = next(source)
+        for document in itertools.islice(source, TRIES * wanted):
             item = task.item(document)
             if fits(item):
                 chosen.setdefault(item.context or item.choices[0], document)
+            if len(chosen) == wanted:
+                break
+        if len(chosen) < wanted:
+            raise InputError(
+                Problem(
+                    f"corpus: task_items, vocabulary and row_length ({name})",
+                    f"{len(chosen)} different items that fit into a row, of {TRIES * wanted}",
+                    f"{wanted}",
+                    "ask for fewer items, or enlarge the vocabulary or the rows",
+                )
+            )
         made[name] = list(chosen.values())
     return made
 
