@@ -174,14 +174,13 @@ class Statistics(Section):
     """Intervals."""
 
     seed: int = Field(ge=0, description="of the bootstrap")
-    resamples: int = Field(ge=100, le=100_000, description="draws of the bootstrap")
 
 
 class Run(Section):
     """What cannot change a result: where things lie, how much is done at once."""
 
     threads: Count = Field(default=1, description="CPU threads of one evaluation or training job")
-    batch_rows: Count = Field(default=64, description="samples evaluated at once")
+    batch_rows: Count = Field(default=128, description="samples evaluated at once")
     pile_folder: str | None = Field(
         default=None, description="folder that holds the three .npy files; null: download them"
     )

@@ -88,7 +88,7 @@ BAD = {
     "missing section": (_delete("run"), ["run", "nothing"]),
     "missing value": (_delete(f"{MODEL}/seed"), [f"{DOTTED}.seed", "nothing"]),
     "number as text": (_set("statistics/seed", "0"), ["statistics.seed", "'0'"]),
-    "number with a fraction": (_set("statistics/resamples", 200.5), ["200.5"]),
+    "number with a fraction": (_set("statistics/seed", 200.5), ["200.5"]),
     "truth for a number": (_set("statistics/seed", True), ["statistics.seed", "True"]),
     "negative length": (_set(f"{FAMILY}/prefix_length", -1), ["prefix_length", "-1"]),
     "no suffix": (_set(f"{FAMILY}/suffix_length", 0), ["suffix_length", "0"]),
@@ -206,9 +206,9 @@ def test_naming_the_study_in_force_keeps_its_edits(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     values = copy.deepcopy(tiny)
-    values["statistics"]["resamples"] = 777
+    values["statistics"]["seed"] = 777
     YAML().dump(values, tmp_path / "params.yaml")
-    assert switch({"study": "tiny"}, dry_run=True).statistics.resamples == 777
+    assert switch({"study": "tiny"}, dry_run=True).statistics.seed == 777
     with pytest.raises(InputError, match="python -m pipeline study other seeds=three"):
         switch({"study": "other", "seeds": "three"}, dry_run=True)
 

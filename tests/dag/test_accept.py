@@ -48,4 +48,5 @@ def test_a_changed_param_is_not_accepted(project: Project) -> None:
     project.replace("params.yaml", "dtype: float32", "dtype: float16")
     refused = _accept(project, check=False)
     assert refused.returncode != 0
-    assert "nothing changed but modules" in refused.stderr
+    assert "expected: an edited module" in refused.stderr
+    assert "evaluation" in refused.stderr
