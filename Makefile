@@ -6,6 +6,7 @@
 PYTHON ?= python3
 STUDY  ?=
 CORES  ?= all
+PYTEST_FLAGS ?=
 # for a CPU-only torch on Linux: make run PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 
 SHELL := bash
@@ -22,7 +23,7 @@ run: $(INSTALLED)
 	@python -m pipeline where
 
 test: $(INSTALLED)
-	pytest
+	OMP_NUM_THREADS=1 pytest --numprocesses auto --dist worksteal $(PYTEST_FLAGS)
 
 check: $(INSTALLED)
 	ruff check .
