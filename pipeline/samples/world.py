@@ -96,8 +96,9 @@ STATEMENTS = {
 }
 
 SCENES = (
-    "{lying} lie in the {place} . {actor} takes the {tool} . later {actor}",
-    "in the {place} are {lying} . {actor} picks the {tool} and {other} leaves . soon {actor}",
+    "{lying} lie in the {place} . {actor} takes the {tool} . the {tool} is {look} . later {actor}",
+    "in the {place} are {lying} . {actor} picks the {tool} , {other} holds the {tool} . "
+    "soon {actor}",
 )
 ERRANDS = (
     "{first} left the {thing} at the {place} . then {first} met {second} near the {elsewhere} . "
@@ -280,7 +281,12 @@ def scene(side: Side, count: int, rng: random.Random) -> Scene:
     tools = rng.sample([tool for person, tool in side.owners if person == actor], count)
     lying = " , ".join(f"the {tool}" for tool in rng.sample(tools, count))
     opening = rng.choice(SCENES).format(
-        lying=lying, actor=actor, other=other, tool=tools[0], place=rng.choice(PLACES)
+        lying=lying,
+        actor=actor,
+        other=other,
+        tool=tools[0],
+        place=rng.choice(PLACES),
+        look=rng.choice(ADJECTIVES),
     )
     return Scene(opening, [f"{DEEDS[tool]} ." for tool in tools])
 

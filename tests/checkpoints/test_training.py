@@ -83,8 +83,7 @@ def test_training_again_gives_the_same_bytes(
 def test_the_loss_falls(recipe: Recipe, rows: Tensor) -> None:
     model, log = train(dataclasses.replace(recipe, epochs=12), rows, VOCABULARY, end=0)
     assert log.steps == 12 * len(rows) // 4
-    assert log.losses[0] > 5.0
-    assert log.losses[-1] < 4.0
+    assert log.losses[-1] < 0.7 * log.losses[0]
     assert not model.training
 
 
