@@ -57,12 +57,12 @@ class Recipe:
         n_blocks: L, even for gpt_neo, whose blocks attend globally and locally in turn.
         width: D, a multiple of `n_heads`.
         n_heads: H.
-        batch_rows: rows a step.
-        epochs: times that every row is seen.
+        batch_rows: rows a step; every row is seen once, but for an incomplete last batch.
         matrix_learning_rate: peak, of Muon, for the blocks' matrices.
         other_learning_rate: peak, of AdamW, for embeddings, biases and norms.
         seed: of the initial weights and the order of the rows.
-        window: tokens that gpt_neo's local blocks see, the current one included, at least 1.
+        window: tokens that gpt_neo's local blocks see, the current one included, at least 1;
+            None, and for gpt_neox, which has no such blocks: all.
     """
 
     architecture: Literal["gpt_neox", "gpt_neo"]
@@ -70,11 +70,10 @@ class Recipe:
     width: int
     n_heads: int
     batch_rows: int
-    epochs: int
     matrix_learning_rate: float
     other_learning_rate: float
     seed: int
-    window: int = 16
+    window: int | None = None
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,7 @@ def build(recipe: Recipe, vocabulary: int, context: int, end: int) -> PreTrained
                     embed_dropout=0.0,
                     resid_dropout=0.0,
                     attention_types=[[["global", "local"], recipe.n_blocks // 2]],
-                    window_size=recipe.window,
+                    window_size=recipe.window or context,
                 )
             )
     residual = (
@@ -244,10 +243,9 @@ def _optimizers(model: PreTrainedModel, recipe: Recipe) -> tuple[torch.optim.Opt
 
 
 def _batches(count: int, recipe: Recipe) -> Iterator[Tensor]:
-    """Indices of rows: each epoch in an order of its own, what is left of an epoch goes on."""
-    generator = torch.Generator().manual_seed(recipe.seed)
-    order = torch.cat([torch.randperm(count, generator=generator) for _ in range(recipe.epochs)])
-    steps = len(order) // recipe.batch_rows
+    """Indices of rows, (batch_rows,) each, in a random order."""
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(recipe.seed))
+    steps = count // recipe.batch_rows
     yield from order[: steps * recipe.batch_rows].view(steps, recipe.batch_rows)
 
 
