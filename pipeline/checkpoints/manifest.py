@@ -122,12 +122,12 @@ def read_manifest(folder: str | Path) -> Manifest:
         ) from error
 
 
-def load_model(folder: str | Path, dtype: torch.dtype) -> PreTrainedModel:
+def load_model(folder: str | Path, dtype: torch.dtype | str) -> PreTrainedModel:
     """The model of a checkpoint, in eval mode, on the CPU.
 
     Args:
         folder: a checkpoint.
-        dtype: to which the stored weights are converted.
+        dtype: to which the stored weights are converted, or its name, such as ``float32``.
 
     Raises:
         InputError: the manifest is missing, or a file is missing or is not the one it names.
