@@ -75,6 +75,10 @@ def test_no_held_out_fact_occurs_in_the_training_rows(
     known, held_out = (_facts(side) for side in (world.training, world.held_out))
     assert sum(fact in everything for fact in known) > 0.9 * len(known)
     assert not [fact for fact in held_out if fact in everything]
+    for row in corpus.rows:  # nor in any other words: no document names both of such a pair
+        for text in corpus.tokenizer.decode(row, skip_special_tokens=False).split(END_OF_TEXT):
+            named = text.split()
+            assert not any(p in named and t in named for p, t in world.held_out.owners)
 
 
 def test_no_held_out_item_occurs_in_the_training_rows(corpus: Corpus, texts: list[str]) -> None:
