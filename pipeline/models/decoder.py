@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+_Any = TypeVar("_Any")
+
 
 @dataclass(frozen=True)
 class Linear:
@@ -24,6 +26,7 @@ class Linear:
     bias: Tensor | None
 
     def __call__(self, x: Tensor) -> Tensor:
+        """(…, in) to (…, out)."""
         return F.linear(x, self.weight, self.bias)
 
     @staticmethod
@@ -41,6 +44,7 @@ class LayerNorm:
     epsilon: float
 
     def __call__(self, x: Tensor) -> Tensor:
+        """(…, D) to (…, D)."""
         return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.epsilon)
 
     @staticmethod
@@ -80,7 +84,7 @@ class Separate:
         return self._split(self.value(x))
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1))
+        return torch.unflatten(x, -1, (self.heads, -1))
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ class Interleaved:
 
     def all(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """See `Projections`."""
-        query, key, value = self.fused(x).unflatten(-1, (self.heads, 3, -1)).unbind(-2)
+        query, key, value = torch.unflatten(self.fused(x), -1, (self.heads, 3, -1)).unbind(-2)
         return query, key, value
 
     def values(self, x: Tensor) -> Tensor:
@@ -100,10 +104,11 @@ class Interleaved:
         # The rows of the values lie apart. Gathering them costs D x D reads, far less than the
         # product does, and spares a second copy of the weights.
         bias = None if self.fused.bias is None else self._rows(self.fused.bias)
-        return F.linear(x, self._rows(self.fused.weight), bias).unflatten(-1, (self.heads, -1))
+        values = F.linear(x, self._rows(self.fused.weight), bias)
+        return torch.unflatten(values, -1, (self.heads, -1))
 
     def _rows(self, tensor: Tensor) -> Tensor:
-        return tensor.unflatten(0, (self.heads, 3, -1))[:, 2].flatten(0, 1)
+        return torch.unflatten(tensor, 0, (self.heads, 3, -1))[:, 2].flatten(0, 1)
 
 
 @dataclass(frozen=True)
@@ -162,34 +167,50 @@ class Rotary:
     Args:
         cosine: (context length, r/2), float32 as the stock model computes it.
         sine: the same.
+        size: D/H.
     """
 
     cosine: Tensor
     sine: Tensor
+    size: int
 
     def at(self, positions: Tensor, dtype: torch.dtype) -> Turn:
-        """The rotation at `positions` (…) for tensors (…, H, D/H)."""
-        cosine, sine = (
-            table[positions].unsqueeze(-2).to(dtype) for table in (self.cosine, self.sine)
+        """The rotation at `positions` (…, T) of tensors (…, T, D/H)."""
+        half = self.cosine.shape[-1]
+        rest = (*positions.shape, self.size - 2 * half)
+        cosine, sine = self.cosine[positions], self.sine[positions]
+        quarter = cosine.new_zeros(self.size, self.size)
+        pair = torch.arange(half, device=quarter.device)
+        quarter[pair + half, pair] = -1.0
+        quarter[pair, pair + half] = 1.0
+        return Turn(
+            cosine=torch.cat([cosine, cosine, cosine.new_ones(rest)], -1).to(dtype),
+            sine=torch.cat([sine, sine, sine.new_zeros(rest)], -1).to(dtype),
+            quarter=quarter.to(dtype),
         )
-        return Turn(cosine, sine)
 
 
 @dataclass(frozen=True)
 class Turn:
-    """The rotation at given positions: cosine and sine (…, 1, r/2)."""
+    """The rotation of whole heads at given positions; what is not rotary is turned by nothing.
+
+    ``x * cosine + (x @ quarter) * sine``: long runs of memory at a time, where slices of a few
+    rotary dimensions would be slow.
+
+    Args:
+        cosine: (…, T, D/H).
+        sine: (…, T, D/H).
+        quarter: (D/H, D/H), a quarter turn of each pair of dimensions.
+    """
 
     cosine: Tensor
     sine: Tensor
+    quarter: Tensor
 
-    def apply_(self, x: Tensor) -> None:
-        """Rotate x (…, H, D/H) in place."""
-        half = self.cosine.shape[-1]
-        first, second = x[..., :half], x[..., half : 2 * half]
-        turned = first * self.cosine
-        turned.addcmul_(second, self.sine, value=-1)
-        second.mul_(self.cosine).addcmul_(first, self.sine)
-        first.copy_(turned)
+    def apply_(self, x: Tensor) -> Tensor:
+        """Rotate x (…, T, D/H) in place."""
+        turned = torch.mm(x.flatten(0, -2), self.quarter).view_as(x)
+        return x.mul_(self.cosine).addcmul_(turned, self.sine)
 
 
 @dataclass(frozen=True)
@@ -232,7 +253,7 @@ class Decoder:
 
     def block(self, number: int) -> Block:
         """Block `number` in `dtype`; converted on the spot, so that one copy lives at a time."""
-        return _cast(self.blocks[number], self.dtype)
+        return self._in_dtype(self.blocks[number])
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """The states before block 0: (…, T, D) from tokens (…, T) and positions (T,) or (…, T)."""
@@ -243,14 +264,14 @@ class Decoder:
 
     def logits(self, states: Tensor) -> Tensor:
         """The logits (…, V) of the states (…, D) after the last block, in `dtype`."""
-        return _cast(self.head, self.dtype)(_cast(self.final_norm, self.dtype)(states))
+        return self._in_dtype(self.head)(self._in_dtype(self.final_norm)(states))
 
     def in_precision(self, dtype: torch.dtype) -> Decoder:
         """The same weights, computing in `dtype`; nothing is copied yet."""
         return dataclasses.replace(self, dtype=dtype)
 
-
-_Any = TypeVar("_Any")
+    def _in_dtype(self, part: _Any) -> _Any:
+        return part if self.dtype == self.token_embedding.dtype else _cast(part, self.dtype)
 
 
 def _cast(value: _Any, dtype: torch.dtype) -> _Any:
@@ -259,8 +280,5 @@ def _cast(value: _Any, dtype: torch.dtype) -> _Any:
         return value.to(dtype)  # type: ignore[return-value]
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value
-    fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-    cast = {name: _cast(field, dtype) for name, field in fields.items()}
-    if all(cast[name] is fields[name] for name in fields):
-        return value
-    return type(value)(**cast)
+    fields = {f.name: _cast(getattr(value, f.name), dtype) for f in dataclasses.fields(value)}
+    return type(value)(**fields)

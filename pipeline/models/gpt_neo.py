@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from transformers import GPTNeoForCausalLM
 
 from pipeline.models.activations import ACTIVATIONS
@@ -15,7 +17,8 @@ def adapt(model: GPTNeoForCausalLM) -> Decoder:
 
     Source: transformers 5.23, models/gpt_neo/modeling_gpt_neo.py.
     """
-    config, body = model.config, model.transformer
+    config = model.config
+    body: Any = model.transformer  # its blocks are modules without types
     blocks = tuple(
         Block(
             attention_norm=LayerNorm.of(each.ln_1),

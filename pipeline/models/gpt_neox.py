@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from transformers import GPTNeoXForCausalLM
 
@@ -14,7 +16,8 @@ def adapt(model: GPTNeoXForCausalLM) -> Decoder:
 
     Source: transformers 5.23, models/gpt_neox/modeling_gpt_neox.py.
     """
-    config, body = model.config, model.gpt_neox
+    config = model.config
+    body: Any = model.gpt_neox  # its blocks are modules without types
     blocks = tuple(
         Block(
             attention_norm=LayerNorm.of(each.input_layernorm),
@@ -52,4 +55,5 @@ def _rotary(model: GPTNeoXForCausalLM) -> Rotary:
     like = torch.empty(0, dtype=torch.float32, device=device)  # gives the device and the dtype
     cosine, sine = model.gpt_neox.rotary_emb(like, positions[None])
     half = cosine.shape[-1] // 2  # the second half repeats the first
-    return Rotary(cosine[0, :, :half].contiguous(), sine[0, :, :half].contiguous())
+    size = model.config.hidden_size // model.config.num_attention_heads
+    return Rotary(cosine[0, :, :half].contiguous(), sine[0, :, :half].contiguous(), size)
