@@ -237,7 +237,7 @@ def _settled(
     if judge is not None and len(tokens):
         few = tokens[:_CALIBRATION_SAMPLES, :-1].to(decoder.device)
         trie = plan(interventions, len(decoder.blocks))
-        tolerance = precision.tolerance(decoder, Sheet.plain(few, task.suffix_length), trie)
+        tolerance = precision.tolerance(decoder, judge, Sheet.plain(few, task.suffix_length), trie)
         task.journal.tolerance = max(task.journal.tolerance, tolerance)
         for v, intervention in enumerate(interventions):
             unsure = (rows.narrowest[v] <= tolerance).nonzero()[:, 0]

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from pipeline.bypass import attention
 from pipeline.bypass.operations import IN_PLACE_OF_ATTENTION
-from pipeline.bypass.plan import Plan
+from pipeline.bypass.plan import Plan, Stop
 from pipeline.bypass.readout import Choice, choose
 from pipeline.bypass.wavefront import KeysValues
 from pipeline.models.decoder import Block, Decoder, Turn
@@ -84,7 +84,10 @@ def decode(
     margins = torch.full((rows, suffix_length), torch.inf, device=tokens.device)
     tokens[torch.arange(rows, device=tokens.device), start.mismatch] = start.token
     joins = start.mismatch.tolist()
-    layers = [_Layer(plan, number, kept, start) for number, kept in enumerate(cache)]
+    paths = [plan.path(branch) for branch in range(plan.branches)]
+    layers = [
+        _Layer([path[number] for path in paths], kept, start) for number, kept in enumerate(cache)
+    ]
     for index in range(joins[0], suffix_length - 1):
         position = prefix_length + index
         active = bisect_left(joins, index + 1)
@@ -102,20 +105,20 @@ def decode(
 class _Layer:
     """One block while decoding: which rows attend, what the others do, and what attention reads."""
 
-    def __init__(self, plan: Plan, number: int, kept: KeysValues, start: Start) -> None:
-        paths = [plan.path(branch)[number] for branch in range(plan.branches)]
-        operations = [paths[branch].operation for branch in start.branch.tolist()]
-        self.attending = _Group([r for r, each in enumerate(operations) if each is None])
+    def __init__(self, stops: list[Stop], kept: KeysValues, start: Start) -> None:
+        operations = [stops[branch].operation for branch in start.branch.tolist()]
+        device = kept.keys.device
+        self.attending = _Group([r for r, each in enumerate(operations) if each is None], device)
         self.replaced = {
-            name: _Group([r for r, each in enumerate(operations) if each == name])
+            name: _Group([r for r, each in enumerate(operations) if each == name], device)
             for name in dict.fromkeys(operations)
             if name is not None
         }
-        slots = [kept.slot.get(path.branch, 0) for path in paths]
-        slot = torch.tensor(slots)[start.branch[self.attending.rows]]
+        slots = [kept.slot.get(stop.branch, 0) for stop in stops]
+        slot = torch.tensor(slots, device=device)[start.branch[self.attending.rows]]
         row = slot * kept.keys.shape[1] + start.sample[self.attending.rows]
         self.keys = kept.keys.flatten(0, 1)[row].flatten(0, 1)
-        self.values = kept.values.flatten(0, 1)[row].flatten(0, 1)
+        self.values = attention.laid_out(kept.values.flatten(0, 1)[row].flatten(0, 1))
 
     def step(
         self, block: Block, decoder: Decoder, turn: Turn | None, states: Tensor, position: int
@@ -159,9 +162,9 @@ class _Layer:
 class _Group:
     """Rows of one kind; those at work are the first of them, as the rows are sorted by joining."""
 
-    def __init__(self, rows: list[int]) -> None:
+    def __init__(self, rows: list[int], device: torch.device) -> None:
         self.list = rows
-        self.rows = torch.tensor(rows, dtype=torch.int64)
+        self.rows = torch.tensor(rows, dtype=torch.int64, device=device)
 
     def active(self, n: int) -> Tensor:
         """Those among the first n rows."""

@@ -34,17 +34,15 @@ def better(decoder: Decoder) -> Decoder | None:
     return None if dtype is None else decoder.in_precision(dtype)
 
 
-def tolerance(decoder: Decoder, sheet: Sheet, trie: Plan) -> float:
+def tolerance(decoder: Decoder, judge: Decoder, sheet: Sheet, trie: Plan) -> float:
     """The margin (logits) up to which a choice of `decoder` is not to be trusted.
 
     Args:
-        decoder: in any precision; 0 in float64.
+        decoder: the one that choices were made with.
+        judge: the better one.
         sheet: one or two rows to measure on.
         trie: the plan of the interventions.
     """
-    judge = better(decoder)
-    if judge is None:
-        return 0.0
     fronts = [run(each, sheet, trie).states for each in (decoder, judge)]
     error = 0.0
     for coarse, fine in zip(*fronts, strict=True):  # a branch at a time: logits are large

@@ -101,7 +101,8 @@ def _score(
     judge = precision.better(decoder)
     tolerance = 0.0
     if judge is not None and rows:
-        tolerance = precision.tolerance(decoder, sheet(rows[-1:], decoder.device)[0], trie)
+        few = sheet(rows[-1:], decoder.device)[0]
+        tolerance = precision.tolerance(decoder, judge, few, trie)
         task.journal.tolerance = max(task.journal.tolerance, tolerance)
     tally = _Tally(trie.branches, len(requests), tolerance)
 

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 _Any = TypeVar("_Any")
 
+_SMALL = 1 << 24  # numbers; 128 MB in float64
+
 
 @dataclass(frozen=True)
 class Linear:
@@ -267,18 +269,36 @@ class Decoder:
         return self._in_dtype(self.head)(self._in_dtype(self.final_norm)(states))
 
     def in_precision(self, dtype: torch.dtype) -> Decoder:
-        """The same weights, computing in `dtype`; nothing is copied yet."""
-        return dataclasses.replace(self, dtype=dtype)
+        """The same weights, computing in `dtype`.
+
+        A small model is converted at once. Of a large one nothing is copied yet: each block is
+        converted when it is asked for.
+        """
+        same = dataclasses.replace(self, dtype=dtype)
+        return _cast(same, dtype) if _numbers(same) <= _SMALL else same
 
     def _in_dtype(self, part: _Any) -> _Any:
         return part if self.dtype == self.token_embedding.dtype else _cast(part, self.dtype)
 
 
 def _cast(value: _Any, dtype: torch.dtype) -> _Any:
-    """`value` with every tensor in it, at any depth of dataclasses, in `dtype`."""
+    """`value` with every tensor in it, at any depth of dataclasses and tuples, in `dtype`."""
     if isinstance(value, Tensor):
         return value.to(dtype)  # type: ignore[return-value]
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+    if not isinstance(value, tuple) and not dataclasses.is_dataclass(value):
         return value
+    if isinstance(value, tuple):
+        return tuple(_cast(each, dtype) for each in value)  # type: ignore[return-value]
     fields = {f.name: _cast(getattr(value, f.name), dtype) for f in dataclasses.fields(value)}
-    return type(value)(**fields)
+    return type(value)(**fields)  # type: ignore[return-value,misc]
+
+
+def _numbers(value: object) -> int:
+    """How many numbers there are in the tensors of `value`, at any depth."""
+    if isinstance(value, Tensor):
+        return value.numel()
+    if isinstance(value, tuple):
+        return sum(map(_numbers, value))
+    if dataclasses.is_dataclass(value):
+        return sum(_numbers(getattr(value, each.name)) for each in dataclasses.fields(value))
+    return 0
