@@ -32,6 +32,15 @@ class Column:
 
 Schema = Mapping[str, Column]
 
+TRAINING_ROWS: Schema = {"tokens": Column(pl.List(pl.UInt32), "one training row, token ids")}
+
+RECORDS: Schema = {
+    "record_id": Column(pl.UInt32, "unique"),
+    "kind": Column(pl.String, "contact, key, …"),
+    "copies": Column(pl.UInt32, "rows of the training data that are this record"),
+    "tokens": Column(pl.List(pl.UInt32), "token ids, as many as a row has"),
+}
+
 SAMPLES: Schema = {
     "sample_id": Column(pl.UInt32, "unique within the table"),
     "split": Column(pl.String, "memorized, exposed or control"),
@@ -87,14 +96,6 @@ SUMMARY: Schema = {
     "low": Column(pl.Float64, "lower end of the 95% interval", nullable=True),
     "high": Column(pl.Float64, "upper end of the 95% interval", nullable=True),
     "n": Column(pl.UInt32, "samples or documents"),
-}
-
-SCHEMAS: Mapping[str, Schema] = {
-    "samples": SAMPLES,
-    "memorization": MEMORIZATION,
-    "benchmarks": BENCHMARKS,
-    "benchmark_documents": BENCHMARK_DOCUMENTS,
-    "summary": SUMMARY,
 }
 
 

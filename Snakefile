@@ -1,0 +1,204 @@
+"""The whole study in the order in which it runs, one rule a stage.
+
+dvc.yaml declares what each stage reads, writes and runs; DVC decides which are stale; Snakemake
+runs them side by side:
+
+    snakemake --cores 8 --resources gpu=2
+    snakemake --cores 8 --config study=NAME      another study of pipeline/conf/study/
+"""
+
+import sys
+
+from snakemake.exceptions import WorkflowError
+from snakemake.utils import min_version
+
+from pipeline import device
+from pipeline.dag import Dag
+from pipeline.errors import InputError
+from pipeline.params import load, switch
+
+min_version("9.27")
+
+DRY_RUN = bool({"-n", "--dry-run", "--dryrun"} & set(sys.argv))
+
+try:
+    chosen = {group: str(option) for group, option in config.items()}
+    study = switch(chosen, dry_run=DRY_RUN) if workflow.is_main_process else load()
+except InputError as error:
+    raise WorkflowError(str(error)) from None
+
+dvc = Dag()
+if workflow.is_main_process:
+    dvc.write_marks()
+
+REPRO = "dvc --wait-for-lock repro --single-item {params.stage} >{log} 2>&1"
+# a machine without a GPU has none to share out, so its rules compete for cores alone
+GPU = 1 if device.visible() else 0
+
+
+wildcard_constraints:
+    family="|".join(re.escape(family.name) for family in study.families.values()),
+    model="|".join(re.escape(model.name) for model in study.models.values()),
+
+
+rule all:
+    input:
+        checked=study.data / "study.json",
+        report=study.reports / "index.html",
+
+
+rule check:
+    """Check params.yaml as a whole, before any other stage."""
+    input:
+        unpack(dvc.rule("check").input),
+    output:
+        **dvc.rule("check").output,
+    log:
+        dvc.rule("check").log,
+    benchmark:
+        dvc.rule("check").benchmark
+    threads: 1
+    params:
+        stage=dvc.rule("check").stage,
+    shell:
+        REPRO
+
+
+rule corpus:
+    """Generate the text world, the records planted in it, and the held-out benchmark tasks."""
+    input:
+        unpack(dvc.rule("corpus").input),
+    output:
+        **dvc.rule("corpus").output,
+    log:
+        dvc.rule("corpus").log,
+    benchmark:
+        dvc.rule("corpus").benchmark
+    threads: 1
+    params:
+        stage=dvc.rule("corpus").stage,
+    shell:
+        REPRO
+
+
+rule samples:
+    """Make the samples of one family, each a prefix and a suffix."""
+    input:
+        unpack(dvc.rule("samples").input),
+    output:
+        **dvc.rule("samples").output,
+    log:
+        dvc.rule("samples").log,
+    benchmark:
+        dvc.rule("samples").benchmark
+    threads: 1
+    params:
+        stage=dvc.rule("samples").stage,
+    shell:
+        REPRO
+
+
+rule checkpoint:
+    """Get the weights of one model, with a manifest of what they are."""
+    input:
+        unpack(dvc.rule("checkpoint").input),
+    output:
+        **dvc.rule("checkpoint").output,
+    log:
+        dvc.rule("checkpoint").log,
+    benchmark:
+        dvc.rule("checkpoint").benchmark
+    threads: 1
+    params:
+        stage=dvc.rule("checkpoint").stage,
+    shell:
+        REPRO
+
+
+rule memorization:
+    """Complete every sample of the model's family under every intervention."""
+    input:
+        unpack(dvc.rule("memorization").input),
+    output:
+        **dvc.rule("memorization").output,
+    log:
+        dvc.rule("memorization").log,
+    benchmark:
+        dvc.rule("memorization").benchmark
+    threads: study.run.threads
+    resources:
+        gpu=GPU,
+    params:
+        stage=dvc.rule("memorization").stage,
+    shell:
+        REPRO
+
+
+rule benchmarks:
+    """Evaluate every benchmark task under every intervention."""
+    input:
+        unpack(dvc.rule("benchmarks").input),
+    output:
+        **dvc.rule("benchmarks").output,
+    log:
+        dvc.rule("benchmarks").log,
+    benchmark:
+        dvc.rule("benchmarks").benchmark
+    threads: study.run.threads
+    resources:
+        gpu=GPU,
+    params:
+        stage=dvc.rule("benchmarks").stage,
+    shell:
+        REPRO
+
+
+rule aggregate:
+    """Put every number that the report shows, with its interval, into one table."""
+    input:
+        unpack(dvc.rule("aggregate").input),
+    output:
+        **dvc.rule("aggregate").output,
+    log:
+        dvc.rule("aggregate").log,
+    benchmark:
+        dvc.rule("aggregate").benchmark
+    threads: 1
+    params:
+        stage=dvc.rule("aggregate").stage,
+    shell:
+        REPRO
+
+
+rule figures:
+    """Draw every figure, each as SVG, PNG and PDF with its data as CSV."""
+    input:
+        unpack(dvc.rule("figures").input),
+    output:
+        **dvc.rule("figures").output,
+    log:
+        dvc.rule("figures").log,
+    benchmark:
+        dvc.rule("figures").benchmark
+    threads: 1
+    params:
+        stage=dvc.rule("figures").stage,
+    shell:
+        REPRO
+
+
+rule report:
+    """Write the page that tells what was done, what came out and how sure it is."""
+    input:
+        unpack(dvc.rule("report").input),
+    output:
+        **dvc.rule("report").output,
+    log:
+        dvc.rule("report").log,
+    benchmark:
+        dvc.rule("report").benchmark
+    threads: 1
+    params:
+        stage=dvc.rule("report").stage,
+    shell:
+        REPRO

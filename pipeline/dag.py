@@ -1,0 +1,208 @@
+"""One DAG, two engines: dvc.yaml declares the stages, Snakemake schedules them, DVC decides.
+
+The only file that imports Snakemake or DVC's repository. It answers the Snakefile's questions:
+which files a stage reads and writes (from dvc.yaml, where they are declared once), and which
+stages DVC would run. Snakemake's own guesses about staleness are off: data inputs are ancient, and
+each rule has one more input, a mark that is newer than the outputs when DVC calls the stage stale.
+An over-scheduled stage costs a second: its command, ``dvc repro --single-item``, finds nothing to
+do, or restores what is missing from DVC's cache.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import networkx
+from dvc.repo import Repo
+from dvc.stage import PipelineStage
+from ruamel.yaml import YAML
+from snakemake.io import ancient, directory
+
+MARKS = Path(".snakemake/dvc")
+FILE_SUFFIXES = frozenset({".parquet", ".json", ".html"})
+"""Outputs with other endings are folders: a model name has dots, so "no suffix" does not tell."""
+
+WILDCARDS = {"families": "family", "models": "model"}
+"""The section of params.yaml that a group of stages loops over -> the wildcard of its rule."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of dvc.yaml, its loops and values filled in; paths are relative to the root.
+
+    Args:
+        address: group and item, such as ``memorization@tiny-neo-8``.
+        command: what DVC runs.
+        deps: files and folders that it reads, code among them.
+        outs: files and folders that it writes.
+        constant: its output never changes (``meta: {constant: true}``), so what reads it stays
+            fresh when it runs again.
+    """
+
+    address: str
+    command: str
+    deps: tuple[str, ...]
+    outs: tuple[str, ...]
+    constant: bool
+
+    @property
+    def group(self) -> str:
+        """The name in dvc.yaml, which is the name of the rule: ``memorization``."""
+        return self.address.partition("@")[0]
+
+
+class Dag:
+    """The stages of dvc.yaml for the params.yaml on disk.
+
+    Args:
+        root: the project's folder.
+
+    Raises:
+        dvc.exceptions.DvcException: dvc.yaml or params.yaml cannot be resolved.
+    """
+
+    def __init__(self, root: str | Path = ".") -> None:
+        self.repo = Repo(str(root), _wait_for_lock=True)
+        resolved = [s for s in self.repo.index.stages if isinstance(s, PipelineStage)]
+        self.stages = {stage.addressing: self._stage(stage) for stage in resolved}
+        self.producer = {out: s.address for s in self.stages.values() for out in s.outs}
+
+    def _stage(self, stage: PipelineStage) -> Stage:
+        def paths(files: list[Any]) -> tuple[str, ...]:
+            relative = (os.path.relpath(file.fs_path, self.repo.root_dir) for file in files)
+            return tuple(dict.fromkeys(relative))
+
+        return Stage(
+            address=stage.addressing,
+            command=stage.cmd,
+            deps=paths([dep for dep in stage.deps if type(dep).__name__ == "Dependency"]),
+            outs=paths(stage.outs),
+            constant=bool((stage.meta or {}).get("constant")),
+        )
+
+    @cached_property
+    def edges(self) -> set[tuple[str, str]]:
+        """(upstream, downstream) addresses."""
+        return {(up.addressing, down.addressing) for down, up in self.repo.index.graph.edges}
+
+    @cached_property
+    def stale(self) -> frozenset[str]:
+        """The stages that DVC would run, and those that read what they write."""
+        changed = set(self.repo.status()) & set(self.stages)
+        passing_on = networkx.DiGraph()
+        passing_on.add_nodes_from(self.stages)
+        passing_on.add_edges_from(e for e in self.edges if not self.stages[e[0]].constant)
+        return frozenset(changed.union(*(networkx.descendants(passing_on, s) for s in changed)))
+
+    def write_marks(self) -> None:
+        """Tell Snakemake what is stale: a stale stage gets a mark of now, a fresh one of 1970."""
+        MARKS.mkdir(parents=True, exist_ok=True)
+        for address in self.stages:
+            mark = MARKS / address
+            if address in self.stale:  # new content too: an equal checksum makes a new file old
+                mark.write_text(f"{time.time_ns()}\n")
+            else:
+                mark.touch()
+                os.utime(mark, (1, 1))
+
+    def read_by(self, stage: Stage) -> dict[str, list[str]]:
+        """What a stage reads, by name: ``code``, or the folder below data/STUDY/.
+
+        A folder that other stages write into stands for the files that they write.
+        """
+        files: dict[str, list[str]] = {}
+        for dep in stage.deps:
+            within = [out for out in self.producer if out.startswith(f"{dep}/")]
+            for file in [dep] if dep in self.producer or not within else within:
+                files.setdefault(_name(file), []).append(file)
+        return files
+
+    def rule(self, group: str) -> Rule:
+        """What the rule `group` of the Snakefile is made of."""
+        return Rule(self, group)
+
+
+class Rule:
+    """The parts of one Snakemake rule, read from the stages of one group of dvc.yaml."""
+
+    def __init__(self, dag: Dag, group: str) -> None:
+        self._dag = dag
+        declared = _read_yaml("dvc.yaml")["stages"][group]
+        template = declared.get("do", declared)
+        self.docstring: str = template["desc"]
+        section = re.fullmatch(r"\$\{(\w+)\}", str(declared.get("foreach")))
+        self._wildcard = WILDCARDS.get(section[1]) if section else None
+        study = _read_yaml("params.yaml")["study"]
+        outs = [o if isinstance(o, str) else next(iter(o)) for o in template["outs"]]
+        self._outs = [self._pattern(out, study) for out in outs]
+        item = f"/{{{self._wildcard}}}" if self._wildcard else ""
+        self.log = f"logs/{study}/{group}{item}.log"
+        self.benchmark = f"logs/{study}/benchmark/{group}{item}.tsv"
+
+    def _pattern(self, out: str, study: str) -> str:
+        out = out.replace("${study}", study).replace("${key}", study)
+        return re.sub(r"\$\{item(\.name)?\}", f"{{{self._wildcard}}}", out)
+
+    @property
+    def output(self) -> dict[str, Any]:
+        """Output patterns by name, for ``output: **rule.output``."""
+        return {
+            _name(out): out if Path(out).suffix in FILE_SUFFIXES else directory(out)
+            for out in self._outs
+        }
+
+    @property
+    def input(self) -> Callable[[Mapping[str, str]], dict[str, Any]]:
+        """Input function, for ``input: unpack(rule.input)``."""
+
+        def inputs(wildcards: Mapping[str, str]) -> dict[str, Any]:
+            stage = self._stage(wildcards)
+            data = {
+                name: [self._as_input(file) for file in files if not self._settled(file)]
+                for name, files in self._dag.read_by(stage).items()
+            }
+            return {**data, "mark": str(MARKS / stage.address)}
+
+        return inputs
+
+    @property
+    def stage(self) -> Callable[[Mapping[str, str]], str]:
+        """The address of the stage that a job runs, for ``params: stage=rule.stage``."""
+        return lambda wildcards: self._stage(wildcards).address
+
+    def _settled(self, file: str) -> bool:
+        """Whether the file is there and can never change.
+
+        Such an input is left out: when its stage runs again, Snakemake would either run all that
+        is below it, or (if the input is ancient, snakemake issue 4166) none of it, stale or not.
+        """
+        producer = self._dag.producer.get(file)
+        return producer is not None and self._dag.stages[producer].constant and Path(file).exists()
+
+    def _as_input(self, file: str) -> str:
+        stale = self._dag.producer.get(file) in self._dag.stale
+        return file if stale else ancient(file)
+
+    def _stage(self, wildcards: Mapping[str, str]) -> Stage:
+        return self._dag.stages[self._dag.producer[self._outs[0].format(**dict(wildcards))]]
+
+
+def _name(path: str) -> str:
+    """``benchmarks`` for data/tiny/benchmarks/{model}.parquet, ``code`` for a module."""
+    if path.endswith(".py"):
+        return "code"
+    below = path.split("/")[2:]
+    kind = [part.partition(".")[0] for part in below[:1]]
+    extra = re.findall(r"\.(documents)\.", path)
+    return "_".join(kind + extra)
+
+
+def _read_yaml(path: str) -> Any:
+    return YAML(typ="safe", pure=True).load(Path(path))

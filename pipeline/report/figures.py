@@ -1,0 +1,77 @@
+"""Every figure of a study: the registry, and the files.
+
+`plots` cuts the summary into one tidy frame a figure, in the order of the page. A figure is drawn
+from its frame alone, and that frame is saved beside it as CSV, so what is seen and what can be
+downloaded are the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import seaborn
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from pipeline import tables
+from pipeline.files import atomic, write_json
+from pipeline.report import style
+from pipeline.report.plots.copies import doses
+from pipeline.report.plots.over_blocks import blocks, entropy, kept, lengths, perplexity
+from pipeline.report.plots.plot import Plot
+from pipeline.report.plots.quartiles import quartiles
+from pipeline.report.plots.scatter import scatters
+
+INDEX = "figures.json"
+"""Beside the figures: their order, headings, captions and alternative texts."""
+
+_MAKERS = (kept, scatters, blocks, lengths, entropy, perplexity, quartiles, doses)
+
+
+def write_figures(summary: Path, folder: Path) -> None:
+    """Draw every figure of a study.
+
+    Args:
+        summary: the study's summary table.
+        folder: becomes a folder with each figure as SVG, PNG and PDF, its data as CSV, and
+            ``figures.json``. A folder of that name is replaced.
+
+    Raises:
+        InputError: the summary is missing or does not fit its schema.
+    """
+    registry = plots(tables.read(summary, tables.SUMMARY))
+    with atomic(folder, directory=True) as temporary:
+        for plot in registry:
+            style.save(figure(plot), temporary, plot.name)
+            plot.data.write_csv(temporary / f"{plot.name}.csv")
+        words = ("name", "section", "title", "caption", "alt")
+        write_json(
+            temporary / INDEX, [{word: getattr(plot, word) for word in words} for plot in registry]
+        )
+
+
+def plots(summary: pl.DataFrame) -> list[Plot]:
+    """All figures that the summary has data for, in the order of the page.
+
+    Args:
+        summary: as `aggregate.aggregate` gives it.
+    """
+    made = [plot for maker in _MAKERS for plot in maker(summary) if plot.data.height]
+    seen: Counter[str] = Counter()
+    unique = []
+    for plot in made:
+        seen[plot.name] += 1
+        again = seen[plot.name]  # two model names may differ in punctuation alone
+        unique.append(plot if again == 1 else replace(plot, name=f"{plot.name}-again-{again}"))
+    return unique
+
+
+def figure(plot: Plot) -> Figure:
+    """Draw a plot in the one style."""
+    with rc_context(), seaborn.axes_style("ticks", {"axes.grid": True}), rc_context(style.RC):
+        drawn = plot.draw(plot.data)
+        seaborn.despine(drawn)
+        return drawn

@@ -1,0 +1,40 @@
+"""What the checkpoints say of themselves, read without torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import InputError, Problem, shorten
+
+
+def read_manifests(data: Path, models: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    """The manifest of every model's checkpoint, in the order of `models`.
+
+    Args:
+        data: the study's folder, ``data/STUDY``.
+        models: (name, family) of each.
+
+    Raises:
+        InputError: a manifest is missing, is not JSON, or tells no number of blocks.
+    """
+    manifests, problems = [], []
+    for name, _ in models:
+        path = data / "checkpoints" / name / "manifest.json"
+        try:
+            manifest = json.loads(path.read_text(encoding="utf-8"))
+            manifests.append({**manifest, "n_blocks": int(manifest["n_blocks"])})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            problems.append(
+                Problem(
+                    str(path),
+                    shorten(str(error)),
+                    "the manifest of a checkpoint, with n_blocks",
+                    "make the checkpoint again: delete its folder and run its stage",
+                )
+            )
+    if problems:
+        raise InputError(*problems)
+    return manifests

@@ -1,0 +1,75 @@
+"""Dose and response: exact match by copies in the training data. Not in the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import polars as pl
+from matplotlib.figure import Figure
+
+from pipeline.report import colours, style, views
+from pipeline.report.plots.plot import (
+    NUMBERS,
+    Plot,
+    extent,
+)
+from pipeline.report.text import visible
+
+
+def doses(summary: pl.DataFrame) -> Iterator[Plot]:
+    """Exact match of the unmodified models by copies in the training data."""
+    data = views.baseline(summary.filter(metric="exact_match_by_copies")).select(
+        *NUMBERS, "copies", "split"
+    )
+    yield Plot(
+        name="copies",
+        section="How often a text must be seen",
+        title="",
+        caption=(
+            "Exact match of the unmodified models by how many times a sample was in the training "
+            "data; 0 was never trained on. Bands: 95% intervals. Filled where the samples count "
+            "as memorized in this study, hollow where they do not."
+        ),
+        alt=(
+            "Exact match of the unmodified models by copies in the training data, a line a model: "
+            f"{extent(data.filter(pl.col('copies') == data['copies'].min())['value'])} at the "
+            f"fewest and {extent(data.filter(pl.col('copies') == data['copies'].max())['value'])} "
+            "at the most copies."
+        ),
+        data=data,
+        draw=draw_doses,
+    )
+
+
+def draw_doses(data: pl.DataFrame) -> Figure:
+    """Exact match by copies; a panel a family, a line a model."""
+    families = data["family"].unique(maintain_order=True).to_list()
+    copies = sorted(data["copies"].unique())
+    figure, grid = style.panels(len(families), height=2.7)
+    for axes, family in zip(grid, families, strict=True):
+        rows = data.filter(family=family)
+        for index, name in enumerate(rows["model"].unique(maintain_order=True)):
+            one = rows.filter(model=name).sort("copies")
+            colour, marker, dash = style.category(index)
+            x = np.array([copies.index(c) for c in one["copies"]])
+            y = style.finite(one["value"])
+            low, high = style.finite(one["low"]), style.finite(one["high"])
+            axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+            look: dict[str, Any] = {"color": colour, "marker": marker}
+            axes.plot(x, y, **look, linestyle=dash, label=visible(name))
+            other = (one["split"] != "memorized").to_numpy()
+            hollow: dict[str, Any] = {
+                "markerfacecolor": colours.PAPER,
+                "linestyle": "none",
+                "zorder": 4,
+            }
+            axes.plot(x[other], y[other], **look, **hollow)
+        axes.set_xticks(range(len(copies)), [str(c) for c in copies])
+        axes.set_title(visible(family))
+        axes.legend(loc="upper left")
+        style.percent_axis(axes.yaxis, whole=True)
+    figure.supxlabel("copies in the training data")
+    figure.supylabel("exact match")
+    return figure

@@ -1,0 +1,309 @@
+"""Figures over the blocks: what is kept, across scales, by length, entropy, perplexity.
+
+Source: Figures 2, 3, 5 and A18–A21 of arXiv 2501.05078; what is kept and lengths are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+from matplotlib.figure import Figure
+
+from pipeline.report import colours, style, views
+from pipeline.report.plots.plot import (
+    BLOCKS_LABEL,
+    HOLLOW,
+    NUMBERS,
+    Plot,
+    extent,
+    lowest,
+    number_range,
+    unmodified_or_one_block,
+)
+from pipeline.report.text import plural, slug, visible
+
+_LENGTHS = (1, 4, 16)
+"""Tokens at which exact match is drawn, beside the whole suffix."""
+
+
+def kept(summary: pl.DataFrame) -> Iterator[Plot]:
+    """What one bypass leaves of the baseline: the one figure that shows the finding."""
+    data = views.kept(summary)
+    exact = data.filter(measure="exact_match")
+    yield Plot(
+        name="kept",
+        section="What one bypass leaves",
+        title="",
+        caption=(
+            "What is left of the unmodified model when the attention of one block is bypassed: "
+            "100% is the baseline, 0% is nothing (for a benchmark: chance). Where the blue line "
+            "falls and the green one stays, memorization needs that block's attention more than "
+            "the benchmarks do. The orange line asks for one token at a time, so it shows how "
+            "much of the blue fall is a matter of length. Thin lines: each benchmark; bands: 95% "
+            f"intervals of the bypassed model. {HOLLOW}"
+        ),
+        alt=(
+            f"{plural(exact['model'].n_unique(), 'panel')}, one a model: share of the baseline "
+            f"kept by bypassed block. Exact match on memorized samples keeps "
+            f"{extent(exact['kept'])}, the benchmarks "
+            f"{extent(data.filter(kind='benchmark')['kept'])}."
+        ),
+        data=data,
+        draw=draw_kept,
+    )
+
+
+def draw_kept(data: pl.DataFrame) -> Figure:
+    """Share of the baseline kept, by block; a panel a model."""
+    names = data["model"].unique(maintain_order=True).to_list()
+    figure, grid = style.panels(len(names))
+    for axes, name in zip(grid, names, strict=True):
+        rows = data.filter(model=name)
+        axes.axhline(1, color=colours.MUTED, linestyle=(0, (2, 2)), linewidth=1)
+        axes.axhline(0, color=colours.MUTED, linewidth=0.8)
+        benchmarks = rows.filter(kind="benchmark")
+        for task in views.tasks(benchmarks.rename({"measure": "task"})):
+            one = benchmarks.filter(measure=task)
+            axes.plot(
+                one["block"],
+                style.finite(one["kept"]),
+                color=colours.GREEN,
+                linewidth=0.8,
+                alpha=0.7,
+            )
+        for index, measure, label in (
+            (1, "teacher_forced_accuracy", "single tokens, teacher-forced"),
+            (0, "exact_match", "exact match, memorized samples"),
+        ):
+            if (one := rows.filter(measure=measure)).height:
+                style.curve(axes, one, index, label, value="kept")
+        if benchmarks.height:
+            mean = benchmarks.group_by("block").agg(pl.col("kept").mean()).sort("block")
+            none = pl.lit(None, dtype=pl.Float64)
+            style.curve(
+                axes,
+                mean.with_columns(none.alias("low"), none.alias("high")),
+                2,
+                "benchmarks, mean lead over chance",
+                value="kept",
+            )
+        axes.set_title(visible(name))
+        style.blocks_axis(axes)
+        style.percent_axis(axes.yaxis)
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, -0.35), min(high, 1.35))
+    figure.supxlabel(BLOCKS_LABEL)
+    figure.supylabel("kept of the baseline")
+    style.legend(figure, columns=3)
+    return figure
+
+
+def blocks(summary: pl.DataFrame) -> Iterator[Plot]:
+    """Exact match and accuracies by block, a figure a family (Fig. 3, A18–A21)."""
+    memorized = views.memorization(summary, "exact_match")
+    rows = pl.concat([memorized, views.accuracies(summary)])
+    for family in dict.fromkeys(family for _, family in views.models(summary)):
+        data = rows.filter(
+            unmodified_or_one_block(),
+            family=family,
+        ).select(*NUMBERS, "chance")
+        yield Plot(
+            name=f"blocks-{slug(family)}",
+            section="Block by block, across scales",
+            title=family,
+            caption=(
+                f"{family}: exact match on memorized samples and accuracy of each benchmark with "
+                "one block bypassed, a line a model. Dashed in the same colour: the unmodified "
+                f"model; dotted: chance; bands: 95% intervals. {HOLLOW} Compare Figures 3 and "
+                "A18–A21 of the paper."
+            ),
+            alt=(
+                f"{family}: exact match and benchmark accuracies by bypassed block. "
+                + lowest(data.filter(metric="exact_match"))
+            ),
+            data=data,
+            draw=draw_blocks,
+        )
+
+
+def draw_blocks(data: pl.DataFrame) -> Figure:
+    """Exact match and accuracies by block; a panel a measure, a line a model; one family."""
+    memorized = data["task"][0]
+    measures = [memorized, *(task for task in views.tasks(data) if task != memorized)]
+    names = data["model"].unique(maintain_order=True).to_list()
+    figure, grid = style.panels(len(measures))
+    for axes, task in zip(grid, measures, strict=True):
+        rows = data.filter(task=task)
+        for index, name in enumerate(names):
+            one = rows.filter(model=name)
+            if not one.height:
+                continue
+            whole = views.baseline(one)["value"][0]
+            style.curve(axes, views.single_blocks(one), index, visible(name), baseline=whole)
+        for chance in rows["chance"].drop_nulls().unique():
+            axes.axhline(chance, color=colours.INK, linestyle=":", linewidth=1)
+        axes.set_title(
+            "exact match, memorized" if task == memorized else f"{visible(task)}, accuracy"
+        )
+        style.blocks_axis(axes)
+        style.percent_axis(axes.yaxis, whole=True)
+    figure.supxlabel(BLOCKS_LABEL)
+    style.legend(figure, columns=4)
+    return figure
+
+
+def lengths(summary: pl.DataFrame) -> Iterator[Plot]:
+    """Exact match at k tokens and teacher-forced accuracy by block."""
+    at_k = views.memorization(summary, "exact_match_at_k")
+    whole = pl.col("k") == pl.col("k").max().over("model")
+    rows = pl.concat(
+        [
+            at_k.filter(pl.col("k").is_in(_LENGTHS) | whole),
+            views.memorization(summary, "teacher_forced_accuracy"),
+        ]
+    )
+    data = views.single_blocks(rows).select(*NUMBERS, "k")
+    tokens = data.filter(metric="teacher_forced_accuracy")
+    yield Plot(
+        name="length",
+        section="How much of it is length",
+        title="",
+        caption=(
+            "Memorized samples with one block bypassed: the share whose first k tokens are all "
+            "right, for growing k, and the share of single tokens predicted right after the true "
+            "ones before them (teacher-forced). The further the lines lie apart, the more the "
+            "fall of exact match comes from asking for many right tokens in a row, which no "
+            f"benchmark asks for. Bands: 95% intervals. {HOLLOW}"
+        ),
+        alt=(
+            f"{plural(data['model'].n_unique(), 'panel')}, one a model: exact match at growing "
+            f"lengths by bypassed block. Teacher-forced accuracy spans {extent(tokens['value'])}; "
+            + lowest(data.filter(metric="exact_match_at_k"))
+        ),
+        data=data,
+        draw=draw_lengths,
+    )
+
+
+def draw_lengths(data: pl.DataFrame) -> Figure:
+    """Exact match at k and teacher-forced accuracy by block; a panel a model."""
+    names = data["model"].unique(maintain_order=True).to_list()
+    figure, grid = style.panels(len(names))
+    for axes, name in zip(grid, names, strict=True):
+        rows = data.filter(model=name)
+        tokens = rows.filter(metric="teacher_forced_accuracy")
+        style.curve(axes, tokens, 1, "single tokens, teacher-forced")
+        lengths = sorted(rows["k"].drop_nulls().unique())
+        for k in lengths:
+            label = "whole suffix" if k == lengths[-1] else _first(k)
+            index = 0 if k == lengths[-1] else 2 + _LENGTHS.index(k)
+            style.curve(axes, rows.filter(k=k), index, label)
+        axes.set_title(visible(name))
+        style.blocks_axis(axes)
+        style.percent_axis(axes.yaxis, whole=True)
+    figure.supxlabel(BLOCKS_LABEL)
+    figure.supylabel("share right, memorized samples")
+    style.legend(figure)
+    return figure
+
+
+def entropy(summary: pl.DataFrame) -> Iterator[Plot]:
+    """Completion entropy by block and split (Fig. 2)."""
+    rows = summary.filter(metric="completion_entropy")
+    data = rows.filter(unmodified_or_one_block()).select(*NUMBERS, "split")
+    whole = views.baseline(data)
+    levels = " and ".join(
+        f"{number_range(whole.filter(split=split)['value'])} nats on {split} samples"
+        for split in ("memorized", "control")
+        if whole.filter(split=split).height
+    )
+    yield Plot(
+        name="entropy",
+        section="Uncertainty about the suffix",
+        title="",
+        caption=(
+            "Completion entropy: how undecided the model is about the next token, summed over the "
+            "suffix, which it reads as it is. Low means sure. Dashed in the same colour: the "
+            "unmodified model, sure of what it memorized and unsure of what it never saw. Bands: "
+            f"95% intervals. {HOLLOW} Compare Figure 2 of the paper."
+        ),
+        alt=(
+            f"{plural(data['model'].n_unique(), 'panel')}, one a model: completion entropy by "
+            f"bypassed block, a line a split. Unmodified, the models have {levels}."
+        ),
+        data=data,
+        draw=draw_entropy,
+    )
+
+
+def draw_entropy(data: pl.DataFrame) -> Figure:
+    """Completion entropy by block; a panel a model, a line a split."""
+    names = data["model"].unique(maintain_order=True).to_list()
+    figure, grid = style.panels(len(names), share_y=False)
+    indices = {"memorized": 0, "exposed": 5, "control": 1}
+    for axes, name in zip(grid, names, strict=True):
+        for split, index in indices.items():
+            rows = data.filter(model=name, split=split)
+            if not rows.height:
+                continue
+            whole = views.baseline(rows)["value"][0]
+            style.curve(axes, views.single_blocks(rows), index, split, baseline=whole)
+        axes.set_ylim(bottom=0)
+        axes.set_title(visible(name))
+        style.blocks_axis(axes)
+    figure.supxlabel(BLOCKS_LABEL)
+    figure.supylabel("completion entropy, nats")
+    style.legend(figure)
+    return figure
+
+
+def perplexity(summary: pl.DataFrame) -> Iterator[Plot]:
+    """Metrics that are better when lower, such as word_perplexity, by block (Fig. 5)."""
+    rows = views.losses(summary)
+    data = rows.filter(unmodified_or_one_block()).select(*NUMBERS)
+    metrics = ", ".join(f"{task}, {metric}" for task, metric in _task_metrics(data))
+    yield Plot(
+        name="perplexity",
+        section="Perplexity",
+        title="",
+        caption=(
+            f"{metrics} with one block bypassed, on a logarithmic scale: lower is better. Dashed "
+            "in the same colour: the unmodified model. Where no band is drawn, lm-eval gave no "
+            f"standard error. {HOLLOW} Compare Figure 5 of the paper."
+        ),
+        alt=(
+            f"{metrics} by bypassed block, a line a model. Unmodified "
+            f"{number_range(views.baseline(data)['value'])}, bypassed "
+            f"{number_range(views.single_blocks(data)['value'])}."
+        ),
+        data=data,
+        draw=draw_perplexity,
+    )
+
+
+def draw_perplexity(data: pl.DataFrame) -> Figure:
+    """Perplexity by block; a panel a task and family, a line a model."""
+    cells = data.select("task", "family").unique(maintain_order=True).rows()
+    figure, grid = style.panels(len(cells), height=2.7)
+    for axes, (task, family) in zip(grid, cells, strict=True):
+        rows = data.filter(task=task, family=family)
+        for index, name in enumerate(rows["model"].unique(maintain_order=True)):
+            one = rows.filter(model=name)
+            whole = views.baseline(one)["value"][0]
+            style.curve(axes, views.single_blocks(one), index, visible(name), baseline=whole)
+        axes.set_title(visible(family))
+        axes.set_ylabel(visible(f"{task}, {rows['metric'][0]}"))
+        axes.legend(loc="upper right")
+        style.blocks_axis(axes)
+        style.log_axis(axes.yaxis)
+    figure.supxlabel(BLOCKS_LABEL)
+    return figure
+
+
+def _task_metrics(rows: pl.DataFrame) -> list[tuple[str, str]]:
+    return rows.select("task", "metric").unique().sort("task", "metric").rows()
+
+
+def _first(k: int) -> str:
+    return "first token" if k == 1 else f"first {k} tokens"

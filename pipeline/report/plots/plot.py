@@ -1,0 +1,86 @@
+"""What a figure consists of, and the words that figures share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import polars as pl
+from matplotlib.figure import Figure
+
+from pipeline.bypass.interventions import BASELINE
+from pipeline.report import views
+from pipeline.report.text import number, percent_range
+
+BLOCKS_LABEL = "bypassed block (0 is nearest to the input)"
+MEMORIZED_LABEL = "exact match, memorized samples"
+HOLLOW = "Hollow: block 0, whose bypass the paper warns can look spuriously good."
+
+NUMBERS = (
+    "model",
+    "family",
+    "intervention",
+    "block",
+    "task",
+    "metric",
+    "value",
+    "low",
+    "high",
+    "n",
+)
+"""The summary's columns that every figure's data keeps."""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One figure and the words that belong to it.
+
+    Args:
+        name: file name without an ending; unique, lower-case letters, digits, hyphens.
+        section: the heading under which it stands.
+        title: what tells it from the others of its section, such as a model's name; may be empty.
+        caption: how to read it.
+        alt: what it shows, for those who cannot see it.
+        data: every number that is drawn.
+        draw: makes the figure from `data`.
+    """
+
+    name: str
+    section: str
+    title: str
+    caption: str
+    alt: str
+    data: pl.DataFrame
+    draw: Callable[[pl.DataFrame], Figure]
+
+
+def unmodified_or_one_block() -> pl.Expr:
+    """Picks the summary's rows where nothing or exactly one block is bypassed."""
+    return pl.col("block").is_not_null() | (pl.col("intervention") == BASELINE.name)
+
+
+def extent(column: pl.Series) -> str:
+    """``40–75%``, the range of a column of shares."""
+    known = column.drop_nulls().to_list()
+    return percent_range(known) if known else "nothing"
+
+
+def number_range(column: pl.Series) -> str:
+    """``3.2 to 17``, the range of a column of numbers."""
+    known = column.drop_nulls().to_list()
+    if not known:
+        return "unknown"
+    low, high = number(min(known)), number(max(known))
+    return low if low == high else f"{low} to {high}"
+
+
+def lowest(rows: pl.DataFrame) -> str:
+    """Which single block lowers exact match most, as a sentence."""
+    blocks = views.single_blocks(rows)
+    if not blocks.height:
+        return "Exact match was not measured."
+    lowest = blocks.sort("value", "block").row(0, named=True)
+    return (
+        f"Exact match is lowest, {100 * lowest['value']:.0f}%, with block {lowest['block']} of "
+        f"{lowest['model']} bypassed."
+    )

@@ -1,0 +1,134 @@
+"""Memorization against each benchmark, a point a bypassed block.
+
+Source: Figures 1 and A7–A11 of arXiv 2501.05078.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+
+from pipeline.report import colours, style, views
+from pipeline.report.plots.plot import (
+    HOLLOW,
+    MEMORIZED_LABEL,
+    NUMBERS,
+    Plot,
+    extent,
+    unmodified_or_one_block,
+)
+from pipeline.report.text import plural, slug, visible
+
+
+def scatters(summary: pl.DataFrame) -> Iterator[Plot]:
+    """Every benchmark against exact match on memorized samples, a figure a model."""
+    single = unmodified_or_one_block()
+    x = views.memorization(summary, "exact_match").select(
+        "model",
+        "intervention",
+        pl.col("value").alias("memorized"),
+        pl.col("low").alias("memorized_low"),
+        pl.col("high").alias("memorized_high"),
+    )
+    y = views.benchmarks(summary).filter(single)
+    joined = y.join(x, on=["model", "intervention"], maintain_order="left").select(
+        *NUMBERS,
+        "higher_is_better",
+        "chance",
+        "memorized",
+        "memorized_low",
+        "memorized_high",
+    )
+    for name, _ in views.models(summary):
+        data = joined.filter(model=name)
+        yield Plot(
+            name=f"scatter-{slug(name)}",
+            section="Memorization against benchmarks",
+            title=name,
+            caption=(
+                f"{name}: each point is the model with one block bypassed, darker for blocks "
+                "nearer to the input; neighbouring blocks are joined. The star and the dashed "
+                "lines are the unmodified model, the dotted line is chance. A point far to the "
+                "left at the height of the star has lost memorization and kept the benchmark. "
+                "Perplexity is on a logarithmic scale, and lower is better. Crosses: 95% "
+                f"intervals. {HOLLOW} Compare Figures 1 and A7–A11 of the paper."
+            ),
+            alt=(
+                f"{name}: {plural(data['task'].n_unique(), 'panel')}, one a benchmark, a point a "
+                f"bypassed block. Exact match on memorized samples spans "
+                f"{extent(data['memorized'])}."
+            ),
+            data=data,
+            draw=draw_scatter,
+        )
+
+
+def draw_scatter(data: pl.DataFrame) -> Figure:
+    """Benchmark by exact match, a point a block; a panel a task; one model."""
+    tasks = views.tasks(data)
+    figure, grid = style.panels(len(tasks), height=2.6, share_y=False)
+    depth = style.depth(int(views.single_blocks(data)["block"].max() or 0) + 1)  # type: ignore[arg-type]
+    for axes, task in zip(grid, tasks, strict=True):
+        _scatter_panel(axes, data.filter(task=task), depth)
+        axes.set_title(visible(task))
+    figure.supxlabel(MEMORIZED_LABEL)
+    style.depth_bar(figure, grid, depth)
+    style.legend(figure)
+    return figure
+
+
+def _scatter_panel(axes: Axes, rows: pl.DataFrame, depth: ListedColormap) -> None:
+    blocks, whole = views.single_blocks(rows), views.baseline(rows)
+    x, y = style.finite(blocks["memorized"]), style.finite(blocks["value"])
+    x_error = style.reach(blocks, "memorized", "memorized_low", "memorized_high")
+    y_error = style.reach(blocks, "value", "low", "high")
+    axes.errorbar(x, y, y_error, x_error, fmt="none", ecolor=colours.GREY, elinewidth=0.7, zorder=1)
+    axes.plot(x, y, color=colours.GREY, linewidth=0.7, zorder=1)
+    first = blocks["block"].to_numpy() == 0
+    for hollow, label in ((False, "one block bypassed"), (True, "block 0 bypassed")):
+        chosen = first == hollow
+        axes.scatter(
+            x[chosen],
+            y[chosen],
+            c=colours.PAPER if hollow else depth(blocks["block"].to_numpy()[chosen]),
+            marker="D" if hollow else "o",
+            s=34,
+            edgecolors=colours.INK,
+            linewidths=1.2 if hollow else 0.6,
+            label=label,
+            zorder=3,
+        )
+    for row in whole.iter_rows(named=True):
+        lines: dict[str, Any] = {
+            "color": colours.MUTED,
+            "linestyle": (0, (2, 2)),
+            "linewidth": 0.9,
+            "zorder": 0,
+        }
+        axes.axhline(row["value"], **lines)
+        axes.axvline(row["memorized"], **lines)
+        star: dict[str, Any] = {
+            "marker": "*",
+            "s": 120,
+            "color": colours.VERMILION,
+            "edgecolors": colours.INK,
+        }
+        axes.scatter(
+            row["memorized"], row["value"], label="unmodified", linewidths=0.6, zorder=4, **star
+        )
+        if row["chance"] is not None:
+            axes.axhline(
+                row["chance"], color=colours.INK, linestyle=":", linewidth=1, label="chance"
+            )
+    style.percent_axis(axes.xaxis, whole=True)
+    metric = rows["metric"][0]
+    axes.set_ylabel(visible(metric))
+    if rows["higher_is_better"][0]:
+        style.percent_axis(axes.yaxis)
+    else:
+        style.log_axis(axes.yaxis)

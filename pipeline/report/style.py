@@ -1,0 +1,231 @@
+"""The one style of every figure: type, markers, panels, curves, files.
+
+Categories differ by colour and by marker or dash, blocks by their depth's colour. Block 0 is always
+hollow: the paper warns that its bypass sometimes looks spuriously good.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import polars as pl
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
+from numpy.typing import NDArray
+
+from pipeline.report.colours import CATEGORIES, INK, MUTED, PAPER, RULE
+from pipeline.report.text import number
+
+MARKERS = ("o", "s", "^", "D", "v", "P")
+DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
+
+WIDTH = 9.3
+"""Inches of every figure; text of 9 points is then as large as the page's small print."""
+
+RC: Any = {
+    "axes.edgecolor": MUTED,
+    "axes.facecolor": "none",
+    "axes.grid.axis": "y",
+    "axes.labelcolor": INK,
+    "axes.labelsize": 9,
+    "axes.linewidth": 0.8,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "figure.facecolor": "none",
+    "figure.labelsize": 9,
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"],
+    "font.size": 9,
+    "grid.color": RULE,
+    "grid.linewidth": 0.7,
+    "legend.fontsize": 9,
+    "legend.frameon": False,
+    "lines.linewidth": 1.5,
+    "lines.markersize": 4.5,
+    "pdf.fonttype": 42,
+    "savefig.facecolor": PAPER,
+    "svg.fonttype": "none",  # text stays text: it can be read out, searched and recoloured
+    "text.color": INK,
+    "text.parse_math": False,  # names come from data; a dollar sign is a dollar sign
+    "xtick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "xtick.labelsize": 8,
+    "ytick.color": MUTED,
+    "ytick.labelcolor": INK,
+    "ytick.labelsize": 8,
+}
+
+
+# without dates and versions, so that the same figure gives the same bytes
+_SVG_METADATA = {"Date": None, "Creator": None}
+_PDF_METADATA = {"CreationDate": None, "Producer": None}
+_PNG_METADATA = {"Software": None}
+
+
+def panels(
+    count: int, *, height: float = 2.35, share_y: bool = True
+) -> tuple[Figure, Sequence[Axes]]:
+    """A figure of `count` panels in rows of at most three, each with its own x axis.
+
+    Args:
+        count: at least 1.
+        height: of one panel, inches.
+        share_y: one scale for all panels.
+    """
+    columns = {1: 1, 2: 2, 4: 2}.get(count, 3)
+    rows = math.ceil(count / columns)
+    width = 5.6 if count == 1 else WIDTH
+    figure = Figure(figsize=(width, rows * height + 0.75), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
+    axes = list(grid.ravel())
+    for unused in axes[count:]:
+        unused.remove()
+    return figure, axes[:count]
+
+
+def curve(
+    axes: Axes,
+    rows: pl.DataFrame,
+    index: int,
+    label: str,
+    *,
+    value: str = "value",
+    baseline: float | None = None,
+) -> None:
+    """One line over the blocks with its interval as a band, block 0 hollow, baseline dashed.
+
+    Args:
+        axes: where to draw.
+        rows: block, low, high and the column `value`, by ascending block.
+        index: which of the categories' colours, markers and dashes.
+        label: in the legend.
+        value: the column to draw.
+        baseline: the unmodified model's value, if it is to be drawn.
+    """
+    colour, marker, dash = category(index)
+    x, y = rows["block"].to_numpy(), finite(rows[value])
+    low, high = finite(rows["low"]), finite(rows["high"])
+    axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+    look: Any = {"color": colour, "marker": marker, "markersize": 4.5 if len(x) <= 16 else 3}
+    axes.plot(x, y, **look, linestyle=dash, label=label)
+    axes.plot(x[x == 0], y[x == 0], **look, markerfacecolor=PAPER, zorder=4)
+    if baseline is not None:
+        axes.axhline(baseline, color=colour, linestyle=(0, (2, 2)), linewidth=1)
+
+
+def category(index: int) -> tuple[str, str, Any]:
+    """Colour, marker and dash of a category; from the seventh on they come again."""
+    return tuple(each[index % len(each)] for each in (CATEGORIES, MARKERS, DASHES))  # type: ignore[return-value]
+
+
+def finite(column: pl.Series) -> NDArray[np.float64]:
+    """The column as floats, NaN (which is not drawn) where it is null or infinite."""
+    values = column.cast(pl.Float64).fill_null(float("nan")).to_numpy().copy()
+    values[~np.isfinite(values)] = np.nan
+    return values
+
+
+def blocks_axis(axes: Axes) -> None:
+    """Ticks at whole blocks."""
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True, steps=[1, 2, 4, 5, 10]))
+
+
+def percent_axis(axis: Any, *, whole: bool = False) -> None:
+    """Shares written as percentages; with `whole`, the scale runs from 0 to 100%."""
+    axis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    if whole:
+        setter = axis.axes.set_xlim if axis.axis_name == "x" else axis.axes.set_ylim
+        setter(-0.04, 1.04)
+
+
+def log_axis(axis: Any) -> None:
+    """A logarithmic scale with plain numbers."""
+    (axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale)("log")
+    axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    low, high = axis.get_view_interval()
+    if high / low < 30:  # under one and a half decades the powers of ten alone say too little
+        axis.set_minor_formatter(FuncFormatter(_two_and_five))
+        axis.set_tick_params(which="minor", labelsize=mpl.rcParams["ytick.labelsize"])
+    else:
+        axis.set_minor_formatter(NullFormatter())
+
+
+def legend(figure: Figure, *, columns: int = 6) -> None:
+    """One legend above all panels, each label once."""
+    handles: dict[str, Artist] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    if handles:
+        figure.legend(
+            list(handles.values()),
+            list(handles),
+            loc="outside upper left",
+            ncols=min(columns, len(handles)),
+            handlelength=2.6,
+            columnspacing=1.6,
+        )
+
+
+def depth(count: int) -> ListedColormap:
+    """A colour for each of `count` blocks, dark to light from the input to the output."""
+    return ListedColormap(mpl.colormaps["viridis"](np.linspace(0.05, 0.95, count)))
+
+
+def depth_bar(figure: Figure, grid: Sequence[Axes], colours: ListedColormap) -> None:
+    """A scale beside the panels that tells which colour is which block."""
+    norm = BoundaryNorm(np.arange(colours.N + 1) - 0.5, colours.N)
+    bar = figure.colorbar(
+        ScalarMappable(norm, colours), ax=grid, aspect=40, pad=0.01, label="bypassed block"
+    )
+    step = max(1, -(-colours.N // 12))
+    bar.set_ticks(range(0, colours.N, step))
+    bar.ax.minorticks_off()
+    bar.ax.grid(False)
+    bar.outline.set_visible(False)
+
+
+def reach(rows: pl.DataFrame, value: str, low: str, high: str) -> NDArray[np.float64]:
+    """(2, rows): how far the interval reaches below and above; NaN, not drawn, without one."""
+    centre = finite(rows[value])
+    return np.stack([centre - finite(rows[low]), finite(rows[high]) - centre])
+
+
+def save(figure: Figure, folder: Path, name: str) -> None:
+    """Write ``name.svg``, ``name.png`` (200 dots an inch) and ``name.pdf``, the same bytes always.
+
+    Args:
+        figure: as `figures.figure` draws it; not to be used afterwards.
+        folder: an existing folder.
+        name: of the files, without an ending.
+    """
+    with mpl.rc_context({**RC, "svg.hashsalt": name}), warnings.catch_warnings():
+        # a model may be named in a script that the font lacks: boxes in the PNG, text in the SVG
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        # Each file from its own canvas: `savefig` would lay out and draw every one of them twice.
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+        FigureCanvasSVG(figure).print_svg(folder / f"{name}.svg", metadata=_SVG_METADATA)  # type: ignore[no-untyped-call]
+        figure.set_facecolor(PAPER)
+        FigureCanvasPdf(figure).print_pdf(folder / f"{name}.pdf", metadata=_PDF_METADATA)  # type: ignore[no-untyped-call]
+        figure.dpi = 200
+        FigureCanvasAgg(figure).print_png(folder / f"{name}.png", metadata=_PNG_METADATA)  # type: ignore[no-untyped-call]
+
+
+def _two_and_five(value: float, _: int | None) -> str:
+    leading = f"{value:e}"[0]
+    return number(value) if leading in "25" else ""

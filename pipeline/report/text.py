@@ -1,0 +1,61 @@
+"""How names and numbers are written for a reader, in the figures and on the page."""
+
+from __future__ import annotations
+
+import math
+import re
+
+MISSING = "–"
+
+
+def visible(text: str) -> str:
+    r"""`text` with every character that a reader could not see spelled out.
+
+    Control characters, right-to-left marks, lone surrogates and the like become ``\u202e``; they
+    could break an SVG file or turn a line around. Line feeds and tabs stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else f"\\u{ord(c):04x}" for c in text)
+
+
+def slug(text: str) -> str:
+    """`text` in lower-case letters, digits and hyphens, for file names and ids; never empty."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "x"
+
+
+def percent(value: float | None) -> str:
+    """A share as a percentage with one decimal: 0.984 is ``98.4%``."""
+    return MISSING if _absent(value) else f"{100 * value:.1f}%"  # type: ignore[operator]
+
+
+def number(value: float | None) -> str:
+    """Four significant digits, thousands apart: 1234.5 is ``1,234``, 0.01234 is ``0.01234``."""
+    if _absent(value):
+        return MISSING
+    assert value is not None  # noqa: S101
+    if abs(value) >= 1e6:
+        return f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def percent_interval(value: float | None, low: float | None, high: float | None) -> str:
+    """``98.4% [94.5, 99.6]``; without an interval just ``98.4%``."""
+    if _absent(low) or _absent(high):
+        return percent(value)
+    return f"{percent(value)} [{100 * low:.1f}, {100 * high:.1f}]"  # type: ignore[operator]
+
+
+def percent_range(values: list[float]) -> str:
+    """``40–75%`` from the smallest to the largest; one number where they round to the same."""
+    low, high = f"{100 * min(values):.0f}", f"{100 * max(values):.0f}"
+    return f"{low}%" if low == high else f"{low}–{high}%"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 model``, ``4 models``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _absent(value: float | None) -> bool:
+    return value is None or math.isnan(value)

@@ -1,0 +1,35 @@
+"""The samples of a family from the records of the generated corpus.
+
+The split is fixed by how often a record was planted, before anything is trained.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from pipeline.samples.frame import samples_frame
+
+
+def samples(
+    records: pl.DataFrame, prefix_length: int, suffix_length: int, memorized_copies: int
+) -> pl.DataFrame:
+    """Cut every record into a prefix and a suffix, and put it into its split.
+
+    Args:
+        records: schema `tables.RECORDS`, in the order of their ids from 0.
+        prefix_length: P, tokens.
+        suffix_length: S, tokens; P + S is at most a record's length.
+        memorized_copies: records planted at least so often are the memorized split, those planted
+            less often the exposed one, those never planted the control; at least 1.
+
+    Returns:
+        Schema `tables.SAMPLES`, and the column ``kind``.
+    """
+    tokens = np.array(records["tokens"].to_list())[:, : prefix_length + suffix_length]
+    copies = records["copies"].to_list()
+    splits = [
+        "memorized" if planted >= memorized_copies else "exposed" if planted else "control"
+        for planted in copies
+    ]
+    return samples_frame(tokens, prefix_length, splits, copies).with_columns(records["kind"])

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from pipeline.checkpoints.manifest import load_model, load_tokenizer, read_manifest, write_manifest
+from pipeline.errors import InputError
+
+
+@pytest.fixture
+def checkpoint(neox: PreTrainedModel, tmp_path: Path) -> Path:
+    folder = tmp_path / "checkpoint"
+    neox.save_pretrained(folder)
+    write_manifest(folder, neox, name="tiny", family="tinies", seed=None, origin={"recipe": {}})
+    return folder
+
+
+def test_what_was_written_is_loaded_in_the_dtype_asked_for(
+    checkpoint: Path, neox: PreTrainedModel
+) -> None:
+    loaded = load_model(checkpoint, torch.float16)
+    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.float16}
+    assert not loaded.training
+    assert read_manifest(checkpoint).parameters == neox.num_parameters()
+
+
+@pytest.mark.parametrize("load", [lambda f: load_model(f, torch.float32), load_tokenizer])
+def test_a_flipped_byte_is_refused(checkpoint: Path, load) -> None:
+    weights = checkpoint / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        load(checkpoint)
+    (problem,) = caught.value.problems
+    assert problem.what == str(weights)
+    assert problem.got.startswith("sha256 ")
+    assert problem.expected == f"sha256 {read_manifest(checkpoint).files['model.safetensors']}"
+
+
+def test_all_missing_files_are_named_at_once(checkpoint: Path) -> None:
+    for name in ("config.json", "model.safetensors"):
+        (checkpoint / name).unlink()
+    with pytest.raises(InputError) as caught:
+        load_model(checkpoint, torch.float32)
+    assert [problem.got for problem in caught.value.problems] == ["no such file"] * 2
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", '{"name": "x"}', "\x00"])
+def test_without_a_manifest_nothing_is_loaded(checkpoint: Path, content: str | None) -> None:
+    path = checkpoint / "manifest.json"
+    path.unlink() if content is None else path.write_text(content)
+    with pytest.raises(InputError, match=r"manifest\.json"):
+        load_model(checkpoint, torch.float32)
+
+
+def test_a_pickle_is_never_loaded(checkpoint: Path) -> None:
+    """Not even where the manifest vouches for it."""
+    (checkpoint / "model.safetensors").unlink()
+    torch.save({}, checkpoint / "pytorch_model.bin")
+    path = checkpoint / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["files"]["model.safetensors"]
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=r"model\.safetensors"):
+        load_model(checkpoint, torch.float32)

@@ -1,0 +1,131 @@
+"""A copy of the project whose stages are stubs: the DAG is the real one, the work is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+BIN = Path(sys.executable).parent
+
+
+@dataclass(frozen=True)
+class Project:
+    """A folder with the project in it, and the two engines."""
+
+    root: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The copy's own package comes first, and so does this Python's folder of commands."""
+        path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+        return {**os.environ, "PATH": path, "PYTHONPATH": str(self.root)}
+
+    def command(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            arguments, cwd=self.root, env=self.environment, capture_output=True, text=True
+        )
+        if check:
+            assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    def snakemake(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        return self.command("snakemake", "--cores", "8", *arguments, check=check)
+
+    def dvc(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        return self.command("dvc", *arguments, check=check)
+
+    def describe(self) -> dict[str, dict[str, object]]:
+        """Write stages.json, from which the stub knows what each stage reads and writes."""
+        script = (
+            "import json; from pipeline.dag import Dag; d = Dag();"
+            "p = lambda a: [k for dep in d.repo.stage.collect(a)[0].deps for k in "
+            "getattr(dep, 'params', [])];"
+            "print(json.dumps({a: {'deps': s.deps, 'outs': s.outs, 'params': p(a),"
+            " 'constant': s.constant, 'command': s.command} for a, s in d.stages.items()}))"
+        )
+        described = self.command(sys.executable, "-c", script).stdout.splitlines()[-1]
+        (self.root / "stages.json").write_text(described)
+        return json.loads(described)
+
+    def ran(self) -> Counter[str]:
+        """The stages whose command ran since the last call."""
+        log = self.root / "ran.txt"
+        stages = Counter(log.read_text().split()) if log.exists() else Counter()
+        log.unlink(missing_ok=True)
+        return stages
+
+    def replace(self, file: str, old: str, new: str) -> None:
+        path = self.root / file
+        text = path.read_text()
+        assert text.count(old) == 1, f"{old!r} occurs {text.count(old)} times in {file}"
+        path.write_text(text.replace(old, new))
+
+    def planned(self) -> str:
+        """What `snakemake -n` would do."""
+        done = self.snakemake("-n")
+        return done.stdout + done.stderr
+
+    def assert_idle(self) -> None:
+        """Neither engine has anything to do, and neither does anything when asked."""
+        assert "Nothing to be done" in self.planned()
+        assert "up to date" in self.dvc("status").stdout
+        self.dvc("repro")
+        assert not self.ran()
+
+
+def _copy(root: Path) -> Project:
+    for name in ("Snakefile", "dvc.yaml", ".dvcignore", ".gitignore"):
+        shutil.copy(ROOT / name, root)
+    for name in ("pipeline", "profiles"):
+        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (root / ".dvc").mkdir()
+    for name in ("config", ".gitignore"):
+        shutil.copy(ROOT / ".dvc" / name, root / ".dvc")
+    shutil.copy(HERE / "stub_main.py", root / "pipeline" / "__main__.py")
+    for study in ("mini", "other"):
+        text = (HERE / "mini.yaml").read_text().replace("NAME", study)
+        (root / "pipeline/conf/study" / f"{study}.yaml").write_text(text)
+    project = Project(root)
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    project.command("git", "init", "--quiet")
+    script = "from pipeline.params import compose; compose({'study': 'mini'})"
+    project.command(sys.executable, "-c", script)
+    project.command("git", "add", "--all")
+    project.command(*git, "commit", "--quiet", "--message", "start")
+    project.describe()
+    return project
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project whose study snakemake has run once. Not to be changed: take `project`."""
+    project = _copy(tmp_path_factory.mktemp("finished"))
+    project.snakemake()
+    return project
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Project:
+    """A project in which nothing has run."""
+    root = tmp_path / "fresh"
+    root.mkdir()
+    return _copy(root)
+
+
+@pytest.fixture
+def project(finished: Project, tmp_path: Path) -> Project:
+    """A copy of the finished project, to be changed."""
+    root = tmp_path / "project"
+    shutil.copytree(finished.root, root, symlinks=True)
+    (root / "ran.txt").unlink(missing_ok=True)
+    return Project(root)

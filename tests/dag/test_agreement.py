@@ -1,0 +1,185 @@
+"""Snakemake and DVC see one DAG, and agree on what has to run."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from tests.dag.conftest import ROOT, Project
+
+ALL = {
+    "check@mini",
+    "corpus@mini",
+    "samples@mini-pythia",
+    "samples@mini-gpt-neo",
+    "checkpoint@mini-p-1_4b",
+    "checkpoint@mini-n-2_7b",
+    "memorization@mini-p-1_4b",
+    "memorization@mini-n-2_7b",
+    "benchmarks@mini-p-1_4b",
+    "benchmarks@mini-n-2_7b",
+    "aggregate@mini",
+    "figures@mini",
+    "report@mini",
+}
+EVALUATION = {stage for stage in ALL if stage.startswith(("memorization", "benchmarks"))}
+SUMMARY = {"aggregate@mini", "figures@mini", "report@mini"}
+PYTHIA = {stage for stage in ALL if stage.endswith("p-1_4b")}
+
+# what is edited in params.yaml -> the commands that have to run
+PARAMS = {
+    "evaluation.dtype": ("dtype: float32", "dtype: float16", {"check@mini"} | EVALUATION | SUMMARY),
+    "statistics.seed": (
+        "statistics:\n  seed: 0",
+        "statistics:\n  seed: 1",
+        {"check@mini"} | SUMMARY,
+    ),
+    "run.batch_rows": ("  batch_rows: 128", "  batch_rows: 32", set()),
+    "one model's recipe": (
+        "family: pythia\n    source: training\n    input: corpus\n    seed: 0",
+        "family: pythia\n    source: training\n    input: corpus\n    seed: 5",
+        {"check@mini"} | PYTHIA | SUMMARY,
+    ),
+    "one family's split": (
+        "    name: gpt-neo\n    source: corpus\n    input: corpus\n    prefix_length: 32",
+        "    name: gpt-neo\n    source: corpus\n    input: corpus\n    prefix_length: 31",
+        {"check@mini", "samples@mini-gpt-neo", "memorization@mini-n-2_7b"} | SUMMARY,
+    ),
+}
+
+# what is edited in a module -> the commands that have to run
+MODULES = {
+    "pipeline/report/page.py": {"report@mini"},
+    "pipeline/measure/memorization.py": {
+        "memorization@mini-p-1_4b",
+        "memorization@mini-n-2_7b",
+    }
+    | SUMMARY,
+    "pipeline/device.py": set(),
+    "pipeline/dag.py": set(),
+}
+
+
+def test_everything_runs_once_eight_at_once(finished: Project) -> None:
+    ran = (finished.root / "ran.txt").read_text().split()
+    assert sorted(ran) == sorted(ALL)
+
+
+def test_both_engines_see_one_dag(project: Project) -> None:
+    described = project.describe()
+    dry = project.snakemake("-n", "--forceall")
+    jobs = re.findall(r"^    input: (.*)\n    output: (.*)$", dry.stdout + dry.stderr, re.M)
+    made, read = {}, {}
+    for inputs, outputs in jobs:
+        marks = [i for i in inputs.split(", ") if i.startswith(".snakemake/")]
+        assert len(marks) == 1
+        stage = Path(marks[0]).name
+        made[stage] = set(outputs.split(", "))
+        read[stage] = set(inputs.split(", ")) - set(marks)
+    assert made == {name: set(stage["outs"]) for name, stage in described.items()}
+    outs = {out for stage in described.values() for out in stage["outs"]}
+    constant = {out for stage in described.values() if stage["constant"] for out in stage["outs"]}
+    for name, stage in described.items():
+        expected = set()
+        for dep in stage["deps"]:
+            within = {out for out in outs if out.startswith(f"{dep}/")}
+            expected |= {dep} if dep in outs or not within else within
+        assert read[name] == expected - constant
+
+
+def test_after_snakemake_dvc_is_idle(project: Project) -> None:
+    project.assert_idle()
+
+
+def test_after_dvc_snakemake_is_idle(fresh: Project) -> None:
+    fresh.dvc("repro")
+    assert set(fresh.ran()) == ALL
+    fresh.assert_idle()
+
+
+@pytest.mark.parametrize("engine", ["snakemake", "dvc"])
+@pytest.mark.parametrize("edit", PARAMS)
+def test_a_changed_param_runs_exactly_what_depends_on_it(
+    project: Project, edit: str, engine: str
+) -> None:
+    old, new, expected = PARAMS[edit]
+    project.replace("params.yaml", old, new)
+    project.snakemake() if engine == "snakemake" else project.dvc("repro")
+    ran = project.ran()
+    assert set(ran) == expected
+    assert all(times == 1 for times in ran.values())
+    project.assert_idle()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_changed_module_runs_exactly_what_imports_it(project: Project, module: str) -> None:
+    with (project.root / module).open("a") as file:
+        file.write("\nCHANGED = True\n")
+    status = project.dvc("status").stdout
+    named = set(re.findall(r"^(\S+@\S+):$", status, re.M))
+    assert named == MODULES[module] - (SUMMARY if "memorization" in module else set())
+    project.snakemake()
+    assert set(project.ran()) == MODULES[module]
+    project.assert_idle()
+
+
+@pytest.mark.parametrize("engine", ["snakemake", "dvc"])
+def test_deleted_outputs_come_back_without_running(project: Project, engine: str) -> None:
+    before = (project.root / "reports/mini/index.html").read_text()
+    shutil.rmtree(project.root / "data")
+    shutil.rmtree(project.root / "reports")
+    project.snakemake() if engine == "snakemake" else project.dvc("repro")
+    assert not project.ran()
+    assert (project.root / "reports/mini/index.html").read_text() == before
+    project.assert_idle()
+
+
+def test_a_dropped_model_is_gone(project: Project) -> None:
+    params = project.root / "params.yaml"
+    yaml = YAML()
+    values = yaml.load(params)
+    del values["models"]["mini-n-2_7b"]
+    yaml.dump(values, params)
+    project.snakemake()
+    assert set(project.ran()) == {"check@mini"} | SUMMARY
+    assert "memorization@mini-n-2_7b" not in project.describe()
+    project.assert_idle()
+
+
+def test_studies_are_switched_and_kept_apart(project: Project) -> None:
+    refused = project.snakemake("--config", "study=other", "-n", check=False)
+    assert "python -m pipeline study other" in refused.stdout + refused.stderr
+    assert "study: mini" in (project.root / "params.yaml").read_text(), "a dry run changes nothing"
+    project.command(
+        sys.executable, "-c", "from pipeline.params import compose; compose({'study': 'other'})"
+    )
+    project.describe()
+    project.command("git", "checkout", "--", "params.yaml")
+    project.snakemake("--config", "study=other")
+    other = {stage.replace("mini", "other") for stage in ALL}
+    assert set(project.ran()) == other
+    assert "study: other" in (project.root / "params.yaml").read_text()
+    project.assert_idle()
+    lock = YAML(typ="safe").load(project.root / "dvc.lock")
+    assert set(lock["stages"]) == ALL | other
+    # back by DVC's own way: nothing runs, for the first study is still in the lock
+    project.command("git", "add", "--all")
+    project.command(
+        "git", "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "x"
+    )
+    project.dvc("exp", "run", "-S", "study=mini")
+    assert not project.ran()
+    assert "study: mini" in (project.root / "params.yaml").read_text()
+    assert "Nothing to be done" in project.planned()
+
+
+def test_snakefile_and_dvc_describe_each_stage_alike() -> None:
+    stages = YAML(typ="safe").load(ROOT / "dvc.yaml")["stages"]
+    declared = {name: stage["do"]["desc"] for name, stage in stages.items()}
+    rules = re.findall(r'^rule (\w+):\n    """(.*?)"""', (ROOT / "Snakefile").read_text(), re.M)
+    assert dict(rules) == declared

@@ -1,0 +1,426 @@
+"""Benchmarks against lm-eval's own evaluation of a model that was bypassed by hand."""
+
+import copy
+import json
+import logging
+import math
+import random
+from pathlib import Path
+
+import datasets
+import lm_eval
+import polars as pl
+import pytest
+import torch
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
+from ruamel.yaml import YAML
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import GPTNeoConfig, GPTNeoForCausalLM, PreTrainedTokenizerFast
+
+from pipeline import tables
+from pipeline.bypass.interventions import BASELINE, bypass
+from pipeline.errors import InputError
+from pipeline.measure import benchmarks
+from pipeline.measure.benchmarks import load_tasks, measure
+
+INTERVENTIONS = [BASELINE, bypass("block-00", (0,)), bypass("pair", (1, 2))]
+N = 9
+WORDS = (
+    *("the", "a", "cat", "dog", "man", "house", "red", "blue"),
+    *("runs", "sits", "eats", "over", "under", "tree", "river", "bread"),
+)
+ACC = {"metric": "acc", "aggregation": "mean", "higher_is_better": True}
+ACC_NORM = ACC | {"metric": "acc_norm"}
+
+
+def sentence(rng: random.Random, least: int, most: int) -> str:
+    return " ".join(rng.choices(WORDS, k=rng.randint(least, most)))
+
+
+def arc(rng: random.Random, i: int) -> dict:
+    labels = "ABCDE"[: 5 if i == 2 else 4]  # as in ARC, not every question has four choices
+    return {
+        "question": sentence(rng, 4, 8),
+        "choices": {"text": [sentence(rng, 1, 4) for _ in labels], "label": list(labels)},
+        "answerKey": rng.choice(labels),
+    }
+
+
+def hellaswag(rng: random.Random, i: int) -> dict:
+    endings = [sentence(rng, 2, 7) for _ in range(4)]
+    return {"query": sentence(rng, 5, 12), "endings": endings, "label": rng.randrange(4)}
+
+
+def piqa(rng: random.Random, i: int) -> dict:
+    one, two = sentence(rng, 2, 5), sentence(rng, 2, 5)
+    return {"goal": sentence(rng, 3, 5), "sol1": one, "sol2": two, "label": rng.randrange(2)}
+
+
+def lambada(rng: random.Random, i: int) -> dict:
+    return {"text": sentence(rng, 6, 14)}
+
+
+def wikitext(rng: random.Random, i: int) -> dict:
+    return {"page": f" = {sentence(rng, 1, 2)} = \n " + sentence(rng, 5, 150)}  # many windows
+
+
+TASKS = {
+    "mini_arc": (
+        arc,
+        {
+            "output_type": "multiple_choice",
+            "doc_to_text": "Question: {{question}}\nAnswer:",
+            "doc_to_choice": "{{choices.text}}",
+            "doc_to_target": "{{choices.label.index(answerKey)}}",
+            "metric_list": [ACC],
+        },
+    ),
+    "mini_hellaswag": (
+        hellaswag,
+        {
+            "output_type": "multiple_choice",
+            "doc_to_text": "{{query}}",
+            "doc_to_choice": "endings",
+            "doc_to_target": "label",
+            "metric_list": [ACC, ACC_NORM],
+        },
+    ),
+    "mini_piqa": (
+        piqa,
+        {
+            "output_type": "multiple_choice",
+            "doc_to_text": "Question: {{goal}}\nAnswer:",
+            "doc_to_choice": "{{[sol1, sol2]}}",
+            "doc_to_target": "label",
+            "metric_list": [ACC, ACC_NORM],
+        },
+    ),
+    "mini_lambada": (
+        lambada,
+        {
+            "output_type": "loglikelihood",
+            "doc_to_text": "{{text.split(' ')[:-1]|join(' ')}}",
+            "doc_to_target": "{{' '+text.split(' ')[-1]}}",
+            "metric_list": [
+                {"metric": "perplexity", "aggregation": "perplexity", "higher_is_better": False},
+                ACC,
+            ],
+        },
+    ),
+    "mini_wikitext": (
+        wikitext,
+        {
+            "output_type": "loglikelihood_rolling",
+            "doc_to_text": "",
+            "doc_to_target": "{{page}}",
+            "metric_list": [
+                {"metric": "word_perplexity"},
+                {"metric": "byte_perplexity"},
+                {"metric": "bits_per_byte"},
+            ],
+        },
+    ),
+}
+
+
+def write_task(folder: Path, name: str, documents: list[dict], config: dict) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    base = {
+        "task": name,
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": f"{name}.jsonl"}},
+        "test_split": "test",
+    }
+    (folder / f"{name}.jsonl").write_text("".join(json.dumps(d) + "\n" for d in documents))
+    with (folder / f"{name}.yaml").open("w") as file:
+        YAML().dump(base | config, file)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_cache(tmp_path_factory):
+    """Keep `datasets` from writing to the home folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("datasets"))
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("tasks")
+    rng = random.Random(0)
+    for name, (document, config) in TASKS.items():
+        write_task(folder / "deeper", name, [document(rng, i) for i in range(N)], config)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Byte-level BPE, so that a word is one token or several, with its space before it."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    rng = random.Random(1)
+    bpe.train_from_iterator(
+        [sentence(rng, 20, 20) for _ in range(20)],
+        trainers.BpeTrainer(
+            vocab_size=300,
+            special_tokens=["<|endoftext|>"],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    end = "<|endoftext|>"
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe, bos_token=end, eos_token=end, unk_token=end
+    )
+
+
+@pytest.fixture(scope="module")
+def reader(tokenizer) -> GPTNeoForCausalLM:
+    """A tiny random model with that tokenizer's vocabulary, and a context of 64 tokens."""
+    torch.manual_seed(0)
+    model = GPTNeoForCausalLM(
+        GPTNeoConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            num_layers=3,
+            num_heads=4,
+            max_position_embeddings=64,
+            attention_types=[[["global", "local", "global"], 1]],
+            window_size=8,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+    ).eval()
+    for parameter in model.parameters():
+        parameter.data.mul_(6 if parameter.dim() > 1 else 1)
+    return model
+
+
+def bypassed_by_hand(model: GPTNeoForCausalLM, blocks: tuple[int, ...]) -> GPTNeoForCausalLM:
+    """A copy in which attention passes each position's own value on."""
+    model = copy.deepcopy(model)
+    for block in blocks:
+        model.transformer.h[block].attn.attention._attn = lambda q, k, v, mask=None: (v, None)
+    return model
+
+
+def by_lm_eval(model, tokenizer, tasks, monkeypatch, **settings) -> dict:
+    """lm-eval's results for the model, by its own loop, without its pool of processes."""
+    monkeypatch.setenv("DISABLE_MULTIPROC", "1")
+    monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda *_: None)  # seconds, for nothing
+    return lm_eval.simple_evaluate(
+        HFLM(pretrained=model, tokenizer=tokenizer, batch_size=4),
+        tasks=list(tasks.values()),
+        task_manager=TaskManager(include_defaults=False),  # or it reads all of lm-eval's own tasks
+        bootstrap_iters=benchmarks.BOOTSTRAP_DRAWS,
+        **settings,
+    )
+
+
+def values(frame: pl.DataFrame, *key: str) -> dict[tuple, dict]:
+    return {tuple(row[k] for k in key): row for row in frame.iter_rows(named=True)}
+
+
+@pytest.mark.parametrize(
+    ("limit", "num_fewshot"), [(None, None), (4, 2), (0.5, 0)], ids=["whole", "4-of-9", "half"]
+)
+def test_results_equal_lm_eval_on_a_model_bypassed_by_hand(
+    reader, tokenizer, folder, monkeypatch, limit, num_fewshot
+):
+    names = [name for name in TASKS if num_fewshot is None or name != "mini_wikitext"]
+    frame, documents = measure(
+        reader,
+        tokenizer,
+        load_tasks(names, folder, num_fewshot),
+        INTERVENTIONS,
+        batch_size=8,
+        limit=limit,
+    )
+    ours = values(frame, "intervention", "task", "metric")
+    own = values(documents, "intervention", "task", "metric", "doc_id")
+    assert len(ours) == len(frame)
+    seen = seen_documents = 0
+    for intervention in INTERVENTIONS:
+        theirs = by_lm_eval(
+            bypassed_by_hand(reader, intervention.blocks),
+            tokenizer,
+            load_tasks(names, folder, num_fewshot),
+            monkeypatch,
+            limit=limit,
+            num_fewshot=num_fewshot,
+        )
+        for name in names:
+            result = theirs["results"][name]
+            for metric, higher in theirs["higher_is_better"][name].items():
+                row = ours[intervention.name, name, metric]
+                assert row["value"] == pytest.approx(result[f"{metric},none"], rel=1e-5)
+                stderr = result[f"{metric}_stderr,none"]
+                expected = None if stderr == "N/A" else pytest.approx(stderr, rel=1e-5)
+                assert row["stderr"] == expected
+                assert row["n"] == theirs["n-samples"][name]["effective"]
+                assert row["higher_is_better"] == higher
+                seen += 1
+                for sample in theirs["samples"][name]:
+                    row = own[intervention.name, name, metric, sample["doc_id"]]
+                    value = sample[metric]
+                    value, weight = value if isinstance(value, tuple) else (value, 1)
+                    assert row["value"] == pytest.approx(value, rel=1e-5)
+                    assert row["weight"] == weight
+                    seen_documents += 1
+    assert seen == len(frame) >= 3 * 7
+    assert seen_documents == len(documents) > len(frame)
+
+
+@pytest.fixture(scope="module")
+def measured(reader, tokenizer, folder):
+    return measure(reader, tokenizer, load_tasks(list(TASKS), folder), INTERVENTIONS, batch_size=8)
+
+
+def test_the_frames_fit_their_tables(measured, tmp_path):
+    tables.write(measured[0], tmp_path / "b.parquet", tables.BENCHMARKS, {})
+    tables.write(measured[1], tmp_path / "d.parquet", tables.BENCHMARK_DOCUMENTS, {})
+    assert measured[0]["intervention"].unique(maintain_order=True).to_list() == [
+        "baseline",
+        "block-00",
+        "pair",
+    ]
+    assert measured[0]["task"].unique(maintain_order=True).to_list() == list(TASKS)
+
+
+def test_metrics_follow_from_the_documents(measured):
+    frame, documents = measured
+    for row in frame.iter_rows(named=True):
+        own = documents.filter(*(pl.col(k) == row[k] for k in ("intervention", "task", "metric")))
+        mean = own["value"].sum() / own["weight"].sum()
+        expected = {
+            "acc": mean,
+            "acc_norm": mean,
+            "perplexity": math.exp(-mean),
+            "word_perplexity": math.exp(-mean),
+            "byte_perplexity": math.exp(-mean),
+            "bits_per_byte": -mean / math.log(2),
+        }[row["metric"]]
+        assert row["value"] == pytest.approx(expected)
+
+
+def test_chance_is_stated_where_there_is_one(measured):
+    chance = values(measured[0].filter(intervention="baseline"), "task", "metric")
+    assert chance["mini_arc", "acc"]["chance"] == pytest.approx((8 / 4 + 1 / 5) / 9)
+    assert chance["mini_hellaswag", "acc"]["chance"] == 0.25
+    assert chance["mini_hellaswag", "acc_norm"]["chance"] == 0.25
+    assert chance["mini_piqa", "acc_norm"]["chance"] == 0.5
+    for task, metric in chance:
+        if task in ("mini_lambada", "mini_wikitext"):
+            assert chance[task, metric]["chance"] is None
+
+
+def test_standard_errors_are_there_where_lm_eval_has_them(measured):
+    without = measured[0].filter(pl.col("stderr").is_null())["metric"].unique().sort()
+    assert without.to_list() == ["bits_per_byte", "byte_perplexity", "word_perplexity"]
+
+
+def test_measuring_twice_gives_the_same(reader, tokenizer, folder, measured):
+    names = [name for name in TASKS if name != "mini_wikitext"]
+    tasks = load_tasks(names, folder, num_fewshot=2)
+    first = measure(reader, tokenizer, tasks, INTERVENTIONS[:1], batch_size=3)
+    again = measure(reader, tokenizer, tasks, INTERVENTIONS[:1], batch_size=3)
+    assert first[0].equals(again[0])
+    assert first[1].equals(again[1])
+
+
+def test_the_batch_size_changes_nothing(reader, tokenizer, folder, measured):
+    tasks = load_tasks(list(TASKS), folder)
+    one = measure(reader, tokenizer, tasks, INTERVENTIONS, batch_size=1)
+    for ours, expected in zip(one, measured, strict=True):
+        assert ours.drop("value", "stderr", strict=False).equals(
+            expected.drop("value", "stderr", strict=False)
+        )
+        assert ours["value"].to_list() == pytest.approx(expected["value"].to_list(), rel=1e-5)
+        accuracy = pl.col("metric").str.starts_with("acc")
+        assert ours.filter(accuracy).equals(expected.filter(accuracy))
+
+
+def test_each_distinct_item_is_scored_once(reader, tokenizer, tmp_path, monkeypatch):
+    documents = [{"text": "the cat sits"}, {"text": "the dog sits"}, {"text": "the cat sits"}]
+    write_task(tmp_path, "mini_lambada", documents, TASKS["mini_lambada"][1])
+    scored = []
+
+    def engine(model, requests, *rest, **named):
+        scored.extend(requests)
+        return original(model, requests, *rest, **named)
+
+    original = benchmarks.score
+    monkeypatch.setattr(benchmarks, "score", engine)
+    frame, own = measure(
+        reader, tokenizer, load_tasks(["mini_lambada"], tmp_path), [BASELINE], batch_size=8
+    )
+    assert len(scored) == 2
+    assert frame["n"].to_list() == [3, 3]
+    twice = own.filter(metric="perplexity")["value"]
+    assert twice[0] == twice[2] != twice[1]
+
+
+def test_a_single_document_has_no_standard_error(reader, tokenizer, folder):
+    tasks = load_tasks(["mini_lambada"], folder)
+    frame, _ = measure(reader, tokenizer, tasks, [BASELINE], batch_size=8, limit=1)
+    assert frame["stderr"].to_list() == [None, None]
+    assert frame["n"].to_list() == [1, 1]
+
+
+def test_contexts_that_are_cut_are_told(reader, tokenizer, tmp_path, caplog):
+    write_task(
+        tmp_path, "mini_lambada", [{"text": "the cat " * 60 + "sits"}], TASKS["mini_lambada"][1]
+    )
+    tasks = load_tasks(["mini_lambada"], tmp_path)
+    with caplog.at_level(logging.WARNING):
+        measure(reader, tokenizer, tasks, [BASELINE], batch_size=1)
+    assert "1 of 1 contexts lose tokens on the left: the model sees 64 at once" in caplog.text
+
+
+def test_nothing_of_lm_evals_reaches_the_terminal(reader, tokenizer, folder, capsys):
+    tasks = load_tasks(["mini_lambada", "mini_wikitext"], folder)
+    measure(reader, tokenizer, tasks, [BASELINE], batch_size=8)
+    assert "".join(capsys.readouterr()) == ""
+
+
+def test_local_tasks_need_no_network(reader, tokenizer, folder, monkeypatch):
+    asked = []
+    monkeypatch.setattr("socket.getaddrinfo", lambda host, *_, **__: asked.append(host))
+    tasks = load_tasks(list(TASKS), folder)
+    measure(reader, tokenizer, tasks, [BASELINE], batch_size=8, limit=1)
+    assert asked == []
+
+
+def test_unknown_tasks_are_refused_with_the_known_ones(folder):
+    with pytest.raises(InputError, match=r"nope, none[\s\S]*mini_arc, mini_hellaswag"):
+        load_tasks(["nope", "mini_arc", "none"], folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"output_type": "generate_until", "metric_list": [{"metric": "exact_match"}]},
+            "output_type[\\s\\S]*generate_until",
+        ),
+        (
+            {"filter_list": [{"name": "first", "filter": [{"function": "take_first"}]}]},
+            "filter_list",
+        ),
+    ],
+)
+def test_tasks_that_cannot_be_measured_are_refused(reader, tokenizer, tmp_path, change, message):
+    write_task(tmp_path, "odd", [{"text": "the cat sits"}], TASKS["mini_lambada"][1] | change)
+    with pytest.raises(InputError, match=f"task odd, {message}"):
+        measure(reader, tokenizer, load_tasks(["odd"], tmp_path), [BASELINE], batch_size=1)
+
+
+def test_metrics_that_are_not_one_number_are_refused(reader, tokenizer, tmp_path):
+    config = TASKS["mini_piqa"][1] | {
+        "metric_list": [ACC, {"metric": "mcc", "aggregation": "mean", "higher_is_better": True}]
+    }
+    write_task(tmp_path, "odd", [piqa(random.Random(0), 0)], config)
+    with pytest.raises(InputError, match="task odd, metric mcc"):
+        measure(reader, tokenizer, load_tasks(["odd"], tmp_path), [BASELINE], batch_size=1)

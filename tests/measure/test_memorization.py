@@ -1,0 +1,164 @@
+"""The metrics against hand-computed values, and the table against one sample at a time."""
+
+import math
+
+import polars as pl
+import pytest
+import torch
+
+from pipeline import tables
+from pipeline.bypass import evaluation
+from pipeline.bypass.interventions import BASELINE, bypass, sweep
+from pipeline.bypass.reference import bypassed
+from pipeline.errors import InputError
+from pipeline.measure import memorization
+from pipeline.measure.memorization import (
+    exact_match,
+    matching_prefix,
+    measure,
+    token_accuracy,
+)
+
+
+@pytest.mark.parametrize(
+    ("continuation", "exact", "accuracy", "matching"),
+    [
+        ([1, 2, 3, 4], True, 1.0, 4),
+        ([1, 2, 3, 9], False, 0.75, 3),
+        ([9, 2, 3, 4], False, 0.75, 0),
+        ([1, 9, 3, 9], False, 0.5, 1),
+        ([4, 3, 2, 1], False, 0.0, 0),
+    ],
+)
+def test_metrics_by_hand(continuation, exact, accuracy, matching):
+    made, suffix = torch.tensor([[continuation]]), torch.tensor([[1, 2, 3, 4]])
+    assert exact_match(made, suffix).tolist() == [[exact]]
+    assert token_accuracy(made, suffix).tolist() == [[accuracy]]
+    assert matching_prefix(made, suffix).tolist() == [[matching]]
+
+
+def test_token_accuracy_keeps_its_fraction():
+    suffix = torch.arange(32)[None]
+    made = suffix.clone()[None]
+    made[0, 0, 31] = 99
+    assert token_accuracy(made, suffix).item() == 31 / 32
+
+
+def test_metrics_pair_each_sample_with_its_own_suffix():
+    suffix = torch.tensor([[1, 2], [3, 4]])
+    made = torch.tensor([[[1, 2], [1, 2]], [[3, 4], [3, 4]]])
+    assert exact_match(made, suffix).tolist() == [[True, False], [False, True]]
+
+
+def samples_of(tokens: list[list[int]], prefix: int, suffix: int) -> pl.DataFrame:
+    n = len(tokens)
+    return pl.DataFrame(
+        {
+            "sample_id": range(10, 10 + n),
+            "split": [tables.SPLITS[i % 3] for i in range(n)],
+            "tokens": tokens,
+            "prefix_length": [prefix] * n,
+            "suffix_length": [suffix] * n,
+            "suffix_group": range(n),
+            "copies": [None] * n,
+        },
+        schema={name: column.dtype for name, column in tables.SAMPLES.items()},
+    )
+
+
+def random_samples(n: int, prefix: int, suffix: int) -> pl.DataFrame:
+    generator = torch.Generator().manual_seed(3)
+    tokens = torch.randint(1, 61, (n, prefix + suffix), generator=generator)
+    return samples_of(tokens.tolist(), prefix, suffix)
+
+
+def test_the_table_by_hand(neo, monkeypatch):
+    """Every column from an engine that answers with numbers known beforehand."""
+
+    def engine(model, tokens, suffix_length, interventions, batch_size, progress):
+        assert tokens.tolist() == [[5, 1, 2], [6, 3, 4]]
+        return evaluation.Completions(
+            continuation=torch.tensor([[[1, 2], [3, 9]], [[9, 2], [9, 9]]]),
+            teacher_forced=torch.tensor([[[1, 2], [3, 4]], [[1, 9], [9, 4]]]),
+            completion_entropy=torch.tensor([[0.5, 1.0], [2.0, 4.0]]).double(),
+            suffix_log_prob=torch.tensor([[-0.5, -1.0], [-2.0, -4.0]]).double(),
+            min_margin=torch.tensor([[3.0, 2.0], [1.0, 0.5]]),
+        )
+
+    monkeypatch.setattr(memorization, "complete", engine)
+    frame = measure(
+        neo, samples_of([[5, 1, 2], [6, 3, 4]], 1, 2), [BASELINE, bypass("block-00", (0,))], 2
+    )
+    assert frame.to_dict(as_series=False) == {
+        "intervention": ["baseline", "baseline", "block-00", "block-00"],
+        "sample_id": [10, 11, 10, 11],
+        "split": ["memorized", "exposed", "memorized", "exposed"],
+        "exact_match": [True, False, False, False],
+        "token_accuracy": [1.0, 0.5, 0.5, 0.0],
+        "completion_entropy": [0.5, 1.0, 2.0, 4.0],
+        "matching_prefix": [2, 1, 0, 0],
+        "teacher_forced_accuracy": [1.0, 1.0, 0.5, 0.5],
+        "suffix_log_prob": [-0.5, -1.0, -2.0, -4.0],
+        "min_margin": [3.0, 2.0, 1.0, 0.5],
+        "continuation": [[1, 2], [3, 9], [9, 2], [9, 9]],
+    }
+
+
+@pytest.mark.parametrize(("prefix", "suffix"), [(7, 5), (7, 1), (1, 3)])
+def test_the_table_equals_one_sample_at_a_time(model, prefix, suffix, tmp_path):
+    samples = random_samples(5, prefix, suffix)
+    interventions = sweep(5)
+    frame = measure(model, samples, interventions, batch_size=3)
+    tables.write(frame, tmp_path / "m.parquet", tables.MEMORIZATION, {})  # checks the schema
+    assert list(frame.columns) == list(tables.MEMORIZATION)
+    assert len(frame) == len(interventions) * 5
+
+    rows = frame.iter_rows(named=True)
+    for intervention in interventions:
+        for sample in samples.iter_rows(named=True):
+            row, tokens = next(rows), torch.tensor(sample["tokens"])
+            assert row["intervention"] == intervention.name
+            assert (row["sample_id"], row["split"]) == (sample["sample_id"], sample["split"])
+            with bypassed(model, intervention), torch.inference_mode():
+                logits = model(tokens[None]).logits[0].double()
+            entropy = log_prob = 0.0
+            for t in range(prefix - 1, prefix + suffix - 1):  # Eq. 5, term by term
+                p = logits[t].softmax(-1)
+                entropy -= sum(float(q) * math.log(float(q)) for q in p if q > 0)
+                log_prob += math.log(float(p[tokens[t + 1]]))
+            assert row["completion_entropy"] == pytest.approx(entropy, rel=1e-5)
+            assert row["suffix_log_prob"] == pytest.approx(log_prob, rel=1e-5)
+
+
+def test_a_model_completes_its_own_continuation_exactly(model):
+    samples = random_samples(4, 6, 8)
+    first = measure(model, samples, [BASELINE], batch_size=4)
+    prefixes, continuations = samples["tokens"].list.head(6), first["continuation"]
+    own = prefixes.list.concat(continuations).to_list()
+    again = measure(model, samples_of(own, 6, 8), [BASELINE], batch_size=4)
+    assert again["exact_match"].all()
+    assert (again["token_accuracy"] == 1).all()
+    assert (again["teacher_forced_accuracy"] == 1).all()
+    assert (again["matching_prefix"] == 8).all()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "prefix", "suffix", "message"),
+    [
+        ([[1] * 41], 20, 21, "41 tokens[\\s\\S]*at most 40, the model's context"),
+        ([[1, 2, 61]], 1, 2, "token id 61[\\s\\S]*below 61"),
+        ([[1, 2, 3]], 1, 1, "sample 10 and 0 more[\\s\\S]*3 tokens, 1 of prefix, 1 of suffix"),
+        ([[1, 2]], 2, 0, "0 of suffix"),
+        ([[1, 2]], 0, 2, "0 of prefix"),
+        ([], 1, 1, "no samples"),
+    ],
+)
+def test_unfit_samples_are_refused(neo, tokens, prefix, suffix, message):
+    with pytest.raises(InputError, match=message):
+        measure(neo, samples_of(tokens, prefix, suffix), [BASELINE], batch_size=1)
+
+
+def test_all_problems_are_told_at_once(neo):
+    mixed = pl.concat([samples_of([[1, 99]], 1, 1), samples_of([[1] * 50], 20, 30)])
+    with pytest.raises(InputError, match=r"3 problems[\s\S]*1 \+ 1; 20 \+ 30"):
+        measure(neo, mixed, [BASELINE], batch_size=1)

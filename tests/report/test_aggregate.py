@@ -1,0 +1,183 @@
+"""The summary against numbers worked out by hand, and its checks."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+import synthetic
+from statsmodels.stats.proportion import proportion_confint
+
+from pipeline import tables
+from pipeline.errors import InputError
+from pipeline.report.aggregate import ModelTables, aggregate, k_values, write_summary
+
+
+@pytest.fixture
+def by_hand() -> ModelTables:
+    """One block, four memorized samples and one control; the bypass spoils all but sample 0."""
+    samples = pl.DataFrame(
+        {
+            "sample_id": [0, 1, 2, 3, 4],
+            "split": ["memorized"] * 4 + ["control"],
+            "tokens": [[1, 2, 3, 4]] * 5,
+            "prefix_length": [1] * 5,
+            "suffix_length": [3] * 5,
+            "suffix_group": [0, 1, 2, 3, 4],
+            "copies": [64, 64, 32, 32, 0],
+        },
+        schema={name: column.dtype for name, column in tables.SAMPLES.items()},
+    )
+    right = {"baseline": [3, 3, 3, 1, 0], "block-00": [3, 2, 1, 0, 0]}
+    memorization = pl.DataFrame(
+        [
+            (name, i, samples["split"][i], n == 3, n / 3, 2.0 * i, n, n / 3, -1.0 * i, 0.5, [1])
+            for name, prefixes in right.items()
+            for i, n in enumerate(prefixes)
+        ],
+        schema={name: column.dtype for name, column in tables.MEMORIZATION.items()},
+        orient="row",
+    )
+    benchmarks = pl.DataFrame(
+        [
+            (name, *row)
+            for name in right
+            for row in (
+                ("quiz", "acc", 0.75, 0.25, 4, True, 0.5),
+                ("quiz", "acc_norm", 0.5, 0.1, 4, True, 0.5),
+                ("prose", "word_perplexity", 9.0, None, 2, False, None),
+            )
+        ],
+        schema={name: column.dtype for name, column in tables.BENCHMARKS.items()},
+        orient="row",
+    )
+    documents = pl.DataFrame(
+        [
+            (name, "quiz", i, "acc", value)
+            for name in right
+            for i, value in enumerate([1.0, 1.0, 0.0, 1.0])
+        ],
+        schema={name: column.dtype for name, column in tables.BENCHMARK_DOCUMENTS.items()},
+        orient="row",
+    )
+    return ModelTables("m", "f", 1, samples, memorization, benchmarks, documents)
+
+
+def value(summary: pl.DataFrame, metric: str, **where: object) -> float:
+    where = {"intervention": "block-00", "split": "memorized"} | where
+    rows = summary.filter(metric=metric, **where)
+    assert rows.height == 1
+    return rows["value"][0]
+
+
+def test_numbers_worked_out_by_hand(by_hand: ModelTables) -> None:
+    summary = aggregate([by_hand])
+    assert value(summary, "exact_match", intervention="baseline") == 0.75
+    assert value(summary, "exact_match") == 0.25
+    assert value(summary, "exact_match", split="control") == 0
+    assert [value(summary, "exact_match_at_k", k=k) for k in (1, 2, 3)] == [0.75, 0.5, 0.25]
+    assert value(summary, "token_accuracy") == pytest.approx(6 / 12)
+    assert value(summary, "completion_entropy") == 3.0
+    assert value(summary, "suffix_log_prob") == -1.5
+    assert value(summary, "matching_prefix") == 1.5
+    assert value(summary, "exact_match_by_copies", copies=64) == 0.5
+    assert value(summary, "exact_match_by_copies", copies=32) == 0.0
+    assert value(summary, "exact_match_by_copies", copies=0, split="control") == 0.0
+    row = summary.filter(metric="exact_match", intervention="block-00", split="memorized")
+    assert row.select("low", "high").row(0) == pytest.approx(
+        proportion_confint(1, 4, method="wilson")
+    )
+    assert row.select("n", "block", "model", "family").row(0) == (4, 0, "m", "f")
+
+
+def test_benchmarks_keep_lm_evals_values(by_hand: ModelTables) -> None:
+    summary = aggregate([by_hand]).filter(intervention="baseline")
+    acc = summary.filter(metric="acc").row(0, named=True)
+    assert (acc["value"], acc["chance"], acc["split"]) == (0.75, 0.5, None)
+    assert (acc["low"], acc["high"]) == pytest.approx(proportion_confint(3, 4, method="wilson"))
+    # no documents, so the interval is the standard error's
+    norm = summary.filter(metric="acc_norm").row(0, named=True)
+    assert (norm["low"], norm["high"]) == pytest.approx((0.5 - 0.195996, 0.5 + 0.195996), abs=1e-6)
+
+
+def test_no_stderr_gives_no_interval(by_hand: ModelTables) -> None:
+    rows = aggregate([by_hand]).filter(metric="word_perplexity")
+    assert rows["value"].to_list() == [9.0, 9.0]
+    assert rows["low"].to_list() == rows["high"].to_list() == [None, None]
+
+
+def test_a_mean_of_other_documents_is_no_rate(by_hand: ModelTables) -> None:
+    fewer = by_hand.documents.filter(pl.col("doc_id") > 0)  # 2 of 3 right, lm-eval said 3 of 4
+    rows = aggregate([replace(by_hand, documents=fewer)]).filter(metric="acc")
+    assert rows["low"][0] == pytest.approx(0.75 - 1.959964 * 0.25, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("suffix_length", "expected"),
+    [(1, [1]), (16, [1, 2, 4, 8, 16]), (50, [1, 2, 4, 8, 16, 32, 50])],
+)
+def test_k_values(suffix_length: int, expected: list[int]) -> None:
+    assert k_values(suffix_length) == expected
+
+
+def test_the_grid_is_whole(study: synthetic.Study, summary: pl.DataFrame) -> None:
+    assert summary.select("value", "n").null_count().row(0) == (0, 0)
+    for model in study.models:
+        rows = summary.filter(model=model.name)
+        per_intervention = rows.group_by("intervention").len()
+        assert per_intervention.height == 1 + model.n_blocks + 4
+        assert per_intervention["len"].n_unique() == 1
+        exact = rows.filter(metric="exact_match").select("intervention", "split", "value")
+        longest = rows.filter(metric="exact_match_at_k").filter(pl.col("k") == pl.col("k").max())
+        assert exact.equals(longest.select("intervention", "split", "value"))
+    assert (summary["low"] <= summary["value"]).all()
+    assert (summary["value"] <= summary["high"]).all()
+
+
+def test_every_defect_is_named(study: synthetic.Study) -> None:
+    first, second, third, fourth = study.models
+    lacking = first.memorization.filter(
+        (pl.col("intervention") != "block-03")
+        & ~((pl.col("intervention") == "block-04") & (pl.col("sample_id") == 7))
+    )
+    twice = pl.concat([second.benchmarks, second.benchmarks.head(1)])
+    moved = third.memorization.with_columns(pl.lit("control").alias("split"))
+    with pytest.raises(InputError) as caught:
+        aggregate(
+            [
+                replace(first, memorization=lacking),
+                replace(second, benchmarks=twice),
+                replace(third, memorization=moved),
+                fourth,
+            ]
+        )
+    message = str(caught.value)
+    for expected in (
+        "memorization of tiny-pythia-8",
+        "block-03",
+        "lacks 1, in ['block-04']",
+        "benchmarks of tiny-pythia-12",
+        "memorization of tiny-neo-8",
+    ):
+        assert expected in message
+    assert "tiny-neo-12" not in message
+
+
+def test_written_twice_it_is_the_same_file(study: synthetic.Study, tmp_path: Path) -> None:
+    models = study.write(tmp_path)
+    for name in ("a.parquet", "b.parquet"):
+        write_summary("tiny", models, tmp_path, tmp_path / name)
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+    written = tables.read(tmp_path / "a.parquet", tables.SUMMARY)
+    assert written.equals(aggregate(study.models))
+    # the models are those asked for, in that order, not what lies in the folder
+    write_summary("tiny", models[:0:-1], tmp_path, tmp_path / "c.parquet")
+    some = tables.read(tmp_path / "c.parquet", tables.SUMMARY)
+    assert some["model"].unique(maintain_order=True).to_list() == [n for n, _ in models[:0:-1]]
+
+
+def test_every_missing_manifest_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="2 problems") as caught:
+        write_summary("tiny", [("a", "f"), ("b", "f")], tmp_path, tmp_path / "summary.parquet")
+    assert "checkpoints/a/manifest.json" in str(caught.value)
+    assert "checkpoints/b/manifest.json" in str(caught.value)

@@ -1,0 +1,222 @@
+"""What is drawn is what is in the tables; the files are whole and the same every time."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import synthetic
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+
+from pipeline import tables
+from pipeline.report import colours, figures, style
+from pipeline.report.aggregate import aggregate
+from pipeline.report.plots.plot import Plot
+
+WRITTEN = tuple[Path, list[tuple[str, str]]]
+
+
+@pytest.fixture(scope="module")
+def plots(summary: pl.DataFrame) -> dict[str, Plot]:
+    return {plot.name: plot for plot in figures.plots(summary)}
+
+
+def panels(plot: Plot) -> dict[str, Axes]:
+    """The drawn panels by title."""
+    return {axes.get_title("left"): axes for axes in figures.figure(plot).axes}
+
+
+def line(axes: Axes, label: str) -> tuple[list[float], list[float]]:
+    """X and y of the line with this label in the legend."""
+    (found,) = [each for each in axes.get_lines() if each.get_label() == label]
+    return list(found.get_xdata()), list(found.get_ydata())
+
+
+def blocks(summary: pl.DataFrame, **where: object) -> tuple[list[int], list[float]]:
+    rows = summary.filter(pl.col("block").is_not_null(), **where).sort("block")
+    return rows["block"].to_list(), rows["value"].to_list()
+
+
+def test_the_order_of_the_page(plots: dict[str, Plot]) -> None:
+    models = [f"scatter-{name}" for name in synthetic.MODELS]
+    assert list(plots) == [
+        "kept",
+        *models,
+        "blocks-pythia",
+        "blocks-gpt-neo",
+        "length",
+        "entropy",
+        "perplexity",
+        "quartiles-pythia",
+        "quartiles-gpt-neo",
+        "copies",
+    ]
+    for plot in plots.values():
+        assert plot.caption
+        assert plot.alt
+
+
+def test_scatter(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
+    name = "tiny-neo-12"
+    axes = panels(plots[f"scatter-{name}"])["tiny_arc"]
+    _, x = blocks(summary, model=name, metric="exact_match", split="memorized")
+    _, y = blocks(summary, model=name, task="tiny_arc", metric="acc")
+    drawn = {
+        points.get_label(): np.asarray(points.get_offsets())
+        for points in axes.collections
+        if isinstance(points, PathCollection)
+    }
+    np.testing.assert_allclose(drawn["block 0 bypassed"], [[x[0], y[0]]])
+    np.testing.assert_allclose(drawn["one block bypassed"], np.transpose([x[1:], y[1:]]))
+    whole = summary.filter(model=name, intervention="baseline")
+    star = [
+        whole.filter(metric="exact_match", split="memorized")["value"][0],
+        whole.filter(task="tiny_arc")["value"][0],
+    ]
+    np.testing.assert_allclose(drawn["unmodified"], [star])
+    assert line(axes, "chance")[1] == [0.25, 0.25]
+
+
+def test_blocks(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
+    drawn = panels(plots["blocks-pythia"])
+    name = "tiny-pythia-12"
+    assert line(drawn["tiny_piqa, accuracy"], name) == blocks(summary, model=name, task="tiny_piqa")
+    assert line(drawn["exact match, memorized"], name) == blocks(
+        summary, model=name, metric="exact_match", split="memorized"
+    )
+
+
+def test_lengths(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
+    axes = panels(plots["length"])["tiny-neo-8"]
+    where = {"model": "tiny-neo-8", "split": "memorized"}
+    assert line(axes, "first 4 tokens") == blocks(summary, metric="exact_match_at_k", k=4, **where)
+    assert line(axes, "whole suffix") == blocks(summary, metric="exact_match", **where)
+    assert line(axes, "single tokens, teacher-forced") == blocks(
+        summary, metric="teacher_forced_accuracy", **where
+    )
+
+
+def test_entropy_and_its_band(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
+    axes = panels(plots["entropy"])["tiny-pythia-8"]
+    for split in ("memorized", "exposed", "control"):
+        where = {"model": "tiny-pythia-8", "metric": "completion_entropy", "split": split}
+        assert line(axes, split) == blocks(summary, **where)
+    rows = summary.filter(
+        pl.col("block").is_not_null(),
+        model="tiny-pythia-8",
+        metric="completion_entropy",
+        split="memorized",
+    )
+    band = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert (band.min(), band.max()) == pytest.approx((rows["low"].min(), rows["high"].max()))
+
+
+def test_perplexity(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
+    axes = panels(plots["perplexity"])["gpt-neo"]
+    assert axes.get_yscale() == "log"
+    assert line(axes, "tiny-neo-8") == blocks(summary, model="tiny-neo-8", task="tiny_wikitext")
+
+
+def test_quartiles(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
+    axes = panels(plots["quartiles-gpt-neo"])["tiny_lambada, accuracy"]
+    heights = [bar.get_height() for bar in axes.patches]
+    expected = [
+        summary.filter(model=model, task="tiny_lambada", intervention=intervention)["value"][0]
+        for intervention in ["baseline", *(f"quartile-{q}" for q in (1, 2, 3, 4))]
+        for model in ("tiny-neo-8", "tiny-neo-12")
+    ]
+    assert heights == expected
+
+
+def test_copies(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
+    axes = panels(plots["copies"])["pythia"]
+    rows = summary.filter(
+        model="tiny-pythia-8", metric="exact_match_by_copies", intervention="baseline"
+    ).sort("copies")
+    assert line(axes, "tiny-pythia-8") == (list(range(8)), rows["value"].to_list())
+    assert [label.get_text() for label in axes.get_xticklabels()] == [
+        "0", "1", "2", "4", "8", "16", "32", "64"
+    ]  # fmt: skip
+
+
+def test_kept(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
+    axes = panels(plots["kept"])["tiny-pythia-8"]
+    _, exact = blocks(summary, model="tiny-pythia-8", metric="exact_match", split="memorized")
+    whole = summary.filter(
+        model="tiny-pythia-8", metric="exact_match", split="memorized", intervention="baseline"
+    )["value"][0]
+    _, drawn = line(axes, "exact match, memorized samples")
+    np.testing.assert_allclose(drawn, np.array(exact) / whole)
+
+
+def test_files_and_their_index(written: WRITTEN) -> None:
+    root, _ = written
+    index = json.loads((root / "figures" / figures.INDEX).read_text(encoding="utf-8"))
+    plots = figures.plots(tables.read(root / "data" / "summary.parquet", tables.SUMMARY))
+    assert [entry["name"] for entry in index] == [plot.name for plot in plots]
+    files = {f"{plot.name}.{e}" for plot in plots for e in ("svg", "png", "pdf", "csv")}
+    assert {path.name for path in (root / "figures").iterdir()} == files | {figures.INDEX}
+    for plot in plots:
+        saved = pl.read_csv(root / "figures" / f"{plot.name}.csv", schema=plot.data.schema)
+        assert saved.equals(plot.data)
+
+
+def test_the_same_bytes_every_time(written: WRITTEN, tmp_path: Path) -> None:
+    root, _ = written
+    plots = figures.plots(tables.read(root / "data" / "summary.parquet", tables.SUMMARY))
+    (copies,) = [plot for plot in plots if plot.name == "copies"]
+    style.save(figures.figure(copies), tmp_path, "copies")
+    for name in ("copies.svg", "copies.png", "copies.pdf"):
+        assert (tmp_path / name).read_bytes() == (root / "figures" / name).read_bytes()
+
+
+def test_categories_stand_out_in_light_and_dark() -> None:
+    css = (Path(figures.__file__).parent / "page.css").read_text(encoding="utf-8")
+    surfaces = re.findall("--card: (#[0-9a-f]{6})", css)
+    assert len(surfaces) == 3  # light, dark, print
+    for each in surfaces:
+        for colour in colours.CATEGORIES:
+            assert contrast(colour, each) >= 3, (colour, each)
+
+
+def test_words_stand_out_in_light_and_dark() -> None:
+    css = (Path(figures.__file__).parent / "page.css").read_text(encoding="utf-8")
+    for block in re.findall(r":root \{(.*?)\}", css, re.DOTALL):
+        shades = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
+        on = [(word, back) for word in ("ink", "muted", "accent") for back in ("page", "card")]
+        on += [(word, f"{word}-back") for word in ("shown", "partly", "not")]
+        for word, back in on:
+            assert contrast(shades[word], shades[back]) >= 4.5, (word, back)
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast ratio of WCAG 2."""
+    bright, dark = sorted(map(luminance, (one, other)), reverse=True)
+    return (bright + 0.05) / (dark + 0.05)
+
+
+def luminance(colour: str) -> float:
+    parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def test_small_and_odd_studies_are_drawn() -> None:
+    """Three blocks have no quartiles; a perplexity may be infinite; names may collide in files."""
+    models = {"a.b": ("f", 3), "a-b": ("f", 3)}
+    summary = aggregate(synthetic.study(models=models, per_copies=4).models)
+    endless = pl.when((pl.col("metric") == "word_perplexity") & (pl.col("block") == 0))
+    summary = summary.with_columns(
+        endless.then(float("inf")).otherwise(pl.col("value")).alias("value")
+    )
+    names = [plot.name for plot in figures.plots(summary)]
+    assert "quartiles-f" not in names
+    assert names.count("scatter-a-b") == 1
+    assert "scatter-a-b-again-2" in names
+    by_name = {plot.name: plot for plot in figures.plots(summary)}
+    _, drawn = line(panels(by_name["perplexity"])["f"], "a.b")
+    assert np.isnan(drawn[0])
+    assert np.isfinite(drawn[1:]).all()

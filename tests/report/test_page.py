@@ -1,0 +1,230 @@
+"""The page: whole, self-contained, and safe from whatever stands in the data."""
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import polars as pl
+import pytest
+import synthetic
+
+from pipeline import tables
+from pipeline.errors import InputError
+from pipeline.report import colours, figures, page, style
+from pipeline.report.aggregate import aggregate
+from pipeline.report.findings import findings
+from pipeline.report.text import (
+    number,
+    percent_interval,
+    percent_range,
+    slug,
+    visible,
+)
+
+WRITTEN = tuple[Path, list[tuple[str, str]]]
+PROVENANCE = {
+    "commands": ["git clone …", "make run"],
+    "params": {"seed": 0, "models": [{"name": "tiny-pythia-8"}]},
+    "versions": {"torch": "2.13.0"},
+}
+
+
+@pytest.fixture(scope="module")
+def html(written: WRITTEN) -> str:
+    root, models = written
+    page.write_page(
+        "tiny",
+        models,
+        root / "data",
+        root / "figures",
+        root / "index.html",
+        root / "tables",
+        PROVENANCE,
+    )
+    return (root / "index.html").read_text(encoding="utf-8")
+
+
+class Outline(HTMLParser):
+    """Every tag with its attributes, the text, and the tags left open."""
+
+    VOID = frozenset({"meta", "link", "br", "img", "input", "hr"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_tags_are_balanced_and_ids_unique(html: str) -> None:
+    outline = Outline(html)
+    assert outline.open == []
+    ids = [attributes["id"] for _, attributes in outline.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    used = re.findall(r"url\(#([^)]+)\)", html)
+    used += [
+        (attributes.get("href") or attributes.get("xlink:href") or "#")[1:]
+        for tag, attributes in outline.tags
+        if tag in ("a", "use")
+    ]
+    assert used
+    assert set(used) <= set(ids)
+
+
+def test_nothing_is_requested(html: str) -> None:
+    references = re.findall(r"""(?:src|href|action|data)\s*=\s*["']([^"']*)""", html)
+    references += re.findall(r"url\(([^)]*)\)", html)
+    assert references
+    assert [r for r in references if not r.startswith(("#", "data:,"))] == []
+    assert "<script" not in html
+    assert "@import" not in html
+
+
+def test_all_sentences_figures_and_tables_are_there(html: str, written: WRITTEN) -> None:
+    summary = tables.read(written[0] / "data" / "summary.parquet", tables.SUMMARY)
+    outline = Outline(html)
+    for finding in findings(summary):
+        assert finding.sentence in outline.text
+        assert finding.verdict in outline.text
+    plots = figures.plots(summary)
+    svgs = [a for tag, a in outline.tags if tag == "svg" and "role" in a]
+    labels = [attributes["aria-label"] for attributes in svgs]
+    assert [plot.alt for plot in plots] == [label for label in labels if "Attention" not in label]
+    for i, plot in enumerate(plots, start=1):
+        assert f"The numbers behind figure {i} ({plot.data.height} rows)" in outline.text
+    baseline = summary.filter(
+        model="tiny-neo-8", metric="exact_match", split="memorized", intervention="baseline"
+    )
+    cell = percent_interval(*baseline.select("value", "low", "high").row(0))
+    assert f"<td>{cell}</td>" in html
+    for text in ("make run", "2.13.0", "1 for each kind of model", "Dependence, not storage"):
+        assert text in outline.text
+
+
+def test_headings_navigate(html: str) -> None:
+    outline = Outline(html)
+    headings = [a["id"] for tag, a in outline.tags if tag == "h2"]
+    links = [a["href"] for tag, a in outline.tags if tag == "a" and a.get("class") != "skip"]
+    assert links == [f"#{heading}" for heading in headings]
+
+
+def test_figures_follow_light_and_dark(html: str) -> None:
+    drawn = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
+    for colour in (colours.INK, colours.MUTED, colours.RULE):
+        assert not any(colour in svg for svg in drawn)
+    assert any("var(--ink)" in svg for svg in drawn)
+
+
+@pytest.mark.usefixtures("html")
+def test_the_table_of_numbers(written: WRITTEN) -> None:
+    summary = tables.read(written[0] / "data" / "summary.parquet", tables.SUMMARY)
+    saved = pl.read_csv(written[0] / "tables" / "summary.csv", schema=summary.schema)
+    assert saved.equals(summary)
+
+
+HOSTILE = "<script>alert(1)</script>&\"'\u202e\u0007$x_1$\N{CJK UNIFIED IDEOGRAPH-4E2D}"
+
+
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    study = synthetic.study(
+        models={HOSTILE: (HOSTILE, 4)}, accuracies={HOSTILE: (0.25, 0.7)}, per_copies=8
+    )
+    summary = aggregate(study.models)
+    drawn = []
+    for plot in figures.plots(summary)[:3]:
+        style.save(figures.figure(plot), tmp_path, plot.name)
+        svg = (tmp_path / f"{plot.name}.svg").read_text(encoding="utf-8")
+        assert "<script" not in svg
+        words = (plot.name, plot.section, plot.title, plot.caption, plot.alt)
+        drawn.append(page.PageFigure(*words, svg, plot.data))
+    provenance = {HOSTILE: {HOSTILE: HOSTILE + "\ud800"}, "commands": [HOSTILE], "x": [HOSTILE]}
+    manifests = list(study.manifests.values())
+    html = page.render(HOSTILE, summary, manifests, drawn, provenance)
+    html.encode("utf-8")
+    assert "<script" not in html
+    assert not re.search("[\u202e\u0007\ud800]", html)
+    outline = Outline(html)
+    assert outline.open == []
+    assert visible(HOSTILE) in outline.text
+    assert "\\ud800" in outline.text
+
+
+def test_a_study_without_figures_or_benchmarks_is_still_a_page(summary: pl.DataFrame) -> None:
+    bare = summary.filter(pl.col("task") == "memorization")
+    html = page.render("bare", bare, [{"name": "tiny-pythia-8"}], [], {})
+    assert "not measured" in html
+    assert Outline(html).open == []
+
+
+def test_missing_figures_are_an_input_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="run the figures stage again"):
+        page.read_figures(tmp_path)
+
+
+def test_seeds_are_counted() -> None:
+    kinds = [{"family": "f", "n_blocks": n, "seed": seed} for n in (8, 12) for seed in (0, 1, 2)]
+    assert page._seed_counts(kinds) == [3, 3]
+    assert page._seeds(page._seed_counts(kinds)) == "3 for each kind of model"
+    assert page._seeds(page._seed_counts(kinds[:4])) == "1 to 3 for each kind of model"
+
+
+def test_inline_svg_renames_ids_and_drops_what_leaks() -> None:
+    svg = (
+        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
+        'width="9" height="9"><metadata>x</metadata><style>*{}</style>'
+        '<path id="p" style="fill: #1c2127; clip-path: url(#c)"/>'
+        '<use xlink:href="#p" clip-path="url(#c)"/></svg>'
+    )
+    assert page.inline_svg(svg, "figure-1", 'a "label"') == (
+        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
+        'role="img" aria-label="a &quot;label&quot;"><path id="figure-1-p" '
+        'style="fill: var(--ink); clip-path: url(#figure-1-c)" />'
+        '<use xlink:href="#figure-1-p" clip-path="url(#figure-1-c)" /></svg>'
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(1234.5, "1,234"), (0.012346, "0.01235"), (2.5e7, "2.5e+07"), (None, "–"), (8.0, "8")],
+)
+def test_numbers(value: float | None, expected: str) -> None:
+    assert number(value) == expected
+
+
+def test_shares() -> None:
+    assert percent_interval(0.984, 0.945, 0.996) == "98.4% [94.5, 99.6]"
+    assert percent_interval(0.984, None, None) == "98.4%"
+    assert percent_range([0.4, 0.75]) == "40–75%"
+    assert percent_range([0.401, 0.403]) == "40%"
+
+
+def test_what_cannot_be_seen_is_spelled_out() -> None:
+    assert visible("plain ünïcödé 中") == "plain ünïcödé 中"
+    assert visible("a\u202eb\x00c\ud800\n") == "a\\u202eb\\u0000c\\ud800\n"
+    assert slug("GPT-Neo 1.3B / <x>") == "gpt-neo-1-3b-x"
+    assert slug("中") == "x"
+
+
+def test_the_report_knows_no_torch() -> None:
+    modules = ("aggregate", "figures", "page")
+    imports = "; ".join(f"import pipeline.report.{module}" for module in modules)
+    code = f"import sys; {imports}; print({{'torch', 'transformers'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,197 @@
+"""dvc.yaml lists for each stage exactly the modules that it runs and the params that it is given.
+
+Read off the code: each command of pipeline/__main__.py imports what it needs in its own function,
+and takes its values from `study` and `entry`.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from pipeline.dag import Dag, Stage
+
+ROOT = Path(__file__).parents[1]
+COMMANDS = "pipeline/__main__.py"
+
+CARRIERS = {
+    COMMANDS: "parses, reads, calls, writes; no logic",
+    "pipeline/params.py": "carries the values that dvc.yaml lists under params",
+    "pipeline/device.py": "chooses where a stage runs",
+    "pipeline/progress.py": "says how far it is",
+    "pipeline/provenance.py": "says what ran and what it cost",
+}
+"""Modules that no stage depends on, though its command runs them: they compute nothing."""
+
+NOT_PARAMS = {"study", "data", "reports", "run"}
+"""Of a study: its name and folders are in each stage's name and paths; `run` changes no result."""
+
+IN_PATHS = {"name", "family"}
+"""Of a model or family: they are in the stage's command and paths."""
+
+
+@pytest.fixture(scope="module")
+def dag() -> Dag:
+    return Dag(ROOT)
+
+
+@cache
+def _tree(path: str) -> ast.Module:
+    return ast.parse((ROOT / path).read_text())
+
+
+def _modules(node: ast.AST) -> set[str]:
+    """Files of the package that the imports below `node` load."""
+    names = set()
+    for each in ast.walk(node):
+        if isinstance(each, ast.Import):
+            names |= {alias.name for alias in each.names}
+        elif isinstance(each, ast.ImportFrom) and each.module:
+            names |= {each.module} | {f"{each.module}.{alias.name}" for alias in each.names}
+    files = {f"{name.replace('.', '/')}.py" for name in names if name.startswith("pipeline.")}
+    return {file for file in files if (ROOT / file).exists()}
+
+
+def _closure(start: set[str]) -> set[str]:
+    reached, todo = set(), set(start)
+    while todo:
+        file = todo.pop()
+        reached.add(file)
+        todo |= _modules(_tree(file)) - reached
+    return reached
+
+
+def _function(stage: Stage) -> ast.FunctionDef:
+    """The function of a stage's command: ``samples pile x`` is samples_pile, ``report`` report."""
+    words = stage.command.removeprefix("python -m pipeline ").split()
+    functions = {
+        node.name: node for node in _tree(COMMANDS).body if isinstance(node, ast.FunctionDef)
+    }
+    return functions.get("_".join(words[:2])) or functions[words[0]]
+
+
+def _all_stages() -> list[str]:
+    return sorted(Dag(ROOT).stages)
+
+
+@pytest.mark.parametrize("address", _all_stages())
+def test_code_deps_are_the_closure_of_the_imports(dag: Dag, address: str) -> None:
+    stage = dag.stages[address]
+    closure = _closure(_modules(_function(stage))) - set(CARRIERS)
+    if stage.group == "check":  # the schema is what it applies
+        closure |= _closure({"pipeline/params.py"})
+    beside = {
+        file.relative_to(ROOT).as_posix()
+        for module in closure
+        for file in (ROOT / module).parent.iterdir()
+        if file.is_file() and file.suffix not in (".py", ".pyc") and "/report/page" in module
+    }
+    declared = {dep for dep in stage.deps if dep.startswith("pipeline/")}
+    assert declared == closure | beside
+
+
+@pytest.mark.parametrize("address", _all_stages())
+def test_params_are_those_that_the_command_uses(dag: Dag, address: str) -> None:
+    stage = dag.stages[address]
+    (resolved,) = dag.repo.stage.collect(address)
+    declared = {key for dep in resolved.deps for key in getattr(dep, "params", [])}
+    item = address.partition("@")[2]
+    if stage.group == "check":
+        from pipeline.params import RUN_SECTION, Study
+
+        assert declared == set(Study.model_fields) - {RUN_SECTION}
+        return
+    used = set()
+    for node in ast.walk(_function(stage)):
+        if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
+            continue
+        if node.value.id == "study" and node.attr not in NOT_PARAMS | {"model", "family"}:
+            used.add(f"corpus.{item}" if node.attr == "corpus" else node.attr)
+        if node.value.id == "entry" and node.attr not in IN_PATHS:
+            used.add(("families." if stage.group == "samples" else "models.") + item)
+    assert declared == used
+
+
+def test_packages_are_documented_and_hold_no_code() -> None:
+    for init in (ROOT / "pipeline").rglob("__init__.py"):
+        body = ast.parse(init.read_text()).body
+        assert len(body) == 1, f"{init}: a stage would depend on it in silence"
+        assert ast.get_docstring(ast.parse(init.read_text()))
+
+
+def test_commands_hold_no_logic() -> None:
+    """No loop and no arithmetic in a command: what it computes would escape the code deps."""
+    for node in _tree(COMMANDS).body:
+        if isinstance(node, ast.FunctionDef):
+            inside = [type(each) for each in ast.walk(node)]
+            assert not {ast.For, ast.While} & set(inside), node.name
+
+
+def test_imports_point_up_the_list() -> None:
+    """Data goes down; imports point up: a lower folder may use a higher one, never the reverse."""
+    order = ["samples", "checkpoints", "models", "bypass", "measure", "theory", "report"]
+    allowed = {
+        "samples": set(),
+        "checkpoints": set(),
+        "models": set(),
+        "bypass": {"models"},
+        "measure": {"models", "bypass"},
+        "theory": {"models", "bypass"},
+        "report": {"bypass"},  # the names of interventions, which need no torch
+    }
+    for folder in order:
+        for file in (ROOT / "pipeline" / folder).rglob("*.py"):
+            path = file.relative_to(ROOT).as_posix()
+            reached = {module.split("/")[1] for module in _modules(_tree(path))}
+            assert reached & set(order) <= allowed[folder] | {folder}, path
+
+
+@pytest.mark.parametrize(
+    ("library", "place"),
+    [("lm_eval", "measure"), ("seaborn", "report"), ("snakemake", ""), ("dvc", "")],
+)
+def test_libraries_with_one_place(library: str, place: str) -> None:
+    importers = set()
+    for file in (ROOT / "pipeline").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module]
+            if any(name.split(".")[0] == library for name in names):
+                importers.add(file.relative_to(ROOT / "pipeline").as_posix())
+    if library == "dvc":  # composing a study is DVC's, too
+        assert importers == {"dag.py", "params.py"}
+    else:
+        assert len(importers) == 1
+        assert next(iter(importers)).startswith(place)
+
+
+def test_the_report_knows_no_torch() -> None:
+    modules = [
+        ".".join(file.relative_to(ROOT).with_suffix("").parts)
+        for file in (ROOT / "pipeline" / "report").rglob("*.py")
+    ]
+    script = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT).returncode == 0
+
+
+def test_bypass_runs_anywhere() -> None:
+    """Torch and transformers alone, so that it runs on a machine that has nothing else."""
+    allowed = set(sys.stdlib_module_names) | {"torch", "transformers", "pipeline"}
+    for folder in ("bypass", "models"):
+        for file in (ROOT / "pipeline" / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.Import):
+                    roots = {alias.name.split(".")[0] for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and node.module:
+                    roots = {node.module.split(".")[0]}
+                else:
+                    continue
+                assert roots <= allowed, file
