@@ -290,7 +290,7 @@ def _cast(value: _Any, dtype: torch.dtype) -> _Any:
     if isinstance(value, tuple):
         return tuple(_cast(each, dtype) for each in value)  # type: ignore[return-value]
     fields = {f.name: _cast(getattr(value, f.name), dtype) for f in dataclasses.fields(value)}
-    return type(value)(**fields)  # type: ignore[return-value,misc]
+    return type(value)(**fields)  # type: ignore[misc]
 
 
 def _numbers(value: object) -> int:
