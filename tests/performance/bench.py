@@ -54,8 +54,8 @@ def build(family: str, width: int, blocks: int) -> PreTrainedModel:
             GPTNeoConfig(
                 vocab_size=VOCABULARY, hidden_size=width, num_layers=blocks, num_heads=4,
                 intermediate_size=4 * width, max_position_embeddings=CONTEXT, window_size=CONTEXT,
-                attention_types=[[["global", "local"], blocks // 2]], bos_token_id=None, eos_token_id=None,
-                embed_dropout=0.0, resid_dropout=0.0, attention_dropout=0.0,
+                attention_types=[[["global", "local"], blocks // 2]],
+                bos_token_id=None, eos_token_id=None, embed_dropout=0.0, resid_dropout=0.0, attention_dropout=0.0,
             )
         )  # fmt: skip
     return model.eval()
