@@ -54,8 +54,8 @@ def build(family: str, width: int, blocks: int) -> PreTrainedModel:
             GPTNeoConfig(
                 vocab_size=VOCABULARY, hidden_size=width, num_layers=blocks, num_heads=4,
                 intermediate_size=4 * width, max_position_embeddings=CONTEXT, window_size=CONTEXT,
-                attention_types=[[["global", "local"], blocks // 2]],
-                bos_token_id=None, eos_token_id=None, embed_dropout=0.0, resid_dropout=0.0, attention_dropout=0.0,
+                attention_types=[[["global", "local"], blocks // 2]], embed_dropout=0.0,
+                resid_dropout=0.0, attention_dropout=0.0, bos_token_id=None, eos_token_id=None,
             )
         )  # fmt: skip
     return model.eval()
@@ -206,6 +206,12 @@ def matrix_rate(width: int) -> list[str]:
     return [f"width {width}", f"{flops / ours / peak:.0%}", f"{per_block * 4 / stock / peak:.0%}"]
 
 
+def noted(row: list[str]) -> list[str]:
+    """The row, shown at once: the whole takes minutes."""
+    print("  ".join(row), file=sys.stderr, flush=True)
+    return row
+
+
 def table(title: str, head: list[str], rows: list[list[str]]) -> str:
     """A Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
@@ -223,8 +229,8 @@ def main() -> None:
 
     shapes = [(f, t) for t in (True, False) for f in ("GPT-NeoX", "GPT-Neo")]
     head = ["model", "plain loop / engine", "tuned loop / engine"]
-    show("Memorization sweep", head, [memorization(f, 48, 8, t) for f, t in shapes])
-    tasks = [benchmark(f, task) for f in ("GPT-NeoX", "GPT-Neo") for task in SHAPES]
+    show("Memorization sweep", head, [noted(memorization(f, 48, 8, t)) for f, t in shapes])
+    tasks = [noted(benchmark(f, task)) for f in ("GPT-NeoX", "GPT-Neo") for task in SHAPES]
     show("Benchmarks", ["requests", "HFLM per intervention / engine"], tasks)
     show("Growth", ["model", "time", "block evaluations"], growth())
     rates = [matrix_rate(width) for width in (48, 64, 512)]
