@@ -123,7 +123,7 @@ SHAPES = {  # task: questions, choices, tokens of the context and of a continuat
     "hellaswag": (12, 4, 55, 22),
     "piqa": (24, 2, 14, 20),
     "lambada_openai": (48, 1, 75, 2),
-    "wikitext": (24, 1, 1, 250),
+    "wikitext": (24, 1, 1, 200),
 }
 
 
@@ -140,7 +140,7 @@ def requests_like(task: str) -> list[tuple[list[int], list[int]]]:
     made = []
     for _ in range(questions):
         shared = text(context, context / 4 if context > 1 else 0)
-        made += [(shared, text(continuation, continuation / 4)) for _ in range(choices)]
+        made += [(shared, text(continuation, continuation / 8)) for _ in range(choices)]
     return made
 
 
