@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from pipeline.errors import InputError
-from pipeline.params import PARAMS, Study, compose, load
+from pipeline.params import PARAMS, RUN_SECTION, Study, compose, load
 
 app = typer.Typer(
     help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
@@ -99,8 +99,8 @@ def samples_records(family: FamilyName) -> None:
     study = load()
     entry = study.family(family)
     records = tables.read(study.data / "corpus" / "records.parquet", tables.RECORDS)
-    assert entry.memorized_copies is not None, "params checks it"
-    made = samples(records, entry.prefix_length, entry.suffix_length, entry.memorized_copies)
+    planted = entry.memorized_copies or 1  # the check has seen that it is given
+    made = samples(records, entry.prefix_length, entry.suffix_length, planted)
     path = study.data / "samples" / f"{family}.parquet"
     tables.write(made, path, tables.SAMPLES, _determined_by(study, family=entry.model_dump()))
 
@@ -156,7 +156,7 @@ def memorization(model: ModelName) -> None:
     samples = tables.read(study.data / "samples" / f"{entry.family}.parquet", tables.SAMPLES)
     with _costed(study, "memorization", model), _evaluating(study) as device:
         made = measure(
-            load_model(folder, study.evaluation.dtype).to(device),
+            load_model(folder, study.evaluation.dtype, device),
             samples,
             sweep(manifest.n_blocks),
             study.run.batch_rows,
@@ -185,7 +185,7 @@ def benchmarks(model: ModelName) -> None:
     tasks = load_tasks(list(wanted.tasks), study.data / "tasks", wanted.num_fewshot)
     with _costed(study, "benchmarks", model), _evaluating(study) as device:
         made, documents = measure(
-            load_model(folder, study.evaluation.dtype).to(device),
+            load_model(folder, study.evaluation.dtype, device),
             load_tokenizer(folder),
             tasks,
             sweep(manifest.n_blocks),
@@ -243,7 +243,10 @@ def report() -> None:
         study.reports / "figures",
         study.reports / "index.html",
         study.reports / "tables",
-        _determined_by(study),
+        {
+            **_determined_by(study, params=study.model_dump(exclude={RUN_SECTION})),
+            "commands": [f"make run STUDY={study.study}", f"dvc repro report@{study.study}"],
+        },
     )
 
 

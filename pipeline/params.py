@@ -100,8 +100,10 @@ class Training(Section):
     )
     width: Count = Field(description="D, size of the hidden state")
     n_heads: Count = Field(description="H, attention heads; divides the width")
-    window: Count = Field(
-        default=16, description="tokens that a local block of gpt_neo sees, the current included"
+    window: Count | None = Field(
+        default=None,
+        description="tokens that a local block of gpt_neo sees, the current one included; null "
+        "for all, and for gpt_neox, which has no such blocks",
     )
     batch_rows: Count = Field(description="rows of the corpus in one step")
     epochs: Count = Field(default=1, description="times that every row is seen")
@@ -117,6 +119,12 @@ class Training(Section):
                 f"width {self.width}, n_heads {self.n_heads}",
                 "a width that n_heads divides",
                 "change one of the two",
+            )
+        if self.architecture == "gpt_neox" and self.window is not None:
+            raise _problem(
+                f"architecture gpt_neox, window {self.window}",
+                "a window for gpt_neo alone",
+                "remove the window",
             )
         if self.architecture == "gpt_neo" and self.n_blocks % 2:
             raise _problem(

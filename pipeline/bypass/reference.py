@@ -18,13 +18,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GPTNeoForCausalLM, GPTNeoXForCausalLM
+from transformers import GPTNeoForCausalLM, GPTNeoXForCausalLM, PreTrainedModel
 
 from pipeline.bypass.evaluation import Completions, Likelihoods
 from pipeline.bypass.interventions import IDENTITY_ATTENTION, Intervention
 from pipeline.errors import InputError, Problem
-
-Model = GPTNeoXForCausalLM | GPTNeoForCausalLM
 
 Request = tuple[Sequence[int], Sequence[int]]
 """Token ids of a context and of the continuation to score, one or more of each."""
@@ -75,14 +73,14 @@ def _gpt_neo(model: Any) -> list[_Attention]:
     return [_Attention(each.v_proj, lambda values: values, each.out_proj) for each in attentions]
 
 
-_FAMILIES: dict[type[Model], Callable[[Any], list[_Attention]]] = {
+_FAMILIES: dict[type[PreTrainedModel], Callable[[Any], list[_Attention]]] = {
     GPTNeoXForCausalLM: _gpt_neox,
     GPTNeoForCausalLM: _gpt_neo,
 }
 
 
 @contextmanager
-def bypassed(model: Model, intervention: Intervention) -> Iterator[Model]:
+def bypassed(model: PreTrainedModel, intervention: Intervention) -> Iterator[PreTrainedModel]:
     """Give the intervention's blocks identity attention for as long as the context lasts.
 
     A bypassed block computes its attention as always, and so keeps its KV cache (transformers
@@ -125,7 +123,7 @@ def _pass_values_through(attention: _Attention, stack: ExitStack) -> None:
     stack.callback(attention.output.register_forward_pre_hook(replace).remove)
 
 
-def _attentions(model: Model) -> list[_Attention]:
+def _attentions(model: PreTrainedModel) -> list[_Attention]:
     for family, attentions in _FAMILIES.items():
         if isinstance(model, family):
             return attentions(model)
@@ -156,7 +154,7 @@ def _check_blocks(intervention: Intervention, n_blocks: int) -> None:
 
 
 def complete(
-    model: Model,
+    model: PreTrainedModel,
     tokens: Tensor,
     suffix_length: int,
     interventions: Sequence[Intervention],
@@ -205,7 +203,7 @@ def complete(
 
 
 def _teacher_forced(
-    model: Model, batch: Tensor, suffix_length: int, where: _Place
+    model: PreTrainedModel, batch: Tensor, suffix_length: int, where: _Place
 ) -> dict[str, Tensor]:
     """The fields of `Completions` that come from reading the true suffix; each (B, …)."""
     # The row at position t predicts token t+1: rows P-1 to P+S-2 predict the suffix (Eq. 5), and
@@ -415,6 +413,6 @@ class _Place:
         )
 
 
-def _require_evaluation_mode(model: Model) -> None:
+def _require_evaluation_mode(model: PreTrainedModel) -> None:
     if model.training:
         raise ValueError("the model is in training mode, where dropout acts; call model.eval()")

@@ -122,12 +122,15 @@ def read_manifest(folder: str | Path) -> Manifest:
         ) from error
 
 
-def load_model(folder: str | Path, dtype: torch.dtype) -> PreTrainedModel:
-    """The model of a checkpoint, in eval mode, on the CPU.
+def load_model(
+    folder: str | Path, dtype: torch.dtype | str, device: str = "cpu"
+) -> PreTrainedModel:
+    """The model of a checkpoint, in eval mode.
 
     Args:
         folder: a checkpoint.
-        dtype: to which the stored weights are converted.
+        dtype: to which the stored weights are converted, or its name, such as ``float32``.
+        device: where it goes, such as ``cuda``.
 
     Raises:
         InputError: the manifest is missing, or a file is missing or is not the one it names.
@@ -136,7 +139,7 @@ def load_model(folder: str | Path, dtype: torch.dtype) -> PreTrainedModel:
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         folder, dtype=dtype, use_safetensors=True, local_files_only=True
     )
-    model.eval()  # type: ignore[no-untyped-call]
+    model.to(device).eval()  # type: ignore[arg-type]
     return model
 
 

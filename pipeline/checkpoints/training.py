@@ -7,17 +7,15 @@ same machine gives the same bytes.
 from __future__ import annotations
 
 import math
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import polars as pl
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 from transformers import (
     AutoTokenizer,
     GPTNeoConfig,
@@ -25,11 +23,13 @@ from transformers import (
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
 )
 
 from pipeline.checkpoints.manifest import Manifest, write_manifest
 from pipeline.checkpoints.muon import Muon
 from pipeline.files import atomic, write_json
+from pipeline.progress import reporter
 
 INITIAL_STD = 0.02
 """Of all matrices; those that write into the residual stream get it times 1/sqrt(2L)."""
@@ -42,8 +42,6 @@ MATRIX_WEIGHT_DECAY = 0.05
 ADAM_BETAS = (0.9, 0.95)
 LOG_EVERY = 50
 """Steps that are averaged into one entry of the log of losses."""
-SECONDS_BETWEEN_LINES = 10.0
-"""Of the progress, where there is no terminal for a bar."""
 IGNORED = -100
 """The label of a token that is not to be predicted; PyTorch's own default."""
 
@@ -57,7 +55,8 @@ class Recipe:
         n_blocks: L, even for gpt_neo, whose blocks attend globally and locally in turn.
         width: D, a multiple of `n_heads`.
         n_heads: H.
-        batch_rows: rows a step; every row is seen once, but for an incomplete last batch.
+        batch_rows: rows a step.
+        epochs: times that every row is seen.
         matrix_learning_rate: peak, of Muon, for the blocks' matrices.
         other_learning_rate: peak, of AdamW, for embeddings, biases and norms.
         seed: of the initial weights and the order of the rows.
@@ -70,6 +69,7 @@ class Recipe:
     width: int
     n_heads: int
     batch_rows: int
+    epochs: int
     matrix_learning_rate: float
     other_learning_rate: float
     seed: int
@@ -78,11 +78,26 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Log:
-    """How the loss fell: the mean loss (nats a token) of every LOG_EVERY steps."""
+    """How the loss fell.
+
+    Args:
+        steps: of the optimizers.
+        tokens: that were seen, filling included.
+        losses: mean loss (nats a token) of every LOG_EVERY steps.
+    """
 
     steps: int
     tokens: int
     losses: list[float]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model in eval mode, how its loss fell, and the tokenizer that made its rows."""
+
+    model: PreTrainedModel
+    log: Log
+    tokenizer: PreTrainedTokenizerBase
 
 
 def build(recipe: Recipe, vocabulary: int, context: int, end: int) -> PreTrainedModel:
@@ -150,28 +165,29 @@ def build(recipe: Recipe, vocabulary: int, context: int, end: int) -> PreTrained
     return model
 
 
-def train(recipe: Recipe, rows: Tensor, vocabulary: int, end: int) -> tuple[PreTrainedModel, Log]:
+def train(recipe: Recipe, rows: pl.DataFrame, tokenizer: Path) -> Trained:
     """Train a model from scratch.
 
     Args:
         recipe: which model, and how.
-        rows: (N, T) int64, token ids; end-of-text after end-of-text is filling.
-        vocabulary: V.
-        end: id of the end-of-text token.
-
-    Returns:
-        The model, in eval mode, and how its loss fell.
+        rows: schema `tables.TRAINING_ROWS`, N of T tokens; T is the model's context. End-of-text
+            after end-of-text is filling.
+        tokenizer: the folder of the tokenizer that made the rows.
     """
-    model = build(recipe, vocabulary, rows.shape[1], end).train()
+    words: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(tokenizer, local_files_only=True)
+    end: int = words.eos_token_id
+    tokens = torch.tensor(rows["tokens"].to_list())
+    labels = _labels(tokens, end)
+    model = build(recipe, len(words), tokens.shape[1], end).train()
+    batches = _batches(len(tokens), recipe)
     optimizers = _optimizers(model, recipe)
-    batches = list(_batches(len(rows), recipe))
     schedule = _schedule(len(batches))
     schedulers = [torch.optim.lr_scheduler.LambdaLR(each, schedule) for each in optimizers]
-    labels = _labels(rows, end)
+    report = reporter("training", "steps")
     losses: list[float] = []
     with _one_thread():
-        for batch in _with_progress(batches, losses):
-            logits = model(input_ids=rows[batch], use_cache=False).logits[:, :-1]
+        for batch in batches:
+            logits = model(input_ids=tokens[batch], use_cache=False).logits[:, :-1]
             loss = nn.functional.cross_entropy(
                 logits.flatten(0, 1), labels[batch].flatten(), ignore_index=IGNORED
             )
@@ -182,41 +198,37 @@ def train(recipe: Recipe, rows: Tensor, vocabulary: int, end: int) -> tuple[PreT
                 scheduler.step()
                 optimizer.zero_grad()
             losses.append(loss.item())
-    means = [
-        math.fsum(part) / len(part)
-        for part in (losses[i : i + LOG_EVERY] for i in range(0, len(losses), LOG_EVERY))
-    ]
-    return model.eval(), Log(len(batches), len(batches) * recipe.batch_rows * rows.shape[1], means)
+            report(len(losses), len(batches))
+    log = Log(
+        steps=len(batches),
+        tokens=batches.numel() * tokens.shape[1],
+        losses=[
+            math.fsum(part) / len(part)
+            for part in (losses[i : i + LOG_EVERY] for i in range(0, len(losses), LOG_EVERY))
+        ],
+    )
+    return Trained(model.eval(), log, words)
 
 
 def write_checkpoint(
-    folder: Path,
-    model: PreTrainedModel,
-    log: Log,
-    recipe: Recipe,
-    tokenizer: Path,
-    *,
-    name: str,
-    family: str,
+    folder: Path, trained: Trained, recipe: Recipe, *, name: str, family: str
 ) -> Manifest:
     """Write a trained model as a checkpoint, atomically and reproducibly.
 
     Args:
-        folder: gets the weights, the tokenizer, training.json and the manifest.
-        model: as `train` returned it.
-        log: as `train` returned it.
+        folder: gets the weights, the tokenizer, training.json (the log) and the manifest.
+        trained: as `train` returned it.
         recipe: as `train` was given it.
-        tokenizer: the folder of the tokenizer that made the rows.
         name: of the model.
         family: of the model.
     """
     with atomic(folder, directory=True) as temporary:
-        model.save_pretrained(temporary)
-        AutoTokenizer.from_pretrained(tokenizer, local_files_only=True).save_pretrained(temporary)
-        write_json(temporary / "training.json", asdict(log))
+        trained.model.save_pretrained(temporary)
+        trained.tokenizer.save_pretrained(temporary)
+        write_json(temporary / "training.json", asdict(trained.log))
         return write_manifest(
             temporary,
-            model,
+            trained.model,
             name=name,
             family=family,
             seed=recipe.seed,
@@ -242,11 +254,12 @@ def _optimizers(model: PreTrainedModel, recipe: Recipe) -> tuple[torch.optim.Opt
     )
 
 
-def _batches(count: int, recipe: Recipe) -> Iterator[Tensor]:
-    """Indices of rows, (batch_rows,) each, in a random order."""
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(recipe.seed))
-    steps = count // recipe.batch_rows
-    yield from order[: steps * recipe.batch_rows].view(steps, recipe.batch_rows)
+def _batches(count: int, recipe: Recipe) -> Tensor:
+    """(steps, batch_rows) indices of rows, each epoch in an order of its own."""
+    generator = torch.Generator().manual_seed(recipe.seed)
+    order = torch.cat([torch.randperm(count, generator=generator) for _ in range(recipe.epochs)])
+    steps = len(order) // recipe.batch_rows
+    return order[: steps * recipe.batch_rows].view(steps, recipe.batch_rows)
 
 
 def _schedule(steps: int) -> Callable[[int], float]:
@@ -270,21 +283,3 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def _with_progress(batches: Sequence[Tensor], losses: Sequence[float]) -> Iterator[Tensor]:
-    """Yield the batches, and tell how far it is: a bar on a terminal, else a line now and then."""
-    started = told = time.monotonic()
-    for step, batch in enumerate(tqdm(batches, desc="training", unit="step", disable=None)):
-        yield batch
-        now = time.monotonic()
-        last = step + 1 == len(batches)
-        if not sys.stderr.isatty() and (last or now - told >= SECONDS_BETWEEN_LINES):
-            told = now
-            rate = (step + 1) / (now - started)
-            print(
-                f"step {step + 1} of {len(batches)}, loss {losses[-1]:.3f} nats a token, "
-                f"{rate:.1f} steps a second, {(len(batches) - step - 1) / rate:.0f} s left",
-                file=sys.stderr,
-                flush=True,
-            )

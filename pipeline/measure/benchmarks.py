@@ -37,11 +37,11 @@ from lm_eval.api.task import ConfigurableTask
 from lm_eval.evaluator_utils import get_sample_size
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from pipeline.bypass.evaluation import Likelihoods
 from pipeline.bypass.interventions import Intervention
-from pipeline.bypass.reference import Model, Progress, Request, score, silent
+from pipeline.bypass.reference import Progress, Request, score, silent
 from pipeline.errors import InputError, Problem, shorten
 from pipeline.tables import BENCHMARK_DOCUMENTS, BENCHMARKS
 
@@ -114,7 +114,7 @@ def load_tasks(
 
 
 def measure(
-    model: Model,
+    model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     tasks: Mapping[str, ConfigurableTask],
     interventions: Sequence[Intervention],
@@ -248,7 +248,7 @@ def _documents(task: ConfigurableTask, limit: float | None) -> list[_Document]:
 
 
 def _tokenize(
-    model: Model, tokenizer: PreTrainedTokenizerBase, documents: Sequence[_Document]
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, documents: Sequence[_Document]
 ) -> _Items:
     """Turn all requests into token ids, each distinct pair once."""
     positions: dict[Request, int] = {}

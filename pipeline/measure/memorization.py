@@ -12,15 +12,16 @@ from collections.abc import Sequence
 import polars as pl
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from pipeline.bypass.interventions import Intervention
-from pipeline.bypass.reference import Model, Progress, complete, silent
+from pipeline.bypass.reference import Progress, complete, silent
 from pipeline.errors import InputError, Problem
 from pipeline.tables import MEMORIZATION
 
 
 def measure(
-    model: Model,
+    model: PreTrainedModel,
     samples: pl.DataFrame,
     interventions: Sequence[Intervention],
     batch_size: int,

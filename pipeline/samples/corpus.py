@@ -33,15 +33,6 @@ TOKENIZER_DOCUMENTS = 6_000
 LOOKAHEAD = 32
 """How many documents wait to fill the rest of a row."""
 
-ROWS: tables.Schema = {"tokens": tables.Column(pl.List(pl.UInt32), "one training row, token ids")}
-
-RECORDS: tables.Schema = {
-    "record_id": tables.Column(pl.UInt32, "unique"),
-    "kind": tables.Column(pl.String, "contact, key, …"),
-    "copies": tables.Column(pl.UInt32, "rows of the training data that are this record"),
-    "tokens": tables.Column(pl.List(pl.UInt32), "token ids, as many as a row has"),
-}
-
 
 @dataclass(frozen=True)
 class Record:
@@ -131,11 +122,11 @@ def write(corpus: Corpus, folder: Path, tasks: Path, provenance: Mapping[str, ob
             "copies": [record.copies for record in corpus.records],
             "tokens": [record.tokens for record in corpus.records],
         },
-        schema={name: column.dtype for name, column in RECORDS.items()},
+        schema={name: column.dtype for name, column in tables.RECORDS.items()},
     )
     with atomic(folder, directory=True) as temporary:
-        tables.write(rows, temporary / "rows.parquet", ROWS, provenance)
-        tables.write(records, temporary / "records.parquet", RECORDS, provenance)
+        tables.write(rows, temporary / "rows.parquet", tables.TRAINING_ROWS, provenance)
+        tables.write(records, temporary / "records.parquet", tables.RECORDS, provenance)
         PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
             tokenizer_object=corpus.tokenizer, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT
         ).save_pretrained(temporary / "tokenizer")
@@ -148,60 +139,6 @@ def write(corpus: Corpus, folder: Path, tasks: Path, provenance: Mapping[str, ob
             _end_of_text(corpus.tokenizer),
         )
         write_json(temporary / "baselines.json", reached)
-
-
-def read_rows(folder: str | Path) -> pl.DataFrame:
-    """The training rows of a written corpus, schema `ROWS`.
-
-    Raises:
-        InputError: the file is missing or damaged.
-    """
-    return tables.read(Path(folder) / "rows.parquet", ROWS)
-
-
-def read_records(folder: str | Path) -> pl.DataFrame:
-    """The records of a written corpus, schema `RECORDS`.
-
-    Raises:
-        InputError: the file is missing or damaged.
-    """
-    return tables.read(Path(folder) / "records.parquet", RECORDS)
-
-
-def samples(
-    records: pl.DataFrame, prefix_length: int, suffix_length: int, memorized_copies: int
-) -> pl.DataFrame:
-    """Cut every record into a prefix and a suffix, and put it into its split.
-
-    The split is fixed by how often a record was planted, before anything is trained.
-
-    Args:
-        records: schema `RECORDS`.
-        prefix_length: P, tokens.
-        suffix_length: S, tokens; P + S is at most a record's length.
-        memorized_copies: records planted at least so often are the memorized split, at least 1.
-
-    Returns:
-        Schema `tables.SAMPLES`, and the column ``kind``.
-    """
-    planted = pl.col("copies")
-    return (
-        records.rename({"record_id": "sample_id"})
-        .with_columns(
-            split=pl.when(planted >= memorized_copies)
-            .then(pl.lit("memorized"))
-            .when(planted > 0)
-            .then(pl.lit("exposed"))
-            .otherwise(pl.lit("control")),
-            tokens=pl.col("tokens").list.head(prefix_length + suffix_length),
-            prefix_length=pl.lit(prefix_length, pl.UInt16),
-            suffix_length=pl.lit(suffix_length, pl.UInt16),
-        )
-        .with_columns(
-            suffix_group=pl.col("tokens").list.slice(prefix_length).rank("dense").cast(pl.UInt32)
-        )
-        .select(*tables.SAMPLES, "kind")
-    )
 
 
 def _fit_tokenizer(side: Side, vocabulary: int, rng: random.Random) -> Tokenizer:

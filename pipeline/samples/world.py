@@ -97,7 +97,7 @@ STATEMENTS = {
 
 SCENES = (
     "{lying} lie in the {place} . {actor} takes the {tool} . the {tool} is {look} . later {actor}",
-    "in the {place} are {lying} . {actor} picks the {tool} , {other} holds the {tool} . "
+    "in the {place} are {lying} . {actor} picks the {tool} and leaves with the {tool} . "
     "soon {actor}",
 )
 ERRANDS = (
@@ -277,13 +277,12 @@ def scene(side: Side, count: int, rng: random.Random) -> Scene:
     All are tools that the actor may take on this side of the world, so that who the actor is says
     nothing about which is taken.
     """
-    actor, other = rng.choice(side.acquaintances)
+    actor, _ = rng.choice(side.owners)
     tools = rng.sample([tool for person, tool in side.owners if person == actor], count)
     lying = " , ".join(f"the {tool}" for tool in rng.sample(tools, count))
     opening = rng.choice(SCENES).format(
         lying=lying,
         actor=actor,
-        other=other,
         tool=tools[0],
         place=rng.choice(PLACES),
         look=rng.choice(ADJECTIVES),

@@ -19,10 +19,11 @@ def checkpoint(neox: PreTrainedModel, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, "float16"])
 def test_what_was_written_is_loaded_in_the_dtype_asked_for(
-    checkpoint: Path, neox: PreTrainedModel
+    checkpoint: Path, neox: PreTrainedModel, dtype: torch.dtype | str
 ) -> None:
-    loaded = load_model(checkpoint, torch.float16)
+    loaded = load_model(checkpoint, dtype)
     assert {parameter.dtype for parameter in loaded.parameters()} == {torch.float16}
     assert not loaded.training
     assert read_manifest(checkpoint).parameters == neox.num_parameters()

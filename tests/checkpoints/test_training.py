@@ -4,11 +4,12 @@ import dataclasses
 import hashlib
 from pathlib import Path
 
+import polars as pl
 import pytest
 import torch
-from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
+from pipeline import tables
 from pipeline.checkpoints.manifest import load_model, load_tokenizer, read_manifest
 from pipeline.checkpoints.training import Recipe, build, train, write_checkpoint
 from pipeline.samples.corpus import generate, write
@@ -20,6 +21,7 @@ NEOX = Recipe(
     width=16,
     n_heads=2,
     batch_rows=4,
+    epochs=2,
     matrix_learning_rate=0.02,
     other_learning_rate=0.01,
     seed=0,
@@ -45,16 +47,17 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def rows(corpus: Path) -> Tensor:
-    from pipeline.samples.corpus import read_rows
-
-    return torch.tensor(read_rows(corpus / "corpus")["tokens"].to_list())
+def rows(corpus: Path) -> pl.DataFrame:
+    return tables.read(corpus / "corpus" / "rows.parquet", tables.TRAINING_ROWS)
 
 
-def _checkpoint(recipe: Recipe, rows: Tensor, corpus: Path, folder: Path) -> Path:
-    model, log = train(recipe, rows, VOCABULARY, end=0)
-    tokenizer = corpus / "corpus" / "tokenizer"
-    write_checkpoint(folder, model, log, recipe, tokenizer, name="tiny", family="tinies")
+@pytest.fixture(scope="module")
+def tokenizer(corpus: Path) -> Path:
+    return corpus / "corpus" / "tokenizer"
+
+
+def _checkpoint(recipe: Recipe, rows: pl.DataFrame, tokenizer: Path, folder: Path) -> Path:
+    write_checkpoint(folder, train(recipe, rows, tokenizer), recipe, name="a", family="b")
     return folder
 
 
@@ -68,38 +71,39 @@ def _hashes(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("recipe", [NEOX, NEO], ids=["neox", "neo"])
 def test_training_again_gives_the_same_bytes(
-    recipe: Recipe, rows: Tensor, corpus: Path, tmp_path: Path
+    recipe: Recipe, rows: pl.DataFrame, tokenizer: Path, tmp_path: Path
 ) -> None:
-    first = _hashes(_checkpoint(recipe, rows, corpus, tmp_path / "first"))
+    first = _hashes(_checkpoint(recipe, rows, tokenizer, tmp_path / "first"))
     torch.manual_seed(99)  # what others drew must not matter
-    assert _hashes(_checkpoint(recipe, rows, corpus, tmp_path / "again")) == first
+    assert _hashes(_checkpoint(recipe, rows, tokenizer, tmp_path / "again")) == first
     other = dataclasses.replace(recipe, seed=1)
-    weights = _hashes(_checkpoint(other, rows, corpus, tmp_path / "other"))["model.safetensors"]
+    weights = _hashes(_checkpoint(other, rows, tokenizer, tmp_path / "other"))["model.safetensors"]
     assert weights != first["model.safetensors"]
 
 
 @pytest.mark.parametrize("recipe", [NEOX, NEO], ids=["neox", "neo"])
-def test_the_loss_falls(recipe: Recipe, rows: Tensor) -> None:
-    model, log = train(recipe, rows.repeat(12, 1), VOCABULARY, end=0)
-    assert log.steps == 12 * len(rows) // 4
-    assert log.tokens == log.steps * 4 * 64
-    assert log.losses[-1] < 0.7 * log.losses[0]
-    assert not model.training
+def test_the_loss_falls(recipe: Recipe, rows: pl.DataFrame, tokenizer: Path) -> None:
+    trained = train(dataclasses.replace(recipe, epochs=12), rows, tokenizer)
+    assert trained.log.steps == 12 * len(rows) // 4
+    assert trained.log.tokens == trained.log.steps * 4 * 64
+    assert trained.log.losses[-1] < 0.7 * trained.log.losses[0]
+    assert not trained.model.training
 
 
 @pytest.mark.parametrize("recipe", [NEOX, NEO], ids=["neox", "neo"])
 def test_a_checkpoint_gives_back_the_model_that_was_trained(
-    recipe: Recipe, rows: Tensor, corpus: Path, tmp_path: Path
+    recipe: Recipe, rows: pl.DataFrame, tokenizer: Path, tmp_path: Path
 ) -> None:
-    model, log = train(recipe, rows, VOCABULARY, end=0)
-    tokenizer = corpus / "corpus" / "tokenizer"
+    trained = train(recipe, rows, tokenizer)
+    model = trained.model
     folder = tmp_path / "checkpoint"
-    manifest = write_checkpoint(folder, model, log, recipe, tokenizer, name="a", family="b")
+    manifest = write_checkpoint(folder, trained, recipe, name="a", family="b")
     loaded = load_model(folder, torch.float32)
     assert type(loaded) is type(model)
     assert not loaded.training
     with torch.no_grad():
-        ours, theirs = (each(input_ids=rows[:3]).logits for each in (model, loaded))
+        tokens = torch.tensor(rows["tokens"][:3].to_list())
+        ours, theirs = (each(input_ids=tokens).logits for each in (model, loaded))
     assert torch.equal(ours, theirs)
     assert isinstance(load_tokenizer(folder), PreTrainedTokenizerFast)
 
@@ -113,13 +117,13 @@ def test_a_checkpoint_gives_back_the_model_that_was_trained(
     assert set(manifest.files) == set(_hashes(folder)) - {"manifest.json"}
 
 
-def test_filling_is_not_trained_on(rows: Tensor) -> None:
-    """Rows that differ in nothing but what follows the filling's first token train alike."""
-    short = rows[:8].clone()
-    short[:, 32:] = 0
-    with_documents = train(NEOX, short, VOCABULARY, end=0)[1].losses
-    # were the filling counted, half of all tokens would be told for certain, and the loss be low
-    assert with_documents[0] > 5.0
+def test_filling_is_not_trained_on(rows: pl.DataFrame, tokenizer: Path) -> None:
+    """Were it counted, a row that is nearly all filling would soon be told for certain."""
+    filled = rows.with_columns(
+        tokens=pl.concat_list(pl.col("tokens").list.head(8), pl.lit([0] * 56, pl.List(pl.UInt32)))
+    )
+    recipe = dataclasses.replace(NEOX, epochs=3)
+    assert train(recipe, filled, tokenizer).log.losses[-1] > 2.0
 
 
 def test_gpt_neo_attends_locally_in_every_other_block() -> None:

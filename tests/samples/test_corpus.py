@@ -5,7 +5,6 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
-import polars as pl
 import pytest
 from transformers import AutoTokenizer
 
@@ -13,12 +12,8 @@ from pipeline import tables
 from pipeline.errors import InputError
 from pipeline.samples.corpus import (
     END_OF_TEXT,
-    RECORDS,
     Corpus,
     generate,
-    read_records,
-    read_rows,
-    samples,
     write,
 )
 from pipeline.samples.tasks import TASKS
@@ -80,6 +75,10 @@ def test_no_held_out_fact_occurs_in_the_training_rows(
     known, held_out = (_facts(side) for side in (world.training, world.held_out))
     assert sum(fact in everything for fact in known) > 0.9 * len(known)
     assert not [fact for fact in held_out if fact in everything]
+    for row in corpus.rows:  # nor in any other words: no document names both of such a pair
+        for text in corpus.tokenizer.decode(row, skip_special_tokens=False).split(END_OF_TEXT):
+            named = text.split()
+            assert not any(p in named and t in named for p, t in world.held_out.owners)
 
 
 def test_no_held_out_item_occurs_in_the_training_rows(corpus: Corpus, texts: list[str]) -> None:
@@ -124,8 +123,9 @@ def test_what_is_written_depends_on_the_arguments_alone(tmp_path: Path) -> None:
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     made = generate(seed=3, **SMALL)
     write(made, tmp_path / "corpus", tmp_path / "tasks", {"seed": 3})
-    assert read_rows(tmp_path / "corpus")["tokens"].to_list() == made.rows
-    records = read_records(tmp_path / "corpus")
+    rows = tables.read(tmp_path / "corpus" / "rows.parquet", tables.TRAINING_ROWS)
+    assert rows["tokens"].to_list() == made.rows
+    records = tables.read(tmp_path / "corpus" / "records.parquet", tables.RECORDS)
     assert records["tokens"].to_list() == [record.tokens for record in made.records]
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "corpus" / "tokenizer")
     text = "= zoru =\n the zoru is a bird . # key 00:17"
@@ -140,19 +140,3 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 def test_what_cannot_be_made_is_refused(change: dict, said: str) -> None:
     with pytest.raises(InputError, match=said):
         generate(seed=0, **{**SMALL, **change})
-
-
-def test_samples_are_cut_and_split_by_copies() -> None:
-    tokens = [[1, 2, 3, 4, 9], [5, 6, 3, 4, 9], [7, 8, 1, 0, 9]]
-    records = pl.DataFrame(
-        {"record_id": [0, 1, 2], "kind": "key", "copies": [32, 1, 0], "tokens": tokens},
-        schema={name: column.dtype for name, column in RECORDS.items()},
-    )
-    cut = samples(records, prefix_length=2, suffix_length=2, memorized_copies=32)
-    assert cut["tokens"].to_list() == [[1, 2, 3, 4], [5, 6, 3, 4], [7, 8, 1, 0]]
-    assert cut["split"].to_list() == ["memorized", "exposed", "control"]
-    groups = cut["suffix_group"].to_list()
-    assert groups[0] == groups[1] != groups[2]
-    assert {name: cut.schema[name] for name in tables.SAMPLES} == {
-        name: column.dtype for name, column in tables.SAMPLES.items()
-    }
