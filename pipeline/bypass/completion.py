@@ -6,7 +6,7 @@ tokens, G branches, B samples in a batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from pipeline.bypass import precision
 from pipeline.bypass.decoding import Start, decode
-from pipeline.bypass.evaluation import Completions
+from pipeline.bypass.evaluation import Completions, Progress, silent
 from pipeline.bypass.interventions import Intervention
 from pipeline.bypass.memory import Journal, default_budget, in_batches
 from pipeline.bypass.plan import plan
@@ -24,14 +24,7 @@ from pipeline.bypass.wavefront import Sheet, run
 from pipeline.models.decoder import Decoder
 from pipeline.models.families import adapt
 
-Progress = Callable[[int, int], None]
-"""Called after each batch with the samples done and the samples in all."""
-
 _CALIBRATION_SAMPLES = 2
-
-
-def _silent(_done: int, _total: int) -> None:
-    """The progress of a caller who does not want to know."""
 
 
 @torch.inference_mode()
@@ -41,7 +34,7 @@ def complete(
     suffix_length: int,
     interventions: Sequence[Intervention],
     batch_size: int | None = None,
-    progress: Progress = _silent,
+    progress: Progress = silent,
     *,
     token_budget: int | None = None,
     journal: Journal | None = None,
@@ -245,7 +238,7 @@ def _settled(
                 continue
             task.journal.recomputed += len(unsure)
             names = [samples[i] for i in unsure.tolist()]
-            again = _complete(judge, tokens[unsure], names, [intervention], task, _silent)
+            again = _complete(judge, tokens[unsure], names, [intervention], task, silent)
             # what is continuous keeps the working precision, the same for all rows
             rows.continuation[v, unsure] = again.continuation[0]
             rows.teacher_forced[v, unsure] = again.teacher_forced[0]

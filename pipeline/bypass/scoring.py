@@ -6,7 +6,7 @@ batch, K wanted positions, M reads of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,25 +14,18 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from pipeline.bypass import precision
-from pipeline.bypass.evaluation import Likelihoods
+from pipeline.bypass.evaluation import Likelihoods, Progress, Request, silent
 from pipeline.bypass.interventions import Intervention
 from pipeline.bypass.memory import Journal, default_budget, in_batches
 from pipeline.bypass.plan import plan
 from pipeline.bypass.readout import Readout, read
-from pipeline.bypass.trees import Request, sheet, trees
+from pipeline.bypass.trees import sheet, trees
 from pipeline.bypass.wavefront import run
 from pipeline.errors import InputError, Problem
 from pipeline.models.decoder import Decoder
 from pipeline.models.families import adapt
 
-Progress = Callable[[int, int], None]
-"""Called after each batch with the rows done and the rows in all."""
-
 _PAD_UP_TO = 2048  # tokens of a batch before branches: longer ones are padded more, for no gain
-
-
-def _silent(_done: int, _total: int) -> None:
-    """The progress of a caller who does not want to know."""
 
 
 @torch.inference_mode()
@@ -41,7 +34,7 @@ def score(
     requests: Sequence[Request],
     interventions: Sequence[Intervention],
     batch_size: int | None = None,
-    progress: Progress = _silent,
+    progress: Progress = silent,
     max_length: int | None = None,
     *,
     token_budget: int | None = None,
@@ -146,7 +139,7 @@ def _score(
                 task.journal.recomputed += len(again)
                 some = [requests[r] for r in again]
                 settled = _score(
-                    judge, some, [names[r] for r in again], [intervention], task, _silent
+                    judge, some, [names[r] for r in again], [intervention], task, silent
                 )
                 is_greedy[v, again] = settled.is_greedy[0]
     return Likelihoods(log_prob=log_prob, is_greedy=is_greedy)

@@ -19,10 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from pipeline.bypass.evaluation import Request
 from pipeline.bypass.wavefront import Sheet
-
-Request = tuple[Sequence[int], Sequence[int]]
-"""Token ids of a context and of the continuation to score, one or more of each."""
 
 
 @dataclass(frozen=True)
