@@ -1,6 +1,7 @@
 # make run      the study in force, or `make run STUDY=NAME`, through to its report
 # make test     the tests
 # make check    style, types, workflow
+# make bench    how much faster the engine is than plain loops, side by side
 # Each sets up what it needs: a virtual environment in .venv with the tested set of packages.
 
 PYTHON ?= python3
@@ -16,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 INSTALLED := .venv/.installed
 
-.PHONY: run test check
+.PHONY: run test check bench
 
 run: $(INSTALLED)
 	snakemake --cores $(CORES) $(if $(STUDY),--config study=$(STUDY))
@@ -24,6 +25,9 @@ run: $(INSTALLED)
 
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 pytest --numprocesses auto --dist worksteal $(PYTEST_FLAGS)
+
+bench: $(INSTALLED)
+	OMP_NUM_THREADS=1 python -m tests.performance.bench reports/speed.md
 
 check: $(INSTALLED)
 	ruff check .

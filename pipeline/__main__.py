@@ -145,6 +145,7 @@ def memorization(model: ModelName) -> None:
     """Complete every sample of the model's family under every intervention."""
     from pipeline import tables
     from pipeline.bypass.interventions import sweep
+    from pipeline.bypass.memory import Journal
     from pipeline.checkpoints.manifest import load_model, read_manifest
     from pipeline.measure.memorization import measure
     from pipeline.progress import reporter
@@ -154,13 +155,15 @@ def memorization(model: ModelName) -> None:
     folder = study.data / "checkpoints" / model
     manifest = read_manifest(folder)
     samples = tables.read(study.data / "samples" / f"{entry.family}.parquet", tables.SAMPLES)
-    with _costed(study, "memorization", model), _evaluating(study) as device:
+    journal = Journal()
+    with _costed(study, "memorization", model, journal), _evaluating(study) as device:
         made = measure(
             load_model(folder, study.evaluation.dtype, device),
             samples,
             sweep(manifest.n_blocks),
-            study.run.batch_rows,
-            reporter(f"memorization of {model}", "batches"),
+            study.run.token_budget,
+            reporter(f"memorization of {model}", "samples"),
+            journal,
         )
     path = study.data / "memorization" / f"{model}.parquet"
     provenance = _determined_by(
@@ -174,6 +177,7 @@ def benchmarks(model: ModelName) -> None:
     """Evaluate every benchmark task under every intervention."""
     from pipeline import tables
     from pipeline.bypass.interventions import sweep
+    from pipeline.bypass.memory import Journal
     from pipeline.checkpoints.manifest import load_model, load_tokenizer, read_manifest
     from pipeline.measure.benchmarks import load_tasks, measure
     from pipeline.progress import reporter
@@ -183,15 +187,17 @@ def benchmarks(model: ModelName) -> None:
     manifest = read_manifest(folder)
     wanted = study.benchmarks
     tasks = load_tasks(list(wanted.tasks), study.data / "tasks", wanted.num_fewshot)
-    with _costed(study, "benchmarks", model), _evaluating(study) as device:
+    journal = Journal()
+    with _costed(study, "benchmarks", model, journal), _evaluating(study) as device:
         made, documents = measure(
             load_model(folder, study.evaluation.dtype, device),
             load_tokenizer(folder),
             tasks,
             sweep(manifest.n_blocks),
-            study.run.batch_rows,
+            study.run.token_budget,
             wanted.limit,
-            reporter(f"benchmarks of {model}", "batches"),
+            reporter(f"benchmarks of {model}", "contexts"),
+            journal,
         )
     provenance = _determined_by(
         study,
@@ -261,13 +267,14 @@ def _determined_by(study: Study, **what: object) -> dict[str, object]:
 
 
 @contextmanager
-def _costed(study: Study, stage: str, name: str) -> Iterator[None]:
-    """Write what the enclosed work cost beside the logs."""
+def _costed(study: Study, stage: str, name: str, journal: object = None) -> Iterator[None]:
+    """Write what the enclosed work cost, and what its journal (a dataclass) says."""
     from pipeline.provenance import cost
 
     with cost(study.data / "cost" / stage / f"{name}.json") as notes:
         notes["threads"] = study.run.threads
         yield
+        notes["events"] = vars(journal) if journal else {}
 
 
 @contextmanager

@@ -188,7 +188,11 @@ class Run(Section):
     """What cannot change a result: where things lie, how much is done at once."""
 
     threads: Count = Field(default=1, description="CPU threads of one evaluation or training job")
-    batch_rows: Count = Field(default=128, description="samples evaluated at once")
+    token_budget: Count | None = Field(
+        default=None,
+        description="tokens evaluated at once, counted for each branch of the interventions; null: "
+        "as many as the free memory allows",
+    )
     pile_folder: str | None = Field(
         default=None, description="folder that holds the three .npy files; null: download them"
     )

@@ -1,13 +1,24 @@
-"""What evaluating a model under interventions gives: the one result that every engine returns.
+"""What every engine is asked and what it returns, so that engines are interchangeable.
 
 Shapes: V interventions, N samples, S suffix tokens, R requests.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
+
+Request = tuple[Sequence[int], Sequence[int]]
+"""Token ids of a context and of the continuation to score, one or more of each."""
+
+Progress = Callable[[int, int], None]
+"""Called after each batch with what is done and what there is in all."""
+
+
+def silent(_done: int, _total: int) -> None:
+    """The progress of a caller who does not want to know."""
 
 
 @dataclass(frozen=True)

@@ -20,20 +20,9 @@ import torch
 from torch import Tensor, nn
 from transformers import GPTNeoForCausalLM, GPTNeoXForCausalLM, PreTrainedModel
 
-from pipeline.bypass.evaluation import Completions, Likelihoods
+from pipeline.bypass.evaluation import Completions, Likelihoods, Progress, Request, silent
 from pipeline.bypass.interventions import IDENTITY_ATTENTION, Intervention
 from pipeline.errors import InputError, Problem
-
-Request = tuple[Sequence[int], Sequence[int]]
-"""Token ids of a context and of the continuation to score, one or more of each."""
-
-Progress = Callable[[int, int], None]
-"""Called after each batch with the batches done and the batches in all."""
-
-
-def silent(_done: int, _total: int) -> None:
-    """The progress of a caller who does not want to know."""
-
 
 # --------------------------------------------------------------------------- the bypass
 

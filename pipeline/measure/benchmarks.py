@@ -39,9 +39,10 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from pipeline.bypass.evaluation import Likelihoods
+from pipeline.bypass.evaluation import Likelihoods, Progress, Request, silent
 from pipeline.bypass.interventions import Intervention
-from pipeline.bypass.reference import Progress, Request, score, silent
+from pipeline.bypass.memory import Journal
+from pipeline.bypass.scoring import score
 from pipeline.errors import InputError, Problem, shorten
 from pipeline.tables import BENCHMARK_DOCUMENTS, BENCHMARKS
 
@@ -118,9 +119,10 @@ def measure(
     tokenizer: PreTrainedTokenizerBase,
     tasks: Mapping[str, ConfigurableTask],
     interventions: Sequence[Intervention],
-    batch_size: int,
+    token_budget: int | None = None,
     limit: float | None = None,
     progress: Progress = silent,
+    journal: Journal | None = None,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Every metric of every task under every intervention.
 
@@ -133,9 +135,11 @@ def measure(
         tokenizer: the model's own.
         tasks: from `load_tasks`.
         interventions: V of them, distinct.
-        batch_size: token rows in one forward.
+        token_budget: tokens at a time, counted once a branch of the wavefront; it changes no
+            result; None: from the memory that is free.
         limit: documents a task, or below 1 the share of its documents; all unless given.
         progress: told after each batch.
+        journal: is told of batches halved and of choices made again in a better precision.
 
     Returns:
         `tables.BENCHMARKS`, intervention by intervention, tasks and metrics in their order; and
@@ -154,7 +158,13 @@ def measure(
     items = _tokenize(model, tokenizer, [d for each in documents.values() for d in each])
 
     likelihoods = score(
-        model, items.distinct, interventions, batch_size, progress, items.max_length
+        model,
+        items.distinct,
+        interventions,
+        progress=progress,
+        max_length=items.max_length,
+        token_budget=token_budget,
+        journal=journal,
     )
 
     results, values = [], []

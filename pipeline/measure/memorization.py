@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from pipeline.bypass.completion import complete
+from pipeline.bypass.evaluation import Progress, silent
 from pipeline.bypass.interventions import Intervention
-from pipeline.bypass.reference import Progress, complete, silent
+from pipeline.bypass.memory import Journal
 from pipeline.errors import InputError, Problem
 from pipeline.tables import MEMORIZATION
 
@@ -24,8 +26,9 @@ def measure(
     model: PreTrainedModel,
     samples: pl.DataFrame,
     interventions: Sequence[Intervention],
-    batch_size: int,
+    token_budget: int | None = None,
     progress: Progress = silent,
+    journal: Journal | None = None,
 ) -> pl.DataFrame:
     """Complete every sample under every intervention, and say how well.
 
@@ -33,8 +36,10 @@ def measure(
         model: in evaluation mode, on any device.
         samples: as `tables.SAMPLES`; all of one prefix and one suffix length.
         interventions: V of them, distinct.
-        batch_size: samples in one forward.
+        token_budget: tokens at a time, counted once a branch of the wavefront; it changes no
+            result; None: from the memory that is free.
         progress: told after each batch.
+        journal: is told of batches halved and of choices made again in a better precision.
 
     Returns:
         As `tables.MEMORIZATION`, V×N rows: intervention by intervention, samples in their order.
@@ -48,7 +53,15 @@ def measure(
     suffix_length = int(samples["suffix_length"][0])
     suffix = tokens[:, -suffix_length:]
 
-    made = complete(model, tokens, suffix_length, interventions, batch_size, progress)
+    made = complete(
+        model,
+        tokens,
+        suffix_length,
+        interventions,
+        progress=progress,
+        token_budget=token_budget,
+        journal=journal,
+    )
 
     # in a cross join the right side varies fastest: the order of a flattened (V, N)
     names = pl.DataFrame({"intervention": [each.name for each in interventions]})

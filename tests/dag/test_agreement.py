@@ -39,7 +39,7 @@ PARAMS = {
         "statistics:\n  seed: 1",
         {"check@mini"} | SUMMARY,
     ),
-    "run.batch_rows": ("  batch_rows: 128", "  batch_rows: 32", set()),
+    "run.token_budget": ("  token_budget: null", "  token_budget: 32", set()),
     "one model's recipe": (
         "family: pythia\n    source: training\n    input: corpus\n    seed: 0",
         "family: pythia\n    source: training\n    input: corpus\n    seed: 5",

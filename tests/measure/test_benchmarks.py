@@ -211,7 +211,7 @@ def by_lm_eval(model, tokenizer, tasks, monkeypatch, **settings) -> dict:
     monkeypatch.setenv("DISABLE_MULTIPROC", "1")
     monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda *_: None)  # seconds, for nothing
     return lm_eval.simple_evaluate(
-        HFLM(pretrained=model, tokenizer=tokenizer, batch_size=4),
+        HFLM(pretrained=model, tokenizer=tokenizer, token_budget=1600),
         tasks=list(tasks.values()),
         task_manager=TaskManager(include_defaults=False),  # or it reads all of lm-eval's own tasks
         bootstrap_iters=benchmarks.BOOTSTRAP_DRAWS,
@@ -235,7 +235,7 @@ def test_results_equal_lm_eval_on_a_model_bypassed_by_hand(
         tokenizer,
         load_tasks(names, folder, num_fewshot),
         INTERVENTIONS,
-        batch_size=8,
+        token_budget=3200,
         limit=limit,
     )
     ours = values(frame, "intervention", "task", "metric")
@@ -275,7 +275,9 @@ def test_results_equal_lm_eval_on_a_model_bypassed_by_hand(
 
 @pytest.fixture(scope="module")
 def measured(reader, tokenizer, folder):
-    return measure(reader, tokenizer, load_tasks(list(TASKS), folder), INTERVENTIONS, batch_size=8)
+    return measure(
+        reader, tokenizer, load_tasks(list(TASKS), folder), INTERVENTIONS, token_budget=3200
+    )
 
 
 def test_the_frames_fit_their_tables(measured, tmp_path):
@@ -324,15 +326,15 @@ def test_standard_errors_are_there_where_lm_eval_has_them(measured):
 def test_measuring_twice_gives_the_same(reader, tokenizer, folder, measured):
     names = [name for name in TASKS if name != "mini_wikitext"]
     tasks = load_tasks(names, folder, num_fewshot=2)
-    first = measure(reader, tokenizer, tasks, INTERVENTIONS[:1], batch_size=3)
-    again = measure(reader, tokenizer, tasks, INTERVENTIONS[:1], batch_size=3)
+    first = measure(reader, tokenizer, tasks, INTERVENTIONS[:1], token_budget=1200)
+    again = measure(reader, tokenizer, tasks, INTERVENTIONS[:1], token_budget=1200)
     assert first[0].equals(again[0])
     assert first[1].equals(again[1])
 
 
 def test_the_batch_size_changes_nothing(reader, tokenizer, folder, measured):
     tasks = load_tasks(list(TASKS), folder)
-    one = measure(reader, tokenizer, tasks, INTERVENTIONS, batch_size=1)
+    one = measure(reader, tokenizer, tasks, INTERVENTIONS, token_budget=400)
     for ours, expected in zip(one, measured, strict=True):
         assert ours.drop("value", "stderr", strict=False).equals(
             expected.drop("value", "stderr", strict=False)
@@ -354,7 +356,7 @@ def test_each_distinct_item_is_scored_once(reader, tokenizer, tmp_path, monkeypa
     original = benchmarks.score
     monkeypatch.setattr(benchmarks, "score", engine)
     frame, own = measure(
-        reader, tokenizer, load_tasks(["mini_lambada"], tmp_path), [BASELINE], batch_size=8
+        reader, tokenizer, load_tasks(["mini_lambada"], tmp_path), [BASELINE], token_budget=3200
     )
     assert len(scored) == 2
     assert frame["n"].to_list() == [3, 3]
@@ -364,7 +366,7 @@ def test_each_distinct_item_is_scored_once(reader, tokenizer, tmp_path, monkeypa
 
 def test_a_single_document_has_no_standard_error(reader, tokenizer, folder):
     tasks = load_tasks(["mini_lambada"], folder)
-    frame, _ = measure(reader, tokenizer, tasks, [BASELINE], batch_size=8, limit=1)
+    frame, _ = measure(reader, tokenizer, tasks, [BASELINE], token_budget=3200, limit=1)
     assert frame["stderr"].to_list() == [None, None]
     assert frame["n"].to_list() == [1, 1]
 
@@ -375,13 +377,13 @@ def test_contexts_that_are_cut_are_told(reader, tokenizer, tmp_path, caplog):
     )
     tasks = load_tasks(["mini_lambada"], tmp_path)
     with caplog.at_level(logging.WARNING):
-        measure(reader, tokenizer, tasks, [BASELINE], batch_size=1)
+        measure(reader, tokenizer, tasks, [BASELINE], token_budget=400)
     assert "1 of 1 contexts lose tokens on the left: the model sees 64 at once" in caplog.text
 
 
 def test_nothing_of_lm_evals_reaches_the_terminal(reader, tokenizer, folder, capsys):
     tasks = load_tasks(["mini_lambada", "mini_wikitext"], folder)
-    measure(reader, tokenizer, tasks, [BASELINE], batch_size=8)
+    measure(reader, tokenizer, tasks, [BASELINE], token_budget=3200)
     assert "".join(capsys.readouterr()) == ""
 
 
@@ -389,7 +391,7 @@ def test_local_tasks_need_no_network(reader, tokenizer, folder, monkeypatch):
     asked = []
     monkeypatch.setattr("socket.getaddrinfo", lambda host, *_, **__: asked.append(host))
     tasks = load_tasks(list(TASKS), folder)
-    measure(reader, tokenizer, tasks, [BASELINE], batch_size=8, limit=1)
+    measure(reader, tokenizer, tasks, [BASELINE], token_budget=3200, limit=1)
     assert asked == []
 
 
@@ -414,7 +416,7 @@ def test_unknown_tasks_are_refused_with_the_known_ones(folder):
 def test_tasks_that_cannot_be_measured_are_refused(reader, tokenizer, tmp_path, change, message):
     write_task(tmp_path, "odd", [{"text": "the cat sits"}], TASKS["mini_lambada"][1] | change)
     with pytest.raises(InputError, match=f"task odd, {message}"):
-        measure(reader, tokenizer, load_tasks(["odd"], tmp_path), [BASELINE], batch_size=1)
+        measure(reader, tokenizer, load_tasks(["odd"], tmp_path), [BASELINE], token_budget=400)
 
 
 def test_metrics_that_are_not_one_number_are_refused(reader, tokenizer, tmp_path):
@@ -423,4 +425,4 @@ def test_metrics_that_are_not_one_number_are_refused(reader, tokenizer, tmp_path
     }
     write_task(tmp_path, "odd", [piqa(random.Random(0), 0)], config)
     with pytest.raises(InputError, match="task odd, metric mcc"):
-        measure(reader, tokenizer, load_tasks(["odd"], tmp_path), [BASELINE], batch_size=1)
+        measure(reader, tokenizer, load_tasks(["odd"], tmp_path), [BASELINE], token_budget=400)

@@ -75,7 +75,7 @@ def random_samples(n: int, prefix: int, suffix: int) -> pl.DataFrame:
 def test_the_table_by_hand(neo, monkeypatch):
     """Every column from an engine that answers with numbers known beforehand."""
 
-    def engine(model, tokens, suffix_length, interventions, batch_size, progress):
+    def engine(model, tokens, suffix_length, interventions, **_):
         assert tokens.tolist() == [[5, 1, 2], [6, 3, 4]]
         return evaluation.Completions(
             continuation=torch.tensor([[[1, 2], [3, 9]], [[9, 2], [9, 9]]]),
@@ -87,7 +87,7 @@ def test_the_table_by_hand(neo, monkeypatch):
 
     monkeypatch.setattr(memorization, "complete", engine)
     frame = measure(
-        neo, samples_of([[5, 1, 2], [6, 3, 4]], 1, 2), [BASELINE, bypass("block-00", (0,))], 2
+        neo, samples_of([[5, 1, 2], [6, 3, 4]], 1, 2), [BASELINE, bypass("block-00", (0,))]
     )
     assert frame.to_dict(as_series=False) == {
         "intervention": ["baseline", "baseline", "block-00", "block-00"],
@@ -108,7 +108,7 @@ def test_the_table_by_hand(neo, monkeypatch):
 def test_the_table_equals_one_sample_at_a_time(model, prefix, suffix, tmp_path):
     samples = random_samples(5, prefix, suffix)
     interventions = sweep(5)
-    frame = measure(model, samples, interventions, batch_size=3)
+    frame = measure(model, samples, interventions, token_budget=1200)
     tables.write(frame, tmp_path / "m.parquet", tables.MEMORIZATION, {})  # checks the schema
     assert list(frame.columns) == list(tables.MEMORIZATION)
     assert len(frame) == len(interventions) * 5
@@ -132,10 +132,10 @@ def test_the_table_equals_one_sample_at_a_time(model, prefix, suffix, tmp_path):
 
 def test_a_model_completes_its_own_continuation_exactly(model):
     samples = random_samples(4, 6, 8)
-    first = measure(model, samples, [BASELINE], batch_size=4)
+    first = measure(model, samples, [BASELINE], token_budget=1600)
     prefixes, continuations = samples["tokens"].list.head(6), first["continuation"]
     own = prefixes.list.concat(continuations).to_list()
-    again = measure(model, samples_of(own, 6, 8), [BASELINE], batch_size=4)
+    again = measure(model, samples_of(own, 6, 8), [BASELINE], token_budget=1600)
     assert again["exact_match"].all()
     assert (again["token_accuracy"] == 1).all()
     assert (again["teacher_forced_accuracy"] == 1).all()
@@ -155,10 +155,10 @@ def test_a_model_completes_its_own_continuation_exactly(model):
 )
 def test_unfit_samples_are_refused(neo, tokens, prefix, suffix, message):
     with pytest.raises(InputError, match=message):
-        measure(neo, samples_of(tokens, prefix, suffix), [BASELINE], batch_size=1)
+        measure(neo, samples_of(tokens, prefix, suffix), [BASELINE], token_budget=400)
 
 
 def test_all_problems_are_told_at_once(neo):
     mixed = pl.concat([samples_of([[1, 99]], 1, 1), samples_of([[1] * 50], 20, 30)])
     with pytest.raises(InputError, match=r"3 problems[\s\S]*1 \+ 1; 20 \+ 30"):
-        measure(neo, mixed, [BASELINE], batch_size=1)
+        measure(neo, mixed, [BASELINE], token_budget=400)
