@@ -165,7 +165,7 @@ class Rule:
         def inputs(wildcards: Mapping[str, str]) -> dict[str, Any]:
             stage = self._stage(wildcards)
             data = {
-                name: [self._as_input(file) for file in files if not self._settled(file)]
+                name: [self._as_input(file) for file in files if not self._ignored(file, stage)]
                 for name, files in self._dag.read_by(stage).items()
             }
             return {**data, "mark": str(MARKS / stage.address)}
@@ -177,14 +177,15 @@ class Rule:
         """The address of the stage that a job runs, for ``params: stage=rule.stage``."""
         return lambda wildcards: self._stage(wildcards).address
 
-    def _settled(self, file: str) -> bool:
-        """Whether the file is there and can never change.
+    def _ignored(self, file: str, reader: Stage) -> bool:
+        """Whether a fresh stage reads a file that can never change.
 
-        Such an input is left out: when its stage runs again, Snakemake would either run all that
-        is below it, or (if the input is ancient, snakemake issue 4166) none of it, stale or not.
+        Such an input is left out: when the stage that writes it runs again, Snakemake would run
+        all that is below it, or (if the input is ancient, snakemake issue 4166) nothing below it,
+        stale or not. A stale reader keeps it, and so waits until it is written.
         """
-        producer = self._dag.producer.get(file)
-        return producer is not None and self._dag.stages[producer].constant and Path(file).exists()
+        writer = self._dag.stages.get(self._dag.producer.get(file, ""))
+        return writer is not None and writer.constant and reader.address not in self._dag.stale
 
     def _as_input(self, file: str) -> str:
         stale = self._dag.producer.get(file) in self._dag.stale

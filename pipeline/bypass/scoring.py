@@ -90,7 +90,7 @@ def _score(
 ) -> Likelihoods:
     """`score` for a decoder; request r is called request ``names[r]`` in errors."""
     trie = plan(interventions, len(decoder.blocks))
-    rows = trees(requests, task.max_length)
+    rows = trees(requests, task.max_length, decoder.width)
     judge = precision.better(decoder)
     tolerance = 0.0
     if judge is not None and rows:

@@ -52,17 +52,38 @@ class Tree:
         return any(parent != i - 1 for i, parent in enumerate(self.parents))
 
 
-def trees(requests: Sequence[Request], max_length: int) -> list[Tree]:
-    """One tree a distinct context: first those that branch, then the others, the longest first.
+def trees(requests: Sequence[Request], max_length: int, width: int) -> list[Tree]:
+    """Rows for all requests: first those that branch, then the others, the longest first.
 
-    What is longer than `max_length` loses tokens on the left, as in lm-eval.
+    Requests that share a context share a row where that is less work. What is longer than
+    `max_length` loses tokens on the left, as in lm-eval.
+
+    Args:
+        requests: contexts and continuations, token ids.
+        max_length: positions that the model may see.
+        width: D of the model; the wider it is, the more a shared token is worth.
     """
     sharing: dict[tuple[int, ...], list[int]] = {}
     for number, (context, continuation) in enumerate(requests):
         lost = max(0, len(context) + len(continuation) - (max_length + 1))
         sharing.setdefault(tuple(context[lost:]), []).append(number)
-    grown = [_grow(context, numbers, requests) for context, numbers in sharing.items()]
+    grown: list[Tree] = []
+    for context, numbers in sharing.items():
+        together = [_grow(context, numbers, requests)]
+        alone = [_grow(context, [number], requests) for number in numbers]
+        grown += min(together, alone, key=lambda rows: sum(_work(row, width) for row in rows))
     return sorted(grown, key=lambda tree: (not tree.branching, -len(tree.tokens)))
+
+
+def _work(row: Tree, width: int) -> float:
+    """About how much work a row is, in multiples of D multiplications.
+
+    A token takes 12 D of them, a pair of tokens two in attention, and about as long again for the
+    softmax. Under a tree's mask all pairs are computed, in a plain row those up to the diagonal.
+    """
+    length = len(row.tokens)
+    pairs = length**2 if row.branching else length**2 / 2
+    return 12 * width * length + 4 * pairs
 
 
 def _grow(context: tuple[int, ...], numbers: list[int], requests: Sequence[Request]) -> Tree:

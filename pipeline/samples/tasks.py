@@ -4,11 +4,8 @@ The documents have the columns of ARC-Easy, HellaSwag, PIQA, LAMBADA and wikitex
 an item is as likely to be the right one as any other for whoever does not read the context: the
 wrong ones come from the same context or the same list, so the stated chance level is true.
 
-lm-eval resolves the relative ``data_files`` of a YAML against the working directory. So that the
-folder holds no absolute path, whoever loads the tasks does so from inside it:
-
-    with contextlib.chdir(tasks_folder):
-        TaskManager(include_path=".", include_defaults=False).load(["tiny_piqa"])
+The ``data_files`` of a YAML are relative to its own folder, so that the folder can move as a whole:
+load the tasks with `pipeline.measure.benchmarks.load_tasks`.
 """
 
 from __future__ import annotations
@@ -294,7 +291,6 @@ WIKITEXT = Task(
         "doc_to_text": "",
         "doc_to_target": "{{page}}",
         # the tiny world writes no markup, so lm-eval's own counting of words is all that is needed
-        "process_results": "lm_eval.tasks.wikitext.preprocess_wikitext.process_results",
         "metric_list": [
             {"metric": "word_perplexity"},
             {"metric": "byte_perplexity"},

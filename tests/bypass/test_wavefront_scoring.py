@@ -55,7 +55,7 @@ def test_what_the_model_would_say_is_greedy(model):
 @settings(deadline=None, max_examples=10)
 def test_a_tree_reads_what_its_requests_ask(seed, length):
     requests = some_requests(seed)
-    for tree in trees(requests, length):
+    for tree in trees(requests, length, 64):
         for read in tree.reads:
             path, at = [], read.index
             while at >= 0:
@@ -66,11 +66,11 @@ def test_a_tree_reads_what_its_requests_ask(seed, length):
             assert path[::-1] == row[: len(path)]
             assert read.target == row[len(path)]
     asked = sum(len(continuation) for _, continuation in requests)
-    assert sum(len(tree.reads) for tree in trees(requests, length)) == asked
+    assert sum(len(tree.reads) for tree in trees(requests, length, 64)) == asked
 
 
 def test_equal_beginnings_are_read_once():
-    (tree,) = trees([([1, 2], [3, 4, 5]), ([1, 2], [3, 4, 6]), ([1, 2], [7, 8])], 20)
+    (tree,) = trees([([1, 2], [3, 4, 5]), ([1, 2], [3, 4, 6]), ([1, 2], [7, 8])], 20, 64)
     assert tree.tokens == [1, 2, 3, 4, 7]
     made, reads = sheet([tree], torch.device("cpu"))
     assert made.positions.tolist() == [[0, 1, 2, 3, 2]]
@@ -114,3 +114,13 @@ def test_bad_requests_and_nan_are_refused(neox):
     with pytest.raises(InputError, match=r"baseline, request 0(.|\n)*after block 2"):
         score(broken, [([1, 2], [3])], [BASELINE])
     assert score(neox, [], [BASELINE]).log_prob.shape == (1, 0)
+
+
+def test_sharing_a_row_is_chosen_where_it_is_less_work():
+    long_context = [([1] * 30, [number, 2, 3]) for number in range(4)]
+    assert [tree.branching for tree in trees(long_context, 64, 64)] == [True]
+    windows = [([0], [number, *range(60)]) for number in range(100, 200)]
+    alone = trees(windows, 64, 64)
+    assert len(alone) == 100
+    assert not any(tree.branching for tree in alone)
+    assert sorted(read.request for tree in alone for read in tree.reads[:1]) == list(range(100))

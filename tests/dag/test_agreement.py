@@ -40,6 +40,11 @@ PARAMS = {
         {"check@mini"} | SUMMARY,
     ),
     "run.token_budget": ("  token_budget: null", "  token_budget: 32", set()),
+    "the corpus": (
+        "corpus:\n  mini:\n    seed: 0",
+        "corpus:\n  mini:\n    seed: 1",
+        ALL,
+    ),
     "one model's recipe": (
         "family: pythia\n    source: training\n    input: corpus\n    seed: 0",
         "family: pythia\n    source: training\n    input: corpus\n    seed: 5",
