@@ -186,7 +186,7 @@ def benchmarks(model: ModelName) -> None:
     folder = study.data / "checkpoints" / model
     manifest = read_manifest(folder)
     wanted = study.benchmarks
-    tasks = load_tasks(list(wanted.tasks), study.data / "tasks", wanted.num_fewshot)
+    tasks = load_tasks(wanted.tasks, study.data / "tasks", wanted.num_fewshot)
     journal = Journal()
     with _costed(study, "benchmarks", model, journal), _evaluating(study) as device:
         made, documents = measure(

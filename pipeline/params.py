@@ -152,22 +152,10 @@ class Model(Section):
 Named = TypeVar("Named", Family, Model)
 
 
-class Task(Section):
-    """One benchmark of lm-eval."""
-
-    capability: Literal["reasoning", "language understanding", "language modelling"] = Field(
-        description="Fig. 6 of the paper: reasoning = PIQA, ARC-Easy; language understanding = "
-        "HellaSwag, LAMBADA"
-    )
-    metric: Literal["acc", "acc_norm", "word_perplexity"] = Field(
-        description="the headline metric, as lm-eval names it"
-    )
-
-
 class Benchmarks(Section):
     """What lm-eval evaluates, in its own terms."""
 
-    tasks: dict[Key, Task] = Field(min_length=1, description="task, as lm-eval names it")
+    tasks: list[Key] = Field(min_length=1, description="each once, as lm-eval names it")
     num_fewshot: int = Field(default=0, ge=0, description="examples before each question")
     limit: Count | None = Field(default=None, description="documents a task; null for all")
 
@@ -402,6 +390,9 @@ def _cross_check(study: Study, where: str) -> list[Problem]:
                     "rename or remove one of the two",
                 )
             seen.setdefault(entry.name.lower(), key)
+    tasks = study.benchmarks.tasks
+    if repeated := sorted({task for task in tasks if tasks.count(task) > 1}):
+        add("benchmarks.tasks", ", ".join(repeated) + " twice", "each once", "remove one")
     for key in study.corpus:
         if key != study.study:
             add(f"corpus.{key}", key, study.study, "call the corpus by the study's name")

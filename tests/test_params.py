@@ -135,7 +135,8 @@ BAD = {
     ),
     "heads that do not divide": (_set(f"{MODEL}/training/n_heads", 5), ["n_heads 5"]),
     "no copies for a split": (_set(f"{FAMILY}/memorized_copies", None), ["memorized_copies"]),
-    "no tasks": (_set("benchmarks/tasks", {}), ["benchmarks.tasks"]),
+    "no tasks": (_set("benchmarks/tasks", []), ["benchmarks.tasks"]),
+    "a task twice": (_set("benchmarks/tasks", ["piqa", "piqa"]), ["piqa twice"]),
     "limit of nothing": (_set("benchmarks/limit", 0), ["benchmarks.limit"]),
     "zero threads": (_set("run/threads", 0), ["run.threads"]),
 }

@@ -26,6 +26,7 @@ from pipeline.report.manifests import read_manifests
 from pipeline.report.text import (
     MISSING,
     number,
+    percent,
     percent_interval,
     plural,
     slug,
@@ -33,6 +34,7 @@ from pipeline.report.text import (
 )
 
 FIGURES_INDEX = "figures.json"
+BLIND_SCORES = "baselines.json"
 CODE_PATH = Path(__file__).parent
 
 _SVG = "http://www.w3.org/2000/svg"
@@ -100,7 +102,8 @@ def write_page(
     """
     summary = tables.read(data / "summary.parquet", tables.SUMMARY)
     manifests = read_manifests(data, models)
-    write_text(page, render(study, summary, manifests, read_figures(figures), provenance))
+    drawn, blind = read_figures(figures), read_blind(data / "tasks")
+    write_text(page, render(study, summary, manifests, drawn, provenance, blind))
     with atomic(csv, directory=True) as temporary:
         summary.write_csv(temporary / "summary.csv")
 
@@ -132,12 +135,25 @@ def read_figures(folder: Path) -> list[PageFigure]:
         ) from error
 
 
+def read_blind(tasks: Path) -> dict[str, dict[str, float]]:
+    """What scorers without attention reach: task -> scorer -> score, as the corpus stage wrote it.
+
+    Empty for tasks that come without, such as lm-eval's own.
+    """
+    path = tasks / BLIND_SCORES
+    if not path.exists():
+        return {}
+    reached: dict[str, dict[str, float]] = json.loads(path.read_text(encoding="utf-8"))
+    return reached
+
+
 def render(
     study: str,
     summary: pl.DataFrame,
     manifests: Sequence[Mapping[str, object]],
     figures: Sequence[PageFigure],
     provenance: Mapping[str, object],
+    blind: Mapping[str, Mapping[str, float]] | None = None,
     thresholds: Thresholds | None = None,
 ) -> str:
     """The page as HTML.
@@ -149,6 +165,8 @@ def render(
         figures: in order; the first is shown with the finding, the others by section.
         provenance: what determines the study, by heading. ``commands`` (a list of lines) is shown
             as the way to make it again; any other mapping as a table, anything else as JSON.
+        blind: what scorers without attention reach, as `read_blind` reads it; given for a
+            generated world alone.
         thresholds: when a claim counts as shown.
     """
     limits = thresholds or Thresholds()
@@ -173,6 +191,8 @@ def render(
         lead=figures[0] if figures else None,
         sections=sections,
         models=_models(summary, manifests),
+        benchmarks=_benchmarks(summary, blind or {}),
+        generated=bool(blind),
         inline_svg=inline_svg,
         data_table=_data_table,
         provenance=_provenance(provenance),
@@ -288,17 +308,12 @@ def _models(
 ) -> tuple[list[str], list[list[str]]]:
     """Heading and rows of the table of models."""
     whole = views.baseline(summary)
-    accuracies = views.accuracies(whole)
-    tasks = views.tasks(accuracies)
     rows = []
     for manifest in manifests:
         name = str(manifest["name"])
         estimates = [
-            *(
-                views.memorization(whole, "exact_match", split).filter(model=name)
-                for split in ("memorized", "control")
-            ),
-            *(accuracies.filter(model=name, task=task) for task in tasks),
+            views.memorization(whole, "exact_match", split).filter(model=name)
+            for split in ("memorized", "control")
         ]
         rows.append(
             [
@@ -313,10 +328,40 @@ def _models(
         *_SIZE.values(),
         "exact match, memorized",
         "exact match, control",
-        *(f"{task}, accuracy" for task in tasks),
         *_MAKE.values(),
     ]
     return heading, rows
+
+
+def _benchmarks(
+    summary: pl.DataFrame, blind: Mapping[str, Mapping[str, float]]
+) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows of the table of benchmarks: what guessing reaches, and what each model."""
+    whole = views.benchmarks(views.baseline(summary))
+    models = [name for name, _ in views.models(summary)]
+    rows = []
+    for task in views.tasks(whole):
+        of_task = whole.filter(task=task)
+        metric, chance, upwards = of_task.select("metric", "chance", "higher_is_better").row(0)
+        shown = percent if upwards else number
+        best = max if upwards else min
+        blindly = best(blind[task].values()) if task in blind else None
+        estimates = [of_task.filter(model=model) for model in models]
+        rows.append(
+            [
+                f"{task}, {metric}",
+                shown(chance),
+                *([shown(blindly)] if blind else []),
+                *(_estimate(each) if upwards else _level(each) for each in estimates),
+            ]
+        )
+    heading = ["benchmark", "chance", *(["best without attention"] if blind else []), *models]
+    return heading, rows
+
+
+def _level(row: pl.DataFrame) -> str:
+    """A number without an interval, from a frame of one row or none."""
+    return number(row["value"][0]) if row.height else MISSING
 
 
 def _estimate(row: pl.DataFrame) -> str:

@@ -1,5 +1,6 @@
 """The page: whole, self-contained, and safe from whatever stands in the data."""
 
+import json
 import re
 import subprocess
 import sys
@@ -228,3 +229,22 @@ def test_the_report_knows_no_torch() -> None:
     code = f"import sys; {imports}; print({{'torch', 'transformers'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_benchmarks_stand_beside_what_reading_no_context_reaches(
+    written: WRITTEN, tmp_path: Path
+) -> None:
+    root, _ = written
+    summary = tables.read(root / "data" / "summary.parquet", tables.SUMMARY)
+    task = sorted(set(summary["task"]) - {"memorization"})[0]
+    blind = {task: {"unigram": 0.2512, "longest": 0.2467}}
+    with_it = page.render("s", summary, [], [], {}, blind)
+    assert "best without attention" in with_it
+    assert "25.1%" in with_it
+    assert "A world made for this." in with_it
+    without = page.render("s", summary, [], [], {})
+    assert "best without attention" not in without
+    assert "A world made for this." not in without
+    (tmp_path / "baselines.json").write_text(json.dumps(blind))
+    assert page.read_blind(tmp_path) == blind
+    assert page.read_blind(tmp_path / "nowhere") == {}
