@@ -7,6 +7,7 @@ runs them side by side:
     snakemake --cores 8 --config study=NAME      another study of pipeline/conf/study/
 """
 
+import re
 import sys
 
 from snakemake.exceptions import WorkflowError
@@ -19,7 +20,9 @@ from pipeline.params import load, switch
 
 min_version("9.27")
 
-DRY_RUN = bool({"-n", "--dry-run", "--dryrun"} & set(sys.argv))
+DRY_RUN = any(
+    re.fullmatch(r"--dry-?run|-[A-Za-z]*n[A-Za-z]*", word) for word in sys.argv
+)
 
 try:
     chosen = {group: str(option) for group, option in config.items()}

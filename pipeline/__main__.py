@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -156,7 +156,10 @@ def memorization(model: ModelName) -> None:
     manifest = read_manifest(folder)
     samples = tables.read(study.data / "samples" / f"{entry.family}.parquet", tables.SAMPLES)
     journal = Journal()
-    with _costed(study, "memorization", model, journal), _evaluating(study) as device:
+    with (
+        _costed(study, "memorization", model, journal) as notes,
+        _evaluating(study, notes) as device,
+    ):
         made = measure(
             load_model(folder, study.evaluation.dtype, device),
             samples,
@@ -188,7 +191,7 @@ def benchmarks(model: ModelName) -> None:
     wanted = study.benchmarks
     tasks = load_tasks(wanted.tasks, study.data / "tasks", wanted.num_fewshot)
     journal = Journal()
-    with _costed(study, "benchmarks", model, journal), _evaluating(study) as device:
+    with _costed(study, "benchmarks", model, journal) as notes, _evaluating(study, notes) as device:
         made, documents = measure(
             load_model(folder, study.evaluation.dtype, device),
             load_tokenizer(folder),
@@ -239,9 +242,11 @@ def figures() -> None:
 @app.command()
 def report() -> None:
     """Write the page."""
+    from pipeline import tables
     from pipeline.report.page import write_page
 
     study = load()
+    measured_with = tables.provenance(study.data / "summary.parquet").get("versions", {})
     write_page(
         study.study,
         [(model.name, model.family) for model in study.models.values()],
@@ -250,7 +255,9 @@ def report() -> None:
         study.reports / "index.html",
         study.reports / "tables",
         {
-            **_determined_by(study, params=study.model_dump(exclude={RUN_SECTION})),
+            "study": study.study,
+            "params": study.model_dump(exclude={RUN_SECTION}),
+            "versions": measured_with,
             "commands": [f"make run STUDY={study.study}", f"dvc repro report@{study.study}"],
         },
     )
@@ -267,26 +274,31 @@ def _determined_by(study: Study, **what: object) -> dict[str, object]:
 
 
 @contextmanager
-def _costed(study: Study, stage: str, name: str, journal: object = None) -> Iterator[None]:
-    """Write what the enclosed work cost, and what its journal (a dataclass) says."""
+def _costed(
+    study: Study, stage: str, name: str, journal: object = None
+) -> Iterator[dict[str, Any]]:
+    """Write what the enclosed work cost, its notes, and what its journal (a dataclass) says."""
     from pipeline.provenance import cost
 
     with cost(study.data / "cost" / stage / f"{name}.json") as notes:
-        notes["threads"] = study.run.threads
-        yield
+        yield notes
         notes["events"] = vars(journal) if journal else {}
 
 
 @contextmanager
-def _evaluating(study: Study) -> Iterator[str]:
+def _evaluating(study: Study, notes: dict[str, Any]) -> Iterator[str]:
     """Lease a device and set the threads, before torch is asked for either."""
     from pipeline.device import lease
 
-    with lease() as device:
+    with lease() as leased:
         os.environ["OMP_NUM_THREADS"] = str(study.run.threads)
         import torch
 
+        device = leased if leased == "cpu" or torch.cuda.is_available() else "cpu"
+        if device != leased:
+            print("a GPU is there, but this torch cannot use it: evaluating on the CPU", flush=True)
         torch.set_num_threads(study.run.threads)
+        notes.update(device=device, threads=study.run.threads)
         yield device
 
 

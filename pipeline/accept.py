@@ -77,7 +77,10 @@ def _refusal(address: str, got: str, expected: str) -> Problem:
 def _same_code(path: Path, md5: str) -> bool:
     """Whether `path` compiles to what the version with checksum `md5` did, docstrings apart."""
     before = _version(path, md5)
-    return before is not None and _code(before) == _code(path.read_text(encoding="utf-8"))
+    try:
+        return before is not None and _code(before) == _code(path.read_text(encoding="utf-8"))
+    except SyntaxError:  # an edit that is not finished
+        return False
 
 
 def _version(path: Path, md5: str) -> str | None:
@@ -101,8 +104,16 @@ def _code(text: str) -> str:
     """The syntax tree without docstrings and positions."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            first = node.body[0] if node.body else None
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                node.body[0] = ast.Pass()
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [each for each in body if not _is_text(each)] or [ast.Pass()]  # type: ignore[attr-defined]
     return ast.dump(tree)
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    """Whether a statement is a string alone: a docstring, wherever it stands."""
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -28,7 +28,8 @@ def visible() -> list[str]:
     """
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
-        return [device for device in chosen.split(",") if device not in ("", "-1", "NoDevFiles")]
+        named = [device.strip() for device in chosen.split(",")]
+        return [device for device in named if device not in ("", "-1", "NoDevFiles")]
     try:
         listed = subprocess.run(
             ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"],  # noqa: S607
@@ -74,7 +75,9 @@ def lease() -> Iterator[str]:
 
 def _acquire(devices: list[str]) -> tuple[str, FileLock]:
     folder = Path(tempfile.gettempdir()) / "gpu-leases"  # machine-wide, not a user's own
-    folder.mkdir(mode=0o777, exist_ok=True)
+    folder.mkdir(exist_ok=True)
+    with suppress(PermissionError):  # the one who made it has opened it to all, past the umask
+        folder.chmod(0o777)
     waiting = False
     while True:
         for device in devices:

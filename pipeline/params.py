@@ -23,6 +23,10 @@ from pipeline.errors import InputError, Problem, shorten
 
 PARAMS = Path("params.yaml")
 CONF = Path("pipeline/conf")
+GENERATED_TASKS = tuple(
+    f"tiny_{task}" for task in ("arc_easy", "hellaswag", "piqa", "lambada_openai", "wikitext")
+)
+PILE_PREFIX, PILE_SUFFIX = 150, 50
 RUN_SECTION = "run"
 """The one section that cannot change a result, and that no stage depends on."""
 
@@ -33,7 +37,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 """Names a file and a line in a figure: letters, digits, hyphen, underscore, dot; no slash."""
 
 Count = Annotated[int, Field(ge=1, strict=True)]
-Rate = Annotated[float, Field(gt=0, lt=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 Dtype = Literal["float32", "float16", "bfloat16"]
 
 
@@ -46,7 +50,7 @@ class Section(BaseModel):
 class Corpus(Section):
     """The generated text world of a study that needs no network."""
 
-    seed: int = Field(ge=0, description="of the world, the records and the order of the rows")
+    seed: Seed = Field(description="of the world, the records and the order of the rows")
     row_length: int = Field(
         ge=16, le=1024, description="tokens of a training row and of a record; the models' context"
     )
@@ -71,7 +75,7 @@ class Family(Section):
     prefix_length: Count = Field(description="P, tokens; the paper: 150 GPT-Neo, 32 Pythia")
     suffix_length: Count = Field(description="S, tokens; the paper: 50 GPT-Neo, 32 Pythia")
     memorized_copies: Count | None = Field(
-        default=None, description="records planted at least so often are the memorized split"
+        description="records planted at least so often are the memorized split"
     )
 
     @model_validator(mode="after")
@@ -101,12 +105,11 @@ class Training(Section):
     width: Count = Field(description="D, size of the hidden state")
     n_heads: Count = Field(description="H, attention heads; divides the width")
     window: Count | None = Field(
-        default=None,
         description="tokens that a local block of gpt_neo sees, the current one included; null "
         "for all, and for gpt_neox, which has no such blocks",
     )
     batch_rows: Count = Field(description="rows of the corpus in one step")
-    epochs: Count = Field(default=1, description="times that every row is seen")
+    epochs: Count = Field(description="times that every row is seen")
     matrix_learning_rate: float = Field(
         gt=0, lt=10, description="peak, Muon, matrices of the blocks"
     )
@@ -142,10 +145,7 @@ class Model(Section):
     family: Name = Field(description="whose samples it completes: the name of a family")
     source: Literal["training"] = Field(description="the module of pipeline/checkpoints/")
     input: Literal["corpus"] = Field(description="what below data/STUDY/ that stage reads")
-    seed: int = Field(ge=0, description="of the initial weights and the order of the rows")
-    replicate_of: Name | None = Field(
-        default=None, description="the model that differs from this one by the seed alone"
-    )
+    seed: Seed = Field(description="of the initial weights and the order of the rows")
     training: Training
 
 
@@ -156,8 +156,8 @@ class Benchmarks(Section):
     """What lm-eval evaluates, in its own terms."""
 
     tasks: list[Key] = Field(min_length=1, description="each once, as lm-eval names it")
-    num_fewshot: int = Field(default=0, ge=0, description="examples before each question")
-    limit: Count | None = Field(default=None, description="documents a task; null for all")
+    num_fewshot: int = Field(ge=0, description="examples before each question")
+    limit: Count | None = Field(description="documents a task; null for all")
 
 
 class Evaluation(Section):
@@ -169,13 +169,13 @@ class Evaluation(Section):
 class Statistics(Section):
     """Intervals."""
 
-    seed: int = Field(ge=0, description="of the bootstrap")
+    seed: Seed = Field(description="of the bootstrap")
 
 
 class Run(Section):
     """What cannot change a result: where things lie, how much is done at once."""
 
-    threads: Count = Field(default=1, description="CPU threads of one evaluation or training job")
+    threads: Count = Field(default=1, description="CPU threads of one evaluation job")
     token_budget: Count | None = Field(
         default=None,
         description="tokens evaluated at once, counted for each branch of the interventions; null: "
@@ -375,6 +375,8 @@ def _cross_check(study: Study, where: str) -> list[Problem]:
     for section, entries in (("families", study.families), ("models", study.models)):
         seen: dict[str, str] = {}
         for key, entry in entries.items():
+            if entry.name.endswith(".documents"):
+                add(f"{section}.{key}.name", entry.name, "another ending", "it names another table")
             if not key.startswith(f"{study.study}-"):
                 add(
                     f"{section}.{key}",
@@ -391,6 +393,14 @@ def _cross_check(study: Study, where: str) -> list[Problem]:
                 )
             seen.setdefault(entry.name.lower(), key)
     tasks = study.benchmarks.tasks
+    unknown = [task for task in tasks if study.corpus and task not in GENERATED_TASKS]
+    if unknown:
+        add(
+            "benchmarks.tasks",
+            ", ".join(unknown),
+            "of " + ", ".join(GENERATED_TASKS) + ", which the corpus comes with",
+            "name some of these",
+        )
     if repeated := sorted({task for task in tasks if tasks.count(task) > 1}):
         add("benchmarks.tasks", ", ".join(repeated) + " twice", "each once", "remove one")
     for key in study.corpus:
@@ -398,7 +408,6 @@ def _cross_check(study: Study, where: str) -> list[Problem]:
             add(f"corpus.{key}", key, study.study, "call the corpus by the study's name")
 
     families = {family.name: family for family in study.families.values()}
-    names = {model.name for model in study.models.values()}
     for key, model in study.models.items():
         if model.family not in families:
             add(
@@ -407,12 +416,12 @@ def _cross_check(study: Study, where: str) -> list[Problem]:
                 "one of " + ", ".join(families),
                 "name a family of this study, or add it under `families`",
             )
-        if model.replicate_of is not None and model.replicate_of not in names - {model.name}:
+        elif (families[model.family].source == "records") != (model.input == "corpus"):
             add(
-                f"models.{key}.replicate_of",
-                model.replicate_of,
-                "the name of another model of this study",
-                "mend the name, or remove replicate_of",
+                f"models.{key}",
+                f"input {model.input}, samples from {families[model.family].source}",
+                "samples of the text that the model was trained on",
+                "name a family whose samples are records of the corpus",
             )
     needing = [f"families.{k}" for k, f in study.families.items() if f.input == "corpus"]
     needing += [f"models.{k}" for k, m in study.models.items() if m.input == "corpus"]
@@ -428,19 +437,45 @@ def _cross_check(study: Study, where: str) -> list[Problem]:
 
 
 def _lengths(study: Study, where: str) -> list[Problem]:
-    """Prefix and suffix of a generated sample are cut from one record of the corpus."""
-    return [
+    """Prefix and suffix are cut from one record, or one passage; and some record is memorized."""
+    fetched = [
         Problem(
             f"{where}: families.{key}",
-            f"prefix_length {family.prefix_length} + suffix_length {family.suffix_length}",
-            f"at most {corpus.row_length}: the models' context, and the length of a record",
-            "shorten one of the two",
+            f"prefix_length {family.prefix_length}, suffix_length {family.suffix_length}",
+            f"at most {PILE_PREFIX} and {PILE_SUFFIX}, which is what a passage holds",
+            "shorten them",
+        )
+        for key, family in study.families.items()
+        if family.source == "pile"
+        and (family.prefix_length > PILE_PREFIX or family.suffix_length > PILE_SUFFIX)
+    ]
+    never = [
+        Problem(
+            f"{where}: families.{key}.memorized_copies",
+            str(family.memorized_copies),
+            f"at most {max(corpus.records)}, the most that a record is planted",
+            "lower it, or plant records as often",
         )
         for corpus in study.corpus.values()
         for key, family in study.families.items()
-        if family.source == "records"
-        and family.prefix_length + family.suffix_length > corpus.row_length
+        if (family.memorized_copies or 0) > max(corpus.records)
     ]
+    return (
+        fetched
+        + never
+        + [
+            Problem(
+                f"{where}: families.{key}",
+                f"prefix_length {family.prefix_length} + suffix_length {family.suffix_length}",
+                f"at most {corpus.row_length}: the models' context, and the length of a record",
+                "shorten one of the two",
+            )
+            for corpus in study.corpus.values()
+            for key, family in study.families.items()
+            if family.source == "records"
+            and family.prefix_length + family.suffix_length > corpus.row_length
+        ]
+    )
 
 
 def _named(entries: Mapping[str, Named], name: str, kind: str) -> Named:

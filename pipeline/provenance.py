@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import resource
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,7 +38,8 @@ def cost(path: Path) -> Iterator[dict[str, Any]]:
     notes: dict[str, Any] = {}
     started, cpu_before = time.perf_counter(), time.process_time()
     yield notes
-    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak_kib = peak / 1024 if sys.platform == "darwin" else peak
     write_json(
         path,
         {

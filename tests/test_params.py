@@ -50,11 +50,11 @@ def test_three_seeds_triple_the_models(tmp_path: Path) -> None:
     one = compose({}, conf=ROOT / CONF, path=tmp_path / "params.yaml")
     three = compose({"seeds": "three"}, conf=ROOT / CONF, path=tmp_path / "params.yaml")
     assert len(three.models) == 3 * len(one.models)
-    for model in three.models.values():
-        if model.replicate_of is not None:
-            original = three.model(model.replicate_of)
-            assert model.seed != original.seed
-            assert (model.family, model.training) == (original.family, original.training)
+    for original in one.models.values():
+        alike = [m for m in three.models.values() if m.name.startswith(f"{original.name}-seed-")]
+        assert [model.seed for model in alike] == [1, 2]
+        assert {model.family for model in alike} == {original.family}
+        assert all(model.training == original.training for model in alike)
 
 
 def _set(path: str, value: object) -> Callable[[Values], None]:
@@ -121,10 +121,30 @@ BAD = {
     "name used twice": (_set(f"{MODEL}/name", "tiny-neo-8"), ["a name of its own"]),
     "name used twice but for case": (_set(f"{MODEL}/name", "Tiny-Neo-8"), ["a name of its own"]),
     "no such family": (_set(f"{MODEL}/family", "mamba"), ["mamba", "pythia, gpt-neo"]),
-    "no such original": (_set(f"{MODEL}/replicate_of", "x"), ["replicate_of", "another model"]),
-    "replicate of itself": (
-        _set(f"{MODEL}/replicate_of", "tiny-pythia-8"),
-        ["replicate_of", "another model"],
+    "seed beyond 63 bits": (_set(f"{MODEL}/seed", 2**70), [f"{DOTTED}.seed"]),
+    "name that is another table's": (_set(f"{MODEL}/name", "a.documents"), ["a.documents"]),
+    "never memorized": (_set(f"{FAMILY}/memorized_copies", 65), ["memorized_copies", "at most 64"]),
+    "no such task": (_set("benchmarks/tasks", ["piqa"]), ["piqa", "tiny_piqa"]),
+    "Pile samples for a trained model": (
+        lambda v: v["families"]["tiny-pythia"].update(
+            source="pile", input="study.json", memorized_copies=None
+        ),
+        [DOTTED, "samples of the text that the model was trained on"],
+    ),
+    "longer than a passage": (
+        lambda v: v["families"].update(
+            {
+                "tiny-long": {
+                    "name": "long",
+                    "source": "pile",
+                    "input": "study.json",
+                    "prefix_length": 151,
+                    "suffix_length": 50,
+                    "memorized_copies": None,
+                }
+            }
+        ),
+        ["families.tiny-long", "at most 150 and 50"],
     ),
     "no models": (_set("models", {}), ["models"]),
     "a list of models": (_set("models", ["a"]), ["models"]),
@@ -239,3 +259,12 @@ def test_every_command_checks_first(tmp_path: Path, command: list[str]) -> None:
     assert "run.treads" in run.stderr
     assert "Traceback" not in run.stderr
     assert [p.name for p in tmp_path.iterdir()] == ["params.yaml"]
+
+
+def test_what_the_schema_repeats_is_true() -> None:
+    """The schema loads in a moment, so it does not import the modules that know."""
+    from pipeline.params import GENERATED_TASKS, PILE_PREFIX, PILE_SUFFIX
+    from pipeline.samples import pile, tasks
+
+    assert set(GENERATED_TASKS) == set(tasks.TASKS)
+    assert (PILE_PREFIX, PILE_SUFFIX) == (pile.PREFIX_LENGTH, pile.SUFFIX_LENGTH)

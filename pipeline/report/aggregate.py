@@ -98,13 +98,28 @@ def write_summary(
         for (name, family), manifest in zip(models, manifests, strict=True)
     ]
     summary = aggregate(measured, seed)
+    measured_with = [
+        tables.provenance(data / kind / f"{name}.parquet").get("versions", {})
+        for name, _ in models
+        for kind in ("memorization", "benchmarks")
+    ]
     provenance = {
         "study": study,
+        "versions": _versions(measured_with),
         "models": [name for name, _ in models],
         "level": LEVEL,
         "bootstrap": {"seed": seed, "draws": DRAWS},
     }
     tables.write(summary, path, tables.SUMMARY, provenance)
+
+
+def _versions(tables_versions: Sequence[Any]) -> dict[str, str]:
+    """Package -> the version that computed the tables; all of them where they are not one."""
+    packages = sorted({package for versions in tables_versions for package in versions})
+    return {
+        package: " and ".join(sorted({str(v[package]) for v in tables_versions if package in v}))
+        for package in packages
+    }
 
 
 def aggregate(models: Sequence[ModelTables], seed: int = 0) -> pl.DataFrame:

@@ -270,11 +270,15 @@ def _facts(
 
 
 def _seed_counts(manifests: Sequence[Mapping[str, object]]) -> list[int]:
-    """How many seeds each kind of model was trained with; a kind is family, size and context."""
-    kind = ("family", "n_blocks", "width", "n_heads", "context", "vocabulary")
-    seeds: dict[tuple[str, ...], set[str]] = {}
+    """How many seeds each kind of model was trained with; a kind is all but name, seed, files."""
+    own = ("name", "seed", "files", "origin")
+    seeds: dict[str, set[str]] = {}
     for manifest in manifests:
-        key = tuple(str(manifest.get(word)) for word in kind)
+        origin = manifest.get("origin")
+        recipe = dict(origin.get("recipe") or {}) if isinstance(origin, Mapping) else {}
+        recipe.pop("seed", None)
+        kind = {word: value for word, value in manifest.items() if word not in own}
+        key = json.dumps([kind, recipe], sort_keys=True, default=str)
         seeds.setdefault(key, set()).add(str(manifest.get("seed")))
     return [len(each) for each in seeds.values()]
 

@@ -51,8 +51,8 @@ PARAMS = {
         {"check@mini"} | PYTHIA | SUMMARY,
     ),
     "one family's split": (
-        "    name: gpt-neo\n    source: corpus\n    input: corpus\n    prefix_length: 32",
-        "    name: gpt-neo\n    source: corpus\n    input: corpus\n    prefix_length: 31",
+        "    name: gpt-neo\n    source: records\n    input: corpus\n    prefix_length: 32",
+        "    name: gpt-neo\n    source: records\n    input: corpus\n    prefix_length: 31",
         {"check@mini", "samples@mini-gpt-neo", "memorization@mini-n-2_7b"} | SUMMARY,
     ),
 }
@@ -60,11 +60,11 @@ PARAMS = {
 # what is edited in a module -> the commands that have to run
 MODULES = {
     "pipeline/report/page.py": {"report@mini"},
+    # the stubs' outputs do not depend on the code, so nothing below has to run
     "pipeline/measure/memorization.py": {
         "memorization@mini-p-1_4b",
         "memorization@mini-n-2_7b",
-    }
-    | SUMMARY,
+    },
     "pipeline/device.py": set(),
     "pipeline/dag.py": set(),
 }
@@ -127,7 +127,7 @@ def test_a_changed_module_runs_exactly_what_imports_it(project: Project, module:
         file.write("\nCHANGED = True\n")
     status = project.dvc("status").stdout
     named = set(re.findall(r"^(\S+@\S+):$", status, re.M))
-    assert named == MODULES[module] - (SUMMARY if "memorization" in module else set())
+    assert named == MODULES[module]
     project.snakemake()
     assert set(project.ran()) == MODULES[module]
     project.assert_idle()

@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import suppress
 
+import psutil
 import pytest
 
 from tests.dag.conftest import Project
@@ -95,12 +97,11 @@ def _wait(until: object, seconds: float = 90) -> None:
 
 def _processes(pattern: str, session: int) -> list[int]:
     """Processes of one session whose command line holds `pattern`, shells apart."""
-    listed = subprocess.run(
-        ["ps", "-e", "-o", "pid=,sid=,args="], capture_output=True, text=True, check=True
-    )
     found = []
-    for line in listed.stdout.splitlines():
-        pid, sid, arguments = line.split(None, 2)
-        if int(sid) == session and pattern in arguments and not arguments.startswith("/bin/"):
-            found.append(int(pid))
+    for process in psutil.process_iter(["cmdline"]):
+        arguments = " ".join(process.info["cmdline"] or [])
+        if pattern in arguments and not arguments.startswith("/bin/"):
+            with suppress(ProcessLookupError):
+                if os.getsid(process.pid) == session:
+                    found.append(process.pid)
     return found
