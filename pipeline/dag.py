@@ -88,6 +88,17 @@ class Dag:
         )
 
     @cached_property
+    def declared(self) -> dict[str, Any]:
+        """The groups of stages as dvc.yaml has them, loops and values not filled in."""
+        groups: dict[str, Any] = _read_yaml("dvc.yaml")["stages"]
+        return groups
+
+    @cached_property
+    def study(self) -> str:
+        """The name of the study in force."""
+        return str(_read_yaml("params.yaml")["study"])
+
+    @cached_property
     def edges(self) -> set[tuple[str, str]]:
         """(upstream, downstream) addresses."""
         return {(up.addressing, down.addressing) for down, up in self.repo.index.graph.edges}
@@ -134,14 +145,11 @@ class Rule:
 
     def __init__(self, dag: Dag, group: str) -> None:
         self._dag = dag
-        declared = _read_yaml("dvc.yaml")["stages"][group]
-        template = declared.get("do", declared)
-        self.docstring: str = template["desc"]
-        section = re.fullmatch(r"\$\{(\w+)\}", str(declared.get("foreach")))
+        declared = dag.declared[group]
+        section = re.fullmatch(r"\$\{(\w+)\}", str(declared["foreach"]))
         self._wildcard = WILDCARDS.get(section[1]) if section else None
-        study = _read_yaml("params.yaml")["study"]
-        outs = [o if isinstance(o, str) else next(iter(o)) for o in template["outs"]]
-        self._outs = [self._pattern(out, study) for out in outs]
+        study = dag.study
+        self._outs = [self._pattern(out, study) for out in declared["do"]["outs"]]
         item = f"/{{{self._wildcard}}}" if self._wildcard else ""
         self.log = f"logs/{study}/{group}{item}.log"
         self.benchmark = f"logs/{study}/benchmark/{group}{item}.tsv"
