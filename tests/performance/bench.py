@@ -12,16 +12,8 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 
 import torch
-from transformers import (
-    GPTNeoConfig,
-    GPTNeoForCausalLM,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
-    PreTrainedModel,
-)
 
 from pipeline.bypass import reference
 from pipeline.bypass.completion import complete
@@ -32,51 +24,18 @@ from pipeline.bypass.scoring import score
 from pipeline.bypass.wavefront import Sheet, run
 from pipeline.models.families import adapt
 from tests.performance import tuned
+from tests.performance.common import (
+    VOCABULARY,
+    build,
+    compared,
+    memorize,
+    noted,
+    rounds,
+    table,
+)
 
 PAIRS, SAMPLES, BATCH = 5, 64, 64
-PREFIX, SUFFIX, VOCABULARY, CONTEXT = 32, 32, 640, 320
-
-
-def build(family: str, width: int, blocks: int) -> PreTrainedModel:
-    """An untrained model of the tiny study's shape, four heads."""
-    torch.manual_seed(0)
-    if family == "GPT-NeoX":
-        model = GPTNeoXForCausalLM(
-            GPTNeoXConfig(
-                vocab_size=VOCABULARY, hidden_size=width, num_hidden_layers=blocks,
-                num_attention_heads=4, intermediate_size=4 * width,
-                max_position_embeddings=CONTEXT, bos_token_id=None, eos_token_id=None,
-                attn_implementation="sdpa",
-            )
-        )  # fmt: skip
-    else:
-        model = GPTNeoForCausalLM(
-            GPTNeoConfig(
-                vocab_size=VOCABULARY, hidden_size=width, num_layers=blocks, num_heads=4,
-                intermediate_size=4 * width, max_position_embeddings=CONTEXT, window_size=CONTEXT,
-                attention_types=[[["global", "local"], blocks // 2]], embed_dropout=0.0,
-                resid_dropout=0.0, attention_dropout=0.0, bos_token_id=None, eos_token_id=None,
-            )
-        )  # fmt: skip
-    return model.eval()
-
-
-def memorize(model: PreTrainedModel, tokens: torch.Tensor, steps: int = 300) -> None:
-    """Train on random sequences until the model knows them by heart."""
-    model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=6e-3, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 6e-3, total_steps=steps)
-    generator = torch.Generator().manual_seed(1)
-    for _ in range(steps):
-        batch = tokens[torch.randint(0, len(tokens), (32,), generator=generator)]
-        logits = model(batch[:, :-1]).logits
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-    model.eval()
+PREFIX, SUFFIX = 32, 32
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -89,8 +48,7 @@ def seconds(work: Callable[[], object]) -> float:
 def ratios(engine: Callable[[], object], *rivals: Callable[[], object]) -> list[str]:
     """Median and range of rival / engine over the pairs, for each rival."""
     engine()
-    taken = [[seconds(rival) / seconds(engine) for _ in range(PAIRS)] for rival in rivals]
-    return [f"{median(each):.2f} ({min(each):.2f}–{max(each):.2f})" for each in taken]
+    return [compared(*rounds((rival, engine), seconds, PAIRS)) for rival in rivals]
 
 
 def memorization(family: str, width: int, blocks: int, trained: bool) -> list[str]:
@@ -204,18 +162,6 @@ def matrix_rate(width: int) -> list[str]:
     # a fork computes its output projection alone: 2 D^2 of a block's 24 D^2 a token
     flops = per_block * (trie.block_evaluations + 4 * 2 / 24)
     return [f"width {width}", f"{flops / ours / peak:.0%}", f"{per_block * 4 / stock / peak:.0%}"]
-
-
-def noted(row: list[str]) -> list[str]:
-    """The row, shown at once: the whole takes minutes."""
-    print("  ".join(row), file=sys.stderr, flush=True)
-    return row
-
-
-def table(title: str, head: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return f"### {title}\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
 def main() -> None:
