@@ -121,6 +121,7 @@ def memorize(
         last = loss.item()
         if last < enough:
             break
+    optimizer.zero_grad()
     model.eval()
     return last
 
