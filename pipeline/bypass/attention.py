@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+_LAUNCH_ROWS = 65535  # CUDA's limit on a dimension of a grid
 _TILE = 16  # queries at a time on a CPU: fewer keys beyond the diagonal, and it stays in the cache
 
 
@@ -32,16 +33,12 @@ def causal(
     n_queries, n_keys = queries.shape[1], keys.shape[1]
     window = None if window is None or window >= n_keys else window
     if not _by_hand(queries):
-        whole = window is None and n_queries == n_keys
-        mask = None if whole else _visible(range(n_keys - n_queries, n_keys), range(n_keys), window)
-        return F.scaled_dot_product_attention(
-            queries[None],
-            keys[None],
-            values[None],
-            attn_mask=None if mask is None else mask.to(queries.device),
-            is_causal=whole,
-            scale=scale,
-        )[0]
+        heads = queries[:, None], keys[:, None], values[:, None]
+        if window is None and n_queries == n_keys:
+            return _library(*heads, scale, is_causal=True)[:, 0]
+        mask = _visible(range(n_keys - n_queries, n_keys), range(n_keys), window)
+        mask = mask.to(queries.device).expand(len(queries), 1, -1, -1)
+        return _library(*heads, scale, mask)[:, 0]
     # On a CPU, tile by tile of queries: the scores fit into the cache, and what no query of a tile
     # sees is never computed.
     context = torch.empty_like(queries)
@@ -75,9 +72,7 @@ def masked(queries: Tensor, keys: Tensor, values: Tensor, scale: float, bias: Te
     """
     copies = queries.shape[0] // bias.shape[0]
     if not _by_hand(queries):
-        return F.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=bias[:, None].repeat(copies, 1, 1, 1), scale=scale
-        )
+        return _library(queries, keys, values, scale, bias[:, None].repeat(copies, 1, 1, 1))
     scores = torch.matmul(queries * scale, keys.transpose(2, 3))
     scores.view(copies, -1, *scores.shape[1:]).add_(bias[:, None])
     return torch.matmul(torch.softmax(scores, -1, out=scores), values)
@@ -96,8 +91,7 @@ def single(queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tenso
         (N, 1, E).
     """
     if not _by_hand(queries):
-        mixed = F.scaled_dot_product_attention(queries[None], keys[None], values[None], scale=scale)
-        return mixed[0]
+        return _library(queries[:, None], keys[:, None], values[:, None], scale)[:, 0]
     nothing = queries.new_zeros(())
     scores = torch.baddbmm(nothing, queries, keys.transpose(1, 2), beta=0, alpha=scale)
     return torch.bmm(torch.softmax(scores, -1, out=scores), values)
@@ -109,6 +103,38 @@ def laid_out(values: Tensor) -> Tensor:
         return values
     # Each of its sums goes along the keys, so on a CPU these should lie side by side.
     return values.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def _library(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scale: float,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+) -> Tensor:
+    """PyTorch's attention of (R, H, Q, E), as many rows at a time as one launch may have.
+
+    Args:
+        queries: (R, H, Q, E).
+        keys: (R, H, K, E).
+        values: (R, H, K, E).
+        scale: what scores are multiplied by.
+        mask: (R, 1, Q, K), bool or added to the scores.
+        is_causal: whether query i attends to the keys up to i.
+    """
+    parts = [
+        F.scaled_dot_product_attention(
+            queries[start : start + _LAUNCH_ROWS],
+            keys[start : start + _LAUNCH_ROWS],
+            values[start : start + _LAUNCH_ROWS],
+            attn_mask=None if mask is None else mask[start : start + _LAUNCH_ROWS],
+            is_causal=is_causal,
+            scale=scale,
+        )
+        for start in range(0, len(queries), _LAUNCH_ROWS)
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _by_hand(queries: Tensor) -> bool:

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from pipeline.bypass import precision
 from pipeline.bypass.decoding import Start, decode
-from pipeline.bypass.evaluation import Completions, Progress, silent
+from pipeline.bypass.evaluation import Completions, Progress, require_completable, silent
 from pipeline.bypass.interventions import Intervention
 from pipeline.bypass.memory import Journal, default_budget, in_batches
 from pipeline.bypass.plan import plan
@@ -62,13 +62,7 @@ def complete(
         InputError: an unsupported model, a block beyond the last, or NaN or infinity.
         ValueError: the model is in training mode, or P or S would be 0.
     """
-    if model.training:
-        raise ValueError("the model is in training mode, where dropout acts; call model.eval()")
-    if not 0 < suffix_length < tokens.shape[1]:
-        raise ValueError(
-            f"a suffix of {suffix_length} in rows of {tokens.shape[1]}: prefix and suffix need a "
-            "token each"
-        )
+    require_completable(model, tokens, suffix_length)
     stop = model.generation_config.eos_token_id
     forbidden = [] if stop is None else [stop] if isinstance(stop, int) else list(stop)
     decoder = adapt(model)
@@ -110,7 +104,7 @@ def _complete(
         progress(numbers.stop, len(tokens))
         return rows
 
-    budget = task.token_budget or default_budget(decoder, trie)
+    budget = task.token_budget or default_budget(decoder, trie, decoding=True)
     cost = trie.branches * (tokens.shape[1] - 1)
     parts = in_batches([cost] * len(tokens), budget, task.batch_size, work, task.journal)
     ends = torch.tensor(trie.carrier[-1])

@@ -59,7 +59,7 @@ class Start:
 def decode(
     decoder: Decoder,
     plan: Plan,
-    cache: tuple[KeysValues, ...],
+    cache: list[KeysValues],
     start: Start,
     prefix_length: int,
     suffix_length: int,
@@ -70,7 +70,8 @@ def decode(
     Args:
         decoder: the model.
         plan: that of the teacher-forced pass.
-        cache: the keys and values of that pass, over the P + S - 1 positions that it read.
+        cache: the keys and values of that pass, over the P + S - 1 positions that it read. It is
+            emptied: a block's are given up once the rows have theirs.
         start: n rows, at least one.
         prefix_length: P.
         suffix_length: S.
@@ -86,7 +87,8 @@ def decode(
     joins = start.mismatch.tolist()
     paths = [plan.path(branch) for branch in range(plan.branches)]
     layers = [
-        _Layer([path[number] for path in paths], kept, start) for number, kept in enumerate(cache)
+        _Layer([path[number] for path in paths], cache.pop(0), start)
+        for number in range(len(plan.steps))
     ]
     for index in range(joins[0], suffix_length - 1):
         position = prefix_length + index

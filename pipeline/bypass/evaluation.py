@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
+from transformers import PreTrainedModel
+
+from pipeline.errors import InputError, Problem
 
 Request = tuple[Sequence[int], Sequence[int]]
 """Token ids of a context and of the continuation to score, one or more of each."""
@@ -55,3 +58,54 @@ class Likelihoods:
 
     log_prob: Tensor
     is_greedy: Tensor
+
+
+def require_completable(model: PreTrainedModel, tokens: Tensor, suffix_length: int) -> None:
+    """Raise unless the model can be asked to complete `tokens`.
+
+    Args:
+        model: must be in evaluation mode.
+        tokens: (N, P+S) token ids.
+        suffix_length: S; P and S must be at least 1.
+
+    Raises:
+        ValueError: the model is in training mode, or P or S would be 0.
+    """
+    _require_evaluation_mode(model)
+    if not 0 < suffix_length < tokens.shape[1]:
+        raise ValueError(
+            f"a suffix of {suffix_length} in rows of {tokens.shape[1]}: prefix and suffix need a "
+            "token each"
+        )
+
+
+def require_scorable(model: PreTrainedModel, requests: Sequence[Request], max_length: int) -> None:
+    """Raise unless the model can be asked to score `requests`.
+
+    Args:
+        model: must be in evaluation mode.
+        requests: R of them.
+        max_length: positions that the model may see.
+
+    Raises:
+        ValueError: the model is in training mode.
+        InputError: a request with an empty side or a continuation longer than `max_length`.
+    """
+    _require_evaluation_mode(model)
+    problems = [
+        Problem(
+            what=f"request {r}",
+            got=f"{len(context)} tokens of context, {len(continuation)} of continuation",
+            expected=f"at least 1 of context, and 1 to {max_length} of continuation",
+            remedy="leave out or shorten the document it comes from",
+        )
+        for r, (context, continuation) in enumerate(requests)
+        if not context or not 1 <= len(continuation) <= max_length
+    ]
+    if problems:
+        raise InputError(*problems)
+
+
+def _require_evaluation_mode(model: PreTrainedModel) -> None:
+    if model.training:
+        raise ValueError("the model is in training mode, where dropout acts; call model.eval()")

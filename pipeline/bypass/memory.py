@@ -35,17 +35,26 @@ class Journal:
     recomputed: int = 0
 
 
-def default_budget(decoder: Decoder, plan: Plan) -> int:
+def default_budget(decoder: Decoder, plan: Plan, *, decoding: bool) -> int:
     """How many tokens, counted once for every branch, one pass may hold.
 
-    On a GPU that is what fits into its free memory: the states of all branches, twice, and the
-    keys and values of every branch in every block that attends in it.
+    On a GPU that is what fits into its free memory: the states of all branches, twice, and while
+    decoding the keys and values of every branch in every block; those that the pass left are
+    given up block by block.
+
+    Args:
+        decoder: the model.
+        plan: that of the pass.
+        decoding: whether rows decode after it; all may.
     """
     if decoder.device.type != "cuda":
         return _CPU_TOKENS
     free, _ = torch.cuda.mem_get_info(decoder.device)
-    attending = sum(step.operations.count(None) for step in plan.steps)
-    per_token = (2 + 2 * attending / plan.branches) * decoder.width * decoder.dtype.itemsize
+    # what PyTorch holds for later use is free as well
+    free += torch.cuda.memory_reserved(decoder.device)
+    free -= torch.cuda.memory_allocated(decoder.device)
+    kept = 2 * (len(plan.steps) + 1) if decoding else 0
+    per_token = (2 + kept) * decoder.width * decoder.dtype.itemsize
     return int(_SHARE_OF_FREE * free / per_token)
 
 

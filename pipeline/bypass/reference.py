@@ -20,7 +20,15 @@ import torch
 from torch import Tensor, nn
 from transformers import GPTNeoForCausalLM, GPTNeoXForCausalLM, PreTrainedModel
 
-from pipeline.bypass.evaluation import Completions, Likelihoods, Progress, Request, silent
+from pipeline.bypass.evaluation import (
+    Completions,
+    Likelihoods,
+    Progress,
+    Request,
+    require_completable,
+    require_scorable,
+    silent,
+)
 from pipeline.bypass.interventions import IDENTITY_ATTENTION, Intervention
 from pipeline.errors import InputError, Problem
 
@@ -171,7 +179,7 @@ def complete(
     Raises:
         InputError: an unsupported model, a block beyond the last, or logits with NaN or infinity.
     """
-    _require_evaluation_mode(model)
+    require_completable(model, tokens, suffix_length)
     prefix_length = tokens.shape[1] - suffix_length
     total = len(interventions) * -(-len(tokens) // batch_size)
     done = 0
@@ -286,9 +294,8 @@ def score(
 
     Source: HFLM._loglikelihood_tokens of lm-eval 0.4.13; sums in float64, there float32.
     """
-    _require_evaluation_mode(model)
     max_length = max_length or model.config.max_position_embeddings
-    _check_requests(requests, max_length)
+    require_scorable(model, requests, max_length)
     batches = _batches(requests, batch_size, max_length)
     log_prob = torch.zeros(len(interventions), len(requests), dtype=torch.float64)
     is_greedy = torch.ones(len(interventions), len(requests), dtype=torch.bool)
@@ -359,21 +366,6 @@ def _batches(requests: Sequence[Request], batch_size: int, max_length: int) -> l
     return batches
 
 
-def _check_requests(requests: Sequence[Request], max_length: int) -> None:
-    problems = [
-        Problem(
-            what=f"request {r}",
-            got=f"{len(context)} tokens of context, {len(continuation)} of continuation",
-            expected=f"at least 1 of context, and 1 to {max_length} of continuation",
-            remedy="leave out or shorten the document it comes from",
-        )
-        for r, (context, continuation) in enumerate(requests)
-        if not context or not 1 <= len(continuation) <= max_length
-    ]
-    if problems:
-        raise InputError(*problems)
-
-
 # --------------------------------------------------------------------------- shared
 
 
@@ -400,8 +392,3 @@ class _Place:
                 remedy="evaluate in float32; if it persists, the checkpoint's weights are broken",
             )
         )
-
-
-def _require_evaluation_mode(model: PreTrainedModel) -> None:
-    if model.training:
-        raise ValueError("the model is in training mode, where dropout acts; call model.eval()")

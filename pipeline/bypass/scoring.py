@@ -14,18 +14,18 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from pipeline.bypass import precision
-from pipeline.bypass.evaluation import Likelihoods, Progress, Request, silent
+from pipeline.bypass.evaluation import Likelihoods, Progress, Request, require_scorable, silent
 from pipeline.bypass.interventions import Intervention
 from pipeline.bypass.memory import Journal, default_budget, in_batches
 from pipeline.bypass.plan import plan
 from pipeline.bypass.readout import Readout, read
 from pipeline.bypass.trees import sheet, trees
-from pipeline.bypass.wavefront import run
-from pipeline.errors import InputError, Problem
+from pipeline.bypass.wavefront import Sheet, run
 from pipeline.models.decoder import Decoder
 from pipeline.models.families import adapt
 
 _PAD_UP_TO = 2048  # tokens of a batch before branches: longer ones are padded more, for no gain
+_CALIBRATION_TOKENS = 128
 
 
 @torch.inference_mode()
@@ -61,11 +61,9 @@ def score(
             with a continuation longer than `max_length`, or NaN or infinity.
         ValueError: the model is in training mode.
     """
-    if model.training:
-        raise ValueError("the model is in training mode, where dropout acts; call model.eval()")
     decoder = adapt(model)
     max_length = max_length or decoder.context_length
-    _check(requests, max_length)
+    require_scorable(model, requests, max_length)
     task = _Task(max_length, batch_size, token_budget, journal or Journal())
     return _score(decoder, requests, range(len(requests)), interventions, task, progress)
 
@@ -94,8 +92,10 @@ def _score(
     judge = precision.better(decoder)
     tolerance = 0.0
     if judge is not None and rows:
-        few = sheet(rows[-1:], decoder.device)[0]
-        tolerance = precision.tolerance(decoder, judge, few, trie)
+        longest = max(rows, key=lambda row: len(row.tokens)).tokens
+        few = longest[: min(task.max_length, _CALIBRATION_TOKENS)]
+        plain = Sheet.plain(torch.tensor([few], device=decoder.device), len(few))
+        tolerance = precision.tolerance(decoder, judge, plain, trie)
         task.journal.tolerance = max(task.journal.tolerance, tolerance)
     tally = _Tally(trie.branches, len(requests), tolerance)
 
@@ -119,7 +119,9 @@ def _score(
         tally.add([each.request for each in reads], target, said)
         progress(numbers.stop, len(rows))
 
-    budget = task.token_budget or min(default_budget(decoder, trie), _PAD_UP_TO * trie.branches)
+    budget = task.token_budget or min(
+        default_budget(decoder, trie, decoding=False), _PAD_UP_TO * trie.branches
+    )
     start = 0
     for branching in (True, False):
         same = sum(tree.branching == branching for tree in rows)
@@ -180,18 +182,3 @@ class _Tally:
         doubtful = torch.zeros_like(self.log_prob).index_add_(1, request, close.double())
         self.is_greedy &= wrong == 0
         self.unsure |= doubtful > 0
-
-
-def _check(requests: Sequence[Request], max_length: int) -> None:
-    problems = [
-        Problem(
-            what=f"request {r}",
-            got=f"{len(context)} tokens of context, {len(continuation)} of continuation",
-            expected=f"at least 1 of context, and 1 to {max_length} of continuation",
-            remedy="leave out or shorten the document it comes from",
-        )
-        for r, (context, continuation) in enumerate(requests)
-        if not context or not 1 <= len(continuation) <= max_length
-    ]
-    if problems:
-        raise InputError(*problems)

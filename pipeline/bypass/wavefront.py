@@ -108,7 +108,7 @@ class Front:
     """
 
     states: Tensor
-    cache: tuple[KeysValues, ...]
+    cache: list[KeysValues]
 
 
 def run(
@@ -139,7 +139,7 @@ def run(
             cache.append(kept)
         if observer is not None:
             observer(number, states)
-    return Front(states, tuple(cache))
+    return Front(states, cache)
 
 
 class _Pass:
