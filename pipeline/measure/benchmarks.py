@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
+from math import fsum
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -39,7 +40,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from pipeline.bypass.evaluation import Likelihoods, Progress, Request, silent
+from pipeline.bypass.evaluation import Progress, Request, silent
 from pipeline.bypass.interventions import Intervention
 from pipeline.bypass.memory import Journal
 from pipeline.bypass.scoring import score
@@ -168,10 +169,12 @@ def measure(
     )
 
     results, values = [], []
-    for v, intervention in enumerate(interventions):
+    # as lists: to look numbers up one by one in a tensor would take as long as the model does
+    answers = zip(likelihoods.log_prob.tolist(), likelihoods.is_greedy.tolist(), strict=True)
+    for intervention, (log_prob, is_greedy) in zip(interventions, answers, strict=True):
         for name, task in tasks.items():
             label = {"intervention": intervention.name, "task": name}
-            made = _process(task, documents[name], partial(items.answer, likelihoods, v))
+            made = _process(task, documents[name], partial(items.answer, log_prob, is_greedy))
             for metric, by_document in made.items():
                 results.append(
                     label
@@ -218,13 +221,13 @@ class _Items:
     of_request: dict[tuple[str, tuple[str, ...]], list[int]]
     max_length: int
 
-    def answer(self, likelihoods: Likelihoods, v: int, request: Instance) -> Any:
-        """What HFLM would answer under intervention v."""
+    def answer(self, log_prob: list[float], is_greedy: list[bool], request: Instance) -> Any:
+        """What HFLM would answer, given the engine's answers to `distinct`."""
         positions = self.of_request[request.request_type, request.args]
-        log_prob = float(likelihoods.log_prob[v, positions].sum())
+        total = fsum(log_prob[i] for i in positions)
         if request.request_type == "loglikelihood_rolling":
-            return log_prob
-        return log_prob, bool(likelihoods.is_greedy[v, positions].all())
+            return total
+        return total, all(is_greedy[i] for i in positions)
 
 
 class _Tokenizing(HFLM):  # type: ignore[misc]
