@@ -57,7 +57,9 @@ def causal(
     return context
 
 
-def masked(queries: Tensor, keys: Tensor, values: Tensor, scale: float, bias: Tensor) -> Tensor:
+def masked(
+    queries: Tensor, keys: Tensor, values: Tensor, scale: float, bias: Tensor, in_order: bool
+) -> Tensor:
     """Each query attends where `bias` is 0 and not where it is minus infinity.
 
     Args:
@@ -66,6 +68,7 @@ def masked(queries: Tensor, keys: Tensor, values: Tensor, scale: float, bias: Te
         values: (R, H, K, E).
         scale: what scores are multiplied by.
         bias: (B, Q, K); R is a multiple of B, row r takes bias r mod B.
+        in_order: whether query i is of the same token as key i, and attends to none after it.
 
     Returns:
         (R, H, Q, E).
@@ -73,9 +76,17 @@ def masked(queries: Tensor, keys: Tensor, values: Tensor, scale: float, bias: Te
     copies = queries.shape[0] // bias.shape[0]
     if not _by_hand(queries):
         return _library(queries, keys, values, scale, bias[:, None].repeat(copies, 1, 1, 1))
-    scores = torch.matmul(queries * scale, keys.transpose(2, 3))
-    scores.view(copies, -1, *scores.shape[1:]).add_(bias[:, None])
-    return torch.matmul(torch.softmax(scores, -1, out=scores), values)
+    heads, n_keys = keys.shape[1:3]
+    context = torch.empty_like(queries)
+    q, k, v, mixed = (x.flatten(0, 1) for x in (queries, keys, values, context))
+    nothing = queries.new_zeros(())
+    for start in range(0, queries.shape[2], _TILE):
+        tile = slice(start, start + _TILE)
+        seen = min(start + _TILE, n_keys) if in_order else n_keys
+        scores = torch.baddbmm(nothing, q[:, tile], k[:, :seen].mT, beta=0, alpha=scale)
+        scores.view(copies, -1, heads, *scores.shape[1:]).add_(bias[:, None, tile, :seen])
+        mixed[:, tile] = torch.bmm(torch.softmax(scores, -1, out=scores), v[:, :seen])
+    return context
 
 
 def single(queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:

@@ -64,8 +64,8 @@ def read(decoder: Decoder, states: Tensor, targets: Tensor, forbidden: Tensor) -
     parts = []
     for chunk in _chunks(decoder, states):
         logits = _logits(decoder, states[chunk])
-        largest = logits.amax(-1, keepdim=True)
         choice = allowed = _choose(logits)
+        largest = logits.gather(1, choice.token[:, None])
         if len(forbidden):
             allowed = _choose(logits.index_fill(1, forbidden, -torch.inf))
         # With weights w = exp(x - largest) and their sum Z, log p = x - largest - log Z, and the

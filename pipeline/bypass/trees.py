@@ -78,12 +78,11 @@ def trees(requests: Sequence[Request], max_length: int, width: int) -> list[Tree
 def _work(row: Tree, width: int) -> float:
     """About how much work a row is, in multiples of D multiplications.
 
-    A token takes 12 D of them, a pair of tokens two in attention, and about as long again for the
-    softmax. Under a tree's mask all pairs are computed, in a plain row those up to the diagonal.
+    A token takes 12 D of them; a pair of tokens two in attention, and about as long again for the
+    softmax. All pairs up to the diagonal are computed, under a tree's mask too.
     """
     length = len(row.tokens)
-    pairs = length**2 if row.branching else length**2 / 2
-    return 12 * width * length + 4 * pairs
+    return 12 * width * length + 2 * length**2
 
 
 def _grow(context: tuple[int, ...], numbers: list[int], requests: Sequence[Request]) -> Tree:

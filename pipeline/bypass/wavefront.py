@@ -250,7 +250,7 @@ class _Pass:
             if wanted_only:
                 bias = self.sheet.pick(bias[None])[0]
             q, k, v = (x.flatten(0, 1) for x in (q, k, v))
-            mixed = attention.masked(q, k, v, scale, bias)
+            mixed = attention.masked(q, k, v, scale, bias, in_order=not wanted_only)
         mixed = mixed.view(n, self.batch, heads, -1, mixed.shape[-1])
         context = mixed.transpose(2, 3).flatten(3)
         return context, self.sheet.pick(values) if wanted_only else values
