@@ -111,6 +111,8 @@ rule checkpoint:
         dvc.rule("checkpoint").log,
     benchmark:
         dvc.rule("checkpoint").benchmark
+    # the longest jobs first, so that none is left to run alone at the end
+    priority: 2
     threads: 1
     params:
         stage=dvc.rule("checkpoint").stage,
@@ -147,6 +149,7 @@ rule benchmarks:
         dvc.rule("benchmarks").log,
     benchmark:
         dvc.rule("benchmarks").benchmark
+    priority: 1
     threads: study.run.threads
     resources:
         gpu=GPU,
