@@ -39,7 +39,7 @@ from tests.performance.common import (
 )
 
 PAIRS, SAMPLES, BATCHES = 5, 64, (32, 64)
-PREFIX, SUFFIX = 32, 32
+PREFIX, SUFFIX, WIDTH = 32, 32, 64  # as in the tiny study
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -87,7 +87,7 @@ def memorization(family: str, width: int, blocks: int, trained: bool) -> list[st
 def peak(loop: Callable[..., object], family: str, blocks: int, batch_size: int | None) -> float:
     """Most memory (MB) that a sweep of an untrained model takes on top of the model itself."""
     torch.set_num_threads(1)
-    model, tokens, interventions = build(family, 48, blocks), samples(256), sweep(blocks)
+    model, tokens, interventions = build(family, WIDTH, blocks), samples(256), sweep(blocks)
     loop(
         model, tokens[:1], SUFFIX, interventions[:1], batch_size
     )  # what libraries load at first use
@@ -99,7 +99,7 @@ def peak(loop: Callable[..., object], family: str, blocks: int, batch_size: int 
 
 def memory(family: str, blocks: int) -> list[str]:
     """One row: peak memory of the engine and both loops, each in a process of its own."""
-    row = [f"{family} 48x{blocks}"]
+    row = [f"{family} {WIDTH}x{blocks}"]
     for loop, size in ((complete, None), (reference.complete, 64), (tuned.complete, 64)):
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             row.append(f"{pool.apply(peak, (loop, family, blocks, size)):.0f} MB")
@@ -138,7 +138,7 @@ def benchmark(family: str, task: str) -> list[str]:
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
-    model = build(family, 48, 8)
+    model = build(family, WIDTH, 8)
     words = {str(i): i for i in range(VOCABULARY)}
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="0")),
@@ -167,7 +167,7 @@ def growth_with_blocks() -> list[list[str]]:
     tokens = samples(16)[:, :-1]
     works, evaluations = [], []
     for blocks in (8, 16, 32):
-        decoder, trie = adapt(build("GPT-NeoX", 48, blocks)), plan(sweep(blocks), blocks)
+        decoder, trie = adapt(build("GPT-NeoX", WIDTH, blocks)), plan(sweep(blocks), blocks)
         works.append(partial(run, decoder, Sheet.plain(tokens, SUFFIX), trie))
         evaluations.append(trie.block_evaluations)
     first, *_ = spent = rounds(works, seconds, PAIRS)
@@ -179,7 +179,7 @@ def growth_with_blocks() -> list[list[str]]:
 
 def growth_with_samples() -> list[list[str]]:
     """The whole sweep of an untrained model, decoding too: time over that of 64 samples."""
-    model, counts = build("GPT-NeoX", 48, 8), (64, 128, 256)
+    model, counts = build("GPT-NeoX", WIDTH, 8), (64, 128, 256)
     works = [partial(complete, model, samples(n), SUFFIX, sweep(8)) for n in counts]
     first, *_ = spent = rounds(works, seconds, PAIRS)
     return [
@@ -216,7 +216,7 @@ def main() -> None:
     head = ["model", "exact match", "rows that decode"]
     head += [f"{loop} loop, batch {n} / engine" for loop in ("plain", "tuned") for n in BATCHES]
     for trained, title in ((True, "memorizing models"), (False, "untrained models")):
-        shapes = [(f, *s) for s in ((48, 8), (64, 12)) for f in families]
+        shapes = [(f, *s) for s in ((WIDTH, 8), (WIDTH, 12)) for f in families]
         rows = [noted(memorization(*shape, trained)) for shape in shapes]
         show(f"Memorization sweep, {title}", head, rows)
     tasks = [noted(benchmark(family, task)) for family in families for task in SHAPES]
@@ -227,7 +227,7 @@ def main() -> None:
     head = ["model", "time", "block evaluations", "L^2 / 2"]
     show("Growth with blocks, teacher-forced pass", head, growth_with_blocks())
     show("Growth with samples", ["sweep", "time"], growth_with_samples())
-    rates = [matrix_rate(width) for width in (48, 64, 512)]
+    rates = [matrix_rate(width) for width in (WIDTH, 128, 512)]
     show("Share of the matrix-product rate", ["model", "wavefront", "stock forward"], rates)
     if len(sys.argv) > 1:
         Path(sys.argv[1]).write_text("\n".join(parts))

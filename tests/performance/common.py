@@ -27,10 +27,11 @@ def build(
     width: int,
     blocks: int,
     *,
-    heads: int = 4,
+    heads: int = 2,
     vocabulary: int = VOCABULARY,
     context: int = 320,
     window: int | None = None,
+    activation: str = "gelu",
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> PreTrainedModel:
@@ -44,6 +45,7 @@ def build(
         vocabulary: V.
         context: positions.
         window: of GPT-Neo's local attention; None: `context`.
+        activation: of the MLPs, as transformers names it.
         device: torch's name of it.
         dtype: of the weights.
     """
@@ -58,7 +60,7 @@ def build(
                         vocab_size=vocabulary, hidden_size=width, num_hidden_layers=blocks,
                         num_attention_heads=heads, intermediate_size=4 * width,
                         max_position_embeddings=context, bos_token_id=None, eos_token_id=None,
-                        attn_implementation="sdpa",
+                        hidden_act=activation, attn_implementation="sdpa",
                     )
                 )  # fmt: skip
             else:
@@ -68,7 +70,7 @@ def build(
                         num_heads=heads, intermediate_size=4 * width,
                         max_position_embeddings=context, window_size=window or context,
                         attention_types=[[["global", "local"], blocks // 2]], embed_dropout=0.0,
-                        resid_dropout=0.0, attention_dropout=0.0,
+                        resid_dropout=0.0, attention_dropout=0.0, activation_function=activation,
                         bos_token_id=None, eos_token_id=None,
                     )
                 )  # fmt: skip

@@ -169,6 +169,7 @@ class Bench:
         return build(
             case.family, case.width, case.blocks, heads=case.heads, vocabulary=case.vocabulary,
             context=case.context, window=case.window, device=self.device, dtype=dtype,
+            activation="gelu" if case.family == "GPT-NeoX" else "gelu_new",
         )  # fmt: skip
 
     def tokens(self, case: Case, samples: int | None = None) -> Tensor:
