@@ -1,9 +1,20 @@
-"""Tiny random models of both families, for every test that needs one."""
+"""Tiny models of both families, random, trained and odd, for every test that needs one."""
 
-from collections.abc import Callable
+import copy
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+# Before torch is imported: a thread that waits for another one, on a core that a test beside this
+# one needs, should not spin.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
 import torch
+from hypothesis import strategies as st
+from torch import Tensor
 from transformers import (
     GPTNeoConfig,
     GPTNeoForCausalLM,
@@ -11,6 +22,9 @@ from transformers import (
     GPTNeoXForCausalLM,
     PreTrainedModel,
 )
+
+from pipeline.bypass import attention, readout, wavefront
+from pipeline.bypass.interventions import Intervention, bypass
 
 VOCABULARY = 61
 CONTEXT = 40
@@ -77,6 +91,38 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def threads() -> Callable[[int], AbstractContextManager[None]]:
+    """A context that computes with so many threads, and afterwards with as many as before."""
+    return _threads
+
+
+@pytest.fixture(params=["small-pieces", "library-attention"])
+def another_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine takes ways through the same sums that a tiny model in float32 does not need.
+
+    Several of everything that is done a piece at a time; and the attention of a GPU, which is that
+    of half precision on a CPU.
+    """
+    if request.param == "small-pieces":
+        monkeypatch.setattr(attention, "_TILE", 5)
+        monkeypatch.setattr(wavefront, "CHUNK_TOKENS", {"cpu": 230})
+        monkeypatch.setattr(readout, "_CHUNK_LOGITS", {"cpu": 11 * VOCABULARY})
+    else:
+        monkeypatch.setattr(attention, "_by_hand", lambda _: False)
+        monkeypatch.setattr(attention, "_LAUNCH_ROWS", 5)
+
+
 @pytest.fixture(scope="session", params=sorted(MODELS))
 def model(request: pytest.FixtureRequest) -> PreTrainedModel:
     """Each of the tiny models in turn. Shared: whoever changes one changes a copy."""
@@ -93,3 +139,199 @@ def neox() -> PreTrainedModel:
 def neo() -> PreTrainedModel:
     """A tiny GPT-Neo with short local windows. Shared: whoever changes it changes a copy."""
     return _build("neo-short-window")
+
+
+# ------------------------------------------------------------- trained
+
+
+MEMORIZED_ROWS, MEMORIZED_LENGTH = 8, 17
+
+
+@pytest.fixture(scope="session")
+def memorized() -> Tensor:
+    """Rows (8, 17) that the trained models know by heart."""
+    generator = torch.Generator().manual_seed(5)
+    return torch.randint(1, VOCABULARY, (MEMORIZED_ROWS, MEMORIZED_LENGTH), generator=generator)
+
+
+@pytest.fixture(scope="session", params=["neo-short-window", "neox-parallel"])
+def trained(request: pytest.FixtureRequest, memorized: Tensor) -> PreTrainedModel:
+    """A model of each family that was trained on `memorized` and on nothing else."""
+    torch.manual_seed(0)
+    model = MODELS[request.param]().train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(60):
+        optimizer.zero_grad()
+        model(memorized, labels=memorized).loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
+# ------------------------------------------------------------- odd
+
+
+_ODD = {
+    "family": st.sampled_from(["neox", "neo"]),
+    "blocks": st.integers(1, 4),
+    "heads": st.sampled_from([1, 2]),
+    "parallel": st.booleans(),
+    "tied": st.booleans(),
+    "attention_bias": st.booleans(),
+    "activation": st.sampled_from(["gelu", "gelu_new", "relu"]),
+    "rotary": st.sampled_from(["default", "linear"]),
+    "rotary_share": st.sampled_from([0.25, 1.0]),
+    "local": st.integers(0, 15),  # bit b: block b attends to a window
+    "window": st.integers(1, 6),
+    "scale": st.sampled_from([0.05, 0.5]),
+    "stop": st.sampled_from([None, 3, [3, 5]]),
+    "seed": st.integers(0, 99),
+}
+ODD_VOCABULARY, ODD_CONTEXT = 23, 16
+
+
+def _odd(settings: dict[str, Any]) -> PreTrainedModel:
+    torch.manual_seed(settings["seed"])
+    common = {
+        "vocab_size": ODD_VOCABULARY,
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "max_position_embeddings": ODD_CONTEXT,
+    }
+    if settings["family"] == "neox":
+        model: PreTrainedModel = GPTNeoXForCausalLM(
+            GPTNeoXConfig(
+                num_hidden_layers=settings["blocks"],
+                num_attention_heads=settings["heads"],
+                use_parallel_residual=settings["parallel"],
+                tie_word_embeddings=settings["tied"],
+                attention_bias=settings["attention_bias"],
+                hidden_act=settings["activation"],
+                rope_parameters={
+                    "rope_type": settings["rotary"],
+                    "rope_theta": 10_000.0,
+                    "partial_rotary_factor": settings["rotary_share"],
+                    "factor": 2.0,
+                },
+                **common,
+            )
+        )
+    else:
+        local = [bool(settings["local"] >> b & 1) for b in range(settings["blocks"])]
+        model = GPTNeoForCausalLM(
+            GPTNeoConfig(
+                num_layers=settings["blocks"],
+                num_heads=settings["heads"],
+                attention_types=[[["local" if each else "global" for each in local], 1]],
+                window_size=settings["window"],
+                activation_function=settings["activation"],
+                **common,
+            )
+        )
+    model.generation_config.eos_token_id = settings["stop"]
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=settings["scale"] if parameter.dim() > 1 else 0.3)
+    return model.eval()
+
+
+@st.composite
+def _odd_case(draw: st.DrawFn) -> tuple[PreTrainedModel, list[Intervention]]:
+    settings = draw(st.fixed_dictionaries(_ODD))
+    blocks = st.sets(st.integers(0, settings["blocks"] - 1))
+    sets = draw(st.lists(blocks, min_size=1, max_size=4))
+    return _odd(settings), [bypass(f"{i}", tuple(sorted(each))) for i, each in enumerate(sets)]
+
+
+@pytest.fixture(scope="session")
+def odd_cases() -> st.SearchStrategy[tuple[PreTrainedModel, list[Intervention]]]:
+    """Random models of every odd shape (one block, one head, a window of one, no biases …), each
+    with interventions on any of its blocks, some of them equal.
+    """
+    return _odd_case()
+
+
+# ------------------------------------------------------------- hand-made
+
+
+TWINS = range(1, 9)
+"""Tokens of `nearly_tied` that have a twin, 64 further on."""
+
+
+@pytest.fixture(scope="session", params=["neo", "neox"])
+def nearly_tied(request: pytest.FixtureRequest) -> PreTrainedModel:
+    """A model in which some tokens have a twin, whose logit differs by rounding alone.
+
+    Its sizes are such that float32 alone prefers the one or the other depending on the batch and
+    on the number of threads.
+    """
+    torch.manual_seed(0)
+    common = {
+        "vocab_size": 128,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "max_position_embeddings": CONTEXT,
+        "bos_token_id": END_OF_TEXT,
+        "eos_token_id": END_OF_TEXT,
+    }
+    if request.param == "neox":
+        model: PreTrainedModel = GPTNeoXForCausalLM(
+            GPTNeoXConfig(num_hidden_layers=3, num_attention_heads=4, **common)
+        )
+    else:
+        types = [[["global", "local", "global"], 1]]
+        model = GPTNeoForCausalLM(
+            GPTNeoConfig(num_layers=3, num_heads=4, attention_types=types, window_size=4, **common)
+        )
+    head = model.lm_head.weight.data
+    own = head[TWINS.start : TWINS.stop]
+    head[TWINS.start + 64 : TWINS.stop + 64] = own * (1 + 2e-7 * torch.randn_like(own))
+    return model.eval()
+
+
+@pytest.fixture(scope="session")
+def overflowing() -> PreTrainedModel:
+    """A GPT-NeoX in float16 in which token 7 overflows where block 0 is bypassed, else not.
+
+    Its value is near the largest number there is. Attention to all positions alike makes it small
+    enough from the third position on.
+    """
+    model = _build("neox-parallel")
+    attention = model.gpt_neox.layers[0].attention
+    heads, size = model.config.num_attention_heads, attention.head_size
+    with torch.no_grad():
+        model.gpt_neox.embed_in.weight[:, -1] = 0
+        model.gpt_neox.embed_in.weight[7, -1] = 100
+        weight = attention.query_key_value.weight.view(heads, 3, size, -1)
+        bias = attention.query_key_value.bias.view(heads, 3, size)
+        weight[:, :2] = 0
+        bias[:, :2] = 0
+        weight[0, 2, 0] = 0
+        weight[0, 2, 0, -1] = 6000
+        attention.dense.weight[0, 0] = 4
+    return model.half()
+
+
+def _with_identity_softmax(model: PreTrainedModel, blocks: tuple[int, ...]) -> PreTrainedModel:
+    model = copy.deepcopy(model)
+    heads = model.config.num_attention_heads
+    distances = torch.arange(1, model.config.max_position_embeddings).double()
+    for block in blocks:
+        attention = model.gpt_neox.layers[block].attention
+        angles = distances[:, None] * model.gpt_neox.rotary_emb.inv_freq.double()
+        gaps = 2 * (1 - angles.cos()).sum(1) / math.sqrt(attention.head_size)
+        bias = (120 / gaps.min()).sqrt().float()  # softmax of a gap of 120 is 0 in float32
+        weight = attention.query_key_value.weight.data.view(heads, 3, attention.head_size, -1)
+        biases = attention.query_key_value.bias.data.view(heads, 3, attention.head_size)
+        weight[:, :2] = 0
+        biases[:, :2] = 0
+        biases[:, :2, : attention.rotary_ndims] = bias
+    return model
+
+
+@pytest.fixture(scope="session")
+def with_identity_softmax() -> Callable[[PreTrainedModel, tuple[int, ...]], PreTrainedModel]:
+    """Makes a stock GPT-NeoX whose edited query and key biases make softmax exactly the identity.
+
+    With zero weights and all rotary biases c, a query scores a key at distance Δ with
+    2 c² Σ_f cos(Δ θ_f) / sqrt(D/H): the larger c, the further distance 0 stands out.
+    """
+    return _with_identity_softmax

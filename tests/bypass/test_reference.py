@@ -142,30 +142,10 @@ def test_left_padding_changes_no_continuation(model, intervention):
 # ------------------------------------------------------------- identity softmax, stock code
 
 
-def with_identity_softmax(model: PreTrainedModel, blocks: tuple[int, ...]) -> PreTrainedModel:
-    """A stock GPT-NeoX whose edited query and key biases make softmax exactly the identity.
-
-    With zero weights and all rotary biases c, a query scores a key at distance Δ with
-    2 c² Σ_f cos(Δ θ_f) / sqrt(D/H): the larger c, the further distance 0 stands out.
-    """
-    model = copy.deepcopy(model)
-    heads = model.config.num_attention_heads
-    distances = torch.arange(1, model.config.max_position_embeddings).double()
-    for block in blocks:
-        attention = model.gpt_neox.layers[block].attention
-        angles = distances[:, None] * model.gpt_neox.rotary_emb.inv_freq.double()
-        gaps = 2 * (1 - angles.cos()).sum(1) / math.sqrt(attention.head_size)
-        bias = (120 / gaps.min()).sqrt().float()  # softmax of a gap of 120 is 0 in float32
-        weight = attention.query_key_value.weight.data.view(heads, 3, attention.head_size, -1)
-        biases = attention.query_key_value.bias.data.view(heads, 3, attention.head_size)
-        weight[:, :2] = 0
-        biases[:, :2] = 0
-        biases[:, :2, : attention.rotary_ndims] = bias
-    return model
-
-
 @by_name
-def test_gpt_neox_equals_stock_code_with_an_identity_softmax(neox, intervention):
+def test_gpt_neox_equals_stock_code_with_an_identity_softmax(
+    neox, with_identity_softmax, intervention
+):
     tokens = random_tokens(3, 40)
     edited = with_identity_softmax(neox, intervention.blocks)
     with bypassed(neox, intervention), torch.inference_mode():

@@ -33,6 +33,7 @@ def test_every_intervention_walks_its_own_path(interventions):
         assert {b: stop.operation for b, stop in enumerate(stops) if stop.operation} == dict(
             each.operations
         )
+        assert [stop.branch for stop in stops] == [step[v] for step in trie.carrier[:-1]]
 
 
 @pytest.mark.parametrize("n_blocks", [8, 16, 32])

@@ -1,15 +1,17 @@
 """The engine's likelihoods against the reference's, and the trees that requests become."""
 
 import copy
+import math
 import random
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from pipeline.bypass import reference
-from pipeline.bypass.interventions import BASELINE, sweep
+from pipeline.bypass import reference, scoring
+from pipeline.bypass.completion import complete
+from pipeline.bypass.interventions import BASELINE, bypass, sweep
 from pipeline.bypass.memory import Journal
 from pipeline.bypass.scoring import score
 from pipeline.bypass.trees import sheet, trees
@@ -34,13 +36,71 @@ def some_requests(seed, questions=6):
     return [*requests, requests[0]]
 
 
+def assert_same(ours, expected):
+    torch.testing.assert_close(ours.log_prob, expected.log_prob, rtol=0, atol=1e-4)
+    assert torch.equal(ours.is_greedy, expected.is_greedy)
+
+
 @pytest.mark.parametrize("batch_size", [None, 1, 3])
 def test_scores_are_the_references(model, batch_size):
     requests = some_requests(0)
-    expected = reference.score(model, requests, SWEEP, 8)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     ours = score(model, requests, SWEEP, batch_size)
-    torch.testing.assert_close(ours.log_prob, expected.log_prob, rtol=0, atol=1e-4)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert_same(ours, reference.score(model, requests, SWEEP, 8))
+
+
+def test_scores_of_a_trained_model_are_the_references(trained, memorized):
+    requests = [(row[:9], row[9:]) for row in memorized.tolist()]
+    requests += [(row[:9], row[9:11]) for row in memorized.tolist()] + some_requests(3)
+    expected = reference.score(trained, requests, SWEEP, 8)
+    assert expected.is_greedy[0, :16].all(), "it knows its rows by heart"
+    assert not expected.is_greedy[1:, :16].all(), "and not under every intervention"
+    assert_same(score(trained, requests, SWEEP), expected)
+
+
+@pytest.mark.usefixtures("another_way")
+def test_another_way_through_the_same_sums(model):
+    requests = some_requests(4)
+    assert_same(score(model, requests, SWEEP), reference.score(model, requests, SWEEP, 8))
+
+
+@given(
+    data=st.data(),
+    dtype=st.sampled_from([torch.float32, torch.float32, torch.float16, torch.bfloat16]),
+    questions=st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=4), min_size=1, max_size=4),
+    max_length=st.sampled_from([None, 6]),
+    batch_size=st.sampled_from([None, 1, 2]),
+    seed=st.integers(0, 99),
+)
+@settings(deadline=None, max_examples=25)
+def test_any_requests_are_the_references(
+    odd_cases, data, dtype, questions, max_length, batch_size, seed
+):
+    """`questions` are lengths of choices; the first two are what the model would say."""
+    model, interventions = data.draw(odd_cases)
+    model = model.to(dtype)
+    exact = copy.deepcopy(model).float()
+    rng, requests = random.Random(seed), []
+    for lengths in questions:
+        context = rng.choices(range(23), k=rng.randint(1, 11))
+        row = torch.tensor([context + [1] * 5])
+        said = [
+            reference.complete(each, row, 5, interventions[:1], 1).continuation[0, 0].tolist()
+            for each in (exact, model)
+        ]
+        for choice, length in enumerate(lengths):
+            right = length if choice < 2 else rng.randrange(length)
+            wrong = rng.choices(range(23), k=length - right)
+            requests.append((context, said[choice % 2][:right] + wrong))
+    requests.append(requests[0])  # and a duplicate
+    ours = score(model, requests, interventions, batch_size, max_length=max_length)
+    expected = reference.score(exact, requests, interventions, 2, max_length=max_length)
     assert torch.equal(ours.is_greedy, expected.is_greedy)
+    off = float((ours.log_prob - expected.log_prob).abs().max())
+    if dtype == torch.float32:
+        assert off < 1e-4
+    event(f"{dtype}: log-likelihoods are off by less than 1e{math.ceil(math.log10(off + 1e-9))}")
 
 
 def test_what_the_model_would_say_is_greedy(model):
@@ -48,7 +108,10 @@ def test_what_the_model_would_say_is_greedy(model):
     own = reference.complete(model, torch.tensor([context + [1] * 6]), 6, [BASELINE], 1)
     said = own.continuation[0, 0].tolist()
     requests = [(context, said), (context, said[:3]), (context, [*said[:3], said[3] % 60 + 1])]
-    assert score(model, requests, [BASELINE]).is_greedy.tolist() == [[True, True, False]]
+    journal = Journal()
+    ours = score(model, requests, [BASELINE], journal=journal)
+    assert ours.is_greedy.tolist() == [[True, True, False]]
+    assert journal.recomputed == 0, "nothing is close enough to need it"
 
 
 @given(seed=st.integers(0, 999), length=st.integers(40, 60))
@@ -78,32 +141,106 @@ def test_equal_beginnings_are_read_once():
     assert reads.shape == (2, 8)
 
 
-def test_running_out_of_memory_halves_the_batch(neo, monkeypatch):
-    from pipeline.bypass import scoring
+@pytest.fixture
+def passes(monkeypatch):
+    """How many tokens, counted once a branch, and how many rows went through each pass."""
+    seen = []
 
+    def run(decoder, made, trie):
+        seen.append((made.tokens.numel() * trie.branches, len(made.tokens)))
+        return original(decoder, made, trie)
+
+    original = scoring.run
+    monkeypatch.setattr(scoring, "run", run)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("budget", "batch_size"), [(1, None), (500, None), (10**9, None), (500, 2)]
+)
+def test_nothing_depends_on_the_budget(model, passes, budget, batch_size):
+    requests = some_requests(5, questions=12)
+    whole = score(model, requests, SWEEP)
+    passes.clear()
+    ours = score(model, requests, SWEEP, batch_size, token_budget=budget)
+    assert_same(ours, whole)
+    assert all(size <= budget or rows == 1 for size, rows in passes)
+    rows = [rows for _, rows in passes]
+    largest = {1: 1, 500: 5, 10**9: len(requests)}[budget]
+    assert max(rows) <= min(largest, batch_size or largest)
+    assert max(rows) > 1 or budget == 1
+    if budget == 10**9:
+        assert len(rows) <= 2, "those that branch and those that do not"
+
+
+@pytest.mark.parametrize("where", ["run", "read"])
+def test_running_out_of_memory_halves_the_batch(neo, passes, monkeypatch, where):
     requests = some_requests(1)
     expected = score(neo, requests, SWEEP)
-    run = scoring.run
+    original = getattr(scoring, where)
 
-    def small_memory(decoder, made, trie):
-        if len(made.tokens) > 2:
+    def small_memory(*arguments):
+        made = original(*arguments)
+        if passes[-1][1] > 2:
             raise torch.OutOfMemoryError("no memory")
-        return run(decoder, made, trie)
+        return made
 
-    monkeypatch.setattr(scoring, "run", small_memory)
+    passes.clear()
+    monkeypatch.setattr(scoring, where, small_memory)
     journal = Journal()
-    ours = score(neo, requests, SWEEP, journal=journal)
-    assert journal.halvings
-    torch.testing.assert_close(ours.log_prob, expected.log_prob, rtol=0, atol=1e-4)
+    assert_same(score(neo, requests, SWEEP, journal=journal), expected)
+    failed = [rows for _, rows in passes if rows > 2]
+    assert failed
+    assert journal.halvings == [(rows, rows // 2) for rows in failed]
+
+
+def test_near_ties_are_the_same_in_any_batch_and_with_any_threads(nearly_tied, threads):
+    """What the model would say is greedy, and with the twins in place of its tokens it is not."""
+    interventions = sweep(3)
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(1, 128, (7, 17), generator=generator)
+    precise = copy.deepcopy(nearly_tied).double()
+    said = complete(precise, tokens, 8, interventions).continuation.flatten(0, 1)
+    contexts = tokens[:, :9].repeat(len(interventions), 1)
+    is_twin = ((said - 1) % 64 < 8) & (said > 0)
+    twins = said.where(~is_twin, (said + 64) % 128)
+    requests = list(zip(contexts.tolist(), said.tolist(), strict=True))
+    requests += zip(contexts.tolist(), twins.tolist(), strict=True)
+    expected = score(precise, requests, interventions)
+    for v in range(len(interventions)):
+        own = torch.arange(7 * v, 7 * v + 7)
+        assert expected.is_greedy[v, own].all()
+        assert torch.equal(expected.is_greedy[v, own + len(said)], ~is_twin[own].any(-1))
+    journals = []
+    for batch_size, n_threads in [(None, 1), (1, 1), (3, 1), (None, 2)]:
+        journals.append(Journal())
+        with threads(n_threads):
+            ours = score(nearly_tied, requests, interventions, batch_size, journal=journals[-1])
+        assert torch.equal(ours.is_greedy, expected.is_greedy)
+    assert len({journal.recomputed for journal in journals}) == 1
+    assert 0 < journals[0].recomputed < expected.is_greedy.numel()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_greedy_where_float32_is(model, dtype):
+def test_half_precision_is_greedy_where_float32_is(model, dtype, record_property):
+    """Asked about what either would say: where they differ, half precision alone is wrong."""
     coarse = copy.deepcopy(model).to(dtype)
+    exact = copy.deepcopy(coarse).float()
+    tokens = torch.randint(1, 61, (10, 17), generator=torch.Generator().manual_seed(7))
+    interventions = SWEEP[:3]
+    contexts = tokens[:, :9].repeat(len(interventions), 1).tolist()
     requests = some_requests(2)
-    ours, expected = score(coarse, requests, SWEEP), score(coarse.float(), requests, SWEEP)
+    for each in (exact, coarse):
+        said = reference.complete(each, tokens, 8, interventions, 10).continuation.flatten(0, 1)
+        requests += zip(contexts, said.tolist(), strict=True)
+    journal = Journal()
+    ours = score(coarse, requests, interventions, journal=journal)
+    expected = score(exact, requests, interventions)
     assert torch.equal(ours.is_greedy, expected.is_greedy)
-    assert (ours.log_prob - expected.log_prob).abs().max() < 2
+    assert journal.recomputed > 0
+    off = float((ours.log_prob - expected.log_prob).abs().max())
+    record_property("largest difference of log_prob", off)
+    assert off < 2
 
 
 def test_bad_requests_and_nan_are_refused(neox):
@@ -112,8 +249,17 @@ def test_bad_requests_and_nan_are_refused(neox):
     broken = copy.deepcopy(neox)
     broken.gpt_neox.layers[2].attention.dense.bias.data[0] = torch.nan
     with pytest.raises(InputError, match=r"baseline, request 0(.|\n)*after block 2"):
-        score(broken, [([1, 2], [3])], [BASELINE])
+        score(broken, [([1, 2], [3])], [bypass("late", (3,)), BASELINE])
     assert score(neox, [], [BASELINE]).log_prob.shape == (1, 0)
+
+
+@pytest.mark.parametrize("batch_size", [None, 1])
+def test_an_overflow_under_one_intervention_is_named_after_it(overflowing, batch_size):
+    requests = [([1, 2, 3], [4]), ([1, 2, 3], [5, 6]), ([9] * 8, [1]), ([5, 6, 8, 7, 9], [3])]
+    others = [bypass("block-02", (2,)), BASELINE]
+    assert score(overflowing, requests, others, batch_size).log_prob.isfinite().all()
+    with pytest.raises(InputError, match=r"block-00, request 3\n(.|\n)*after block 0, in.*float16"):
+        score(overflowing, requests, [*others, bypass("block-00", (0,))], batch_size)
 
 
 def test_sharing_a_row_is_chosen_where_it_is_less_work():

@@ -16,10 +16,18 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from ruamel.yaml import YAML
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import GPTNeoConfig, GPTNeoForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    GPTNeoConfig,
+    GPTNeoForCausalLM,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from pipeline import tables
 from pipeline.bypass.interventions import BASELINE, bypass
+from pipeline.bypass.memory import Journal
 from pipeline.errors import InputError
 from pipeline.measure import benchmarks
 from pipeline.measure.benchmarks import load_tasks, measure
@@ -176,30 +184,59 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-@pytest.fixture(scope="module")
-def reader(tokenizer) -> GPTNeoForCausalLM:
+def a_reader(family: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     """A tiny random model with that tokenizer's vocabulary, and a context of 64 tokens."""
     torch.manual_seed(0)
-    model = GPTNeoForCausalLM(
-        GPTNeoConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=32,
-            num_layers=3,
-            num_heads=4,
-            max_position_embeddings=64,
-            attention_types=[[["global", "local", "global"], 1]],
-            window_size=8,
-            bos_token_id=0,
-            eos_token_id=0,
+    common = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 32,
+        "intermediate_size": 128,
+        "max_position_embeddings": 64,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+    if family == "neox":
+        model: PreTrainedModel = GPTNeoXForCausalLM(
+            GPTNeoXConfig(num_hidden_layers=3, num_attention_heads=4, **common)
         )
-    ).eval()
+    else:
+        types = [[["global", "local", "global"], 1]]
+        model = GPTNeoForCausalLM(
+            GPTNeoConfig(num_layers=3, num_heads=4, attention_types=types, window_size=8, **common)
+        )
     for parameter in model.parameters():
         parameter.data.mul_(6 if parameter.dim() > 1 else 1)
-    return model
+    return model.eval()
 
 
-def bypassed_by_hand(model: GPTNeoForCausalLM, blocks: tuple[int, ...]) -> GPTNeoForCausalLM:
+@pytest.fixture(scope="module")
+def reader(tokenizer) -> PreTrainedModel:
+    return a_reader("neo", tokenizer)
+
+
+@pytest.fixture(scope="module")
+def readers(tokenizer, folder) -> dict[str, PreTrainedModel]:
+    """One of each family, trained until it knows how some of mini_lambada's sentences end."""
+    lines = (folder / "deeper" / "mini_lambada.jsonl").read_text().splitlines()
+    rows = [torch.tensor(tokenizer(json.loads(line)["text"]).input_ids) for line in lines]
+    made = {}
+    for family in ("neo", "neox"):
+        model = made[family] = a_reader(family, tokenizer)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+        for _ in range(8):
+            for row in rows[:6]:
+                optimizer.zero_grad()
+                model(row[None], labels=row[None]).loss.backward()
+                optimizer.step()
+    return made
+
+
+def bypassed_by_hand(
+    model: PreTrainedModel, blocks: tuple[int, ...], with_identity_softmax
+) -> PreTrainedModel:
     """A copy in which attention passes each position's own value on."""
+    if hasattr(model, "gpt_neox"):
+        return with_identity_softmax(model, blocks)
     model = copy.deepcopy(model)
     for block in blocks:
         model.transformer.h[block].attn.attention._attn = lambda q, k, v, mask=None: (v, None)
@@ -211,7 +248,7 @@ def by_lm_eval(model, tokenizer, tasks, monkeypatch, **settings) -> dict:
     monkeypatch.setenv("DISABLE_MULTIPROC", "1")
     monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda *_: None)  # seconds, for nothing
     return lm_eval.simple_evaluate(
-        HFLM(pretrained=model, tokenizer=tokenizer, token_budget=1600),
+        HFLM(pretrained=model, tokenizer=tokenizer, batch_size=8),
         tasks=list(tasks.values()),
         task_manager=TaskManager(include_defaults=False),  # or it reads all of lm-eval's own tasks
         bootstrap_iters=benchmarks.BOOTSTRAP_DRAWS,
@@ -223,12 +260,14 @@ def values(frame: pl.DataFrame, *key: str) -> dict[tuple, dict]:
     return {tuple(row[k] for k in key): row for row in frame.iter_rows(named=True)}
 
 
+@pytest.mark.parametrize("family", ["neo", "neox"])
 @pytest.mark.parametrize(
     ("limit", "num_fewshot"), [(None, None), (4, 2), (0.5, 0)], ids=["whole", "4-of-9", "half"]
 )
 def test_results_equal_lm_eval_on_a_model_bypassed_by_hand(
-    reader, tokenizer, folder, monkeypatch, limit, num_fewshot
+    tokenizer, folder, monkeypatch, with_identity_softmax, readers, family, limit, num_fewshot
 ):
+    reader = readers[family]
     names = [name for name in TASKS if num_fewshot is None or name != "mini_wikitext"]
     frame, documents = measure(
         reader,
@@ -244,7 +283,7 @@ def test_results_equal_lm_eval_on_a_model_bypassed_by_hand(
     seen = seen_documents = 0
     for intervention in INTERVENTIONS:
         theirs = by_lm_eval(
-            bypassed_by_hand(reader, intervention.blocks),
+            bypassed_by_hand(reader, intervention.blocks, with_identity_softmax),
             tokenizer,
             load_tasks(names, folder, num_fewshot),
             monkeypatch,
@@ -270,6 +309,9 @@ def test_results_equal_lm_eval_on_a_model_bypassed_by_hand(
                     assert row["weight"] == weight
                     seen_documents += 1
     assert seen == len(frame) >= 3 * 7
+    if limit is None:
+        accuracies = {ours[each.name, "mini_lambada", "acc"]["value"] for each in INTERVENTIONS}
+        assert len(accuracies) > 1, "some continuations should be greedy, others not"
     assert seen_documents == len(documents) > len(frame)
 
 
@@ -334,7 +376,13 @@ def test_measuring_twice_gives_the_same(reader, tokenizer, folder, measured):
 
 def test_the_batch_size_changes_nothing(reader, tokenizer, folder, measured):
     tasks = load_tasks(list(TASKS), folder)
-    one = measure(reader, tokenizer, tasks, INTERVENTIONS, token_budget=400)
+    done, journal = [], Journal()
+    one = measure(
+        reader, tokenizer, tasks, INTERVENTIONS, token_budget=1,
+        progress=lambda now, total: done.append((now, total)), journal=journal,
+    )  # fmt: skip
+    assert len(done) == done[-1][1], "a row at a time"
+    assert journal.tolerance > 0
     for ours, expected in zip(one, measured, strict=True):
         assert ours.drop("value", "stderr", strict=False).equals(
             expected.drop("value", "stderr", strict=False)

@@ -9,6 +9,7 @@ import torch
 from pipeline import tables
 from pipeline.bypass import evaluation
 from pipeline.bypass.interventions import BASELINE, bypass, sweep
+from pipeline.bypass.memory import Journal
 from pipeline.bypass.reference import bypassed
 from pipeline.errors import InputError
 from pipeline.measure import memorization
@@ -128,6 +129,25 @@ def test_the_table_equals_one_sample_at_a_time(model, prefix, suffix, tmp_path):
                 log_prob += math.log(float(p[tokens[t + 1]]))
             assert row["completion_entropy"] == pytest.approx(entropy, rel=1e-5)
             assert row["suffix_log_prob"] == pytest.approx(log_prob, rel=1e-5)
+
+
+def test_the_budget_changes_the_batches_and_nothing_else(neo):
+    samples, interventions = random_samples(6, 7, 5), [BASELINE, bypass("block-00", (0,))]
+    frames, journal = [], Journal()
+    for budget, batches in [(10**9, [6]), (1, [1, 2, 3, 4, 5, 6])]:
+        done = []
+        frames.append(
+            measure(
+                neo, samples, interventions, token_budget=budget,
+                progress=lambda now, _, done=done: done.append(now), journal=journal,
+            )
+        )  # fmt: skip
+        assert done == batches
+    assert journal.tolerance > 0
+    continuous = ["completion_entropy", "suffix_log_prob", "min_margin"]
+    assert frames[0].drop(continuous).equals(frames[1].drop(continuous))
+    for name in continuous:
+        assert frames[0][name].to_list() == pytest.approx(frames[1][name].to_list(), abs=1e-4)
 
 
 def test_a_model_completes_its_own_continuation_exactly(model):
