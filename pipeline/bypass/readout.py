@@ -95,13 +95,12 @@ def choose(decoder: Decoder, states: Tensor, forbidden: Tensor) -> Choice:
     parts = []
     for chunk in _chunks(decoder, states):
         logits = _logits(decoder, states[chunk])
+        least = logits.amin(-1)  # NaN or minus infinity, if there is any
         if len(forbidden):
-            # NaN stays NaN where it is allowed; what is forbidden cannot be chosen in any case
             logits.index_fill_(1, forbidden, -torch.inf)
-        parts.append(_choose(logits))
-    return Choice(
-        torch.cat([part.token for part in parts]), torch.cat([part.margin for part in parts])
-    )
+        choice = _choose(logits)
+        parts.append((choice.token, choice.margin.where(least.isfinite(), torch.nan)))
+    return Choice(*map(torch.cat, zip(*parts, strict=True)))
 
 
 def _logits(decoder: Decoder, states: Tensor) -> Tensor:

@@ -352,7 +352,7 @@ def test_nan_that_only_decoding_meets_is_found(neox, poison, batch_size):
         complete(broken, tokens, SUFFIX, [BASELINE], batch_size)
 
 
-@pytest.mark.parametrize("sign", [1])
+@pytest.mark.parametrize("sign", [1, -1])
 def test_an_infinite_logit_that_only_decoding_meets_is_found(neox, sign):
     """The model always writes token 7, which no sample has; after it a logit overflows."""
     model = copy.deepcopy(neox).half()
