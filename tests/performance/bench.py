@@ -8,6 +8,7 @@ than a clock on the wall. The loops take all samples in one batch, which suits t
 chooses its own. Takes about half an hour.
 """
 
+import logging
 import multiprocessing
 import random
 import resource
@@ -145,6 +146,7 @@ def benchmark(family: str, task: str) -> list[str]:
         tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="0")),
         eos_token="0", pad_token="0", unk_token="0",
     )  # fmt: skip
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # that a model is handed over is no news
     lm = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=32, device="cpu")
     requests, interventions = requests_like(task), sweep(8)
     items = [((str(i), ""), *request) for i, request in enumerate(requests)]
