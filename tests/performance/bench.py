@@ -93,10 +93,19 @@ def peak(loop: Callable[..., object], family: str, blocks: int, batch_size: int 
     model, tokens, interventions = build(family, WIDTH, blocks), samples(256), sweep(blocks)
     # once before it counts: libraries load what they need at first use
     loop(model, tokens[:1], SUFFIX, interventions[:1], batch_size)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = high_water()
     loop(model, tokens, SUFFIX, interventions, batch_size)
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    return kilobytes / 1024 / (1024 if sys.platform == "darwin" else 1)
+    return high_water() - before
+
+
+def high_water() -> float:
+    """The most memory (MB) that this process has taken so far."""
+    status = Path("/proc/self/status")
+    if not status.exists():  # macOS, in bytes
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
+    # not Linux's ru_maxrss, which begins with what the parent process had taken
+    line = next(each for each in status.read_text().splitlines() if each.startswith("VmHWM:"))
+    return int(line.split()[1]) / 1024
 
 
 def memory(family: str, blocks: int) -> list[str]:
