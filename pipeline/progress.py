@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 from tqdm import tqdm
 
@@ -21,6 +23,28 @@ def reporter(label: str, unit: str) -> Callable[[int, int], None]:
     if sys.stderr.isatty():
         return _bar(label, unit)
     return _lines(label, unit)
+
+
+def bar_class() -> type[tqdm]:
+    """The same for a library that takes a class of tqdm's: bytes, rate and time left."""
+    return tqdm if sys.stderr.isatty() else _Lines
+
+
+class _Lines(tqdm):  # type: ignore[misc]
+    """A bar that prints a plain line now and then, and none for what takes no time."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._told = time.monotonic()
+        # what tqdm itself writes moves a terminal's cursor
+        plain = {"ascii": True, "bar_format": None, "leave": False, "file": io.StringIO()}
+        super().__init__(*args, **{**kwargs, **plain})
+
+    def display(self, msg: str | None = None, pos: int | None = None) -> bool:
+        now = time.monotonic()
+        if now - self._told >= SECONDS_BETWEEN_LINES:
+            self._told = now
+            print(msg or str(self), file=sys.stderr, flush=True)
+        return True
 
 
 def _bar(label: str, unit: str) -> Callable[[int, int], None]:

@@ -1,7 +1,4 @@
-"""A checkpoint: a folder with the weights, and a manifest that says what they are.
-
-The weights are safetensors, never a pickle; every file's sha256 is checked before it is read.
-"""
+"""What a checkpoint is: a manifest, beside the weights or naming where they come from."""
 
 from __future__ import annotations
 
@@ -12,19 +9,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import PreTrainedModel
 
 from pipeline.errors import InputError, Problem, shorten
 from pipeline.files import write_json
 
 MANIFEST = "manifest.json"
-WEIGHTS = "model.safetensors"
+
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+"""Of one number."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +32,14 @@ class Manifest:
         n_heads: H.
         context: the longest text, tokens.
         vocabulary: V, rows of the embedding.
+        tokens: that the tokenizer knows; mostly at most V, which may be padded.
         parameters: count, tied ones once.
         dtype: of the stored weights, such as ``float32``.
         seed: of initial weights and row order; None where it was not ours to choose.
-        origin: where the weights come from: ``{"recipe": {…}}`` of the training.
-        files: name, relative to the folder -> sha256, for every file but the manifest itself.
+        origin: where the weights come from: ``{"recipe": {…}}`` of the training, ``{"repo": …,
+            "commit": …}`` of the hub, ``{"folder": …}`` of a user.
+        files: name, relative to their folder -> sha256. They lie beside the manifest if they were
+            made here, else where `origin` says.
     """
 
     name: str
@@ -53,11 +49,16 @@ class Manifest:
     n_heads: int
     context: int
     vocabulary: int
+    tokens: int
     parameters: int
     dtype: str
     seed: int | None
     origin: Mapping[str, Any]
     files: Mapping[str, str]
+
+    def weight_bytes(self, dtype: str) -> int:
+        """What the weights take in memory as `dtype`, one of `BYTES`."""
+        return self.parameters * BYTES[dtype]
 
 
 def write_manifest(
@@ -66,18 +67,22 @@ def write_manifest(
     *,
     name: str,
     family: str,
+    tokens: int,
     seed: int | None,
     origin: Mapping[str, Any],
+    files: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """Describe the checkpoint whose files lie in `folder`, and write its manifest there.
+    """Describe a checkpoint, and write its manifest.
 
     Args:
-        folder: holds the saved model and tokenizer, and nothing else.
-        model: the same model, to be described.
+        folder: gets the manifest.
+        model: the model, to be described; its weights are not read, and may be on the meta device.
         name: as in `Manifest`, and so are the others.
         family: as in `Manifest`.
+        tokens: as in `Manifest`.
         seed: as in `Manifest`.
         origin: as in `Manifest`; JSON values only.
+        files: as in `Manifest`; None: all that lie in `folder`.
     """
     config = model.config
     manifest = Manifest(
@@ -88,18 +93,30 @@ def write_manifest(
         n_heads=config.num_attention_heads,
         context=config.max_position_embeddings,
         vocabulary=config.vocab_size,
+        tokens=tokens,
         parameters=model.num_parameters(),
         dtype=str(model.dtype).removeprefix("torch."),
         seed=seed,
         origin=dict(origin),
-        files={
-            path.relative_to(folder).as_posix(): _sha256(path)
-            for path in sorted(folder.rglob("*"))
-            if path.is_file()
-        },
+        files=checksums(folder) if files is None else dict(files),
     )
     write_json(folder / MANIFEST, asdict(manifest))
     return manifest
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    """Path below the folder -> sha256, of every file, sorted by path."""
+    return {
+        path.relative_to(folder).as_posix(): sha256(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def sha256(path: Path) -> str:
+    """The checksum of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_manifest(folder: str | Path) -> Manifest:
@@ -120,71 +137,3 @@ def read_manifest(folder: str | Path) -> Manifest:
                 "make the checkpoint again: delete its folder and run its stage",
             )
         ) from error
-
-
-def load_model(
-    folder: str | Path, dtype: torch.dtype | str, device: str = "cpu"
-) -> PreTrainedModel:
-    """The model of a checkpoint, in eval mode.
-
-    Args:
-        folder: a checkpoint.
-        dtype: to which the stored weights are converted, or its name, such as ``float32``.
-        device: where it goes, such as ``cuda``.
-
-    Raises:
-        InputError: the manifest is missing, or a file is missing or is not the one it names.
-    """
-    _verify(Path(folder))
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, use_safetensors=True, local_files_only=True
-    )
-    model.to(device).eval()  # type: ignore[arg-type]
-    return model
-
-
-def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a checkpoint.
-
-    Raises:
-        InputError: the manifest is missing, or a file is missing or is not the one it names.
-    """
-    _verify(Path(folder))
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-        folder, local_files_only=True
-    )
-    return tokenizer
-
-
-def _verify(folder: Path) -> None:
-    """Compare every file with the manifest, and report all that differ at once."""
-    manifest = read_manifest(folder)
-    problems = []
-    for name, expected in manifest.files.items():
-        path = folder / name
-        got = f"sha256 {_sha256(path)}" if path.is_file() else "no such file"
-        if got != f"sha256 {expected}":
-            problems.append(
-                Problem(
-                    str(path),
-                    got,
-                    f"sha256 {expected}",
-                    "restore the checkpoint (dvc checkout), or delete its folder and run its stage",
-                )
-            )
-    if WEIGHTS not in manifest.files:
-        problems.append(
-            Problem(
-                f"{folder / MANIFEST}: files",
-                ", ".join(manifest.files) or "no file",
-                WEIGHTS,
-                "make the checkpoint again: delete its folder and run its stage",
-            )
-        )
-    if problems:
-        raise InputError(*problems)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

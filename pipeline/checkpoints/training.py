@@ -231,6 +231,7 @@ def write_checkpoint(
             trained.model,
             name=name,
             family=family,
+            tokens=len(trained.tokenizer),
             seed=recipe.seed,
             origin={"recipe": asdict(recipe)},
         )
