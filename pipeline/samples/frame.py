@@ -42,3 +42,18 @@ def samples_frame(
         "copies": copies,
     }
     return pl.DataFrame(columns, schema={name: c.dtype for name, c in SAMPLES.items()})
+
+
+def with_control(
+    memorized: NDArray[np.integer], control: NDArray[np.integer], prefix_length: int
+) -> pl.DataFrame:
+    """The samples table of samples whose copies nobody has counted.
+
+    Args:
+        memorized: (M, P + S) token ids.
+        control: (C, P + S) token ids.
+        prefix_length: P, tokens.
+    """
+    splits = ["memorized"] * len(memorized) + ["control"] * len(control)
+    tokens = np.concatenate([memorized.astype(np.uint32), control.astype(np.uint32)])
+    return samples_frame(tokens, prefix_length, splits, [None] * len(tokens))

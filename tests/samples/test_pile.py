@@ -2,138 +2,196 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import http.server
-import threading
-from collections.abc import Iterator
+import io
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from pipeline import tables
 from pipeline.errors import InputError
 from pipeline.samples import pile
+from pipeline.samples.draw import draw
+from tests.hub import miniatures
+from tests.hub.population import GPT_NEO_SAMPLES
+from tests.hub.server import Fault, Hub
 
-WIDTHS = {"train_preprefix.npy": 100, "train_prefix.npy": 50, "train_suffix.npy": 50}
-ROWS = 6
+ROWS = miniatures.SAMPLES
+NAMES = ["train_preprefix.npy", "train_prefix.npy", "train_suffix.npy"]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Three files of the real ones' form, which the module takes for the pinned ones."""
+def folder(tmp_path: Path) -> Path:
+    """The three files, of the real ones' form."""
     folder = tmp_path / "files"
     folder.mkdir()
-    rng = np.random.default_rng(0)
-    parts = [rng.integers(0, 50_257, (ROWS, width)).astype(np.uint16) for width in WIDTHS.values()]
-    parts[2][5] = parts[2][1]  # two passages share a suffix
-    sums = {}
-    for name, part in zip(WIDTHS, parts, strict=True):
-        np.save(folder / name, np.asfortranarray(part))
-        sums[name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
-    joined = np.ascontiguousarray(np.concatenate(parts, axis=1))
-    monkeypatch.setattr(pile, "SHA256", sums)
-    monkeypatch.setattr(pile, "JOINED_MD5", hashlib.md5(joined.tobytes()).hexdigest())
+    for name, content in miniatures.gpt_neo_samples().items():
+        (folder / name).write_bytes(content)
     return folder
 
 
 @pytest.fixture
-def server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Serves the files in the place of the real host; yields the paths that were asked for."""
-    asked: list[str] = []
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            asked.append(self.path)
-
-    handler = functools.partial(Handler, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as served:
-        thread = threading.Thread(target=served.serve_forever)
-        thread.start()
-        monkeypatch.setattr(pile, "URL", f"http://127.0.0.1:{served.server_port}")
-        yield asked
-        served.shutdown()
-        thread.join()
+def url(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where they can be downloaded; no wait between tries takes time."""
+    monkeypatch.setattr("pooch.core.time", SimpleNamespace(sleep=lambda _: None))
+    for variable in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(variable, "127.0.0.1")
+    return hub.url + GPT_NEO_SAMPLES
 
 
-def test_passages_are_cut_around_the_prefix_boundary(folder: Path, tmp_path: Path) -> None:
-    passages = pile.fetch(folder, tmp_path / "cache")
-    assert passages.shape == (ROWS, 200)
-    whole = pile.samples(passages)
-    assert whole["tokens"].to_list() == passages.tolist()
-    assert whole["prefix_length"].unique().to_list() == [150]
-    assert whole["suffix_length"].unique().to_list() == [50]
-    short = pile.samples(passages, 10, 4)
-    assert short["tokens"].to_list() == passages[:, 140:154].tolist()
-    assert short["split"].unique().to_list() == ["memorized"]
-    assert short["copies"].null_count() == ROWS
-    groups = whole["suffix_group"].to_list()
-    assert groups[5] == groups[1]
-    assert len(set(groups)) == ROWS - 1
-    tables.write(whole, tmp_path / "t.parquet", tables.SAMPLES, {})
+def checksums() -> dict[str, str]:
+    files = miniatures.gpt_neo_samples()
+    return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
 
 
-@pytest.mark.parametrize("name", WIDTHS)
+def passages() -> np.ndarray:
+    files = miniatures.gpt_neo_samples()
+    return np.concatenate([np.load(io.BytesIO(files[name])) for name in NAMES], axis=1)
+
+
+# ---------------------------------------------------------------------- from a folder
+
+
+def test_the_three_files_are_joined(folder: Path, tmp_path: Path) -> None:
+    made = pile.fetch("https://none", checksums(), folder, tmp_path / "cache")
+    assert made.shape == (ROWS, 200)
+    assert made.dtype == np.uint16
+    assert made.flags.c_contiguous
+    assert made.tolist() == passages().tolist()
+    assert not (tmp_path / "cache").exists(), "nothing is downloaded"
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_flipped_byte_is_refused(folder: Path, tmp_path: Path, name: str) -> None:
     content = bytearray((folder / name).read_bytes())
     content[-1] ^= 1
     (folder / name).write_bytes(content)
     with pytest.raises(InputError) as caught:
-        pile.fetch(folder, tmp_path / "cache")
+        pile.fetch("https://none", checksums(), folder, tmp_path / "cache")
     (problem,) = caught.value.problems
-    assert name in problem.what
-    assert pile.SHA256[name] in problem.expected
+    assert problem.what == f"{folder}/{name}"
+    assert hashlib.sha256(content).hexdigest() in problem.got
+    assert checksums()[name] in problem.expected
+    assert "run.pile_folder" in problem.remedy
 
 
 def test_every_bad_file_is_named(folder: Path, tmp_path: Path) -> None:
     (folder / "train_prefix.npy").unlink()
-    np.save(folder / "train_suffix.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    (folder / "train_suffix.npy").write_bytes(b"")
     with pytest.raises(InputError) as caught:
-        pile.fetch(folder, tmp_path / "cache")
-    message = str(caught.value)
-    assert "train_prefix.npy" in message
-    assert "train_suffix.npy" in message
-    assert "train_preprefix.npy\n" not in message
+        pile.fetch("https://none", checksums(), folder, tmp_path / "cache")
+    assert [problem.what.rpartition("/")[2] for problem in caught.value.problems] == NAMES[1:]
 
 
-def test_files_in_another_order_are_refused(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros((ROWS, 49), np.uint16),
+        np.zeros((ROWS, 50), np.int64),
+        np.zeros(50, np.uint16),
+        np.array([{"a": 1}], dtype=object),
+    ],
+    ids=["too short", "wide numbers", "one row", "a pickle"],
+)
+def test_another_array_is_refused_though_its_checksum_is_pinned(
+    folder: Path, tmp_path: Path, array: np.ndarray
 ) -> None:
-    monkeypatch.setattr(pile, "SHA256", dict(reversed(pile.SHA256.items())))
-    with pytest.raises(InputError, match="the joined samples"):
-        pile.fetch(folder, tmp_path / "cache")
+    np.save(folder / "train_suffix.npy", array, allow_pickle=True)
+    pinned = hashlib.sha256((folder / "train_suffix.npy").read_bytes()).hexdigest()
+    with pytest.raises(InputError) as caught:
+        pile.fetch(
+            "https://none", checksums() | {"train_suffix.npy": pinned}, folder, tmp_path / "cache"
+        )
+    (problem,) = caught.value.problems
+    assert problem.expected.startswith("50 tokens a passage")
 
 
-@pytest.mark.parametrize(("prefix", "suffix"), [(0, 50), (151, 50), (150, 0), (150, 51)])
-def test_lengths_out_of_range_are_refused(prefix: int, suffix: int) -> None:
-    with pytest.raises(InputError, match="of Pile samples"):
-        pile.samples(np.zeros((1, 200), np.uint16), prefix, suffix)
+def test_files_of_different_numbers_of_passages_are_refused(folder: Path, tmp_path: Path) -> None:
+    np.save(folder / "train_suffix.npy", np.zeros((ROWS - 1, 50), np.uint16))
+    pinned = hashlib.sha256((folder / "train_suffix.npy").read_bytes()).hexdigest()
+    with pytest.raises(InputError, match=f"{ROWS}, {ROWS}, {ROWS - 1}"):
+        pile.fetch(
+            "https://none", checksums() | {"train_suffix.npy": pinned}, folder, tmp_path / "cache"
+        )
 
 
-def test_downloads_once(server: list[str], tmp_path: Path) -> None:
+# ---------------------------------------------------------------------- from the network
+
+
+def test_downloads_once(hub: Hub, url: str, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    assert pile.fetch(None, cache).shape == (ROWS, 200)
-    assert len(server) == 3
-    pile.fetch(None, cache)
-    assert len(server) == 3
+    assert pile.fetch(url, checksums(), None, cache).tolist() == passages().tolist()
+    assert [request.path for request in hub.log] == [f"{GPT_NEO_SAMPLES}/{name}" for name in NAMES]
+    hub.log.clear()
+    pile.fetch(url, checksums(), None, cache)
+    assert hub.log == []
     (cache / "train_prefix.npy").write_bytes(b"cut short")
-    assert pile.fetch(None, cache).shape == (ROWS, 200)
-    assert len(server) == 4
+    assert pile.fetch(url, checksums(), None, cache).tolist() == passages().tolist()
+    assert len(hub.log) == 1
 
 
-def test_a_corrupt_download_is_refused_and_not_kept(
-    server: list[str], folder: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("train_suffix", "status", status=500, times=3),
+        Fault("train_suffix", "status", status=503),
+        Fault("train_suffix", "truncate", after=100),
+        Fault("train_suffix", "reset"),
+        Fault("train_suffix", "reset", after=100),
+        Fault("train_suffix", "corrupt", times=2),
+        Fault("train_suffix", "html"),
+    ],
+    ids=["500", "503", "cut", "reset", "reset in the middle", "corrupt", "HTML"],
+)
+def test_a_fault_that_passes_is_mended(hub: Hub, url: str, tmp_path: Path, fault: Fault) -> None:
+    times = fault.times or 0
+    hub.faults.append(Fault(**vars(fault)))
+    made = pile.fetch(url, checksums(), None, tmp_path / "cache")
+    assert made.tolist() == passages().tolist()
+    assert len(hub.requests("train_suffix")) == times + 1
+    assert len(hub.requests("train_prefix")) == 1, "whole files are kept"
+
+
+@pytest.mark.parametrize("kind", ["status", "corrupt", "html", "reset"])
+def test_a_fault_that_stays_is_refused_and_nothing_of_it_kept(
+    hub: Hub, url: str, tmp_path: Path, kind: str
 ) -> None:
-    (folder / "train_suffix.npy").write_bytes(b"<html>gone</html>")
-    with pytest.raises(InputError, match=r"train_suffix\.npy"):
-        pile.fetch(None, tmp_path / "cache")
+    hub.faults.append(Fault("train_suffix", kind, times=None))  # type: ignore[arg-type]
+    with pytest.raises(InputError) as caught:
+        pile.fetch(url, checksums(), None, tmp_path / "cache")
+    (problem,) = caught.value.problems
+    assert problem.what == f"{url}/train_suffix.npy"
+    assert "run.pile_folder" in problem.remedy
+    assert len(hub.requests("train_suffix")) == pile.TRIES
     kept = {file.name for file in (tmp_path / "cache").iterdir()}
     assert kept == {"train_preprefix.npy", "train_prefix.npy"}
 
 
-def test_no_network_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pile, "URL", "http://127.0.0.1:9")
+@pytest.mark.usefixtures("url")
+def test_no_network_is_told_of_each_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"run\.pile_folder") as caught:
-        pile.fetch(None, tmp_path / "cache")
+        pile.fetch("http://127.0.0.1:9", checksums(), None, tmp_path / "cache")
     assert len(caught.value.problems) == 3
+
+
+# ---------------------------------------------------------------------- draws and windows
+
+
+def test_some_are_drawn_in_their_order() -> None:
+    whole = passages()
+    drawn = draw(range(ROWS), 10, 7)
+    assert pile.memorized(whole, 10, seed=7).tolist() == whole[drawn].tolist()
+    assert pile.memorized(whole, 10, seed=8).tolist() != whole[drawn].tolist()
+    assert pile.memorized(whole, ROWS, seed=7).tolist() == whole.tolist()
+
+
+def test_more_than_there_are_is_refused() -> None:
+    with pytest.raises(InputError, match=f"at most {ROWS}"):
+        pile.memorized(passages(), ROWS + 1, seed=0)
+
+
+def test_a_window_lies_around_the_boundary() -> None:
+    numbered = np.arange(400, dtype=np.uint16).reshape(2, 200)
+    assert pile.window(numbered, 150, 50).tolist() == numbered.tolist()
+    assert pile.window(numbered, 10, 4).tolist() == [[*range(140, 154)], [*range(340, 354)]]

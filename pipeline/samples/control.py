@@ -1,0 +1,127 @@
+"""Control samples: windows of Pile documents that nobody has found a model to recite.
+
+They are text of the same kind, most of it seen once in training, so a model that completes one of
+them all the same either memorized it or guessed it; the baseline counts those like any other.
+
+Source: the paper compares with samples "that are not memorized" (section 4.1, Fig. 2) and does not
+say which; ours are from the documents that the study pins.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from pipeline.errors import InputError, Problem, shorten
+from pipeline.hub import snapshot
+from pipeline.samples.draw import number
+
+TOKENIZER_FILES = ("tokenizer*.json", "special_tokens_map.json", "vocab.json", "merges.txt")
+DOCUMENT_FILES = ("*.parquet", "data/*.parquet", "README.md")
+LONGEST_TEXT = 20_000
+"""Characters of a document that are tokenized: many windows, and no document takes long."""
+
+
+def fetch(
+    documents: tuple[str, str],
+    tokenizer: tuple[str, str],
+    length: int,
+    n: int,
+    seed: int,
+    memorized: NDArray[np.integer],
+) -> NDArray[np.uint32]:
+    """`n` windows of text, at most one a document, at a place that the seed decides.
+
+    Args:
+        documents: repository and commit of a dataset with a column ``text``.
+        tokenizer: repository and commit of a model whose tokenizer cuts the text.
+        length: P + S, tokens of a window.
+        n: how many.
+        seed: of the draws of documents and places.
+        memorized: (M, P + S) samples; a window that equals one of them is passed over.
+
+    Returns:
+        (n, P + S) token ids, in the order of their documents.
+
+    Raises:
+        InputError: what `pipeline.hub.snapshot` raises, no column ``text``, a tokenizer that
+            transformers cannot read, or too few documents that are long enough.
+    """
+    texts = _texts(*documents)
+    words_of = _tokenizer(*tokenizer)
+    known = {row.tobytes() for row in np.ascontiguousarray(memorized, dtype=np.uint32)}
+    windows: dict[int, NDArray[np.uint32]] = {}
+    order = sorted(range(len(texts)), key=lambda each: (number(seed, each), each))
+    for each in order:
+        if len(windows) == n:
+            break
+        tokens = words_of(texts[each][:LONGEST_TEXT], verbose=False)["input_ids"]
+        places = len(tokens) - length + 1
+        if places < 1:
+            continue
+        start = number(seed + 1, each) % places
+        window = np.array(tokens[start : start + length], dtype=np.uint32)
+        if window.tobytes() not in known:
+            windows[each] = window
+    if len(windows) < n:
+        raise InputError(
+            Problem(
+                f"control samples from {documents[0]}",
+                f"{len(windows)} documents of {length} tokens or more, of {len(texts)}",
+                f"{n}, as the study says",
+                "lower n of the control samples, or name a larger dataset",
+            )
+        )
+    return np.stack([windows[each] for each in sorted(windows)])
+
+
+def _tokenizer(repo: str, commit: str) -> PreTrainedTokenizerBase:
+    folder = snapshot(repo, commit, TOKENIZER_FILES).folder
+    try:
+        made: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # each of transformers' many parts raises its own
+        raise InputError(
+            Problem(
+                f"{repo} at {commit}",
+                shorten(f"{type(error).__name__}: {error}"),
+                "a tokenizer that transformers knows",
+                "name a model whose tokenizer needs no code of its own",
+            )
+        ) from error
+    return made
+
+
+def _texts(repo: str, commit: str) -> list[str]:
+    got = snapshot(repo, commit, DOCUMENT_FILES, "dataset")
+    texts: list[str] = []
+    for path in [got.folder / name for name in got.files if name.endswith(".parquet")]:
+        texts += _column(path, repo)
+    return texts
+
+
+def _column(path: Path, repo: str) -> list[str]:
+    try:
+        column = pl.read_parquet(path, columns=["text"])["text"]
+    except pl.exceptions.PolarsError as error:
+        raise InputError(
+            Problem(
+                f"{repo}: {path.name}",
+                str(error).splitlines()[0],
+                "a parquet file with a column `text`",
+                "name a dataset of documents",
+            )
+        ) from error
+    if column.dtype != pl.String:
+        raise InputError(
+            Problem(
+                f"{repo}: {path.name}",
+                f"a column `text` of type {column.dtype}",
+                "a parquet file with a column `text`",
+                "name a dataset of documents",
+            )
+        )
+    return [text or "" for text in column.to_list()]

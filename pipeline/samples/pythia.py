@@ -1,0 +1,194 @@
+"""The Pythia family's samples: sequences that every one of several Pythia models has memorized.
+
+The dataset lists, for each model, the sequences of its training data whose tokens 32 to 63 the
+model completes after tokens 0 to 31. The paper takes those "memorized by all model scales": the
+intersection over the models, of which 15,000 are drawn here by a seeded hash of their index.
+
+Source: huggingface.co/datasets/EleutherAI/pythia-memorized-evals; the paper, section 4.1. Which
+15,000 the paper drew is not known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from pipeline.errors import InputError, Problem
+from pipeline.hub import listing, snapshot
+from pipeline.samples.draw import draw
+
+PREFIX_LENGTH = 32
+SUFFIX_LENGTH = 32
+COLUMNS = {"index", "tokens"}
+
+
+def fetch(repo: str, commit: str, splits: Sequence[str]) -> dict[str, list[Path]]:
+    """Split -> its files, fetched and verified.
+
+    Names collide (``duped.12b`` begins ``duped.12b.23000``, and ``deduped.12b`` ends with it), so
+    a split's files are told by their whole name, and all of the number that it gives must be there.
+
+    Raises:
+        InputError: what `pipeline.hub.snapshot` raises, or a split that is not complete.
+    """
+    names = [file.path for file in listing(repo, commit, "dataset")]
+    wanted = {split: _shards(names, split) for split in splits}
+    problems = [
+        Problem(
+            f"{repo} at {commit}",
+            f"for the split {split}: " + (", ".join(found) or "no file"),
+            f"data/{split}-00000-of-N.parquet to the last of N",
+            "name a split and a commit that the dataset has",
+        )
+        for split, found in wanted.items()
+        if not _is_complete(found)
+    ]
+    if problems:
+        raise InputError(*problems)
+    got = snapshot(repo, commit, [name for found in wanted.values() for name in found], "dataset")
+    return {split: [got.folder / name for name in found] for split, found in wanted.items()}
+
+
+def memorized(files: Mapping[str, Sequence[Path]], n: int, seed: int) -> NDArray[np.uint32]:
+    """`n` of the sequences that are in all splits, in the order of their index.
+
+    Args:
+        files: split -> its parquet files: index, and 64 tokens.
+        n: how many.
+        seed: of the draw.
+
+    Returns:
+        (n, 64) token ids.
+
+    Raises:
+        InputError: a split without rows or with other columns, too few common sequences, a
+            sequence that is not 64 tokens long or differs between splits.
+    """
+    scans = {split: _scan(split, paths) for split, paths in files.items()}
+    common = _common(scans)
+    if len(common) < n:
+        raise InputError(
+            Problem(
+                "sequences memorized by " + ", ".join(files),
+                f"{len(common)} that all have in common",
+                f"{n} or more",
+                "lower n_memorized, or name fewer splits",
+            )
+        )
+    drawn = draw(common, n, seed)
+    wanted = pl.LazyFrame({"index": drawn})
+    tokens = {
+        split: scan.join(wanted, on="index", how="semi")
+        .unique(subset="index", keep="first", maintain_order=False)
+        .sort("index")
+        .collect(engine="streaming")["tokens"]
+        for split, scan in scans.items()
+    }
+    _check_tokens(tokens, drawn)
+    return np.array(next(iter(tokens.values())).to_list(), dtype=np.uint32)
+
+
+def window(
+    sequences: NDArray[np.uint32], prefix_length: int, suffix_length: int
+) -> NDArray[np.uint32]:
+    """The last P of the 32 tokens that the models were given, and the first S that they recite.
+
+    Args:
+        sequences: (N, 64) token ids.
+        prefix_length: P, 1 to 32 tokens; the paper uses all.
+        suffix_length: S, 1 to 32 tokens; the paper uses all.
+
+    Returns:
+        (N, P + S) token ids.
+    """
+    return sequences[:, PREFIX_LENGTH - prefix_length : PREFIX_LENGTH + suffix_length]
+
+
+def _shards(names: Sequence[str], split: str) -> list[str]:
+    whole = re.compile(rf"data/{re.escape(split)}-\d{{5}}-of-\d{{5}}(-[0-9a-f]+)?\.parquet")
+    return sorted(name for name in names if whole.fullmatch(name))
+
+
+def _is_complete(shards: Sequence[str]) -> bool:
+    numbers = [re.findall(r"-(\d{5})-of-(\d{5})", name)[0] for name in shards]
+    return bool(numbers) and numbers == [
+        (f"{i:05d}", f"{len(shards):05d}") for i in range(len(shards))
+    ]
+
+
+def _scan(split: str, paths: Sequence[Path]) -> pl.LazyFrame:
+    """Index and tokens of a split, nothing read yet but the columns' types and the row count."""
+    scan = pl.scan_parquet(list(paths))
+    try:
+        schema = scan.collect_schema()
+        rows = scan.select(pl.len()).collect().item()
+    except pl.exceptions.PolarsError as error:
+        raise InputError(
+            Problem(f"split {split}", str(error).splitlines()[0], "parquet files", "look at them")
+        ) from error
+    tokens = schema.get("tokens")
+    if (
+        not set(schema) >= COLUMNS
+        or not schema["index"].is_integer()
+        or not isinstance(tokens, (pl.List, pl.Array))
+        or not tokens.inner.is_integer()
+    ):
+        raise InputError(
+            Problem(
+                f"split {split}",
+                "columns " + ", ".join(f"{name} ({kind})" for name, kind in schema.items()),
+                "index, an integer, and tokens, a list of integers",
+                "name the dataset and commit that the study was written for",
+            )
+        )
+    if not rows:
+        raise InputError(Problem(f"split {split}", "no rows", "some", "name another split"))
+    return scan.select(
+        pl.col("index").cast(pl.Int64), pl.col("tokens").cast(pl.List(pl.Int64)).alias("tokens")
+    )
+
+
+def _common(scans: Mapping[str, pl.LazyFrame]) -> NDArray[np.int64]:
+    """The indices that all splits have; reads that one column."""
+    first, *others = (scan.select("index") for scan in scans.values())
+    for other in others:
+        first = first.join(other, on="index", how="semi")
+    common: NDArray[np.int64] = (
+        first.unique().collect(engine="streaming")["index"].sort().to_numpy()
+    )
+    return common
+
+
+def _check_tokens(tokens: Mapping[str, pl.Series], drawn: NDArray[np.int64]) -> None:
+    length = PREFIX_LENGTH + SUFFIX_LENGTH
+    reference_split, reference = next(iter(tokens.items()))
+    problems = []
+    for split, sequences in tokens.items():
+        lengths = sequences.list.drop_nulls().list.len()
+        wrong = ((lengths != length) | (sequences.list.min() < 0)).fill_null(True)
+        if wrong.any():
+            at = int(wrong.arg_max() or 0)
+            problems.append(
+                Problem(
+                    f"split {split}, index {drawn[at]}, and {int(wrong.sum()) - 1} more",
+                    f"{lengths[at] or 0} tokens, the smallest {sequences.list.min()[at]}",
+                    f"{length} token ids",
+                    "name the dataset and commit that the study was written for",
+                )
+            )
+        elif (differ := sequences != reference).any():
+            problems.append(
+                Problem(
+                    f"index {drawn[int(differ.arg_max() or 0)]}, and {int(differ.sum()) - 1} more",
+                    f"other tokens in {split} than in {reference_split}",
+                    "one sequence under one index",
+                    "do not use these splits together: their indices mean different texts",
+                )
+            )
+    if problems:
+        raise InputError(*problems)

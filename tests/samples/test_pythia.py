@@ -1,0 +1,265 @@
+"""The sequences that all of several Pythia models memorized: found, drawn and checked."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from pipeline.errors import InputError
+from pipeline.samples import pythia
+from pipeline.samples.draw import draw
+from tests.hub import miniatures
+from tests.hub.population import DATASETS
+from tests.hub.server import Hub
+
+ROOT = Path(__file__).parents[2]
+REPO = "EleutherAI/pythia-memorized-evals"
+COMMIT = DATASETS[REPO][0]
+SPLITS = ["duped.1.4b", "duped.2.8b", "duped.6.9b", "duped.12b"]
+
+# ---------------------------------------------------------------------- the files of a split
+
+
+@cache
+def evals() -> Mapping[str, bytes]:
+    return miniatures.memorized_evals()
+
+
+def content(split: str) -> pl.DataFrame:
+    """Index and tokens of a split of the local hub, told by its whole name."""
+    shards = [io.BytesIO(data) for path, data in evals().items() if f"/{split}-0" in path]
+    return pl.concat(pl.read_parquet(shard, columns=["index", "tokens"]) for shard in shards)
+
+
+def test_a_split_is_told_by_its_whole_name(hub: Hub, hub_home: Path) -> None:
+    files = pythia.fetch(REPO, COMMIT, SPLITS)
+    assert {split: [path.name for path in paths] for split, paths in files.items()} == {
+        split: [f"{split}-0000{i}-of-00002.parquet" for i in range(2)] for split in SPLITS
+    }
+    assert hub.requests("deduped|23000|70m|README") == []
+    assert all(path.is_relative_to(hub_home) for paths in files.values() for path in paths)
+
+
+@pytest.mark.usefixtures("hub_home")
+def test_the_common_sequences_are_drawn(hub: Hub) -> None:
+    made = pythia.memorized(pythia.fetch(REPO, COMMIT, SPLITS), 16, seed=0)
+    common = set.intersection(*(set(content(split)["index"]) for split in SPLITS))
+    assert miniatures.COMMON <= len(common) < miniatures.MEMORIZED
+    drawn = draw(sorted(common), 16, 0)
+    expected = content("duped.12b").filter(pl.col("index").is_in(drawn.tolist())).sort("index")
+    assert made.tolist() == expected["tokens"].to_list()
+    assert (made.shape, made.dtype) == ((16, 64), np.uint32)
+
+
+@pytest.mark.usefixtures("hub_home")
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda files: files.pop("data/duped.12b-00001-of-00002.parquet"),
+        lambda files: files.pop("data/duped.12b-00000-of-00002.parquet"),
+        lambda files: [files.pop(f"data/duped.12b-0000{i}-of-00002.parquet") for i in range(2)],
+        lambda files: files.update({"data/duped.12b-00000-of-00003.parquet": b""}),
+    ],
+    ids=["the last shard", "the first shard", "all shards", "one too many"],
+)
+def test_a_split_that_is_not_complete_is_refused_before_it_is_fetched(
+    hub: Hub, change: Callable[[dict[str, bytes]], object]
+) -> None:
+    files = dict(evals())
+    change(files)
+    commit = hub.dataset("mini/evals").add(files)
+    with pytest.raises(InputError, match=r"for the split duped\.12b: ") as caught:
+        pythia.fetch("mini/evals", commit, [*SPLITS, "duped.70m"])
+    assert len(caught.value.problems) == 1
+    assert hub.requests("/resolve/") == []
+
+
+@pytest.mark.usefixtures("hub_home")
+def test_all_unknown_splits_are_told_at_once() -> None:
+    with pytest.raises(InputError, match="no file") as caught:
+        pythia.fetch(REPO, COMMIT, ["duped.1.4b", "duped.13b", "duped.2b"])
+    assert len(caught.value.problems) == 2
+
+
+@pytest.mark.usefixtures("hub_home")
+def test_a_split_may_be_named_with_a_hash(hub: Hub) -> None:
+    """As the datasets library names the files that it uploads."""
+    files = {
+        re.sub(r"(00002)\.parquet", r"\1-0123456789abcdef.parquet", path): data
+        for path, data in evals().items()
+    }
+    commit = hub.dataset("mini/evals").add(files)
+    hashed = pythia.fetch("mini/evals", commit, SPLITS)
+    plain = pythia.fetch(REPO, COMMIT, SPLITS)
+    assert pythia.memorized(hashed, 16, 0).tolist() == pythia.memorized(plain, 16, 0).tolist()
+
+
+# ---------------------------------------------------------------------- what they hold
+
+Rows = Mapping[int, Sequence[int | None] | None]
+
+
+def rows(indices: Sequence[int]) -> dict[int, Sequence[int | None] | None]:
+    """Index -> 64 tokens, the same for the same index."""
+    return {i: [(i * 7 + t) % 400 for t in range(64)] for i in indices}
+
+
+def written(folder: Path, splits: Mapping[str, Sequence[Rows]]) -> dict[str, list[Path]]:
+    """Each split as parquet files, one for each of its shards."""
+    files: dict[str, list[Path]] = {}
+    for split, shards in splits.items():
+        files[split] = []
+        for number, shard in enumerate(shards):
+            path = folder / f"{split}-{number}.parquet"
+            columns = {"index": list(shard), "tokens": list(shard.values())}
+            schema = {"index": pl.Int64, "tokens": pl.List(pl.Int64)}
+            pl.DataFrame(columns, schema=schema).write_parquet(path)
+            files[split].append(path)
+    return files
+
+
+def test_neither_the_order_of_rows_nor_of_shards_matters(tmp_path: Path) -> None:
+    one, two = rows(range(0, 60, 2)), rows(range(0, 60, 3))
+    backwards = dict(reversed(one.items()))
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    straight = written(tmp_path / "a", {"x": [one], "y": [two]})
+    parts = [dict(list(backwards.items())[:4]), dict(list(backwards.items())[4:])]
+    turned = written(tmp_path / "b", {"y": [two], "x": parts[::-1]})
+    made = pythia.memorized(straight, 6, seed=3)
+    assert made.tolist() == pythia.memorized(turned, 6, seed=3).tolist()
+    expected = draw(range(0, 60, 6), 6, 3).tolist()
+    assert made.tolist() == [rows(expected)[i] for i in expected]
+    assert made.tolist() != pythia.memorized(straight, 6, seed=4).tolist()
+
+
+def test_a_sequence_that_is_listed_twice_counts_once(tmp_path: Path) -> None:
+    files = written(tmp_path, {"x": [rows(range(5)), rows(range(5))], "y": [rows(range(5))]})
+    assert pythia.memorized(files, 5, 0).tolist() == list(rows(range(5)).values())
+    with pytest.raises(InputError, match="5 that all have in common"):
+        pythia.memorized(files, 6, 0)
+
+
+def test_too_few_common_sequences_are_refused(tmp_path: Path) -> None:
+    files = written(tmp_path, {"x": [rows(range(10))], "y": [rows(range(5, 15))]})
+    with pytest.raises(InputError, match="5 that all have in common") as caught:
+        pythia.memorized(files, 6, 0)
+    (problem,) = caught.value.problems
+    assert problem.what == "sequences memorized by x, y"
+    assert "n_memorized" in problem.remedy
+
+
+def test_other_tokens_under_one_index_are_refused(tmp_path: Path) -> None:
+    other = rows(range(10)) | {3: [9] * 64, 7: [9] * 64}
+    files = written(tmp_path, {"x": [rows(range(10))], "y": [other]})
+    with pytest.raises(InputError, match="index 3, and 1 more") as caught:
+        pythia.memorized(files, 10, 0)
+    (problem,) = caught.value.problems
+    assert problem.got == "other tokens in y than in x"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "got"),
+    [
+        ([1] * 63, "63 tokens"),
+        ([1] * 65, "65 tokens"),
+        ([], "0 tokens"),
+        ([1] * 63 + [-1], "the smallest -1"),
+        ([1] * 63 + [None], "63 tokens"),
+        (None, "0 tokens"),
+    ],
+)
+@pytest.mark.parametrize("place", [0, 1], ids=["first", "second"])
+def test_what_is_no_sequence_of_64_ids_is_refused(
+    tmp_path: Path, tokens: list[int | None] | None, got: str, place: int
+) -> None:
+    contents = [rows(range(4)), rows(range(4))]
+    contents[place][2] = tokens
+    files = written(tmp_path, {"x": [contents[0]], "y": [contents[1]]})
+    with pytest.raises(InputError, match="index 2, and 0 more") as caught:
+        pythia.memorized(files, 4, 0)
+    named = [p for p in caught.value.problems if p.what.startswith(f"split {'xy'[place]}")]
+    assert got in named[0].got
+    assert named[0].expected == "64 token ids"
+
+
+def test_a_split_without_rows_is_refused(tmp_path: Path) -> None:
+    files = written(tmp_path, {"x": [rows(range(4))], "y": [{}]})
+    with pytest.raises(InputError, match="split y[\\s\\S]*no rows"):
+        pythia.memorized(files, 1, 0)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pl.DataFrame({"idx": [1], "tokens": [[1] * 64]}),
+        pl.DataFrame({"index": [1], "text": ["a"]}),
+        pl.DataFrame({"index": [1], "tokens": ["1 2 3"]}),
+        pl.DataFrame({"index": ["one"], "tokens": [[1] * 64]}),
+        pl.DataFrame({"index": [1], "tokens": [["a"] * 64]}),
+        pl.DataFrame({"index": [1.5], "tokens": [[1] * 64]}),
+    ],
+    ids=["no index", "no tokens", "text", "index of text", "tokens of text", "fractions"],
+)
+def test_another_schema_is_refused(tmp_path: Path, frame: pl.DataFrame) -> None:
+    files = written(tmp_path, {"x": [rows(range(4))]})
+    frame.write_parquet(tmp_path / "y.parquet")
+    with pytest.raises(InputError, match="split y") as caught:
+        pythia.memorized({**files, "y": [tmp_path / "y.parquet"]}, 1, 0)
+    assert caught.value.problems[0].expected.startswith("index, an integer, and tokens, a list")
+
+
+def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
+    files = written(tmp_path, {"x": [rows(range(4))]})
+    (tmp_path / "y.parquet").write_bytes(b"PAR1 but no more")
+    with pytest.raises(InputError, match="split y"):
+        pythia.memorized({**files, "y": [tmp_path / "y.parquet"]}, 1, 0)
+
+
+def test_a_window_lies_around_the_boundary() -> None:
+    sequences = np.arange(128, dtype=np.uint32).reshape(2, 64)
+    assert pythia.window(sequences, 32, 32).tolist() == sequences.tolist()
+    assert pythia.window(sequences, 2, 3).tolist() == [[*range(30, 35)], [*range(94, 99)]]
+
+
+# ---------------------------------------------------------------------- size
+
+AT_SCALE = """
+import resource, sys
+from pathlib import Path
+import numpy as np, polars as pl
+from pipeline.samples import pythia
+
+folder, peak = Path(sys.argv[1]), lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+files = {path.stem: [path] for path in sorted(folder.glob("*.parquet"))}
+made = pythia.memorized(files, 15_000, 0)
+assert (made[:, 0] == made[:, 63]).all() and len(np.unique(made[:, 0])) == 15_000
+print(made.shape, peak() // 1024)
+"""
+
+
+def test_a_tenth_of_the_real_size_takes_little_memory(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    universe = np.arange(300_000, dtype=np.int64)
+    for split, share in zip(SPLITS, (137_000, 168_000, 212_000, 238_000), strict=True):
+        index = rng.permutation(universe)[:share]
+        tokens = np.repeat(index[:, None], 64, axis=1)
+        frame = pl.DataFrame({"index": index, "tokens": tokens})
+        frame = frame.with_columns(pl.col("tokens").arr.to_list())
+        frame.write_parquet(tmp_path / f"{split}.parquet", compression="lz4")
+    done = subprocess.run(
+        [sys.executable, "-c", AT_SCALE, str(tmp_path)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    shape, _, megabytes = done.stdout.rpartition(" ")
+    assert shape == "(15000, 64)"
+    assert int(megabytes) < 2000
