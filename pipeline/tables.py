@@ -84,6 +84,24 @@ BENCHMARK_DOCUMENTS: Schema = {
     "value": Column(pl.Float64, "the document's own value, before aggregation"),
 }
 
+GENERATIONS: Schema = {
+    "intervention": Column(pl.String, "baseline, block-00 …"),
+    "prompt_id": Column(pl.UInt32, "the prompt's position in the list, from 0"),
+    "decoding": Column(pl.String, "greedy, or sampled (temperature 1)"),
+    "prompt": Column(pl.String, "text"),
+    "prompt_tokens": Column(pl.List(pl.UInt32), "token ids of the prompt"),
+    "continuation": Column(pl.List(pl.UInt32), "token ids after the prompt, equally many a row"),
+    "text": Column(pl.String, "the continuation alone, decoded"),
+    "first_difference": Column(
+        pl.UInt16,
+        "tokens before the first that is not the baseline's; null where all are",
+        nullable=True,
+    ),
+    "first_difference_character": Column(
+        pl.UInt32, "the characters of text before that token; null as above", nullable=True
+    ),
+}
+
 SUMMARY: Schema = {
     "model": Column(pl.String, "name"),
     "family": Column(pl.String, "name"),

@@ -13,7 +13,9 @@ Source: lm-eval 0.4.13, `evaluator.simple_evaluate` and `models.huggingface.HFLM
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +28,7 @@ from statistics import fmean
 from typing import Any
 
 import datasets
+import lm_eval.tasks
 import polars as pl
 from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import (
@@ -57,6 +60,9 @@ lm-eval's own default, 100,000 in a pool of processes, takes most of a minute pe
 FEWSHOT_SEED = 1234
 """What `simple_evaluate` seeds the choice of few-shot examples with unless told otherwise."""
 
+DATASETS_INDEX = "datasets.json"
+"""Says of a folder that it holds the datasets of lm-eval's own tasks."""
+
 REQUEST_TYPES = ("loglikelihood", "loglikelihood_rolling")
 
 GUESSABLE = ("acc", "acc_norm", "acc_bytes")
@@ -73,12 +79,14 @@ logger = logging.getLogger(__name__)
 def load_tasks(
     names: Sequence[str], folder: str | Path, num_fewshot: int | None = None
 ) -> dict[str, ConfigurableTask]:
-    """Load tasks from lm-eval YAML files, their datasets included.
+    """Load tasks, their datasets included: a folder's own tasks, or lm-eval's on its datasets.
 
     Args:
-        names: the tasks, as their YAML files name them.
-        folder: holds the YAML files, at any depth. Relative `data_files` in the `dataset_kwargs`
-            of a task are looked for beside its YAML file, so that a folder can move as a whole.
+        names: the tasks, as lm-eval names them.
+        folder: holds YAML files, at any depth. Relative `data_files` in the `dataset_kwargs` of a
+            task are looked for beside its YAML file, so that a folder can move as a whole. Or it
+            holds datasets.json and the datasets that this names: then the tasks are lm-eval's own,
+            unmodified but that each reads its dataset from here and not from the hub.
         num_fewshot: examples before each question. As in lm-eval it overrides what a task says,
             unless the task says 0; a task that says nothing has 0.
 
@@ -86,24 +94,30 @@ def load_tasks(
         name -> task, in the order of `names`.
 
     Raises:
-        InputError: names that the folder does not have.
+        InputError: names that the folder, or lm-eval, does not have; a dataset that does not fit.
     """
-    manager = TaskManager(include_path=str(folder), include_defaults=False)
-    unknown = [name for name in names if name not in manager.all_subtasks]
+    datasets_of = _datasets(Path(folder))
+    own = partial(TaskManager, include_path=str(folder), include_defaults=False)
+    manager = _official(names) if datasets_of else own()
+    offered = [name for name in manager.all_subtasks if not datasets_of or name in datasets_of]
+    unknown = [name for name in names if name not in offered]
     if unknown:
         raise InputError(
             Problem(
                 what=f"benchmark tasks in {folder}",
                 got=", ".join(unknown),
-                expected=", ".join(manager.all_subtasks) or "a folder with lm-eval's YAML files",
+                expected=", ".join(offered) or "a folder with lm-eval's YAML files, or datasets",
                 remedy="name tasks of that folder; lm-eval skips YAML files that it cannot read",
             )
         )
     # or datasets counts each loading of a local file at s3.amazonaws.com
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
     # lm-eval merges overrides into a task's YAML only for a member of a group
-    members = [{"task": name} | _beside_yaml(manager, name) for name in names]
-    with _quiet():
+    here = {name: {"dataset_path": str(path)} for name, path in datasets_of.items()}
+    members = [
+        {"task": name} | (here[name] if here else _beside_yaml(manager, name)) for name in names
+    ]
+    with _quiet(), _explained(folder):
         loaded = manager.load([{"group": "study", "task": members}])["tasks"]
     tasks = {name: loaded[name] for name in names}
     for task in tasks.values():
@@ -192,6 +206,35 @@ def measure(
             values, schema=_schema(BENCHMARK_DOCUMENTS) | {"weight": pl.Float64}, orient="row"
         ),
     )
+
+
+def describe(tasks: Mapping[str, ConfigurableTask], folder: str | Path) -> dict[str, Any]:
+    """What determines a task's requests: version, few-shot examples, documents and their source.
+
+    Args:
+        tasks: from `load_tasks`.
+        folder: as for `load_tasks`.
+
+    Returns:
+        task -> version, num_fewshot, documents (their number), documents_sha256 (of all, in order,
+        as JSON), and repo and commit of a dataset that was fetched; JSON values only.
+    """
+    index = Path(folder) / DATASETS_INDEX
+    pinned = json.loads(index.read_text("utf-8")) if index.is_file() else {}
+    described = {}
+    for name, task in tasks.items():
+        content = hashlib.sha256()
+        documents = list(task.eval_docs)
+        for document in documents:
+            content.update(json.dumps(document, sort_keys=True, ensure_ascii=False).encode())
+        described[name] = {
+            "version": task.VERSION,
+            "num_fewshot": task.config.num_fewshot or 0,
+            "documents": len(documents),
+            "documents_sha256": content.hexdigest(),
+            **{key: pinned[name][key] for key in ("repo", "commit") if name in pinned},
+        }
+    return described
 
 
 # --------------------------------------------------------------------------- requests
@@ -361,6 +404,39 @@ def _check_metrics(name: str, task: ConfigurableTask, documents: Sequence[_Docum
 
 
 # --------------------------------------------------------------------------- lm-eval's manners
+
+
+def _datasets(folder: Path) -> dict[str, Path]:
+    """Task -> the folder of its dataset; none where the folder has tasks of its own."""
+    index = folder / DATASETS_INDEX
+    if not index.is_file():
+        return {}
+    return {name: (folder / name).resolve() for name in json.loads(index.read_text("utf-8"))}
+
+
+def _official(names: Sequence[str]) -> TaskManager:
+    """lm-eval's own tasks, or enough of them: to index all 13,000 takes a quarter of a minute."""
+    root = Path(lm_eval.tasks.__file__).parent
+    folders = sorted({str(path.parent) for name in names for path in root.rglob(f"{name}.yaml")})
+    manager = TaskManager(include_path=folders, include_defaults=False)
+    known = set(manager.all_subtasks)
+    return manager if known >= set(names) else TaskManager()
+
+
+@contextmanager
+def _explained(folder: str | Path) -> Iterator[None]:
+    """What datasets and lm-eval say of data that they cannot use, as an InputError."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as error:
+        raise InputError(
+            Problem(
+                f"the datasets in {folder}",
+                shorten(f"{type(error).__name__}: {error}", 300),
+                "the layout that lm-eval's task files name",
+                "delete the folder and run the stage that fetches it, at the commits of the study",
+            )
+        ) from error
 
 
 def _beside_yaml(manager: TaskManager, name: str) -> dict[str, Any]:

@@ -11,15 +11,19 @@ from collections.abc import Sequence
 
 import polars as pl
 import torch
+from statsmodels.stats.proportion import proportion_confint
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from pipeline.bypass.completion import complete
 from pipeline.bypass.evaluation import Progress, silent
-from pipeline.bypass.interventions import Intervention
+from pipeline.bypass.interventions import BASELINE, Intervention
 from pipeline.bypass.memory import Journal
 from pipeline.errors import InputError, Problem
 from pipeline.tables import MEMORIZATION
+
+TRIAL_SAMPLES = 512
+"""Completed by the baseline before the sweep: an exact match of .9 is then known to .03."""
 
 
 def measure(
@@ -48,7 +52,7 @@ def measure(
         InputError: samples of several lengths or longer than the model's context, token ids
             beyond its vocabulary, or what `complete` refuses.
     """
-    _check(samples, model.config.vocab_size, model.config.max_position_embeddings)
+    check_samples(samples, model.config.vocab_size, model.config.max_position_embeddings)
     tokens = torch.tensor(samples["tokens"].to_list())
     suffix_length = int(samples["suffix_length"][0])
     suffix = tokens[:, -suffix_length:]
@@ -82,6 +86,54 @@ def measure(
     return rows.with_columns(columns).select(
         pl.col(name).cast(column.dtype) for name, column in MEMORIZATION.items()
     )
+
+
+def require_baseline(
+    model: PreTrainedModel,
+    samples: pl.DataFrame,
+    floor: float,
+    stop: bool,
+    token_budget: int | None = None,
+) -> dict[str, float]:
+    """Before the sweep: does the unmodified model complete the memorized samples at all?
+
+    A wrong tokenizer, revision or precision shows here, on `TRIAL_SAMPLES` of them, in a fraction
+    of the time. The samples are spread evenly over the table.
+
+    Args:
+        model: in evaluation mode, on any device.
+        samples: as `tables.SAMPLES`; one prefix and one suffix length.
+        floor: exact match to reach, 0 to 1.
+        stop: whether to stop where the whole 95% interval (Wilson) lies below the floor.
+        token_budget: as for `measure`.
+
+    Returns:
+        exact_match, low and high (its interval), n; empty without memorized samples.
+
+    Raises:
+        InputError: the interval lies below the floor, and `stop`.
+    """
+    memorized = samples.filter(pl.col("split") == "memorized")
+    if memorized.is_empty():
+        return {}
+    rows = sorted({i * len(memorized) // TRIAL_SAMPLES for i in range(TRIAL_SAMPLES)})
+    made = measure(model, memorized[rows], (BASELINE,), token_budget)
+    right = int(made["exact_match"].sum())
+    low, high = proportion_confint(right, len(made), method="wilson")
+    found = f"exact match {right / len(made):.3f}, 95% interval {low:.3f} to {high:.3f}"
+    print(f"baseline on {len(made)} memorized samples: {found}", flush=True)
+    if high < floor:
+        problem = Problem(
+            f"the baseline on {len(made)} of the memorized samples",
+            found,
+            f"{floor:g} or more",
+            "check that samples, tokenizer, revision and dtype belong together; to go on all the "
+            "same, set below_floor: warn for this family under `evaluation` in params.yaml",
+        )
+        if stop:
+            raise InputError(problem)
+        print(f"warning: {problem}", flush=True)
+    return {"exact_match": right / len(made), "low": low, "high": high, "n": len(made)}
 
 
 def exact_match(continuation: Tensor, suffix: Tensor) -> Tensor:
@@ -125,8 +177,18 @@ def matching_prefix(continuation: Tensor, suffix: Tensor) -> Tensor:
     return (continuation == suffix).long().cumprod(-1).sum(-1)
 
 
-def _check(samples: pl.DataFrame, vocabulary: int, context: int) -> None:
-    """Raise an InputError with everything that keeps `samples` from fitting a model."""
+def check_samples(samples: pl.DataFrame, vocabulary: int, context: int) -> None:
+    """Refuse samples that cannot be a model's, before it is loaded.
+
+    Args:
+        samples: as `tables.SAMPLES`.
+        vocabulary: token ids that the model and its tokenizer know.
+        context: the longest text that the model takes, tokens.
+
+    Raises:
+        InputError: samples of several lengths or longer than the context, token ids beyond the
+            vocabulary; all at once.
+    """
     problems = []
     lengths = samples.select("prefix_length", "suffix_length").unique(maintain_order=True)
     if len(lengths) != 1:

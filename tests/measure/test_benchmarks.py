@@ -30,8 +30,11 @@ from pipeline.bypass.interventions import BASELINE, bypass
 from pipeline.bypass.memory import Journal
 from pipeline.errors import InputError
 from pipeline.measure import benchmarks
-from pipeline.measure.benchmarks import load_tasks, measure
+from pipeline.measure.benchmarks import describe, load_tasks, measure
+from pipeline.samples.datasets import fetch
+from tests.hub.population import DATASETS
 
+ROOT = Path(__file__).parents[2]
 INTERVENTIONS = [BASELINE, bypass("block-00", (0,)), bypass("pair", (1, 2))]
 N = 9
 WORDS = (
@@ -474,3 +477,163 @@ def test_metrics_that_are_not_one_number_are_refused(reader, tokenizer, tmp_path
     write_task(tmp_path, "odd", [piqa(random.Random(0), 0)], config)
     with pytest.raises(InputError, match="task odd, metric mcc"):
         measure(reader, tokenizer, load_tasks(["odd"], tmp_path), [BASELINE], token_budget=400)
+
+
+# ---------------------------------------------------------------------- lm-eval's own tasks
+
+PINNED = YAML(typ="safe").load(ROOT / "pipeline/conf/study/paper.yaml")["datasets"]["paper"]
+ARC = ["id", "question", "choices", "answerKey"]
+HELLASWAG = ["ind", "activity_label", "ctx_a", "ctx_b", "ctx", "endings", "source_id", "split"]
+OFFICIAL = {
+    # version, configuration, split that is scored, columns
+    "arc_easy": (1.0, "ARC-Easy", "test", ARC),
+    "hellaswag": (1.0, None, "validation", [*HELLASWAG, "split_type", "label"]),
+    "lambada_openai": (1.0, "default", "test", ["text"]),
+    "piqa": (1.0, None, "validation", ["goal", "sol1", "sol2", "label"]),
+    "wikitext": (2.0, "wikitext-2-raw-v1", "test", ["page"]),
+}
+
+
+@pytest.fixture
+def fetched(hub_home, tmp_path, monkeypatch) -> Path:
+    """The datasets of the five tasks, and from now on no hub."""
+    from huggingface_hub import constants
+
+    fetch(tmp_path / "datasets", PINNED)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    return tmp_path / "datasets"
+
+
+@pytest.fixture
+def nobody_asked(monkeypatch):
+    """No connection is tried."""
+    asked = []
+    monkeypatch.setattr("socket.getaddrinfo", lambda host, *_, **__: asked.append(host))
+    monkeypatch.setattr("socket.socket.connect", lambda _, address: asked.append(address))
+    yield
+    assert asked == []
+
+
+@pytest.mark.usefixtures("nobody_asked")
+def test_the_official_tasks_load_from_the_folder_alone(hub, fetched):
+    hub.log.clear()
+    tasks = load_tasks(list(OFFICIAL), fetched)
+    assert list(tasks) == list(OFFICIAL)
+    for name, (version, configuration, split, columns) in OFFICIAL.items():
+        task = tasks[name]
+        assert (task.VERSION, task.config.dataset_name) == (version, configuration)
+        assert task.config.dataset_path == str((fetched / name).resolve())
+        assert task.config.test_split == split or (
+            task.config.test_split is None and task.config.validation_split == split
+        )
+        assert set(columns) <= set(task.dataset[split].column_names)
+        assert set(PINNED[name]["columns"]) <= set(columns)
+        assert len(list(task.eval_docs)) == 8
+    assert hub.log == []
+
+
+@pytest.fixture
+def pairs(fetched, monkeypatch):
+    """Each task as it is loaded here, and lm-eval's own on the same data."""
+    ours = load_tasks(list(OFFICIAL), fetched)
+    by_repo = {PINNED[name]["repo"]: task.dataset for name, task in ours.items()}
+    monkeypatch.setattr(datasets, "load_dataset", lambda path, **_: by_repo[path])
+    theirs = TaskManager().load(list(OFFICIAL))["tasks"]
+    return {name: (ours[name], theirs[name]) for name in OFFICIAL}
+
+
+def test_nothing_of_an_official_task_differs_but_where_its_data_lies(pairs):
+    for name, (one, other) in pairs.items():
+        ours, theirs = one.config.to_dict(), other.config.to_dict()
+        assert theirs["dataset_path"] == PINNED[name]["repo"]
+        differing = {key for key in ours | theirs if ours.get(key) != theirs.get(key)}
+        assert differing <= {"dataset_path", "num_fewshot"}
+        assert (ours["num_fewshot"], theirs["num_fewshot"] or 0) == (0, 0)
+        for task in (one, other):
+            task.build_all_requests()
+        assert [r.args for r in one.instances] == [r.args for r in other.instances]
+        assert len(one.instances) >= 8
+        assert one.aggregation() == other.aggregation()
+        assert one.higher_is_better() == other.higher_is_better()
+
+
+@pytest.mark.usefixtures("nobody_asked")
+def test_the_official_tasks_are_measured(reader, tokenizer, fetched, tmp_path):
+    tasks = load_tasks(list(OFFICIAL), fetched)
+    frame, documents = measure(
+        reader, tokenizer, tasks, INTERVENTIONS, token_budget=3200, limit=3
+    )
+    tables.write(frame, tmp_path / "b.parquet", tables.BENCHMARKS, {})
+    assert set(frame["n"]) == {3}
+    assert frame["task"].unique(maintain_order=True).to_list() == list(OFFICIAL)
+    chance = values(frame.filter(intervention="baseline"), "task", "metric")
+    assert chance["piqa", "acc"]["chance"] == 0.5
+    assert chance["arc_easy", "acc"]["chance"] == pytest.approx((1 / 5 + 1 / 4 + 1 / 4) / 3)
+    assert {m for t, m in chance if t == "wikitext"} == {
+        *("word_perplexity", "byte_perplexity", "bits_per_byte")
+    }
+    assert len(documents) == len(frame) * 3
+
+
+def test_a_description_says_what_was_asked(fetched):
+    described = describe(load_tasks(list(OFFICIAL), fetched, num_fewshot=2), fetched)
+    assert list(described) == list(OFFICIAL)
+    for name, entry in described.items():
+        assert entry["version"] == OFFICIAL[name][0]
+        assert (entry["num_fewshot"], entry["documents"]) == (2, 8)
+        assert (entry["repo"], entry["commit"]) == (PINNED[name]["repo"], PINNED[name]["commit"])
+        assert entry["commit"] == DATASETS[entry["repo"]][0]
+    assert json.loads(json.dumps(described)) == described
+    assert len({entry["documents_sha256"] for entry in described.values()}) == len(OFFICIAL)
+
+
+def test_the_checksum_of_the_documents_is_that_of_each_of_them(tmp_path):
+    documents = [{"text": "the cat sits"}, {"text": "the dog eats"}]
+
+    def checksum(name: str, documents: list[dict]) -> dict:
+        write_task(tmp_path / name, "mini_lambada", documents, TASKS["mini_lambada"][1])
+        tasks = load_tasks(["mini_lambada"], tmp_path / name)
+        return describe(tasks, tmp_path / name)["mini_lambada"]
+
+    first = checksum("a", documents)
+    assert "repo" not in first, "a task of the corpus has none"
+    assert first["documents"] == 2
+    assert checksum("b", documents) == first
+    others = [
+        [{"text": "the cat sits"}, {"text": "the dog eat"}],
+        documents[::-1],
+        documents[:1],
+        [*documents, documents[0]],
+    ]
+    made = {checksum(f"c{i}", other)["documents_sha256"] for i, other in enumerate(others)}
+    assert len(made | {first["documents_sha256"]}) == 5
+
+
+def test_a_task_whose_dataset_was_not_fetched_is_refused(fetched):
+    with pytest.raises(InputError, match=r"winogrande[\s\S]*arc_easy"):
+        load_tasks(["piqa", "winogrande"], fetched)
+
+
+def test_datasets_for_tasks_that_lm_eval_has_not_are_refused(fetched):
+    index = json.loads((fetched / "datasets.json").read_text())
+    (fetched / "datasets.json").write_text(json.dumps(index | {"nope": index["piqa"]}))
+    with pytest.raises(InputError, match="nope"):
+        load_tasks(["nope"], fetched)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: [p.unlink() for p in (folder / "arc_easy").rglob("*test*.parquet")],
+        lambda folder: (folder / "arc_easy/README.md").unlink(),
+        lambda folder: [p.write_bytes(b"x") for p in (folder / "arc_easy").rglob("*.parquet")],
+    ],
+    ids=["a split is gone", "no configurations", "no parquet"],
+)
+def test_a_folder_that_was_damaged_is_refused(fetched, damage):
+    damage(fetched)
+    with pytest.raises(InputError, match="the datasets in ") as caught:
+        load_tasks(["arc_easy", "piqa"], fetched)
+    (problem,) = caught.value.problems
+    assert "run the stage that fetches it" in problem.remedy

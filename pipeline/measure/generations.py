@@ -1,0 +1,265 @@
+"""What a model writes after a few prompts when one block is bypassed.
+
+Source: arXiv 2501.05078, Fig. 4.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import takewhile
+from typing import Any
+
+import polars as pl
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from pipeline.bypass.evaluation import Progress, silent
+from pipeline.bypass.interventions import BASELINE, Intervention, block_name, bypass
+from pipeline.bypass.reference import bypassed
+from pipeline.errors import InputError, Problem, shorten
+from pipeline.tables import GENERATIONS
+
+GREEDY, SAMPLED = DECODINGS = ("greedy", "sampled")
+
+
+def measure(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[str],
+    depths: Sequence[float],
+    new_tokens: int,
+    seed: int,
+    progress: Progress = silent,
+) -> pl.DataFrame:
+    """Continue every prompt under the baseline and under each bypass: greedily, and by sampling.
+
+    A continuation always has `new_tokens` tokens: the minimum is the maximum, as in the paper's
+    code, so the end-of-text tokens of `model.generation_config` are never chosen. Nothing else of
+    that configuration acts, nor do transformers' own defaults: sampling is at temperature 1 from
+    all the other tokens of the vocabulary.
+
+    Samples depend on `seed` and on the prompt's position alone: all interventions make the same
+    draws, so where two samples differ, the bypass did it. A GPU draws other numbers than a CPU.
+
+    Args:
+        model: in evaluation mode, on any device.
+        tokenizer: the model's own. Special tokens are not added to the prompts.
+        prompts: one or more, each of one token or more.
+        depths: which blocks to bypass, one at a time; see `interventions_at`.
+        new_tokens: length of each continuation, at least 1.
+        seed: of the samples.
+        progress: told after each continuation.
+
+    Returns:
+        As `tables.GENERATIONS`: intervention by intervention (the baseline, then the blocks
+        ascending), prompts in their order, greedy before sampled.
+
+    Raises:
+        InputError: no prompts, a prompt of no tokens, of tokens beyond the model's vocabulary, or
+            too long for its context with the continuation; less than one new token; a depth
+            outside 0 to 1; an unsupported model; or logits with NaN or infinity.
+        ValueError: the model is in training mode.
+    """
+    if model.training:
+        raise ValueError("the model is in training mode, where dropout acts; call model.eval()")
+    # not verbose: what is too long for the model is told below, as an error
+    encoded = [tokenizer.encode(each, add_special_tokens=False, verbose=False) for each in prompts]
+    _check(model, prompts, encoded, depths, new_tokens)
+    interventions = interventions_at(depths, model.config.num_hidden_layers)
+    total = len(interventions) * len(prompts) * len(DECODINGS)
+
+    def decode(tokens: list[int]) -> str:
+        # neither option may change a character: what is shown is what the model wrote
+        return str(
+            tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        )
+
+    unchanged: dict[tuple[int, str], list[int]] = {}  # the baseline's continuations
+    rows = []
+    for intervention in interventions:
+        with bypassed(model, intervention), _plain_generation(model), torch.inference_mode():
+            for prompt_id, prompt in enumerate(prompts):
+                for decoding in DECODINGS:
+                    with _seeded(model.device, f"{seed} {prompt_id}"):
+                        made = _continue(
+                            model, encoded[prompt_id], new_tokens, decoding == SAMPLED,
+                            f"{intervention.name}, prompt {prompt_id}, {decoding}",
+                        )  # fmt: skip
+                    text = decode(made)
+                    same = _shared(made, unchanged.setdefault((prompt_id, decoding), made))
+                    # a character can be several tokens: it differs with the first of them that does
+                    same_text = _shared(text, decode(made[:same]))
+                    differs = same < new_tokens
+                    rows.append(
+                        (
+                            intervention.name, prompt_id, decoding, prompt, encoded[prompt_id],
+                            made, text, same if differs else None, same_text if differs else None,
+                        )
+                    )  # fmt: skip
+                    progress(len(rows), total)
+    schema = {name: column.dtype for name, column in GENERATIONS.items()}
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def interventions_at(depths: Sequence[float], n_blocks: int) -> tuple[Intervention, ...]:
+    """The baseline, and the bypass of the one block at each depth.
+
+    Depths rather than blocks, so that one study fits models of different depth.
+
+    Args:
+        depths: shares of the model's depth, 0 (its first block) to 1 (its last); the nearest block
+            is taken, the even one where two are equally near.
+        n_blocks: L, at least 1.
+
+    Returns:
+        Blocks ascending; depths that fall on the same block give it once.
+    """
+    blocks = sorted({round(depth * (n_blocks - 1)) for depth in depths})
+    return (BASELINE, *(bypass(block_name(block), (block,)) for block in blocks))
+
+
+# transformers' types do not know what `generate` takes and returns: Any
+
+
+def _continue(
+    model: Any, prompt: Sequence[int], new_tokens: int, sample: bool, where: str
+) -> list[int]:
+    """The tokens that the model appends to `prompt`; `where` is for the error message."""
+    tokens = torch.tensor([prompt], device=model.device)
+    # transformers' default keeps the 50 likeliest tokens: 0 keeps all
+    choice = {"temperature": 1.0, "top_k": 0, "top_p": 1.0} if sample else {}
+    output = model.generate(
+        tokens,
+        attention_mask=torch.ones_like(tokens),
+        min_new_tokens=new_tokens,
+        max_new_tokens=new_tokens,
+        do_sample=sample,
+        use_cache=True,
+        pad_token_id=0,  # it is never used: nothing ends early
+        logits_processor=[_finite(model, where)],
+        **choice,
+    )
+    made: list[int] = output[0, len(prompt) :].tolist()
+    return made
+
+
+def _finite(model: Any, where: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """A processor of logits that refuses NaN and infinity, and changes nothing."""
+    stop = model.generation_config.eos_token_id
+    never = torch.tensor([] if stop is None else stop, dtype=torch.long, device=model.device)
+
+    def require_finite(_tokens: Tensor, logits: Tensor) -> Tensor:
+        # generate has set the end-of-text tokens to minus infinity already
+        if not logits.index_fill(-1, never, 0.0).isfinite().all():
+            raise InputError(
+                Problem(
+                    what=where,
+                    got="logits with NaN or infinity",
+                    expected="finite logits",
+                    remedy="evaluate in float32; if it persists, the checkpoint's weights are "
+                    "broken",
+                )
+            )
+        return logits
+
+    return require_finite
+
+
+@contextmanager
+def _plain_generation(model: Any) -> Iterator[None]:
+    """Leave nothing but the end-of-text tokens of the model's generation configuration.
+
+    `generate` takes from it whatever it is not told: penalties, banned tokens, beams.
+    """
+    own = model.generation_config
+    plain = GenerationConfig(eos_token_id=own.eos_token_id)  # type: ignore[no-untyped-call]
+    model.generation_config = plain
+    try:
+        yield
+    finally:
+        model.generation_config = own
+
+
+@contextmanager
+def _seeded(device: torch.device, seed: str) -> Iterator[None]:
+    """Seed what a device draws from (`generate` takes no generator), and put it back afterwards.
+
+    Seeds are hashed: seed 0 of prompt 1 has nothing to do with seed 1 of prompt 0.
+    """
+    generator = (
+        torch.cuda.default_generators[device.index]
+        if device.type == "cuda"
+        else torch.default_generator
+    )
+    before = generator.get_state()
+    generator.manual_seed(int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "big"))
+    try:
+        yield
+    finally:
+        generator.set_state(before)
+
+
+def _shared(one: Sequence[object], other: Sequence[object]) -> int:
+    """The length of the beginning that two sequences have in common."""
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _check(
+    model: PreTrainedModel,
+    prompts: Sequence[str],
+    encoded: Sequence[Sequence[int]],
+    depths: Sequence[float],
+    new_tokens: int,
+) -> None:
+    """Raise an InputError with everything that keeps a study from fitting a model."""
+    vocabulary, context = model.config.vocab_size, model.config.max_position_embeddings
+    problems = []
+    if not prompts:
+        problems.append(
+            Problem("prompts", "none", "one or more", "name a prompt, or leave the study out")
+        )
+    if new_tokens < 1:
+        problems.append(
+            Problem("new tokens", str(new_tokens), "1 or more", "let the model write a token")
+        )
+    for i, (prompt, tokens) in enumerate(zip(prompts, encoded, strict=True)):
+        what = f"prompt {i}, {shorten(prompt, 40)}"
+        if not tokens:
+            problems.append(
+                Problem(what, "no tokens", "one token or more", "give it text, or leave it out")
+            )
+            continue
+        if len(tokens) + new_tokens > context:
+            problems.append(
+                Problem(
+                    what=what,
+                    got=f"{len(tokens)} tokens and {new_tokens} new ones",
+                    expected=f"at most {context} together, the model's context",
+                    remedy="shorten the prompt, or ask for fewer new tokens",
+                )
+            )
+        if max(tokens) >= vocabulary:
+            problems.append(
+                Problem(
+                    what=what,
+                    got=f"token id {max(tokens)}",
+                    expected=f"ids below {vocabulary}, the model's vocabulary",
+                    remedy="use the model's own tokenizer",
+                )
+            )
+    problems += [
+        Problem(
+            what="depths",
+            got=str(depth),
+            expected="0 (the first block) to 1 (the last)",
+            remedy="divide the block by the number of blocks less one",
+        )
+        for depth in depths
+        if not 0 <= depth <= 1  # so that NaN is refused too
+    ]
+    if problems:
+        raise InputError(*problems)
