@@ -1,0 +1,90 @@
+"""The real studies, made small enough for the local hub: the same entries, other sizes."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from ruamel.yaml import YAML
+
+from tests.hub import miniatures
+from tests.hub.population import GPT_NEO, PYTHIA
+
+ROOT = Path(__file__).parents[2]
+
+
+def miniature(name: str, samples_url: str) -> str:
+    """A study of pipeline/conf/study/ whose sizes and checksums are the local hub's.
+
+    Args:
+        name: paper or small.
+        samples_url: the folder of the GPT-Neo samples.
+
+    Returns:
+        YAML. Repositories, commits, files, splits and lengths are the real study's.
+    """
+    yaml = YAML()
+    values: dict[str, Any] = yaml.load(ROOT / "pipeline/conf/study" / f"{name}.yaml")
+    for family in values["families"].values():
+        source = family[family["source"]]
+        source["n_memorized"], source["control"]["n"] = 16, 8
+        if family["source"] == "pile":
+            source["url"] = samples_url
+            source["sha256"] = {
+                file: hashlib.sha256(content).hexdigest()
+                for file, content in miniatures.gpt_neo_samples().items()
+            }
+    for model in values["models"].values():
+        model["billions"] = _billions(model["hub"]["repo"])
+    values["generations"]["new_tokens"] = 8
+    for family in values["evaluation"].values():
+        family["baseline_floor"] = 0.0  # random weights have memorized nothing
+    text = io.StringIO()
+    yaml.dump(values, text)
+    return "# @package _global_\n" + text.getvalue()
+
+
+def _billions(repo: str) -> float:
+    """The size of a miniature, from the headers of its safetensors."""
+    if repo in PYTHIA:
+        files = miniatures.pythia(PYTHIA[repo][1])
+    else:
+        files = miniatures.gpt_neo(GPT_NEO[repo][1])
+    weights = safetensors.torch.load(files["model.safetensors"])
+    numbers = sum(part.numel() for part in weights.values() if part.is_floating_point())
+    return round(numbers / 1e9, 8)
+
+
+def copy_project(root: Path, samples_url: str) -> None:
+    """The project in a git repository of its own, with miniatures of its studies.
+
+    Args:
+        root: a folder that is there and empty.
+        samples_url: the folder of the GPT-Neo samples.
+    """
+    for name in ("Snakefile", "dvc.yaml", "params.yaml", ".dvcignore", ".gitignore"):
+        shutil.copy(ROOT / name, root)
+    for name in ("pipeline", "profiles"):
+        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (root / ".dvc").mkdir()
+    for name in ("config", ".gitignore"):
+        shutil.copy(ROOT / ".dvc" / name, root / ".dvc")
+    for name in ("paper", "small"):
+        study = root / "pipeline/conf/study" / f"{name}.yaml"
+        study.write_text(miniature(name, samples_url))
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "-m", "start"]):
+        subprocess.run([*git, *command], cwd=root, check=True)
+
+
+if __name__ == "__main__":  # python -m tests.hub.study FOLDER: inside `python -m tests.hub`
+    target = Path(sys.argv[1])
+    target.mkdir(parents=True)
+    copy_project(target, os.environ["GPT_NEO_SAMPLES_URL"])

@@ -1,0 +1,203 @@
+"""The whole `paper` study against the local hub: six models of the real depths, through faults.
+
+Its entries are the real ones; only sizes and the checksums of the GPT-Neo samples are the hub's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from pipeline import tables
+from tests.hub.population import GPT_NEO, GPT_NEO_SAMPLES, PYTHIA
+from tests.hub.server import Fault, Hub
+from tests.hub.study import copy_project
+
+BIN = Path(sys.executable).parent
+TOKEN = "hf_never-to-be-seen"
+TWELVE = PYTHIA["EleutherAI/pythia-12b"][0]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A checkout of the project, and the environment in which it runs."""
+
+    root: Path
+    environment: dict[str, str]
+
+    def snakemake(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run it, with two jobs at a time."""
+        command = [str(BIN / "snakemake"), "--cores", "2", "--resources", "gpu=2", *arguments]
+        return subprocess.run(
+            command, cwd=self.root, env=self.environment, capture_output=True, text=True
+        )
+
+    def everything_printed(self) -> str:
+        """All logs of the stages."""
+        return "\n".join(path.read_text() for path in (self.root / "logs").rglob("*.log"))
+
+
+def _checkout(root: Path, hub: Hub, home: Path, **extra: str) -> Run:
+    root.mkdir()
+    copy_project(root, hub.url + GPT_NEO_SAMPLES)
+    # a fault that stays is given up on after a second, not after two minutes
+    client = root / "pipeline/hub.py"
+    client.write_text(client.read_text().replace("TRIES = 7", "TRIES = 2"))
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    return Run(
+        root,
+        {
+            **os.environ,
+            **hub.environment(home),
+            "PATH": path,
+            "PYTHONPATH": str(root),
+            "OMP_NUM_THREADS": "1",
+            "HF_TOKEN": TOKEN,
+            **extra,
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Hugging Face cache that all runs share."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def online(populated_hub: Hub, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The study, run through three faults that pass and one that stays until the hub is mended."""
+    run = _checkout(tmp_path_factory.mktemp("runs") / "online", populated_hub, home)
+    with populated_hub.kept():
+        stays = Fault(f"{TWELVE}/model.safetensors", "corrupt", times=None)
+        populated_hub.faults += [
+            stays,
+            Fault("pythia-1.4b/resolve/.*/model.safetensors", "corrupt"),
+            Fault("ai2_arc/resolve/.*parquet", "status", status=500),
+            Fault("gpt-neo-1.3B/resolve/.*/config.json", "reset"),
+        ]
+        first = run.snakemake("--config", "study=paper")
+        assert first.returncode != 0
+        log = (run.root / "logs/paper/checkpoint/pythia-12b.log").read_text()
+        assert "other content than the hub lists" in log
+        assert "remedy:" in log
+        # what does not need that model went on; of it nothing is left
+        assert not (run.root / "data/paper/checkpoints/pythia-12b").exists()
+        assert (run.root / "data/paper/memorization/pythia-6.9b.parquet").exists()
+
+        populated_hub.faults.remove(stays)
+        second = run.snakemake("--config", "study=paper")
+        assert second.returncode == 0, second.stderr
+        ran = {
+            line.split()[1] for line in second.stderr.splitlines() if line.startswith("localrule")
+        }
+        assert "localrule samples" not in second.stderr
+        assert ran
+        assert all(request.authorized for request in populated_hub.log if "/api/" in request.path)
+    return run
+
+
+def test_the_report_is_there_and_a_second_run_is_idle(online: Run) -> None:
+    page = (online.root / "reports/paper/index.html").read_text()
+    assert all(name in page for name in ("gpt-neo-2.7b", "pythia-12b", "block 35"))
+    again = online.snakemake("--config", "study=paper")
+    assert "Nothing to be done" in again.stdout + again.stderr
+
+
+def test_every_model_has_every_intervention(online: Run) -> None:
+    data = online.root / "data/paper"
+    for family, models in (("pythia", PYTHIA), ("gpt-neo", GPT_NEO)):
+        samples = tables.read(data / "samples" / f"{family}.parquet", tables.SAMPLES)
+        assert samples["split"].value_counts(sort=True).rows() == [
+            ("memorized", 16),
+            ("control", 8),
+        ]
+        for repo, (commit, blocks) in models.items():
+            name = repo.split("/")[1].lower()
+            if not (data / "checkpoints" / name).exists():
+                continue  # a model of the small study
+            manifest = json.loads((data / "checkpoints" / name / "manifest.json").read_text())
+            assert manifest["origin"] == {"repo": repo, "commit": commit}
+            assert manifest["n_blocks"] == blocks
+            assert not any(file.endswith(".bin") for file in manifest["files"])
+            table = tables.read(data / "memorization" / f"{name}.parquet", tables.MEMORIZATION)
+            assert table["intervention"].n_unique() == 1 + blocks + 4
+            assert len(table) == (1 + blocks + 4) * len(samples)
+            scores = tables.read(data / "benchmarks" / f"{name}.parquet", tables.BENCHMARKS)
+            assert set(scores["task"]) == {
+                "arc_easy",
+                "hellaswag",
+                "lambada_openai",
+                "piqa",
+                "wikitext",
+            }
+            assert scores["intervention"].n_unique() == 1 + blocks + 4
+            written = tables.read(data / "generations" / f"{name}.parquet", tables.GENERATIONS)
+            assert written["intervention"].n_unique() == 1 + 5
+
+
+def test_tables_say_what_determined_them(online: Run) -> None:
+    path = online.root / "data/paper/benchmarks/pythia-12b.parquet"
+    said = tables.provenance(path)
+    assert said["origin"]["commit"] == TWELVE
+    assert said["evaluation"]["dtype"] == "float16"
+    assert said["tasks"]["arc_easy"]["version"] == 1.0
+    assert said["tasks"]["arc_easy"]["repo"] == "allenai/ai2_arc"
+    assert len(said["tasks"]["wikitext"]["documents_sha256"]) == 64
+
+
+def test_the_token_is_in_no_log_and_no_file(online: Run) -> None:
+    assert TOKEN not in online.everything_printed()
+    for path in [*(online.root / "data").rglob("*"), *(online.root / "reports").rglob("*")]:
+        if path.is_file():
+            assert TOKEN.encode() not in path.read_bytes(), path
+
+
+def test_offline_from_the_cache_gives_the_same_bytes(
+    online: Run, populated_hub: Hub, home: Path, tmp_path: Path
+) -> None:
+    """Another checkout, without a hub: what faults and tries did on the way left no trace."""
+    offline = {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
+    run = _checkout(tmp_path / "offline", populated_hub, home, **offline)
+    # the GPT-Neo samples are no part of the Hugging Face cache
+    shutil.copytree(online.root / "data/downloads", run.root / "data/downloads")
+    made = [
+        "samples/pythia.parquet",
+        "samples/gpt-neo.parquet",
+        "checkpoints/pythia-2.8b/manifest.json",
+        "memorization/gpt-neo-1.3b.parquet",
+        "benchmarks/gpt-neo-1.3b.documents.parquet",
+        "generations/gpt-neo-1.3b.parquet",
+    ]
+    with populated_hub.kept():
+        targets = [f"data/paper/{path}".removesuffix("/manifest.json") for path in made]
+        done = run.snakemake(*targets, "--config", "study=paper")
+        assert done.returncode == 0, done.stderr
+        assert not populated_hub.log
+    for path in made:
+        ours, theirs = (root / "data/paper" / path for root in (run.root, online.root))
+        assert ours.read_bytes() == theirs.read_bytes(), path
+
+
+def test_the_samples_are_those_that_all_models_memorized(online: Run, populated_hub: Hub) -> None:
+    from io import BytesIO
+
+    evals = populated_hub.dataset("EleutherAI/pythia-memorized-evals").files()
+    common = None
+    for split in ("1.4b", "2.8b", "6.9b", "12b"):
+        shards = [data for name, data in evals.items() if name.startswith(f"data/duped.{split}-")]
+        frame = pl.concat([pl.read_parquet(BytesIO(data)) for data in shards])
+        known = {tuple(tokens) for tokens in frame["tokens"].to_list()}
+        common = known if common is None else common & known
+    samples = tables.read(online.root / "data/paper/samples/pythia.parquet", tables.SAMPLES)
+    chosen = samples.filter(split="memorized")["tokens"].to_list()
+    assert {tuple(tokens) for tokens in chosen} <= (common or set())
+    assert len({tuple(tokens) for tokens in chosen}) == 16
