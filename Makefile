@@ -1,5 +1,6 @@
 # make run      the study in force, or `make run STUDY=NAME`, through to its report
 # make test     the tests
+# make test-cluster   those with a real SLURM and a real ssh server, which it installs (Debian, root)
 # make check    style, types, workflow
 # make bench    how much faster the engine is than plain loops, side by side
 # Each sets up what it needs: a virtual environment in .venv with the tested set of packages.
@@ -17,14 +18,32 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 INSTALLED := .venv/.installed
 
-.PHONY: run test check bench
+# command -> the Debian package that has it
+CLUSTER := slurmd:slurm-wlm munged:munge sshd:openssh-server
+
+.PHONY: run test test-cluster check bench
 
 run: $(INSTALLED)
 	snakemake --cores $(CORES) $(if $(STUDY),--config study=$(STUDY))
 	@python -m pipeline where
 
 test: $(INSTALLED)
-	OMP_NUM_THREADS=1 pytest --numprocesses auto --dist worksteal $(PYTEST_FLAGS)
+	OMP_NUM_THREADS=1 pytest --ignore tests/cluster --numprocesses auto --dist worksteal $(PYTEST_FLAGS)
+
+test-cluster: $(INSTALLED)
+	missing=; \
+	for pair in $(CLUSTER); do \
+	  PATH=$$PATH:/usr/sbin:/sbin command -v $${pair%:*} >/dev/null || missing+=" $${pair#*:}"; \
+	done; \
+	if [[ $$missing ]]; then \
+	  if ! command -v apt-get >/dev/null || (( EUID )); then \
+	    echo "missing:$$missing; install them, or be root on Debian or Ubuntu" >&2; exit 1; \
+	  fi; \
+	  export DEBIAN_FRONTEND=noninteractive; \
+	  apt-get update --quiet=2; \
+	  apt-get install --quiet=2 --yes --no-install-recommends $$missing; \
+	fi
+	OMP_NUM_THREADS=1 pytest --numprocesses 2 --dist loadfile $(PYTEST_FLAGS) tests/cluster
 
 bench: $(INSTALLED)
 	OMP_NUM_THREADS=1 python -m tests.performance.bench reports/speed.md

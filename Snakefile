@@ -17,6 +17,7 @@ from pipeline import device
 from pipeline.dag import Dag
 from pipeline.errors import InputError
 from pipeline.params import load, switch
+from pipeline.scheduling import Needs
 
 min_version("9.27")
 
@@ -30,13 +31,15 @@ try:
 except InputError as error:
     raise WorkflowError(str(error)) from None
 
-dvc = Dag()
+dvc = Dag(decide=workflow.is_main_process)
 if workflow.is_main_process:
     dvc.write_marks()
 
 REPRO = "dvc --wait-for-lock repro --single-item {params.stage} >{log} 2>&1"
-# a machine without a GPU has none to share out, so its rules compete for cores alone
+# a machine without a GPU has none to share out, so its rules compete for cores alone; where the
+# GPUs are on other machines than this one, profiles/slurm asks for them
 GPU = 1 if device.visible() else 0
+needs = Needs(study)
 
 
 wildcard_constraints:
@@ -61,6 +64,9 @@ rule check:
     benchmark:
         dvc.rule("check").benchmark
     threads: 1
+    resources:
+        mem_mb=needs.mem_mb,
+        runtime=needs.runtime,
     params:
         stage=dvc.rule("check").stage,
     shell:
@@ -78,6 +84,9 @@ rule corpus:
     benchmark:
         dvc.rule("corpus").benchmark
     threads: 1
+    resources:
+        mem_mb=needs.mem_mb,
+        runtime=needs.runtime,
     params:
         stage=dvc.rule("corpus").stage,
     shell:
@@ -95,8 +104,31 @@ rule samples:
     benchmark:
         dvc.rule("samples").benchmark
     threads: 1
+    resources:
+        mem_mb=needs.mem_mb,
+        runtime=needs.runtime,
     params:
         stage=dvc.rule("samples").stage,
+    shell:
+        REPRO
+
+
+rule datasets:
+    """Fetch the datasets of lm-eval's own tasks."""
+    input:
+        unpack(dvc.rule("datasets").input),
+    output:
+        **dvc.rule("datasets").output,
+    log:
+        dvc.rule("datasets").log,
+    benchmark:
+        dvc.rule("datasets").benchmark
+    threads: 1
+    resources:
+        mem_mb=needs.mem_mb,
+        runtime=needs.runtime,
+    params:
+        stage=dvc.rule("datasets").stage,
     shell:
         REPRO
 
@@ -114,6 +146,9 @@ rule checkpoint:
     # the longest jobs first, so that none is left to run alone at the end
     priority: 2
     threads: 1
+    resources:
+        mem_mb=needs.mem_mb,
+        runtime=needs.runtime,
     params:
         stage=dvc.rule("checkpoint").stage,
     shell:
@@ -132,6 +167,8 @@ rule memorization:
         dvc.rule("memorization").benchmark
     threads: study.run.threads
     resources:
+        mem_mb=needs.mem_mb,
+        runtime=needs.runtime,
         gpu=GPU,
     params:
         stage=dvc.rule("memorization").stage,
@@ -152,9 +189,32 @@ rule benchmarks:
     priority: 1
     threads: study.run.threads
     resources:
+        mem_mb=needs.mem_mb,
+        runtime=needs.runtime,
         gpu=GPU,
     params:
         stage=dvc.rule("benchmarks").stage,
+    shell:
+        REPRO
+
+
+rule generations:
+    """Let the model write after some prompts, under some of the interventions."""
+    input:
+        unpack(dvc.rule("generations").input),
+    output:
+        **dvc.rule("generations").output,
+    log:
+        dvc.rule("generations").log,
+    benchmark:
+        dvc.rule("generations").benchmark
+    threads: study.run.threads
+    resources:
+        mem_mb=needs.mem_mb,
+        runtime=needs.runtime,
+        gpu=GPU,
+    params:
+        stage=dvc.rule("generations").stage,
     shell:
         REPRO
 
@@ -170,6 +230,9 @@ rule aggregate:
     benchmark:
         dvc.rule("aggregate").benchmark
     threads: 1
+    resources:
+        mem_mb=needs.mem_mb,
+        runtime=needs.runtime,
     params:
         stage=dvc.rule("aggregate").stage,
     shell:
@@ -187,6 +250,9 @@ rule figures:
     benchmark:
         dvc.rule("figures").benchmark
     threads: 1
+    resources:
+        mem_mb=needs.mem_mb,
+        runtime=needs.runtime,
     params:
         stage=dvc.rule("figures").stage,
     shell:
@@ -204,6 +270,9 @@ rule report:
     benchmark:
         dvc.rule("report").benchmark
     threads: 1
+    resources:
+        mem_mb=needs.mem_mb,
+        runtime=needs.runtime,
     params:
         stage=dvc.rule("report").stage,
     shell:

@@ -63,12 +63,15 @@ class Dag:
 
     Args:
         root: the project's folder.
+        decide: whether to ask DVC what is stale. A job that reads the Snakefile again, on a node
+            of a cluster, was decided on already, and other jobs are writing what it would look at.
 
     Raises:
         dvc.exceptions.DvcException: dvc.yaml or params.yaml cannot be resolved.
     """
 
-    def __init__(self, root: str | Path = ".") -> None:
+    def __init__(self, root: str | Path = ".", *, decide: bool = True) -> None:
+        self._decide = decide
         self.repo = Repo(str(root), _wait_for_lock=True)
         resolved = [s for s in self.repo.index.stages if isinstance(s, PipelineStage)]
         self.stages = {stage.addressing: self._stage(stage) for stage in resolved}
@@ -105,7 +108,9 @@ class Dag:
 
     @cached_property
     def stale(self) -> frozenset[str]:
-        """The stages that DVC would run, and those that read what they write."""
+        """The stages that DVC would run, and those that read what they write; undecided: all."""
+        if not self._decide:
+            return frozenset(self.stages)
         changed = set(self.repo.status()) & set(self.stages)
         passing_on = networkx.DiGraph()
         passing_on.add_nodes_from(self.stages)

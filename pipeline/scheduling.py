@@ -1,0 +1,115 @@
+"""What a job asks a scheduler for: memory and time, by its rule, its model's size and its attempt.
+
+    memory  = (BASE + 2 x B x bytes) x 1.5^(attempt - 1)                              MB
+    runtime = (BASE + 2 x B + 2 x B x tokens / RATE) x 2^(attempt - 1)                minutes
+    tokens  = interventions x samples x (P + S)                      of memorization
+              interventions x tasks x tokens a task x (1 + few-shot) of benchmarks
+
+for a model of B billion parameters, whose size counts where it is read (the rules that evaluate)
+or fetched (``checkpoint``: 4 minutes for a billion, no memory). A cluster kills what outgrows its
+request, and the next attempt asks for more. On a machine of your own nothing of this limits a job.
+
+The constants are estimates, to be off by less than what two more attempts make up for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from pipeline.params import Dtype, Family, Model, Study
+
+BASE = {
+    "check": (2000, 10),
+    "corpus": (4000, 30),
+    "samples": (8000, 60),  # a whole file of Pile documents at a time
+    "datasets": (4000, 60),
+    "checkpoint": (4000, 60),  # as good as all of it for a model that is trained here
+    "memorization": (8000, 30),  # torch with CUDA: 4 GB; the rows and their results: 4 GB
+    "benchmarks": (8000, 30),
+    "generations": (8000, 30),
+    "aggregate": (16_000, 60),  # every sample of every model and intervention, and the bootstrap
+    "figures": (4000, 30),
+    "report": (4000, 30),
+}
+"""Rule -> MB and minutes of its first attempt, before any weights; 500 MB are Snakemake and DVC."""
+
+EVALUATE = ("memorization", "benchmarks", "generations")
+MEMORY_GROWTH = 1.5
+RUNTIME_GROWTH = 2.0
+"""An attempt that ran out of time has lost all that it did, and time is harder to foresee."""
+
+BYTES: dict[Dtype, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
+COPIES = 2
+"""Of the weights on the host: as they are read, and as they are cast, before the GPU has them."""
+
+LOAD_MINUTES = 2
+"""To check and load a billion parameters: 4 GB, read twice at 70 MB/s, which others use too."""
+
+FETCH_MINUTES = 4
+"""To download a billion parameters: 4 GB at 17 MB/s."""
+
+RATE: dict[Dtype, float] = {"float32": 5e12, "float16": 3e13, "bfloat16": 3e13}
+"""Operations a second: of an A100's peak a quarter, or in half precision a tenth, for decoding one
+token at a time is bound by memory."""
+
+INTERVENTIONS = 1 + 36 + 4
+"""Baseline, each block, quartiles: of the deepest Pythia. The depth is not known before the
+checkpoint is there, and a shallower model has a smaller B."""
+
+TASK_TOKENS = 500_000
+"""Tokens of a benchmark task, contexts shared by choices counted once: the mean of ARC-easy,
+HellaSwag, PIQA, LAMBADA and WikiText."""
+
+DOCUMENT_TOKENS = 1000
+"""Tokens of a document, should `limit` take a few of each task; WikiText's have thousands."""
+
+
+class Needs:
+    """What the jobs of one study ask for; its methods are resource functions of Snakemake."""
+
+    def __init__(self, study: Study) -> None:
+        self._study = study
+
+    def mem_mb(self, wildcards: Mapping[str, str], attempt: int, rulename: str) -> int:
+        """Memory of a job, MB."""
+        memory: float = BASE[rulename][0]
+        if rulename in EVALUATE:
+            model = self._study.model(wildcards["model"])
+            memory += COPIES * model.billions * 1000 * BYTES[self._dtype(model)]
+        return math.ceil(memory * MEMORY_GROWTH ** (attempt - 1))
+
+    def runtime(self, wildcards: Mapping[str, str], attempt: int, rulename: str) -> int:
+        """Time of a job, minutes."""
+        minutes: float = BASE[rulename][1]
+        if rulename in EVALUATE:
+            model = self._study.model(wildcards["model"])
+            operations = 2e9 * model.billions * self._tokens(rulename, model)
+            minutes += LOAD_MINUTES * model.billions
+            minutes += operations / RATE[self._dtype(model)] / 60
+        elif rulename == "checkpoint":
+            minutes += FETCH_MINUTES * self._study.model(wildcards["model"]).billions
+        return math.ceil(minutes * RUNTIME_GROWTH ** (attempt - 1))
+
+    def _dtype(self, model: Model) -> Dtype:
+        return self._study.evaluation[model.family].dtype
+
+    def _tokens(self, rule: str, model: Model) -> int:
+        """Tokens under all interventions; few enough to count as none where prompts go on."""
+        if rule == "memorization":
+            family = self._study.family(model.family)
+            length = family.prefix_length + family.suffix_length
+            return INTERVENTIONS * _samples(family) * length
+        if rule == "benchmarks":
+            asked = self._study.benchmarks
+            task = min(TASK_TOKENS, (asked.limit or TASK_TOKENS) * DOCUMENT_TOKENS)
+            return INTERVENTIONS * len(asked.tasks) * task * (1 + asked.num_fewshot)
+        return 0
+
+
+def _samples(family: Family) -> int:
+    """Samples of a family that is fetched; those from a generated corpus are as few as its models
+    are small.
+    """
+    source = family.pile or family.pythia
+    return source.n_memorized + source.control.n if source else 0

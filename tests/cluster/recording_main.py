@@ -1,0 +1,50 @@
+"""Stands in for pipeline/__main__.py on the test cluster, before the stub of tests/dag.
+
+Appends to jobs.jsonl what SLURM gave the job. A file hungry/ADDRESS makes that stage take a tenth
+more memory than its first attempt was given, in every attempt.
+"""
+
+import json
+import os
+import re
+import runpy
+import subprocess
+import time
+from pathlib import Path
+
+GPU_SECONDS = 4  # long enough for two to meet
+
+address = os.environ["DVC_STAGE"]
+job = os.environ["SLURM_JOB_ID"]
+device = os.environ.get("CUDA_VISIBLE_DEVICES")
+show = ["scontrol", "show", "job", "--oneliner", job]
+shown = subprocess.run(show, check=True, capture_output=True, text=True).stdout
+granted = dict(field.split("=", 1) for field in shown.split() if "=" in field)
+number, unit = re.fullmatch(r"(\d+)([MG])", granted["MinMemoryNode"]).groups()
+memory = int(number) * {"M": 1, "G": 1024}[unit]
+
+
+def note(event: str) -> None:
+    fields = {
+        "event": event,
+        "time": time.time(),
+        "address": address,
+        "job": job,
+        "memory": memory,
+        "limit": granted["TimeLimit"],
+        "device": device,
+    }
+    with Path("jobs.jsonl").open("a") as jobs:
+        jobs.write(json.dumps(fields) + "\n")
+
+
+note("began")
+hungry = Path("hungry", address)
+if hungry.exists():
+    hungry.write_text(hungry.read_text() or str(int(1.1 * memory)))
+    held = b"x" * (int(hungry.read_text()) << 20)
+    time.sleep(5)  # SLURM looks once a second
+if device is not None:
+    time.sleep(GPU_SECONDS)
+runpy.run_path("pipeline/stub_main.py", run_name="__main__")
+note("ended")

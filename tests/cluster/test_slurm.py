@@ -1,0 +1,185 @@
+"""The stub study goes through a real SLURM, by profiles/slurm as it stands."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from pipeline.params import check
+from pipeline.scheduling import Needs
+from tests.cluster.conftest import GPUS, listed
+from tests.dag.conftest import Project, _copy
+
+HUNGRY = "checkpoint@mini-n-2_7b"  # others go on meanwhile
+LARGE = "n-2.7b"
+EVALUATE = {"memorization", "benchmarks", "generations"}
+# The profile asks seldom, as a shared scheduler wants it. In vain is worse than late: after each
+# question for which no job had ended, the next comes ten seconds later.
+QUICKLY = ("--slurm-init-seconds-before-status-checks", "8")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One attempt of a stage, as it saw itself."""
+
+    stage: str
+    number: str
+    memory: int  # MB
+    minutes: int
+    device: str | None
+    began: float
+    ended: float | None
+
+    @property
+    def rule(self) -> str:
+        return self.stage.partition("@")[0]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one snakemake left behind."""
+
+    project: Project
+    output: str
+    jobs: list[Job]
+
+    def attempts(self, stage: str) -> list[Job]:
+        return sorted((j for j in self.jobs if j.stage == stage), key=lambda job: job.began)
+
+
+def _minutes(limit: str) -> int:
+    """What scontrol writes as 1-02:03:00."""
+    days, _, time = limit.rpartition("-")
+    hours, minutes, _ = time.split(":")
+    return int(days or 0) * 1440 + int(hours) * 60 + int(minutes)
+
+
+def _jobs(project: Project) -> list[Job]:
+    notes = [json.loads(line) for line in (project.root / "jobs.jsonl").read_text().splitlines()]
+    ends = {note["job"]: note["time"] for note in notes if note["event"] == "ended"}
+    return [
+        Job(
+            stage=note["address"],
+            number=note["job"],
+            memory=note["memory"],
+            minutes=_minutes(note["limit"]),
+            device=note["device"],
+            began=note["time"],
+            ended=ends.get(note["job"]),
+        )
+        for note in notes
+        if note["event"] == "began"
+    ]
+
+
+def _use_the_recording_stub(project: Project) -> None:
+    main = project.root / "pipeline/__main__.py"
+    main.rename(main.with_name("stub_main.py"))
+    shutil.copy(Path(__file__).with_name("recording_main.py"), main)
+
+
+def _make_one_model_large(project: Project) -> None:
+    """Published, of 12 billion parameters, with many samples: the stub fetches nothing of it."""
+    yaml = YAML(typ="safe")
+    params = project.root / "params.yaml"
+    study = yaml.load(params)
+    published = {"repo": "someone/something", "commit": "0" * 40}
+    (model,) = (each for each in study["models"].values() if each["name"] == LARGE)
+    (family,) = (each for each in study["families"].values() if each["name"] == model["family"])
+    for entry, own in ((model, ("seed", "training")), (family, ("records",))):
+        entry["input"] = "study.json"
+        for key in own:
+            del entry[key]
+    model.update(source="hub", hub=published, billions=12.0)
+    control = {"documents": published, "tokenizer": published, "n": 15_000}
+    family["source"] = "pythia"
+    family["pythia"] = {
+        "evals": published,
+        "splits": ["duped.12b"],
+        "seed": 0,
+        "n_memorized": 15_000,
+        "control": control,
+    }
+    yaml.dump(study, params)
+
+
+@pytest.fixture(scope="module")
+def run(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    project = _copy(tmp_path_factory.mktemp("slurm"))
+    _use_the_recording_stub(project)
+    _make_one_model_large(project)
+    project.describe()
+    hungry = project.root / "hungry" / HUNGRY
+    hungry.parent.mkdir()
+    hungry.touch()
+    done = project.command("snakemake", "--workflow-profile", "profiles/slurm", *QUICKLY)
+    return Run(project, done.stdout + done.stderr, _jobs(project))
+
+
+def test_every_stage_is_a_job_of_slurm(run: Run) -> None:
+    ran = run.project.ran()
+    assert {job.stage for job in run.jobs} == set(ran)
+    assert set(ran.values()) == {1}, "no command ran twice to its end"
+    submitted = re.findall(r"submitted with SLURM jobid (\d+)", run.output)
+    assert sorted(job.number for job in run.jobs) == sorted(submitted)
+    known = listed("squeue", "--noheader", "--states=all", "--format=%i").split()
+    assert {job.number for job in run.jobs} <= set(known)
+
+
+def test_gpus_are_assigned_to_those_who_evaluate_and_never_twice(run: Run) -> None:
+    for job in run.jobs:
+        assert (job.device is not None) == (job.rule in EVALUATE), job.stage
+    holders = [job for job in run.jobs if job.device is not None]
+    assert {job.device for job in holders} == {str(index) for index in range(len(GPUS))}
+    together = [
+        {first.device, second.device}
+        for first, second in combinations(holders, 2)
+        if first.began < second.ended and second.began < first.ended
+    ]
+    assert together, "some run side by side"
+    assert all(len(devices) == 2 for devices in together)
+
+
+def test_memory_and_time_arrive_as_asked(run: Run) -> None:
+    values = YAML(typ="safe").load(run.project.root / "params.yaml")
+    needs = Needs(check(values))
+    of_key = {key: model["name"] for key, model in values["models"].items()}
+    for job in run.jobs:
+        attempt = run.attempts(job.stage).index(job) + 1
+        wildcards = {"model": of_key.get(job.stage.partition("@")[2], "")}
+        assert job.memory == needs.mem_mb(wildcards, attempt, job.rule), job.stage
+        assert job.minutes == needs.runtime(wildcards, attempt, job.rule), job.stage
+
+
+def test_a_large_model_asks_for_more(run: Run) -> None:
+    (large,) = run.attempts("memorization@mini-n-2_7b")
+    (small,) = run.attempts("memorization@mini-p-1_4b")
+    assert large.memory > small.memory + 24_000, "more than its weights"
+    assert large.minutes > small.minutes
+
+
+def test_what_outgrows_its_memory_is_killed_and_asks_for_more(run: Run) -> None:
+    first, second = run.attempts(HUNGRY)
+    assert first.ended is None
+    assert second.ended is not None
+    assert second.memory == 1.5 * first.memory
+    assert second.minutes == 2 * first.minutes
+    logs = run.project.root / ".snakemake/slurm_logs"
+    (log,) = logs.rglob(f"{first.number}.log")
+    assert "exceeded memory limit" in log.read_text()
+
+
+def test_both_engines_are_idle_afterwards(run: Run) -> None:
+    run.project.ran()
+    before = listed("squeue", "--noheader", "--states=all", "--format=%i")
+    again = run.project.command("snakemake", "--workflow-profile", "profiles/slurm", *QUICKLY)
+    assert "Nothing to be done" in again.stdout + again.stderr
+    assert listed("squeue", "--noheader", "--states=all", "--format=%i") == before
+    run.project.assert_idle()
