@@ -11,12 +11,13 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from pipeline.errors import InputError
-from pipeline.params import PARAMS, RUN_SECTION, Study, compose, load
+from pipeline.params import PARAMS, RUN_SECTION, Dtype, compose, given, load
 
 app = typer.Typer(
     help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
@@ -57,9 +58,72 @@ def accept() -> None:
 
 
 @app.command()
+def plan() -> None:
+    """Say what the study in force will fetch, compute and store, and what is done already."""
+    from pipeline.dag import Dag
+    from pipeline.outlook.table import outlook
+
+    print(outlook(load(), Dag()))
+
+
+@app.command()
 def where() -> None:
     """Print where the report lies."""
     print(f"the report: {(load().reports / 'index.html').resolve()}")
+
+
+@app.command()
+def audit(
+    model: Annotated[str, typer.Option(help="a folder, or REPO@COMMIT of the hub")],
+    samples: Annotated[Path, typer.Option(help="parquet with a column `tokens` or `text`")],
+    name: Annotated[str, typer.Option(help="of the report: reports/audit-NAME/")] = "model",
+    prefix_length: Annotated[int | None, typer.Option(min=1, help="tokens")] = None,
+    suffix_length: Annotated[int | None, typer.Option(min=1, help="tokens")] = None,
+    dtype: Annotated[Dtype | None, typer.Option(help="of the weights; default: as stored")] = None,
+    skip_short: Annotated[bool, typer.Option(help="leave out samples that are too short")] = False,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads")] = 1,
+) -> None:
+    """Sweep over the blocks of one checkpoint on samples of one's own, without a study."""
+    from pipeline import audit as auditing
+    from pipeline import tables
+    from pipeline.bypass.interventions import sweep
+    from pipeline.bypass.memory import Journal
+    from pipeline.checkpoints.loading import load_model, load_tokenizer
+    from pipeline.measure.memorization import check_samples, measure, require_baseline
+    from pipeline.progress import reporter
+
+    auditing.require_name(name)
+    data, reports = Path("data") / f"audit-{name}", Path("reports") / f"audit-{name}"
+    folder = data / "checkpoints" / name
+    manifest = auditing.checkpoint(model, name, folder)
+    precision = dtype or manifest.dtype
+    made = auditing.samples(
+        samples, load_tokenizer(folder), prefix_length, suffix_length, skip_short=skip_short
+    )
+    check_samples(made, min(manifest.vocabulary, manifest.tokens), manifest.context)
+    provenance = _determined_by(
+        f"audit-{name}", **_checkpoint(manifest), samples=str(samples), dtype=precision
+    )
+    family = data / "samples" / f"{auditing.FAMILY}.parquet"
+    tables.write(made, family, tables.SAMPLES, provenance)
+    journal = Journal()
+    with (
+        _costed(data, "memorization", name, journal) as notes,
+        _evaluating(threads, name, manifest.weight_bytes(precision), notes) as device,
+    ):
+        loaded = load_model(folder, precision, device)
+        notes["baseline"] = require_baseline(loaded, made, auditing.FLOOR, stop=False)
+        measured = measure(
+            loaded,
+            made,
+            sweep(manifest.n_blocks),
+            progress=reporter(f"memorization of {name}", "samples"),
+            journal=journal,
+        )
+    path = data / "memorization" / f"{name}.parquet"
+    tables.write(measured, path, tables.MEMORIZATION, provenance)
+    auditing.report(f"audit-{name}", manifest, data, reports, provenance)
+    print(f"the report: {(reports / 'index.html').resolve()}")
 
 
 # ------------------------------------------------------------------------------ stages
@@ -81,12 +145,12 @@ def corpus() -> None:
 
     study = load()
     recipe = study.corpus[study.study].model_dump()
-    with _costed(study, "corpus", study.study):
+    with _costed(study.data, "corpus", study.study):
         write(
             generate(**recipe),
             study.data / "corpus",
             study.data / "tasks",
-            _determined_by(study, corpus=recipe),
+            _determined_by(study.study, corpus=recipe),
         )
 
 
@@ -99,27 +163,69 @@ def samples_records(family: FamilyName) -> None:
     study = load()
     entry = study.family(family)
     records = tables.read(study.data / "corpus" / "records.parquet", tables.RECORDS)
-    planted = entry.memorized_copies or 1  # the check has seen that it is given
+    planted = given(entry.records).memorized_copies
     made = samples(records, entry.prefix_length, entry.suffix_length, planted)
     path = study.data / "samples" / f"{family}.parquet"
-    tables.write(made, path, tables.SAMPLES, _determined_by(study, family=entry.model_dump()))
+    tables.write(made, path, tables.SAMPLES, _determined_by(study.study, family=entry.described()))
 
 
 @samples_app.command("pile")
 def samples_pile(family: FamilyName) -> None:
-    """The 15,000 passages of the Pile that GPT-Neo is known to complete."""
-    from pathlib import Path
-
+    """Passages of the Pile that GPT-Neo is known to complete, and text that it is not."""
     from pipeline import tables
-    from pipeline.samples.pile import fetch, samples
+    from pipeline.samples import control, pile
+    from pipeline.samples.frame import with_control
 
     study = load()
     entry = study.family(family)
+    source = given(entry.pile)
     folder = Path(study.run.pile_folder) if study.run.pile_folder else None
-    passages = fetch(folder, cache=Path("data/downloads"))
-    made = samples(passages, entry.prefix_length, entry.suffix_length)
+    passages = pile.fetch(source.url, source.sha256, folder, cache=Path("data/downloads"))
+    known = pile.window(
+        pile.memorized(passages, source.n_memorized, source.seed),
+        entry.prefix_length,
+        entry.suffix_length,
+    )
+    others = control.fetch(
+        *source.control.pins, known.shape[1], source.control.n, source.seed, known
+    )
     path = study.data / "samples" / f"{family}.parquet"
-    tables.write(made, path, tables.SAMPLES, _determined_by(study, family=entry.model_dump()))
+    made = with_control(known, others, entry.prefix_length)
+    tables.write(made, path, tables.SAMPLES, _determined_by(study.study, family=entry.described()))
+
+
+@samples_app.command("pythia")
+def samples_pythia(family: FamilyName) -> None:
+    """Sequences that all of several Pythia models have memorized, and text that they have not."""
+    from pipeline import tables
+    from pipeline.samples import control, pythia
+    from pipeline.samples.frame import with_control
+
+    study = load()
+    entry = study.family(family)
+    source = given(entry.pythia)
+    files = pythia.fetch(source.evals.repo, source.evals.commit, source.splits)
+    known = pythia.window(
+        pythia.memorized(files, source.n_memorized, source.seed),
+        entry.prefix_length,
+        entry.suffix_length,
+    )
+    others = control.fetch(
+        *source.control.pins, known.shape[1], source.control.n, source.seed, known
+    )
+    path = study.data / "samples" / f"{family}.parquet"
+    made = with_control(known, others, entry.prefix_length)
+    tables.write(made, path, tables.SAMPLES, _determined_by(study.study, family=entry.described()))
+
+
+@app.command()
+def datasets() -> None:
+    """Fetch the datasets of lm-eval's own tasks."""
+    from pipeline.samples.datasets import fetch
+
+    study = load()
+    wanted = {task: pinned.model_dump() for task, pinned in study.datasets[study.study].items()}
+    fetch(study.data / "datasets", wanted)
 
 
 @checkpoint_app.command("training")
@@ -131,13 +237,31 @@ def checkpoint_training(model: ModelName) -> None:
     study = load()
     entry = study.model(model)
     corpus = study.data / "corpus"
-    recipe = Recipe(seed=entry.seed, **entry.training.model_dump())
+    recipe = Recipe(seed=given(entry.seed), **given(entry.training).model_dump())
     rows = tables.read(corpus / "rows.parquet", tables.TRAINING_ROWS)
-    with _costed(study, "checkpoint", model):
+    with _costed(study.data, "checkpoint", model):
         trained = train(recipe, rows, corpus / "tokenizer")
         write_checkpoint(
             study.data / "checkpoints" / model, trained, recipe, name=model, family=entry.family
         )
+
+
+@checkpoint_app.command("hub")
+def checkpoint_hub(model: ModelName) -> None:
+    """Fetch a published model, at a pinned commit."""
+    from pipeline.checkpoints.hub import fetch
+
+    study = load()
+    entry = study.model(model)
+    source = given(entry.hub)
+    fetch(
+        study.data / "checkpoints" / model,
+        source.repo,
+        source.commit,
+        name=model,
+        family=entry.family,
+        billions=entry.billions,
+    )
 
 
 @app.command()
@@ -146,22 +270,29 @@ def memorization(model: ModelName) -> None:
     from pipeline import tables
     from pipeline.bypass.interventions import sweep
     from pipeline.bypass.memory import Journal
-    from pipeline.checkpoints.manifest import load_model, read_manifest
-    from pipeline.measure.memorization import measure
+    from pipeline.checkpoints.loading import load_model
+    from pipeline.checkpoints.manifest import read_manifest
+    from pipeline.measure.memorization import check_samples, measure, require_baseline
     from pipeline.progress import reporter
 
     study = load()
     entry = study.model(model)
+    how = study.evaluation[entry.family]
     folder = study.data / "checkpoints" / model
     manifest = read_manifest(folder)
     samples = tables.read(study.data / "samples" / f"{entry.family}.parquet", tables.SAMPLES)
+    check_samples(samples, min(manifest.vocabulary, manifest.tokens), manifest.context)
     journal = Journal()
     with (
-        _costed(study, "memorization", model, journal) as notes,
-        _evaluating(study, notes) as device,
+        _costed(study.data, "memorization", model, journal) as notes,
+        _evaluating(study.run.threads, model, manifest.weight_bytes(how.dtype), notes) as device,
     ):
+        loaded = load_model(folder, how.dtype, device)
+        notes["baseline"] = require_baseline(
+            loaded, samples, how.baseline_floor, how.below_floor == "stop", study.run.token_budget
+        )
         made = measure(
-            load_model(folder, study.evaluation.dtype, device),
+            loaded,
             samples,
             sweep(manifest.n_blocks),
             study.run.token_budget,
@@ -169,9 +300,7 @@ def memorization(model: ModelName) -> None:
             journal,
         )
     path = study.data / "memorization" / f"{model}.parquet"
-    provenance = _determined_by(
-        study, checkpoint=dict(manifest.files), evaluation=study.evaluation.model_dump()
-    )
+    provenance = _determined_by(study.study, **_checkpoint(manifest), evaluation=how.model_dump())
     tables.write(made, path, tables.MEMORIZATION, {"model": model, **provenance})
 
 
@@ -181,19 +310,24 @@ def benchmarks(model: ModelName) -> None:
     from pipeline import tables
     from pipeline.bypass.interventions import sweep
     from pipeline.bypass.memory import Journal
-    from pipeline.checkpoints.manifest import load_model, load_tokenizer, read_manifest
-    from pipeline.measure.benchmarks import load_tasks, measure
+    from pipeline.checkpoints.loading import load_model, load_tokenizer
+    from pipeline.checkpoints.manifest import read_manifest
+    from pipeline.measure.benchmarks import describe, load_tasks, measure
     from pipeline.progress import reporter
 
     study = load()
+    how = study.evaluation[study.model(model).family]
     folder = study.data / "checkpoints" / model
     manifest = read_manifest(folder)
     wanted = study.benchmarks
-    tasks = load_tasks(wanted.tasks, study.data / "tasks", wanted.num_fewshot)
+    tasks = load_tasks(wanted.tasks, study.data / wanted.input, wanted.num_fewshot)
     journal = Journal()
-    with _costed(study, "benchmarks", model, journal) as notes, _evaluating(study, notes) as device:
+    with (
+        _costed(study.data, "benchmarks", model, journal) as notes,
+        _evaluating(study.run.threads, model, manifest.weight_bytes(how.dtype), notes) as device,
+    ):
         made, documents = measure(
-            load_model(folder, study.evaluation.dtype, device),
+            load_model(folder, how.dtype, device),
             load_tokenizer(folder),
             tasks,
             sweep(manifest.n_blocks),
@@ -203,11 +337,12 @@ def benchmarks(model: ModelName) -> None:
             journal,
         )
     provenance = _determined_by(
-        study,
+        study.study,
         model=model,
-        checkpoint=dict(manifest.files),
-        evaluation=study.evaluation.model_dump(),
+        **_checkpoint(manifest),
+        evaluation=how.model_dump(),
         benchmarks=wanted.model_dump(),
+        tasks=describe(tasks, study.data / wanted.input),
     )
     below = study.data / "benchmarks"
     tables.write(
@@ -217,6 +352,41 @@ def benchmarks(model: ModelName) -> None:
         provenance,
     )
     tables.write(made, below / f"{model}.parquet", tables.BENCHMARKS, provenance)
+
+
+@app.command()
+def generations(model: ModelName) -> None:
+    """Let the model write after some prompts, under some of the interventions."""
+    from pipeline import tables
+    from pipeline.checkpoints.loading import load_model, load_tokenizer
+    from pipeline.checkpoints.manifest import read_manifest
+    from pipeline.measure.generations import measure
+
+    study = load()
+    how = study.evaluation[study.model(model).family]
+    folder = study.data / "checkpoints" / model
+    manifest = read_manifest(folder)
+    wanted = study.generations
+    with (
+        _costed(study.data, "generations", model) as notes,
+        _evaluating(study.run.threads, model, manifest.weight_bytes(how.dtype), notes) as device,
+    ):
+        made = measure(
+            load_model(folder, how.dtype, device),
+            load_tokenizer(folder),
+            wanted.prompts,
+            wanted.depths,
+            wanted.new_tokens,
+            wanted.seed,
+        )
+    path = study.data / "generations" / f"{model}.parquet"
+    provenance = _determined_by(
+        study.study,
+        **_checkpoint(manifest),
+        evaluation=how.model_dump(),
+        generations=wanted.model_dump(),
+    )
+    tables.write(made, path, tables.GENERATIONS, {"model": model, **provenance})
 
 
 @app.command()
@@ -251,6 +421,7 @@ def report() -> None:
         study.study,
         [(model.name, model.family) for model in study.models.values()],
         study.data,
+        study.data / study.benchmarks.input,
         study.reports / "figures",
         study.reports / "index.html",
         study.reports / "tables",
@@ -266,39 +437,45 @@ def report() -> None:
 # ------------------------------------------------------------------------------ shared
 
 
-def _determined_by(study: Study, **what: object) -> dict[str, object]:
+def _determined_by(study: str, **what: object) -> dict[str, object]:
     """What determines a table: the study, the given parts of it, the versions that compute."""
     from pipeline.provenance import versions
 
-    return {"study": study.study, **what, "versions": versions()}
+    return {"study": study, **what, "versions": versions()}
 
 
 @contextmanager
-def _costed(
-    study: Study, stage: str, name: str, journal: object = None
-) -> Iterator[dict[str, Any]]:
+def _costed(data: Path, stage: str, name: str, journal: object = None) -> Iterator[dict[str, Any]]:
     """Write what the enclosed work cost, its notes, and what its journal (a dataclass) says."""
     from pipeline.provenance import cost
 
-    with cost(study.data / "cost" / stage / f"{name}.json") as notes:
+    with cost(data / "cost" / stage / f"{name}.json") as notes:
         yield notes
         notes["events"] = vars(journal) if journal else {}
 
 
+def _checkpoint(manifest: Any) -> dict[str, object]:
+    """What determines a model: where its files come from, and their checksums."""
+    return {"origin": dict(manifest.origin), "checkpoint": dict(manifest.files)}
+
+
 @contextmanager
-def _evaluating(study: Study, notes: dict[str, Any]) -> Iterator[str]:
-    """Lease a device and set the threads, before torch is asked for either."""
-    from pipeline.device import lease
+def _evaluating(
+    threads: int, model: str, weight_bytes: int, notes: dict[str, Any]
+) -> Iterator[str]:
+    """Lease a device that the weights fit into, and set the threads, before torch is asked."""
+    from pipeline.device import lease, require_memory
 
     with lease() as leased:
-        os.environ["OMP_NUM_THREADS"] = str(study.run.threads)
+        os.environ["OMP_NUM_THREADS"] = str(threads)
         import torch
 
         device = leased if leased == "cpu" or torch.cuda.is_available() else "cpu"
         if device != leased:
             print("a GPU is there, but this torch cannot use it: evaluating on the CPU", flush=True)
-        torch.set_num_threads(study.run.threads)
-        notes.update(device=device, threads=study.run.threads)
+        torch.set_num_threads(threads)
+        require_memory(model, weight_bytes, device)
+        notes.update(device=device, threads=threads)
         yield device
 
 

@@ -26,7 +26,9 @@ CONF = Path("pipeline/conf")
 GENERATED_TASKS = tuple(
     f"tiny_{task}" for task in ("arc_easy", "hellaswag", "piqa", "lambada_openai", "wikitext")
 )
-PILE_PREFIX, PILE_SUFFIX = 150, 50
+PASSAGE_LENGTHS = {"pile": (150, 50), "pythia": (32, 32)}
+"""Source of fetched samples -> the longest prefix, and the longest suffix, that a passage holds."""
+
 RUN_SECTION = "run"
 """The one section that cannot change a result, and that no stage depends on."""
 
@@ -36,6 +38,17 @@ Key = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 """Names a file and a line in a figure: letters, digits, hyphen, underscore, dot; no slash."""
 
+RepoId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")]
+"""A repository of the Hugging Face hub: OWNER/NAME."""
+
+Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+"""A whole commit; a branch or a tag could move."""
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Pattern = Annotated[str, Field(pattern=r"^[\w*?][\w.*?-]*(/[\w.*?-]+)*$")]
+"""Names files of a repository: a path, with * and ? as in a shell."""
+
+PileFile = Annotated[str, Field(pattern=r"^train_(preprefix|prefix|suffix)\.npy$")]
 Count = Annotated[int, Field(ge=1, strict=True)]
 Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 Dtype = Literal["float32", "float16", "bfloat16"]
@@ -63,36 +76,89 @@ class Corpus(Section):
     task_items: Count = Field(description="held-out items of each benchmark task")
 
 
+class Repository(Section):
+    """A repository of the Hugging Face hub, at one commit."""
+
+    repo: RepoId = Field(description="OWNER/NAME")
+    commit: Commit = Field(description="40 hexadecimal digits")
+
+
+class Control(Section):
+    """Samples that are not memorized: windows of Pile documents, one a document."""
+
+    documents: Repository = Field(description="a dataset with a column `text`, as parquet")
+    tokenizer: Repository = Field(description="a model of the family: its tokenizer cuts the text")
+    n: Count = Field(description="samples")
+
+    @property
+    def pins(self) -> tuple[tuple[str, str], tuple[str, str]]:
+        """Repository and commit of the documents, and of the tokenizer."""
+        return (
+            (self.documents.repo, self.documents.commit),
+            (self.tokenizer.repo, self.tokenizer.commit),
+        )
+
+
+class Records(Section):
+    """Samples from the records that were planted in the generated corpus."""
+
+    memorized_copies: Count = Field(
+        description="records planted at least so often are the memorized split"
+    )
+
+
+class Pile(Section):
+    """Samples from the passages of the Pile that GPT-Neo is known to complete."""
+
+    url: str = Field(
+        pattern=r"^https?://\S+[^/\s]$", description="folder of the three files, at a pinned commit"
+    )
+    sha256: dict[PileFile, Sha256] = Field(
+        min_length=3, max_length=3, description="each of the three files -> its checksum"
+    )
+    seed: Seed = Field(description="of the draws")
+    n_memorized: Count = Field(description="passages, of the 15,000 that there are")
+    control: Control
+
+
+class Pythia(Section):
+    """Samples from the sequences that all of several Pythia models have memorized."""
+
+    evals: Repository = Field(description="the dataset pythia-memorized-evals")
+    splits: list[Annotated[str, Field(pattern=r"^(duped|deduped)\.[0-9.]+[mb]$")]] = Field(
+        min_length=1, description="models that memorized a sequence, such as duped.1.4b; all must"
+    )
+    seed: Seed = Field(description="of the draws")
+    n_memorized: Count = Field(description="sequences; the paper: 15,000")
+    control: Control
+
+
 class Family(Section):
     """The samples of one model family."""
 
-    name: Name = Field(description="as the tables and figures call it")
-    source: Literal["records", "pile"] = Field(description="the module of pipeline/samples/")
+    name: Key = Field(description="as the tables and figures call it")
+    source: Literal["records", "pile", "pythia"] = Field(
+        description="the module of pipeline/samples/, and the section below that it reads"
+    )
     input: Literal["corpus", "study.json"] = Field(
         description="what below data/STUDY/ the samples stage reads: the generated corpus, or, "
         "for samples that are fetched, nothing but the checked study"
     )
     prefix_length: Count = Field(description="P, tokens; the paper: 150 GPT-Neo, 32 Pythia")
     suffix_length: Count = Field(description="S, tokens; the paper: 50 GPT-Neo, 32 Pythia")
-    memorized_copies: Count | None = Field(
-        description="records planted at least so often are the memorized split"
-    )
+    records: Records | None = None
+    pile: Pile | None = None
+    pythia: Pythia | None = None
 
     @model_validator(mode="after")
-    def _source_fits_input(self) -> Family:
-        if (self.source == "records") != (self.input == "corpus"):
-            raise _problem(
-                f"source {self.source} with input {self.input}",
-                "input: corpus for source: records; input: study.json for any other source",
-                "set `input` to what the source reads",
-            )
-        if (self.source == "records") != (self.memorized_copies is not None):
-            raise _problem(
-                f"source {self.source} with memorized_copies {self.memorized_copies}",
-                "memorized_copies with source: records, and with no other source",
-                "give the number of copies for planted records; remove it elsewhere",
-            )
+    def _source_fits(self) -> Family:
+        _require_section(self, ("records", "pile", "pythia"))
+        _require_input(self, generated="records")
         return self
+
+    def described(self) -> dict[str, Any]:
+        """The entry as JSON values, without what it leaves out."""
+        return self.model_dump(exclude_none=True)
 
 
 class Training(Section):
@@ -142,28 +208,101 @@ class Model(Section):
     """One checkpoint, and where it comes from. This is the one entry that adds a model."""
 
     name: Name = Field(description="as the tables and figures call it")
-    family: Name = Field(description="whose samples it completes: the name of a family")
-    source: Literal["training"] = Field(description="the module of pipeline/checkpoints/")
-    input: Literal["corpus"] = Field(description="what below data/STUDY/ that stage reads")
-    seed: Seed = Field(description="of the initial weights and the order of the rows")
-    training: Training
+    family: Key = Field(description="whose samples it completes: the name of a family")
+    source: Literal["training", "hub"] = Field(
+        description="the module of pipeline/checkpoints/, and the section below that it reads"
+    )
+    input: Literal["corpus", "study.json"] = Field(
+        description="what below data/STUDY/ that stage reads: the generated corpus, or, for a "
+        "checkpoint that is fetched, nothing but the checked study"
+    )
+    seed: Seed | None = Field(
+        default=None, description="of the initial weights and the order of the rows, if trained"
+    )
+    training: Training | None = None
+    hub: Repository | None = None
+    billions: float = Field(
+        default=0,
+        ge=0,
+        description="parameters, in billions, from which a scheduler is asked for memory and time "
+        "before the checkpoint is there; checked against it; 0 for a model that is trained here",
+    )
+
+    @model_validator(mode="after")
+    def _source_fits(self) -> Model:
+        _require_section(self, ("training", "hub"))
+        _require_input(self, generated="training")
+        if (self.source == "training") != (self.seed is not None):
+            raise _problem(
+                f"source {self.source} with seed {self.seed}",
+                "a seed with source: training, and with no other source",
+                "give the seed of a model that is trained here; remove it elsewhere",
+            )
+        if (self.source == "hub") != (self.billions > 0):
+            raise _problem(
+                f"source {self.source} with billions {self.billions:g}",
+                "billions above 0 with source: hub, and with no other source",
+                "give the size of a checkpoint that is fetched; remove it elsewhere",
+            )
+        return self
 
 
+Sourced = TypeVar("Sourced", Family, Model)
 Named = TypeVar("Named", Family, Model)
+Given = TypeVar("Given")
+
+
+class Dataset(Repository):
+    """The dataset of one of lm-eval's own tasks."""
+
+    files: list[Pattern] = Field(
+        min_length=1, description="those that the task's configuration needs, README.md included"
+    )
+    columns: list[str] = Field(min_length=1, description="that the task reads of each data file")
 
 
 class Benchmarks(Section):
     """What lm-eval evaluates, in its own terms."""
 
+    input: Literal["tasks", "datasets"] = Field(
+        description="what below data/STUDY/ they are read from: the tasks that the corpus comes "
+        "with, or lm-eval's own on the datasets that were fetched"
+    )
     tasks: list[Key] = Field(min_length=1, description="each once, as lm-eval names it")
     num_fewshot: int = Field(ge=0, description="examples before each question")
-    limit: Count | None = Field(description="documents a task; null for all")
+    limit: Count | dict[Key, Count] | None = Field(
+        description="documents a task; or task -> documents, and all of those that it leaves out; "
+        "null for all"
+    )
+
+    def limit_of(self, task: str) -> int | None:
+        """The documents of a task that are evaluated; None for all."""
+        return self.limit.get(task) if isinstance(self.limit, dict) else self.limit
+
+
+class Generations(Section):
+    """What the models write under some of the interventions (Fig. 4)."""
+
+    prompts: list[Annotated[str, Field(min_length=1)]] = Field(
+        min_length=1, description="what every model continues"
+    )
+    depths: list[Annotated[float, Field(ge=0, le=1)]] = Field(
+        min_length=1, description="of the bypassed blocks: 0 is a model's first, 1 its last"
+    )
+    new_tokens: Count = Field(description="tokens a continuation")
+    seed: Seed = Field(description="of the sampled continuations, at temperature 1")
 
 
 class Evaluation(Section):
-    """How every model is evaluated, in all stages that evaluate."""
+    """How the models of one family are evaluated, in all stages that evaluate."""
 
     dtype: Dtype = Field(description="of the weights while evaluating; float32 is the reference")
+    baseline_floor: float = Field(
+        ge=0, le=1, description="exact match that the baseline has to reach on memorized samples"
+    )
+    below_floor: Literal["stop", "warn"] = Field(
+        description="where it surely does not: stop before the sweep, or go on and say so"
+    )
 
 
 class Statistics(Section):
@@ -193,8 +332,12 @@ class Study(Section):
     corpus: dict[Key, Corpus] = Field(max_length=1, description="by the study's name; or none")
     families: dict[Key, Family] = Field(min_length=1)
     models: dict[Key, Model] = Field(min_length=1)
+    datasets: dict[Key, dict[Key, Dataset]] = Field(
+        max_length=1, description="by the study's name: task -> its dataset; or none"
+    )
     benchmarks: Benchmarks
-    evaluation: Evaluation
+    generations: Generations
+    evaluation: dict[Key, Evaluation] = Field(description="by the name of the family")
     statistics: Statistics
     run: Run
 
@@ -393,21 +536,37 @@ def _cross_check(study: Study, where: str) -> list[Problem]:
                 )
             seen.setdefault(entry.name.lower(), key)
     tasks = study.benchmarks.tasks
-    unknown = [task for task in tasks if study.corpus and task not in GENERATED_TASKS]
-    if unknown:
+    if study.benchmarks.input == "datasets":
+        known = tuple(task for section in study.datasets.values() for task in section)
+        whence = f"datasets.{study.study} names datasets for"
+    else:
+        known = GENERATED_TASKS if study.corpus else ()
+        whence = "the corpus comes with"
+    if unknown := [task for task in tasks if task not in known]:
         add(
             "benchmarks.tasks",
             ", ".join(unknown),
-            "of " + ", ".join(GENERATED_TASKS) + ", which the corpus comes with",
-            "name some of these",
+            f"of those that {whence}: {', '.join(known) or 'none'}",
+            "name some of these, or add what is missing",
         )
+    limits = study.benchmarks.limit
+    if isinstance(limits, dict) and (strange := [task for task in limits if task not in tasks]):
+        add("benchmarks.limit", ", ".join(strange), "of " + ", ".join(tasks), "name tasks")
     if repeated := sorted({task for task in tasks if tasks.count(task) > 1}):
         add("benchmarks.tasks", ", ".join(repeated) + " twice", "each once", "remove one")
-    for key in study.corpus:
-        if key != study.study:
-            add(f"corpus.{key}", key, study.study, "call the corpus by the study's name")
+    for section, keys in (("corpus", study.corpus), ("datasets", study.datasets)):
+        for key in keys:
+            if key != study.study:
+                add(f"{section}.{key}", key, study.study, "call it by the study's name")
 
     families = {family.name: family for family in study.families.values()}
+    if set(study.evaluation) != set(families):
+        add(
+            "evaluation",
+            ", ".join(study.evaluation) or "nothing",
+            "one section for each family: " + ", ".join(families),
+            "name the sections as the families are named",
+        )
     for key, model in study.models.items():
         if model.family not in families:
             add(
@@ -442,23 +601,26 @@ def _lengths(study: Study, where: str) -> list[Problem]:
         Problem(
             f"{where}: families.{key}",
             f"prefix_length {family.prefix_length}, suffix_length {family.suffix_length}",
-            f"at most {PILE_PREFIX} and {PILE_SUFFIX}, which is what a passage holds",
+            "at most {} and {}: what a passage holds".format(*PASSAGE_LENGTHS[family.source]),
             "shorten them",
         )
         for key, family in study.families.items()
-        if family.source == "pile"
-        and (family.prefix_length > PILE_PREFIX or family.suffix_length > PILE_SUFFIX)
+        if family.source in PASSAGE_LENGTHS
+        and (
+            family.prefix_length > PASSAGE_LENGTHS[family.source][0]
+            or family.suffix_length > PASSAGE_LENGTHS[family.source][1]
+        )
     ]
     never = [
         Problem(
-            f"{where}: families.{key}.memorized_copies",
-            str(family.memorized_copies),
+            f"{where}: families.{key}.records.memorized_copies",
+            str(family.records.memorized_copies),
             f"at most {max(corpus.records)}, the most that a record is planted",
             "lower it, or plant records as often",
         )
         for corpus in study.corpus.values()
         for key, family in study.families.items()
-        if (family.memorized_copies or 0) > max(corpus.records)
+        if family.records and family.records.memorized_copies > max(corpus.records)
     ]
     return (
         fetched
@@ -476,6 +638,34 @@ def _lengths(study: Study, where: str) -> list[Problem]:
             and family.prefix_length + family.suffix_length > corpus.row_length
         ]
     )
+
+
+def given(section: Given | None) -> Given:
+    """The section of an entry's own source: the check has seen that it is there."""
+    if section is None:
+        raise ValueError("the study was not checked")
+    return section
+
+
+def _require_section(entry: Sourced, sources: tuple[str, ...]) -> None:
+    """The section named by the source is there, and no other source's."""
+    given = [source for source in sources if getattr(entry, source) is not None]
+    if given != [entry.source]:
+        raise _problem(
+            f"source {entry.source} with " + (" and ".join(given) or "no section of a source"),
+            f"the section `{entry.source}`, and none of another source",
+            f"add `{entry.source}`, or remove the others; pipeline/params.py says what they hold",
+        )
+
+
+def _require_input(entry: Sourced, generated: str) -> None:
+    """What is generated here reads the corpus; what is fetched reads no data."""
+    if (entry.source == generated) != (entry.input == "corpus"):
+        raise _problem(
+            f"source {entry.source} with input {entry.input}",
+            f"input: corpus for source: {generated}; input: study.json for any other source",
+            "set `input` to what the source reads",
+        )
 
 
 def _named(entries: Mapping[str, Named], name: str, kind: str) -> Named:

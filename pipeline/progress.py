@@ -41,7 +41,7 @@ class _Lines(tqdm):  # type: ignore[misc]
 
     def display(self, msg: str | None = None, pos: int | None = None) -> bool:
         now = time.monotonic()
-        if now - self._told >= SECONDS_BETWEEN_LINES:
+        if msg != "" and now - self._told >= SECONDS_BETWEEN_LINES:  # "" wipes a bar
             self._told = now
             print(msg or str(self), file=sys.stderr, flush=True)
         return True

@@ -102,8 +102,11 @@ class Needs:
             return INTERVENTIONS * _samples(family) * length
         if rule == "benchmarks":
             asked = self._study.benchmarks
-            task = min(TASK_TOKENS, (asked.limit or TASK_TOKENS) * DOCUMENT_TOKENS)
-            return INTERVENTIONS * len(asked.tasks) * task * (1 + asked.num_fewshot)
+            tokens = sum(
+                min(TASK_TOKENS, (asked.limit_of(task) or TASK_TOKENS) * DOCUMENT_TOKENS)
+                for task in asked.tasks
+            )
+            return INTERVENTIONS * tokens * (1 + asked.num_fewshot)
         return 0
 
 

@@ -5,7 +5,9 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 # Before torch is imported: a thread that waits for another one, on a core that a test beside this
 # one needs, should not spin.
@@ -25,6 +27,9 @@ from transformers import (
 
 from pipeline.bypass import attention, readout, wavefront
 from pipeline.bypass.interventions import Intervention, bypass
+
+if TYPE_CHECKING:
+    from tests.hub.server import Hub
 
 VOCABULARY = 61
 CONTEXT = 40
@@ -118,6 +123,7 @@ def another_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(attention, "_TILE", 5)
         monkeypatch.setattr(wavefront, "CHUNK_TOKENS", {"cpu": 230})
         monkeypatch.setattr(readout, "_CHUNK_LOGITS", {"cpu": 11 * VOCABULARY})
+        monkeypatch.setattr(readout, "_LEAST_ROWS", 1)
     else:
         monkeypatch.setattr(attention, "_by_hand", lambda _: False)
         monkeypatch.setattr(attention, "_LAUNCH_ROWS", 5)
@@ -335,3 +341,53 @@ def with_identity_softmax() -> Callable[[PreTrainedModel, tuple[int, ...]], PreT
     2 c² Σ_f cos(Δ θ_f) / sqrt(D/H): the larger c, the further distance 0 stands out.
     """
     return _with_identity_softmax
+
+
+# ------------------------------------------------------------- the local hub
+
+
+@pytest.fixture(scope="session")
+def populated_hub() -> Iterator["Hub"]:
+    """The hub of all tests. Not to be changed: take `hub`."""
+    from tests.hub.population import populate
+    from tests.hub.server import Hub
+
+    with Hub() as hub:
+        populate(hub)
+        yield hub
+
+
+@pytest.fixture
+def hub(populated_hub: "Hub") -> Iterator["Hub"]:
+    """The hub without faults and with an empty log; what a test changes is undone afterwards."""
+    with populated_hub.kept():
+        yield populated_hub
+
+
+@pytest.fixture
+def hub_home(hub: "Hub", tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the hub's client in this process keeps all; it asks `hub`, and no wait takes time."""
+    from huggingface_hub import close_session, constants
+
+    home = tmp_path / "home"
+    for name, value in {
+        "ENDPOINT": hub.url,
+        "HUGGINGFACE_CO_URL_TEMPLATE": hub.url + "/{repo_id}/resolve/{revision}/{filename}",
+        "HF_HOME": str(home),
+        "HF_HUB_CACHE": str(home / "hub"),
+        "HF_TOKEN_PATH": str(home / "token"),
+        "HF_HUB_OFFLINE": False,
+        "HF_HUB_DISABLE_XET": True,
+        "HF_HUB_DOWNLOAD_TIMEOUT": 10,
+        "HF_HUB_ETAG_TIMEOUT": 10,
+    }.items():
+        assert hasattr(constants, name)
+        monkeypatch.setattr(constants, name, value)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    for variable in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(variable, "127.0.0.1")
+    for module in ("huggingface_hub.utils._http", "huggingface_hub.file_download", "tenacity.nap"):
+        monkeypatch.setattr(f"{module}.time", SimpleNamespace(sleep=lambda seconds: None))
+    close_session()
+    yield home
+    close_session()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.dag import Dag, Stage
-from pipeline.params import RUN_SECTION, Study
+from pipeline.params import RUN_SECTION, Study, load
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = "pipeline/__main__.py"
@@ -24,6 +24,7 @@ CARRIERS = {
     COMMANDS: "parses, reads, calls, writes; no logic",
     "pipeline/params.py": "carries the values that dvc.yaml lists under params",
     "pipeline/device.py": "chooses where a stage runs",
+    "pipeline/hub.py": "fetches bytes that a commit and its checksums determine",
     "pipeline/progress.py": "says how far it is",
     "pipeline/provenance.py": "says what ran and what it cost",
 }
@@ -76,6 +77,22 @@ def _function(stage: Stage) -> ast.FunctionDef:
     return functions.get("_".join(words[:2])) or functions[words[0]]
 
 
+def _shared_with_other_sources(stage: Stage) -> set[str]:
+    """What the same stage of another source imports: dvc.yaml lists deps for all sources alike.
+
+    A source's own module is not among them: its name is filled in.
+    """
+    group = {"samples": ("records", "pile", "pythia"), "checkpoint": ("training", "hub")}
+    functions = {
+        node.name: node for node in _tree(COMMANDS).body if isinstance(node, ast.FunctionDef)
+    }
+    reached = set()
+    for source in group.get(stage.group, ()):
+        own = {f"pipeline/{folder}/{source}.py" for folder in ("samples", "checkpoints")}
+        reached |= _closure(_modules(functions[f"{stage.group}_{source}"])) - own
+    return reached
+
+
 def _all_stages() -> list[str]:
     return sorted(Dag(ROOT).stages)
 
@@ -83,7 +100,8 @@ def _all_stages() -> list[str]:
 @pytest.mark.parametrize("address", _all_stages())
 def test_code_deps_are_the_closure_of_the_imports(dag: Dag, address: str) -> None:
     stage = dag.stages[address]
-    closure = _closure(_modules(_function(stage))) - set(CARRIERS)
+    closure = _closure(_modules(_function(stage))) | _shared_with_other_sources(stage)
+    closure -= set(CARRIERS)
     if stage.group == "check":  # the schema is what it applies
         closure |= _closure({"pipeline/params.py"})
     beside = {
@@ -105,12 +123,18 @@ def test_params_are_those_that_the_command_uses(dag: Dag, address: str) -> None:
     if stage.group in ("check", "report"):  # the one checks them all, the other shows them all
         assert declared == set(Study.model_fields) - {RUN_SECTION}
         return
+    families = {key: model.family for key, model in load(ROOT / "params.yaml").models.items()}
     used = set()
     for node in ast.walk(_function(stage)):
         if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
             continue
         if node.value.id == "study" and node.attr not in NOT_PARAMS | {"model", "family"}:
-            used.add(f"corpus.{item}" if node.attr == "corpus" else node.attr)
+            part = {
+                "corpus": f"corpus.{item}",
+                "datasets": f"datasets.{item}",
+                "evaluation": f"evaluation.{families.get(item)}",
+            }
+            used.add(part.get(node.attr, node.attr))
         if node.value.id == "entry" and node.attr not in IN_PATHS:
             used.add(("families." if stage.group == "samples" else "models.") + item)
     assert declared == used

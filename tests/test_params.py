@@ -81,19 +81,51 @@ MODEL = "models/tiny-pythia-8"
 DOTTED = MODEL.replace("/", ".")
 FAMILY = "families/tiny-pythia"
 
+PIN = {"repo": "owner/name", "commit": "0" * 40}
+CONTROL = {"documents": PIN, "tokenizer": PIN, "n": 1}
+DRAWN = {"seed": 0, "n_memorized": 1, "control": CONTROL}
+THREE = {f"train_{part}.npy": "0" * 64 for part in ("preprefix", "prefix", "suffix")}
+TWO = dict(list(THREE.items())[:2])
+PILE = {
+    "source": "pile",
+    "input": "study.json",
+    "records": None,
+    "pile": {"url": "https://example.org/files", "sha256": THREE, **DRAWN},
+}
+PYTHIA = {
+    "source": "pythia",
+    "input": "study.json",
+    "records": None,
+    "pythia": {"evals": PIN, "splits": ["duped.1.4b"], **DRAWN},
+}
+LONG = {"name": "long", "prefix_length": 151, "suffix_length": 50}
+HUB = {
+    "name": "tiny-pythia-8",
+    "family": "pythia",
+    "source": "hub",
+    "input": "study.json",
+    "billions": 1.4,
+    "hub": PIN,
+}
+DATASET = {**PIN, "files": ["README.md"], "columns": ["goal"]}
+
 # name: (edit, what the message has to hold)
 BAD = {
     "unknown key": (_set("evaluatoin", 1), ["evaluatoin", "did you mean evaluation?"]),
     "unknown nested key": (_set(f"{MODEL}/sead", 1), [f"{DOTTED}.sead", "did you mean seed?"]),
     "missing section": (_delete("run"), ["run", "nothing"]),
-    "missing value": (_delete(f"{MODEL}/seed"), [f"{DOTTED}.seed", "nothing"]),
+    "missing value": (_delete("benchmarks/limit"), ["benchmarks.limit", "nothing"]),
+    "missing seed": (_delete(f"{MODEL}/seed"), [DOTTED, "source training with seed None"]),
     "number as text": (_set("statistics/seed", "0"), ["statistics.seed", "'0'"]),
     "number with a fraction": (_set("statistics/seed", 200.5), ["200.5"]),
     "truth for a number": (_set("statistics/seed", True), ["statistics.seed", "True"]),
     "negative length": (_set(f"{FAMILY}/prefix_length", -1), ["prefix_length", "-1"]),
     "no suffix": (_set(f"{FAMILY}/suffix_length", 0), ["suffix_length", "0"]),
     "too long": (_set(f"{FAMILY}/suffix_length", 33), ["32 + suffix_length 33", "at most 64"]),
-    "unknown dtype": (_set("evaluation/dtype", "fp8"), ["evaluation.dtype", "fp8"]),
+    "unknown dtype": (
+        _set("evaluation/pythia/dtype", "fp8"),
+        ["evaluation.pythia.dtype", "fp8"],
+    ),
     "not a number": (
         _set(f"{MODEL}/training/matrix_learning_rate", float("nan")),
         ["matrix_learning_rate", "nan"],
@@ -123,38 +155,119 @@ BAD = {
     "no such family": (_set(f"{MODEL}/family", "mamba"), ["mamba", "pythia, gpt-neo"]),
     "seed beyond 63 bits": (_set(f"{MODEL}/seed", 2**70), [f"{DOTTED}.seed"]),
     "name that is another table's": (_set(f"{MODEL}/name", "a.documents"), ["a.documents"]),
-    "never memorized": (_set(f"{FAMILY}/memorized_copies", 65), ["memorized_copies", "at most 64"]),
+    "never memorized": (
+        _set(f"{FAMILY}/records/memorized_copies", 65),
+        ["families.tiny-pythia.records.memorized_copies", "at most 64"],
+    ),
     "no such task": (_set("benchmarks/tasks", ["piqa"]), ["piqa", "tiny_piqa"]),
     "Pile samples for a trained model": (
-        lambda v: v["families"]["tiny-pythia"].update(
-            source="pile", input="study.json", memorized_copies=None
-        ),
+        lambda v: v["families"].update({"tiny-pythia": v["families"]["tiny-pythia"] | PILE}),
         [DOTTED, "samples of the text that the model was trained on"],
     ),
-    "longer than a passage": (
-        lambda v: v["families"].update(
-            {
-                "tiny-long": {
-                    "name": "long",
-                    "source": "pile",
-                    "input": "study.json",
-                    "prefix_length": 151,
-                    "suffix_length": 50,
-                    "memorized_copies": None,
-                }
-            }
-        ),
+    "longer than a passage of the Pile": (
+        lambda v: v["families"].update({"tiny-long": LONG | PILE}),
         ["families.tiny-long", "at most 150 and 50"],
     ),
+    "longer than a sequence of Pythia's": (
+        lambda v: v["families"].update({"tiny-long": LONG | PYTHIA}),
+        ["families.tiny-long", "at most 32 and 32"],
+    ),
+    "a source without its section": (
+        _set(f"{FAMILY}/source", "pile"),
+        ["families.tiny-pythia", "source pile with records", "the section `pile`"],
+    ),
+    "sections of two sources": (
+        _set(f"{FAMILY}/pile", PILE["pile"]),
+        ["families.tiny-pythia", "source records with records and pile"],
+    ),
+    "records that are fetched": (
+        _set(f"{FAMILY}/input", "study.json"),
+        ["source records with input study.json", "input: corpus for source: records"],
+    ),
+    "two of the three files of the Pile": (
+        lambda v: v["families"].update(
+            {"tiny-long": LONG | PILE | {"pile": PILE["pile"] | {"sha256": TWO}}}
+        ),
+        ["families.tiny-long.pile.sha256", "3 items"],
+    ),
+    "a split that Pythia has not": (
+        lambda v: v["families"].update(
+            {"tiny-long": LONG | PYTHIA | {"pythia": PYTHIA["pythia"] | {"splits": ["1.4b"]}}}
+        ),
+        ["families.tiny-long.pythia.splits.0", "1.4b"],
+    ),
+    "a branch for a commit": (
+        _set(MODEL, HUB | {"hub": HUB["hub"] | {"commit": "main"}}),
+        [f"{DOTTED}.hub.commit", "main"],
+    ),
+    "a repository without an owner": (
+        _set(MODEL, HUB | {"hub": HUB["hub"] | {"repo": "pythia-1.4b"}}),
+        [f"{DOTTED}.hub.repo", "pythia-1.4b"],
+    ),
+    "a repository that climbs": (
+        _set(MODEL, HUB | {"hub": HUB["hub"] | {"repo": "../x"}}),
+        [f"{DOTTED}.hub.repo", "../x"],
+    ),
+    "a seed of what is fetched": (
+        _set(MODEL, HUB | {"seed": 0}),
+        [DOTTED, "source hub with seed 0"],
+    ),
+    "a size of what is trained": (
+        _set(f"{MODEL}/billions", 1.4),
+        [DOTTED, "source training with billions 1.4"],
+    ),
+    "no size of what is fetched": (
+        _set(MODEL, {key: value for key, value in HUB.items() if key != "billions"}),
+        [DOTTED, "source hub with billions 0"],
+    ),
+    "records for a fetched model": (
+        _set(MODEL, HUB),
+        [DOTTED, "input study.json, samples from records"],
+    ),
+    "a precision for no family": (
+        lambda v: v["evaluation"].update({"pythie": v["evaluation"].pop("pythia")}),
+        ["evaluation", "gpt-neo, pythie", "pythia, gpt-neo"],
+    ),
+    "a floor above all": (
+        _set("evaluation/pythia/baseline_floor", 90.0),
+        ["evaluation.pythia.baseline_floor", "90.0"],
+    ),
+    "an unknown way below the floor": (
+        _set("evaluation/pythia/below_floor", "ignore"),
+        ["evaluation.pythia.below_floor", "ignore"],
+    ),
+    "datasets without the tasks": (
+        _set("benchmarks/input", "datasets"),
+        ["benchmarks.tasks", "tiny_arc_easy", "datasets.tiny names datasets for: none"],
+    ),
+    "datasets of another study": (
+        _set("datasets", {"other": {"piqa": DATASET}}),
+        ["datasets.other", "call it by the study's name"],
+    ),
+    "a file that climbs": (
+        _set("datasets", {"tiny": {"piqa": DATASET | {"files": ["../*.parquet"]}}}),
+        ["datasets.tiny.piqa.files.0", "../*.parquet"],
+    ),
+    "an absolute file": (
+        _set("datasets", {"tiny": {"piqa": DATASET | {"files": ["/etc/passwd"]}}}),
+        ["datasets.tiny.piqa.files.0", "/etc/passwd"],
+    ),
+    "no prompts": (_set("generations/prompts", []), ["generations.prompts"]),
+    "an empty prompt": (_set("generations/prompts", [""]), ["generations.prompts.0"]),
+    "a depth below the last block": (_set("generations/depths", [1.5]), ["generations.depths.0"]),
+    "nothing to generate": (_set("generations/new_tokens", 0), ["generations.new_tokens"]),
     "no models": (_set("models", {}), ["models"]),
     "a list of models": (_set("models", ["a"]), ["models"]),
     "no corpus": (_set("corpus", {}), ["a section corpus.tiny"]),
     "corpus of another study": (
         lambda v: v["corpus"].update({"other": v["corpus"].pop("tiny")}),
-        ["corpus.other", "call the corpus by the study's name"],
+        ["corpus.other", "call it by the study's name"],
     ),
     "heads that do not divide": (_set(f"{MODEL}/training/n_heads", 5), ["n_heads 5"]),
-    "no copies for a split": (_set(f"{FAMILY}/memorized_copies", None), ["memorized_copies"]),
+    "no copies for a split": (
+        _set(f"{FAMILY}/records/memorized_copies", None),
+        ["records.memorized_copies"],
+    ),
     "no tasks": (_set("benchmarks/tasks", []), ["benchmarks.tasks"]),
     "a task twice": (_set("benchmarks/tasks", ["piqa", "piqa"]), ["piqa twice"]),
     "limit of nothing": (_set("benchmarks/limit", 0), ["benchmarks.limit"]),
@@ -178,7 +291,7 @@ def test_bad_params_are_refused(tiny: Values, case: str) -> None:
 
 def test_all_problems_come_at_once(tiny: Values) -> None:
     values = copy.deepcopy(tiny)
-    _set("evaluation/dtype", "fp8")(values)
+    _set("evaluation/pythia/dtype", "fp8")(values)
     _set("statistics/seed", -1)(values)
     _set("run/treads", 2)(values)
     with pytest.raises(InputError) as caught:
@@ -240,7 +353,8 @@ def test_every_value_is_described() -> None:
         f"{section}.{name}"
         for section, definition in schema["$defs"].items()
         for name, value in definition.get("properties", {}).items()
-        if "description" not in value and "$ref" not in value
+        # a section is described where it is defined
+        if "description" not in value and "$ref" not in str(value)
     ]
     assert undescribed == []
 
@@ -263,8 +377,45 @@ def test_every_command_checks_first(tmp_path: Path, command: list[str]) -> None:
 
 def test_what_the_schema_repeats_is_true() -> None:
     """The schema loads in a moment, so it does not import the modules that know."""
-    from pipeline.params import GENERATED_TASKS, PILE_PREFIX, PILE_SUFFIX
-    from pipeline.samples import pile, tasks
+    from pipeline.params import GENERATED_TASKS, PASSAGE_LENGTHS
+    from pipeline.samples import pile, pythia, tasks
 
     assert set(GENERATED_TASKS) == set(tasks.TASKS)
-    assert (PILE_PREFIX, PILE_SUFFIX) == (pile.PREFIX_LENGTH, pile.SUFFIX_LENGTH)
+    assert PASSAGE_LENGTHS == {
+        "pile": (pile.PREFIX_LENGTH, pile.SUFFIX_LENGTH),
+        "pythia": (pythia.PREFIX_LENGTH, pythia.SUFFIX_LENGTH),
+    }
+
+
+def test_the_paper_is_measured_as_it_says(tmp_path: Path) -> None:
+    paper = compose({"study": "paper"}, conf=ROOT / CONF, path=tmp_path / "params.yaml")
+    lengths = {f.name: (f.prefix_length, f.suffix_length) for f in paper.families.values()}
+    assert lengths == {"pythia": (32, 32), "gpt-neo": (150, 50)}
+    sources = (paper.family("pythia").pythia, paper.family("gpt-neo").pile)
+    assert [source and source.n_memorized for source in sources] == [15_000, 15_000]
+    assert {model.name for model in paper.models.values()} == {
+        *("gpt-neo-1.3b", "gpt-neo-2.7b"),
+        *("pythia-1.4b", "pythia-2.8b", "pythia-6.9b", "pythia-12b"),
+    }
+    assert paper.benchmarks.tasks == ["arc_easy", "hellaswag", "lambada_openai", "piqa", "wikitext"]
+    assert paper.benchmarks.limit is None
+    assert [paper.evaluation[f].below_floor for f in ("pythia", "gpt-neo")] == ["stop", "warn"]
+
+
+def test_every_pin_of_the_studies_is_on_the_local_hub(tmp_path: Path) -> None:
+    """So that the tests run what the studies name, at the commits that they name."""
+    from tests.hub.population import DATASETS, GPT_NEO, PYTHIA
+
+    known = {repo: commit for repo, (commit, _) in {**DATASETS, **GPT_NEO, **PYTHIA}.items()}
+
+    def pins(value: Any) -> list[tuple[str, str]]:
+        below = value.values() if isinstance(value, dict) else value
+        found = [pin for each in below if isinstance(each, dict | list) for pin in pins(each)]
+        here = isinstance(value, dict) and {"repo", "commit"} <= set(value)
+        return [*found, (value["repo"], value["commit"])] if here else found
+
+    used = set()
+    for study in ("small", "paper"):
+        composed = compose({"study": study}, conf=ROOT / CONF, path=tmp_path / "params.yaml")
+        used |= set(pins(composed.model_dump()))
+    assert used == set(known.items())

@@ -15,6 +15,9 @@ from torch import Tensor
 from pipeline.models.decoder import Decoder
 
 _CHUNK_LOGITS = {"cpu": 1 << 16, "cuda": 1 << 27}
+_LEAST_ROWS = 64
+"""Of a chunk: the head of a large vocabulary is read from memory once a chunk, so that a row at a
+time takes ten times as long as many do together."""
 
 _TIE = 1e-10  # in float64, logits this close to the largest tie with it; the lowest id then wins
 
@@ -111,7 +114,7 @@ def _logits(decoder: Decoder, states: Tensor) -> Tensor:
 
 def _chunks(decoder: Decoder, states: Tensor) -> list[slice]:
     budget = _CHUNK_LOGITS.get(decoder.device.type, max(_CHUNK_LOGITS.values()))
-    size = max(1, budget // decoder.head.weight.shape[0])
+    size = max(_LEAST_ROWS, budget // decoder.head.weight.shape[0])
     return [slice(start, start + size) for start in range(0, len(states), size)]
 
 

@@ -99,14 +99,16 @@ def load_tasks(
     datasets_of = _datasets(Path(folder))
     own = partial(TaskManager, include_path=str(folder), include_defaults=False)
     manager = _official(names) if datasets_of else own()
-    offered = [name for name in manager.all_subtasks if not datasets_of or name in datasets_of]
-    unknown = [name for name in names if name not in offered]
+    known = manager.all_subtasks
+    offered = list(datasets_of) or known
+    unknown = [name for name in names if name not in offered or name not in known]
     if unknown:
         raise InputError(
             Problem(
                 what=f"benchmark tasks in {folder}",
                 got=", ".join(unknown),
-                expected=", ".join(offered) or "a folder with lm-eval's YAML files, or datasets",
+                expected=", ".join(name for name in offered if name not in unknown)
+                or "a folder with lm-eval's YAML files, or datasets",
                 remedy="name tasks of that folder; lm-eval skips YAML files that it cannot read",
             )
         )
@@ -117,7 +119,7 @@ def load_tasks(
     members = [
         {"task": name} | (here[name] if here else _beside_yaml(manager, name)) for name in names
     ]
-    with _quiet(), _explained(folder):
+    with _quiet(), _explained(folder), _cache_of(Path(folder)):
         loaded = manager.load([{"group": "study", "task": members}])["tasks"]
     tasks = {name: loaded[name] for name in names}
     for task in tasks.values():
@@ -135,7 +137,7 @@ def measure(
     tasks: Mapping[str, ConfigurableTask],
     interventions: Sequence[Intervention],
     token_budget: int | None = None,
-    limit: float | None = None,
+    limit: float | Mapping[str, int] | None = None,
     progress: Progress = silent,
     journal: Journal | None = None,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -152,7 +154,8 @@ def measure(
         interventions: V of them, distinct.
         token_budget: tokens at a time, counted once a branch of the wavefront; it changes no
             result; None: from the memory that is free.
-        limit: documents a task, or below 1 the share of its documents; all unless given.
+        limit: documents a task, or below 1 the share of its documents, or task -> documents; all
+            of a task unless given.
         progress: told after each batch.
         journal: is told of batches halved and of choices made again in a better precision.
 
@@ -166,7 +169,8 @@ def measure(
         InputError: a task that generates text, filters answers, or has a metric that is not one
             number a document; and what `score` refuses.
     """
-    documents = {name: _documents(task, limit) for name, task in tasks.items()}
+    limits = limit if isinstance(limit, Mapping) else dict.fromkeys(tasks, limit)
+    documents = {name: _documents(task, limits.get(name)) for name, task in tasks.items()}
     for name, task in tasks.items():
         _check_metrics(name, task, documents[name])
     chance = {name: _chance(task, documents[name]) for name, task in tasks.items()}
@@ -421,6 +425,26 @@ def _official(names: Sequence[str]) -> TaskManager:
     manager = TaskManager(include_path=folders, include_defaults=False)
     known = set(manager.all_subtasks)
     return manager if known >= set(names) else TaskManager()
+
+
+@contextmanager
+def _cache_of(folder: Path) -> Iterator[None]:
+    """A cache of datasets for this folder's content alone.
+
+    `datasets` knows a local dataset by the names of folder and files, whatever is in them: it would
+    give back what a folder of the same name held, or this one before it changed.
+    """
+    content = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        content.update(f"{path.relative_to(folder).as_posix()} {digest}\n".encode())
+    before = datasets.config.HF_DATASETS_CACHE
+    datasets.config.HF_DATASETS_CACHE = Path(before) / content.hexdigest()[:16]
+    try:
+        yield
+    finally:
+        datasets.config.HF_DATASETS_CACHE = before
 
 
 @contextmanager

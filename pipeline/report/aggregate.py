@@ -60,7 +60,7 @@ class ModelTables:
         n_blocks: L.
         samples: the family's table, schema `tables.SAMPLES`.
         memorization: the model's, schema `tables.MEMORIZATION`.
-        benchmarks: the model's, schema `tables.BENCHMARKS`.
+        benchmarks: the model's, schema `tables.BENCHMARKS`; None where none were run.
         documents: the model's, schema `tables.BENCHMARK_DOCUMENTS`; may be empty.
     """
 
@@ -69,7 +69,7 @@ class ModelTables:
     n_blocks: int
     samples: pl.DataFrame
     memorization: pl.DataFrame
-    benchmarks: pl.DataFrame
+    benchmarks: pl.DataFrame | None
     documents: pl.DataFrame
 
 
@@ -229,6 +229,8 @@ class _Grid:
 
 def _benchmarks(model: ModelTables) -> pl.DataFrame:
     """The rows of one model's benchmarks table."""
+    if model.benchmarks is None:
+        return pl.DataFrame()
     key = ["intervention", "task", "metric"]
     counted = model.documents.group_by(key).agg(
         pl.len().alias("documents"),
@@ -307,6 +309,8 @@ def _check(model: ModelTables) -> list[Problem]:
         samples,
         "samples",
     )
+    if model.benchmarks is None:
+        return problems
     tasks = model.benchmarks.select("task", "metric").unique().sort("task", "metric")
     return problems + _grid_problems(
         f"benchmarks of {model.name}",

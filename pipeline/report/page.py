@@ -22,6 +22,7 @@ from pipeline.errors import InputError, Problem
 from pipeline.files import atomic, write_text
 from pipeline.report import colours, views
 from pipeline.report.findings import Thresholds, findings
+from pipeline.report.generations import Generations, read_generations
 from pipeline.report.manifests import read_manifests
 from pipeline.report.text import (
     MISSING,
@@ -81,6 +82,7 @@ def write_page(
     study: str,
     models: Sequence[tuple[str, str]],
     data: Path,
+    tasks: Path,
     figures: Path,
     page: Path,
     csv: Path,
@@ -92,6 +94,7 @@ def write_page(
         study: its name.
         models: (name, family) of each, in the order of the report.
         data: the study's folder, ``data/STUDY``.
+        tasks: the folder of the benchmark tasks.
         figures: the folder that `figures.write_figures` wrote.
         page: where the page goes, ``reports/STUDY/index.html``.
         csv: becomes a folder with the summary as CSV, ``reports/STUDY/tables``.
@@ -102,8 +105,9 @@ def write_page(
     """
     summary = tables.read(data / "summary.parquet", tables.SUMMARY)
     manifests = read_manifests(data, models)
-    drawn, blind = read_figures(figures), read_blind(data / "tasks")
-    write_text(page, render(study, summary, manifests, drawn, provenance, blind))
+    drawn, blind = read_figures(figures), read_blind(tasks)
+    written = read_generations(data, [name for name, _ in models])
+    write_text(page, render(study, summary, manifests, drawn, provenance, blind, written))
     with atomic(csv, directory=True) as temporary:
         summary.write_csv(temporary / "summary.csv")
 
@@ -154,6 +158,7 @@ def render(
     figures: Sequence[PageFigure],
     provenance: Mapping[str, object],
     blind: Mapping[str, Mapping[str, float]] | None = None,
+    written: Sequence[Generations] = (),
     thresholds: Thresholds | None = None,
 ) -> str:
     """The page as HTML.
@@ -167,6 +172,7 @@ def render(
             as the way to make it again; any other mapping as a table, anything else as JSON.
         blind: what scorers without attention reach, as `read_blind` reads it; given for a
             generated world alone.
+        written: what the models wrote, as `read_generations` reads it.
         thresholds: when a claim counts as shown.
     """
     limits = thresholds or Thresholds()
@@ -193,6 +199,7 @@ def render(
         models=_models(summary, manifests),
         benchmarks=_benchmarks(summary, blind or {}),
         generated=bool(blind),
+        written=written,
         inline_svg=inline_svg,
         data_table=_data_table,
         provenance=_provenance(provenance),
@@ -270,10 +277,13 @@ def _facts(
 
 
 def _seed_counts(manifests: Sequence[Mapping[str, object]]) -> list[int]:
-    """How many seeds each kind of model was trained with; a kind is all but name, seed, files."""
+    """How many seeds each kind of model was trained with; a kind is all but name, seed, files.
+
+    Models that were not trained here have none.
+    """
     own = ("name", "seed", "files", "origin")
     seeds: dict[str, set[str]] = {}
-    for manifest in manifests:
+    for manifest in (each for each in manifests if each.get("seed") is not None):
         origin = manifest.get("origin")
         recipe = dict(origin.get("recipe") or {}) if isinstance(origin, Mapping) else {}
         recipe.pop("seed", None)
@@ -284,6 +294,8 @@ def _seed_counts(manifests: Sequence[Mapping[str, object]]) -> list[int]:
 
 
 def _seeds(counts: Sequence[int]) -> str:
+    if not counts:
+        return "one published checkpoint of each model"
     low, high = min(counts, default=0), max(counts, default=0)
     return f"{low if low == high else f'{low} to {high}'} for each kind of model"
 

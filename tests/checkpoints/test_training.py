@@ -10,7 +10,8 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from pipeline import tables
-from pipeline.checkpoints.manifest import load_model, load_tokenizer, read_manifest
+from pipeline.checkpoints.loading import load_model, load_tokenizer
+from pipeline.checkpoints.manifest import read_manifest
 from pipeline.checkpoints.training import Recipe, build, train, write_checkpoint
 from pipeline.samples.corpus import generate, write
 
@@ -111,6 +112,7 @@ def test_a_checkpoint_gives_back_the_model_that_was_trained(
     assert (manifest.name, manifest.family, manifest.seed) == ("a", "b", 0)
     assert (manifest.n_blocks, manifest.width, manifest.n_heads) == (2, 16, 2)
     assert (manifest.context, manifest.vocabulary, manifest.dtype) == (64, VOCABULARY, "float32")
+    assert manifest.tokens == VOCABULARY
     assert manifest.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert manifest.origin == {"recipe": dataclasses.asdict(recipe)}
     # nothing but the manifest is left out of the manifest

@@ -44,7 +44,8 @@ def test_code_is_refused_and_nothing_is_committed(project: Project) -> None:
 
 
 def test_a_changed_param_is_not_accepted(project: Project) -> None:
-    project.replace("params.yaml", "dtype: float32", "dtype: float16")
+    old = "  pythia:\n    dtype: float32"
+    project.replace("params.yaml", old, "  pythia:\n    dtype: float16")
     refused = _accept(project, check=False)
     assert refused.returncode != 0
     assert "expected: an edited module" in refused.stderr

@@ -23,17 +23,30 @@ ALL = {
     "memorization@mini-n-2_7b",
     "benchmarks@mini-p-1_4b",
     "benchmarks@mini-n-2_7b",
+    "generations@mini-p-1_4b",
+    "generations@mini-n-2_7b",
     "aggregate@mini",
     "figures@mini",
     "report@mini",
 }
-EVALUATION = {stage for stage in ALL if stage.startswith(("memorization", "benchmarks"))}
+EVALUATION = {
+    stage for stage in ALL if stage.startswith(("memorization", "benchmarks", "generations"))
+}
 SUMMARY = {"aggregate@mini", "figures@mini", "report@mini"}
 PYTHIA = {stage for stage in ALL if stage.endswith("p-1_4b")}
 
 # what is edited in params.yaml -> the commands that have to run
 PARAMS = {
-    "evaluation.dtype": ("dtype: float32", "dtype: float16", {"check@mini"} | EVALUATION | SUMMARY),
+    "one family's precision": (
+        "evaluation:\n  pythia:\n    dtype: float32",
+        "evaluation:\n  pythia:\n    dtype: float16",
+        {"check@mini"} | EVALUATION & PYTHIA | SUMMARY,
+    ),
+    "the length of what is generated": (
+        "  new_tokens: 1",
+        "  new_tokens: 2",
+        {"check@mini", "generations@mini-p-1_4b", "generations@mini-n-2_7b", "report@mini"},
+    ),
     "statistics.seed": (
         "statistics:\n  seed: 0",
         "statistics:\n  seed: 1",

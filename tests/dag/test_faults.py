@@ -71,7 +71,8 @@ def test_killed_and_resumed(fresh: Project, victim: str) -> None:
 
 @pytest.mark.parametrize("engine", ["snakemake", "dvc"])
 def test_bad_params_are_refused_before_any_job(fresh: Project, engine: str) -> None:
-    fresh.replace("params.yaml", "dtype: float32", "dtype: float31\n  dytpe: 1")
+    old = "  pythia:\n    dtype: float32"
+    fresh.replace("params.yaml", old, "  pythia:\n    dtype: float31\n    dytpe: 1")
     fresh.replace("params.yaml", "statistics:\n  seed: 0", "statistics:\n  seed: -1")
     (fresh.root / "pipeline/__main__.py").write_text(
         "from pipeline.errors import InputError\nfrom pipeline.params import load\n"
@@ -84,7 +85,7 @@ def test_bad_params_are_refused_before_any_job(fresh: Project, engine: str) -> N
     said = refused.stdout + refused.stderr
     assert refused.returncode != 0
     assert not fresh.ran()
-    for part in ("evaluation.dtype", "float31", "evaluation.dytpe", "statistics.seed", "remedy"):
+    for part in ("pythia.dtype", "float31", "pythia.dytpe", "statistics.seed", "remedy"):
         assert part in said
 
 

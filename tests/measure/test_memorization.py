@@ -1,16 +1,20 @@
 """The metrics against hand-computed values, and the table against one sample at a time."""
 
 import math
+import shutil
+from pathlib import Path
 
 import polars as pl
 import pytest
 import torch
+from statsmodels.stats.proportion import proportion_confint
 
 from pipeline import tables
 from pipeline.bypass import evaluation
 from pipeline.bypass.interventions import BASELINE, bypass, sweep
 from pipeline.bypass.memory import Journal
 from pipeline.bypass.reference import bypassed
+from pipeline.checkpoints.manifest import write_manifest
 from pipeline.errors import InputError
 from pipeline.measure import memorization
 from pipeline.measure.memorization import (
@@ -19,6 +23,8 @@ from pipeline.measure.memorization import (
     measure,
     token_accuracy,
 )
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -182,3 +188,142 @@ def test_all_problems_are_told_at_once(neo):
     mixed = pl.concat([samples_of([[1, 99]], 1, 1), samples_of([[1] * 50], 20, 30)])
     with pytest.raises(InputError, match=r"3 problems[\s\S]*1 \+ 1; 20 \+ 30"):
         measure(neo, mixed, [BASELINE], token_budget=400)
+
+
+# ---------------------------------------------------------------------- before the sweep
+
+
+def answering(monkeypatch, right: int) -> list[list[int]]:
+    """An engine that completes the first `right` samples that it is given; it notes them all."""
+    asked: list[list[int]] = []
+
+    def engine(model, tokens, suffix_length, interventions, **_):
+        assert [each.name for each in interventions] == ["baseline"]
+        asked.extend(tokens.tolist())
+        suffix = tokens[:, -suffix_length:]
+        made = suffix.clone()
+        made[right:, -1] += 1
+        n = len(tokens)
+        numbers = torch.zeros(1, n).double()
+        return evaluation.Completions(made[None], made[None], numbers, numbers, numbers)
+
+    monkeypatch.setattr(memorization, "complete", engine)
+    return asked
+
+
+def memorized_samples(n: int, others: int = 0) -> pl.DataFrame:
+    """So many memorized samples, and as many exposed and control ones as `others`, between."""
+    splits = ["memorized"] * n + ["exposed", "control"] * others
+    tokens = [[1 + i % 50, 2, 3] for i in range(n)] + [[60, 2, 3]] * (2 * others)
+    made = samples_of(tokens, 1, 2).with_columns(pl.Series("split", splits))
+    return made.sample(fraction=1, shuffle=True, seed=0) if others else made
+
+
+@pytest.mark.parametrize("right", [90, 85])
+def test_a_baseline_that_may_reach_the_floor_goes_on(neo, monkeypatch, capsys, right):
+    answering(monkeypatch, right)
+    found = memorization.require_baseline(neo, memorized_samples(100), 0.9, stop=True)
+    low, high = proportion_confint(right, 100, method="wilson")
+    assert found == {"exact_match": right / 100, "low": low, "high": high, "n": 100}
+    assert low < 0.9 < high
+    assert f"baseline on 100 memorized samples: exact match {right / 100:.3f}" in (
+        said := capsys.readouterr().out
+    )
+    assert "warning" not in said
+
+
+def test_a_baseline_that_surely_does_not_stops_the_sweep(neo, monkeypatch):
+    answering(monkeypatch, 70)
+    with pytest.raises(InputError) as caught:
+        memorization.require_baseline(neo, memorized_samples(100), 0.9, stop=True)
+    (problem,) = caught.value.problems
+    assert problem.what == "the baseline on 100 of the memorized samples"
+    assert problem.got == "exact match 0.700, 95% interval 0.604 to 0.781"
+    assert problem.expected == "0.9 or more"
+    assert "below_floor: warn" in problem.remedy
+
+
+def test_or_it_goes_on_with_a_warning(neo, monkeypatch, capsys):
+    answering(monkeypatch, 0)
+    found = memorization.require_baseline(neo, memorized_samples(100), 0.9, stop=False)
+    assert (found["exact_match"], found["n"]) == (0, 100)
+    said = capsys.readouterr().out
+    assert "warning: the baseline on 100 of the memorized samples" in said
+    assert "exact match 0.000, 95% interval 0.000 to 0.037" in said
+
+
+def test_few_samples_say_little_and_stop_nothing(neo, monkeypatch):
+    answering(monkeypatch, 1)
+    found = memorization.require_baseline(neo, memorized_samples(2), 0.9, stop=True)
+    assert found["high"] > 0.9
+
+
+def test_a_floor_of_nothing_is_always_reached(neo, monkeypatch):
+    answering(monkeypatch, 0)
+    assert memorization.require_baseline(neo, memorized_samples(100), 0.0, stop=True)["n"] == 100
+
+
+def test_the_trial_is_spread_evenly_over_the_memorized_samples(neo, monkeypatch):
+    monkeypatch.setattr(memorization, "TRIAL_SAMPLES", 10)
+    asked = answering(monkeypatch, 10)
+    samples = memorized_samples(45)
+    memorization.require_baseline(neo, samples, 0.9, stop=True)
+    assert [row[0] - 1 for row in asked] == [0, 4, 9, 13, 18, 22, 27, 31, 36, 40]
+
+
+def test_a_trial_takes_each_of_few_samples_once_and_no_other_split(neo, monkeypatch):
+    asked = answering(monkeypatch, 30)
+    samples = memorized_samples(30, others=20)
+    assert memorization.require_baseline(neo, samples, 0.9, stop=True)["n"] == 30
+    assert asked == samples.filter(split="memorized")["tokens"].to_list()
+    assert [60, 2, 3] not in asked
+
+
+def test_without_memorized_samples_there_is_no_trial(neo, monkeypatch):
+    asked = answering(monkeypatch, 0)
+    samples = memorized_samples(0, others=3)
+    assert memorization.require_baseline(neo, samples, 0.9, stop=True) == {}
+    assert asked == []
+
+
+def test_a_trained_model_passes_and_a_random_one_does_not(trained, neox, memorized):
+    samples = samples_of(memorized.tolist(), 9, 8).with_columns(split=pl.lit("memorized"))
+    found = memorization.require_baseline(trained, samples, 0.9, stop=True)
+    assert found["exact_match"] == 1
+    with pytest.raises(InputError, match=r"exact match 0\.000"):
+        memorization.require_baseline(neox, samples, 0.9, stop=True)
+
+
+def test_samples_are_checked_before_a_model_is_there():
+    """Vocabulary and context are those of its manifest."""
+    memorization.check_samples(samples_of([[1, 2, 99]], 1, 2), vocabulary=100, context=3)
+    with pytest.raises(InputError) as caught:
+        memorization.check_samples(samples_of([[1, 2, 99]], 1, 2), vocabulary=99, context=2)
+    long, unknown = caught.value.problems
+    assert (long.got, long.expected) == ("3 tokens", "at most 2, the model's context")
+    assert unknown.got == "token id 99"
+    assert unknown.expected == "ids below 99, the model's vocabulary"
+
+
+def test_the_command_checks_samples_before_it_leases_or_loads(neox, tmp_path, monkeypatch):
+    from pipeline.__main__ import memorization as command
+
+    study = tmp_path / "data/tiny"
+    (study / "checkpoints/tiny-pythia-8").mkdir(parents=True)
+    write_manifest(
+        study / "checkpoints/tiny-pythia-8",
+        neox,
+        name="tiny-pythia-8",
+        family="pythia",
+        tokens=60,  # one fewer than the embedding has rows, as where it is padded
+        seed=0,
+        origin={},
+    )
+    samples = samples_of([[1, 2, 60]], 1, 2)
+    tables.write(samples, study / "samples/pythia.parquet", tables.SAMPLES, {})
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for forbidden in ("pipeline.device.lease", "pipeline.checkpoints.loading.load_model"):
+        monkeypatch.setattr(forbidden, lambda *_: pytest.fail("this comes later"))
+    with pytest.raises(InputError, match=r"token id 60[\s\S]*ids below 60"):
+        command("tiny-pythia-8")

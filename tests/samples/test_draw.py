@@ -14,9 +14,7 @@ IDS = st.sets(st.integers(0, 2**62), max_size=40).map(sorted)
 
 
 @given(IDS, st.integers(0, 50), st.integers(0, 9), st.randoms(use_true_random=False))
-def test_the_order_does_not_matter(
-    ids: list[int], n: int, seed: int, rng: random.Random
-) -> None:
+def test_the_order_does_not_matter(ids: list[int], n: int, seed: int, rng: random.Random) -> None:
     drawn = draw(ids, n, seed).tolist()
     assert draw(rng.sample(ids, len(ids)), n, seed).tolist() == drawn == sorted(drawn)
     assert set(drawn) <= set(ids)

@@ -194,7 +194,7 @@ def test_what_is_no_sequence_of_64_ids_is_refused(
 
 def test_a_split_without_rows_is_refused(tmp_path: Path) -> None:
     files = written(tmp_path, {"x": [rows(range(4))], "y": [{}]})
-    with pytest.raises(InputError, match="split y[\\s\\S]*no rows"):
+    with pytest.raises(InputError, match=r"split y[\s\S]*no rows"):
         pythia.memorized(files, 1, 0)
 
 

@@ -1,0 +1,1 @@
+"""What a study will fetch, compute and store: a plan before the work."""

@@ -1,0 +1,256 @@
+"""What a stage computes, counted from shapes, and how long that takes on a device.
+
+forced    interventions share blocks: the block evaluations of `pipeline.bypass.plan`
+decoded   of every intervention but the baseline, all rows from the first token: the worst case
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pipeline.bypass.interventions import sweep
+from pipeline.bypass.plan import plan
+from pipeline.checkpoints.manifest import BYTES
+from pipeline.device import WEIGHTS_SHARE
+from pipeline.outlook.calibration import Device
+from pipeline.outlook.shapes import Shape
+from pipeline.params import Family, Model, Study
+
+FORCED_SHARE = {
+    "cpu": ((64, 0.40), (128, 0.58), (512, 0.82)),
+    "cuda": ((512, 0.25), (2048, 0.5)),
+}
+"""Device -> (width, share of the matrix rate that a teacher-forced pass reaches), in between on a
+line over log width. CPU: reports/speed.md. CUDA: a guess, not measured."""
+
+DECODED_SHARE = {
+    "cpu": ((64, 0.14), (128, 0.17), (512, 0.5)),
+    "cuda": ((512, 0.1), (2048, 0.25)),
+}
+"""The same of decoding, whose products are smaller. CPU: untrained models on one thread of an AVX2
+EPYC. CUDA: a guess."""
+
+SCORED_SHARE = 0.75
+"""Of `FORCED_SHARE`, reached by benchmarks: the tiny study's, whose rows are short and padded, and
+whose metrics are lm-eval's own Python."""
+
+TRAINED_SHARE = 0.4
+"""Of the matrix rate, reached by training the tiny study's models."""
+
+FORK_SHARE = 0.5
+"""Of a block, that a fork costs: a twelfth with a parallel residual, else three quarters."""
+
+SERIAL_SECONDS = 0.0005
+"""Per block and token of a continuation that is written alone: calls, more than sums."""
+
+BYTES_A_SECOND = {"cpu": 8e9, "cuda": 1e12}
+"""At which weights are read where one row goes through the model."""
+
+BASE_BYTES = 0.6e9
+"""Memory of an evaluation without a model. Measured on the tiny study."""
+
+CPU_TOKENS = 1 << 15
+"""What the engine takes at once on a CPU unless told; on a GPU, what fits."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """The size of a benchmark task.
+
+    Args:
+        documents: there are.
+        read: tokens that the engine reads for a document: its context once, and each choice.
+        wanted: those of them whose predictions are needed.
+        row: tokens that go through attention together.
+    """
+
+    documents: int
+    read: float
+    wanted: float
+    row: int
+
+
+TASKS = {
+    "arc_easy": Task(2376, 45, 17, 45),
+    "hellaswag": Task(10_042, 175, 115, 175),
+    "piqa": Task(1838, 60, 45, 60),
+    "lambada_openai": Task(5153, 85, 2, 85),
+    "wikitext": Task(62, 5500, 4700, 2048),
+}
+"""lm-eval's own: documents as published, tokens counted roughly. WikiText's 62 documents are 290
+thousand tokens in windows of the context, the last of each document filled up with read ones."""
+
+TINY_TASKS = {
+    "tiny_arc_easy": (1, 34, 11),
+    "tiny_hellaswag": (1, 60, 32),
+    "tiny_piqa": (1, 26, 9),
+    "tiny_lambada_openai": (1, 31, 2.5),
+    "tiny_wikitext": (4, 57, 57),
+}
+"""Of a generated corpus: items a document, tokens read and wanted, counted."""
+
+OTHER_TASK = Task(2000, 100, 50, 100)
+"""A task that is not known."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Operations of a stage, by how fast they go.
+
+    Args:
+        forced: FLOPs of passes over whole rows.
+        decoded: FLOPs of many rows that are written token by token.
+        serial: FLOPs of one row at a time.
+        tokens: that are written one row at a time.
+        trained: FLOPs of training.
+        shares: of `FORCED_SHARE` that the passes reach.
+    """
+
+    forced: float = 0
+    decoded: float = 0
+    serial: float = 0
+    tokens: int = 0
+    trained: float = 0
+    shares: float = 1
+
+    @property
+    def flops(self) -> float:
+        """All of them."""
+        return self.forced + self.decoded + self.serial + self.trained
+
+
+def memorization_effort(shape: Shape, samples: int, prefix: int, suffix: int) -> Effort:
+    """The memorization sweep of a model.
+
+    Args:
+        shape: of the model.
+        samples: N.
+        prefix: P, tokens.
+        suffix: S, tokens.
+    """
+    swept = plan(sweep(shape.n_blocks), shape.n_blocks)
+    length = prefix + suffix - 1
+    blocks = (swept.block_evaluations + FORK_SHARE * (swept.branches - 1)) * length
+    forced = blocks * shape.block_flops(length) + swept.branches * suffix * shape.head_flops
+    token = shape.n_blocks * shape.block_flops(length) + shape.head_flops
+    return Effort(
+        forced=samples * forced, decoded=samples * (swept.branches - 1) * (suffix - 1) * token
+    )
+
+
+def benchmark_effort(shape: Shape, tasks: Iterable[Task], num_fewshot: int) -> Effort:
+    """All benchmark tasks under every intervention.
+
+    Args:
+        shape: of the model.
+        tasks: each as long as it is evaluated.
+        num_fewshot: examples before each question, each about as long as one.
+    """
+    swept = plan(sweep(shape.n_blocks), shape.n_blocks)
+    blocks = swept.block_evaluations + FORK_SHARE * (swept.branches - 1)
+    forced = 0.0
+    for task in tasks:
+        row = task.row * (1 + num_fewshot)
+        read = task.documents * task.read * (1 + num_fewshot)
+        forced += blocks * read * shape.block_flops(row)
+        forced += swept.branches * task.documents * task.wanted * shape.head_flops
+    return Effort(forced=forced, shares=SCORED_SHARE)
+
+
+def generation_effort(
+    shape: Shape, prompts: int, depths: Sequence[float], new_tokens: int
+) -> Effort:
+    """Continuations, greedy and sampled, of each prompt under the baseline and at each depth."""
+    interventions = 1 + len({round(depth * (shape.n_blocks - 1)) for depth in depths})
+    tokens = interventions * prompts * 2 * new_tokens
+    return Effort(serial=2.0 * shape.parameters * tokens, tokens=tokens)
+
+
+def training_effort(shape: Shape, tokens: int) -> Effort:
+    """Training on so many tokens: forwards twice, backwards four times a parameter."""
+    return Effort(trained=6.0 * shape.parameters * tokens)
+
+
+def tasks_of(study: Study) -> list[Task]:
+    """The benchmark tasks of a study, no longer than its limit."""
+    known = dict(TASKS)
+    for corpus in study.corpus.values():
+        for name, (items, read, wanted) in TINY_TASKS.items():
+            known[name] = Task(corpus.task_items // items, read, wanted, round(read))
+    found = {name: known.get(name, OTHER_TASK) for name in study.benchmarks.tasks}
+    limits = {name: study.benchmarks.limit_of(name) or found[name].documents for name in found}
+    return [
+        replace(task, documents=min(task.documents, limits[name])) for name, task in found.items()
+    ]
+
+
+def samples_of(study: Study, family: Family) -> int:
+    """N, memorized and all others."""
+    source = family.pile or family.pythia
+    if source:
+        return source.n_memorized + source.control.n
+    corpus = next(iter(study.corpus.values()))
+    return sum(corpus.records.values()) + corpus.control_records
+
+
+def training_tokens(study: Study, model: Model) -> int:
+    """Tokens that a model sees in training."""
+    corpus = next(iter(study.corpus.values()))
+    planted = sum(copies * records for copies, records in corpus.records.items())
+    epochs = model.training.epochs if model.training else 0
+    return epochs * (corpus.world_tokens + planted * corpus.row_length)
+
+
+def effort_of(study: Study, group: str, model: Model, shape: Shape) -> Effort:
+    """What a stage of a model computes."""
+    if group == "memorization":
+        family = study.family(model.family)
+        n = samples_of(study, family)
+        return memorization_effort(shape, n, family.prefix_length, family.suffix_length)
+    if group == "benchmarks":
+        return benchmark_effort(shape, tasks_of(study), study.benchmarks.num_fewshot)
+    if group == "generations":
+        asked = study.generations
+        return generation_effort(shape, len(asked.prompts), asked.depths, asked.new_tokens)
+    if group == "checkpoint" and model.training is not None:
+        return training_effort(shape, training_tokens(study, model))
+    return Effort()
+
+
+def seconds(effort: Effort, shape: Shape, dtype: str, device: Device) -> float:
+    """Time of an effort on this device."""
+    if effort.trained:
+        return effort.trained / (TRAINED_SHARE * device.training_rate(shape.width))
+    rate = device.rate(shape.width, dtype)
+    forced = effort.shares * share(FORCED_SHARE[device.kind], shape.width)
+    bulk = effort.forced / forced + effort.decoded / share(DECODED_SHARE[device.kind], shape.width)
+    read = effort.tokens * shape.parameters * BYTES[dtype] / BYTES_A_SECOND[device.kind]
+    serial = effort.tokens * shape.n_blocks * SERIAL_SECONDS
+    return bulk / rate + serial + max(read, effort.serial / rate)
+
+
+def share(table: Sequence[tuple[int, float]], width: int) -> float:
+    """Of the matrix rate, at this width."""
+    widths, shares = zip(*table, strict=True)
+    return float(np.interp(math.log(width), np.log(widths), shares))
+
+
+def memory(shape: Shape, dtype: str, kind: str, tokens: int | None) -> float:
+    """Bytes that the evaluations of a model need: RAM on a CPU, else of the GPU.
+
+    Args:
+        shape: of the model.
+        dtype: it is evaluated in.
+        kind: of device.
+        tokens: the study's token budget.
+    """
+    weights = shape.parameters * BYTES[dtype]
+    if kind == "cuda":  # the engine takes of the rest what there is
+        return weights / WEIGHTS_SHARE
+    # keys and values of a block's every branch, twice, and the states: as in `bypass.memory`
+    kept = (2 + 2 * (shape.n_blocks + 1)) * shape.width * BYTES[dtype]
+    return BASE_BYTES + weights + (tokens or CPU_TOKENS) * kept

@@ -1,0 +1,129 @@
+"""The shapes of a study's models, as far as they are known before the checkpoints are there."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import try_to_load_from_cache
+
+from pipeline.checkpoints.manifest import read_manifest
+from pipeline.errors import InputError
+from pipeline.hub import snapshot
+from pipeline.params import Model, Study
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the cost of a model depends on.
+
+    Args:
+        n_blocks: L.
+        width: D.
+        vocabulary: V.
+        tied: whether the embedding is the head as well.
+        source: where that is known from; ``size`` if it was estimated.
+    """
+
+    n_blocks: int
+    width: int
+    vocabulary: int
+    tied: bool
+    source: str = "study"
+
+    @property
+    def parameters(self) -> int:
+        """About: matrices and biases of the blocks, and the embeddings."""
+        blocks = self.n_blocks * (12 * self.width**2 + 13 * self.width)
+        return blocks + self.vocabulary * self.width * (1 if self.tied else 2)
+
+    def block_flops(self, length: int) -> float:
+        """Of one block for one token of a row so long: products with weights, and attention."""
+        return 24 * self.width**2 + 4 * length * self.width
+
+    @property
+    def head_flops(self) -> float:
+        """Of one prediction."""
+        return 2 * self.width * self.vocabulary
+
+
+LADDER = (
+    (6, 512),
+    (12, 768),
+    (24, 1024),
+    (16, 2048),
+    (24, 2048),
+    (32, 2560),
+    (32, 4096),
+    (36, 5120),
+)
+"""Blocks and widths of Pythia's models; GPT-Neo's are among them."""
+
+VOCABULARY = 50_304
+
+
+def shape_of_size(billions: float, tied: bool) -> Shape:
+    """The usual shape of a model of so many parameters."""
+    shapes = [Shape(blocks, width, VOCABULARY, tied, "size") for blocks, width in LADDER]
+    return min(shapes, key=lambda each: abs(math.log(each.parameters / 1e9 / billions)))
+
+
+def shape_of_config(config: Mapping[str, Any]) -> Shape:
+    """The shape that a config.json of either family describes.
+
+    Raises:
+        KeyError: it describes another family.
+    """
+    return Shape(
+        n_blocks=config.get("num_hidden_layers") or config["num_layers"],
+        width=config["hidden_size"],
+        vocabulary=config["vocab_size"],
+        tied=bool(config.get("tie_word_embeddings", config.get("model_type") == "gpt_neo")),
+        source="config.json",
+    )
+
+
+def shape_of(study: Study, model: Model, online: bool) -> Shape:
+    """The shape of a model: from its training section, its manifest, its config.json or its size.
+
+    Args:
+        study: that it belongs to.
+        model: of the study.
+        online: whether the hub may be asked for config.json.
+    """
+    tied = study.family(model.family).source != "pythia"
+    if model.training is not None:
+        made = model.training
+        vocabulary = next(iter(study.corpus.values())).vocabulary
+        return Shape(made.n_blocks, made.width, vocabulary, tied=True)
+    try:
+        known = read_manifest(study.data / "checkpoints" / model.name)
+        return Shape(known.n_blocks, known.width, known.vocabulary, tied, "manifest")
+    except InputError:
+        pass
+    try:
+        return shape_of_config(_config(model, online))
+    except (InputError, OSError, ValueError, KeyError):
+        return shape_of_size(model.billions, tied)
+
+
+def _config(model: Model, online: bool) -> Mapping[str, Any]:
+    """config.json of the pinned commit.
+
+    Raises:
+        OSError: it is not in the cache, and the hub may not be asked.
+    """
+    if model.hub is None:
+        raise FileNotFoundError
+    repo, commit = model.hub.repo, model.hub.commit
+    cached = try_to_load_from_cache(repo, "config.json", revision=commit)
+    if not isinstance(cached, str):
+        if not online:
+            raise FileNotFoundError
+        cached = str(snapshot(repo, commit, ["config.json"]).folder / "config.json")
+    found: Mapping[str, Any] = json.loads(Path(cached).read_text("utf-8"))
+    return found

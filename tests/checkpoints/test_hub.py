@@ -1,0 +1,364 @@
+"""A published checkpoint: pinned file by file, described from its headers, refused if it is odd."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from huggingface_hub import constants
+from transformers import AutoModelForCausalLM
+
+from pipeline.checkpoints.hub import FILES, describe, fetch
+from pipeline.checkpoints.loading import load_model, load_tokenizer
+from pipeline.checkpoints.manifest import Manifest, checksums, read_manifest, write_manifest
+from pipeline.errors import InputError, Problem
+from pipeline.hub import snapshot
+from tests.hub import miniatures
+from tests.hub.population import GPT_NEO, PICKLE_ONLY, PYTHIA, SHARDED
+from tests.hub.server import Fault, Hub
+
+pytestmark = pytest.mark.usefixtures("hub_home")
+
+PYTHIA_70M, GPT_NEO_125M = "EleutherAI/pythia-70m", "EleutherAI/gpt-neo-125m"
+WIDTH, VOCABULARY, PADDED = miniatures.WIDTH, miniatures.VOCABULARY, miniatures.PYTHIA_PADDED
+
+
+def block_parameters() -> int:
+    """Of a block of either family, but for the biases of GPT-NeoX's attention."""
+    return 12 * WIDTH * WIDTH + 4 * WIDTH + 6 * WIDTH
+
+
+PARAMETERS = {
+    # two embeddings, blocks, the last norm; the three biases of queries, keys and values
+    PYTHIA_70M: 2 * PADDED * WIDTH + 6 * (block_parameters() + 3 * WIDTH) + 2 * WIDTH,
+    # one embedding that is also the head, positions, blocks, the last norm
+    GPT_NEO_125M: (VOCABULARY + miniatures.CONTEXT) * WIDTH + 12 * block_parameters() + 2 * WIDTH,
+}
+
+
+def fetched(repo: str, folder: Path, commit: str | None = None, billions: float = 0) -> Manifest:
+    """The manifest of a repository of the local hub; of its true size unless given."""
+    known = {**PYTHIA, **GPT_NEO}
+    commit = commit or known[repo][0]
+    blocks = known[repo][1] if repo in known else 2
+    if not billions:
+        per_block = block_parameters() + 3 * WIDTH
+        billions = (2 * PADDED * WIDTH + blocks * per_block) / 1e9
+    return fetch(folder, repo, commit, name="mini", family="minis", billions=billions)
+
+
+def refusal(folder: Path, repo: str, commit: str | None = None, billions: float = 0) -> Problem:
+    with pytest.raises(InputError) as caught:
+        fetched(repo, folder, commit, billions)
+    (problem,) = caught.value.problems
+    assert not list(folder.parent.glob(f"*{folder.name}*")), "nothing is left half-written"
+    return problem
+
+
+def variant(hub: Hub, change: Callable[[dict[str, bytes]], Any], sharded: bool = False) -> str:
+    """The commit of mini/odd: a Pythia of two blocks, changed."""
+    files = dict(miniatures.pythia(2, sharded=sharded))
+    change(files)
+    return hub.model("mini/odd").add(files)
+
+
+# ---------------------------------------------------------------------- manifests
+
+
+@pytest.mark.parametrize(
+    ("repo", "blocks", "vocabulary", "dtype"),
+    [
+        (PYTHIA_70M, 6, PADDED, "float16"),
+        (SHARDED, 32, PADDED, "float16"),
+        (GPT_NEO_125M, 12, VOCABULARY, "float32"),
+    ],
+)
+def test_a_manifest_says_what_a_checkpoint_is(
+    hub: Hub, tmp_path: Path, repo: str, blocks: int, vocabulary: int, dtype: str
+) -> None:
+    folder = tmp_path / "checkpoint"
+    manifest = fetched(repo, folder)
+    commit = {**PYTHIA, **GPT_NEO}[repo][0]
+    assert (manifest.name, manifest.family, manifest.seed) == ("mini", "minis", None)
+    assert manifest.origin == {"repo": repo, "commit": commit}
+    assert (manifest.n_blocks, manifest.width, manifest.n_heads) == (blocks, WIDTH, 4)
+    assert (manifest.context, manifest.vocabulary) == (miniatures.CONTEXT, vocabulary)
+    assert (manifest.tokens, manifest.dtype) == (VOCABULARY, dtype)
+    if repo in PARAMETERS:
+        assert manifest.parameters == PARAMETERS[repo]
+        assert manifest.weight_bytes("float16") == 2 * PARAMETERS[repo]
+    assert read_manifest(folder) == manifest
+    assert [path.name for path in folder.iterdir()] == ["manifest.json"]
+
+
+def test_no_pickle_and_nothing_of_other_frameworks_is_fetched(hub: Hub, tmp_path: Path) -> None:
+    manifest = fetched(GPT_NEO_125M, tmp_path / "checkpoint")
+    files = hub.model(GPT_NEO_125M).files()
+    assert set(files) - set(manifest.files) == {
+        *("pytorch_model.bin", "flax_model.msgpack", "generation_config.json", "README.md")
+    }
+    assert hub.requests(r"\.bin|\.msgpack|\.py$") == []
+    assert not any(pattern.endswith((".bin", ".py", "*")) for pattern in FILES)
+
+
+def test_a_sharded_checkpoint_names_its_shards_and_their_index(tmp_path: Path) -> None:
+    manifest = fetched(SHARDED, tmp_path / "checkpoint")
+    assert [name for name in manifest.files if "safetensors" in name] == [
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+        "model.safetensors.index.json",
+    ]
+
+
+def test_the_manifest_is_the_same_bytes_each_time(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        fetched(PYTHIA_70M, tmp_path / name)
+    one, two = (tmp_path / name / "manifest.json" for name in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_describing_reads_no_weights(tmp_path: Path) -> None:
+    commit, _ = PYTHIA[PYTHIA_70M]
+    fetched(PYTHIA_70M, tmp_path / "checkpoint")
+    model, tokens = describe(snapshot(PYTHIA_70M, commit, FILES), "a checkpoint")
+    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
+    assert tokens == VOCABULARY
+
+
+# ---------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(("billions", "fits"), [(1.08, True), (0.92, True), (1.2, False), (0.8, 0)])
+def test_another_size_than_the_study_says_is_refused(
+    tmp_path: Path, billions: float, fits: bool
+) -> None:
+    said = PARAMETERS[PYTHIA_70M] / 1e9 * billions
+    if fits:
+        fetched(PYTHIA_70M, tmp_path / "checkpoint", billions=said)
+        return
+    problem = refusal(tmp_path / "checkpoint", PYTHIA_70M, billions=said)
+    assert problem.got == f"{PARAMETERS[PYTHIA_70M] / 1e9:.4g} billion parameters"
+    assert problem.expected == f"{said:g}, as the study says of mini"
+    assert "`billions`" in problem.remedy
+
+
+def test_a_checkpoint_of_pickles_alone_is_refused(hub: Hub, tmp_path: Path) -> None:
+    commit = hub.model(PICKLE_ONLY).resolve("main")
+    problem = refusal(tmp_path / "checkpoint", PICKLE_ONLY, commit)
+    assert problem.got == "the safetensors none"
+    assert "a pickle is never loaded" in problem.expected
+    assert "refs/pr" in problem.remedy
+    assert hub.requests("pytorch_model.bin") == []
+
+
+@pytest.mark.parametrize("shard", [1, 2])
+def test_a_missing_shard_is_named(hub: Hub, tmp_path: Path, shard: int) -> None:
+    missing = f"model-{shard:05}-of-00002.safetensors"
+    commit = variant(hub, lambda files: files.pop(missing), sharded=True)
+    problem = refusal(tmp_path / "checkpoint", "mini/odd", commit)
+    assert missing not in problem.got
+    assert missing in problem.expected
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0", b"version https://git-lfs.github.com/spec/v1\n", struct.pack("<Q", 1 << 40)],
+    ids=["empty", "one byte", "a pointer", "a header without end"],
+)
+def test_weights_that_are_no_safetensors_are_refused(
+    hub: Hub, tmp_path: Path, content: bytes
+) -> None:
+    commit = variant(hub, lambda files: files.update({"model.safetensors": content}))
+    problem = refusal(tmp_path / "checkpoint", "mini/odd", commit)
+    assert problem.what == f"mini/odd at {commit}: model.safetensors"
+    assert problem.expected == "a safetensors file"
+
+
+def test_weights_that_are_cut_are_refused(hub: Hub, tmp_path: Path) -> None:
+    whole = miniatures.pythia(2)["model.safetensors"]
+    commit = variant(hub, lambda files: files.update({"model.safetensors": whole[:-100]}))
+    assert refusal(tmp_path / "checkpoint", "mini/odd", commit).expected == "a safetensors file"
+
+
+def test_quantized_weights_are_refused(hub: Hub, tmp_path: Path) -> None:
+    from safetensors.torch import save
+
+    content = save({"weight": torch.zeros(4, dtype=torch.int8)})
+    commit = variant(hub, lambda files: files.update({"model.safetensors": content}))
+    problem = refusal(tmp_path / "checkpoint", "mini/odd", commit)
+    assert problem.got == "weights stored as I8"
+    assert "not quantized" in problem.remedy
+
+
+def _config(**changes: object) -> Callable[[dict[str, bytes]], None]:
+    def change(files: dict[str, bytes]) -> None:
+        files["config.json"] = json.dumps(json.loads(files["config.json"]) | changes).encode()
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _config(model_type="unheard_of", architectures=["Unheard"]),
+        _config(model_type=None),
+        _config(model_type="vit"),
+        _config(
+            model_type="unheard_of", auto_map={"AutoConfig": "code.Config", "AutoModel": "code.M"}
+        ),
+        _config(num_attention_heads=0),
+        _config(hidden_size="wide"),
+        lambda files: files.update({"config.json": b"{"}),
+        lambda files: files.update({"config.json": b"[]"}),
+        lambda files: files.pop("config.json"),
+        lambda files: files.update({"tokenizer.json": b"{}"}),
+    ],
+    ids=[
+        *("unknown", "no type", "of images", "code of its own", "no heads", "no number"),
+        *("broken", "a list", "missing", "no tokenizer"),
+    ],
+)
+def test_a_configuration_that_transformers_does_not_know_is_refused(
+    hub: Hub, tmp_path: Path, change: Callable[[dict[str, bytes]], Any]
+) -> None:
+    commit = variant(hub, change)
+    problem = refusal(tmp_path / "checkpoint", "mini/odd", commit)
+    assert problem.what == f"mini/odd at {commit}"
+    assert problem.expected == "a configuration and a tokenizer that transformers knows"
+
+
+@pytest.mark.parametrize("index", [b"{", b"{}", b"[]"])
+def test_a_broken_index_is_refused(hub: Hub, tmp_path: Path, index: bytes) -> None:
+    commit = variant(
+        hub, lambda files: files.update({"model.safetensors.index.json": index}), sharded=True
+    )
+    problem = refusal(tmp_path / "checkpoint", "mini/odd", commit)
+    assert "model.safetensors.index.json" in problem.what
+
+
+# ---------------------------------------------------------------------- loading
+
+
+@pytest.mark.parametrize("repo", [PYTHIA_70M, GPT_NEO_125M])
+def test_what_is_loaded_is_what_the_hub_has(hub: Hub, tmp_path: Path, repo: str) -> None:
+    folder, straight = tmp_path / "checkpoint", tmp_path / "straight"
+    fetched(repo, folder)
+    straight.mkdir()
+    for name, content in hub.model(repo).files().items():
+        if not name.endswith((".bin", ".msgpack")):
+            (straight / name).write_bytes(content)
+    hub.log.clear()
+    model = load_model(folder, "float32")
+    expected = AutoModelForCausalLM.from_pretrained(
+        straight, dtype=torch.float32, local_files_only=True
+    )
+    text = "the old ship stands under a red tree"
+    tokens = torch.tensor([load_tokenizer(folder)(text).input_ids])
+    with torch.no_grad():
+        assert torch.equal(model(tokens).logits, expected(tokens).logits)
+    assert not model.training
+    assert hub.log == [], "it lies in the cache"
+
+
+def test_an_empty_cache_is_filled_again_at_the_same_commit(
+    hub: Hub, hub_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "checkpoint"
+    manifest = fetched(PYTHIA_70M, folder)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(hub_home / "another"))
+    hub.model(PYTHIA_70M).add({"config.json": b"a later commit"})
+    hub.log.clear()
+    assert load_model(folder, "float16").num_parameters() == manifest.parameters
+    asked = {request.path.rpartition("/")[2] for request in hub.requests("/resolve/")}
+    assert asked == set(manifest.files)
+    assert all(manifest.origin["commit"] in request.path for request in hub.log)
+
+
+def test_a_hub_that_has_other_files_under_that_commit_is_refused(
+    hub: Hub, hub_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "checkpoint"
+    manifest = fetched(PYTHIA_70M, folder)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(hub_home / "another"))
+    files = hub.model(PYTHIA_70M).files()
+    other = miniatures.pythia(6, dtype=torch.float32)
+    hub.model(PYTHIA_70M).add(
+        files | {"model.safetensors": other["model.safetensors"]}, manifest.origin["commit"]
+    )
+    with pytest.raises(InputError) as caught:
+        load_model(folder, "float16")
+    (problem,) = caught.value.problems
+    assert problem.what.endswith("model.safetensors")
+    assert problem.expected == f"sha256 {manifest.files['model.safetensors']}"
+
+
+def test_weights_that_were_changed_in_the_cache_are_fetched_again(
+    hub: Hub, hub_home: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoint"
+    fetched(PYTHIA_70M, folder)
+    before = load_model(folder, "float16").state_dict()
+    (weights,) = (hub_home / "hub").glob("*/snapshots/*/model.safetensors")
+    weights.resolve().write_bytes(weights.read_bytes()[:-1] + b"?")
+    after = load_model(folder, "float16").state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_fault_while_loading_is_an_input_error(
+    hub: Hub, hub_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "checkpoint"
+    fetched(PYTHIA_70M, folder)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(hub_home / "another"))
+    hub.faults.append(Fault("model.safetensors", "corrupt", times=None))
+    with pytest.raises(InputError, match="other content than the hub lists"):
+        load_model(folder, "float16")
+
+
+def _own(tmp_path: Path) -> tuple[Path, Path]:
+    """A user's folder of weights, and the manifest that names it."""
+    below, folder = tmp_path / "own", tmp_path / "checkpoint"
+    below.mkdir()
+    folder.mkdir()
+    for name, content in miniatures.pythia(2).items():
+        if not name.endswith(".bin"):
+            (below / name).write_bytes(content)
+    model = AutoModelForCausalLM.from_pretrained(below, local_files_only=True)
+    write_manifest(
+        folder,
+        model,
+        name="own",
+        family="minis",
+        tokens=VOCABULARY,
+        seed=None,
+        origin={"folder": str(below)},
+        files=checksums(below),
+    )
+    return below, folder
+
+
+def test_a_users_folder_is_loaded_from_where_it_lies(hub: Hub, tmp_path: Path) -> None:
+    _, folder = _own(tmp_path)
+    assert load_model(folder, "float16").config.num_hidden_layers == 2
+    assert len(load_tokenizer(folder)) == VOCABULARY
+    assert hub.log == []
+
+
+@pytest.mark.parametrize("change", ["changed", "gone"])
+def test_a_users_folder_that_changed_is_refused(tmp_path: Path, change: str) -> None:
+    below, folder = _own(tmp_path)
+    weights = below / "model.safetensors"
+    if change == "gone":
+        weights.unlink()
+    else:
+        weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+    with pytest.raises(InputError) as caught:
+        load_model(folder, "float16")
+    (problem,) = caught.value.problems
+    assert problem.what == str(weights)
+    assert problem.got.startswith("no such file" if change == "gone" else "sha256 ")
