@@ -34,7 +34,7 @@ def miniature(name: str, samples_url: str) -> str:
     values: dict[str, Any] = yaml.load(ROOT / "pipeline/conf/study" / f"{name}.yaml")
     for family in values["families"].values():
         source = family[family["source"]]
-        source["n_memorized"], source["control"]["n"] = 16, 8
+        source["n_memorized"], source["control"]["n"] = 8, 4
         if family["source"] == "pile":
             source["url"] = samples_url
             source["sha256"] = {
