@@ -73,6 +73,21 @@ def where() -> None:
 
 
 @app.command()
+def compare(
+    before: Annotated[str, typer.Argument(help="STUDY, or STUDY@REVISION of git")],
+    after: Annotated[str, typer.Argument(help="the same; a change is after minus before")],
+) -> None:
+    """Show what changed between two studies, or two versions of one."""
+    from pipeline.comparison import read_side
+    from pipeline.report.compare import write_comparison
+
+    sides = read_side(before), read_side(after)
+    folder = Path("reports") / f"compare-{sides[0].slug}-{sides[1].slug}"
+    write_comparison(*sides, folder)
+    print(f"the comparison: {(folder / 'index.html').resolve()}")
+
+
+@app.command()
 def audit(
     model: Annotated[str, typer.Option(help="a folder, or REPO@COMMIT of the hub")],
     samples: Annotated[Path, typer.Option(help="parquet with a column `tokens` or `text`")],

@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import dvc.api
 import networkx
 from dvc.repo import Repo
 from dvc.stage import PipelineStage
@@ -206,6 +207,17 @@ class Rule:
 
     def _stage(self, wildcards: Mapping[str, str]) -> Stage:
         return self._dag.stages[self._dag.producer[self._outs[0].format(**dict(wildcards))]]
+
+
+def read_at(path: str, revision: str) -> bytes:
+    """The content of an output of a stage as it was at a git revision, from DVC's cache or remote.
+
+    Raises:
+        dvc.exceptions.DvcException: no such revision or output, or its content is nowhere.
+        FileNotFoundError: likewise.
+    """
+    content: bytes = dvc.api.read(path, rev=revision, mode="rb")
+    return content
 
 
 def _name(path: str) -> str:

@@ -1,0 +1,53 @@
+"""Read the two sides of a comparison: studies as they lie here, or as they were at a revision."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from pipeline import tables
+from pipeline.dag import read_at
+from pipeline.errors import InputError, Problem, shorten
+from pipeline.report.compare import Side
+
+
+def read_side(name: str) -> Side:
+    """The summary of a study, and what determined it.
+
+    Args:
+        name: ``STUDY``, whose summary lies in data/STUDY/; or ``STUDY@REVISION``: as its dvc.lock
+            was at that commit, branch or tag, read from DVC's cache or remote.
+
+    Raises:
+        InputError: there is no such summary, or it does not fit its schema.
+    """
+    study, _, revision = name.partition("@")
+    path = Path("data") / study / "summary.parquet"
+    if not revision:
+        if not path.exists():
+            raise InputError(
+                Problem(
+                    name,
+                    f"no {path}",
+                    "a study that has been run, or STUDY@REVISION",
+                    f"run it: make run STUDY={study}",
+                )
+            )
+        return Side(study, tables.read(path, tables.SUMMARY), tables.provenance(path))
+    try:
+        content = read_at(str(path), revision)
+    except Exception as error:  # DVC, git and file systems each have their own
+        raise InputError(
+            Problem(
+                name,
+                shorten(f"{type(error).__name__}: {error}", 200),
+                f"{path} in the dvc.lock of {revision}, and its content in the cache or a remote",
+                "name a revision at which the study had been run; dvc pull fetches from a remote",
+            )
+        ) from error
+    with tempfile.TemporaryDirectory() as folder:
+        then = Path(folder) / "summary.parquet"
+        then.write_bytes(content)
+        return Side(
+            f"{study} at {revision}", tables.read(then, tables.SUMMARY), tables.provenance(then)
+        )

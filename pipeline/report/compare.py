@@ -1,0 +1,238 @@
+"""What changed between two studies, or two versions of one: a page, and a table of every change.
+
+Estimates are matched by model, intervention, split, task, metric, k and copies. The interval of a
+difference is made from the intervals of the two estimates, as of independent ones; where both were
+measured on the same samples it is too wide rather than too narrow.
+
+Source: Newcombe (1998), Statistics in Medicine 17, 873–890, method 10 ("square-and-add").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from pipeline.errors import InputError, Problem
+from pipeline.files import atomic, write_text
+from pipeline.report import colours, style, views
+from pipeline.report.figures import figure as styled
+from pipeline.report.page import CODE_PATH, inline_svg
+from pipeline.report.plots.plot import BLOCKS_LABEL, HOLLOW, Plot
+from pipeline.report.text import number, plural, slug, visible
+
+KEY = ("model", "intervention", "split", "task", "metric", "k", "copies")
+"""The columns of the summary by which two estimates are the same quantity."""
+
+SHOWN_CHANGES = 60
+"""Rows of the page's table; all are in changes.csv."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two that are compared.
+
+    Args:
+        label: how the page calls it, such as ``tiny`` or ``tiny at main``.
+        summary: its summary, schema `tables.SUMMARY`.
+        determined_by: what determined it, as `tables.provenance` of its tables gives it.
+    """
+
+    label: str
+    summary: pl.DataFrame
+    determined_by: Mapping[str, Any]
+
+    @property
+    def slug(self) -> str:
+        """The label, as part of a folder's name."""
+        return slug(self.label)
+
+
+def write_comparison(before: Side, after: Side, folder: Path) -> None:
+    """Write ``index.html`` and ``changes.csv``, atomically.
+
+    Args:
+        before: A.
+        after: B; a change is B minus A.
+        folder: becomes the folder of the two files.
+
+    Raises:
+        InputError: the two have no estimate in common.
+    """
+    changed = changes(before.summary, after.summary)
+    if changed.is_empty():
+        raise InputError(
+            Problem(
+                f"comparison of {before.label} and {after.label}",
+                "no estimate in common: models "
+                + "; ".join(
+                    ", ".join(n for n, _ in views.models(s.summary)) for s in (before, after)
+                ),
+                "two summaries that share a model and what was measured on it",
+                "compare two versions of one study, or studies with a common model",
+            )
+        )
+    with atomic(folder, directory=True) as temporary:
+        write_text(temporary / "index.html", render(before, after, changed, temporary))
+        changed.write_csv(temporary / "changes.csv")
+
+
+def changes(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
+    """Every estimate that both have, with its change.
+
+    Args:
+        before: A, as `aggregate.aggregate` gives it.
+        after: B, likewise.
+
+    Returns:
+        The columns of `KEY`, block, higher_is_better, ``before`` and ``after`` with their ends
+        (``_low``, ``_high``), ``change`` (B minus A), ``change_low`` and ``change_high`` (95%; null
+        where one of the two has no interval), ``beyond_chance`` (bool: the interval leaves out 0),
+        largest clear changes first.
+    """
+    ends = ("value", "low", "high")
+    left, right = (
+        frame.with_columns(pl.col("k").cast(pl.UInt32), pl.col("copies").cast(pl.UInt32)).select(
+            *KEY, "block", "higher_is_better", *(pl.col(c).alias(f"{name}_{c}") for c in ends)
+        )
+        for name, frame in (("before", before), ("after", after))
+    )
+    both = left.join(
+        right.drop("block", "higher_is_better"), on=list(KEY), nulls_equal=True, how="inner"
+    )
+    a, low_a, high_a = (pl.col(f"before_{end}") for end in ends)
+    b, low_b, high_b = (pl.col(f"after_{end}") for end in ends)
+    low = b - a - ((b - low_b) ** 2 + (high_a - a) ** 2).sqrt()
+    high = b - a + ((high_b - b) ** 2 + (a - low_a) ** 2).sqrt()
+    made = both.with_columns(change=b - a, change_low=low, change_high=high)
+    clear = ((pl.col("change_low") > 0) | (pl.col("change_high") < 0)).fill_null(False)
+    size = (pl.col("change") / (pl.col("change_high") - pl.col("change_low"))).abs().fill_nan(0)
+    return (
+        made.with_columns(beyond_chance=clear)
+        .sort(clear, size.fill_null(0), descending=True, maintain_order=True)
+        .rename({"before_value": "before", "after_value": "after"})
+    )
+
+
+def render(before: Side, after: Side, changed: pl.DataFrame, folder: Path) -> str:
+    """The page as HTML.
+
+    Args:
+        before: A.
+        after: B.
+        changed: as `changes` gives it.
+        folder: where figures are drawn on their way into the page; nothing is left there.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(CODE_PATH),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: (
+            visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+        ),
+    )
+    plots = []
+    for i, plot in enumerate(_plots(before.label, after.label, changed), start=1):
+        style.save(styled(plot), folder, plot.name)
+        svg = (folder / f"{plot.name}.svg").read_text(encoding="utf-8")
+        for ending in ("svg", "png", "pdf"):
+            (folder / f"{plot.name}.{ending}").unlink()
+        plots.append((inline_svg(svg, f"figure-{i}", plot.alt), plot.caption))
+    clear = changed.filter("beyond_chance")
+    names = [{name for name, _ in views.models(side.summary)} for side in (before, after)]
+    return environment.get_template("compare.html.jinja").render(
+        before=before.label,
+        after=after.label,
+        stylesheet=Markup((CODE_PATH / "page.css").read_text(encoding="utf-8")),  # noqa: S704
+        estimates=plural(changed.height, "estimate"),
+        clear=clear.height,
+        by_chance=round(0.05 * changed["change_low"].count()),
+        only=[sorted(names[0] - names[1]), sorted(names[1] - names[0])],
+        rows=[_row(row) for row in clear.head(SHOWN_CHANGES).iter_rows(named=True)],
+        plots=plots,
+        settings=_settings(before.determined_by, after.determined_by),
+    )
+
+
+def _row(row: Mapping[str, Any]) -> list[str]:
+    what = str(row["metric"]) + (f" at {row['k']} tokens" if row["k"] else "")
+    what += f", {row['copies']} copies" if row["copies"] is not None else ""
+    return [
+        row["model"],
+        row["intervention"],
+        row["task"] if row["split"] is None else f"{row['split']} samples",
+        what,
+        number(row["before"]),
+        number(row["after"]),
+        f"{row['change']:+.3g} [{row['change_low']:+.3g}, {row['change_high']:+.3g}]",
+    ]
+
+
+def _plots(before: str, after: str, changed: pl.DataFrame) -> Iterator[Plot]:
+    """Exact match by block, before and after, a panel a model."""
+    rows = changed.filter(
+        pl.col("block").is_not_null(), metric="exact_match", split="memorized"
+    ).sort("model", "block")
+    if rows.height:
+        yield Plot(
+            name=f"compare-{slug(before)}-{slug(after)}",
+            section="",
+            title="",
+            caption=(
+                "Exact match on memorized samples with one block bypassed, before and after. "
+                f"Bands: 95% intervals. {HOLLOW}"
+            ),
+            alt=f"Exact match by bypassed block in {before} and in {after}, a panel a model.",
+            data=rows,
+            draw=lambda data: _draw(data, before, after),
+        )
+
+
+def _draw(data: pl.DataFrame, before: str, after: str) -> Figure:
+    names = data["model"].unique(maintain_order=True).to_list()
+    figure, grid = style.panels(len(names))
+    for axes, name in zip(grid, names, strict=True):
+        rows = data.filter(model=name)
+        for index, side, label in ((0, "before", before), (1, "after", after)):
+            one = rows.select(
+                "block",
+                pl.col(side).alias("value"),
+                pl.col(f"{side}_low").alias("low"),
+                pl.col(f"{side}_high").alias("high"),
+            )
+            style.curve(axes, one, index, visible(label))
+        axes.axhline(0, color=colours.MUTED, linewidth=0.8)
+        axes.set_title(visible(name))
+        style.blocks_axis(axes)
+        style.percent_axis(axes.yaxis, whole=True)
+    figure.supxlabel(BLOCKS_LABEL)
+    figure.supylabel("exact match, memorized samples")
+    style.legend(figure)
+    return figure
+
+
+def _settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """(setting, before, after) of all that determined the two and differs."""
+    left, right = (dict(_flat(side)) for side in (before, after))
+    nothing = "–"
+    return [
+        (name, left.get(name, nothing), right.get(name, nothing))
+        for name in dict.fromkeys([*left, *right])
+        if left.get(name) != right.get(name)
+    ]
+
+
+def _flat(value: Any, path: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _flat(each, (*path, str(key)))
+    else:
+        yield " / ".join(path), str(value)
