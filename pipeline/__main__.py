@@ -407,12 +407,16 @@ def generations(model: ModelName) -> None:
 @app.command()
 def aggregate() -> None:
     """Put every number that the report shows, with its interval, into one table."""
+    from pipeline import tables
     from pipeline.report.aggregate import write_summary
+    from pipeline.report.headline import write_headline
 
     study = load()
     models = [(model.name, model.family) for model in study.models.values()]
     path = study.data / "summary.parquet"
     write_summary(study.study, models, study.data, path, study.statistics.seed)
+    summary = tables.read(path, tables.SUMMARY)
+    write_headline(summary, study.data / "metrics.json", study.data / "curves")
 
 
 @app.command()

@@ -155,7 +155,9 @@ class Rule:
         section = re.fullmatch(r"\$\{(\w+)\}", str(declared["foreach"]))
         self._wildcard = WILDCARDS.get(section[1]) if section else None
         study = dag.study
-        self._outs = [self._pattern(out, study) for out in declared["do"]["outs"]]
+        kinds = (declared["do"].get(kind, []) for kind in ("outs", "metrics", "plots"))
+        outs = [out if isinstance(out, str) else next(iter(out)) for kind in kinds for out in kind]
+        self._outs = [self._pattern(out, study) for out in outs]
         item = f"/{{{self._wildcard}}}" if self._wildcard else ""
         self.log = f"logs/{study}/{group}{item}.log"
         self.benchmark = f"logs/{study}/benchmark/{group}{item}.tsv"

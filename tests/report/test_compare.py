@@ -1,0 +1,106 @@
+"""Two summaries compared: the same is the same, and what changed is found with its interval."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+import synthetic
+
+from pipeline.errors import InputError
+from pipeline.report.aggregate import aggregate
+from pipeline.report.compare import Side, changes, write_comparison
+
+SMALL = {"models": {"tiny-neo-8": ("gpt-neo", 8)}, "accuracies": {"tiny_piqa": (0.5, 0.9)}}
+
+
+@pytest.fixture(scope="module")
+def before() -> pl.DataFrame:
+    return aggregate(synthetic.study(**SMALL).models)
+
+
+@pytest.fixture(scope="module")
+def after() -> pl.DataFrame:
+    """The same models, whose memorization no bypass harms."""
+    return aggregate(synthetic.study(synthetic.NOTHING, **SMALL).models)
+
+
+def test_a_study_does_not_differ_from_itself(before: pl.DataFrame) -> None:
+    made = changes(before, before)
+    assert made.height == before.height
+    assert made["change"].drop_nulls().abs().max() == 0
+    assert not made["beyond_chance"].any()
+    assert (made.filter(pl.col("change_low").is_not_null())["change_low"] <= 0).all()
+
+
+def test_a_change_is_after_minus_before_within_its_interval(
+    before: pl.DataFrame, after: pl.DataFrame
+) -> None:
+    made = changes(before, after)
+    row = made.filter(
+        intervention="block-05", metric="exact_match", split="memorized", model="tiny-neo-8"
+    ).row(0, named=True)
+    assert row["change"] == pytest.approx(row["after"] - row["before"])
+    assert row["change"] > 0.3
+    assert row["change_low"] < row["change"] < row["change_high"]
+    assert row["beyond_chance"]
+    # Newcombe's square-and-add, by hand
+    low = (
+        row["change"]
+        - ((row["after"] - row["after_low"]) ** 2 + (row["before_high"] - row["before"]) ** 2)
+        ** 0.5
+    )
+    assert row["change_low"] == pytest.approx(low)
+    assert made["beyond_chance"].to_list() == sorted(made["beyond_chance"], reverse=True)
+
+
+def test_newcombes_example() -> None:
+    """Newcombe (1998), Table II (a): 56/70 against 48/80, method 10: 0.0524 to 0.3339."""
+    from statsmodels.stats.proportion import proportion_confint
+
+    frames = []
+    for right, n in ((48, 80), (56, 70)):
+        low, high = proportion_confint(right, n, method="wilson")
+        key = {"model": "m", "intervention": "baseline", "split": "memorized", "task": "t"}
+        values = {"metric": "exact_match", "value": right / n, "low": low, "high": high}
+        frames.append(
+            pl.DataFrame([key | values]).with_columns(
+                pl.lit(None, pl.UInt16).alias("k"),
+                pl.lit(None, pl.UInt32).alias("copies"),
+                pl.lit(None, pl.UInt16).alias("block"),
+                pl.lit(None, pl.Boolean).alias("higher_is_better"),
+            )
+        )
+    row = changes(*frames).row(0, named=True)
+    assert row["change"] == pytest.approx(0.2)
+    assert row["change_low"] == pytest.approx(0.0524, abs=5e-5)
+    assert row["change_high"] == pytest.approx(0.3339, abs=5e-5)
+
+
+def test_the_page_says_what_changed(
+    before: pl.DataFrame, after: pl.DataFrame, tmp_path: Path
+) -> None:
+    folder = tmp_path / "compared"
+    hostile = '<script>alert("x")</script>'
+    write_comparison(
+        Side("one", before, {"seed": 0, "same": 1}),
+        Side(hostile, after, {"seed": 1, "same": 1}),
+        folder,
+    )
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    assert sorted(path.name for path in folder.iterdir()) == ["changes.csv", "index.html"]
+    assert "block-05" in page
+    assert "<svg" in page
+    assert "<td>0</td><td>1</td>" in page  # the setting that differs
+    assert "same" not in page.split("What was set differently")[-1].split("<h2")[0]
+    assert hostile not in page
+    assert "&lt;script&gt;" in page
+    assert pl.read_csv(folder / "changes.csv", infer_schema_length=None).height == before.height
+
+
+def test_nothing_in_common_is_refused(before: pl.DataFrame, tmp_path: Path) -> None:
+    other = before.with_columns(model=pl.lit("another"))
+    with pytest.raises(InputError, match="no estimate in common"):
+        write_comparison(Side("a", before, {}), Side("b", other, {}), tmp_path / "compared")
+    assert not (tmp_path / "compared").exists()
