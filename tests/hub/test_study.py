@@ -110,7 +110,7 @@ def online(populated_hub: Hub, home: Path, tmp_path_factory: pytest.TempPathFact
 
 def test_the_report_is_there_and_a_second_run_is_idle(online: Run) -> None:
     page = (online.root / "reports/paper/index.html").read_text()
-    assert all(name in page for name in ("gpt-neo-2.7b", "pythia-12b", "block 35"))
+    assert all(name in page for name in ("gpt-neo-2.7b", "pythia-12b", "block-35"))
     again = online.snakemake("--config", "study=paper")
     assert "Nothing to be done" in again.stdout + again.stderr
 
