@@ -182,7 +182,7 @@ def test_offline_from_the_cache_gives_the_same_bytes(
     ]
     with populated_hub.kept():
         targets = [f"data/paper/{path}".removesuffix("/manifest.json") for path in made]
-        done = run.snakemake(*targets, "--config", "study=paper")
+        done = run.snakemake("--config", "study=paper", "--", *targets)
         assert done.returncode == 0, done.stderr
         assert not populated_hub.log
     for path in made:
