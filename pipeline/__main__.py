@@ -432,6 +432,7 @@ def figures() -> None:
 def report() -> None:
     """Write the page."""
     from pipeline import tables
+    from pipeline.report.findings import Thresholds
     from pipeline.report.page import write_page
 
     study = load()
@@ -450,6 +451,8 @@ def report() -> None:
             "versions": measured_with,
             "commands": [f"make run STUDY={study.study}", f"dvc repro report@{study.study}"],
         },
+        show_text=study.report.show_text,
+        thresholds=Thresholds(**study.statistics.thresholds.model_dump()),
     )
 
 

@@ -184,6 +184,7 @@ def report(
         tables.read(data / "memorization" / f"{manifest.name}.parquet", tables.MEMORIZATION),
         None,
         pl.DataFrame(),
+        manifest.parameters,
     )
     path = data / "summary.parquet"
     tables.write(aggregate([measured], BOOTSTRAP_SEED), path, tables.SUMMARY, dict(provenance))

@@ -305,10 +305,56 @@ class Evaluation(Section):
     )
 
 
-class Statistics(Section):
-    """Intervals."""
+Share = Annotated[float, Field(ge=0, le=1)]
 
-    seed: Seed = Field(description="of the bootstrap")
+
+class Thresholds(Section):
+    """When a claim counts as shown; set before any result was seen. Shares of the baseline."""
+
+    significance: Share = Field(
+        default=0.05,
+        description="largest p-value of a fall in exact match, adjusted for all blocks of a model",
+    )
+    reduced: Share = Field(
+        default=0.1, description="least share that exact match loses where it is reduced"
+    )
+    little_cost: Share = Field(
+        default=0.1,
+        description="largest share of their lead over chance that the benchmarks lose where a "
+        "bypass costs little",
+    )
+    collapsed: Share = Field(default=0.5, description="least share that is lost in a collapse")
+    resists: Share = Field(
+        default=0.05,
+        description="least share by which one keeps more than another that it resists more than",
+    )
+    near_zero: Share = Field(
+        default=0.05,
+        description="largest share that the upper end of an interval is at, where it is near zero",
+    )
+    by_length: Share = Field(
+        default=0.5,
+        description="largest share of what exact match loses that single tokens lose, where its "
+        "fall is a matter of length",
+    )
+
+
+class Statistics(Section):
+    """Intervals, and when a claim counts as shown."""
+
+    seed: Seed = Field(description="of the bootstrap, and of the sign flips of the tests")
+    thresholds: Thresholds = Field(
+        default=Thresholds(), description="of the findings; no other result depends on them"
+    )
+
+
+class Report(Section):
+    """What the page shows."""
+
+    show_text: bool = Field(
+        description="whether samples of real data, which can be private, are shown as text; as "
+        "token ids otherwise. Generated ones are always shown as text"
+    )
 
 
 class Run(Section):
@@ -339,6 +385,7 @@ class Study(Section):
     generations: Generations
     evaluation: dict[Key, Evaluation] = Field(description="by the name of the family")
     statistics: Statistics
+    report: Report
     run: Run
 
     @property

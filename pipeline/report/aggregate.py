@@ -6,30 +6,41 @@ columns of `tables.SUMMARY`:
 - block (u16): the bypassed block, 0-based; null unless exactly one block is bypassed.
 - copies (u32): times in the training data, for ``exact_match_by_copies``; else null.
 - higher_is_better, chance: of a benchmark, as in its table; null for memorization.
+- parameters (u64): of the model, as its checkpoint's manifest says; null where it does not.
+- difference: the value minus the baseline's, on the same samples or documents; with it
+  difference_low, difference_high (95%), and p_value of no difference. Null for the baseline itself,
+  and where the documents do not give lm-eval's value. The interval is also null where no sample
+  differs.
+- p_holm: p_value adjusted, after Holm, for all single blocks of one model, split and metric (and k,
+  or copies); null for the quartiles, which are not in that family.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from pipeline import tables
-from pipeline.bypass.interventions import block_name, sweep
+from pipeline.bypass.interventions import BASELINE, block_name, sweep
 from pipeline.errors import InputError, Problem, shorten
 from pipeline.report.manifests import read_manifests
 from pipeline.report.statistics import (
     DRAWS,
     LEVEL,
+    Differences,
     Estimates,
+    Link,
     clustered_means,
     clustered_rates,
+    holm,
     normal,
+    paired_differences,
     wilson,
 )
 from pipeline.report.views import MEMORIZATION
@@ -42,11 +53,16 @@ MEANS = (
     "matching_prefix",
 )
 
+_DIFFERENCE = ("difference", "difference_low", "difference_high", "p_value")
+
 _COLUMNS = {name: column.dtype for name, column in tables.SUMMARY.items()} | {
     "block": pl.UInt16,
     "copies": pl.UInt32,
     "higher_is_better": pl.Boolean,
     "chance": pl.Float64,
+    "parameters": pl.UInt64,
+    **dict.fromkeys(_DIFFERENCE, pl.Float64),
+    "p_holm": pl.Float64,
 }
 
 
@@ -61,7 +77,9 @@ class ModelTables:
         samples: the family's table, schema `tables.SAMPLES`.
         memorization: the model's, schema `tables.MEMORIZATION`.
         benchmarks: the model's, schema `tables.BENCHMARKS`; None where none were run.
-        documents: the model's, schema `tables.BENCHMARK_DOCUMENTS`; may be empty.
+        documents: the model's, schema `tables.BENCHMARK_DOCUMENTS`, and if it likes `weight`, what
+            lm-eval divides by; may be empty.
+        parameters: of the model; None where unknown.
     """
 
     name: str
@@ -71,6 +89,24 @@ class ModelTables:
     memorization: pl.DataFrame
     benchmarks: pl.DataFrame | None
     documents: pl.DataFrame
+    parameters: int | None = None
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """One memorization metric of one split: N samples by V interventions."""
+
+    metric: str
+    values: NDArray[Any]
+    rate: bool
+    labels: Mapping[str, int]
+
+
+class _How(TypedDict):
+    """How a metric comes from its documents, for `statistics`."""
+
+    weights: NDArray[np.float64]
+    link: Link | None
 
 
 def write_summary(
@@ -94,7 +130,7 @@ def write_summary(
     """
     manifests = read_manifests(data, models)
     measured = [
-        _read(data, name, family, manifest["n_blocks"])
+        _read(data, name, family, manifest)
         for (name, family), manifest in zip(models, manifests, strict=True)
     ]
     summary = aggregate(measured, seed)
@@ -131,7 +167,12 @@ def aggregate(models: Sequence[ModelTables], seed: int = 0) -> pl.DataFrame:
 
     Rates have Wilson intervals, means a bootstrap, both clustered by suffix_group. A benchmark
     metric that is the mean of zeros and ones over its documents has a Wilson interval; any other
-    its standard error's, or none.
+    its standard error's; one without a standard error a bootstrap over its documents, if they give
+    its value.
+
+    Differences to the baseline are paired, sample by sample, document by document; see
+    `statistics.paired_differences`. Those of a perplexity are of the perplexities, its tests of the
+    documents' log-likelihoods, of which a perplexity is a monotone function.
 
     Args:
         models: in the order of the report.
@@ -149,12 +190,12 @@ def aggregate(models: Sequence[ModelTables], seed: int = 0) -> pl.DataFrame:
     parts = [
         part
         for model in models
-        for part in (*_memorization(model, seed), _benchmarks(model))
+        for part in (*_memorization(model, seed), _benchmarks(model, seed))
         if part.height
     ]
     if not parts:
         return pl.DataFrame(schema=_COLUMNS)
-    return pl.concat(parts, how="vertical_relaxed")
+    return _with_holm(pl.concat(parts, how="vertical_relaxed"))
 
 
 def k_values(suffix_length: int) -> list[int]:
@@ -164,15 +205,19 @@ def k_values(suffix_length: int) -> list[int]:
     ]
 
 
-def _read(data: Path, name: str, family: str, n_blocks: int) -> ModelTables:
+def _read(data: Path, name: str, family: str, manifest: Mapping[str, Any]) -> ModelTables:
     return ModelTables(
         name,
         family,
-        n_blocks,
+        manifest["n_blocks"],
         tables.read(data / "samples" / f"{family}.parquet", tables.SAMPLES),
-        tables.read(data / "memorization" / f"{name}.parquet", tables.MEMORIZATION),
+        # what no estimate needs and most of the table's memory
+        tables.read(data / "memorization" / f"{name}.parquet", tables.MEMORIZATION).drop(
+            "continuation"
+        ),
         tables.read(data / "benchmarks" / f"{name}.parquet", tables.BENCHMARKS),
         tables.read(data / "benchmarks" / f"{name}.documents.parquet", tables.BENCHMARK_DOCUMENTS),
+        manifest.get("parameters"),
     )
 
 
@@ -195,20 +240,47 @@ def _split(
     model: ModelTables, names: Sequence[str], grid: _Grid, lengths: Sequence[int], seed: int
 ) -> Iterator[pl.DataFrame]:
     """The rows of one split, a frame per kind of estimate."""
-    exact, right, groups = grid.values("exact_match"), grid.values("matching_prefix"), grid.groups
-    n = len(groups)
-    yield _rows(model, names, "exact_match", clustered_rates(exact, groups), n)
-    for k in lengths:
-        estimates = clustered_rates(right >= k, groups)
-        yield _rows(model, names, "exact_match_at_k", estimates, n, k=k)
-    for metric in MEANS:
-        values = grid.values(metric).astype(np.float64)
-        yield _rows(model, names, metric, clustered_means(values, groups, seed), n)
+    exact, right = grid.values("exact_match"), grid.values("matching_prefix")
+    measures = [
+        _Measure("exact_match", exact, True, {}),
+        *(_Measure("exact_match_at_k", right >= k, True, {"k": k}) for k in lengths),
+        *(_Measure(metric, grid.values(metric), False, {}) for metric in MEANS),
+    ]
+    yield from _estimated(model, names, measures, grid.groups, seed)
     for copies in np.unique(grid.copies[~np.isnan(grid.copies)]):
         chosen = grid.copies == copies
-        estimates = clustered_rates(exact[chosen], groups[chosen])
-        n_chosen = int(chosen.sum())
-        yield _rows(model, names, "exact_match_by_copies", estimates, n_chosen, copies=int(copies))
+        measure = _Measure("exact_match_by_copies", exact[chosen], True, {"copies": int(copies)})
+        yield from _estimated(model, names, [measure], grid.groups[chosen], seed)
+
+
+def _estimated(
+    model: ModelTables,
+    names: Sequence[str],
+    measures: Sequence[_Measure],
+    groups: NDArray[np.integer],
+    seed: int,
+) -> Iterator[pl.DataFrame]:
+    """A frame per measure; all share one bootstrap, whose draws cost more than its columns."""
+    whole = names.index(BASELINE.name)
+    stacked = np.concatenate([m.values.astype(np.float64) for m in measures], axis=1)
+    n = len(names)
+    columns = [slice(i * n, (i + 1) * n) for i in range(len(measures))]
+    unmodified = np.repeat(np.arange(len(measures)) * n + whole, n)
+    differences = paired_differences(stacked, stacked[:, unmodified], groups, seed)
+    mean = np.repeat([not m.rate for m in measures], n)
+    means = clustered_means(stacked[:, mean], groups, seed) if mean.any() else None
+    done = 0  # columns of `means`
+    for measure, here in zip(measures, columns, strict=True):
+        if measure.rate or means is None:
+            estimates = clustered_rates(measure.values.astype(np.bool_), groups)
+        else:
+            estimates = _some(means, slice(done, done + n))
+            done += n
+        yield _rows(model, names, measure, estimates, differences, here)
+
+
+def _some(estimates: Estimates, columns: slice) -> Estimates:
+    return Estimates(*(getattr(estimates, field)[columns] for field in ("value", "low", "high")))
 
 
 class _Grid:
@@ -227,39 +299,108 @@ class _Grid:
         return self._frame[column].to_numpy().reshape(self._shape).T
 
 
-def _benchmarks(model: ModelTables) -> pl.DataFrame:
+def _benchmarks(model: ModelTables, seed: int) -> pl.DataFrame:
     """The rows of one model's benchmarks table."""
     if model.benchmarks is None:
         return pl.DataFrame()
-    key = ["intervention", "task", "metric"]
-    counted = model.documents.group_by(key).agg(
-        pl.len().alias("documents"),
-        pl.col("value").sum().alias("successes"),
-        pl.col("value").is_in([0.0, 1.0]).all().alias("binary"),
-    )
-    frame = model.benchmarks.join(counted, on=key, how="left", maintain_order="left")
-    value = frame["value"].to_numpy()
-    stderr = frame["stderr"].fill_null(float("nan")).to_numpy()
-    successes = frame["successes"].fill_null(float("nan")).to_numpy()
-    documents = frame["documents"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
-    # a rate only where lm-eval's value is indeed the mean of the documents' zeros and ones
-    rate = frame["binary"].fill_null(False).to_numpy() & np.isclose(successes / documents, value)
-    low, high = normal(value, stderr)
-    if rate.any():
-        low[rate], high[rate] = wilson(successes[rate], documents[rate])
     names = _intervention_order(model, model.benchmarks)
-    return _finish(frame.with_columns(pl.Series("low", low), pl.Series("high", high)), model).sort(
-        "task", "metric", pl.col("intervention").cast(pl.Enum(names)), maintain_order=True
+    order = pl.col("intervention").cast(pl.Enum(names))
+    parts = [
+        _benchmark(rows.sort(order), task, metric, model.documents, seed)
+        for (task, metric), rows in model.benchmarks.sort("task", "metric").group_by(
+            "task", "metric", maintain_order=True
+        )
+    ]
+    return _finish(pl.concat(parts), model) if parts else pl.DataFrame()
+
+
+def _benchmark(
+    frame: pl.DataFrame, task: object, metric: object, documents: pl.DataFrame, seed: int
+) -> pl.DataFrame:
+    """One metric of one task, V interventions in order, with its intervals and differences."""
+    value = frame["value"].to_numpy()
+    low, high = normal(value, frame["stderr"].fill_null(float("nan")).to_numpy())
+    differences = None
+    by_document = _by_document(documents, task, metric, frame["intervention"].to_list())
+    if by_document is not None:
+        values, weights = by_document
+        link = _link(values, weights, value)
+        if link is not None:
+            each = np.arange(len(values))
+            whole = [frame["intervention"].to_list().index(BASELINE.name)]
+            how = _How(weights=weights, link=None if link is _same else link)
+            differences = paired_differences(values, values[:, whole], each, seed, **how)
+            if link is _same and np.isin(values, (0.0, 1.0)).all():
+                low, high = wilson(values.sum(axis=0), np.full(len(value), float(len(values))))
+            elif np.isnan(low).any() and np.isfinite(values).all():
+                drawn = clustered_means(values, each, seed, **how)
+                low = np.where(np.isnan(low), drawn.low, low)
+                high = np.where(np.isnan(high), drawn.high, high)
+    ends = frame.with_columns(pl.Series("low", low), pl.Series("high", high))
+    return ends.with_columns(_difference_columns(differences, slice(None), len(value)))
+
+
+def _by_document(
+    documents: pl.DataFrame, task: object, metric: object, names: Sequence[str]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """The documents' values (N, V) and their weights (N,); None where the table is not whole."""
+    if not documents.height:
+        return None
+    rows = documents.filter(pl.col("intervention").is_in(names), task=task, metric=metric).sort(
+        pl.col("intervention").cast(pl.Enum(names)), "doc_id"
     )
+    count = rows.height // len(names)
+    if not count or rows.height % len(names):
+        return None
+    shape = (len(names), count)
+    ids = rows["doc_id"].to_numpy().reshape(shape)
+    who = rows["intervention"].cast(pl.Enum(names)).to_physical().to_numpy().reshape(shape)
+    if (ids != ids[0]).any() or (who != np.arange(len(names))[:, None]).any():
+        return None
+    weights = rows["weight"].to_numpy()[:count] if "weight" in rows.columns else np.ones(count)
+    return rows["value"].to_numpy().reshape(shape).T, weights
+
+
+def _same(means: NDArray[np.float64]) -> NDArray[np.float64]:
+    return means
+
+
+def _perplexity(means: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of the mean log-likelihood, nats a word or a byte."""
+    with np.errstate(over="ignore"):
+        perplexity: NDArray[np.float64] = np.exp(-means)
+    return perplexity
+
+
+def _bits(means: NDArray[np.float64]) -> NDArray[np.float64]:
+    bits: NDArray[np.float64] = means / -np.log(2.0)
+    return bits
+
+
+def _link(
+    values: NDArray[np.float64], weights: NDArray[np.float64], reported: NDArray[np.float64]
+) -> Link | None:
+    """How lm-eval's values come from the documents': found by trying, so that no name is trusted.
+
+    Args:
+        values: (N, V).
+        weights: (N,).
+        reported: (V,) lm-eval's values.
+    """
+    means = values.sum(axis=0) / weights.sum()
+    for link in (_same, _perplexity, _bits):
+        if np.allclose(link(means), reported, rtol=1e-6, atol=1e-9):
+            return link
+    return None
 
 
 def _rows(
     model: ModelTables,
     names: Sequence[str],
-    metric: str,
+    measure: _Measure,
     estimates: Estimates,
-    n: int,
-    **extra: int,
+    differences: Differences,
+    here: slice,
 ) -> pl.DataFrame:
     """One row per intervention; the split is filled in by the caller."""
     frame = pl.DataFrame(
@@ -270,8 +411,40 @@ def _rows(
             "high": estimates.high,
         }
     )
-    constants = {"task": MEMORIZATION, "metric": metric, "n": n, **extra}
-    return _finish(frame.with_columns(**{k: pl.lit(v) for k, v in constants.items()}), model)
+    n = len(measure.values)
+    constants = {"task": MEMORIZATION, "metric": measure.metric, "n": n, **measure.labels}
+    return _finish(
+        frame.with_columns(
+            *(pl.lit(value).alias(name) for name, value in constants.items()),
+            *_difference_columns(differences, here, len(names)),
+        ),
+        model,
+    )
+
+
+def _difference_columns(
+    differences: Differences | None, here: slice, count: int
+) -> list[pl.Series]:
+    """The columns of the differences, NaN where there are none."""
+    if differences is None:
+        return [pl.Series(name, np.full(count, np.nan)) for name in _DIFFERENCE]
+    fields = (differences.value, differences.low, differences.high, differences.p_value)
+    return [pl.Series(name, field[here]) for name, field in zip(_DIFFERENCE, fields, strict=True)]
+
+
+def _with_holm(summary: pl.DataFrame) -> pl.DataFrame:
+    """The column p_holm, over the single blocks of each model, split, task, metric, k, copies."""
+    family = ["model", "split", "task", "metric", "k", "copies"]
+    adjusted = (
+        summary.with_row_index("row")
+        .filter(pl.col("block").is_not_null() & pl.col("p_value").is_not_null())
+        .group_by(family, maintain_order=True)
+        .agg("row", "p_value")
+    )
+    p_holm = np.full(summary.height, np.nan)
+    for rows, p_values in adjusted.select("row", "p_value").iter_rows():
+        p_holm[rows] = holm(np.array(p_values))
+    return summary.with_columns(pl.Series("p_holm", p_holm).fill_nan(None))
 
 
 def _finish(frame: pl.DataFrame, model: ModelTables) -> pl.DataFrame:
@@ -283,8 +456,13 @@ def _finish(frame: pl.DataFrame, model: ModelTables) -> pl.DataFrame:
         pl.col("intervention")
         .replace_strict(blocks, default=None, return_dtype=pl.UInt16)
         .alias("block"),
+        pl.lit(model.parameters).alias("parameters"),
+        *(
+            pl.when(pl.col("intervention") != BASELINE.name).then(pl.col(name)).alias(name)
+            for name in _DIFFERENCE
+        ),
         pl.col("low", "high").fill_nan(None),
-    )
+    ).with_columns(pl.col(_DIFFERENCE).fill_nan(None))
     return frame.select(
         (pl.col(name) if name in frame.columns else pl.lit(None).alias(name)).cast(dtype)
         for name, dtype in _COLUMNS.items()

@@ -19,6 +19,7 @@ import polars as pl
 from pipeline import tables
 from pipeline.bypass.interventions import BASELINE
 from pipeline.errors import InputError
+from pipeline.report.text import visible
 
 BROKEN, WHOLE, CONTROL = 8, 4, 4
 """Samples a family: those that most interventions break, those that fewest do, control."""
@@ -31,6 +32,9 @@ SUFFIX_TOKENS = 128
 
 WORD_CHARACTERS = 64
 """Of a longer token only the start is shown."""
+
+NAME_CHARACTERS = 200
+"""Of a longer name likewise."""
 
 BUDGET = 3_000_000
 """Characters of all samples together; when they are more, fewer samples are shown."""
@@ -95,29 +99,37 @@ class Family:
 
     @property
     def models(self) -> list[str]:
-        """The models that have continued the samples."""
-        return list(self.samples[0].continuations) if self.samples else []
+        """The models that have continued any of the samples."""
+        return list(dict.fromkeys(name for each in self.samples for name in each.continuations))
 
     def data(self) -> dict[str, Any]:
-        """What the script needs, as JSON values; only what differs from the suffix is kept."""
+        """What the script needs, as JSON values; only what differs from the suffix is kept.
+
+        Models are told by their place in `models`, since a name may hold anything.
+        """
         return {
-            "words": {str(token): word for token, word in self.words.items()},
+            "models": [shown(name, NAME_CHARACTERS) for name in self.models],
+            "words": {str(token): shown(word) for token, word in self.words.items()},
             "samples": {
                 str(sample.sample_id): {
                     "suffix": list(sample.suffix),
-                    "continuations": {
-                        model: {
-                            name: {
-                                str(i): continuation[i] for i in wrong(sample.suffix, continuation)
-                            }
-                            for name, continuation in each.items()
+                    "continuations": [
+                        {
+                            name: {str(i): tokens[i] for i in wrong(sample.suffix, tokens)}
+                            for name, tokens in sample.continuations.get(model, {}).items()
                         }
-                        for model, each in sample.continuations.items()
-                    },
+                        for model in self.models
+                    ],
                 }
                 for sample in self.samples
             },
         }
+
+
+def shown(text: str, most: int = WORD_CHARACTERS) -> str:
+    """`text` fit to be seen: cut, its line breaks marked, what cannot be seen spelled out."""
+    short = text if len(text) <= most else text[:most] + "…"
+    return visible(short).replace("\n", "↵\n")
 
 
 def wrong(suffix: Sequence[int], continuation: Sequence[int]) -> list[int]:
@@ -170,7 +182,7 @@ def read_browser(
 
 def as_json(families: Sequence[Family]) -> str:
     """What the script needs of all families, fit to stand inside a script element."""
-    text = json.dumps({family.name: family.data() for family in families}, separators=(",", ":"))
+    text = json.dumps([family.data() for family in families], separators=(",", ":"))
     # JSON says the same with these escaped, and no text can end the element
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -201,7 +213,7 @@ def _choose(
     picked = _pick(ranked)
     ids = picked["sample_id"].to_list()
     continuations = {model: _continuations(scan, ids) for model, scan in tables_of.items()}
-    budget, shown = BUDGET, []
+    budget, shown = BUDGET, list[Sample]()
     for row in picked.iter_rows(named=True):
         sample = _sample(row, continuations)
         n_rows = sum(len(each) for each in sample.continuations.values())
@@ -285,7 +297,7 @@ def _with_words(
     generated = data / "corpus" / "tokenizer" / "tokenizer.json"
     real = not generated.exists()
     if real and not show_text:
-        return Family(family, samples, why_ids="the study's report.show_text is off")
+        return Family(family, samples, why_ids="text was not asked for")
     file = _tokenizer_file(data, manifests) if real else generated
     if file is None:
         return Family(family, samples, why_ids="no tokenizer.json of its models is on this machine")
@@ -321,8 +333,4 @@ def _words(file: Path, tokens: Sequence[int]) -> dict[int, str]:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(file))
-    words = {}
-    for token in tokens:
-        word = tokenizer.decode([token], skip_special_tokens=False)
-        words[token] = word if len(word) <= WORD_CHARACTERS else word[:WORD_CHARACTERS] + "…"
-    return words
+    return {token: tokenizer.decode([token], skip_special_tokens=False) for token in tokens}

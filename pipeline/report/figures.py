@@ -20,6 +20,7 @@ from pipeline import tables
 from pipeline.files import atomic, write_json
 from pipeline.report import style
 from pipeline.report.plots.copies import doses
+from pipeline.report.plots.drops import drops
 from pipeline.report.plots.over_blocks import blocks, entropy, kept, lengths, perplexity
 from pipeline.report.plots.plot import Plot
 from pipeline.report.plots.quartiles import quartiles
@@ -28,7 +29,7 @@ from pipeline.report.plots.scatter import scatters
 INDEX = "figures.json"
 """Beside the figures: their order, headings, captions and alternative texts."""
 
-_MAKERS = (kept, scatters, blocks, lengths, entropy, perplexity, quartiles, doses)
+_MAKERS = (kept, scatters, blocks, drops, lengths, entropy, perplexity, quartiles, doses)
 
 
 def write_figures(summary: Path, folder: Path) -> None:

@@ -1,24 +1,31 @@
 """What the study shows, in sentences that are computed from the summary.
 
-Three claims are judged, for each model and then over all of them. Every threshold was set before
-any result was seen; see `Thresholds`. A claim can be "not shown", or "not measured".
+The paper's five claims and one of ours are judged, for each model (the one on size for each
+family) and then over all of them. Every threshold was set before any result was seen; see
+`Thresholds`. A claim can be "not shown", or "not measured".
 
-The claims are judged at the *median block* of a range: of the blocks of that range, sorted by
-exact match, the middle one (the worse of the two for an even number). It is one intervention, so
-its numbers and their intervals belong together, and it is not picked for being extreme.
+The claims on late and early blocks and on length are judged at the *median block* of a range: of
+the blocks of that range, sorted by exact match, the middle one (the worse of the two for an even
+number). It is one intervention, so its numbers and their intervals belong together, and it is not
+picked for being extreme. The claims on size and on reasoning are judged at the mean over all single
+blocks, whose interval ends are the means of the blocks' ends: as wide as if all blocks erred
+together, so never too narrow.
 
-Source: the claims are those of sections 1 and 4 of arXiv 2501.05078; the third is ours.
+Source: sections 4.2 and A.3 of arXiv 2501.05078; the last claim is ours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import hypot
 
 import polars as pl
 
 from pipeline.report import views
 from pipeline.report.text import percent, percent_interval, percent_range, plural
+
+OURS = "ours"
 
 
 @dataclass(frozen=True)
@@ -26,18 +33,26 @@ class Thresholds:
     """When a claim counts as shown, as shares of the baseline.
 
     Args:
-        reduced: memorization is reduced where exact match loses at least this share, and its
-            interval lies wholly below the baseline's.
+        significance: a fall in exact match counts where its p-value, adjusted for all blocks of
+            the model, is at most this.
+        reduced: memorization is reduced where exact match also loses at least this share.
         little_cost: a bypass costs little where the benchmarks lose at most this share of their
             lead over chance, on average.
         collapsed: a quantity has collapsed where it loses at least this share.
+        resists: one resists more than another where, on average over the blocks, it keeps at least
+            this much more of its baseline, and the interval of that difference lies above 0.
+        near_zero: exact match is near zero where the upper end of its interval is at most this
+            share of the baseline.
         by_length: the fall is a matter of length where the teacher-forced accuracy loses at most
             this share of what exact match loses.
     """
 
+    significance: float = 0.05
     reduced: float = 0.10
     little_cost: float = 0.10
     collapsed: float = 0.50
+    resists: float = 0.05
+    near_zero: float = 0.05
     by_length: float = 0.50
 
 
@@ -47,23 +62,52 @@ class Finding:
 
     Args:
         claim: what would be shown.
-        shown: the models in which it is.
-        measured: the models in which it could be judged.
+        source: where the paper claims it, or `OURS`.
+        shown: the models (or families) in which it is.
+        measured: the models (or families) in which it could be judged.
         sentence: the result, with numbers and intervals.
+        rule: when it counts as shown, with the thresholds.
+        statistic: what the verdict was read off, for each of `measured`; empty where there is none.
+        unit: what `shown` and `measured` name: ``model`` or ``family``.
     """
 
     claim: str
+    source: str
     shown: Sequence[str]
     measured: Sequence[str]
     sentence: str
+    rule: str
+    statistic: str
+    unit: str = "model"
 
     @property
     def verdict(self) -> str:
         """``shown in 4 of 4 models``, ``not shown in any of 4 models`` or ``not measured``."""
         if not self.measured:
             return "not measured"
-        of = f"of {plural(len(self.measured), 'model')}"
+        count = len(self.measured)
+        families = "1 family" if count == 1 else f"{count} families"
+        of = f"of {families if self.unit == 'family' else plural(count, self.unit)}"
         return f"shown in {len(self.shown)} {of}" if self.shown else f"not shown in any {of}"
+
+
+@dataclass(frozen=True)
+class _Estimate:
+    """A number and its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def percent(self) -> str:
+        return percent_interval(self.value, self.low, self.high)
+
+    @property
+    def points(self) -> str:
+        """A difference of shares, in percentage points."""
+        low, high = f"{100 * self.low:+.1f}", f"{100 * self.high:+.1f}"
+        return f"{100 * self.value:+.1f} points [{low}, {high}]"
 
 
 @dataclass(frozen=True)
@@ -72,12 +116,10 @@ class _Case:
 
     model: str
     block: int
-    exact: float
-    low: float
-    high: float
-    baseline: float
-    baseline_low: float
-    baseline_high: float
+    exact: _Estimate
+    baseline: _Estimate
+    difference: _Estimate
+    p_holm: float
     exact_kept: float
     tokens_kept: float
     benchmarks_kept: float | None
@@ -85,25 +127,45 @@ class _Case:
     @property
     def described(self) -> str:
         """The model, the block, and both exact matches with their intervals."""
-        bypassed = percent_interval(self.exact, self.low, self.high)
-        whole = percent_interval(self.baseline, self.baseline_low, self.baseline_high)
-        return f"{self.model}, block {self.block}: {bypassed} against {whole}"
+        return f"{self._where}: {self.exact.percent} against {self.baseline.percent}"
+
+    @property
+    def statistic(self) -> str:
+        """How exact match changed, with its interval and p-value, and what is left."""
+        left = [f"exact match keeps {percent(self.exact_kept)} of its baseline"]
+        left.append(f"single tokens {percent(self.tokens_kept)}")
+        if self.benchmarks_kept is not None:
+            left.append(f"benchmarks {percent(self.benchmarks_kept)} of their lead")
+        p = f"p = {self.p_holm:.2g} after Holm"
+        return f"{self._where}: {self.difference.points}, {p}; {', '.join(left)}"
+
+    @property
+    def _where(self) -> str:
+        return f"{self.model}, block {self.block}"
 
 
 def findings(summary: pl.DataFrame, thresholds: Thresholds | None = None) -> list[Finding]:
-    """Judge the three claims.
+    """Judge the six claims.
 
     Args:
         summary: as `aggregate.aggregate` gives it.
         thresholds: when a claim counts as shown.
 
     Returns:
-        late blocks, early blocks, length: one finding each, in this order.
+        late blocks, early blocks, size, reasoning, quartiles, length: one finding each, in this
+        order.
     """
     limits = thresholds or Thresholds()
     late = _cases(summary, late=True)
     early = _cases(summary, late=False)
-    return [_late(late, limits), _early(early, limits), _length(late, limits)]
+    return [
+        _late(late, limits),
+        _early(early, limits),
+        _size(summary, limits),
+        _reasoning(summary, limits),
+        _quartiles(summary, limits),
+        _length(late, limits),
+    ]
 
 
 def block_range(n_blocks: int, *, late: bool) -> range:
@@ -112,28 +174,39 @@ def block_range(n_blocks: int, *, late: bool) -> range:
 
 
 def _late(cases: Sequence[_Case], limits: Thresholds) -> Finding:
-    claim = "Bypassing one late block reduces memorization at little cost to the benchmarks"
     cases = [case for case in cases if case.benchmarks_kept is not None]
     shown = [
         case.model
         for case in cases
         if _reduced(case, limits) and _benchmark_loss(case) <= limits.little_cost
     ]
-    if not cases:
-        return Finding(claim, [], [], _unmeasured("a late block and a benchmark above chance"))
-    weakest = max(cases, key=lambda case: case.exact_kept)
-    sentence = (
-        f"With the median block of the second half bypassed, exact match on memorized samples is "
-        f"{percent_range([c.exact for c in cases])} instead of "
-        f"{percent_range([c.baseline for c in cases])}, while the benchmarks keep "
-        f"{_range(cases)} of their lead over chance "
-        f"(smallest effect on memorization: {weakest.described})."
+    if cases:
+        weakest = max(cases, key=lambda case: case.exact_kept)
+        sentence = (
+            f"With the median block of the second half bypassed, exact match on memorized samples "
+            f"is {percent_range([c.exact.value for c in cases])} instead of "
+            f"{percent_range([c.baseline.value for c in cases])}, while the benchmarks keep "
+            f"{_range(cases)} of their lead over chance "
+            f"(smallest effect on memorization: {weakest.described})."
+        )
+    else:
+        sentence = _unmeasured("a late block and a benchmark above chance")
+    return Finding(
+        claim="Bypassing one late block reduces memorization at little cost to the benchmarks",
+        source="Section 4.2.1, Figure 1",
+        shown=shown,
+        measured=[case.model for case in cases],
+        sentence=sentence,
+        rule=(
+            f"At the median block of the second half, exact match {_falls(limits)}, and the "
+            f"benchmarks lose at most {_share(limits.little_cost)} of their lead over chance, on "
+            "average."
+        ),
+        statistic=_joined([case.statistic for case in cases]),
     )
-    return Finding(claim, shown, [case.model for case in cases], sentence)
 
 
 def _early(cases: Sequence[_Case], limits: Thresholds) -> Finding:
-    claim = "Bypassing one early block collapses memorization and benchmarks alike"
     cases = [case for case in cases if case.benchmarks_kept is not None]
     shown = [
         case.model
@@ -142,39 +215,210 @@ def _early(cases: Sequence[_Case], limits: Thresholds) -> Finding:
         and 1 - case.exact_kept >= limits.collapsed
         and _benchmark_loss(case) >= limits.collapsed
     ]
-    if not cases:
-        return Finding(claim, [], [], _unmeasured("a benchmark above chance"))
-    weakest = max(cases, key=lambda case: case.exact_kept)
-    sentence = (
-        f"With the median block of the first quarter bypassed, exact match on memorized samples "
-        f"is {percent_range([c.exact for c in cases])}, and the benchmarks keep {_range(cases)} "
-        f"of their lead over chance (smallest effect on memorization: {weakest.described})."
+    if cases:
+        weakest = max(cases, key=lambda case: case.exact_kept)
+        sentence = (
+            f"With the median block of the first quarter bypassed, exact match on memorized "
+            f"samples is {percent_range([c.exact.value for c in cases])}, and the benchmarks keep "
+            f"{_range(cases)} of their lead over chance (smallest effect on memorization: "
+            f"{weakest.described})."
+        )
+    else:
+        sentence = _unmeasured("a benchmark above chance")
+    return Finding(
+        claim="Bypassing one early block collapses memorization and benchmarks alike",
+        source="Section 4.2.1, Figure 1",
+        shown=shown,
+        measured=[case.model for case in cases],
+        sentence=sentence,
+        rule=(
+            f"At the median block of the first quarter, exact match {_falls(limits)}, and both it "
+            f"and the benchmarks' lead over chance lose at least {_share(limits.collapsed)}."
+        ),
+        statistic=_joined([case.statistic for case in cases]),
     )
-    return Finding(claim, shown, [case.model for case in cases], sentence)
+
+
+def _size(summary: pl.DataFrame, limits: Thresholds) -> Finding:
+    kept = views.kept(summary).filter(measure="exact_match")
+    sizes = summary.select("model", "parameters").unique().drop_nulls()
+    rows = kept.join(sizes, on="model", maintain_order="left")
+    shown, measured, statistics = [], [], []
+    for family in rows["family"].unique(maintain_order=True):
+        of_family = rows.filter(family=family)
+        least, most = (of_family["parameters"].min(), of_family["parameters"].max())
+        if least == most:
+            continue
+        small, large = (of_family.filter(parameters=each) for each in (least, most))
+        one, other = _over_blocks(large, "kept"), _over_blocks(small, "kept")
+        # the two see the same samples, so that their errors may go any way together
+        gap = _Estimate(one.value - other.value, one.low - other.high, one.high - other.low)
+        measured.append(family)
+        if gap.value >= limits.resists and gap.low > 0:
+            shown.append(family)
+        statistics.append(
+            f"{family}: {_names(large)} {one.percent}, {_names(small)} {other.percent}, "
+            f"{gap.points}"
+        )
+    if measured:
+        sentence = (
+            "Averaged over the bypasses of single blocks, models keep of their exact match on "
+            f"memorized samples: {_joined(statistics)}."
+        )
+    else:
+        sentence = (
+            "No family of this study can tell: it takes two models of different size that recite."
+        )
+    return Finding(
+        claim="Larger models resist more",
+        source="Section 4.2.2, Figure 3",
+        shown=shown,
+        measured=measured,
+        sentence=sentence,
+        rule=(
+            "Averaged over all single blocks, the largest model of a family keeps at least "
+            f"{_in_points(limits.resists)} more of its exact match than the smallest, and the "
+            "interval of that difference lies above 0."
+        ),
+        statistic=_joined(statistics),
+        unit="family",
+    )
+
+
+def _reasoning(summary: pl.DataFrame, limits: Thresholds) -> Finding:
+    drops = views.drops(summary)
+    shown, measured, statistics = [], [], []
+    spans: dict[tuple[str, str], list[float]] = {}
+    for model, _ in views.models(summary):
+        parts = {
+            (scale, ability): drops.filter(model=model, scale=scale, ability=ability)
+            for scale in views.SCALES
+            for ability in views.ABILITIES
+        }
+        if not all(part.height for part in parts.values()):
+            continue
+        over = {key: _over_blocks(part, "drop") for key, part in parts.items()}
+        raw, corrected = (
+            _unlike(over[scale, "language"], over[scale, "reasoning"]) for scale in views.SCALES
+        )
+        measured.append(model)
+        for key, estimate in over.items():
+            spans.setdefault(key, []).append(estimate.value)
+        if corrected.value >= limits.resists and corrected.low > 0:
+            shown.append(model)
+        statistics.append(
+            f"{model}: language understanding drops {over['corrected', 'language'].percent}, "
+            f"reasoning {over['corrected', 'reasoning'].percent}, {corrected.points} "
+            f"(of the scores themselves: {raw.points})"
+        )
+    if measured:
+        sentence = (
+            "Averaged over the bypasses of single blocks, the lead over chance drops by "
+            f"{percent_range(spans['corrected', 'language'])} in language understanding "
+            f"(HellaSwag, LAMBADA) and by {percent_range(spans['corrected', 'reasoning'])} in "
+            "reasoning (PIQA, ARC-Easy). The scores themselves, as the paper takes them, drop by "
+            f"{percent_range(spans['raw', 'language'])} and by "
+            f"{percent_range(spans['raw', 'reasoning'])}, but a score does not fall below chance, "
+            "which is higher in reasoning."
+        )
+    else:
+        sentence = _unmeasured("benchmarks of both kinds, above chance")
+    return Finding(
+        claim="Reasoning resists more than language understanding",
+        source="Section 4.2.4, Figures 6 and A22",
+        shown=shown,
+        measured=measured,
+        sentence=sentence,
+        rule=(
+            "Averaged over all single blocks and the benchmarks of a kind, the lead over chance "
+            f"drops at least {_in_points(limits.resists)} more in language understanding than in "
+            "reasoning, and the interval of that difference lies above 0."
+        ),
+        statistic=_joined(statistics),
+    )
+
+
+def _quartiles(summary: pl.DataFrame, limits: Thresholds) -> Finding:
+    exact = views.memorization(summary, "exact_match")
+    shown, measured, statistics, values = [], [], [], []
+    for model, _ in views.models(summary):
+        rows = exact.filter(model=model)
+        whole = views.baseline(rows)
+        quartiles = views.quartiles(rows)
+        if not quartiles.height or not whole.height or whole["low"][0] <= 0:
+            continue
+        most = quartiles.sort("high").row(-1, named=True)
+        measured.append(model)
+        values += quartiles["value"].to_list()
+        if most["high"] / whole["value"][0] <= limits.near_zero:
+            shown.append(model)
+        highest = _Estimate(most["value"], most["low"], most["high"])
+        statistics.append(f"{model}: at most {highest.percent}, {most['intervention']}")
+    if measured:
+        sentence = (
+            "With a quarter of the blocks bypassed at once, exact match on memorized samples is "
+            f"{percent_range(values)} ({_joined(statistics)})."
+        )
+    else:
+        sentence = _unmeasured("four blocks and a baseline that recites")
+    return Finding(
+        claim="Bypassing any quarter of the blocks at once brings exact match near zero",
+        source="Section A.3.2, Figures A12–A17",
+        shown=shown,
+        measured=measured,
+        sentence=sentence,
+        rule=(
+            "With each quarter of the blocks, the upper end of the interval of exact match is at "
+            f"most {_share(limits.near_zero)} of the baseline."
+        ),
+        statistic=_joined(statistics),
+    )
 
 
 def _length(cases: Sequence[_Case], limits: Thresholds) -> Finding:
-    claim = "Much of the fall in exact match is its length: it needs every token right in a row"
     cases = [case for case in cases if _reduced(case, limits)]
     shown = [
         case.model
         for case in cases
         if 1 - case.tokens_kept <= limits.by_length * (1 - case.exact_kept)
     ]
-    if not cases:
-        return Finding(claim, [], [], _unmeasured("a fall in exact match at the median late block"))
-    sentence = (
-        f"At the same late blocks exact match keeps "
-        f"{percent_range([c.exact_kept for c in cases])} of its baseline, but single tokens, each "
-        f"predicted after the true ones before it, keep "
-        f"{percent_range([c.tokens_kept for c in cases])} of theirs "
-        f"({'; '.join(f'{c.model}: {percent(c.tokens_kept)}' for c in cases)})."
+    if cases:
+        sentence = (
+            f"At the same late blocks exact match keeps "
+            f"{percent_range([c.exact_kept for c in cases])} of its baseline, but single tokens, "
+            f"each predicted after the true ones before it, keep "
+            f"{percent_range([c.tokens_kept for c in cases])} of theirs "
+            f"({'; '.join(f'{c.model}: {percent(c.tokens_kept)}' for c in cases)})."
+        )
+    else:
+        sentence = _unmeasured("a fall in exact match at the median late block")
+    return Finding(
+        claim="Much of the fall in exact match is its length: it needs every token right in a row",
+        source=OURS,
+        shown=shown,
+        measured=[case.model for case in cases],
+        sentence=sentence,
+        rule=(
+            f"At the median block of the second half, where exact match {_falls(limits)}, single "
+            f"tokens lose at most {_share(limits.by_length)} of what exact match loses."
+        ),
+        statistic=_joined([case.statistic for case in cases]),
     )
-    return Finding(claim, shown, [case.model for case in cases], sentence)
 
 
 def _reduced(case: _Case, limits: Thresholds) -> bool:
-    return case.high < case.baseline_low and 1 - case.exact_kept >= limits.reduced
+    return (
+        case.difference.value < 0
+        and case.p_holm <= limits.significance
+        and 1 - case.exact_kept >= limits.reduced
+    )
+
+
+def _falls(limits: Thresholds) -> str:
+    return (
+        f"falls by at least {_share(limits.reduced)} of its baseline, with a p-value of at most "
+        f"{limits.significance:g} after Holm's adjustment for all blocks"
+    )
 
 
 def _benchmark_loss(case: _Case) -> float:
@@ -188,6 +432,36 @@ def _range(cases: Sequence[_Case]) -> str:
 
 def _unmeasured(needed: str) -> str:
     return f"No model of this study can tell: it takes {needed}."
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return "; ".join(parts)
+
+
+def _names(rows: pl.DataFrame) -> str:
+    return ", ".join(rows["model"].unique(maintain_order=True))
+
+
+def _share(threshold: float) -> str:
+    return f"{100 * threshold:g}%"
+
+
+def _in_points(share: float) -> str:
+    return f"{100 * share:g} percentage points"
+
+
+def _over_blocks(rows: pl.DataFrame, column: str) -> _Estimate:
+    """The mean over blocks (and models), with the means of the intervals' ends."""
+    value, low, high = rows.select(pl.mean(column, "low", "high")).row(0)
+    return _Estimate(value, low, high)
+
+
+def _unlike(one: _Estimate, other: _Estimate) -> _Estimate:
+    """The difference of two estimates from different documents, which err on their own."""
+    value = one.value - other.value
+    below = hypot(one.value - one.low, other.high - other.value)
+    above = hypot(one.high - one.value, other.value - other.low)
+    return _Estimate(value, value - below, value + above)
 
 
 def _cases(summary: pl.DataFrame, *, late: bool) -> list[_Case]:
@@ -206,19 +480,26 @@ def _cases(summary: pl.DataFrame, *, late: bool) -> list[_Case]:
         kept = dict(here.filter(kind="memorization").select("measure", "kept").iter_rows())
         if len(kept) < 2:
             continue
+        difference = ranked["difference"]
         cases.append(
             _Case(
                 model=model,
                 block=ranked["block"],
-                exact=ranked["value"],
-                low=ranked["low"],
-                high=ranked["high"],
-                baseline=whole["value"][0],
-                baseline_low=whole["low"][0],
-                baseline_high=whole["high"][0],
+                exact=_Estimate(ranked["value"], ranked["low"], ranked["high"]),
+                baseline=_Estimate(*whole.select("value", "low", "high").row(0)),
+                difference=_Estimate(
+                    difference,
+                    _first(ranked["difference_low"], difference),
+                    _first(ranked["difference_high"], difference),
+                ),
+                p_holm=_first(ranked["p_holm"], 1.0),
                 exact_kept=kept["exact_match"],
                 tokens_kept=kept["teacher_forced_accuracy"],
                 benchmarks_kept=here.filter(kind="benchmark")["kept"].mean(),  # type: ignore[arg-type]
             )
         )
     return cases
+
+
+def _first(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None else value

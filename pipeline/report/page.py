@@ -1,11 +1,15 @@
 """The page: one self-contained HTML file that tells the study's story and can be sent on.
 
-It needs no network and no scripts. Everything that comes from data or params is text: jinja
-escapes it, and `text.visible` spells out what could not be seen.
+It needs no network, and no scripts: those it has add tooltips, sorting, filters and the choice of
+an intervention to what is there without them. Everything that comes from data or params is text:
+jinja escapes it, `text.visible` spells out what could not be seen, and lines without end are cut.
+What is missing is said on the page.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -18,12 +22,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipeline import tables
+from pipeline.bypass.interventions import BASELINE
 from pipeline.errors import InputError, Problem
 from pipeline.files import atomic, write_text
-from pipeline.report import colours, views
+from pipeline.report import colours, tooltips, views
+from pipeline.report.browser import Family, Sample, as_json, places, read_browser, shown, wrong
 from pipeline.report.findings import Thresholds, findings
 from pipeline.report.generations import Generations, read_generations
 from pipeline.report.manifests import read_manifests
+from pipeline.report.provenance import collect
 from pipeline.report.text import (
     MISSING,
     number,
@@ -36,7 +43,15 @@ from pipeline.report.text import (
 
 FIGURES_INDEX = "figures.json"
 BLIND_SCORES = "baselines.json"
+PROVENANCE = "provenance.json"
 CODE_PATH = Path(__file__).parent
+SCRIPTS = (
+    "vendor/sortable-tablesort-4.1.7.js",  # github.com/tofsjonas/sortable, public domain
+    "page.js",
+)
+
+LINE_CHARACTERS = 2000
+"""Of a longer line only the start is shown."""
 
 _SVG = "http://www.w3.org/2000/svg"
 _XLINK = "http://www.w3.org/1999/xlink"
@@ -57,6 +72,19 @@ _MAKE = {
     "dtype": "dtype",
     "seed": "seed",
 }
+
+
+# of a stage's sidecar: key -> heading in the table of what it took
+_TOOK = {
+    "wall_seconds": "wall, s",
+    "cpu_seconds": "CPU, s",
+    "peak_memory_mib": "memory, MiB",
+    "device": "device",
+    "processor": "processor",
+    "python": "Python",
+}
+# of what is known of how the report was made, that the page shows elsewhere or leaves to the file
+_ELSEWHERE = ("study", "commands", "models", "tables", "citation", "runs")
 
 
 @dataclass(frozen=True)
@@ -87,8 +115,11 @@ def write_page(
     page: Path,
     csv: Path,
     provenance: Mapping[str, object],
+    *,
+    show_text: bool = False,
+    thresholds: Thresholds | None = None,
 ) -> None:
-    """Write the page and its tables.
+    """Write the page, its tables, and ``provenance.json`` beside it.
 
     Args:
         study: its name.
@@ -98,16 +129,44 @@ def write_page(
         figures: the folder that `figures.write_figures` wrote.
         page: where the page goes, ``reports/STUDY/index.html``.
         csv: becomes a folder with the summary as CSV, ``reports/STUDY/tables``.
-        provenance: see `render`.
+        provenance: what determines the study, by heading; see `render`.
+        show_text: show samples of real data as text, not as token ids.
+        thresholds: when a claim counts as shown.
 
     Raises:
-        InputError: the summary or the figures are missing or do not fit.
+        InputError: the summary is missing or does not fit. What else is missing, the page says.
     """
     summary = tables.read(data / "summary.parquet", tables.SUMMARY)
-    manifests = read_manifests(data, models)
-    drawn, blind = read_figures(figures), read_blind(tasks)
-    written = read_generations(data, [name for name, _ in models])
-    write_text(page, render(study, summary, manifests, drawn, provenance, blind, written))
+    manifests, missing = _manifests(data, models)
+    missing += _without_results(summary, models, data)
+    drawn: list[PageFigure] = []
+    try:
+        drawn = read_figures(figures)
+    except InputError as error:
+        missing.append(f"There are no figures: {error.problems[0].got}")
+    written: list[Generations] = []
+    for name, _ in models:
+        try:
+            written += read_generations(data, [name])
+        except InputError as error:
+            missing.append(f"What {name} wrote cannot be shown: {error.problems[0].got}")
+    samples, unreadable = read_browser(data, models, manifests, show_text=show_text)
+    whole = collect(study, data, manifests, provenance)
+    html = render(
+        study,
+        summary,
+        manifests,
+        drawn,
+        whole,
+        read_blind(tasks),
+        written,
+        samples=samples,
+        missing=missing + unreadable,
+        thresholds=thresholds,
+    )
+    write_text(page, html)
+    # all in ASCII: a name may hold what no file can
+    write_text(page.with_name(PROVENANCE), json.dumps(whole, indent=2, default=str) + "\n")
     with atomic(csv, directory=True) as temporary:
         summary.write_csv(temporary / "summary.csv")
 
@@ -160,6 +219,8 @@ def render(
     blind: Mapping[str, Mapping[str, float]] | None = None,
     written: Sequence[Generations] = (),
     thresholds: Thresholds | None = None,
+    samples: Sequence[Family] = (),
+    missing: Sequence[str] = (),
 ) -> str:
     """The page as HTML.
 
@@ -168,12 +229,15 @@ def render(
         summary: as `aggregate.aggregate` gives it.
         manifests: of every model's checkpoint, in the order of the report.
         figures: in order; the first is shown with the finding, the others by section.
-        provenance: what determines the study, by heading. ``commands`` (a list of lines) is shown
-            as the way to make it again; any other mapping as a table, anything else as JSON.
+        provenance: how the study was made, by heading, as `provenance.collect` gives it.
+            ``commands`` (a list of lines) is shown as the way to make it again; any other mapping
+            as a table, anything else as JSON. Its models and tables are left to the file.
         blind: what scorers without attention reach, as `read_blind` reads it; given for a
             generated world alone.
         written: what the models wrote, as `read_generations` reads it.
         thresholds: when a claim counts as shown.
+        samples: as `browser.read_browser` reads them.
+        missing: what could not be shown and why, as sentences.
     """
     limits = thresholds or Thresholds()
     environment = Environment(
@@ -185,12 +249,15 @@ def render(
         finalize=_finalize,
     )
     environment.filters["slug"] = slug
+    script = "\n".join((CODE_PATH / name).read_text(encoding="utf-8") for name in SCRIPTS)
     sections: dict[str, list[tuple[int, PageFigure]]] = {}
     for i, figure in enumerate(figures[1:], start=2):
         sections.setdefault(figure.section, []).append((i, figure))
     return environment.get_template("page.html.jinja").render(
         study=study,
         stylesheet=Markup((CODE_PATH / "page.css").read_text(encoding="utf-8")),  # noqa: S704
+        script=Markup(script),  # noqa: S704
+        script_hash=_content_hash(script),
         findings=findings(summary, limits),
         thresholds=limits,
         facts=_facts(summary, manifests),
@@ -198,12 +265,21 @@ def render(
         sections=sections,
         models=_models(summary, manifests),
         benchmarks=_benchmarks(summary, blind or {}),
+        without_interval=_without_interval(summary),
         generated=bool(blind),
         written=written,
         inline_svg=inline_svg,
         data_table=_data_table,
         provenance=_provenance(provenance),
+        samples=samples,
+        samples_data=Markup(as_json(samples)),  # noqa: S704  escaped by it
+        lines=_sample_lines,
+        tokens=_tokens,
+        missing=missing,
         commands=provenance.get("commands", []),
+        citation=provenance.get("citation"),
+        runs=_runs(provenance.get("runs")),
+        took=["stage", *_TOOK.values(), "events"],
         largest=_largest(manifests),
         seeds=_seeds(_seed_counts(manifests)),
         one_seed=max(_seed_counts(manifests), default=0) <= 1,
@@ -211,7 +287,54 @@ def render(
     )
 
 
-def inline_svg(svg: str, prefix: str, label: str) -> Markup:
+def _manifests(
+    data: Path, models: Sequence[tuple[str, str]]
+) -> tuple[list[dict[str, object]], list[str]]:
+    """The manifests in the order of `models`, and what is missing; such a model keeps its name."""
+    manifests: list[dict[str, object]] = []
+    missing = []
+    for name, family in models:
+        try:
+            manifests += read_manifests(data, [(name, family)])
+        except InputError as error:
+            manifests.append({"name": name, "family": family})
+            missing.append(f"{name} has no checkpoint: {error.problems[0].got}")
+    return manifests, missing
+
+
+def _without_results(
+    summary: pl.DataFrame, models: Sequence[tuple[str, str]], data: Path
+) -> list[str]:
+    """The models and benchmarks that the summary does not have, each with the likely reason."""
+    missing = []
+    every = set(views.tasks(views.benchmarks(summary)))
+    for name, _ in models:
+        own = summary.filter(model=name)
+        table = data / "memorization" / f"{name}.parquet"
+        if not own.height:
+            why = (
+                "its tables are there, so the summary is older than they are"
+                if table.exists()
+                else f"{table} is missing, so its stage failed or has not run"
+            )
+            missing.append(f"{name} has no results: {why}.")
+        elif absent := sorted(every - set(own["task"])):
+            missing.append(f"{name} has no results of {', '.join(absent)}.")
+    return missing
+
+
+def _without_interval(summary: pl.DataFrame) -> list[str]:
+    """The benchmarks that come without a standard error, so without an interval."""
+    rows = views.benchmarks(views.baseline(summary)).filter(pl.col("low").is_null())
+    return sorted(set(rows["task"]))
+
+
+def _content_hash(script: str) -> str:
+    """What the page's content security policy calls the one script that may run."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def inline_svg(svg: str, prefix: str, label: str, data: pl.DataFrame | None = None) -> Markup:
     """An SVG file made fit to stand inside the page.
 
     Its ids get `prefix`, so that no two figures share one; its colours for ink, paper and rules
@@ -221,10 +344,13 @@ def inline_svg(svg: str, prefix: str, label: str) -> Markup:
         svg: as matplotlib wrote it.
         prefix: unique on the page; letters, digits, hyphens.
         label: the alternative text.
+        data: the numbers drawn; each mark that stands for one gets a title that tells it.
     """
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)
     root = ElementTree.fromstring(svg)  # noqa: S314  written by our own figures stage
+    for mark, words in list(tooltips.describe(root, data)) if data is not None else []:
+        ElementTree.SubElement(mark, f"{{{_SVG}}}title").text = _clean(words)
     for parent in list(root.iter()):
         for child in list(parent):
             if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"):
@@ -235,7 +361,7 @@ def inline_svg(svg: str, prefix: str, label: str) -> Markup:
     for size in ("width", "height"):
         root.attrib.pop(size, None)
     root.set("role", "img")
-    root.set("aria-label", visible(label))
+    root.set("aria-label", _clean(label))
     return Markup(ElementTree.tostring(root, encoding="unicode"))  # noqa: S704  escaped by it
 
 
@@ -253,7 +379,69 @@ def _attribute(key: str, value: str, prefix: str) -> str:
 
 def _finalize(value: object) -> object:
     """What jinja does to every value before escaping it."""
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return _clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _clean(text: str) -> str:
+    """`text` with what cannot be seen spelled out and lines without end cut."""
+    if len(text) <= LINE_CHARACTERS:
+        return visible(text)
+    return visible(
+        "\n".join(
+            line
+            if len(line) <= LINE_CHARACTERS
+            else f"{line[:LINE_CHARACTERS]}… ({len(line):,} characters in all)"
+            for line in text.split("\n")
+        )
+    )
+
+
+def _word(family: Family, token: int) -> str:
+    """A token as it is shown: text where that may be, else its id. The script has the same."""
+    return shown(family.words[token]) if token in family.words else str(token)
+
+
+def _tokens(family: Family, tokens: Sequence[int], marked: Sequence[int] = ()) -> Markup:
+    """Tokens in a row, those at the places `marked` in a mark of their own."""
+    between = "" if family.words else " "
+    own = set(marked)
+    words = (_word(family, token) for token in tokens)
+    return Markup(between).join(  # noqa: S704  one of two constants
+        Markup("<mark>{}</mark>").format(word) if i in own else word for i, word in enumerate(words)
+    )
+
+
+def _sample_lines(family: Family, sample: Sample) -> list[tuple[str, Markup]]:
+    """What is shown of a sample without scripts: the first model's baseline and worst block."""
+    if not sample.continuations:
+        return []
+    model = next(iter(sample.continuations))
+    lines = []
+    for name in dict.fromkeys((BASELINE.name, sample.worst(model))):
+        continuation = sample.continuations[model].get(name)
+        if continuation is None:
+            continue
+        at, total = wrong(sample.suffix, continuation), len(sample.suffix)
+        result = f"{total - len(at)} of {total} tokens right; wrong: {places(at)}"
+        heading = f"{model}, {name}: {result if at else f'all {total} tokens right'}"
+        lines.append((heading, _tokens(family, continuation, at)))
+    return lines
+
+
+def _runs(runs: object) -> list[list[str]]:
+    """A row for each run of a stage: what it took, and what happened."""
+    if not isinstance(runs, Mapping):
+        return []
+    return [
+        [
+            f"{stage}, {name}",
+            *(_plain(took.get(key)) for key in _TOOK),
+            "; ".join(f"{key} {_plain(value)}" for key, value in events.items() if value),
+        ]
+        for stage, by_name in runs.items()
+        for name, took in by_name.items()
+        if isinstance(events := took.get("events") or {}, Mapping)
+    ]
 
 
 def _facts(
@@ -376,8 +564,11 @@ def _benchmarks(
 
 
 def _level(row: pl.DataFrame) -> str:
-    """A number without an interval, from a frame of one row or none."""
-    return number(row["value"][0]) if row.height else MISSING
+    """A number with its interval if it has one, from a frame of one row or none."""
+    if not row.height:
+        return MISSING
+    value, low, high = row.select("value", "low", "high").row(0)
+    return number(value) + (f" [{number(low)}, {number(high)}]" if low is not None else "")
 
 
 def _estimate(row: pl.DataFrame) -> str:
@@ -405,11 +596,13 @@ def _plain(value: object) -> str:
 
 
 def _provenance(provenance: Mapping[str, object]) -> list[tuple[str, list[tuple[str, str]], str]]:
-    """(heading, rows of a table, text) for each entry but the commands."""
+    """(heading, rows of a table, text) for each entry that stands under a heading of its own."""
     entries = []
     for heading, value in provenance.items():
-        if heading == "commands":
+        if heading in _ELSEWHERE or value is None:
             continue
+        if heading == "git" and isinstance(value, Mapping):
+            value = _git_rows(value)
         flat = isinstance(value, Mapping) and not any(
             isinstance(v, Mapping | list | tuple) for v in value.values()
         )
@@ -417,6 +610,18 @@ def _provenance(provenance: Mapping[str, object]) -> list[tuple[str, list[tuple[
         text = "" if flat else _lines(value)
         entries.append((heading, rows, text))
     return entries
+
+
+def _git_rows(git: Mapping[str, object]) -> dict[str, object]:
+    changed = git.get("changed") or []
+    assert isinstance(changed, Sequence)  # noqa: S101
+    named = ", ".join(str(each) for each in changed[:5])
+    more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
+    return {
+        "commit": git.get("commit"),
+        "remote": git.get("remote") or None,
+        "differs from it": f"yes: {named}{more}" if git.get("dirty") else "no",
+    }
 
 
 def _lines(value: object) -> str:

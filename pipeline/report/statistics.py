@@ -14,7 +14,6 @@ from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
-from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
 LEVEL = 0.95
@@ -121,7 +120,7 @@ def clustered_means(
     """Means with percentile intervals of a bootstrap that draws whole groups.
 
     Args:
-        values: (N, C), finite.
+        values: (N, C).
         groups: (N,) samples with the same number belong together.
         seed: of the draws.
         draws: bootstrap repetitions.
@@ -129,13 +128,15 @@ def clustered_means(
         link: applied to each mean; None: the mean itself.
 
     Returns:
-        C means; their intervals are NaN where there is only one group.
+        C means; their intervals are NaN where there is only one group, or a value is not finite.
     """
     sizes, sums = _group_sums(values, groups, weights)
     mean = _linked(link, sums.sum(axis=0) / sizes.sum())
-    if len(sizes) < 2:
+    known = np.isfinite(sums).all(axis=0)
+    if len(sizes) < 2 or not known.any():
         nothing = np.full(mean.shape, np.nan)
         return Estimates(mean, nothing, nothing)
+    sums = np.where(known, sums, np.nan)  # an infinity drawn 0 times would be one more warning
     means = np.concatenate([t @ sums / (t @ sizes)[:, None] for t in _times(sizes, seed, draws)])
     return Estimates(mean, *_percentiles(_linked(link, means)))
 
@@ -178,26 +179,19 @@ def paired_differences(
     if not known.all():
         values, baseline = np.where(known, values, 0.0), np.where(known, baseline, 0.0)
     sizes, change = _group_sums(values - baseline, groups, weights)
-    if link is None:
-        total = change.sum(axis=0) / sizes.sum()
-    else:
-        both = (_group_sums(each, groups, weights)[1] for each in (values, baseline))
-        ours, theirs = both
-        total = link(ours.sum(axis=0) / sizes.sum()) - link(theirs.sum(axis=0) / sizes.sum())
-    low = high = np.full(total.shape, np.nan)
+    pair: tuple[_Floats, ...] = (change,)  # alone, so that no change is a difference of exactly 0
+    if link is not None:
+        pair = tuple(_group_sums(each, groups, weights)[1] for each in (values, baseline))
+    difference = _difference(link, pair, sizes, np.ones((1, len(sizes))))[0]
+    low = high = np.full(difference.shape, np.nan)
     if len(sizes) > 1:
-        drawn = []
-        for times in _times(sizes, seed, draws):
-            size = (times @ sizes)[:, None]
-            if link is None:
-                drawn.append(times @ change / size)
-            else:
-                drawn.append(link(times @ ours / size) - link(times @ theirs / size))
+        drawn = [_difference(link, pair, sizes, times) for times in _times(sizes, seed, draws)]
         low, high = _percentiles(np.concatenate(drawn))
-        wide = high - low > 4 * _GRAIN
-        low, high = np.where(wide, low, np.nan), np.where(wide, high, np.nan)
+        width = np.where(high - low > 4 * _GRAIN, 0.0, np.nan)
+        low, high = low + width, high + width
     p_value = _sign_flips(change, seed, draws)
-    return Differences(*(np.where(known, each, np.nan) for each in (total, low, high, p_value)))
+    fields = (difference, low, high, p_value)
+    return Differences(*(np.where(known, field, np.nan) for field in fields))
 
 
 def holm(p_values: _Floats) -> _Floats:
@@ -212,11 +206,24 @@ def holm(p_values: _Floats) -> _Floats:
     Returns:
         (C,) NaN where there was none.
     """
+    # statsmodels' multipletests gives the same, and a garbage collection of 0.1 s with each call
+    count = np.count_nonzero(~np.isnan(p_values))
+    ascending = np.argsort(p_values)[:count]  # NaN comes last
     adjusted = np.full(p_values.shape, np.nan)
-    known = ~np.isnan(p_values)
-    if known.any():
-        adjusted[known] = multipletests(p_values[known], method="holm")[1]
+    stepped = p_values[ascending] * np.arange(count, 0, -1)
+    adjusted[ascending] = np.minimum(np.maximum.accumulate(stepped), 1.0)
     return adjusted
+
+
+def _difference(
+    link: Link | None, pair: tuple[_Floats, ...], sizes: _Floats, times: _Floats
+) -> _Floats:
+    """(draws, C) differences, each group (G,) taken so often (draws, G); see `paired_differences`.
+
+    `pair` holds the sums (G, C) of the changes, or, with a link, of the values and the baseline's.
+    """
+    means = [_linked(link, times @ sums / (times @ sizes)[:, None]) for sums in pair]
+    return means[0] if link is None else means[0] - means[1]
 
 
 def _times(sizes: _Floats, seed: int, draws: int) -> Iterator[_Floats]:

@@ -77,16 +77,17 @@ _PNG_METADATA = {"Software": None}
 
 
 def panels(
-    count: int, *, height: float = 2.35, share_y: bool = True
+    count: int, *, height: float = 2.35, share_y: bool = True, columns: int | None = None
 ) -> tuple[Figure, Sequence[Axes]]:
-    """A figure of `count` panels in rows of at most three, each with its own x axis.
+    """A figure of `count` panels in rows, each with its own x axis.
 
     Args:
         count: at least 1.
         height: of one panel, inches.
         share_y: one scale for all panels.
+        columns: panels in a row; None: at most three.
     """
-    columns = {1: 1, 2: 2, 4: 2}.get(count, 3)
+    columns = columns or {1: 1, 2: 2, 4: 2}.get(count, 3)
     rows = math.ceil(count / columns)
     width = 5.6 if count == 1 else WIDTH
     figure = Figure(figsize=(width, rows * height + 0.75), layout="constrained")
@@ -150,6 +151,15 @@ def percent_axis(axis: Any, *, whole: bool = False) -> None:
     if whole:
         setter = axis.axes.set_xlim if axis.axis_name == "x" else axis.axes.set_ylim
         setter(-0.04, 1.04)
+
+
+def bound(axes: Axes, lowest: float, highest: float) -> None:
+    """Cut off what lies far out, after all panels that share this y axis are drawn.
+
+    Setting limits ends their automatic choice, so that a panel drawn later might be cut as well.
+    """
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, lowest), min(high, highest))
 
 
 def log_axis(axis: Any) -> None:

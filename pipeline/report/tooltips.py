@@ -29,6 +29,12 @@ _NEAR = 0.8
 
 _NUMBER = re.compile(r"[-−]?[\d,]+(\.\d+)?(e[-+]?\d+)?%?")
 
+_DRAWN = ("kept", "drop", "value")
+"""The columns of which a figure draws one."""
+
+_SCALES = {"of the score": "raw", "of its lead over chance": "corrected"}
+"""How a title tells which of two scales its panel has -> the column ``scale``."""
+
 Row = Mapping[str, Any]
 
 
@@ -75,13 +81,16 @@ def describe(root: Element, data: pl.DataFrame) -> Iterator[tuple[Element, str]]
         root: the figure's SVG, as matplotlib wrote it.
         data: the numbers drawn.
     """
-    if not {"model", "value"} <= set(data.columns) and "kept" not in data.columns:
+    if "model" not in data.columns or not set(_DRAWN) & set(data.columns):
         return
     rows = [*data.iter_rows(named=True), *_means(data)]
+    models = list(dict.fromkeys(row["model"] for row in rows))
     for panel in _panels(root):
         own = _of_panel(panel.title, rows)
-        yield from _bars(panel, own)
-        laid = list(_laid_out(panel, own))
+        groups = _groups(panel, models)
+        if groups:
+            yield from _bars(panel, own, groups)
+        laid = list(_laid_out(panel, own, groups))
         if laid:
             yield from _marks(panel, laid)
 
@@ -103,12 +112,8 @@ def _panels(root: Element) -> list[_Panel]:
             continue
         frame = _corners(axes.find(f"{SVG}g/{SVG}path"))
         ticks: dict[str, list[tuple[str, float]]] = {"x": [], "y": []}
-        for tick in axes.iterfind(f"{SVG}g/{SVG}g"):
-            kind = tick.get("id", "")[:1]
-            mark = tick.find(f".//{SVG}use")
-            if re.fullmatch(r"[xy]tick_\d+", tick.get("id", "")) and mark is not None:
-                words = "".join(tick.itertext()).strip()
-                ticks[kind].append((words, float(mark.get(kind, "nan"))))
+        for kind in ticks:
+            ticks[kind] = _ticks(axes, kind)
         titles = ["".join(g.itertext()).strip() for g in axes.iterfind(f"{SVG}g") if _is_text(g)]
         if frame:
             ys = [y for _, y in frame]
@@ -121,6 +126,20 @@ def _panels(root: Element) -> list[_Panel]:
         else replace(panel, y=next((o.y for o in found if o.y and o.extent == panel.extent), None))
         for panel in found
     ]
+
+
+def _ticks(axes: Element, kind: str) -> list[tuple[str, float]]:
+    """Label (empty where it has none) and place of each tick of the x or the y axis."""
+    found = []
+    for tick in axes.iterfind(f"{SVG}g/{SVG}g"):
+        if not re.fullmatch(rf"{kind}tick_\d+", tick.get("id", "")):
+            continue
+        # a tick of no length has a label alone, which is centred below it
+        mark = tick.find(f".//{SVG}use")
+        mark = tick.find(f".//{SVG}text") if mark is None and kind == "x" else mark
+        if mark is not None:
+            found.append(("".join(tick.itertext()).strip(), float(mark.get(kind, "nan"))))
+    return found
 
 
 def _is_text(group: Element) -> bool:
@@ -140,15 +159,15 @@ def _scale(ticks: Sequence[tuple[str, float]]) -> _Scale | None:
     points = [(value, place) for value, place in known if value is not None]
     if len(points) < 2:
         return None
-    fits = [_fit(points, log=False)]
-    if all(value > 0 for value, _ in points):
-        fits.append(_fit(points, log=True))
-    best = min(fits, key=lambda scale: scale.error)
+    # only a logarithmic axis has ticks between its labels
+    best = _fit(points, log=any(not label for label, _ in ticks))
     return best if best.error < 3 else _Scale(places=dict(points))
 
 
 def _fit(points: Sequence[tuple[float, float]], *, log: bool) -> _Scale:
     """Least squares."""
+    if log and any(value <= 0 for value, _ in points):
+        return _Scale(error=math.inf)
     xs = [math.log(value) if log else value for value, _ in points]
     ys = [place for _, place in points]
     x_mean, y_mean = sum(xs) / len(xs), sum(ys) / len(ys)
@@ -169,33 +188,58 @@ def _value(label: str) -> float | None:
 
 
 def _of_panel(title: str, rows: Sequence[Row]) -> Sequence[Row]:
-    """The rows that a panel shows: those that name its title, all where none does."""
-    task = title.removesuffix(", accuracy")
-    task = "memorization" if title == "exact match, memorized" else task
+    """The rows that a panel shows: all where it has no title, else those whose name begins it.
+
+    None where the title names none of them, so that no mark gets the words of another panel.
+    """
+    if not title:
+        return rows
+    title = "memorization" if title == "exact match, memorized" else title
     for column in ("model", "task", "family"):
-        own = [row for row in rows if visible(str(row.get(column))) == task]
-        if own:
-            return own
-    return rows
+        names = {visible(str(row[column])) for row in rows if row.get(column) is not None}
+        begun = [name for name in names if f"{title}, ".startswith(f"{name}, ")]
+        if begun:
+            name = max(begun, key=len)
+            scale = _SCALES.get(title[len(name) + 2 :])
+            return [
+                row
+                for row in rows
+                if visible(str(row.get(column))) == name and scale in (None, row.get("scale"))
+            ]
+    return []
 
 
-def _laid_out(panel: _Panel, rows: Sequence[Row]) -> Iterator[tuple[float, float, Row]]:
+def _drawn(row: Row) -> float | None:
+    """The number of a row that is drawn."""
+    found: float | None = next((row[column] for column in _DRAWN if column in row), None)
+    return found
+
+
+def _laid_out(
+    panel: _Panel, rows: Sequence[Row], groups: Mapping[tuple[str, str], float]
+) -> Iterator[tuple[float, float, Row]]:
     if panel.x is None or panel.y is None:
         return
     for row in rows:
-        y = row.get("kept", row.get("value"))
-        x = next((row[c] for c in ("memorized", "copies", "block") if row.get(c) is not None), None)
-        if x is None or y is None or not (math.isfinite(x) and math.isfinite(y)):
+        y = _drawn(row)
+        if y is None or not math.isfinite(y):
             continue
-        place = panel.x(x), panel.y(y)
-        if place[0] is not None and place[1] is not None:
-            yield place[0], place[1], row
+        if groups:
+            at_x = groups.get((row["model"], str(row.get("intervention"))))
+        else:
+            values = (row[c] for c in ("memorized", "copies", "block") if row.get(c) is not None)
+            x = next(values, None)
+            at_x = panel.x(x) if x is not None and math.isfinite(x) else None
+        at_y = panel.y(y)
+        if at_x is not None and at_y is not None:
+            yield at_x, at_y, row
 
 
 def _marks(
     panel: _Panel, laid: Sequence[tuple[float, float, Row]]
 ) -> Iterator[tuple[Element, str]]:
-    assert panel.x and panel.y  # noqa: S101  else nothing is laid out
+    if panel.x is None or panel.y is None:
+        return
     # rounded labels shift all rows alike, so the nearest is still the right one
     near_x, near_y = _NEAR + 2 * panel.x.error, _NEAR + 2 * panel.y.error
     for group in panel.element.iterfind(f"{SVG}g"):
@@ -213,17 +257,21 @@ def _marks(
                 yield mark, _together([row for d, row in close if d <= best + 0.1])
 
 
-def _bars(panel: _Panel, rows: Sequence[Row]) -> Iterator[tuple[Element, str]]:
-    """Bars of interventions, grouped by model: ticks are –, 1, 2, 3, 4 for each in turn."""
-    ticks = []
-    for tick in panel.element.iterfind(f"{SVG}g/{SVG}g"):
-        mark = tick.find(f".//{SVG}use")
-        if tick.get("id", "").startswith("xtick_") and mark is not None:
-            ticks.append((float(mark.get("x", "nan")), "".join(tick.itertext()).strip()))
-    if not any(label == MISSING for _, label in ticks):
-        return
-    models = list(dict.fromkeys(row["model"] for row in rows))
-    firsts = [x for x, label in ticks if label == MISSING]
+def _groups(panel: _Panel, models: Sequence[str]) -> dict[tuple[str, str], float]:
+    """(model, intervention) -> place, where the ticks are –, 1, 2, 3, 4 for each model in turn."""
+    found: dict[tuple[str, str], float] = {}
+    remaining = iter(models)
+    model: str | None = None
+    for label, x in _ticks(panel.element, "x"):
+        model = next(remaining, None) if label == MISSING else model
+        if model is not None and label:
+            found[model, BASELINE.name if label == MISSING else f"quartile-{label}"] = x
+    return found
+
+
+def _bars(
+    panel: _Panel, rows: Sequence[Row], groups: Mapping[tuple[str, str], float]
+) -> Iterator[tuple[Element, str]]:
     for group in panel.element.iterfind(f"{SVG}g"):
         path = group.find(f"{SVG}path")
         corners = _corners(path)
@@ -232,12 +280,8 @@ def _bars(panel: _Panel, rows: Sequence[Row]) -> Iterator[tuple[Element, str]]:
         if "fill: none" in path.get("style", ""):
             continue
         centre = (corners[0][0] + corners[1][0]) / 2
-        label = min(ticks, key=lambda tick: abs(tick[0] - centre))[1]
-        name = BASELINE.name if label == MISSING else f"quartile-{label}"
-        before = sum(x <= centre + 1 for x in firsts)
-        model = models[before - 1] if 0 < before <= len(models) else None
         for row in rows:
-            if row["model"] == model and row["intervention"] == name:
+            if abs(groups.get((row["model"], row["intervention"]), math.inf) - centre) < _NEAR:
                 yield path, _words(row)
 
 
@@ -252,6 +296,8 @@ def _words(row: Row) -> str:
     block = row.get("block")
     what = f"block {block}" if block is not None else str(row.get("intervention") or "")
     measure = str(row.get("measure") or row.get("metric") or "").replace("_", " ")
+    if "drop" in row:
+        measure = f"{row.get('ability')}, lost"
     if row.get("task") not in (None, "memorization"):
         measure = f"{row['task']}, {measure}"
     if row.get("k") is not None:
@@ -259,11 +305,10 @@ def _words(row: Row) -> str:
     if row.get("copies") is not None:
         what = "1 copy" if row["copies"] == 1 else f"{row['copies']} copies"
     parts = [what, str(row["model"]), *([str(row["split"])] if row.get("split") else []), measure]
-    value = row.get("kept", row.get("value"))
-    share = "kept" in row or _is_share(row)
+    share = "value" not in row or _is_share(row)
     level = percent_interval if share else _interval
     words = f"{', '.join(part for part in parts if part)}: "
-    words += level(value, row.get("low"), row.get("high"))
+    words += level(_drawn(row), row.get("low"), row.get("high"))
     if row.get("memorized") is not None:
         words += f"; exact match {percent(row['memorized'])}"
     return words

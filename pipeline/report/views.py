@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import polars as pl
 
-from pipeline.bypass.interventions import BASELINE
+from pipeline.bypass.interventions import BASELINE, QUARTILES
+
+QUARTILE_NAMES = [f"quartile-{quartile}" for quartile in range(1, QUARTILES + 1)]
 
 MEMORIZATION = "memorization"
 """What stands in the column ``task`` where no benchmark does."""
 
 PREFERRED_METRICS = ("acc", "word_perplexity")
 """Of a benchmark's metrics the first of these is shown, as in the paper; else the first by name."""
+
+ABILITIES = {"reasoning": ("piqa", "arc_easy"), "language": ("hellaswag", "lambada_openai")}
+"""The paper's two kinds of tasks (section 4.2.4); those of a generated world have a prefix."""
+
+GENERATED = "tiny_"
+
+SCALES = ("raw", "corrected")
+"""A drop as a share of the score, as in the paper, and as a share of its lead over chance."""
 
 
 def memorization(summary: pl.DataFrame, metric: str, split: str = "memorized") -> pl.DataFrame:
@@ -55,6 +65,13 @@ def single_blocks(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.filter(pl.col("block").is_not_null()).sort("block", maintain_order=True)
 
 
+def quartiles(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows where a quarter of the blocks is bypassed, by quarter."""
+    return rows.filter(pl.col("intervention").is_in(QUARTILE_NAMES)).sort(
+        "intervention", maintain_order=True
+    )
+
+
 def models(summary: pl.DataFrame) -> list[tuple[str, str]]:
     """(name, family) of each model, in the summary's order."""
     return summary.select("model", "family").unique(maintain_order=True).rows()
@@ -71,8 +88,8 @@ def kept(summary: pl.DataFrame) -> pl.DataFrame:
     ``(value - floor) / (baseline - floor)``: 1 is all of it, 0 is nothing. The floor is chance for
     a benchmark that has one, else 0. A benchmark whose baseline is not above chance (its interval
     reaches down to it) has nothing to lose and is left out, and so is exact match where the
-    baseline has none. The ends of the intervals are the bypassed model's own, on the same scale;
-    the baseline's uncertainty is not in them.
+    baseline has none. The ends of the intervals are those of the paired difference to the baseline,
+    whose own level is taken as known; where no sample differs, those of the bypassed model.
 
     Returns:
         model, family, block, measure (``exact_match``, ``teacher_forced_accuracy``, or a task's
@@ -90,6 +107,71 @@ def kept(summary: pl.DataFrame) -> pl.DataFrame:
         )
     )
     rows = pl.concat(parts).with_columns(pl.col("chance").fill_null(0.0).alias("floor"))
+    return _shares(rows).select(
+        "model", "family", "block", "measure", "kind", "kept", "low", "high"
+    )
+
+
+def drops(summary: pl.DataFrame) -> pl.DataFrame:
+    """How much of its score each kind of task loses when one block is bypassed (Fig. 6).
+
+    The mean over the tasks of a kind, each as in `kept` but as what is lost.
+
+    Returns:
+        model, family, block, scale (of `SCALES`), ability (of `ABILITIES`), drop, low, high, tasks.
+    """
+    ability = {name: kind for kind, names in ABILITIES.items() for name in names}
+    rows = accuracies(summary).with_columns(
+        pl.col("task")
+        .str.strip_prefix(GENERATED)
+        .replace_strict(ability, default=None, return_dtype=pl.String)
+        .alias("ability")
+    )
+    floors = {"raw": pl.lit(0.0), "corrected": pl.col("chance").fill_null(0.0)}
+    lost = pl.concat(
+        _shares(
+            rows.filter(pl.col("ability").is_not_null()).with_columns(
+                pl.col("task").alias("measure"),
+                pl.lit("benchmark").alias("kind"),
+                pl.lit(scale).alias("scale"),
+                floors[scale].alias("floor"),
+            )
+        )
+        for scale in SCALES
+    )
+    mean = mean_over_tasks(lost, "model", "family", "block", "scale", "ability")
+    return mean.select(
+        "model",
+        "family",
+        "block",
+        "scale",
+        "ability",
+        (1 - pl.col("kept")).alias("drop"),
+        (1 - pl.col("high")).alias("low"),
+        (1 - pl.col("low")).alias("high"),
+        "tasks",
+    )
+
+
+def mean_over_tasks(shares: pl.DataFrame, *by: str) -> pl.DataFrame:
+    """The mean of kept over measures, for each `by`; low and high as unrelated errors add up.
+
+    Benchmarks have different documents, so that their errors are unrelated.
+
+    Returns:
+        `by`, kept, low, high, tasks (the measures, joined by commas).
+    """
+    kept, low, high = pl.col("kept"), pl.col("low"), pl.col("high")
+    return shares.group_by(by, maintain_order=True).agg(
+        kept.mean(),
+        (kept.mean() - ((kept - low) ** 2).sum().sqrt() / pl.len()).alias("low"),
+        (kept.mean() + ((high - kept) ** 2).sum().sqrt() / pl.len()).alias("high"),
+        pl.col("measure").sort().str.join(", ").alias("tasks"),
+    )
+
+
+def _shares(rows: pl.DataFrame) -> pl.DataFrame:
+    """`rows` of single blocks with kept, low, high as shares of the baseline above ``floor``."""
     whole = baseline(rows).select(
         "model",
         "measure",
@@ -97,13 +179,18 @@ def kept(summary: pl.DataFrame) -> pl.DataFrame:
         pl.col("value").alias("baseline"),
         pl.coalesce("low", "value").alias("baseline_low"),
     )
-    share = [
-        ((pl.col(name) - pl.col("floor")) / (pl.col("baseline") - pl.col("floor"))).alias(alias)
-        for name, alias in (("value", "kept"), ("low", "low"), ("high", "high"))
+    lead = pl.col("baseline") - pl.col("floor")
+    kept = (pl.col("value") - pl.col("floor")) / lead
+    ends = [  # a share of samples or documents lies between 0 and 1
+        pl.coalesce((pl.col("baseline") + pl.col(f"difference_{end}")).clip(0, 1), end)
+        .sub(pl.col("floor"))
+        .truediv(lead)
+        .alias(end)
+        for end in ("low", "high")
     ]
     return (
         single_blocks(rows)
         .join(whole, on=["model", "measure", "kind"], maintain_order="left")
         .filter(pl.col("baseline_low") > pl.col("floor"))
-        .select("model", "family", "block", "measure", "kind", *share)
+        .with_columns(kept.alias("kept"), *ends)
     )

@@ -30,11 +30,12 @@ COPIES = {0: "control", 1: "exposed", 2: "exposed", 4: "exposed", 8: "exposed", 
 }
 # task -> (chance, accuracy of the baseline)
 ACCURACIES = {
-    "tiny_arc": (0.25, 0.72),
+    "tiny_arc_easy": (0.25, 0.72),
     "tiny_hellaswag": (0.25, 0.65),
-    "tiny_lambada": (None, 0.80),
+    "tiny_lambada_openai": (None, 0.80),
     "tiny_piqa": (0.50, 0.93),
 }
+LANGUAGE = ("hellaswag", "lambada_openai")
 N_DOCUMENTS = 500
 
 
@@ -45,14 +46,27 @@ class Story:
     Args:
         memorization: of exact match.
         benchmarks: of the lead over chance.
+        quartiles: of exact match, where more than one block is bypassed, beyond what each leaves.
+        small: of exact match, in models of fewer than 12 blocks, beyond the above.
+        language: of the lead over chance in language understanding, beyond the above.
     """
 
     memorization: Callable[[float], float]
     benchmarks: Callable[[float], float]
+    quartiles: float = 1.0
+    small: float = 1.0
+    language: float = 1.0
 
 
-PAPER = Story(lambda depth: 0.02 if depth < 0.25 else 0.4, lambda d: 0.1 if d < 0.25 else 0.99)
-"""Early blocks collapse both; late ones reduce memorization at little cost."""
+PAPER = Story(
+    lambda depth: 0.02 if depth < 0.25 else 0.4,
+    lambda depth: 0.1 if depth < 0.25 else 0.99,
+    quartiles=0.0,
+)
+"""Early blocks collapse both; late ones reduce memorization at little cost; quartiles end it.
+
+Neither size nor the kind of task makes a difference.
+"""
 
 NOTHING = Story(lambda depth: 1.0, lambda depth: 1.0)
 """No bypass does anything."""
@@ -121,21 +135,28 @@ def study(
 
 
 def _manifest(name: str, family: str, n_blocks: int) -> dict[str, object]:
-    width = 48 if n_blocks == 8 else 64
     return {
         "name": name,
         "family": family,
         "n_blocks": n_blocks,
-        "width": width,
+        "width": _width(n_blocks),
         "n_heads": 4,
         "context": 64,
         "vocabulary": 640,
-        "parameters": 12 * width**2 * n_blocks + 2 * 640 * width,
+        "parameters": _parameters(n_blocks),
         "dtype": "float32",
         "seed": 0,
         "files": {"model.safetensors": "0" * 64},
         "origin": "trained here",
     }
+
+
+def _width(n_blocks: int) -> int:
+    return 48 if n_blocks == 8 else 64
+
+
+def _parameters(n_blocks: int) -> int:
+    return 12 * _width(n_blocks) ** 2 * n_blocks + 2 * 640 * _width(n_blocks)
 
 
 def _samples(family: str, per_copies: int) -> pl.DataFrame:
@@ -175,8 +196,14 @@ def _model(
             for b in intervention.blocks
         ]
         memorized, able = np.prod(shares, axis=0) if shares else (1.0, 1.0)
+        language = able
+        if shares:
+            memorized *= story.quartiles if len(shares) > 1 else 1.0
+            memorized *= story.small if n_blocks < 12 else 1.0
+            language *= story.language
         parts.append(_memorization(intervention, samples, memorized, random))
-        rows, cases = _benchmarks(intervention, able, accuracies, random)
+        able_at = {t: language if t.endswith(LANGUAGE) else able for t in accuracies}
+        rows, cases = _benchmarks(intervention, able_at, able, accuracies, random)
         benchmarks += rows
         documents.append(cases)
     return ModelTables(
@@ -191,6 +218,7 @@ def _model(
             orient="row",
         ),
         pl.concat(documents),
+        _parameters(n_blocks),
     )
 
 
@@ -224,6 +252,7 @@ def _memorization(
 
 def _benchmarks(
     intervention: Intervention,
+    shares: Mapping[str, float],
     share: float,
     accuracies: Mapping[str, tuple[float | None, float]],
     random: np.random.Generator,
@@ -232,7 +261,7 @@ def _benchmarks(
     cases = []
     for task, (chance, baseline) in accuracies.items():
         floor = chance or 0.0
-        right = random.random(N_DOCUMENTS) < floor + share * (baseline - floor)
+        right = random.random(N_DOCUMENTS) < floor + shares[task] * (baseline - floor)
         value = float(right.mean())
         stderr = float(right.std(ddof=1) / np.sqrt(N_DOCUMENTS))
         rows.append((intervention.name, task, "acc", value, stderr, N_DOCUMENTS, True, chance))

@@ -3,9 +3,11 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 import synthetic
+from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
 from pipeline import tables
@@ -98,6 +100,110 @@ def test_benchmarks_keep_lm_evals_values(by_hand: ModelTables) -> None:
     # no documents, so the interval is the standard error's
     norm = summary.filter(metric="acc_norm").row(0, named=True)
     assert (norm["low"], norm["high"]) == pytest.approx((0.5 - 0.195996, 0.5 + 0.195996), abs=1e-6)
+
+
+def test_differences_worked_out_by_hand(by_hand: ModelTables) -> None:
+    summary = aggregate([replace(by_hand, parameters=123)])
+    assert summary["parameters"].unique().to_list() == [123]
+    names = ["difference", "difference_low", "difference_high", "p_value", "p_holm"]
+    whole = summary.filter(intervention="baseline")
+    assert whole.select(names).null_count().row(0) == (whole.height,) * 5
+    bypassed = summary.filter(intervention="block-00")
+    exact = bypassed.filter(metric="exact_match", split="memorized").row(0, named=True)
+    assert exact["difference"] == -0.5
+    # of two samples that changed, both for the worse: McNemar's exact test gives 1/2
+    assert exact["p_value"] == pytest.approx(0.5, abs=0.05)
+    assert exact["p_holm"] == exact["p_value"]  # a family of one
+    assert (exact["difference_low"], exact["difference_high"]) == (-1.0, 0.0)
+    entropy = bypassed.filter(metric="completion_entropy", split="memorized").row(0, named=True)
+    assert (entropy["difference"], entropy["p_value"]) == (0.0, 1.0)
+    assert entropy["difference_low"] is None
+    acc = bypassed.filter(metric="acc").row(0, named=True)
+    assert (acc["difference"], acc["p_value"], acc["difference_low"]) == (0.0, 1.0, None)
+    # no documents, no pairs
+    assert bypassed.filter(metric="acc_norm").select(names).row(0) == (None,) * 5
+
+
+def test_a_perplexity_differs_by_its_documents(by_hand: ModelTables) -> None:
+    words = np.array([10.0, 20, 30, 40])
+    log_likelihoods = {
+        "baseline": -words * np.array([1.0, 1.1, 1.2, 1.3]),
+        "block-00": -words * np.array([1.5, 1.5, 1.8, 1.7]),
+    }
+    perplexity = {name: np.exp(-each.sum() / 100) for name, each in log_likelihoods.items()}
+    documents = pl.DataFrame(
+        [
+            (name, "prose", i, "word_perplexity", value, words[i])
+            for name, each in log_likelihoods.items()
+            for i, value in enumerate(each)
+        ],
+        schema={name: column.dtype for name, column in tables.BENCHMARK_DOCUMENTS.items()}
+        | {"weight": pl.Float64},
+        orient="row",
+    )
+    benchmarks = by_hand.benchmarks
+    assert benchmarks is not None
+    benchmarks = benchmarks.filter(task="prose").with_columns(
+        pl.col("intervention").replace_strict(perplexity).alias("value")
+    )
+    rows = aggregate([replace(by_hand, benchmarks=benchmarks, documents=documents)]).filter(
+        task="prose"
+    )
+    whole, bypassed = rows.rows(named=True)
+    assert bypassed["difference"] == pytest.approx(perplexity["block-00"] - perplexity["baseline"])
+    assert 0 < bypassed["difference_low"] < bypassed["difference"] < bypassed["difference_high"]
+    assert bypassed["p_value"] == pytest.approx(1 / 8, abs=0.03)  # 2 of 2^4 sign flips
+    # lm-eval has no standard error of it, but the documents have
+    assert np.exp(1.0) <= whole["low"] < whole["value"] < whole["high"] <= np.exp(1.3) + 1e-8
+    # an infinite log-likelihood leaves the other columns alone
+    infinite = pl.when((pl.col("intervention") == "block-00") & (pl.col("doc_id") == 1))
+    spoiled = documents.with_columns(
+        infinite.then(float("-inf")).otherwise(pl.col("value")).alias("value")
+    )
+    endless = pl.when(pl.col("intervention") == "block-00").then(float("inf"))
+    rows = aggregate(
+        [
+            replace(
+                by_hand,
+                benchmarks=benchmarks.with_columns(
+                    endless.otherwise(pl.col("value")).alias("value")
+                ),
+                documents=spoiled,
+            )
+        ]
+    ).filter(task="prose")
+    assert rows["difference"].to_list() == [None, None]
+
+
+def test_holm_is_over_the_single_blocks_of_one_metric(summary: pl.DataFrame) -> None:
+    assert summary.filter(pl.col("block").is_null())["p_holm"].null_count() == (
+        summary.filter(pl.col("block").is_null()).height
+    )
+    where = {"model": "tiny-neo-12", "metric": "teacher_forced_accuracy", "split": "memorized"}
+    rows = summary.filter(pl.col("block").is_not_null(), **where)
+    assert rows.height == 12
+    adjusted = multipletests(rows["p_value"], method="holm")[1]
+    assert rows["p_holm"].to_list() == pytest.approx(list(adjusted))
+    accuracy = summary.filter(pl.col("block").is_not_null(), model="tiny-neo-8", task="tiny_piqa")
+    adjusted = multipletests(accuracy["p_value"], method="holm")[1]
+    assert accuracy["p_holm"].to_list() == pytest.approx(list(adjusted))
+
+
+def test_differences_are_values_less_the_baselines(summary: pl.DataFrame) -> None:
+    key = ["model", "split", "task", "metric", "k", "copies"]
+    whole = summary.filter(intervention="baseline").select(*key, pl.col("value").alias("whole"))
+    rows = summary.filter(pl.col("difference").is_not_null()).join(whole, on=key, nulls_equal=True)
+    # the tables of this study have no documents of wikitext
+    expected = summary.filter(
+        pl.col("intervention") != "baseline", pl.col("task") != "tiny_wikitext"
+    )
+    assert rows.height == expected.height
+    np.testing.assert_allclose(rows["difference"], rows["value"] - rows["whole"], atol=1e-9)
+    known = rows.drop_nulls("difference_low")
+    assert known.height > 0.5 * rows.height
+    assert (known["difference_low"] <= known["difference"] + 1e-9).all()
+    assert (known["difference"] <= known["difference_high"] + 1e-9).all()
+    assert rows["p_value"].is_between(0, 1, closed="right").all()
 
 
 def test_no_stderr_gives_no_interval(by_hand: ModelTables) -> None:

@@ -47,6 +47,8 @@ def test_the_order_of_the_page(plots: dict[str, Plot]) -> None:
         *models,
         "blocks-pythia",
         "blocks-gpt-neo",
+        "drops-pythia",
+        "drops-gpt-neo",
         "length",
         "entropy",
         "perplexity",
@@ -61,9 +63,9 @@ def test_the_order_of_the_page(plots: dict[str, Plot]) -> None:
 
 def test_scatter(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
     name = "tiny-neo-12"
-    axes = panels(plots[f"scatter-{name}"])["tiny_arc"]
+    axes = panels(plots[f"scatter-{name}"])["tiny_arc_easy"]
     _, x = blocks(summary, model=name, metric="exact_match", split="memorized")
-    _, y = blocks(summary, model=name, task="tiny_arc", metric="acc")
+    _, y = blocks(summary, model=name, task="tiny_arc_easy", metric="acc")
     drawn = {
         points.get_label(): np.asarray(points.get_offsets())
         for points in axes.collections
@@ -74,7 +76,7 @@ def test_scatter(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
     whole = summary.filter(model=name, intervention="baseline")
     star = [
         whole.filter(metric="exact_match", split="memorized")["value"][0],
-        whole.filter(task="tiny_arc")["value"][0],
+        whole.filter(task="tiny_arc_easy")["value"][0],
     ]
     np.testing.assert_allclose(drawn["unmodified"], [star])
     assert line(axes, "chance")[1] == [0.25, 0.25]
@@ -121,14 +123,63 @@ def test_perplexity(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
 
 
 def test_quartiles(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
-    axes = panels(plots["quartiles-gpt-neo"])["tiny_lambada, accuracy"]
+    axes = panels(plots["quartiles-gpt-neo"])["tiny_lambada_openai, accuracy"]
     heights = [bar.get_height() for bar in axes.patches]
     expected = [
-        summary.filter(model=model, task="tiny_lambada", intervention=intervention)["value"][0]
+        summary.filter(model=model, task="tiny_lambada_openai", intervention=intervention)["value"][
+            0
+        ]
         for intervention in ["baseline", *(f"quartile-{q}" for q in (1, 2, 3, 4))]
         for model in ("tiny-neo-8", "tiny-neo-12")
     ]
     assert heights == expected
+
+
+def test_quartiles_of_a_perplexity_are_points(
+    plots: dict[str, Plot], summary: pl.DataFrame
+) -> None:
+    axes = panels(plots["quartiles-pythia"])["tiny_wikitext, word_perplexity"]
+    assert axes.get_yscale() == "log"
+    assert not axes.patches
+    drawn = sorted(y for points in axes.containers for y in points.lines[0].get_ydata())
+    expected = summary.filter(pl.col("block").is_null(), family="pythia", task="tiny_wikitext")
+    assert drawn == sorted(expected["value"])
+
+
+def test_drops_raw_and_corrected(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
+    drawn = panels(plots["drops-pythia"])
+    where = {"model": "tiny-pythia-12", "metric": "acc"}
+    for title, floors in (
+        ("of the score", {"tiny_arc_easy": 0, "tiny_piqa": 0}),
+        ("of its lead over chance", {"tiny_arc_easy": 0.25, "tiny_piqa": 0.5}),
+    ):
+        lost = []
+        for task, floor in floors.items():
+            _, bypassed = blocks(summary, task=task, **where)
+            whole = summary.filter(intervention="baseline", task=task, **where)["value"][0]
+            lost.append((whole - np.array(bypassed)) / (whole - floor))
+        _, shown = line(drawn[f"tiny-pythia-12, {title}"], "reasoning")
+        np.testing.assert_allclose(shown, np.mean(lost, axis=0))
+
+
+def test_no_panel_cuts_another(plots: dict[str, Plot]) -> None:
+    """The panels of a figure share their scale, and hold all that is not far out."""
+    for name, column in (("kept", "kept"), ("drops-gpt-neo", "drop")):
+        plot = plots[name]
+        (limits,) = {axes.get_ylim() for axes in figures.figure(plot).axes}
+        values = plot.data[column]
+        assert limits[0] <= max(values.min(), -0.35)
+        assert limits[1] >= min(values.max(), 1.35)
+
+
+def test_captions_speak_of_what_is_drawn(summary: pl.DataFrame) -> None:
+    alone = {plot.name: plot for plot in figures.plots(summary.filter(task="memorization"))}
+    assert "benchmark" not in alone["kept"].caption + alone["kept"].alt
+    assert "chance" not in alone["quartiles-pythia"].caption
+    assert not [name for name in alone if name.startswith(("scatter", "drops", "perplexity"))]
+    unknown = summary.with_columns(pl.lit(None, pl.UInt32).alias("copies"))
+    others = unknown.filter(pl.col("metric") != "exact_match_by_copies")
+    assert "copies" not in [plot.name for plot in figures.plots(others)]
 
 
 def test_copies(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
@@ -150,6 +201,24 @@ def test_kept(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
     )["value"][0]
     _, drawn = line(axes, "exact match, memorized samples")
     np.testing.assert_allclose(drawn, np.array(exact) / whole)
+    leads = []
+    for task, (chance, _) in synthetic.ACCURACIES.items():
+        _, accuracy = blocks(summary, model="tiny-pythia-8", task=task)
+        rows = summary.filter(model="tiny-pythia-8", task=task, intervention="baseline")
+        leads.append((np.array(accuracy) - (chance or 0)) / (rows["value"][0] - (chance or 0)))
+    _, mean = line(axes, "benchmarks, mean lead over chance")
+    np.testing.assert_allclose(mean, np.mean(leads, axis=0))
+
+
+def test_the_bands_of_kept_are_the_paired_intervals(
+    plots: dict[str, Plot], summary: pl.DataFrame
+) -> None:
+    where = {"model": "tiny-neo-12", "metric": "exact_match", "split": "memorized"}
+    whole = summary.filter(intervention="baseline", **where)["value"][0]
+    row = summary.filter(block=9, **where).row(0, named=True)
+    drawn = plots["kept"].data.filter(model="tiny-neo-12", measure="exact_match", block=9)
+    assert drawn["low"][0] == pytest.approx(1 + row["difference_low"] / whole)
+    assert drawn["high"][0] == pytest.approx(1 + row["difference_high"] / whole)
 
 
 def test_files_and_their_index(written: WRITTEN) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -13,9 +14,10 @@ import synthetic
 
 from pipeline import tables
 from pipeline.errors import InputError
-from pipeline.report import colours, figures, page, style
+from pipeline.report import browser, colours, figures, page, style
 from pipeline.report.aggregate import aggregate
 from pipeline.report.findings import findings
+from pipeline.report.generations import Generations, Line
 from pipeline.report.text import (
     number,
     percent_interval,
@@ -39,6 +41,7 @@ def html(written: WRITTEN) -> str:
         "tiny",
         models,
         root / "data",
+        root / "tasks",
         root / "figures",
         root / "index.html",
         root / "tables",
@@ -94,8 +97,20 @@ def test_nothing_is_requested(html: str) -> None:
     references += re.findall(r"url\(([^)]*)\)", html)
     assert references
     assert [r for r in references if not r.startswith(("#", "data:,"))] == []
-    assert "<script" not in html
     assert "@import" not in html
+
+
+def test_only_the_pages_own_script_may_run(html: str) -> None:
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
+    assert policy
+    assert "default-src 'none'" in policy[1]
+    running = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+    assert len(running) == 1
+    assert f"script-src '{page._content_hash(running[0])}';" in policy[1]
+    assert html.count("<script") == 2  # and the data of the samples, which does not run
+    assert "innerHTML" not in running[0]
+    for word in ("fetch(", "XMLHttpRequest", "import(", "WebSocket", "eval("):
+        assert word not in running[0]
 
 
 def test_all_sentences_figures_and_tables_are_there(html: str, written: WRITTEN) -> None:
@@ -115,7 +130,14 @@ def test_all_sentences_figures_and_tables_are_there(html: str, written: WRITTEN)
     )
     cell = percent_interval(*baseline.select("value", "low", "high").row(0))
     assert f"<td>{cell}</td>" in html
-    for text in ("make run", "2.13.0", "1 for each kind of model", "Dependence, not storage"):
+    for text in (
+        "git checkout",
+        "make run",
+        "2.13.0",
+        "preferred-citation",
+        "1 for each kind of model",
+        "Dependence, not storage",
+    ):
         assert text in outline.text
 
 
@@ -140,10 +162,10 @@ def test_the_table_of_numbers(written: WRITTEN) -> None:
     assert saved.equals(summary)
 
 
-HOSTILE = "<script>alert(1)</script>&\"'\u202e\u0007$x_1$\N{CJK UNIFIED IDEOGRAPH-4E2D}"
+HOSTILE = "</script><script>alert(1)</script>&\"'\u202e\u0007$x_1$\N{CJK UNIFIED IDEOGRAPH-4E2D}"
 
 
-def test_hostile_names_stay_text(tmp_path: Path) -> None:
+def test_hostile_content_stays_text(tmp_path: Path) -> None:
     study = synthetic.study(
         models={HOSTILE: (HOSTILE, 4)}, accuracies={HOSTILE: (0.25, 0.7)}, per_copies=8
     )
@@ -155,16 +177,101 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
         assert "<script" not in svg
         words = (plot.name, plot.section, plot.title, plot.caption, plot.alt)
         drawn.append(page.PageFigure(*words, svg, plot.data))
-    provenance = {HOSTILE: {HOSTILE: HOSTILE + "\ud800"}, "commands": [HOSTILE], "x": [HOSTILE]}
+    provenance = {
+        HOSTILE: {HOSTILE: HOSTILE + "\ud800"},
+        "commands": [HOSTILE],
+        "x": [HOSTILE],
+        "git": {"commit": HOSTILE, "remote": HOSTILE, "dirty": True, "changed": [HOSTILE] * 9},
+        "runs": {HOSTILE: {HOSTILE: {"device": HOSTILE, "events": {HOSTILE: HOSTILE}}}},
+        "citation": HOSTILE,
+    }
     manifests = list(study.manifests.values())
-    html = page.render(HOSTILE, summary, manifests, drawn, provenance)
+    of_model = {HOSTILE: {"baseline": [5, 6], "block-00": [6, 6]}}
+    sample = browser.Sample(1, "memorized", 2, [4, 5], [5, 6], (2, 2), 1, 1, of_model)
+    samples = [browser.Family(HOSTILE, [sample], {4: HOSTILE, 5: "\n\ud800", 6: "y" * 10**6})]
+    written = [Generations(HOSTILE, HOSTILE, HOSTILE, [Line(HOSTILE, HOSTILE, HOSTILE)])]
+    html = page.render(
+        HOSTILE,
+        summary,
+        manifests,
+        drawn,
+        provenance,
+        written=written,
+        samples=samples,
+        missing=[HOSTILE],
+    )
     html.encode("utf-8")
-    assert "<script" not in html
+    assert html.count("<script") == 2
+    assert html.count("</script>") == 2
     assert not re.search("[\u202e\u0007\ud800]", html)
     outline = Outline(html)
     assert outline.open == []
     assert visible(HOSTILE) in outline.text
     assert "\\ud800" in outline.text
+    assert len(html) < 10**6
+
+
+def test_lines_without_end_are_cut(summary: pl.DataFrame) -> None:
+    endless = "x" * 2**20
+    provenance = {"commands": [endless], endless: endless, "p": {endless: endless}, "q": [endless]}
+    written = [Generations(endless, endless, "greedy", [Line("baseline", endless, endless)])]
+    html = page.render(endless, summary, [], [], provenance, written=written, missing=[endless])
+    assert len(html) < 500_000
+    assert "… (1,048,576 characters in all)" in html
+    several = "\n".join(["short", endless, "y" * page.LINE_CHARACTERS])
+    cut = page._clean(several).split("\n")
+    assert cut[0] == "short"
+    assert len(cut[1]) < page.LINE_CHARACTERS + 50
+    assert cut[2] == "y" * page.LINE_CHARACTERS
+
+
+def test_what_is_missing_is_said(tmp_path: Path, written: WRITTEN) -> None:
+    """A model without anything, tables that are gone or damaged: still a page."""
+    root, models = written
+    for folder in ("samples", "checkpoints"):
+        shutil.copytree(root / "data" / folder, tmp_path / "data" / folder)
+    shutil.copy(root / "data" / "summary.parquet", tmp_path / "data" / "summary.parquet")
+    (tmp_path / "data" / "samples" / "lost.parquet").write_bytes(b"PAR1 and no more")
+    (tmp_path / "data" / "generations").mkdir()
+    (tmp_path / "data" / "generations" / "tiny-neo-8.parquet").write_bytes(b"")
+    page.write_page(
+        "tiny",
+        [*models, ("nowhere", "lost")],
+        tmp_path / "data",
+        tmp_path / "tasks",
+        tmp_path / "figures",
+        tmp_path / "index.html",
+        tmp_path / "tables",
+        {},
+    )
+    html = (tmp_path / "index.html").read_text(encoding="utf-8")
+    text = Outline(html).text
+    assert "Not all of the study is here." in text
+    for sentence in (
+        "nowhere has no checkpoint: ",
+        "nowhere has no results: ",
+        "nowhere.parquet is missing, so its stage failed or has not run.",
+        "There are no figures: ",
+        "What tiny-neo-8 wrote cannot be shown: ",
+        "The samples of lost cannot be shown: ",
+        "tiny-neo-8 has no continuations to show: ",
+    ):
+        assert sentence in text
+    assert '<th scope="row">nowhere</th>' in html
+
+
+def test_a_model_without_one_benchmark_is_named(written: WRITTEN) -> None:
+    root, models = written
+    summary = tables.read(root / "data" / "summary.parquet", tables.SUMMARY)
+    assert page._without_results(summary, models, root / "data") == []
+    other = summary.filter(task="memorization").with_columns(model=pl.lit("other"))
+    both = pl.concat([summary, other])
+    said = page._without_results(both, [*models, ("other", "gpt-neo")], root / "data")
+    assert said == ["other has no results of tiny_piqa, tiny_wikitext."]
+
+
+def test_benchmarks_without_a_standard_error_are_named(html: str) -> None:
+    assert "lm-eval gives no standard error: tiny_wikitext." in Outline(html).text
 
 
 def test_a_study_without_figures_or_benchmarks_is_still_a_page(summary: pl.DataFrame) -> None:
@@ -184,6 +291,14 @@ def test_seeds_are_counted() -> None:
     assert page._seed_counts(kinds) == [3, 3]
     assert page._seeds(page._seed_counts(kinds)) == "3 for each kind of model"
     assert page._seeds(page._seed_counts(kinds[:4])) == "1 to 3 for each kind of model"
+
+
+def test_marks_of_a_figure_tell_their_rows(written: WRITTEN) -> None:
+    [kept] = [f for f in page.read_figures(written[0] / "figures") if f.name == "kept"]
+    row = kept.data.filter(block=3, measure="exact_match").row(0, named=True)
+    level = percent_interval(row["kept"], row["low"], row["high"])
+    drawn = page.inline_svg(kept.svg, "x", "label", kept.data)
+    assert f"<title>block 3, tiny-neo-8, exact match: {level}</title></use>" in drawn
 
 
 def test_inline_svg_renames_ids_and_drops_what_leaks() -> None:

@@ -23,6 +23,9 @@ def doses(summary: pl.DataFrame) -> Iterator[Plot]:
     data = views.baseline(summary.filter(metric="exact_match_by_copies")).select(
         *NUMBERS, "copies", "split"
     )
+    if not data.height:
+        return
+    fewest, most = (data.filter(pl.col("copies") == end) for end in _ends(data["copies"]))
     yield Plot(
         name="copies",
         section="How often a text must be seen",
@@ -34,9 +37,8 @@ def doses(summary: pl.DataFrame) -> Iterator[Plot]:
         ),
         alt=(
             "Exact match of the unmodified models by copies in the training data, a line a model: "
-            f"{extent(data.filter(pl.col('copies') == data['copies'].min())['value'])} at the "
-            f"fewest and {extent(data.filter(pl.col('copies') == data['copies'].max())['value'])} "
-            "at the most copies."
+            f"{extent(fewest['value'])} at the fewest and {extent(most['value'])} at the most "
+            "copies."
         ),
         data=data,
         draw=draw_doses,
@@ -73,3 +75,7 @@ def draw_doses(data: pl.DataFrame) -> Figure:
     figure.supxlabel("copies in the training data")
     figure.supylabel("exact match")
     return figure
+
+
+def _ends(column: pl.Series) -> tuple[object, object]:
+    return column.min(), column.max()

@@ -26,28 +26,40 @@ from pipeline.report.text import plural, slug, visible
 _LENGTHS = (1, 4, 16)
 """Tokens at which exact match is drawn, beside the whole suffix."""
 
+_ONE_BY_ONE = (
+    "Single tokens ask for one right token at a time, so they show how much of the fall of exact "
+    "match is a matter of length."
+)
+
 
 def kept(summary: pl.DataFrame) -> Iterator[Plot]:
     """What one bypass leaves of the baseline: the one figure that shows the finding."""
     data = views.kept(summary)
     exact = data.filter(measure="exact_match")
+    benchmarks = data.filter(kind="benchmark")
+    reading = _ONE_BY_ONE
+    if benchmarks.height:
+        reading = (
+            "For a benchmark 0% is chance. Where exact match falls and the benchmarks stay, "
+            "memorization needs that block's attention more than the benchmarks do. "
+            f"{_ONE_BY_ONE} Thin lines: each benchmark."
+        )
+    spans = [f"Exact match on memorized samples keeps {extent(exact['kept'])}"]
+    if benchmarks.height:
+        spans.append(f"the benchmarks {extent(benchmarks['kept'])}")
     yield Plot(
         name="kept",
         section="What one bypass leaves",
         title="",
         caption=(
             "What is left of the unmodified model when the attention of one block is bypassed: "
-            "100% is the baseline, 0% is nothing (for a benchmark: chance). Where the blue line "
-            "falls and the green one stays, memorization needs that block's attention more than "
-            "the benchmarks do. The orange line asks for one token at a time, so it shows how "
-            "much of the blue fall is a matter of length. Thin lines: each benchmark; bands: 95% "
-            f"intervals of the bypassed model. {HOLLOW}"
+            f"100% is the baseline, 0% is nothing. {reading} Bands: 95% intervals of the "
+            "difference to the baseline on the same samples. "
+            f"{HOLLOW}"
         ),
         alt=(
             f"{plural(exact['model'].n_unique(), 'panel')}, one a model: share of the baseline "
-            f"kept by bypassed block. Exact match on memorized samples keeps "
-            f"{extent(exact['kept'])}, the benchmarks "
-            f"{extent(data.filter(kind='benchmark')['kept'])}."
+            f"kept by bypassed block. {', '.join(spans)}."
         ),
         data=data,
         draw=draw_kept,
@@ -79,11 +91,9 @@ def draw_kept(data: pl.DataFrame) -> Figure:
             if (one := rows.filter(measure=measure)).height:
                 style.curve(axes, one, index, label, value="kept")
         if benchmarks.height:
-            mean = benchmarks.group_by("block").agg(pl.col("kept").mean()).sort("block")
-            none = pl.lit(None, dtype=pl.Float64)
             style.curve(
                 axes,
-                mean.with_columns(none.alias("low"), none.alias("high")),
+                views.mean_over_tasks(benchmarks, "block").sort("block"),
                 2,
                 "benchmarks, mean lead over chance",
                 value="kept",
@@ -91,8 +101,7 @@ def draw_kept(data: pl.DataFrame) -> Figure:
         axes.set_title(visible(name))
         style.blocks_axis(axes)
         style.percent_axis(axes.yaxis)
-        low, high = axes.get_ylim()
-        axes.set_ylim(max(low, -0.35), min(high, 1.35))
+    style.bound(grid[0], -0.35, 1.35)
     figure.supxlabel(BLOCKS_LABEL)
     figure.supylabel("kept of the baseline")
     style.legend(figure, columns=3)
@@ -263,14 +272,18 @@ def perplexity(summary: pl.DataFrame) -> Iterator[Plot]:
     rows = views.losses(summary)
     data = rows.filter(unmodified_or_one_block()).select(*NUMBERS)
     metrics = ", ".join(f"{task}, {metric}" for task, metric in _task_metrics(data))
+    if not data.height:
+        return
+    known = data.filter(pl.col("value").is_finite())
+    bands = "Bands: 95% intervals." if known["low"].count() else "No intervals are known."
     yield Plot(
         name="perplexity",
         section="Perplexity",
         title="",
         caption=(
             f"{metrics} with one block bypassed, on a logarithmic scale: lower is better. Dashed "
-            "in the same colour: the unmodified model. Where no band is drawn, lm-eval gave no "
-            f"standard error. {HOLLOW} Compare Figure 5 of the paper."
+            f"in the same colour: the unmodified model. {bands} {HOLLOW} Compare Figure 5 of the "
+            "paper."
         ),
         alt=(
             f"{metrics} by bypassed block, a line a model. Unmodified "
@@ -294,7 +307,7 @@ def draw_perplexity(data: pl.DataFrame) -> Figure:
             style.curve(axes, views.single_blocks(one), index, visible(name), baseline=whole)
         axes.set_title(visible(family))
         axes.set_ylabel(visible(f"{task}, {rows['metric'][0]}"))
-        axes.legend(loc="upper right")
+        axes.legend(loc="best")
         style.blocks_axis(axes)
         style.log_axis(axes.yaxis)
     figure.supxlabel(BLOCKS_LABEL)

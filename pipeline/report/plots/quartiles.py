@@ -5,9 +5,11 @@ Source: Figures A12–A17 of arXiv 2501.05078, section A.3.2.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import polars as pl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipeline.bypass.interventions import BASELINE, QUARTILES
@@ -19,15 +21,17 @@ from pipeline.report.plots.plot import (
 )
 from pipeline.report.text import slug, visible
 
-_QUARTILE_NAMES = [f"quartile-{quartile}" for quartile in range(1, QUARTILES + 1)]
+_LOGARITHMIC = " Perplexity is on a logarithmic scale, and lower is better."
 
 
 def quartiles(summary: pl.DataFrame) -> Iterator[Plot]:
-    """Exact match and accuracies with a quarter of the blocks bypassed, a figure a family."""
+    """Exact match and every benchmark with a quarter of the blocks bypassed, a figure a family."""
     memorized = views.memorization(summary, "exact_match")
-    rows = pl.concat([memorized, views.accuracies(summary)])
-    wanted = [BASELINE.name, *_QUARTILE_NAMES]
-    whole = rows.filter(pl.col("intervention").is_in(wanted)).select(*NUMBERS, "chance")
+    rows = pl.concat([memorized, views.benchmarks(summary)])
+    wanted = [BASELINE.name, *views.QUARTILE_NAMES]
+    whole = rows.filter(pl.col("intervention").is_in(wanted)).select(
+        *NUMBERS, "higher_is_better", "chance"
+    )
     for family in dict.fromkeys(family for _, family in views.models(summary)):
         data = whole.filter(family=family)
         bypassed = data.filter(pl.col("intervention") != BASELINE.name)
@@ -40,8 +44,10 @@ def quartiles(summary: pl.DataFrame) -> Iterator[Plot]:
             title=family,
             caption=(
                 f"{family}: nothing bypassed (–), then the first to the last quarter of the "
-                "blocks at once (1 to 4). Dotted: chance; bars: 95% intervals. Compare Figures "
-                "A12–A17 of the paper."
+                "blocks at once (1 to 4)."
+                + (" Dotted: chance." if data["chance"].count() else "")
+                + (_LOGARITHMIC if (~data["higher_is_better"]).any() else "")
+                + " Whiskers: 95% intervals. Compare Figures A12–A17 of the paper."
             ),
             alt=(
                 f"{family}: exact match and benchmark accuracies with each quarter of the blocks "
@@ -53,42 +59,58 @@ def quartiles(summary: pl.DataFrame) -> Iterator[Plot]:
 
 
 def draw_quartiles(data: pl.DataFrame) -> Figure:
-    """Exact match and accuracies by quartile; a panel a measure, bars grouped by model."""
+    """Exact match and benchmarks by quartile; a panel a measure, bars grouped by model."""
     memorized = data["task"][0]
-    measures = [memorized, *(task for task in views.tasks(data) if task != memorized)]
+    upwards = data.filter(pl.col("higher_is_better").fill_null(True))
+    others = [task for task in views.tasks(upwards) if task != memorized]
+    downwards = [task for task in views.tasks(data) if task not in (memorized, *others)]
     names = data["model"].unique(maintain_order=True).to_list()
-    bars = [BASELINE.name, *_QUARTILE_NAMES]
-    fills = [colours.GREY, *style.depth(QUARTILES).colors]  # type: ignore[misc]
-    figure, grid = style.panels(len(measures))
-    for axes, task in zip(grid, measures, strict=True):
-        for index, bar in enumerate(bars):
-            rows = data.filter(task=task, intervention=bar)
-            x = [names.index(name) * (len(bars) + 1) + index for name in rows["model"]]
-            axes.bar(
-                x,
-                style.finite(rows["value"]),
-                yerr=style.reach(rows, "value", "low", "high"),
-                color=fills[index],
-                edgecolor=colours.INK,
-                linewidth=0.6,
-                width=0.9,
-                ecolor=colours.INK,
-                error_kw={"elinewidth": 0.9, "capsize": 1.5},
-            )
-        for chance in data.filter(task=task)["chance"].drop_nulls().unique():
-            axes.axhline(chance, color=colours.INK, linestyle=":", linewidth=1)
-        every = range(len(names) * (len(bars) + 1) - 1)
-        labels = ["–", *map(str, range(1, QUARTILES + 1)), ""] * len(names)
-        axes.set_xticks(list(every), labels[: len(every)], fontsize=7)
-        axes.tick_params(axis="x", length=0)
-        centres = [i * (len(bars) + 1) + (len(bars) - 1) / 2 for i in range(len(names))]
-        below = axes.secondary_xaxis("bottom")
-        below.set_xticks(centres, [visible(name) for name in names], fontsize=7.5)
-        below.tick_params(length=0, pad=13)
-        below.spines[:].set_visible(False)
+    # the names of more models than two need the room
+    columns = 2 if len(names) > 2 else None
+    count = 1 + len(others) + len(downwards)
+    figure, grid = style.panels(count, share_y=False, columns=columns)
+    for axes, task in zip(grid, [memorized, *others, *downwards], strict=True):
+        _panel(axes, data.filter(task=task), names, bars=task not in downwards)
+        metric = data.filter(task=task)["metric"][0]
+        if task in downwards:
+            axes.set_title(f"{visible(task)}, {visible(metric)}")
+            style.log_axis(axes.yaxis)
+            continue
         axes.set_title(
             "exact match, memorized" if task == memorized else f"{visible(task)}, accuracy"
         )
         style.percent_axis(axes.yaxis)
         axes.set_ylim(0, 1.04)
     return figure
+
+
+def _panel(axes: Axes, data: pl.DataFrame, names: Sequence[str], *, bars: bool) -> None:
+    """One measure: a group a model, a bar or a point for the baseline and each quartile.
+
+    On a logarithmic scale there are points: it has no zero for a bar to stand on.
+    """
+    shown = [BASELINE.name, *views.QUARTILE_NAMES]
+    fills = [colours.GREY, *style.depth(QUARTILES).colors]  # type: ignore[misc]
+    for index, name in enumerate(shown):
+        rows = data.filter(intervention=name)
+        x = [names.index(model) * (len(shown) + 1) + index for model in rows["model"]]
+        y, reach = style.finite(rows["value"]), style.reach(rows, "value", "low", "high")
+        look: dict[str, Any] = {"color": fills[index], "ecolor": colours.INK}
+        whiskers: dict[str, Any] = {"elinewidth": 0.9, "capsize": 1.5}
+        if bars:
+            edge: dict[str, Any] = {"edgecolor": colours.INK, "linewidth": 0.6, "width": 0.9}
+            axes.bar(x, y, yerr=reach, **look, **edge, error_kw=whiskers)
+        else:
+            edge = {"markeredgecolor": colours.INK, "markeredgewidth": 0.6, "markersize": 6}
+            axes.errorbar(x, y, reach, fmt="o", **look, **edge, **whiskers)
+    for chance in data["chance"].drop_nulls().unique():
+        axes.axhline(chance, color=colours.INK, linestyle=":", linewidth=1)
+    every = range(len(names) * (len(shown) + 1) - 1)
+    labels = ["–", *map(str, range(1, QUARTILES + 1)), ""] * len(names)
+    axes.set_xticks(list(every), labels[: len(every)], fontsize=8)
+    axes.tick_params(axis="x", length=0)
+    centres = [i * (len(shown) + 1) + (len(shown) - 1) / 2 for i in range(len(names))]
+    below = axes.secondary_xaxis("bottom")
+    below.set_xticks(centres, [visible(name) for name in names], fontsize=8)
+    below.tick_params(length=0, pad=13)
+    below.spines[:].set_visible(False)

@@ -1,0 +1,82 @@
+"""What each kind of task loses: reasoning against language understanding.
+
+Source: Figures 6 and A22 of arXiv 2501.05078; the drop of the lead over chance is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+from matplotlib.figure import Figure
+
+from pipeline.report import colours, style, views
+from pipeline.report.plots.plot import BLOCKS_LABEL, HOLLOW, Plot, extent
+from pipeline.report.text import slug, visible
+
+_LABELS = {"reasoning": "reasoning", "language": "language understanding"}
+_SCALES = {"raw": "of the score", "corrected": "of its lead over chance"}
+
+
+def drops(summary: pl.DataFrame) -> Iterator[Plot]:
+    """The relative drop of each kind of task by block, a figure a family (Figs. 6, A22)."""
+    lost = views.drops(summary)
+    for family in dict.fromkeys(family for _, family in views.models(summary)):
+        data = lost.filter(family=family)
+        if not data.height:
+            continue
+        kinds = "; ".join(
+            f"{_LABELS[ability]}: {', '.join(sorted(set(', '.join(tasks).split(', '))))}"
+            for ability in views.ABILITIES
+            if (tasks := data.filter(ability=ability)["tasks"].to_list())
+        )
+        corrected = data.filter(scale="corrected")
+        spans = " and ".join(
+            f"{extent(rows['drop'])} in {_LABELS[ability]}"
+            for ability in views.ABILITIES
+            if (rows := corrected.filter(ability=ability)).height
+        )
+        yield Plot(
+            name=f"drops-{slug(family)}",
+            section="Reasoning and language understanding",
+            title=family,
+            caption=(
+                f"{family}: what the tasks of a kind lose on average with one block bypassed, as a "
+                "share of the unmodified model's score (left, as in the paper) and of its lead "
+                "over chance (right). Left, a choice between two that falls to chance loses but "
+                f"half, so that the kinds compare on the right alone. {_sentence(kinds)} A task "
+                "that the unmodified model does not solve above chance is missing on the right. "
+                f"Bands: 95% intervals. {HOLLOW} Compare Figures 6 and A22 of the paper."
+            ),
+            alt=(
+                f"{family}: share lost by bypassed block, a line a kind of task. Of their lead "
+                f"over chance the tasks lose {spans or 'nothing that was measured'}."
+            ),
+            data=data,
+            draw=draw_drops,
+        )
+
+
+def draw_drops(data: pl.DataFrame) -> Figure:
+    """The relative drop by block of one family; a row a model, raw beside corrected."""
+    names = data["model"].unique(maintain_order=True).to_list()
+    figure, grid = style.panels(2 * len(names), columns=2)
+    cells = [(name, scale) for name in names for scale in views.SCALES]
+    for axes, (name, scale) in zip(grid, cells, strict=True):
+        axes.axhline(0, color=colours.MUTED, linewidth=0.8)
+        for index, ability in enumerate(views.ABILITIES):
+            rows = data.filter(model=name, scale=scale, ability=ability).sort("block")
+            if rows.height:
+                style.curve(axes, rows, index, _LABELS[ability], value="drop")
+        axes.set_title(f"{visible(name)}, {_SCALES[scale]}")
+        style.blocks_axis(axes)
+        style.percent_axis(axes.yaxis)
+    style.bound(grid[0], -0.35, 1.35)
+    figure.supxlabel(BLOCKS_LABEL)
+    figure.supylabel("lost of the baseline")
+    style.legend(figure)
+    return figure
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."

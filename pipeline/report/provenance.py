@@ -1,0 +1,146 @@
+"""Where a report comes from: everything that made it, for the page and for machines.
+
+What determines the numbers stands apart from what one run of them took: times, memory and events
+differ from run to run. Nothing here fails where a part is missing: the part is null or absent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from pipeline import tables
+
+CITATION = Path(__file__).parents[2] / "CITATION.cff"
+
+MOST_CHANGED = 50
+"""Changed files that are named."""
+
+_TABLES = ("samples", "memorization", "benchmarks", "generations")
+
+
+def collect(
+    study: str,
+    data: Path,
+    manifests: Sequence[Mapping[str, Any]],
+    determined_by: Mapping[str, object],
+    repository: Path | None = None,
+) -> dict[str, Any]:
+    """All that is known of how a report was made; JSON values only.
+
+    Args:
+        study: its name.
+        data: the study's folder, ``data/STUDY``.
+        manifests: of every model's checkpoint.
+        determined_by: params, versions, commands and whatever else the caller knows.
+        repository: whose commit is told; this one by default.
+
+    Returns:
+        ``study``, ``git``, `determined_by`'s own entries, ``models`` (with commits and sha256),
+        ``datasets`` (likewise), ``tables`` (what determines each, and its sha256), ``python``,
+        ``citation``, ``runs`` (stage -> name -> time, device, memory, events).
+    """
+    git = git_state(repository or Path(__file__).parents[2])
+    return {
+        "study": study,
+        "git": git,
+        **{key: value for key, value in determined_by.items() if key not in ("study", "commands")},
+        "commands": commands(git, determined_by.get("commands")),
+        "models": list(manifests),
+        "datasets": _json(data / "datasets" / "datasets.json"),
+        "tables": _tables(data),
+        "python": platform.python_version(),
+        "citation": _text(CITATION),
+        "runs": runs(data),
+    }
+
+
+def git_state(repository: Path) -> dict[str, Any] | None:
+    """Commit, remote, and whether files differ from it; null without git or outside of one."""
+    commit = _git(repository, "rev-parse", "HEAD")
+    status = _git(repository, "status", "--porcelain")
+    if commit is None or status is None:
+        return None
+    changed = [line[3:] for line in status.splitlines()]
+    return {
+        "commit": commit.strip(),
+        "remote": _without_secrets((_git(repository, "remote", "get-url", "origin") or "").strip()),
+        "dirty": bool(changed),
+        "changed": changed[:MOST_CHANGED],
+    }
+
+
+def commands(git: Mapping[str, Any] | None, given: object) -> list[str]:
+    """The commands that make the report again, from a bare machine where the remote is known."""
+    own = [str(each) for each in given] if isinstance(given, Sequence) else []
+    if not own or git is None:
+        return own
+    clone = [f"git clone {git['remote']} study && cd study"] if git["remote"] else []
+    return [*clone, f"git checkout {git['commit']}", *own]
+
+
+def runs(data: Path) -> dict[str, dict[str, Any]]:
+    """Stage -> name -> what the run took, as its sidecar tells; unreadable ones are left out."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted((data / "cost").glob("*/*.json")):
+        if (sidecar := _json(path)) is not None:
+            found.setdefault(path.parent.name, {})[path.stem] = sidecar
+    return found
+
+
+def _tables(data: Path) -> dict[str, Any]:
+    """Path -> sha256 and what determines it; a damaged table has an error instead."""
+    paths = [path for each in _TABLES for path in sorted((data / each).glob("*.parquet"))]
+    found: dict[str, Any] = {}
+    for path in (*paths, data / "summary.parquet"):
+        try:
+            with path.open("rb") as file:
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            found[str(path.relative_to(data))] = {
+                "sha256": sha256,
+                "determined_by": tables.provenance(path),
+            }
+        except (OSError, ValueError, pl.exceptions.PolarsError) as error:
+            found[str(path.relative_to(data))] = {"error": str(error).partition("\n")[0]}
+    return found
+
+
+def _git(repository: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(  # noqa: S603
+            ["git", "-C", str(repository), *arguments],  # noqa: S607  whichever git the user has
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout
+
+
+def _without_secrets(url: str) -> str:
+    """The address without a user name or a token in it."""
+    return re.sub(r"://[^/@]*@", "://", url)
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return None

@@ -1,0 +1,279 @@
+"""The page in a real browser: with and without scripts, light and dark, narrow, printed.
+
+Skipped where no Chromium is installed: ``apt-get install chromium``.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Locator, Page, Route, sync_playwright
+from tokenizers import Tokenizer, decoders, models
+
+from pipeline import tables
+from pipeline.bypass.interventions import BASELINE
+from pipeline.report import page as report
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
+
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium on this machine: apt-get install chromium"
+)
+
+WRITTEN = tuple[Path, list[tuple[str, str]]]
+WIDE, NARROW = {"width": 1300, "height": 900}, {"width": 400, "height": 800}
+SCHEMES = ("light", "dark")
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def address(written: WRITTEN, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Of the page of a generated study whose broken continuations have wrong tokens."""
+    root, named = written
+    folder = tmp_path_factory.mktemp("page")
+    shutil.copytree(root / "data", folder / "data")
+    for name, _ in named:
+        path = folder / "data" / "memorization" / f"{name}.parquet"
+        frame = tables.read(path, tables.MEMORIZATION)
+        right = pl.col("continuation")
+        mended = pl.when("exact_match").then(right).otherwise(right.list.reverse())
+        tables.write(frame.with_columns(mended), path, tables.MEMORIZATION, {})
+    _tokenizer().save(str(_parent(folder / "data" / "corpus" / "tokenizer" / "tokenizer.json")))
+    sidecar = _parent(folder / "data" / "cost" / "memorization" / f"{named[0][0]}.json")
+    sidecar.write_text(json.dumps({"wall_seconds": 1.5, "device": "cpu", "events": {"n": 2}}))
+    report.write_page(
+        "tiny",
+        named,
+        folder / "data",
+        folder / "tasks",
+        root / "figures",
+        folder / "index.html",
+        folder / "tables",
+        {"commands": ["make run"], "versions": {"torch": "2.13.0"}},
+    )
+    return (folder / "index.html").as_uri()
+
+
+def _parent(path: Path) -> Path:
+    path.parent.mkdir(parents=True)
+    return path
+
+
+def _tokenizer() -> Tokenizer:
+    """One word a token, some of which a page could stumble over."""
+    words = [f" w{i}" for i in range(640)]
+    words[:4] = ["<script>alert(1)</script>", "\u202e", "\n", "</script><b>"]
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, words[0]))
+    tokenizer.decoder = decoders.Fuse()
+    return tokenizer
+
+
+class Visit:
+    """A page with all that it said and asked for."""
+
+    def __init__(self, browser: Browser, address: str, **context: object) -> None:
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.context = browser.new_context(**{"viewport": WIDE, **context})
+        self.context.set_default_timeout(10_000)
+        self.page: Page = self.context.new_page()
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.route("**/*", self._request)
+        self.page.goto(address)
+
+    def _request(self, route: Route) -> None:
+        self.requests.append(route.request.url)
+        route.continue_()
+
+    def __enter__(self) -> Page:
+        return self.page
+
+    def __exit__(self, *_: object) -> None:
+        self.context.close()
+        assert self.complaints == []
+        assert len(self.requests) == 1, self.requests
+
+
+@pytest.fixture(scope="module")
+def seen(chromium: Browser, address: str) -> Iterator[Page]:
+    """The page with its scripts, for tests that do not mind one another."""
+    with Visit(chromium, address) as page:
+        yield page
+
+
+def _numbers_behind(page: Page, figure: int) -> Locator:
+    """The opened table of a figure's data."""
+    region = page.locator(f"[aria-label='The numbers behind figure {figure}']")
+    region.locator("xpath=ancestor::details/summary").click()
+    return region
+
+
+def test_tables_sort(seen: Page) -> None:
+    region = _numbers_behind(seen, 1)
+    header = region.get_by_role("columnheader", name="kept")
+    column = header.evaluate("header => header.cellIndex")
+    for direction in ("ascending", "descending"):
+        header.get_by_role("button").click()
+        region.locator(f"th[aria-sort={direction}]").wait_for()
+        seen.wait_for_timeout(50)  # the library sorts a moment after it marks the column
+        cells = region.locator(f"tbody tr > :nth-child({column + 1})").all_text_contents()
+        values = [float(cell) for cell in cells]
+        assert values == sorted(values, reverse=direction == "descending")
+        assert len(set(values)) > 5
+
+
+def test_intervals_sort_by_their_estimate_and_missing_last(seen: Page) -> None:
+    keys = {"98.4% [94.5, 99.6]": "98.4", "1,234": "1234", "–": "", "-0.5": "-0.5"}
+    keys |= {"2.5e+07": "2.5e+07", "block-03": "block-03", "tiny": "tiny"}
+    assert {text: seen.evaluate("text => sortKey(text)", text) for text in keys} == keys
+
+
+def test_tables_filter(seen: Page) -> None:
+    region = _numbers_behind(seen, 2)
+    tools = region.locator("xpath=preceding-sibling::div[1]")
+    tools.get_by_label("Rows with").fill("block-03 acc")
+    rows = region.locator("tbody tr:visible")
+    assert rows.count() == 1
+    assert "block-03" in rows.first.inner_text()
+    assert re.fullmatch(r"1 of \d+ rows", tools.locator("output").inner_text())
+    tools.get_by_label("Rows with").fill("")
+    assert rows.count() > 9
+
+
+def test_marks_have_tooltips(chromium: Browser, address: str) -> None:
+    with Visit(chromium, address) as page:
+        drawn = page.locator(".plot > svg").first
+        drawn.scroll_into_view_if_needed()
+        page.wait_for_timeout(200)  # scrolling hides tooltips
+        mark = drawn.locator("title").filter(has_text="block 3, tiny-neo-8, exact match:")
+        words = mark.first.text_content()
+        box = mark.first.locator("xpath=..").bounding_box()
+        assert words
+        assert box
+        tip = page.locator(".tip")
+        assert tip.is_hidden()
+        page.mouse.move(box["x"] + 6, box["y"] - 2)  # beside it is near enough
+        assert tip.inner_text() == words
+        page.keyboard.press("Escape")
+        assert tip.is_hidden()
+
+
+def test_every_figure_names_its_marks(seen: Page, written: WRITTEN) -> None:
+    drawn = seen.locator(".plot > svg")
+    counts = [drawn.nth(i).locator("title").count() for i in range(drawn.count())]
+    expected = len(report.read_figures(written[0] / "figures"))
+    assert len([count for count in counts if count > 4]) == expected
+
+
+def test_samples_under_a_chosen_intervention(chromium: Browser, address: str) -> None:
+    with Visit(chromium, address) as page:
+        section = page.locator("section[aria-labelledby=samples]")
+        sample = section.locator("details.sample").first
+        sample.locator("summary").click()
+        lines = sample.locator(".continuation")
+        before = lines.nth(1).inner_html()
+        assert "tiny-neo-8, baseline: all 16 tokens right" in lines.first.inner_text()
+        assert page.evaluate("getComputedStyle(document.querySelector('mark')).textDecorationLine")
+        section.get_by_label("Bypassed").select_option("quartile-1")
+        heading, tokens = lines.nth(1).inner_text().split("\n", 1)
+        right = re.match(r"tiny-neo-8, quartile-1: (\d+) of 16 tokens right; wrong: ", heading)
+        assert right
+        assert lines.nth(1).locator("mark").count() == 16 - int(right[1])
+        assert " w" in tokens
+        section.get_by_label("Bypassed").select_option("")
+        assert lines.nth(1).inner_html() == before  # the script says what the page said without
+        assert "of 12 memorized" in section.locator(".tools output").inner_text()
+
+
+def test_all_is_there_without_scripts(chromium: Browser, address: str) -> None:
+    with Visit(chromium, address) as page:
+        words = [table.text_content() for table in page.locator("table tbody").all()]
+    with Visit(chromium, address, java_script_enabled=False) as page:
+        assert [table.text_content() for table in page.locator("table tbody").all()] == words
+        assert page.locator(".tools").first.is_hidden()
+        assert page.locator("th button").count() == 0
+        page.locator("details.sample summary").first.click()
+        assert page.locator("details.sample mark").first.is_visible()
+        assert page.locator(".plot use > title").count() > 50
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("viewport", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_axe_finds_nothing_grave(
+    chromium: Browser, address: str, scheme: str, viewport: dict[str, int]
+) -> None:
+    with Visit(chromium, address, color_scheme=scheme, viewport=viewport) as page:
+        page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+        found = Axe().run(page).response
+        assert "color-contrast" in [rule["id"] for rule in found["passes"]]
+        grave = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
+        assert [(v["id"], [n["html"][:200] for n in v["nodes"][:3]]) for v in grave] == []
+
+
+def test_light_and_dark_differ_and_both_have_contrast(chromium: Browser, address: str) -> None:
+    pictures, lightness = {}, {}
+    for scheme in SCHEMES:
+        with Visit(chromium, address, color_scheme=scheme) as page:
+            pictures[scheme] = page.screenshot()
+            colour = "name => getComputedStyle(document.body).getPropertyValue(name).trim()"
+            palette = {
+                name: _luminance(page.evaluate(colour, f"--{name}"))
+                for name in ("page", "card", "ink", "muted", "accent", "shown", "partly", "not")
+            }
+            backs = {n: _luminance(page.evaluate(colour, f"--{n}-back")) for n in ("partly",)}
+            lightness[scheme] = palette["page"]
+            for name in ("ink", "muted", "accent", "shown", "partly", "not"):
+                for back in (palette["page"], palette["card"]):
+                    assert _contrast(palette[name], back) >= 4.5, (scheme, name)
+            assert _contrast(palette["ink"], backs["partly"]) >= 4.5
+    assert pictures["light"] != pictures["dark"]
+    assert lightness["light"] > 0.8
+    assert lightness["dark"] < 0.1
+
+
+def _luminance(colour: str) -> float:
+    """Relative luminance as WCAG 2 defines it, of ``#rrggbb``."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def _contrast(one: float, other: float) -> float:
+    return (max(one, other) + 0.05) / (min(one, other) + 0.05)
+
+
+def test_a_narrow_page_does_not_scroll_sideways(chromium: Browser, address: str) -> None:
+    with Visit(chromium, address, viewport=NARROW) as page:
+        page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+        assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
+
+
+def test_it_prints(chromium: Browser, address: str, tmp_path: Path) -> None:
+    with Visit(chromium, address) as page:
+        page.emulate_media(media="print")
+        assert page.locator("nav").is_hidden()
+        assert page.locator(".tools").first.is_hidden()
+        assert page.locator("figure svg").first.is_visible()
+        printed = page.pdf(path=tmp_path / "page.pdf", format="A4")
+        assert printed.startswith(b"%PDF")
+        assert len(printed) > 50_000
+
+
+def test_headings_navigate(seen: Page) -> None:
+    seen.get_by_role("navigation").get_by_role("link", name="Sample by sample").click()
+    assert seen.url.endswith("#samples")
+    assert seen.locator("h2#samples").is_visible()
+    assert BASELINE.name in (seen.locator("section[aria-labelledby=samples]").text_content() or "")

@@ -1,0 +1,102 @@
+"""Where a report comes from, as far as it can be told."""
+
+import hashlib
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import synthetic
+
+from pipeline import tables
+from pipeline.report import provenance
+
+MODELS = {"tiny-neo-8": ("gpt-neo", 8)}
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    (folder / "file").write_text("1")
+    for arguments in (
+        ["init", "--quiet"],
+        ["remote", "add", "origin", "https://me:secret@example.org/x.git"],
+        ["add", "."],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "-m", "one"],
+    ):
+        subprocess.run(["git", "-C", str(folder), *arguments], check=True)
+    return folder
+
+
+def test_git_is_told_without_secrets(repository: Path, tmp_path: Path) -> None:
+    clean = provenance.git_state(repository)
+    assert clean
+    assert len(clean["commit"]) == 40
+    assert clean["remote"] == "https://example.org/x.git"
+    assert clean["dirty"] is False
+    (repository / "file").write_text("2")
+    (repository / "with space").write_text("2")
+    dirty = provenance.git_state(repository)
+    assert dirty
+    assert dirty["dirty"] is True
+    assert dirty["changed"][0] == "file"
+    assert provenance.git_state(tmp_path / "nowhere") is None
+
+
+def test_without_git_on_the_machine(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert provenance.git_state(repository) is None
+
+
+def test_commands_start_from_the_commit() -> None:
+    git = {"commit": "c" * 40, "remote": "https://example.org/x.git"}
+    assert provenance.commands(git, ["make run STUDY=tiny"]) == [
+        "git clone https://example.org/x.git study && cd study",
+        f"git checkout {'c' * 40}",
+        "make run STUDY=tiny",
+    ]
+    assert provenance.commands(None, ["make run"]) == ["make run"]
+    assert provenance.commands(git, None) == []
+
+
+def test_everything_is_told(tmp_path: Path, repository: Path) -> None:
+    study = synthetic.study(models=MODELS, per_copies=8)
+    study.write(tmp_path)
+    path = tmp_path / "memorization" / "tiny-neo-8.parquet"
+    made_by = {"model": "tiny-neo-8", "evaluation": {"dtype": "float32"}}
+    tables.write(tables.read(path, tables.MEMORIZATION), path, tables.MEMORIZATION, made_by)
+    (tmp_path / "samples" / "broken.parquet").write_bytes(b"PAR1")
+    (tmp_path / "datasets").mkdir()
+    fetched = {"piqa": {"repo": "r", "commit": "c", "files": {"f": "0" * 64}}}
+    (tmp_path / "datasets" / "datasets.json").write_text(json.dumps(fetched))
+    costs = tmp_path / "cost" / "memorization"
+    costs.mkdir(parents=True)
+    took = {"wall_seconds": 2.5, "device": "cpu", "events": {"recomputed": 3}}
+    (costs / "tiny-neo-8.json").write_text(json.dumps(took))
+    (costs / "torn.json").write_text("{")
+    manifests = list(study.manifests.values())
+    given = {"params": {"seed": 0}, "versions": {"torch": "2"}, "commands": ["make run"]}
+    whole = provenance.collect("tiny", tmp_path, manifests, given, repository)
+    assert json.loads(json.dumps(whole)) == whole
+    assert whole["params"] == {"seed": 0}
+    assert whole["versions"] == {"torch": "2"}
+    assert whole["commands"][-1] == "make run"
+    assert whole["models"][0]["files"] == {"model.safetensors": "0" * 64}
+    assert whole["datasets"] == fetched
+    assert whole["runs"] == {"memorization": {"tiny-neo-8": took}}
+    told = whole["tables"]["memorization/tiny-neo-8.parquet"]
+    assert told["determined_by"] == made_by
+    assert told["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert "error" in whole["tables"]["samples/broken.parquet"]
+    assert "error" in whole["tables"]["summary.parquet"]
+    assert "2501.05078" in whole["citation"]
+    assert whole["git"]["dirty"] is False
+
+
+def test_of_nothing_at_all(tmp_path: Path) -> None:
+    whole = provenance.collect("x", tmp_path, [], {}, tmp_path)
+    assert whole["git"] is None
+    assert whole["commands"] == []
+    assert whole["datasets"] is None
+    assert whole["runs"] == {}
