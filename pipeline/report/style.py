@@ -23,7 +23,13 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import (
+    FuncFormatter,
+    MaxNLocator,
+    NullFormatter,
+    NullLocator,
+    PercentFormatter,
+)
 from numpy.typing import NDArray
 
 from pipeline.report.colours import CATEGORIES, INK, MUTED, PAPER, RULE
@@ -167,7 +173,10 @@ def log_axis(axis: Any) -> None:
     (axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale)("log")
     axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
     low, high = axis.get_view_interval()
-    if high / low < 30:  # under one and a half decades the powers of ten alone say too little
+    if high / low < 5:  # between two powers of ten, and maybe beside 2 and 5: round numbers then
+        axis.set_major_locator(MaxNLocator(nbins=4))
+        axis.set_minor_locator(NullLocator())
+    elif high / low < 30:  # under one and a half decades the powers of ten alone say too little
         axis.set_minor_formatter(FuncFormatter(_two_and_five))
         axis.set_tick_params(which="minor", labelsize=mpl.rcParams["ytick.labelsize"])
     else:
