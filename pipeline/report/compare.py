@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
@@ -23,7 +22,7 @@ from pipeline.errors import InputError, Problem
 from pipeline.files import atomic, write_text
 from pipeline.report import colours, style, views
 from pipeline.report.figures import figure as styled
-from pipeline.report.page import CODE_PATH, inline_svg
+from pipeline.report.page import CODE_PATH, inline_svg, template
 from pipeline.report.plots.plot import BLOCKS_LABEL, HOLLOW, Plot
 from pipeline.report.text import number, plural, slug, visible
 
@@ -129,16 +128,6 @@ def render(before: Side, after: Side, changed: pl.DataFrame, folder: Path) -> st
         changed: as `changes` gives it.
         folder: where figures are drawn on their way into the page; nothing is left there.
     """
-    environment = Environment(
-        loader=FileSystemLoader(CODE_PATH),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: (
-            visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-        ),
-    )
     plots = []
     for i, plot in enumerate(_plots(before.label, after.label, changed), start=1):
         style.save(styled(plot), folder, plot.name)
@@ -148,7 +137,7 @@ def render(before: Side, after: Side, changed: pl.DataFrame, folder: Path) -> st
         plots.append((inline_svg(svg, f"figure-{i}", plot.alt), plot.caption))
     clear = changed.filter("beyond_chance")
     names = [{name for name, _ in views.models(side.summary)} for side in (before, after)]
-    return environment.get_template("compare.html.jinja").render(
+    return template("compare.html.jinja").render(
         before=before.label,
         after=after.label,
         stylesheet=Markup((CODE_PATH / "page.css").read_text(encoding="utf-8")),  # noqa: S704

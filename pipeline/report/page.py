@@ -18,7 +18,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import polars as pl
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from pipeline import tables
@@ -240,20 +240,11 @@ def render(
         missing: what could not be shown and why, as sentences.
     """
     limits = thresholds or Thresholds()
-    environment = Environment(
-        loader=FileSystemLoader(CODE_PATH),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_finalize,
-    )
-    environment.filters["slug"] = slug
     script = "\n".join((CODE_PATH / name).read_text(encoding="utf-8") for name in SCRIPTS)
     sections: dict[str, list[tuple[int, PageFigure]]] = {}
     for i, figure in enumerate(figures[1:], start=2):
         sections.setdefault(figure.section, []).append((i, figure))
-    return environment.get_template("page.html.jinja").render(
+    return template("page.html.jinja").render(
         study=study,
         stylesheet=Markup((CODE_PATH / "page.css").read_text(encoding="utf-8")),  # noqa: S704
         script=Markup(script),  # noqa: S704
@@ -332,6 +323,20 @@ def _without_interval(summary: pl.DataFrame) -> list[str]:
 def _content_hash(script: str) -> str:
     """What the page's content security policy calls the one script that may run."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def template(name: str) -> Template:
+    """A template of this folder that escapes all that it is given, and fails on what it is not."""
+    environment = Environment(
+        loader=FileSystemLoader(CODE_PATH),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_finalize,
+    )
+    environment.filters["slug"] = slug
+    return environment.get_template(name)
 
 
 def inline_svg(svg: str, prefix: str, label: str, data: pl.DataFrame | None = None) -> Markup:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.project import commit_all, copy_files
+
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
@@ -84,24 +86,15 @@ class Project:
 
 
 def _copy(root: Path) -> Project:
-    for name in ("Snakefile", "dvc.yaml", ".dvcignore", ".gitignore"):
-        shutil.copy(ROOT / name, root)
-    for name in ("pipeline", "profiles"):
-        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-    (root / ".dvc").mkdir()
-    for name in ("config", ".gitignore"):
-        shutil.copy(ROOT / ".dvc" / name, root / ".dvc")
+    copy_files(root)
     shutil.copy(HERE / "stub_main.py", root / "pipeline" / "__main__.py")
     for study in ("mini", "other"):
         text = (HERE / "mini.yaml").read_text().replace("NAME", study)
         (root / "pipeline/conf/study" / f"{study}.yaml").write_text(text)
     project = Project(root)
-    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
-    project.command("git", "init", "--quiet")
     script = "from pipeline.params import compose; compose({'study': 'mini'})"
     project.command(sys.executable, "-c", script)
-    project.command("git", "add", "--all")
-    project.command(*git, "commit", "--quiet", "--message", "start")
+    commit_all(root)
     project.describe()
     return project
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,7 @@ from ruamel.yaml import YAML
 
 from tests.hub import miniatures
 from tests.hub.population import GPT_NEO, PYTHIA
-
-ROOT = Path(__file__).parents[2]
+from tests.project import ROOT, commit_all, copy_files
 
 
 def miniature(name: str, samples_url: str) -> str:
@@ -69,19 +66,11 @@ def copy_project(root: Path, samples_url: str) -> None:
         root: a folder that is there and empty.
         samples_url: the folder of the GPT-Neo samples.
     """
-    for name in ("Snakefile", "dvc.yaml", "params.yaml", ".dvcignore", ".gitignore"):
-        shutil.copy(ROOT / name, root)
-    for name in ("pipeline", "profiles"):
-        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-    (root / ".dvc").mkdir()
-    for name in ("config", ".gitignore"):
-        shutil.copy(ROOT / ".dvc" / name, root / ".dvc")
+    copy_files(root)
     for name in ("paper", "small"):
         study = root / "pipeline/conf/study" / f"{name}.yaml"
         study.write_text(miniature(name, samples_url))
-    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
-    for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "-m", "start"]):
-        subprocess.run([*git, *command], cwd=root, check=True)
+    commit_all(root)
 
 
 if __name__ == "__main__":  # python -m tests.hub.study FOLDER: inside `python -m tests.hub`
