@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
-import pytest
 
 from pipeline import tables
 from pipeline.scheduling import EVALUATE
@@ -69,16 +68,21 @@ def _checkout(root: Path, hub: Hub, home: Path, **extra: str) -> Run:
     )
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Hugging Face cache that all runs share."""
-    return tmp_path_factory.mktemp("home")
+def test_the_paper_study(populated_hub: Hub, tmp_path: Path) -> None:
+    """One test, so that tests side by side do not each run the study."""
+    home = tmp_path / "home"  # of the Hugging Face cache, which all runs share
+    online = _through_faults(populated_hub, home, tmp_path / "online")
+    the_report_is_there_and_a_second_run_is_idle(online)
+    every_model_has_every_intervention(online)
+    tables_say_what_determined_them(online)
+    the_token_is_in_no_log_and_no_file(online)
+    the_samples_are_those_that_all_models_memorized(online, populated_hub)
+    offline_from_the_cache_gives_the_same_bytes(online, populated_hub, home, tmp_path / "offline")
 
 
-@pytest.fixture(scope="module")
-def online(populated_hub: Hub, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def _through_faults(populated_hub: Hub, home: Path, root: Path) -> Run:
     """The study, run through three faults that pass and one that stays until the hub is mended."""
-    run = _checkout(tmp_path_factory.mktemp("runs") / "online", populated_hub, home)
+    run = _checkout(root, populated_hub, home)
     with populated_hub.kept():
         stays = Fault(f"{TWELVE}/model.safetensors", "corrupt", times=None)
         populated_hub.faults += [
@@ -108,14 +112,14 @@ def online(populated_hub: Hub, home: Path, tmp_path_factory: pytest.TempPathFact
     return run
 
 
-def test_the_report_is_there_and_a_second_run_is_idle(online: Run) -> None:
+def the_report_is_there_and_a_second_run_is_idle(online: Run) -> None:
     page = (online.root / "reports/paper/index.html").read_text()
     assert all(name in page for name in ("gpt-neo-2.7b", "pythia-12b", "block-35"))
     again = online.snakemake("--config", "study=paper")
     assert "Nothing to be done" in again.stdout + again.stderr
 
 
-def test_every_model_has_every_intervention(online: Run) -> None:
+def every_model_has_every_intervention(online: Run) -> None:
     data = online.root / "data/paper"
     for family, models in (("pythia", PYTHIA), ("gpt-neo", GPT_NEO)):
         samples = tables.read(data / "samples" / f"{family}.parquet", tables.SAMPLES)
@@ -147,7 +151,7 @@ def test_every_model_has_every_intervention(online: Run) -> None:
             assert written["intervention"].n_unique() == 1 + 5
 
 
-def test_tables_say_what_determined_them(online: Run) -> None:
+def tables_say_what_determined_them(online: Run) -> None:
     path = online.root / "data/paper/benchmarks/pythia-12b.parquet"
     said = tables.provenance(path)
     assert said["origin"]["commit"] == TWELVE
@@ -157,19 +161,19 @@ def test_tables_say_what_determined_them(online: Run) -> None:
     assert len(said["tasks"]["wikitext"]["documents_sha256"]) == 64
 
 
-def test_the_token_is_in_no_log_and_no_file(online: Run) -> None:
+def the_token_is_in_no_log_and_no_file(online: Run) -> None:
     assert TOKEN not in online.everything_printed()
     for path in [*(online.root / "data").rglob("*"), *(online.root / "reports").rglob("*")]:
         if path.is_file():
             assert TOKEN.encode() not in path.read_bytes(), path
 
 
-def test_offline_from_the_cache_gives_the_same_bytes(
-    online: Run, populated_hub: Hub, home: Path, tmp_path: Path
+def offline_from_the_cache_gives_the_same_bytes(
+    online: Run, populated_hub: Hub, home: Path, root: Path
 ) -> None:
     """Another checkout, without a hub: what faults and tries did on the way left no trace."""
     offline = {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
-    run = _checkout(tmp_path / "offline", populated_hub, home, **offline)
+    run = _checkout(root, populated_hub, home, **offline)
     # the GPT-Neo samples are no part of the Hugging Face cache
     shutil.copytree(online.root / "data/downloads", run.root / "data/downloads")
     made = [
@@ -190,7 +194,7 @@ def test_offline_from_the_cache_gives_the_same_bytes(
         assert ours.read_bytes() == theirs.read_bytes(), path
 
 
-def test_the_samples_are_those_that_all_models_memorized(online: Run, populated_hub: Hub) -> None:
+def the_samples_are_those_that_all_models_memorized(online: Run, populated_hub: Hub) -> None:
     from io import BytesIO
 
     evals = populated_hub.dataset("EleutherAI/pythia-memorized-evals").files()
