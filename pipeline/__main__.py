@@ -325,7 +325,7 @@ def benchmarks(model: ModelName) -> None:
     from pipeline import tables
     from pipeline.bypass.interventions import sweep
     from pipeline.bypass.memory import Journal
-    from pipeline.checkpoints.loading import load_model, load_tokenizer
+    from pipeline.checkpoints.loading import load as load_checkpoint
     from pipeline.checkpoints.manifest import read_manifest
     from pipeline.measure.benchmarks import describe, load_tasks, measure
     from pipeline.progress import reporter
@@ -342,8 +342,7 @@ def benchmarks(model: ModelName) -> None:
         _evaluating(study.run.threads, model, manifest.weight_bytes(how.dtype), notes) as device,
     ):
         made, documents = measure(
-            load_model(folder, how.dtype, device),
-            load_tokenizer(folder),
+            *load_checkpoint(folder, how.dtype, device),
             tasks,
             sweep(manifest.n_blocks),
             study.run.token_budget,
@@ -373,7 +372,7 @@ def benchmarks(model: ModelName) -> None:
 def generations(model: ModelName) -> None:
     """Let the model write after some prompts, under some of the interventions."""
     from pipeline import tables
-    from pipeline.checkpoints.loading import load_model, load_tokenizer
+    from pipeline.checkpoints.loading import load as load_checkpoint
     from pipeline.checkpoints.manifest import read_manifest
     from pipeline.measure.generations import measure
 
@@ -387,8 +386,7 @@ def generations(model: ModelName) -> None:
         _evaluating(study.run.threads, model, manifest.weight_bytes(how.dtype), notes) as device,
     ):
         made = measure(
-            load_model(folder, how.dtype, device),
-            load_tokenizer(folder),
+            *load_checkpoint(folder, how.dtype, device),
             wanted.prompts,
             wanted.depths,
             wanted.new_tokens,
@@ -405,17 +403,21 @@ def generations(model: ModelName) -> None:
 
 
 @app.command()
-def aggregate() -> None:
+def aggregate(
+    partial: Annotated[
+        bool, typer.Option(help="Leave out what failed or has not run; the page says what.")
+    ] = False,
+) -> None:
     """Put every number that the report shows, with its interval, into one table."""
-    from pipeline import tables
     from pipeline.report.aggregate import write_summary
     from pipeline.report.headline import write_headline
 
     study = load()
     models = [(model.name, model.family) for model in study.models.values()]
     path = study.data / "summary.parquet"
-    write_summary(study.study, models, study.data, path, study.statistics.seed)
-    summary = tables.read(path, tables.SUMMARY)
+    summary = write_summary(
+        study.study, models, study.data, path, study.statistics.seed, partial=partial
+    )
     write_headline(summary, study.data / "metrics.json", study.data / "curves")
 
 

@@ -33,13 +33,7 @@ def load_model(
     Raises:
         InputError: the manifest is missing, or a file is missing or is not the one it names.
     """
-    if not sys.stderr.isatty():  # a bar would fill the log
-        disable_progress_bar()  # type: ignore[no-untyped-call]
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        _weights(Path(folder)), dtype=dtype, use_safetensors=True, local_files_only=True
-    )
-    model.to(device).eval()  # type: ignore[arg-type]
-    return model
+    return _model(_verified(Path(folder)), dtype, device)
 
 
 def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
@@ -48,13 +42,44 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
     Raises:
         InputError: the manifest is missing, or a file is missing or is not the one it names.
     """
+    return _tokenizer(_verified(Path(folder)))
+
+
+def load(
+    folder: str | Path, dtype: torch.dtype | str, device: str = "cpu"
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model and tokenizer; the checksums of a large checkpoint take long, and are taken once.
+
+    Args:
+        folder: as for `load_model`, and so are the others.
+        dtype: likewise.
+        device: likewise.
+
+    Raises:
+        InputError: as for `load_model`.
+    """
+    verified = _verified(Path(folder))
+    return _model(verified, dtype, device), _tokenizer(verified)
+
+
+def _model(folder: Path, dtype: torch.dtype | str, device: str) -> PreTrainedModel:
+    if not sys.stderr.isatty():  # a bar would fill the log
+        disable_progress_bar()  # type: ignore[no-untyped-call]
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, use_safetensors=True, local_files_only=True
+    )
+    model.to(device).eval()  # type: ignore[arg-type]
+    return model
+
+
+def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-        _weights(Path(folder)), local_files_only=True
+        folder, local_files_only=True
     )
     return tokenizer
 
 
-def _weights(folder: Path) -> Path:
+def _verified(folder: Path) -> Path:
     """The folder that holds the files of a checkpoint, each compared with the manifest."""
     manifest = read_manifest(folder)
     if not any(name.endswith(".safetensors") for name in manifest.files):

@@ -115,7 +115,9 @@ def write_summary(
     data: Path,
     path: Path,
     seed: int = 0,
-) -> None:
+    *,
+    partial: bool = False,
+) -> pl.DataFrame:
     """Read the tables of a study, aggregate them, write the summary.
 
     Args:
@@ -124,29 +126,51 @@ def write_summary(
         data: the study's folder, ``data/STUDY``.
         path: where the summary goes.
         seed: of the bootstrap.
+        partial: leave out models without a checkpoint or a table of memorization, and benchmarks
+            that were not run, as after a failed stage; the page then says what is missing.
+
+    Returns:
+        The summary.
 
     Raises:
-        InputError: a table is missing, does not fit its schema, or is not complete.
+        InputError: a table is missing (with `partial`: those of every model), does not fit its
+            schema, or is not complete.
     """
-    manifests = read_manifests(data, models)
-    measured = [
-        _read(data, name, family, manifest)
-        for (name, family), manifest in zip(models, manifests, strict=True)
-    ]
+    measured, problems = [], list[Problem]()
+    for name, family in models:
+        if partial and not (data / "memorization" / f"{name}.parquet").exists():
+            continue
+        try:
+            measured.append(_read(data, name, family, partial))
+        except InputError as error:
+            problems += error.problems
+    if not measured and not problems:
+        problems = [
+            Problem(
+                str(data / "memorization"),
+                "no table of any model",
+                "one at least",
+                "run the memorization stage of a model",
+            )
+        ]
+    if problems:
+        raise InputError(*problems)
     summary = aggregate(measured, seed)
     measured_with = [
-        tables.provenance(data / kind / f"{name}.parquet").get("versions", {})
-        for name, _ in models
+        tables.provenance(table).get("versions", {})
+        for model in measured
         for kind in ("memorization", "benchmarks")
+        if (table := data / kind / f"{model.name}.parquet").exists()
     ]
     provenance = {
         "study": study,
         "versions": _versions(measured_with),
-        "models": [name for name, _ in models],
+        "models": [model.name for model in measured],
         "level": LEVEL,
         "bootstrap": {"seed": seed, "draws": DRAWS},
     }
     tables.write(summary, path, tables.SUMMARY, provenance)
+    return summary
 
 
 def _versions(tables_versions: Sequence[Any]) -> dict[str, str]:
@@ -205,7 +229,14 @@ def k_values(suffix_length: int) -> list[int]:
     ]
 
 
-def _read(data: Path, name: str, family: str, manifest: Mapping[str, Any]) -> ModelTables:
+def _read(data: Path, name: str, family: str, partial: bool) -> ModelTables:
+    [manifest] = read_manifests(data, [(name, family)])
+    benchmarks = data / "benchmarks" / f"{name}.parquet"
+    documents = data / "benchmarks" / f"{name}.documents.parquet"
+    known = not partial or (benchmarks.exists() and documents.exists())
+    none = pl.DataFrame(
+        schema={key: each.dtype for key, each in tables.BENCHMARK_DOCUMENTS.items()}
+    )
     return ModelTables(
         name,
         family,
@@ -215,8 +246,8 @@ def _read(data: Path, name: str, family: str, manifest: Mapping[str, Any]) -> Mo
         tables.read(data / "memorization" / f"{name}.parquet", tables.MEMORIZATION).drop(
             "continuation"
         ),
-        tables.read(data / "benchmarks" / f"{name}.parquet", tables.BENCHMARKS),
-        tables.read(data / "benchmarks" / f"{name}.documents.parquet", tables.BENCHMARK_DOCUMENTS),
+        tables.read(benchmarks, tables.BENCHMARKS) if known else None,
+        tables.read(documents, tables.BENCHMARK_DOCUMENTS) if known else none,
         manifest.get("parameters"),
     )
 

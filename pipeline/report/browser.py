@@ -19,6 +19,7 @@ import polars as pl
 from pipeline import tables
 from pipeline.bypass.interventions import BASELINE
 from pipeline.errors import InputError
+from pipeline.report.manifests import generated_tokenizer
 from pipeline.report.text import visible
 
 BROKEN, WHOLE, CONTROL = 8, 4, 4
@@ -294,11 +295,11 @@ def _with_words(
     show_text: bool,
 ) -> Family:
     """The family with its tokens as text, where that may and can be."""
-    generated = data / "corpus" / "tokenizer" / "tokenizer.json"
-    real = not generated.exists()
+    generated = generated_tokenizer(data)
+    real = generated is None
     if real and not show_text:
         return Family(family, samples, why_ids="text was not asked for")
-    file = _tokenizer_file(data, manifests) if real else generated
+    file = generated or _tokenizer_file(data, manifests)
     if file is None:
         return Family(family, samples, why_ids="no tokenizer.json of its models is on this machine")
     used = {token for sample in samples for token in (*sample.prefix, *sample.suffix)}

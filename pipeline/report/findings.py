@@ -2,7 +2,8 @@
 
 The paper's five claims and one of ours are judged, for each model (the one on size for each
 family) and then over all of them. Every threshold was set before any result was seen; see
-`Thresholds`. A claim can be "not shown", or "not measured".
+`Thresholds`. That block 0 does not count as early was decided later: the paper warns of it. A
+claim can be "not shown", or "not measured".
 
 The claims on late and early blocks and on length are judged at the *median block* of a range: of
 the blocks of that range, sorted by exact match, the middle one (the worse of the two for an even
@@ -65,7 +66,9 @@ class Finding:
         source: where the paper claims it, or `OURS`.
         shown: the models (or families) in which it is.
         measured: the models (or families) in which it could be judged.
-        sentence: the result, with numbers and intervals.
+        sentence: the result, in one sentence with numbers.
+        detail: what the sentence leaves out, such as the weakest case with its interval; may be
+            empty.
         rule: when it counts as shown, with the thresholds.
         statistic: what the verdict was read off, for each of `measured`; empty where there is none.
         unit: what `shown` and `measured` name: ``model`` or ``family``.
@@ -79,6 +82,16 @@ class Finding:
     rule: str
     statistic: str
     unit: str = "model"
+    detail: str = ""
+
+    @property
+    def degree(self) -> str:
+        """``all``, ``some`` or ``none`` of those measured; ``unmeasured``."""
+        if not self.measured:
+            return "unmeasured"
+        if not self.shown:
+            return "none"
+        return "all" if len(self.shown) == len(self.measured) else "some"
 
     @property
     def verdict(self) -> str:
@@ -164,13 +177,54 @@ def findings(summary: pl.DataFrame, thresholds: Thresholds | None = None) -> lis
         _size(summary, limits),
         _reasoning(summary, limits),
         _quartiles(summary, limits),
-        _length(late, limits),
+        _length(summary, late, limits),
     ]
 
 
+def in_short(judged: Sequence[Finding]) -> list[str]:
+    """The findings in three sentences: late blocks, early blocks, and how the claims fared.
+
+    Args:
+        judged: as `findings` gives them.
+    """
+    late, early, *_ = judged
+    paper = [each for each in judged if each.source != OURS]
+    parts = [
+        f"{count} {'is' if count == 1 else 'are'} {_DEGREES[degree]}"
+        for degree in _DEGREES
+        if (count := sum(each.degree == degree for each in paper))
+    ]
+    [length] = [each for each in judged if each.source == OURS]
+    exaggerates = (
+        f"; that exact match exaggerates the loss is {length.verdict}" if length.shown else ""
+    )
+    judgement = f" (the paper's claim, little cost to the benchmarks, is {late.verdict})."
+    return [
+        late.sentence[:-1] + judgement if late.measured else late.sentence,
+        early.sentence,
+        f"Of the {len(paper)} claims of the paper that are judged here, {_listed(parts)}"
+        f"{exaggerates}.",
+    ]
+
+
+_DEGREES = {
+    "all": "shown in every model or family that can tell",
+    "some": "shown in some",
+    "none": "shown in none",
+    "unmeasured": "not measured",
+}
+
+
 def block_range(n_blocks: int, *, late: bool) -> range:
-    """The blocks that count as late (the second half) or early (the first quarter), 0-based."""
-    return range((n_blocks + 1) // 2, n_blocks) if late else range(max(1, n_blocks // 4))
+    """The blocks that count as late (the second half) or early (the first quarter), 0-based.
+
+    Block 0 is not among the early ones: the paper warns against building on it.
+    """
+    return (
+        range((n_blocks + 1) // 2, n_blocks)
+        if late
+        else range(1, min(n_blocks, max(2, n_blocks // 4)))
+    )
 
 
 def _late(cases: Sequence[_Case], limits: Thresholds) -> Finding:
@@ -181,16 +235,15 @@ def _late(cases: Sequence[_Case], limits: Thresholds) -> Finding:
         if _reduced(case, limits) and _benchmark_loss(case) <= limits.little_cost
     ]
     if cases:
-        weakest = max(cases, key=lambda case: case.exact_kept)
         sentence = (
             f"With the median block of the second half bypassed, exact match on memorized samples "
             f"is {percent_range([c.exact.value for c in cases])} instead of "
             f"{percent_range([c.baseline.value for c in cases])}, while the benchmarks keep "
-            f"{_range(cases)} of their lead over chance "
-            f"(smallest effect on memorization: {weakest.described})."
+            f"{_range(cases)} of their lead over chance."
         )
+        detail = _least_affected(cases)
     else:
-        sentence = _unmeasured("a late block and a benchmark above chance")
+        sentence, detail = _unmeasured("a late block and a benchmark above chance"), ""
     return Finding(
         claim="Bypassing one late block reduces memorization at little cost to the benchmarks",
         source="Section 4.2.1, Figure 1",
@@ -203,6 +256,7 @@ def _late(cases: Sequence[_Case], limits: Thresholds) -> Finding:
             "average."
         ),
         statistic=_joined([case.statistic for case in cases]),
+        detail=detail,
     )
 
 
@@ -216,15 +270,14 @@ def _early(cases: Sequence[_Case], limits: Thresholds) -> Finding:
         and _benchmark_loss(case) >= limits.collapsed
     ]
     if cases:
-        weakest = max(cases, key=lambda case: case.exact_kept)
         sentence = (
             f"With the median block of the first quarter bypassed, exact match on memorized "
             f"samples is {percent_range([c.exact.value for c in cases])}, and the benchmarks keep "
-            f"{_range(cases)} of their lead over chance (smallest effect on memorization: "
-            f"{weakest.described})."
+            f"{_range(cases)} of their lead over chance."
         )
+        detail = _least_affected(cases)
     else:
-        sentence = _unmeasured("a benchmark above chance")
+        sentence, detail = _unmeasured("a benchmark above chance"), ""
     return Finding(
         claim="Bypassing one early block collapses memorization and benchmarks alike",
         source="Section 4.2.1, Figure 1",
@@ -236,14 +289,22 @@ def _early(cases: Sequence[_Case], limits: Thresholds) -> Finding:
             f"and the benchmarks' lead over chance lose at least {_share(limits.collapsed)}."
         ),
         statistic=_joined([case.statistic for case in cases]),
+        detail=detail,
     )
+
+
+def _least_affected(cases: Sequence[_Case]) -> str:
+    """The case that recites most, where there is one."""
+    most = max(case.exact_kept for case in cases)
+    first, *ties = [case for case in cases if case.exact_kept == most]
+    return "" if ties else f"Of these models the least affected is {first.described}."
 
 
 def _size(summary: pl.DataFrame, limits: Thresholds) -> Finding:
     kept = views.kept(summary).filter(measure="exact_match")
     sizes = summary.select("model", "parameters").unique().drop_nulls()
     rows = kept.join(sizes, on="model", maintain_order="left")
-    shown, measured, statistics = [], [], []
+    shown, measured, statistics, gaps = [], [], [], []
     for family in rows["family"].unique(maintain_order=True):
         of_family = rows.filter(family=family)
         least, most = (of_family["parameters"].min(), of_family["parameters"].max())
@@ -254,6 +315,7 @@ def _size(summary: pl.DataFrame, limits: Thresholds) -> Finding:
         # the two see the same samples, so that their errors may go any way together
         gap = _Estimate(one.value - other.value, one.low - other.high, one.high - other.low)
         measured.append(family)
+        gaps.append(gap.value)
         if gap.value >= limits.resists and gap.low > 0:
             shown.append(family)
         statistics.append(
@@ -262,12 +324,14 @@ def _size(summary: pl.DataFrame, limits: Thresholds) -> Finding:
         )
     if measured:
         sentence = (
-            "Averaged over the bypasses of single blocks, models keep of their exact match on "
-            f"memorized samples: {_joined(statistics)}."
+            "Averaged over the bypasses of single blocks, the largest model of a family keeps "
+            f"{_points_range(gaps)} more of its exact match on memorized samples than the smallest."
         )
+        detail = f"What they keep: {_joined(statistics)}."
     else:
-        sentence = (
-            "No family of this study can tell: it takes two models of different size that recite."
+        sentence, detail = (
+            "No family of this study can tell: it takes two models of different size that recite.",
+            "",
         )
     return Finding(
         claim="Larger models resist more",
@@ -282,12 +346,14 @@ def _size(summary: pl.DataFrame, limits: Thresholds) -> Finding:
         ),
         statistic=_joined(statistics),
         unit="family",
+        detail=detail,
     )
 
 
 def _reasoning(summary: pl.DataFrame, limits: Thresholds) -> Finding:
     drops = views.drops(summary)
     shown, measured, statistics = [], [], []
+    opposite, raw_shown = [], []
     spans: dict[tuple[str, str], list[float]] = {}
     for model, _ in views.models(summary):
         parts = {
@@ -306,6 +372,10 @@ def _reasoning(summary: pl.DataFrame, limits: Thresholds) -> Finding:
             spans.setdefault(key, []).append(estimate.value)
         if corrected.value >= limits.resists and corrected.low > 0:
             shown.append(model)
+        if raw.value >= limits.resists and raw.low > 0:
+            raw_shown.append(model)
+        if corrected.high < 0:
+            opposite.append(model)
         statistics.append(
             f"{model}: language understanding drops {over['corrected', 'language'].percent}, "
             f"reasoning {over['corrected', 'reasoning'].percent}, {corrected.points} "
@@ -316,13 +386,18 @@ def _reasoning(summary: pl.DataFrame, limits: Thresholds) -> Finding:
             "Averaged over the bypasses of single blocks, the lead over chance drops by "
             f"{percent_range(spans['corrected', 'language'])} in language understanding "
             f"(HellaSwag, LAMBADA) and by {percent_range(spans['corrected', 'reasoning'])} in "
-            "reasoning (PIQA, ARC-Easy). The scores themselves, as the paper takes them, drop by "
-            f"{percent_range(spans['raw', 'language'])} and by "
-            f"{percent_range(spans['raw', 'reasoning'])}, but a score does not fall below chance, "
-            "which is higher in reasoning."
+            "reasoning (PIQA, ARC-Easy)."
+        )
+        detail = (
+            "The scores themselves, as the paper takes them, drop by "
+            f"{percent_range(spans['raw', 'language'])} in language understanding and by "
+            f"{percent_range(spans['raw', 'reasoning'])} in reasoning; by them the same rule would "
+            f"be met in {len(raw_shown)} of {plural(len(measured), 'model')}. They are not judged, "
+            "since a score does not fall below chance, which is higher in reasoning. The opposite, "
+            f"an interval wholly below 0, is seen in {len(opposite)}."
         )
     else:
-        sentence = _unmeasured("benchmarks of both kinds, above chance")
+        sentence, detail = _unmeasured("benchmarks of both kinds, above chance"), ""
     return Finding(
         claim="Reasoning resists more than language understanding",
         source="Section 4.2.4, Figures 6 and A22",
@@ -335,6 +410,7 @@ def _reasoning(summary: pl.DataFrame, limits: Thresholds) -> Finding:
             "reasoning, and the interval of that difference lies above 0."
         ),
         statistic=_joined(statistics),
+        detail=detail,
     )
 
 
@@ -357,10 +433,11 @@ def _quartiles(summary: pl.DataFrame, limits: Thresholds) -> Finding:
     if measured:
         sentence = (
             "With a quarter of the blocks bypassed at once, exact match on memorized samples is "
-            f"{percent_range(values)} ({_joined(statistics)})."
+            f"{percent_range(values)}."
         )
+        detail = f"{_joined(statistics)}."
     else:
-        sentence = _unmeasured("four blocks and a baseline that recites")
+        sentence, detail = _unmeasured("four blocks and a baseline that recites"), ""
     return Finding(
         claim="Bypassing any quarter of the blocks at once brings exact match near zero",
         source="Section A.3.2, Figures A12–A17",
@@ -372,10 +449,11 @@ def _quartiles(summary: pl.DataFrame, limits: Thresholds) -> Finding:
             f"most {_share(limits.near_zero)} of the baseline."
         ),
         statistic=_joined(statistics),
+        detail=detail,
     )
 
 
-def _length(cases: Sequence[_Case], limits: Thresholds) -> Finding:
+def _length(summary: pl.DataFrame, cases: Sequence[_Case], limits: Thresholds) -> Finding:
     cases = [case for case in cases if _reduced(case, limits)]
     shown = [
         case.model
@@ -387,13 +465,14 @@ def _length(cases: Sequence[_Case], limits: Thresholds) -> Finding:
             f"At the same late blocks exact match keeps "
             f"{percent_range([c.exact_kept for c in cases])} of its baseline, but single tokens, "
             f"each predicted after the true ones before it, keep "
-            f"{percent_range([c.tokens_kept for c in cases])} of theirs "
-            f"({'; '.join(f'{c.model}: {percent(c.tokens_kept)}' for c in cases)})."
+            f"{percent_range([c.tokens_kept for c in cases])} of theirs."
         )
+        floor = _control_tokens(summary, [case.model for case in cases])
+        detail = f"{_joined([f'{c.model}: {percent(c.tokens_kept)}' for c in cases])}.{floor}"
     else:
-        sentence = _unmeasured("a fall in exact match at the median late block")
+        sentence, detail = _unmeasured("a fall in exact match at the median late block"), ""
     return Finding(
-        claim="Much of the fall in exact match is its length: it needs every token right in a row",
+        claim="Exact match exaggerates the loss: it needs every token of a suffix right in a row",
         source=OURS,
         shown=shown,
         measured=[case.model for case in cases],
@@ -403,6 +482,19 @@ def _length(cases: Sequence[_Case], limits: Thresholds) -> Finding:
             f"tokens lose at most {_share(limits.by_length)} of what exact match loses."
         ),
         statistic=_joined([case.statistic for case in cases]),
+        detail=detail,
+    )
+
+
+def _control_tokens(summary: pl.DataFrame, models: Sequence[str]) -> str:
+    """What single tokens reach where nothing is memorized: the floor that they fall to."""
+    rows = views.baseline(views.memorization(summary, "teacher_forced_accuracy", "control"))
+    values = rows.filter(pl.col("model").is_in(models))["value"].to_list()
+    if not values:
+        return ""
+    return (
+        f" Not all of that is memory: of control samples, with nothing bypassed, "
+        f"{percent_range(values)} of the tokens are right."
     )
 
 
@@ -436,6 +528,17 @@ def _unmeasured(needed: str) -> str:
 
 def _joined(parts: Sequence[str]) -> str:
     return "; ".join(parts)
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
+
+
+def _points_range(shares: Sequence[float]) -> str:
+    """``3 to 12 percentage points`` from the smallest to the largest."""
+    low, high = f"{100 * min(shares):.0f}", f"{100 * max(shares):.0f}"
+    points = low if low == high else f"{low} to {high}"
+    return f"{points} percentage points"
 
 
 def _names(rows: pl.DataFrame) -> str:

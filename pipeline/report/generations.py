@@ -1,12 +1,18 @@
-"""What the models wrote under the interventions, side by side (Fig. 4 of the paper)."""
+"""What the models wrote under the interventions, side by side (Fig. 4 of the paper).
+
+What a model writes can be memorized, and memorized text can be private: of models trained on real
+data token ids are shown, unless text is asked for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pipeline import tables
+from pipeline.report.manifests import generated_tokenizer
 
 
 @dataclass(frozen=True)
@@ -33,24 +39,30 @@ class Generations:
         prompt: text.
         decoding: greedy or sampled.
         lines: the baseline's first.
+        ids: whether the lines are token ids.
     """
 
     model: str
     prompt: str
     decoding: str
     lines: list[Line]
+    ids: bool = False
 
 
-def read_generations(data: Path, models: Sequence[str]) -> list[Generations]:
+def read_generations(
+    data: Path, models: Sequence[str], *, show_text: bool = False
+) -> list[Generations]:
     """All continuations, by model, prompt and manner of decoding, in their order.
 
     Args:
         data: the study's folder, ``data/STUDY``.
         models: names, in the order of the report; one without a table is left out.
+        show_text: show the text of models that were trained on real data too.
 
     Raises:
         InputError: a table does not fit its schema.
     """
+    text = show_text or generated_tokenizer(data) is not None
     found = []
     for model in models:
         path = data / "generations" / f"{model}.parquet"
@@ -58,11 +70,18 @@ def read_generations(data: Path, models: Sequence[str]) -> list[Generations]:
             continue
         frame = tables.read(path, tables.GENERATIONS)
         for _, part in frame.group_by("prompt_id", "decoding", maintain_order=True):
-            lines = []
-            for row in part.iter_rows(named=True):
-                at = row["first_difference_character"]
-                at = len(row["text"]) if at is None else at
-                lines.append(Line(row["intervention"], row["text"][:at], row["text"][at:]))
+            lines = [_line(row, text) for row in part.iter_rows(named=True)]
             prompt, decoding = part.select("prompt", "decoding").row(0)
-            found.append(Generations(model, prompt, decoding, lines))
+            found.append(Generations(model, prompt, decoding, lines, ids=not text))
     return found
+
+
+def _line(row: Mapping[str, Any], text: bool) -> Line:
+    whole, at = (
+        (row["text"], row["first_difference_character"])
+        if text
+        else (row["continuation"], row["first_difference"])
+    )
+    parts = (whole[:at], whole[len(whole) if at is None else at :])
+    same, other = parts if text else (" ".join(map(str, part)) for part in parts)
+    return Line(row["intervention"], same, other)

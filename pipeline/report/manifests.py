@@ -1,4 +1,4 @@
-"""What the checkpoints say of themselves, read without torch."""
+"""What the models are and what they were trained on, read without torch."""
 
 from __future__ import annotations
 
@@ -38,3 +38,9 @@ def read_manifests(data: Path, models: Sequence[tuple[str, str]]) -> list[dict[s
     if problems:
         raise InputError(*problems)
     return manifests
+
+
+def generated_tokenizer(data: Path) -> Path | None:
+    """The tokenizer file of a study on a generated world; None where the text is real."""
+    path = data / "corpus" / "tokenizer" / "tokenizer.json"
+    return path if path.exists() else None

@@ -27,7 +27,7 @@ from pipeline.errors import InputError, Problem
 from pipeline.files import atomic, write_text
 from pipeline.report import colours, tooltips, views
 from pipeline.report.browser import Family, Sample, as_json, places, read_browser, shown, wrong
-from pipeline.report.findings import Thresholds, findings
+from pipeline.report.findings import Thresholds, findings, in_short
 from pipeline.report.generations import Generations, read_generations
 from pipeline.report.manifests import read_manifests
 from pipeline.report.provenance import collect
@@ -65,14 +65,6 @@ _COLOURS = {
 
 # of a checkpoint's manifest: key -> heading in the table of models
 _SIZE = {"family": "family", "n_blocks": "blocks", "parameters": "parameters"}
-_MAKE = {
-    "width": "width",
-    "n_heads": "heads",
-    "context": "context, tokens",
-    "dtype": "dtype",
-    "seed": "seed",
-}
-
 
 # of a stage's sidecar: key -> heading in the table of what it took
 _TOOK = {
@@ -147,7 +139,7 @@ def write_page(
     written: list[Generations] = []
     for name, _ in models:
         try:
-            written += read_generations(data, [name])
+            written += read_generations(data, [name], show_text=show_text)
         except InputError as error:
             missing.append(f"What {name} wrote cannot be shown: {error.problems[0].got}")
     samples, unreadable = read_browser(data, models, manifests, show_text=show_text)
@@ -240,6 +232,7 @@ def render(
         missing: what could not be shown and why, as sentences.
     """
     limits = thresholds or Thresholds()
+    judged = findings(summary, limits)
     script = "\n".join((CODE_PATH / name).read_text(encoding="utf-8") for name in SCRIPTS)
     sections: dict[str, list[tuple[int, PageFigure]]] = {}
     for i, figure in enumerate(figures[1:], start=2):
@@ -249,9 +242,10 @@ def render(
         stylesheet=Markup((CODE_PATH / "page.css").read_text(encoding="utf-8")),  # noqa: S704
         script=Markup(script),  # noqa: S704
         script_hash=_content_hash(script),
-        findings=findings(summary, limits),
+        findings=judged,
+        in_short=in_short(judged),
         thresholds=limits,
-        facts=_facts(summary, manifests),
+        facts=_facts(summary, manifests, samples),
         lead=figures[0] if figures else None,
         sections=sections,
         models=_models(summary, manifests),
@@ -273,6 +267,8 @@ def render(
         took=["stage", *_TOOK.values(), "events"],
         largest=_largest(manifests),
         seeds=_seeds(_seed_counts(manifests)),
+        seeds_short=_seeds_short(_seed_counts(manifests)),
+        dirty=bool(isinstance(git := provenance.get("git"), Mapping) and git.get("dirty")),
         one_seed=max(_seed_counts(manifests), default=0) <= 1,
         manifests=[(str(m["name"]), _lines(m)) for m in manifests],
     )
@@ -336,7 +332,16 @@ def template(name: str) -> Template:
         finalize=_finalize,
     )
     environment.filters["slug"] = slug
+    environment.filters["whole_interval"] = _whole_interval
     return environment.get_template(name)
+
+
+def _whole_interval(cell: str) -> str | Markup:
+    """A table cell whose interval, if it ends in one, stays on one line."""
+    found = re.fullmatch(r"([^\[\]]{1,20}) (\[[^\[\]]{1,40}\])", cell)
+    if found is None:
+        return cell
+    return Markup('{} <span class="interval">{}</span>').format(*map(_clean, found.groups()))
 
 
 def inline_svg(svg: str, prefix: str, label: str, data: pl.DataFrame | None = None) -> Markup:
@@ -450,14 +455,14 @@ def _runs(runs: object) -> list[list[str]]:
 
 
 def _facts(
-    summary: pl.DataFrame, manifests: Sequence[Mapping[str, object]]
+    summary: pl.DataFrame, manifests: Sequence[Mapping[str, object]], samples: Sequence[Family]
 ) -> list[tuple[str, str]]:
     """What the study consists of: (what, how much)."""
-    samples = summary.filter(metric="exact_match", intervention="baseline")
+    completed = summary.filter(metric="exact_match", intervention="baseline")
     counts = [
-        f"{_counts(samples.filter(split=split)['n'])} {split}"
+        f"{_counts(completed.filter(split=split)['n'])} {split}"
         for split in tables.SPLITS
-        if samples.filter(split=split).height
+        if completed.filter(split=split).height
     ]
     tasks = views.tasks(views.benchmarks(summary))
     return [
@@ -465,6 +470,15 @@ def _facts(
         ("Training seeds", _seeds(_seed_counts(manifests))),
         ("Interventions", _interventions(summary)),
         ("Samples a model", ", ".join(counts) or MISSING),
+        (
+            "Prefix and suffix",
+            "; ".join(
+                f"{family.name} {prefix} and {suffix} tokens"
+                for family in samples
+                for prefix, suffix in [family.samples[0].lengths]
+            )
+            or MISSING,
+        ),
         ("Benchmarks", ", ".join(tasks) or "none"),
     ]
 
@@ -491,6 +505,13 @@ def _seeds(counts: Sequence[int]) -> str:
         return "one published checkpoint of each model"
     low, high = min(counts, default=0), max(counts, default=0)
     return f"{low if low == high else f'{low} to {high}'} for each kind of model"
+
+
+def _seeds_short(counts: Sequence[int]) -> str:
+    if not counts:
+        return "as published"
+    low, high = min(counts), max(counts)
+    return f"{plural(high, 'seed')} each" if low == high else f"{low} to {high} seeds each"
 
 
 def _largest(manifests: Sequence[Mapping[str, object]]) -> str:
@@ -529,7 +550,6 @@ def _models(
                 name,
                 *(_plain(manifest.get(word)) for word in _SIZE),
                 *(_estimate(each) for each in estimates),
-                *(_plain(manifest.get(word)) for word in _MAKE),
             ]
         )
     heading = [
@@ -537,7 +557,6 @@ def _models(
         *_SIZE.values(),
         "exact match, memorized",
         "exact match, control",
-        *_MAKE.values(),
     ]
     return heading, rows
 

@@ -131,7 +131,7 @@ def curve(
     axes.plot(x, y, **look, linestyle=dash, label=label)
     axes.plot(x[x == 0], y[x == 0], **look, markerfacecolor=PAPER, zorder=4)
     if baseline is not None:
-        axes.axhline(baseline, color=colour, linestyle=(0, (2, 2)), linewidth=1)
+        axes.axhline(baseline, color=colour, linestyle=(0, (6, 3)), linewidth=1)
 
 
 def category(index: int) -> tuple[str, str, Any]:

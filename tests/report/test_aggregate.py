@@ -287,3 +287,29 @@ def test_every_missing_manifest_is_named(tmp_path: Path) -> None:
         write_summary("tiny", [("a", "f"), ("b", "f")], tmp_path, tmp_path / "summary.parquet")
     assert "checkpoints/a/manifest.json" in str(caught.value)
     assert "checkpoints/b/manifest.json" in str(caught.value)
+
+
+def test_a_partial_summary_leaves_out_what_failed(study: synthetic.Study, tmp_path: Path) -> None:
+    models = study.write(tmp_path)
+    (failed, _), (without_benchmarks, _), *_ = models
+    (tmp_path / "memorization" / f"{failed}.parquet").unlink()
+    (tmp_path / "benchmarks" / f"{without_benchmarks}.parquet").unlink()
+    path = tmp_path / "summary.parquet"
+    with pytest.raises(InputError) as refused:
+        write_summary("tiny", models, tmp_path, path)
+    assert len(refused.value.problems) == 2
+    assert not path.exists()
+    summary = write_summary("tiny", models, tmp_path, path, partial=True)
+    assert summary["model"].unique(maintain_order=True).to_list() == [m for m, _ in models[1:]]
+    own = summary.filter(model=without_benchmarks)
+    assert own["task"].unique().to_list() == ["memorization"]
+    assert summary.filter(pl.col("task") != "memorization")["model"].n_unique() == 2
+    assert tables.provenance(path)["models"] == [m for m, _ in models[1:]]
+
+
+def test_a_partial_summary_of_nothing_is_refused(study: synthetic.Study, tmp_path: Path) -> None:
+    models = study.write(tmp_path)
+    for file in (tmp_path / "memorization").iterdir():
+        file.unlink()
+    with pytest.raises(InputError, match="no table of any model"):
+        write_summary("tiny", models, tmp_path, tmp_path / "summary.parquet", partial=True)

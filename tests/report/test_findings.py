@@ -9,7 +9,14 @@ import synthetic
 from pipeline.params import CONF, compose
 from pipeline.params import Thresholds as Configured
 from pipeline.report.aggregate import aggregate
-from pipeline.report.findings import OURS, Finding, Thresholds, block_range, findings
+from pipeline.report.findings import (
+    OURS,
+    Finding,
+    Thresholds,
+    block_range,
+    findings,
+    in_short,
+)
 from pipeline.report.text import percent_interval
 from pipeline.report.views import drops, kept
 
@@ -136,9 +143,9 @@ def test_a_fall_by_chance_does_not_count(summary: pl.DataFrame) -> None:
 
 def test_the_sentence_holds_the_summarys_numbers(summary: pl.DataFrame) -> None:
     exact = summary.filter(metric="exact_match", split="memorized")
-    sentence = findings(summary)[0].sentence
-    block = int(sentence.split("block ")[2].split(":")[0])
-    model = sentence.split("memorization: ")[1].split(",")[0]
+    sentence = findings(summary)[0].detail
+    block = int(sentence.split("block ")[1].split(":")[0])
+    model = sentence.split("affected is ")[1].split(",")[0]
     row = exact.filter(model=model, block=block).row(0, named=True)
     whole = exact.filter(model=model, intervention="baseline").row(0, named=True)
     for each in (row, whole):
@@ -210,14 +217,41 @@ def test_a_study_without_benchmarks_or_blocks_says_so(study: synthetic.Study) ->
 
 
 @pytest.mark.parametrize(
-    ("n_blocks", "early", "late"), [(1, [0], []), (5, [0], [3, 4]), (8, [0, 1], [4, 5, 6, 7])]
+    ("n_blocks", "early", "late"),
+    [(1, [], []), (5, [1], [3, 4]), (8, [1], [4, 5, 6, 7]), (24, range(1, 6), range(12, 24))],
 )
 def test_block_ranges(n_blocks: int, early: list[int], late: list[int]) -> None:
-    assert list(block_range(n_blocks, late=False)) == early
-    assert list(block_range(n_blocks, late=True)) == late
+    assert list(block_range(n_blocks, late=False)) == list(early)
+    assert list(block_range(n_blocks, late=True)) == list(late)
 
 
 def test_a_benchmark_at_chance_has_nothing_to_lose() -> None:
     story = synthetic.study(accuracies={"blind": (0.5, 0.5), "able": (0.5, 0.9)})
     rows = kept(aggregate(story.models)).filter(kind="benchmark")
     assert rows["measure"].unique().to_list() == ["able"]
+
+
+def test_in_short_it_is_three_sentences(summary: pl.DataFrame) -> None:
+    judged = findings(summary)
+    late, early, tally = in_short(judged)
+    assert late.startswith(judged[0].sentence[:-1])
+    assert late.endswith("little cost to the benchmarks, is shown in 4 of 4 models).")
+    assert early == judged[1].sentence
+    assert tally == (
+        "Of the 5 claims of the paper that are judged here, 3 are shown in every model or family "
+        "that can tell and 2 are shown in none; that exact match exaggerates the loss is shown in "
+        "4 of 4 models."
+    )
+
+
+def test_in_short_nothing_measured_is_said(summary: pl.DataFrame) -> None:
+    *_, tally = in_short(findings(summary.clear()))
+    assert tally == "Of the 5 claims of the paper that are judged here, 5 are not measured."
+
+
+@pytest.mark.parametrize(
+    ("shown", "measured", "degree"),
+    [("ab", "ab", "all"), ("a", "ab", "some"), ("", "ab", "none"), ("", "", "unmeasured")],
+)
+def test_degrees(shown: str, measured: str, degree: str) -> None:
+    assert Finding("c", "s", shown, measured, "", "", "").degree == degree

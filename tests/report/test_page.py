@@ -129,7 +129,8 @@ def test_all_sentences_figures_and_tables_are_there(html: str, written: WRITTEN)
         model="tiny-neo-8", metric="exact_match", split="memorized", intervention="baseline"
     )
     cell = percent_interval(*baseline.select("value", "low", "high").row(0))
-    assert f"<td>{cell}</td>" in html
+    estimate, interval = cell.split(" ", 1)
+    assert f'<td>{estimate} <span class="interval">{interval}</span></td>' in html
     for text in (
         "git checkout",
         "make run",

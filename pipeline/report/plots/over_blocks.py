@@ -72,7 +72,7 @@ def draw_kept(data: pl.DataFrame) -> Figure:
     figure, grid = style.panels(len(names))
     for axes, name in zip(grid, names, strict=True):
         rows = data.filter(model=name)
-        axes.axhline(1, color=colours.MUTED, linestyle=(0, (2, 2)), linewidth=1)
+        axes.axhline(1, color=colours.MUTED, linestyle=(0, (6, 3)), linewidth=1)
         axes.axhline(0, color=colours.MUTED, linewidth=0.8)
         benchmarks = rows.filter(kind="benchmark")
         for task in views.tasks(benchmarks.rename({"measure": "task"})):

@@ -106,7 +106,7 @@ def _scatter_panel(axes: Axes, rows: pl.DataFrame, depth: ListedColormap) -> Non
     for row in whole.iter_rows(named=True):
         lines: dict[str, Any] = {
             "color": colours.MUTED,
-            "linestyle": (0, (2, 2)),
+            "linestyle": (0, (6, 3)),
             "linewidth": 0.9,
             "zorder": 0,
         }
