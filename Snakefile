@@ -45,6 +45,7 @@ needs = Needs(study)
 wildcard_constraints:
     family="|".join(re.escape(family.name) for family in study.families.values()),
     model="|".join(re.escape(model.name) for model in study.models.values()),
+    experiment="|".join(each.name for each in study.theory.values()) or "none",
 
 
 rule all:
@@ -215,6 +216,47 @@ rule generations:
         gpu=GPU,
     params:
         stage=dvc.rule("generations").stage,
+    shell:
+        REPRO
+
+
+rule divergence:
+    """Measure how far each bypass moves the last token, against the theorems' bounds."""
+    input:
+        unpack(dvc.rule("divergence").input),
+    output:
+        **dvc.rule("divergence").output,
+    log:
+        dvc.rule("divergence").log,
+    benchmark:
+        dvc.rule("divergence").benchmark
+    threads: study.run.threads
+    resources:
+        mem_mb=needs.mem_mb,
+        runtime=needs.runtime,
+        gpu=GPU,
+    params:
+        stage=dvc.rule("divergence").stage,
+    shell:
+        REPRO
+
+
+rule theory:
+    """Run one experiment on attention-only transformers, which takes no model."""
+    input:
+        unpack(dvc.rule("theory").input),
+    output:
+        **dvc.rule("theory").output,
+    log:
+        dvc.rule("theory").log,
+    benchmark:
+        dvc.rule("theory").benchmark
+    threads: 1
+    resources:
+        mem_mb=needs.mem_mb,
+        runtime=needs.runtime,
+    params:
+        stage=dvc.rule("theory").stage,
     shell:
         REPRO
 

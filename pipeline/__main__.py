@@ -24,8 +24,10 @@ app = typer.Typer(
 )
 samples_app = typer.Typer(help="Make the samples of one family.", no_args_is_help=True)
 checkpoint_app = typer.Typer(help="Get the weights of one model.", no_args_is_help=True)
+theory_app = typer.Typer(help="Run one experiment without a model.", no_args_is_help=True)
 app.add_typer(samples_app, name="samples")
 app.add_typer(checkpoint_app, name="checkpoint")
+app.add_typer(theory_app, name="theory")
 
 FamilyName = Annotated[str, typer.Argument(help="name of a family of the study")]
 ModelName = Annotated[str, typer.Argument(help="name of a model of the study")]
@@ -104,8 +106,9 @@ def audit(
     from pipeline.bypass.interventions import sweep
     from pipeline.bypass.memory import Journal
     from pipeline.checkpoints.loading import load_model, load_tokenizer
-    from pipeline.measure.memorization import check_samples, measure, require_baseline
+    from pipeline.measure.memorization import measure, require_baseline
     from pipeline.progress import reporter
+    from pipeline.samples.frame import check_samples
 
     auditing.require_name(name)
     data, reports = Path("data") / f"audit-{name}", Path("reports") / f"audit-{name}"
@@ -287,8 +290,9 @@ def memorization(model: ModelName) -> None:
     from pipeline.bypass.memory import Journal
     from pipeline.checkpoints.loading import load_model
     from pipeline.checkpoints.manifest import read_manifest
-    from pipeline.measure.memorization import check_samples, measure, require_baseline
+    from pipeline.measure.memorization import measure, require_baseline
     from pipeline.progress import reporter
+    from pipeline.samples.frame import check_samples
 
     study = load()
     entry = study.model(model)
@@ -403,6 +407,124 @@ def generations(model: ModelName) -> None:
 
 
 @app.command()
+def divergence(model: ModelName) -> None:
+    """Measure how far each bypass moves the last token, against the theorems' bounds."""
+    from pipeline import tables
+    from pipeline.bypass.memory import Journal
+    from pipeline.checkpoints.loading import load_model
+    from pipeline.checkpoints.manifest import read_manifest
+    from pipeline.progress import reporter
+    from pipeline.samples.frame import check_samples, of_each_split
+    from pipeline.theory.divergence import measure
+
+    study = load()
+    entry = study.model(model)
+    how = study.evaluation[entry.family]
+    asked = study.divergence
+    folder = study.data / "checkpoints" / model
+    manifest = read_manifest(folder)
+    every = tables.read(study.data / "samples" / f"{entry.family}.parquet", tables.SAMPLES)
+    check_samples(every, min(manifest.vocabulary, manifest.tokens), manifest.context)
+    journal = Journal()
+    with (
+        _costed(study.data, "divergence", model, journal) as notes,
+        _evaluating(study.run.threads, model, manifest.weight_bytes(how.dtype), notes) as device,
+    ):
+        made = measure(
+            load_model(folder, how.dtype, device),
+            of_each_split(every, ("memorized", "control"), asked.samples),
+            study.run.token_budget,
+            reporter(f"divergence of {model}", "samples"),
+            journal,
+        )
+    parts = {"evaluation": how.model_dump(), "divergence": asked.model_dump()}
+    provenance = _determined_by(study.study, model=model, **_checkpoint(manifest), **parts)
+    path = study.data / "divergence" / f"{model}.parquet"
+    tables.write(made.triangle, path, tables.DIVERGENCE_TRIANGLE, provenance)
+    path = path.with_name(f"{model}.bounds.parquet")
+    tables.write(made.bounds, path, tables.DIVERGENCE_BOUNDS, provenance)
+    path = path.with_name(f"{model}.blocks.parquet")
+    tables.write(made.blocks, path, tables.DIVERGENCE_BLOCKS, provenance)
+
+
+@theory_app.command("associative")
+def theory_associative() -> None:
+    """Fill associative memories until less than half of the pairs is right."""
+    from pipeline import tables
+    from pipeline.theory.associative import AssociativeGrid, associative
+
+    study = load()
+    entry = study.experiment("associative")
+    grid = given(entry.associative).model_dump()
+    with _costed(study.data, "theory", "associative"), _one_thread():
+        made = associative(AssociativeGrid(**grid))
+    path = study.data / "theory" / "associative.parquet"
+    tables.write(made, path, tables.ASSOCIATIVE, _determined_by(study.study, grid=grid))
+
+
+@theory_app.command("lookup")
+def theory_lookup() -> None:
+    """Compare what a linear map loses of look-up tables with the bounds on it."""
+    from pipeline import tables
+    from pipeline.theory.lookup import LookupGrid, lookup
+
+    study = load()
+    entry = study.experiment("lookup")
+    grid = given(entry.lookup).model_dump()
+    with _costed(study.data, "theory", "lookup"), _one_thread():
+        made = lookup(LookupGrid(**grid))
+    path = study.data / "theory" / "lookup.parquet"
+    tables.write(made, path, tables.LOOKUP, _determined_by(study.study, grid=grid))
+
+
+@theory_app.command("low_rank")
+def theory_low_rank() -> None:
+    """Compare what maps of low rank lose with the bounds on it."""
+    from pipeline import tables
+    from pipeline.theory.low_rank import LowRankGrid, low_rank
+
+    study = load()
+    entry = study.experiment("low_rank")
+    grid = given(entry.low_rank).model_dump()
+    with _costed(study.data, "theory", "low_rank"), _one_thread():
+        made = low_rank(LowRankGrid(**grid))
+    path = study.data / "theory" / "low_rank.parquet"
+    tables.write(made, path, tables.LOW_RANK, _determined_by(study.study, grid=grid))
+
+
+@theory_app.command("constructive")
+def theory_constructive() -> None:
+    """Build attention-only transformers, within the theorem's numbers and beyond."""
+    from pipeline import tables
+    from pipeline.theory.constructive import ConstructiveGrid, constructive
+
+    study = load()
+    entry = study.experiment("constructive")
+    grid = given(entry.constructive).model_dump()
+    with _costed(study.data, "theory", "constructive"), _one_thread():
+        made = constructive(ConstructiveGrid(**grid))
+    path = study.data / "theory" / "constructive.parquet"
+    tables.write(made, path, tables.CONSTRUCTIVE, _determined_by(study.study, grid=grid))
+
+
+@theory_app.command("attention_only")
+def theory_attention_only() -> None:
+    """Train attention-only transformers to know a table by heart."""
+    from pipeline import tables
+    from pipeline.progress import reporter
+    from pipeline.theory.attention_only import AttentionOnlyGrid, attention_only
+
+    study = load()
+    entry = study.experiment("attention_only")
+    grid = given(entry.attention_only).model_dump()
+    with _costed(study.data, "theory", "attention_only"), _one_thread():
+        tell = reporter("attention-only transformers", "steps")
+        made = attention_only(AttentionOnlyGrid(**grid), tell)
+    path = study.data / "theory" / "attention_only.parquet"
+    tables.write(made, path, tables.ATTENTION_ONLY, _determined_by(study.study, grid=grid))
+
+
+@app.command()
 def aggregate(
     partial: Annotated[
         bool, typer.Option(help="Leave out what failed or has not run; the page says what.")
@@ -501,6 +623,16 @@ def _evaluating(
         require_memory(model, weight_bytes, device)
         notes.update(device=device, threads=threads)
         yield device
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums in one order, whatever the machine: the same grid then gives the same bytes."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    import torch
+
+    torch.set_num_threads(1)
+    yield
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ MARKS = Path(".snakemake/dvc")
 FILE_SUFFIXES = frozenset({".parquet", ".json", ".html"})
 """Outputs with other endings are folders: a model name has dots, so "no suffix" does not tell."""
 
-WILDCARDS = {"families": "family", "models": "model"}
+WILDCARDS = {"families": "family", "models": "model", "theory": "experiment"}
 """The section of params.yaml that a group of stages loops over -> the wildcard of its rule."""
 
 

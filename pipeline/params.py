@@ -152,7 +152,7 @@ class Family(Section):
 
     @model_validator(mode="after")
     def _source_fits(self) -> Family:
-        _require_section(self, ("records", "pile", "pythia"))
+        _require_section(self, ("records", "pile", "pythia"), self.source)
         _require_input(self, generated="records")
         return self
 
@@ -230,7 +230,7 @@ class Model(Section):
 
     @model_validator(mode="after")
     def _source_fits(self) -> Model:
-        _require_section(self, ("training", "hub"))
+        _require_section(self, ("training", "hub"), self.source)
         _require_input(self, generated="training")
         if (self.source == "training") != (self.seed is not None):
             raise _problem(
@@ -245,11 +245,6 @@ class Model(Section):
                 "give the size of a checkpoint that is fetched; remove it elsewhere",
             )
         return self
-
-
-Sourced = TypeVar("Sourced", Family, Model)
-Named = TypeVar("Named", Family, Model)
-Given = TypeVar("Given")
 
 
 class Dataset(Repository):
@@ -291,6 +286,109 @@ class Generations(Section):
     )
     new_tokens: Count = Field(description="tokens a continuation")
     seed: Seed = Field(description="of the sampled continuations, at temperature 1")
+
+
+class Divergence(Section):
+    """How far a bypass moves the last token, against the bounds of the paper's theorems."""
+
+    samples: Count = Field(description="of the memorized split, and as many of the control split")
+
+
+Counts = list[Count]
+Seeds = Annotated[list[Seed], Field(min_length=1)]
+Rate = Annotated[float, Field(gt=0, lt=10)]
+Chance = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Associative(Section):
+    """Associative memories, filled until less than half of the pairs is right."""
+
+    widths: Counts = Field(description="D of the closed form, the sum of outer products")
+    trained_widths: Counts = Field(description="D of the trained memories")
+    spacing: float = Field(gt=1, le=4, description="ratio of one number of pairs to the one before")
+    steps: Count = Field(description="of Adam, all pairs in each")
+    learning_rate: Rate = Field(description="peak")
+    seeds: Seeds = Field(description="embeddings and a permutation each")
+
+
+class Lookup(Section):
+    """Look-up tables of low entropy, and the bound on what a linear map loses of them."""
+
+    vocabulary: Count = Field(description="N")
+    widths: Counts = Field(description="D")
+    mistakes: list[Chance] = Field(description="probability of all tokens but the answer")
+    contexts: Count = Field(description="T")
+    seeds: Seeds = Field(description="unembeddings and distributions each")
+
+
+class LowRank(Section):
+    """Least-squares maps of low rank, and the bounds on what they lose."""
+
+    vocabulary: Count = Field(description="N")
+    contexts: Count = Field(description="T")
+    ranks: Counts = Field(description="of the maps, 1 to N - 2, and less than T")
+    seeds: Seeds = Field(description="a table of each kind each")
+
+
+class Constructive(Section):
+    """Attention-only transformers that are built, not trained: only outputs are solved for."""
+
+    vocabulary: Count = Field(description="N")
+    context: int = Field(ge=2, description="S, tokens of a sequence")
+    width: Count = Field(description="D")
+    head_width: Count = Field(description="K")
+    heads: Counts = Field(description="H")
+    loads: list[Annotated[float, Field(gt=0)]] = Field(
+        description="sequences, as shares of H K; H K, H K + D and one more than each are added"
+    )
+    unsolved: list[Chance] = Field(description="probability of the sequences not solved for")
+    seeds: Seeds = Field(description="random weights and a table each")
+
+
+class AttentionOnly(Section):
+    """Attention-only transformers that are trained to know a look-up table of pairs by heart."""
+
+    vocabulary: Count = Field(description="N; there are N * N pairs")
+    width: Count = Field(description="D, where it is not varied")
+    head_width: Count = Field(description="K, where it is not varied")
+    heads: Counts = Field(description="H, where it is varied; above 1, also MLPs of equal size")
+    fixed_heads: Count = Field(description="H, where K or D is varied")
+    head_widths: Counts = Field(description="K, with a projection a head, and with a shared one")
+    widths: Counts = Field(description="D")
+    square_widths: Counts = Field(description="D = K")
+    square_heads: Counts = Field(description="H where D = K")
+    narrow_vocabulary: Count = Field(description="N where D = K = 2")
+    narrow_heads: Counts = Field(description="H where D = K = 2")
+    steps: Count = Field(description="of Adam, all pairs in each")
+    narrow_steps: Count = Field(description="the same where D = K = 2")
+    learning_rate: Rate = Field(description="peak")
+    seeds: Seeds = Field(description="a table and initial weights each")
+
+
+EXPERIMENTS = ("associative", "lookup", "low_rank", "constructive", "attention_only")
+
+
+class Experiment(Section):
+    """One experiment on attention-only transformers; no model of the study is in it."""
+
+    name: Literal["associative", "lookup", "low_rank", "constructive", "attention_only"] = Field(
+        description="the module of pipeline/theory/, and the section below that it reads"
+    )
+    associative: Associative | None = None
+    lookup: Lookup | None = None
+    low_rank: LowRank | None = None
+    constructive: Constructive | None = None
+    attention_only: AttentionOnly | None = None
+
+    @model_validator(mode="after")
+    def _section_fits(self) -> Experiment:
+        _require_section(self, EXPERIMENTS, self.name)
+        return self
+
+
+Sourced = TypeVar("Sourced", Family, Model)
+Named = TypeVar("Named", Family, Model, Experiment)
+Given = TypeVar("Given")
 
 
 class Evaluation(Section):
@@ -383,6 +481,8 @@ class Study(Section):
     )
     benchmarks: Benchmarks
     generations: Generations
+    divergence: Divergence
+    theory: dict[Key, Experiment] = Field(min_length=1, description="experiments without a model")
     evaluation: dict[Key, Evaluation] = Field(description="by the name of the family")
     statistics: Statistics
     report: Report
@@ -405,6 +505,14 @@ class Study(Section):
             InputError: the study has none of that name.
         """
         return _named(self.models, name, "model")
+
+    def experiment(self, name: str) -> Experiment:
+        """The experiment called `name`.
+
+        Raises:
+            InputError: the study has none of that name.
+        """
+        return _named(self.theory, name, "experiment")
 
     def family(self, name: str) -> Family:
         """The family called `name`.
@@ -562,10 +670,14 @@ def _cross_check(study: Study, where: str) -> list[Problem]:
     def add(what: str, got: str, expected: str, remedy: str) -> None:
         problems.append(Problem(f"{where}: {what}", got, expected, remedy))
 
-    for section, entries in (("families", study.families), ("models", study.models)):
+    for section, entries in (
+        ("families", study.families),
+        ("models", study.models),
+        ("theory", study.theory),
+    ):
         seen: dict[str, str] = {}
         for key, entry in entries.items():
-            if entry.name.endswith(".documents"):
+            if entry.name.endswith((".documents", ".bounds", ".blocks")):
                 add(f"{section}.{key}.name", entry.name, "another ending", "it names another table")
             if not key.startswith(f"{study.study}-"):
                 add(
@@ -694,14 +806,14 @@ def given(section: Given | None) -> Given:
     return section
 
 
-def _require_section(entry: Sourced, sources: tuple[str, ...]) -> None:
-    """The section named by the source is there, and no other source's."""
-    given = [source for source in sources if getattr(entry, source) is not None]
-    if given != [entry.source]:
+def _require_section(entry: Named, sections: tuple[str, ...], chosen: str) -> None:
+    """The chosen section is there, and none of the others."""
+    given = [section for section in sections if getattr(entry, section) is not None]
+    if given != [chosen]:
         raise _problem(
-            f"source {entry.source} with " + (" and ".join(given) or "no section of a source"),
-            f"the section `{entry.source}`, and none of another source",
-            f"add `{entry.source}`, or remove the others; pipeline/params.py says what they hold",
+            f"{chosen} with " + (" and ".join(given) or "no section of its own"),
+            f"the section `{chosen}`, and none of another",
+            f"add `{chosen}`, or remove the others; pipeline/params.py says what they hold",
         )
 
 

@@ -28,13 +28,15 @@ BASE = {
     "memorization": (8000, 30),  # torch with CUDA: 4 GB; the rows and their results: 4 GB
     "benchmarks": (8000, 30),
     "generations": (8000, 30),
+    "divergence": (8000, 30),
+    "theory": (4000, 120),  # no model, but the trained grids of the paper study
     "aggregate": (16_000, 60),  # every sample of every model and intervention, and the bootstrap
     "figures": (4000, 30),
     "report": (4000, 30),
 }
 """Rule -> MB and minutes of its first attempt, before any weights; 500 MB are Snakemake and DVC."""
 
-EVALUATE = ("memorization", "benchmarks", "generations")
+EVALUATE = ("memorization", "benchmarks", "generations", "divergence")
 MEMORY_GROWTH = 1.5
 RUNTIME_GROWTH = 2.0
 """An attempt that ran out of time has lost all that it did, and time is harder to foresee."""
@@ -100,6 +102,9 @@ class Needs:
             family = self._study.family(model.family)
             length = family.prefix_length + family.suffix_length
             return INTERVENTIONS * _samples(family) * length
+        if rule == "divergence":  # the bounds take about as long as the pass
+            family = self._study.family(model.family)
+            return 2 * INTERVENTIONS * 2 * self._study.divergence.samples * family.prefix_length
         if rule == "benchmarks":
             asked = self._study.benchmarks
             tokens = sum(

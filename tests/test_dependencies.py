@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.dag import Dag, Stage
-from pipeline.params import RUN_SECTION, Study, load
+from pipeline.params import EXPERIMENTS, RUN_SECTION, Study, load
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = "pipeline/__main__.py"
@@ -82,7 +82,11 @@ def _shared_with_other_sources(stage: Stage) -> set[str]:
 
     A source's own module is not among them: its name is filled in.
     """
-    group = {"samples": ("records", "pile", "pythia"), "checkpoint": ("training", "hub")}
+    group = {
+        "samples": ("records", "pile", "pythia"),
+        "checkpoint": ("training", "hub"),
+        "theory": EXPERIMENTS,
+    }
     functions = {
         node.name: node for node in _tree(COMMANDS).body if isinstance(node, ast.FunctionDef)
     }
@@ -125,7 +129,7 @@ def test_params_are_those_that_the_command_uses(dag: Dag, address: str) -> None:
     for node in ast.walk(_function(stage)):
         if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
             continue
-        if node.value.id == "study" and node.attr not in NOT_PARAMS | {"model", "family"}:
+        if node.value.id == "study" and node.attr not in NOT_PARAMS | {"model", "family", "experiment"}:
             part = {
                 "corpus": f"corpus.{item}",
                 "datasets": f"datasets.{item}",
@@ -134,7 +138,8 @@ def test_params_are_those_that_the_command_uses(dag: Dag, address: str) -> None:
             }
             used.add(part.get(node.attr, node.attr))
         if node.value.id == "entry" and node.attr not in IN_PATHS:
-            used.add(("families." if stage.group == "samples" else "models.") + item)
+            sections = {"samples": "families", "theory": "theory"}
+            used.add(f"{sections.get(stage.group, 'models')}.{item}")
     assert declared == used
 
 
@@ -161,8 +166,8 @@ def test_imports_point_up_the_list() -> None:
         "checkpoints": set(),
         "models": set(),
         "bypass": {"models"},
-        "measure": {"models", "bypass"},
-        "theory": {"models", "bypass"},
+        "measure": {"samples", "models", "bypass"},
+        "theory": {"samples", "models", "bypass"},
         "report": {"bypass"},  # the names of interventions, which need no torch
     }
     for folder in order:

@@ -174,11 +174,11 @@ BAD = {
     ),
     "a source without its section": (
         _set(f"{FAMILY}/source", "pile"),
-        ["families.tiny-pythia", "source pile with records", "the section `pile`"],
+        ["families.tiny-pythia", "pile with records", "the section `pile`"],
     ),
     "sections of two sources": (
         _set(f"{FAMILY}/pile", PILE["pile"]),
-        ["families.tiny-pythia", "source records with records and pile"],
+        ["families.tiny-pythia", "records with records and pile"],
     ),
     "records that are fetched": (
         _set(f"{FAMILY}/input", "study.json"),

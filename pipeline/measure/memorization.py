@@ -20,6 +20,7 @@ from pipeline.bypass.evaluation import Progress, silent
 from pipeline.bypass.interventions import BASELINE, Intervention
 from pipeline.bypass.memory import Journal
 from pipeline.errors import InputError, Problem
+from pipeline.samples.frame import check_samples
 from pipeline.tables import MEMORIZATION
 
 TRIAL_SAMPLES = 512
@@ -175,69 +176,3 @@ def matching_prefix(continuation: Tensor, suffix: Tensor) -> Tensor:
         (V, N) int64, 0 to S.
     """
     return (continuation == suffix).long().cumprod(-1).sum(-1)
-
-
-def check_samples(samples: pl.DataFrame, vocabulary: int, context: int) -> None:
-    """Refuse samples that cannot be a model's, before it is loaded.
-
-    Args:
-        samples: as `tables.SAMPLES`.
-        vocabulary: token ids that the model and its tokenizer know.
-        context: the longest text that the model takes, tokens.
-
-    Raises:
-        InputError: samples of several lengths or longer than the context, token ids beyond the
-            vocabulary; all at once.
-    """
-    problems = []
-    lengths = samples.select("prefix_length", "suffix_length").unique(maintain_order=True)
-    if len(lengths) != 1:
-        problems.append(
-            Problem(
-                what="lengths of the samples",
-                got="; ".join(f"{p} + {s}" for p, s in lengths.head(5).rows()) or "no samples",
-                expected="one prefix and one suffix length",
-                remedy="make one samples table for each pair of lengths",
-            )
-        )
-    whole = pl.col("prefix_length").cast(pl.Int64) + pl.col("suffix_length")
-    long = samples.filter(whole > context)
-    if len(long):
-        problems.append(
-            Problem(
-                what="length of the samples",
-                got=f"{long.select(whole.max()).item()} tokens",
-                expected=f"at most {context}, the model's context",
-                remedy="shorten prefix or suffix",
-            )
-        )
-    broken = samples.filter(
-        (pl.col("tokens").list.len() != whole)
-        | (pl.col("prefix_length") < 1)
-        | (pl.col("suffix_length") < 1)
-    )
-    if len(broken):
-        sample, tokens, prefix, suffix = broken.select(
-            "sample_id", pl.col("tokens").list.len(), "prefix_length", "suffix_length"
-        ).row(0)
-        problems.append(
-            Problem(
-                what=f"sample {sample} and {len(broken) - 1} more",
-                got=f"{tokens} tokens, {prefix} of prefix, {suffix} of suffix",
-                expected="a prefix and a suffix of 1 token or more each, and no other token",
-                remedy="make the samples table again",
-            )
-        )
-    unknown = samples.filter(pl.col("tokens").list.max() >= vocabulary)
-    if len(unknown):
-        sample, largest = unknown.select("sample_id", pl.col("tokens").list.max()).row(0)
-        problems.append(
-            Problem(
-                what=f"sample {sample} and {len(unknown) - 1} more",
-                got=f"token id {largest}",
-                expected=f"ids below {vocabulary}, the model's vocabulary",
-                remedy="use the samples that were made for this model's tokenizer",
-            )
-        )
-    if problems:
-        raise InputError(*problems)

@@ -18,7 +18,7 @@ from pipeline.checkpoints.manifest import BYTES
 from pipeline.device import WEIGHTS_SHARE
 from pipeline.outlook.calibration import Device
 from pipeline.outlook.shapes import Shape
-from pipeline.params import Family, Model, Study
+from pipeline.params import Experiment, Family, Model, Study
 
 FORCED_SHARE = {
     "cpu": ((64, 0.40), (128, 0.58), (512, 0.82)),
@@ -43,6 +43,10 @@ TRAINED_SHARE = 0.4
 
 FORK_SHARE = 0.5
 """Of a block, that a fork costs: a twelfth with a parallel residual, else three quarters."""
+
+TABLE_SECONDS = (5e-7, 9e-8)
+"""Of an attention-only transformer, to train on one pair of tokens: without, and for each of, its
+heads. From the grids of the tiny and the paper study on one core of an AVX2 EPYC."""
 
 SERIAL_SECONDS = 0.0005
 """Per block and token of a continuation that is written alone: calls, more than sums."""
@@ -170,6 +174,38 @@ def generation_effort(
     return Effort(serial=2.0 * shape.parameters * tokens, tokens=tokens)
 
 
+def divergence_effort(shape: Shape, samples: int, prefix: int) -> Effort:
+    """One pass over the prefixes, and about as much again for the bounds, in float64.
+
+    Args:
+        shape: of the model.
+        samples: of both splits together.
+        prefix: P, tokens.
+    """
+    swept = plan(sweep(shape.n_blocks), shape.n_blocks)
+    blocks = 2 * swept.block_evaluations * prefix
+    return Effort(forced=samples * blocks * shape.block_flops(prefix))
+
+
+def experiment_seconds(experiment: Experiment) -> float:
+    """Time of an experiment without a model, on one core; those that train nothing take none."""
+    grid = experiment.attention_only
+    if grid is None:
+        return 0
+    varied = 2 * len(grid.head_widths) + len(grid.widths)
+    square = [heads for heads in grid.square_heads for _ in grid.square_widths]
+    single = [1] * (len(grid.heads) + 2)  # with an MLP: of equal size, and of the routing confound
+    wide = [*grid.heads, *[grid.fixed_heads] * varied, *square, *single]
+    each, a_head = TABLE_SECONDS
+    return len(grid.seeds) * sum(
+        steps * vocabulary**2 * sum(each + a_head * heads for heads in models)
+        for steps, vocabulary, models in (
+            (grid.steps, grid.vocabulary, wide),
+            (grid.narrow_steps, grid.narrow_vocabulary, grid.narrow_heads),
+        )
+    )
+
+
 def training_effort(shape: Shape, tokens: int) -> Effort:
     """Training on so many tokens: forwards twice, backwards four times a parameter."""
     return Effort(trained=6.0 * shape.parameters * tokens)
@@ -216,6 +252,9 @@ def effort_of(study: Study, group: str, model: Model, shape: Shape) -> Effort:
     if group == "generations":
         asked = study.generations
         return generation_effort(shape, len(asked.prompts), asked.depths, asked.new_tokens)
+    if group == "divergence":
+        samples, prefix = 2 * study.divergence.samples, study.family(model.family).prefix_length
+        return divergence_effort(shape, samples, prefix)
     if group == "checkpoint" and model.training is not None:
         return training_effort(shape, training_tokens(study, model))
     return Effort()

@@ -21,10 +21,18 @@ from pipeline.checkpoints.manifest import BYTES
 from pipeline.dag import Dag, Stage
 from pipeline.outlook.calibration import Device, this_device
 from pipeline.outlook.downloads import Downloads, Fetch, online, pile_bytes, wants
-from pipeline.outlook.effort import Effort, effort_of, memory, samples_of, seconds, tasks_of
+from pipeline.outlook.effort import (
+    Effort,
+    effort_of,
+    experiment_seconds,
+    memory,
+    samples_of,
+    seconds,
+    tasks_of,
+)
 from pipeline.outlook.shapes import Shape, shape_of
 from pipeline.outlook.words import amount, duration
-from pipeline.params import Family, Model, Study
+from pipeline.params import Experiment, Family, Model, Study
 from pipeline.scheduling import EVALUATE, LOAD_MINUTES
 
 START_SECONDS = 15
@@ -36,6 +44,7 @@ OTHERS = {
     "samples": (30, 0),
     "datasets": (20, 0),
     "checkpoint": (10, 4_000),
+    "theory": (10, 60_000),
     "aggregate": (60, 40_000),
     "figures": (60, 3_000_000),
     "report": (20, 3_000_000),
@@ -189,7 +198,11 @@ def _row(
     stage: Stage,
 ) -> Row:
     key = stage.address.partition("@")[2]
-    entries: Mapping[str, Family | Model] = {**study.families, **study.models}
+    entries: Mapping[str, Family | Model | Experiment] = {
+        **study.families,
+        **study.models,
+        **study.theory,
+    }
     name = f"{stage.group} {entries[key].name}" if key in entries else stage.group
     if stage.address not in stale:
         held = sum(_size(Path(out)) for out in stage.outs)
@@ -202,6 +215,8 @@ def _row(
     least, few = OTHERS.get(stage.group, (START_SECONDS, 0))
     stored = few + _stored(study, stage, shapes, fetch)
     effort, spent, at_best = Effort(), float(least), float(least)
+    if key in study.theory:
+        spent = at_best = least + experiment_seconds(study.theory[key])
     if key in study.models:
         model, shape = study.models[key], shapes[key]
         effort = effort_of(study, stage.group, model, shape)
@@ -238,6 +253,9 @@ def _stored(study: Study, stage: Stage, shapes: Mapping[str, Shape], fetch: Fetc
         return rows * (fixed + each * family.suffix_length)
     if stage.group == "benchmarks":
         return interventions * sum(t.documents for t in tasks_of(study)) * DOCUMENT_BYTES
+    if stage.group == "divergence":
+        pairs = shape.n_blocks * (shape.n_blocks + 3) // 2
+        return 2 * study.divergence.samples * (pairs * 20 + shape.n_blocks * 300)
     if stage.group == "checkpoint" and model.training is not None:
         return shape.parameters * BYTES["float32"]
     return 4_000

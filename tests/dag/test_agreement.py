@@ -25,12 +25,17 @@ ALL = {
     "benchmarks@mini-n-2_7b",
     "generations@mini-p-1_4b",
     "generations@mini-n-2_7b",
+    "divergence@mini-p-1_4b",
+    "divergence@mini-n-2_7b",
+    "theory@mini-low-rank",
     "aggregate@mini",
     "figures@mini",
     "report@mini",
 }
 EVALUATION = {
-    stage for stage in ALL if stage.startswith(("memorization", "benchmarks", "generations"))
+    stage
+    for stage in ALL
+    if stage.startswith(("memorization", "benchmarks", "generations", "divergence"))
 }
 SUMMARY = {"aggregate@mini", "figures@mini", "report@mini"}
 PYTHIA = {stage for stage in ALL if stage.endswith("p-1_4b")}

@@ -22,7 +22,7 @@ from tests.dag.conftest import Project
 A, B = "GPU-3a2f0000-aaaa", "GPU-7b7b0000-bbbb"
 EVALUATIONS = {
     f"{group}@mini-{model}"
-    for group in ("memorization", "benchmarks", "generations")
+    for group in ("memorization", "benchmarks", "generations", "divergence")
     for model in ("p-1_4b", "n-2_7b")
 }
 
@@ -38,7 +38,7 @@ def note(event):
     with Path("leases.txt").open("a") as log:
         print(*words, file=log)
 
-if os.environ["DVC_STAGE"].startswith(("memorization", "benchmarks", "generations")):
+if os.environ["DVC_STAGE"].startswith(("memorization", "benchmarks", "generations", "divergence")):
     with lease():
         note("start")
         while Path("hold").exists():

@@ -16,6 +16,15 @@ from tests.hub import miniatures
 from tests.hub.population import GPT_NEO, PYTHIA
 from tests.project import ROOT, commit_all, copy_files
 
+EXPERIMENTS: dict[str, dict[str, Any]] = {
+    "associative": {"widths": [8], "trained_widths": [8], "steps": 2},
+    "lookup": {"vocabulary": 20, "widths": [16], "contexts": 20},
+    "low-rank": {"ranks": [2, 4]},
+    "constructive": {"vocabulary": 8, "width": 4, "head_width": 4, "heads": [1, 2]},
+    "attention-only": {"vocabulary": 8, "steps": 2, "narrow_steps": 2},
+}
+"""What is smaller than in the real studies: the sizes of the experiments without a model."""
+
 
 def miniature(name: str, samples_url: str) -> str:
     """A study of pipeline/conf/study/ whose sizes and checksums are the local hub's.
@@ -41,6 +50,9 @@ def miniature(name: str, samples_url: str) -> str:
     for model in values["models"].values():
         model["billions"] = _billions(model["hub"]["repo"])
     values["generations"]["new_tokens"] = 8
+    values["divergence"]["samples"] = 4
+    for key, experiment in values["theory"].items():
+        experiment[experiment["name"]] |= EXPERIMENTS[key.removeprefix(f"{name}-")]
     for family in values["evaluation"].values():
         family["baseline_floor"] = 0.0  # random weights have memorized nothing
     text = io.StringIO()

@@ -149,6 +149,11 @@ def every_model_has_every_intervention(online: Run) -> None:
             assert scores["intervention"].n_unique() == 1 + blocks + 4
             written = tables.read(data / "generations" / f"{name}.parquet", tables.GENERATIONS)
             assert written["intervention"].n_unique() == 1 + 5
+            bounds = tables.read(
+                data / "divergence" / f"{name}.bounds.parquet", tables.DIVERGENCE_BOUNDS
+            )
+            assert len(bounds) == blocks * 2 * 4
+            assert not bounds["violated"].any()
 
 
 def tables_say_what_determined_them(online: Run) -> None:

@@ -23,6 +23,7 @@ from pipeline.measure.memorization import (
     measure,
     token_accuracy,
 )
+from pipeline.samples.frame import check_samples
 
 ROOT = Path(__file__).parents[2]
 
@@ -296,9 +297,9 @@ def test_a_trained_model_passes_and_a_random_one_does_not(trained, neox, memoriz
 
 def test_samples_are_checked_before_a_model_is_there():
     """Vocabulary and context are those of its manifest."""
-    memorization.check_samples(samples_of([[1, 2, 99]], 1, 2), vocabulary=100, context=3)
+    check_samples(samples_of([[1, 2, 99]], 1, 2), vocabulary=100, context=3)
     with pytest.raises(InputError) as caught:
-        memorization.check_samples(samples_of([[1, 2, 99]], 1, 2), vocabulary=99, context=2)
+        check_samples(samples_of([[1, 2, 99]], 1, 2), vocabulary=99, context=2)
     long, unknown = caught.value.problems
     assert (long.got, long.expected) == ("3 tokens", "at most 2, the model's context")
     assert unknown.got == "token id 99"

@@ -1,0 +1,253 @@
+"""How many pairs a linear associative memory holds, over its width.
+
+One matrix W maps the embedding of i to the unembedding of its answer g(i), a permutation; a pair is
+stored where g(i) has the largest logit. W is either the sum of the outer products (closed form), or
+trained. Embeddings are random and stay as they are.
+
+Shapes: R seeds, N pairs, D width.
+
+Source: the slides on arXiv 2411.10115, "Associative memory", after arXiv 2306.00802, which say that
+the sum stores "only d" pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pipeline.errors import InputError, Problem
+from pipeline.tables import ASSOCIATIVE
+from pipeline.theory.small_transformer import schedule
+
+THRESHOLDS = (0.5, 0.99)
+"""Accuracies at which the number of stored pairs is read off."""
+SHARPNESS = 4.0
+"""Factor of the logits while training: embeddings of length one give small ones."""
+QUADRATURE_POINTS = 200
+
+
+@dataclass(frozen=True)
+class AssociativeGrid:
+    """Which memories are filled.
+
+    Args:
+        widths: D of the closed form.
+        trained_widths: D of the trained memories.
+        spacing: ratio of one number of pairs to the one before, above 1.
+        steps: of Adam, all pairs in each.
+        learning_rate: the largest.
+        seeds: embeddings and a permutation each.
+    """
+
+    widths: tuple[int, ...]
+    trained_widths: tuple[int, ...]
+    spacing: float
+    steps: int
+    learning_rate: float
+    seeds: tuple[int, ...]
+
+
+def associative(grid: AssociativeGrid) -> pl.DataFrame:
+    """Fill memories with ever more pairs, until less than half of them is right.
+
+    With one thread, the same grid gives the same bytes.
+
+    Args:
+        grid: which memories.
+
+    Returns:
+        As `ASSOCIATIVE`: for each experiment and width, accuracy over the number of pairs, then
+        the pairs at each of `THRESHOLDS`, one row a seed.
+
+    Raises:
+        InputError: no seeds, or a spacing that does not exceed one.
+    """
+    _check(grid)
+    rows = []
+    for experiment, widths in (("closed", grid.widths), ("trained", grid.trained_widths)):
+        for width in widths:
+            rows += _curve(experiment, width, grid)
+    types = {name: column.dtype for name, column in ASSOCIATIVE.items()}
+    return pl.DataFrame(rows, schema=types)
+
+
+def closed_form(embeddings: Tensor, answers: Tensor) -> Tensor:
+    """The sum of the outer products of each pair.
+
+    Args:
+        embeddings: (R, N, D).
+        answers: (R, N, D) the unembedding of each one's answer.
+
+    Returns:
+        (R, D, D); from the right it takes an embedding.
+    """
+    return answers.mT @ embeddings
+
+
+def trained(
+    embeddings: Tensor, unembeddings: Tensor, targets: Tensor, steps: int, learning_rate: float
+) -> Tensor:
+    """The matrix that softmax regression finds from the closed form on, by Adam.
+
+    Args:
+        embeddings: (R, N, D).
+        unembeddings: (R, N, D).
+        targets: (R, N) the answer of each.
+        steps: all pairs in each.
+        learning_rate: the largest.
+
+    Returns:
+        (R, D, D).
+    """
+    own = unembeddings.gather(1, targets[..., None].expand_as(unembeddings))
+    matrix = closed_form(embeddings, own).requires_grad_()
+    optimizer = torch.optim.Adam([matrix], lr=learning_rate, fused=True)
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate * schedule(step, steps)
+        optimizer.zero_grad()
+        logits = SHARPNESS * embeddings @ matrix.mT @ unembeddings.mT
+        loss = functional.cross_entropy(logits.mT, targets, reduction="none").mean(1).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return matrix.detach()
+
+
+def predicted_accuracy(pairs: int, width: int) -> float:
+    """What the closed form gets right, if all that disturbs it were normal and independent.
+
+    In units of |e|² of the own embedding e, the right logit is |u|², chi-squared with mean 1, and
+    each of the other N - 1 pairs adds a product of two inner products, of variance 1/D². A wrong
+    logit is a sum of N - 2 such products and two terms of variance |u|²/D and 1/D: those in which
+    the own embedding, or the wrong unembedding, meets itself.
+
+    Half of the pairs are right where N is about D² / (2 ln N): more than linear in D, and less
+    than quadratic.
+
+    Args:
+        pairs: N, at least 2.
+        width: D.
+
+    Returns:
+        The share of the pairs, 0 to 1.
+    """
+    points = (torch.arange(QUADRATURE_POINTS, dtype=torch.float64) + 0.5) / QUADRATURE_POINTS
+    normal = torch.special.ndtri(points)
+    spread = 2 / (9 * width)  # Wilson and Hilferty: the cube root of chi-squared is nearly normal
+    length = (1 - spread + spread**0.5 * normal).clamp_min(0)[:, None] ** 3
+    right = length + (pairs - 1) ** 0.5 / width * normal
+    wrong = ((1 + length) / width + (pairs - 2) / width**2).sqrt()
+    return float((torch.special.ndtr(right / wrong) ** (pairs - 1)).mean())
+
+
+def capacity(pairs: Sequence[int], accuracies: Sequence[float], threshold: float) -> float | None:
+    """The number of pairs at which accuracy falls below a threshold for the first time.
+
+    Args:
+        pairs: rising.
+        accuracies: at each.
+        threshold: 0 to 1.
+
+    Returns:
+        Interpolated, linearly in log N; None where accuracy is never below, or never above.
+    """
+    below = next((i for i, each in enumerate(accuracies) if each < threshold), None)
+    if not below:
+        return None
+    low, high = pairs[below - 1 : below + 1]
+    above, under = accuracies[below - 1 : below + 1]
+    return float(low * (high / low) ** ((above - threshold) / (above - under)))
+
+
+def _curve(experiment: str, width: int, grid: AssociativeGrid) -> list[dict[str, object]]:
+    """The rows of one width."""
+    rows: list[dict[str, object]] = []
+    tried: list[int] = []
+    curves: list[list[float]] = [[] for _ in grid.seeds]
+    for pairs in _numbers(grid.spacing):
+        predicted = predicted_accuracy(pairs, width) if experiment == "closed" else None
+        tried.append(pairs)
+        for seed, curve, value in zip(
+            grid.seeds, curves, _accuracies(experiment, width, pairs, grid), strict=True
+        ):
+            curve.append(value)
+            rows.append(
+                {
+                    "experiment": experiment,
+                    "seed": seed,
+                    "width": width,
+                    "pairs": pairs,
+                    "quantity": "accuracy",
+                    "value": value,
+                    "bound": None,
+                    "predicted": predicted,
+                }
+            )
+        if all(curve[-1] < min(THRESHOLDS) for curve in curves):
+            break
+    for threshold in THRESHOLDS:
+        for seed, curve in zip(grid.seeds, curves, strict=True):
+            held = capacity(tried, curve, threshold)
+            if held is not None:
+                rows.append(
+                    {
+                        "experiment": experiment,
+                        "seed": seed,
+                        "width": width,
+                        "pairs": None,
+                        "quantity": f"capacity_{threshold:.0%}".removesuffix("%"),
+                        "value": held,
+                        "bound": float(width),
+                        "predicted": None,
+                    }
+                )
+    return rows
+
+
+@torch.no_grad()
+def _accuracies(experiment: str, width: int, pairs: int, grid: AssociativeGrid) -> list[float]:
+    """Of each seed."""
+    drawn = [_draw(pairs, width, seed) for seed in grid.seeds]
+    embeddings, unembeddings, targets = (torch.stack(each) for each in zip(*drawn, strict=True))
+    own = unembeddings.gather(1, targets[..., None].expand_as(unembeddings))
+    matrix = closed_form(embeddings, own)
+    if experiment == "trained":
+        with torch.enable_grad():
+            matrix = trained(embeddings, unembeddings, targets, grid.steps, grid.learning_rate)
+    logits = embeddings @ matrix.mT @ unembeddings.mT
+    right: list[float] = (logits.argmax(-1) == targets).double().mean(1).tolist()
+    return right
+
+
+def _draw(pairs: int, width: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Embeddings and unembeddings of length about one, and a permutation."""
+    generator = torch.Generator().manual_seed(seed)
+    embeddings, unembeddings = torch.randn(2, pairs, width, generator=generator) / width**0.5
+    return embeddings, unembeddings, torch.randperm(pairs, generator=generator)
+
+
+def _numbers(spacing: float) -> Iterator[int]:
+    """2, and so on, each `spacing` times the one before, in whole numbers."""
+    exact = 2.0
+    while True:
+        yield round(exact)
+        exact = max(exact * spacing, round(exact) + 1)
+
+
+def _check(grid: AssociativeGrid) -> None:
+    problems = []
+    if not grid.seeds:
+        problems.append(
+            Problem("the seeds of the grid", "none", "at least one", "give the grid seeds")
+        )
+    if grid.spacing <= 1:
+        problems.append(
+            Problem("spacing", f"{grid.spacing:g}", "more than 1", "enlarge it, say to 1.2")
+        )
+    if problems:
+        raise InputError(*problems)

@@ -1,0 +1,241 @@
+"""How much of a random look-up table a trained transformer of one block knows, over its sizes.
+
+Two tokens determine the next one; all N² pairs are trained on, and accuracy is over all of them.
+The theorem's lower bound stands beside each value that it is about.
+
+Source: arXiv 2411.10115, experiments 1 to 6 and the lower bound of its Corollary 1. It differs:
+tables are random look-up tables, S = 2, no LayerNorm, all pairs in each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+import polars as pl
+
+from pipeline.bypass.evaluation import Progress, silent
+from pipeline.errors import InputError, Problem
+from pipeline.tables import ATTENTION_ONLY
+from pipeline.theory.small_transformer import (
+    CONTEXT,
+    Outcome,
+    Shape,
+    Stack,
+    ceiling,
+    table,
+)
+
+STACKED_LOGITS = 400_000
+"""Of all models that are trained at once: more of them do not stay in a core's cache."""
+
+
+@dataclass(frozen=True)
+class AttentionOnlyGrid:
+    """What is trained.
+
+    Args:
+        vocabulary: N, tokens.
+        width: D, where it is not varied.
+        head_width: K, where it is not varied.
+        heads: H of `heads`; those above one also give `parameters` its MLPs of equal parameters.
+        fixed_heads: H where head width or width is varied.
+        head_widths: K of `head_width`, once a head its own projections, once a shared bottleneck.
+        widths: D of `width`.
+        square_widths: D = K of `square`.
+        square_heads: H of `square`.
+        narrow_vocabulary: N of `narrow`, in which D = K = 2.
+        narrow_heads: H of `narrow`.
+        steps: of Adam, all pairs in each.
+        narrow_steps: the same, in `narrow`.
+        learning_rate: the largest.
+        seeds: a look-up table and initial weights each.
+    """
+
+    vocabulary: int
+    width: int
+    head_width: int
+    heads: tuple[int, ...]
+    fixed_heads: int
+    head_widths: tuple[int, ...]
+    widths: tuple[int, ...]
+    square_widths: tuple[int, ...]
+    square_heads: tuple[int, ...]
+    narrow_vocabulary: int
+    narrow_heads: tuple[int, ...]
+    steps: int
+    narrow_steps: int
+    learning_rate: float
+    seeds: tuple[int, ...]
+
+
+def attention_only(grid: AttentionOnlyGrid, progress: Progress = silent) -> pl.DataFrame:
+    """Train every model of the grid, and say what it knows of its table.
+
+    With one thread, the same grid gives the same bytes. The experiments are
+
+    - ``heads``, ``head_width``, ``width``, ``square``: accuracy over H, K, D, and H where D = K;
+    - ``parameters``: one head and an MLP, of as many parameters as the models of ``heads``;
+    - ``narrow``: D = K = 2, where the bound is about a small share of what can be stored;
+    - ``routing``: a head that stays random and an MLP, against the model of ``heads`` with the
+      most heads: one stores in the MLP and the other in attention, and a bypass tells them not
+      apart. The third of them has the random head alone.
+
+    Args:
+        grid: which models.
+        progress: told of the steps that are made, and of all that will be.
+
+    Returns:
+        As `ATTENTION_ONLY`: an experiment's shapes in the order of the grid, seed by seed, three
+        quantities each. A model that is part of two experiments is trained once.
+
+    Raises:
+        InputError: no seeds, or a shape that cannot be.
+    """
+    experiments = shapes(grid)
+    done, total = count(1), steps_of(grid)
+    outcomes: dict[tuple[Shape, int], Outcome] = {}
+    for stacked, seeds, steps in _stacks(grid):
+        stack = Stack(stacked, seeds)
+        stack.train(steps, grid.learning_rate, lambda: progress(next(done), total))
+        outcomes |= dict(zip(zip(stacked, seeds, strict=True), stack.outcomes(), strict=True))
+    rows = [
+        row
+        for experiment, members in experiments.items()
+        for shape in members
+        for seed in grid.seeds
+        for row in _rows(experiment, shape, seed, outcomes[shape, seed])
+    ]
+    types = {name: column.dtype for name, column in ATTENTION_ONLY.items()}
+    return pl.DataFrame(rows, schema=types)
+
+
+def shapes(grid: AttentionOnlyGrid) -> dict[str, list[Shape]]:
+    """The models of each experiment, seeds aside."""
+    base = Shape(grid.vocabulary, grid.width, 1, grid.head_width)
+    fixed = replace(base, heads=grid.fixed_heads)
+    heads = [replace(base, heads=each) for each in grid.heads]
+    rivals = [replace(base, hidden=equal_hidden(each)) for each in heads if each.heads > 1]
+    most = max(heads, key=lambda each: each.heads)
+    frozen = replace(base, frozen=True)
+    return {
+        "heads": heads,
+        "head_width": [
+            replace(fixed, head_width=each, shared=shared)
+            for shared in (False, True)
+            for each in grid.head_widths
+        ],
+        "width": [replace(fixed, width=each) for each in grid.widths],
+        "square": [
+            replace(base, width=width, head_width=width, heads=each)
+            for width in grid.square_widths
+            for each in grid.square_heads
+        ],
+        "parameters": rivals,
+        "narrow": [Shape(grid.narrow_vocabulary, 2, each, 2) for each in grid.narrow_heads],
+        "routing": [most, replace(frozen, hidden=equal_hidden(most)), frozen],
+    }
+
+
+def equal_hidden(shape: Shape) -> int:
+    """Units of an MLP behind one head for as many parameters as an attention-only model has.
+
+    A head has four matrices of D by K; a hidden unit reads D numbers, adds one, and writes D.
+
+    Returns:
+        The nearest number of units; 0 for one head.
+    """
+    return round((shape.heads - 1) * 4 * shape.width * shape.head_width / (2 * shape.width + 1))
+
+
+def stored(heads: int, head_width: int, width: int, given: bool = False) -> int:
+    """Sequences that an attention-only transformer of one block can be made to know.
+
+    Args:
+        heads: H.
+        head_width: K; a head reads no more than D numbers, so what exceeds D does not count.
+        width: D.
+        given: the unembedding is given; otherwise it is chosen too, which is worth D sequences.
+
+    Returns:
+        H min(K, D) + D, or without the last D. As printed: H K + D, and H K in the README.
+
+    Source: arXiv 2411.10115, Theorem 1; `construction` builds it.
+    """
+    return heads * min(head_width, width) + (0 if given else width)
+
+
+def lower_bound(known: int, vocabulary: int, sequences: int) -> float:
+    """The accuracy of who knows some sequences and guesses the others.
+
+    Args:
+        known: sequences, as `stored` has them.
+        vocabulary: N, equally likely answers: a guess is right in 1/N of the cases, in the mean
+            over tables (of one table, more of the others may come out right, or fewer).
+        sequences: T0, of them all.
+
+    Returns:
+        0 to 1.
+
+    Source: arXiv 2411.10115, Corollary 1.
+    """
+    return 1 / vocabulary + (1 - 1 / vocabulary) * min(1.0, known / sequences)
+
+
+def steps_of(grid: AttentionOnlyGrid) -> int:
+    """The steps that `attention_only` makes, each of a whole stack."""
+    return sum(steps for _, _, steps in _stacks(grid))
+
+
+def _stacks(grid: AttentionOnlyGrid) -> Iterable[tuple[Sequence[Shape], Sequence[int], int]]:
+    """The models in groups that can be trained at once: shapes, seeds, steps."""
+    if not grid.seeds:
+        raise InputError(
+            Problem("the seeds of the grid", "none", "at least one", "give the grid seeds")
+        )
+    experiments = shapes(grid)
+    kinds: dict[Any, list[tuple[Shape, int]]] = {}
+    for experiment, members in experiments.items():
+        steps = grid.narrow_steps if experiment == "narrow" else grid.steps
+        for shape in members:
+            kind = (steps, shape.architecture, shape.vocabulary, shape.hidden > 0)
+            models = kinds.setdefault(kind, [])
+            models += [(shape, seed) for seed in grid.seeds if (shape, seed) not in models]
+    for (steps, _, vocabulary, _), models in kinds.items():
+        # alike ones together: a stack computes with the size of its largest
+        models.sort(key=lambda model: model[0].n_parameters)
+        size = max(1, STACKED_LOGITS // vocabulary**3)
+        for start in range(0, len(models), size):
+            stacked, seeds = zip(*models[start : start + size], strict=True)
+            yield stacked, seeds, steps
+
+
+def _rows(
+    experiment: str, shape: Shape, seed: int, outcome: Outcome
+) -> Iterable[dict[str, str | int | float | None]]:
+    bounds: dict[str, float | None] = {
+        "accuracy": None,
+        "bypassed_accuracy": ceiling(table(shape.vocabulary, seed)),
+        "loss": None,
+    }
+    # heads that write through a bottleneck cannot write what the theorem's proof has them write
+    if shape.architecture == "attention-only":
+        known = stored(shape.heads, shape.head_width, shape.width)
+        bounds["accuracy"] = lower_bound(known, shape.vocabulary, shape.vocabulary**CONTEXT)
+    for quantity, value in outcome._asdict().items():
+        yield {
+            "experiment": experiment,
+            "architecture": shape.architecture,
+            "seed": seed,
+            "vocabulary": shape.vocabulary,
+            "width": shape.width,
+            "heads": shape.heads,
+            "head_width": shape.head_width,
+            "hidden": shape.hidden,
+            "parameters": shape.n_parameters,
+            "quantity": quantity,
+            "value": value,
+            "bound": bounds[quantity],
+        }

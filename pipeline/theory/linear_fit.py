@@ -1,0 +1,178 @@
+"""The linear map that is nearest to each block's MLP, which the paper's theorems speak of.
+
+F(u) = W u + b + eps(u) by least squares over tokens: u is what the MLP reads from the stream, F(u)
+what it adds to it. The paper's block has no norm before its MLP and leaves open how W is found. So
+there are two: of the stream u, as the theorems use it; and of the normalized u, which is what "the
+weight matrix of the FFN" takes. Any W makes the corrected bounds true, a good one makes them small.
+
+Shapes: N samples, T positions, D width, L blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pipeline.bypass.interventions import BASELINE
+from pipeline.bypass.precision import not_finite
+from pipeline.bypass.wavefront import Sheet
+from pipeline.models.decoder import Decoder
+from pipeline.theory.bounds import operator_norm
+from pipeline.theory.one_block import attend
+
+LEAST_TOKENS = 10
+"""Tokens for each dimension below which the ridge is no longer negligible."""
+
+MOST_TOKENS = 20
+"""Tokens for each dimension that are used, of those that there are."""
+
+GRAIN, RIDGE = 1e-9, 1e-3
+"""Added to the variances, in units of each dimension's own: against rounding; with few tokens."""
+
+_HELD_OUT = 5  # every fifth sample only tells how good the fit is
+_CHUNK_TOKENS = 4096  # a constant: sums are the same whatever the memory
+
+
+@dataclass(frozen=True)
+class LinearFit:
+    """One fit of one block's MLP.
+
+    Args:
+        weight: W (D, D), float64, on the CPU.
+        norm: ||W||.
+        identity_plus: ||I + W||.
+        r_squared: share of the variance of F that is explained in held-out samples; None where
+            there are fewer than five samples.
+        tokens: that were fitted.
+        ridge: what was added to the variances, in units of each.
+    """
+
+    weight: Tensor
+    norm: float
+    identity_plus: float
+    r_squared: float | None
+    tokens: int
+    ridge: float
+
+
+@dataclass(frozen=True)
+class Fits:
+    """The two fits of one block's MLP: of the stream, and of the stream after the MLP's norm."""
+
+    stream: LinearFit
+    normalized: LinearFit
+
+
+def fit(decoder: Decoder, tokens: Tensor, sample_ids: Sequence[int]) -> list[Fits]:
+    """Fit the MLP of every block, on the states of the unmodified model.
+
+    Blocks are the outer loop. So the states of the fitted tokens are kept, about as many numbers as
+    a block has weights, and the Gram matrices of one block; not those of all blocks.
+
+    Args:
+        decoder: in float32 or better.
+        tokens: (N, T) int64; evenly spread rows of them are used, up to `MOST_TOKENS` x D tokens,
+            and a quarter as many more are held out.
+        sample_ids: N of them, for an error.
+
+    Returns:
+        For each of the L blocks.
+
+    Raises:
+        InputError: states that are not finite.
+    """
+    length = tokens.shape[1]
+    enough = -(-MOST_TOKENS * decoder.width // length) * _HELD_OUT // (_HELD_OUT - 1) + 1
+    rows = torch.arange(min(enough, len(tokens)))
+    rows = rows * len(tokens) // len(rows)
+    position = torch.arange(length, device=decoder.device)
+    states = decoder.embed(tokens[rows].to(decoder.device), position)
+    held_out = torch.arange(len(rows)) % _HELD_OUT == _HELD_OUT - 1
+    chunks = torch.split(torch.arange(len(rows)), max(1, _CHUNK_TOKENS // length))
+    fits = []
+    for number in range(len(decoder.blocks)):
+        block = decoder.block(number)
+        sums = [[_Sums(decoder) for _ in range(2)] for _ in range(2)]  # of both u; fitted, held out
+        for chunk in chunks:
+            hidden = states[chunk]
+            attended = attend(decoder, block, hidden, length).mixed(block)
+            read = hidden if block.parallel else hidden + attended
+            mlp = block.mlp(read)
+            states[chunk] = after = hidden + attended + mlp
+            if not after.isfinite().all():
+                finite = after.isfinite().flatten(1).all(1).cpu()
+                row = rows[chunk[finite.logical_not().nonzero()[0]]]
+                sheet = Sheet.plain(tokens[row].to(decoder.device), last=1)
+                raise not_finite(decoder, BASELINE, sheet, f"sample {sample_ids[int(row)]}")
+            for (fitted, other), u in zip(sums, (read, block.mlp_norm(read)), strict=True):
+                for each, mine in ((fitted, ~held_out[chunk]), (other, held_out[chunk])):
+                    each.add(u[mine].flatten(0, 1), mlp[mine].flatten(0, 1))
+        fits.append(Fits(*(_solve(*pair) for pair in sums)))
+    return fits
+
+
+class _Sums:
+    """Sums over tokens of what least squares need, in float64: any number of tokens, one size."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        zero = torch.zeros((), dtype=torch.float64, device=decoder.device)
+        width = decoder.width
+        self.count = 0
+        self.read, self.made = zero.repeat(width), zero.repeat(width)
+        self.squares = zero.repeat(width, width)
+        self.products = zero.repeat(width, width)
+        self.total = zero.clone()
+
+    def add(self, read: Tensor, made: Tensor) -> None:
+        """Add what the MLP read (m, D) and made (m, D)."""
+        u, f = read.double(), made.double()
+        self.count += len(u)
+        self.read += u.sum(0)
+        self.made += f.sum(0)
+        self.squares.addmm_(u.T, u)
+        self.products.addmm_(u.T, f)
+        self.total += f.square().sum()
+
+    def centred(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Covariance (D, D) of u, of u with f, and the variance of f; times the count."""
+        squares = self.squares - torch.outer(self.read, self.read) / self.count
+        products = self.products - torch.outer(self.read, self.made) / self.count
+        return squares, products, self.total - self.made.square().sum() / self.count
+
+
+def _solve(fitted: _Sums, other: _Sums) -> LinearFit:
+    squares, products, _ = fitted.centred()
+    ridge = GRAIN if fitted.count >= LEAST_TOKENS * len(squares) else RIDGE
+    # In units of each dimension's own deviation, for a few of them may be a thousand times larger.
+    scale = squares.diagonal().clamp_min(0).sqrt()
+    scale = torch.where(scale > 0, scale, 1.0)
+    correlation = squares / scale / scale[:, None]
+    correlation.diagonal().add_(ridge)
+    solution = torch.linalg.solve(correlation, products / scale[:, None]) / scale[:, None]
+    weight = solution.T.contiguous()
+    shifted = weight.clone()
+    shifted.diagonal().add_(1)
+    return LinearFit(
+        weight=weight.cpu(),
+        norm=float(operator_norm(weight)),
+        identity_plus=float(operator_norm(shifted)),
+        r_squared=_r_squared(fitted, other, solution),
+        tokens=fitted.count,
+        ridge=ridge,
+    )
+
+
+def _r_squared(fitted: _Sums, other: _Sums, solution: Tensor) -> float | None:
+    """1 - the held-out tokens' squared errors / their squared distances from their own mean."""
+    if other.count == 0:
+        return None
+    squares, products, total = other.centred()
+    errors = total - 2 * (solution * products).sum() + (solution * (squares @ solution)).sum()
+    # the intercept is the fitted tokens': their mean error counts as well
+    offset = other.made / other.count - fitted.made / fitted.count
+    offset = offset - (other.read / other.count - fitted.read / fitted.count) @ solution
+    errors = errors + other.count * offset.square().sum()
+    return float(1 - errors / total) if total > 0 else None

@@ -1,0 +1,309 @@
+"""Transformers of one block that learn a look-up table: many of them trained at once.
+
+The table gives each pair of tokens (a, b) its next token. A model sees a, then b, and predicts
+from b's position. Since all pairs are seen in every step, whatever depends on one token alone is
+computed once a token and not once a pair.
+
+Models of unequal sizes are stacked: the smaller ones are filled up with zeros. A filling never
+changes, as each of its products with the rest has a factor zero, hence a gradient of zero, and Adam
+does not move what has none.
+
+Shapes: M models, N vocabulary, D width, H heads, K head width, F hidden units of the MLP, all the
+largest of the stack. A pair is indexed (b, a): the position that predicts comes first.
+
+Source: arXiv 2411.10115 and its published code, with the differences that `Shape` lists.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pipeline.errors import InputError, Problem
+
+WARM_UP_STEPS = 30
+"""In which the learning rate rises; then it falls, along a cosine."""
+LAST_RATE = 0.02
+"""The learning rate of the last step, as a share of the largest."""
+CONTEXT = 2
+"""S, tokens that a model sees."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One model. There is no LayerNorm and no bias in attention, as in the theorems.
+
+    Args:
+        vocabulary: N, tokens.
+        width: D, of the residual stream.
+        heads: H.
+        head_width: K, of queries, keys and values.
+        hidden: F, units of the MLP (GELU) behind attention; 0 for none: attention-only.
+        shared: all heads read and write through one bottleneck of width K, as in the published
+            code; otherwise each head has projections of its own, as in the theorems.
+        frozen: attention keeps its random weights; all else learns.
+    """
+
+    vocabulary: int
+    width: int
+    heads: int
+    head_width: int
+    hidden: int = 0
+    shared: bool = False
+    frozen: bool = False
+
+    @property
+    def architecture(self) -> str:
+        """What must be equal within a stack, as one word."""
+        if self.frozen:
+            return "frozen-attention"
+        return "mlp" if self.hidden else "shared-bottleneck" if self.shared else "attention-only"
+
+    @property
+    def sizes(self) -> dict[str, tuple[int, ...]]:
+        """The name of each parameter and its size; all models of an architecture have the same."""
+        inner = self.head_width if self.shared else self.width
+        sizes: dict[str, tuple[int, ...]] = {
+            "embedding": (self.vocabulary, self.width),
+            "position": (CONTEXT, self.width),
+            "unembedding": (self.vocabulary, self.width),
+            "query": (self.heads, inner, self.head_width),
+            "key": (self.heads, inner, self.head_width),
+            "value": (self.heads, inner, self.head_width),
+            "output": (self.heads, self.head_width, inner),
+        }
+        if self.shared:
+            sizes |= {"narrow": (self.width, inner), "widen": (inner, self.width)}
+        if self.hidden:
+            sizes |= {
+                "enter": (self.width, self.hidden),
+                "offset": (self.hidden,),
+                "leave": (self.hidden, self.width),
+            }
+        return sizes
+
+    @property
+    def n_parameters(self) -> int:
+        """Numbers in all of its parameters."""
+        return sum(math.prod(size) for size in self.sizes.values())
+
+
+ATTENTION = ("query", "key", "value", "output")
+
+
+class Outcome(NamedTuple):
+    """What a trained model knows of its table.
+
+    Args:
+        accuracy: share of the pairs whose next token has the largest logit, 0 to 1.
+        bypassed_accuracy: the same where attention weights are the identity, 0 to 1.
+        loss: cross-entropy, nats a pair.
+    """
+
+    accuracy: float
+    bypassed_accuracy: float
+    loss: float
+
+
+class Stack:
+    """Models of one architecture, side by side.
+
+    Args:
+        shapes: of the M models; one architecture and one vocabulary.
+        seeds: M; a model's seed determines its table and its initial weights.
+
+    Raises:
+        InputError: no models, several architectures or vocabularies, or a size below one.
+    """
+
+    def __init__(self, shapes: Sequence[Shape], seeds: Sequence[int]) -> None:
+        _check(shapes, seeds)
+        largest = {
+            name: tuple(max(shape.sizes[name][i] for shape in shapes) for i in range(len(size)))
+            for name, size in shapes[0].sizes.items()
+        }
+        self.parameters = {name: torch.zeros(len(shapes), *size) for name, size in largest.items()}
+        for model, (shape, seed) in enumerate(zip(shapes, seeds, strict=True)):
+            for name, value in initial(shape, seed).items():
+                corner = tuple(slice(length) for length in value.shape)
+                self.parameters[name][model][corner] = value
+        self.scale = torch.tensor([shape.head_width**-0.5 for shape in shapes])
+        tables = [table(shapes[0].vocabulary, seed) for seed in seeds]
+        self.answers = torch.stack(tables)
+        self.trained = [
+            name for name in self.parameters if not (shapes[0].frozen and name in ATTENTION)
+        ]
+
+    def logits(self, bypass: bool = False) -> Tensor:
+        """Of every pair.
+
+        Args:
+            bypass: attention weights are the identity: the last position sees itself alone.
+
+        Returns:
+            (M, N, N, N) logits of the next token, of pair (b, a).
+        """
+        weights = self.parameters
+        models, vocabulary, width = weights["embedding"].shape
+        first = weights["embedding"] + weights["position"][:, :1]
+        last = weights["embedding"] + weights["position"][:, 1:]
+        inputs = first, last
+        if "narrow" in weights:
+            inputs = first @ weights["narrow"], last @ weights["narrow"]
+        # (M, H, N, D): what each head would write, were it to see this token alone
+        from_first, from_last = (
+            each[:, None] @ weights["value"] @ weights["output"] for each in inputs
+        )
+        written = from_last.sum(1)[:, :, None]
+        if not bypass:
+            query = inputs[1][:, None] @ weights["query"] * self.scale[:, None, None, None]
+            key_first, key_last = (each[:, None] @ weights["key"] for each in inputs)
+            own = (query * key_last).sum(-1, keepdim=True)
+            # softmax over two positions; (M, H, N, N): b's weight on a
+            seen = (query @ key_first.mT - own).sigmoid()
+            of_first = seen.permute(0, 3, 2, 1) @ from_first.transpose(1, 2)
+            of_last = seen.permute(0, 2, 3, 1) @ from_last.transpose(1, 2)
+            written = written + of_first.transpose(1, 2) - of_last
+        if "widen" in weights:
+            written = written @ weights["widen"][:, None]
+        stream = (last[:, :, None] + written).expand(-1, -1, vocabulary, -1)
+        stream = stream.reshape(models, vocabulary**2, width)
+        if "enter" in weights:
+            hidden = torch.baddbmm(weights["offset"][:, None], stream, weights["enter"])
+            stream = torch.baddbmm(stream, functional.gelu(hidden), weights["leave"])
+        logits = stream @ weights["unembedding"].mT
+        return logits.view(models, vocabulary, vocabulary, -1)
+
+    def losses(self) -> Tensor:
+        """(M,) cross-entropy, nats a pair."""
+        logits = self.logits().flatten(0, 2)
+        each = functional.cross_entropy(logits, self.answers.flatten(), reduction="none")
+        return each.view(len(self.answers), -1).mean(1)
+
+    def train(
+        self, steps: int, learning_rate: float, stepped: Callable[[], object] = lambda: None
+    ) -> None:
+        """Fit each model to its table by Adam, all pairs in every step.
+
+        Args:
+            steps: at least one.
+            learning_rate: the largest.
+            stepped: called after every step.
+        """
+        learning = [self.parameters[name].requires_grad_() for name in self.trained]
+        optimizer = torch.optim.Adam(learning, lr=learning_rate, fused=True)
+        for step in range(steps):
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate * schedule(step, steps)
+            optimizer.zero_grad()
+            # a model's gradient comes from its own loss: the sum keeps the models apart
+            self.losses().sum().backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            stepped()
+        for parameter in learning:
+            parameter.requires_grad_(False)
+
+    @torch.no_grad()
+    def outcomes(self) -> list[Outcome]:
+        """What each of the M models knows."""
+        whole, bypassed = (
+            (self.logits(bypass).argmax(-1) == self.answers).double().mean((1, 2)).tolist()
+            for bypass in (False, True)
+        )
+        return [
+            Outcome(*each) for each in zip(whole, bypassed, self.losses().tolist(), strict=True)
+        ]
+
+
+def table(vocabulary: int, seed: int) -> Tensor:
+    """The next token of each pair, uniformly random.
+
+    Args:
+        vocabulary: N.
+        seed: which table.
+
+    Returns:
+        (N, N) token ids, of pair (b, a).
+    """
+    generator = torch.Generator().manual_seed(1_000 + seed)
+    return torch.randint(vocabulary, (vocabulary, vocabulary), generator=generator)
+
+
+def ceiling(answers: Tensor) -> float:
+    """The best accuracy of any model that sees the last token alone.
+
+    It is what remains under a bypass, at most, wherever the table is stored.
+
+    Args:
+        answers: (N, N) the next token of pair (b, a).
+
+    Returns:
+        The share of the pairs that the commonest answer of each last token gets right, 0 to 1.
+    """
+    vocabulary = len(answers)
+    counts = functional.one_hot(answers, vocabulary).sum(1)
+    return float(counts.max(-1).values.double().mean()) / vocabulary
+
+
+def initial(shape: Shape, seed: int) -> dict[str, Tensor]:
+    """Random weights: normal, of variance one over the number of terms that they are summed over.
+
+    Args:
+        shape: which model.
+        seed: which weights; another model of the same seed and shape gets the same.
+
+    Returns:
+        The parameters by name.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    terms = {
+        "embedding": shape.width,
+        "position": shape.width,
+        "unembedding": shape.width,
+        "output": shape.heads * shape.head_width,
+    }
+    return {
+        name: torch.zeros(size)
+        if name == "offset"
+        else torch.randn(size, generator=generator) * terms.get(name, size[-2]) ** -0.5
+        for name, size in shape.sizes.items()
+    }
+
+
+def schedule(step: int, steps: int) -> float:
+    """The learning rate of a step, as a share of the largest."""
+    cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
+    return min(1.0, (step + 1) / WARM_UP_STEPS) * (LAST_RATE + (1 - LAST_RATE) * cosine)
+
+
+def _check(shapes: Sequence[Shape], seeds: Sequence[int]) -> None:
+    kinds = {(shape.architecture, shape.vocabulary, shape.hidden > 0) for shape in shapes}
+    if len(kinds) != 1 or len(shapes) != len(seeds):
+        raise InputError(
+            Problem(
+                "the models of a stack",
+                f"{len(shapes)} models, {len(seeds)} seeds, kinds {sorted(kinds)}",
+                "at least one model, a seed each, one architecture and one vocabulary",
+                "make a stack of each kind",
+            )
+        )
+    too_small = [
+        shape
+        for shape in shapes
+        if min(shape.vocabulary, shape.width, shape.heads, shape.head_width) < 1 or shape.hidden < 0
+    ]
+    if too_small:
+        raise InputError(
+            Problem(
+                "the shape of a model",
+                str(too_small[0]),
+                "sizes of at least one (hidden units: zero)",
+                "enlarge it",
+            )
+        )

@@ -1,0 +1,295 @@
+"""Trained transformers of one block: the model against a plain one, and what the study shows."""
+
+import math
+from dataclasses import replace
+
+import polars as pl
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline import tables
+from pipeline.errors import InputError
+from pipeline.tables import ATTENTION_ONLY
+from pipeline.theory.attention_only import (
+    AttentionOnlyGrid,
+    attention_only,
+    equal_hidden,
+    lower_bound,
+    shapes,
+    steps_of,
+    stored,
+)
+from pipeline.theory.small_transformer import Shape, Stack, ceiling, initial, table
+
+GRID = AttentionOnlyGrid(
+    vocabulary=14,
+    width=5,
+    head_width=5,
+    heads=(1, 3, 9),
+    fixed_heads=5,
+    head_widths=(1, 2, 5),
+    widths=(3, 6),
+    square_widths=(3,),
+    square_heads=(2, 8),
+    narrow_vocabulary=8,
+    narrow_heads=(1, 12),
+    steps=350,
+    narrow_steps=400,
+    learning_rate=0.02,
+    seeds=(0, 1, 2),
+)
+SHAPES = [
+    Shape(6, 4, 3, 2),
+    Shape(6, 4, 3, 2, shared=True),
+    Shape(6, 4, 1, 4, hidden=7),
+    Shape(6, 4, 2, 3, frozen=True),
+]
+
+
+@pytest.fixture(scope="module")
+def frame(threads):
+    with threads(1):
+        return attention_only(GRID)
+
+
+def means(frame, experiment, quantity="accuracy", architecture="attention-only"):
+    """The mean over the seeds for each shape, in the order of the grid."""
+    found = frame.filter(
+        (pl.col("experiment") == experiment)
+        & (pl.col("quantity") == quantity)
+        & (pl.col("architecture") == architecture)
+    ).group_by("width", "heads", "head_width", "hidden", maintain_order=True)
+    return found.agg(pl.col("value").mean())["value"].to_list()
+
+
+def plainly(shape, parameters, first, last, bypass):
+    """The logits of one pair, head by head and position by position."""
+    p = {name: value.double() for name, value in parameters.items()}
+    stream = torch.stack([p["embedding"][first], p["embedding"][last]]) + p["position"]
+    inner = stream @ p["narrow"] if shape.shared else stream
+    written = torch.zeros(inner.shape[1], dtype=torch.float64)
+    for head in range(shape.heads):
+        query, key, value = (inner @ p[name][head] for name in ("query", "key", "value"))
+        weights = (key @ query[1] / math.sqrt(shape.head_width)).softmax(0)
+        if bypass:
+            weights = torch.tensor([0.0, 1.0]).double()
+        written += weights @ value @ p["output"][head]
+    end = stream[1] + (written @ p["widen"] if shape.shared else written)
+    if shape.hidden:
+        hidden = torch.nn.functional.gelu(end @ p["enter"] + p["offset"])
+        end = end + hidden @ p["leave"]
+    return end @ p["unembedding"].T
+
+
+# ------------------------------------------------------------- the model
+
+
+@pytest.mark.parametrize("bypass", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.architecture)
+def test_the_logits_are_those_of_a_plain_transformer(shape, bypass):
+    stack = Stack([shape, shape], [3, 4])
+    if shape.hidden:
+        stack.parameters["offset"] += 0.3
+    for model in range(2):
+        parameters = {name: value[model] for name, value in stack.parameters.items()}
+        for first, last in ((0, 0), (1, 5), (4, 2)):
+            torch.testing.assert_close(
+                stack.logits(bypass)[model, last, first].double(),
+                plainly(shape, parameters, first, last, bypass),
+                atol=1e-5,
+                rtol=1e-5,
+            )
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.architecture)
+def test_a_filling_of_zeros_changes_nothing(shape):
+    hidden = shape.hidden + 5 if shape.hidden else 0
+    larger = replace(shape, width=7, heads=shape.heads + 2, head_width=6, hidden=hidden)
+    alone, beside = Stack([shape], [1]), Stack([shape, larger], [1, 2])
+    torch.testing.assert_close(alone.logits()[0], beside.logits()[0])
+    for stack in (alone, beside):
+        stack.train(6, 0.02)
+    torch.testing.assert_close(alone.logits()[0], beside.logits()[0], atol=1e-4, rtol=1e-4)
+    for name, value in beside.parameters.items():
+        corner = tuple(slice(length) for length in shape.sizes[name])
+        filling = value[0].clone()
+        filling[corner] = 0
+        assert (filling == 0).all()
+
+
+def test_what_is_frozen_stays():
+    shape = Shape(6, 4, 1, 4, hidden=9, frozen=True)
+    stack = Stack([shape], [5])
+    stack.train(5, 0.02)
+    start = initial(shape, 5)
+    moved = {n for n, value in stack.parameters.items() if not torch.equal(value[0], start[n])}
+    assert moved == {"embedding", "position", "unembedding", "enter", "offset", "leave"}
+
+
+def test_all_else_learns():
+    for shape in SHAPES[:3]:
+        stack = Stack([shape], [5])
+        before = stack.losses()
+        stack.train(60, 0.02)
+        start = initial(shape, 5)
+        assert not any(torch.equal(value[0], start[n]) for n, value in stack.parameters.items())
+        assert (stack.losses() < before - 0.5).all()
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.architecture)
+def test_parameters_are_counted(shape):
+    assert shape.n_parameters == sum(value.numel() for value in initial(shape, 0).values())
+
+
+@pytest.mark.parametrize(
+    ("members", "seeds"),
+    [
+        ([], []),
+        ([SHAPES[0]], [0, 1]),
+        ([SHAPES[0], SHAPES[1]], [0, 1]),
+        ([SHAPES[0], replace(SHAPES[0], vocabulary=7)], [0, 1]),
+        ([SHAPES[3], replace(SHAPES[3], hidden=3)], [0, 1]),
+        ([replace(SHAPES[0], heads=0)], [0]),
+    ],
+)
+def test_models_that_cannot_stand_side_by_side_are_refused(members, seeds):
+    with pytest.raises(InputError):
+        Stack(members, seeds)
+
+
+# ------------------------------------------------------------- bypass
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 1_000), vocabulary=st.integers(2, 9), scale=st.floats(0.1, 30))
+def test_no_bypassed_model_is_above_the_ceiling(seed, vocabulary, scale):
+    shape = Shape(vocabulary, 4, 2, 3, hidden=5)
+    stack = Stack([shape], [seed])
+    for value in stack.parameters.values():
+        value *= scale
+    assert stack.outcomes()[0].bypassed_accuracy <= ceiling(table(vocabulary, seed)) + 1e-9
+
+
+def test_the_ceiling_by_hand():
+    assert ceiling(torch.tensor([[0, 0, 1], [2, 1, 0], [1, 1, 1]])) == pytest.approx(6 / 9)
+
+
+def test_a_drop_under_bypass_does_not_tell_where_the_table_is_stored(threads):
+    attends, routes = Shape(12, 6, 8, 6), Shape(12, 6, 1, 6, hidden=160, frozen=True)
+    random_head = replace(routes, hidden=0)
+    seeds = (0, 1, 2)
+    found = []
+    with threads(1):
+        for shape in (attends, routes, random_head):
+            stack = Stack([shape] * 3, seeds)
+            stack.train(500, 0.02)
+            found.append(stack.outcomes())
+    in_attention, in_mlp, nowhere = found
+    # the one has no MLP; the other's attention is as random as it began, and stores nothing
+    assert min(each.accuracy for each in in_attention + in_mlp) > 0.95
+    assert max(each.accuracy for each in nowhere) < 0.6
+    for one, other, seed in zip(in_attention, in_mlp, seeds, strict=True):
+        highest = ceiling(table(12, seed))
+        assert one.bypassed_accuracy <= highest < 0.3
+        assert other.bypassed_accuracy <= highest
+
+
+def test_the_study_has_both_of_them(frame):
+    kept = frame.filter((pl.col("experiment") == "routing") & (pl.col("seed") == 0))
+    found = kept.filter(pl.col("quantity") == "accuracy").select("architecture", "heads", "hidden")
+    assert found.rows() == [
+        ("attention-only", 9, 0),
+        ("frozen-attention", 1, 73),
+        ("frozen-attention", 1, 0),
+    ]
+    drop = kept.pivot("quantity", index=["architecture", "hidden"], values="value")[:2]
+    assert (drop["accuracy"] > 3 * drop["bypassed_accuracy"]).all()
+
+
+# ------------------------------------------------------------- the study
+
+
+def test_accuracy_rises_with_heads_and_stays_over_the_bound(frame):
+    accuracies = means(frame, "heads")
+    assert accuracies == sorted(accuracies)
+    assert accuracies[0] < 0.5
+    assert accuracies[-1] > 0.95
+    bounded = frame.filter((pl.col("quantity") == "accuracy") & pl.col("bound").is_not_null())
+    assert (bounded["value"] > bounded["bound"]).all()
+    assert set(bounded["architecture"]) == {"attention-only"}
+
+
+def test_a_bottleneck_that_heads_share_changes_the_growth_with_the_head_width(frame):
+    own = means(frame, "head_width")
+    shared = means(frame, "head_width", architecture="shared-bottleneck")
+    assert own == sorted(own)
+    assert shared == sorted(shared)
+    assert own[0] > shared[0] + 0.1
+    assert own[1] > shared[1] + 0.2
+    # a step from 1 to 2 is worth more than a third of that from 2 to 5, and less with a bottleneck
+    assert own[1] - own[0] > (own[2] - own[1]) / 3
+    assert shared[1] - shared[0] < (shared[2] - shared[1]) / 3
+
+
+def test_accuracy_rises_with_the_width(frame):
+    assert means(frame, "width")[0] < means(frame, "width")[1] - 0.1
+    assert means(frame, "square")[0] < means(frame, "square")[1]
+    assert means(frame, "narrow")[0] < means(frame, "narrow")[1]
+
+
+def test_an_mlp_of_equal_parameters_stores_about_as_much(frame):
+    attends = means(frame, "heads")[1:]
+    stores = means(frame, "parameters", architecture="mlp")
+    assert len(stores) == 2
+    assert all(abs(a - b) < 0.25 for a, b in zip(attends, stores, strict=True))
+
+
+def test_the_table(frame):
+    tables._check(frame, "attention only", ATTENTION_ONLY)
+    members = sum(len(each) for each in shapes(GRID).values())
+    assert len(frame) == members * 3 * 3
+    assert frame.filter(pl.col("quantity") != "loss")["value"].is_between(0, 1).all()
+    bypassed = frame.filter(pl.col("quantity") == "bypassed_accuracy")
+    assert (bypassed["value"] <= bypassed["bound"] + 1e-9).all()
+
+
+def test_the_same_grid_gives_the_same_bytes(threads):
+    small = replace(
+        GRID, heads=(1, 3), head_widths=(1,), widths=(3,), steps=8, narrow_steps=8, seeds=(4, 2)
+    )
+    told = []
+    with threads(1):
+        one = attention_only(small, lambda done, total: told.append((done, total)))
+        assert one.equals(attention_only(small))
+    total = steps_of(small)
+    assert told == [(done, total) for done in range(1, total + 1)]
+    again = attention_only(replace(small, seeds=(2,)))
+    close = one.filter(pl.col("seed") == 2)["value"] - again["value"]
+    assert (close.abs() < 0.05).all()  # what is beside a model changes its rounding alone
+
+
+def test_no_seeds_are_refused():
+    with pytest.raises(InputError, match="seeds"):
+        attention_only(replace(GRID, seeds=()))
+
+
+# ------------------------------------------------------------- the numbers
+
+
+@pytest.mark.parametrize("heads", [2, 6, 31])
+def test_the_rival_has_as_many_parameters(heads):
+    shape = Shape(50, 10, heads, 10)
+    rival = replace(shape, heads=1, hidden=equal_hidden(shape))
+    assert abs(rival.n_parameters - shape.n_parameters) <= 2 * 10 + 1
+    assert equal_hidden(replace(shape, heads=1)) == 0
+
+
+def test_the_lower_bound_by_hand():
+    assert stored(31, 10, 10) == 320
+    assert stored(31, 10, 10, given=True) == 310
+    assert stored(20, 10, 4) == 84  # a head reads four numbers, however wide it is
+    assert lower_bound(320, 50, 2500) == pytest.approx(0.02 + 0.98 * 0.128)
+    assert lower_bound(stored(17, 2, 2), 10, 100) == pytest.approx(0.1 + 0.9 * 0.36)
+    assert lower_bound(9_999, 50, 2500) == 1

@@ -1,0 +1,317 @@
+"""What bypasses change, measured, against the stock model and against slow sums."""
+
+import copy
+
+import polars as pl
+import pytest
+import torch
+
+from pipeline.bypass.interventions import BASELINE, bypass
+from pipeline.bypass.memory import Journal
+from pipeline.bypass.reference import bypassed
+from pipeline.errors import InputError
+from pipeline.models.families import adapt
+from pipeline.tables import DIVERGENCE_BLOCKS, DIVERGENCE_BOUNDS, DIVERGENCE_TRIANGLE, SAMPLES
+from pipeline.theory import divergence, linear_fit
+from pipeline.theory.divergence import (
+    measure,
+)
+from pipeline.theory.one_block import attend
+
+BLOCKS, SAMPLE_COUNT, PREFIX = 5, 9, 14
+
+
+def some_samples(count=SAMPLE_COUNT, prefix=PREFIX, suffix=3, seed=0):
+    tokens = torch.randint(
+        1, 61, (count, prefix + suffix), generator=torch.Generator().manual_seed(seed)
+    )
+    rows = {
+        "sample_id": range(100, 100 + count),
+        "split": ["memorized", "control", "exposed"] * (count // 3) + ["control"] * (count % 3),
+        "tokens": tokens.tolist(),
+        "prefix_length": [prefix] * count,
+        "suffix_length": [suffix] * count,
+        "suffix_group": range(count),
+        "copies": [1] * count,
+    }
+    return pl.DataFrame(rows, schema={name: column.dtype for name, column in SAMPLES.items()})
+
+
+def double(model):
+    return copy.deepcopy(model).double()
+
+
+@pytest.fixture(scope="module")
+def measured(model):
+    return measure(double(model), some_samples())
+
+
+# --------------------------------------------------------------------------- tables
+
+
+def test_tables_are_complete_and_in_order(measured):
+    for frame, schema in zip(
+        measured, (DIVERGENCE_TRIANGLE, DIVERGENCE_BOUNDS, DIVERGENCE_BLOCKS), strict=True
+    ):
+        assert dict(frame.schema) == {name: column.dtype for name, column in schema.items()}
+        for name, column in schema.items():
+            assert column.nullable or frame[name].null_count() == 0
+    ids = range(100, 100 + SAMPLE_COUNT)
+    expected = [(s, b, a) for s in ids for b in range(BLOCKS) for a in range(b, BLOCKS + 1)]
+    assert measured.triangle.select("sample_id", "block", "after").rows() == expected
+    logits = measured.triangle["after"] == BLOCKS
+    assert (measured.triangle["kl"].is_not_null() == logits).all()
+    expected = [(s, b) for s in ids for b in range(BLOCKS)]
+    assert measured.bounds.select("sample_id", "block").rows() == expected
+    last = measured.bounds["block"] == BLOCKS - 1
+    for name in (n for n in DIVERGENCE_BOUNDS if n.startswith("next_")):
+        assert (measured.bounds[name].is_null() == last).all()
+    assert measured.blocks["block"].to_list() == list(range(BLOCKS))
+    splits = dict(some_samples().select("sample_id", "split").rows())
+    assert all(splits[s] == split for s, split in measured.bounds["sample_id", "split"].rows())
+
+
+@torch.inference_mode()
+def stock_states(model, tokens, intervention):
+    """The last token's states after each block, (BLOCKS, N, D), and its logits, (N, V)."""
+    body = model.gpt_neox if hasattr(model, "gpt_neox") else model.transformer
+    layers = body.layers if hasattr(model, "gpt_neox") else body.h
+    states = []
+    hooks = [
+        layer.register_forward_hook(
+            lambda _m, _i, out: states.append((out[0] if isinstance(out, tuple) else out)[:, -1])
+        )
+        for layer in layers
+    ]
+    with bypassed(model, intervention):
+        logits = model(tokens, use_cache=False).logits[:, -1]
+    for hook in hooks:
+        hook.remove()
+    return torch.stack(states), logits
+
+
+def test_the_triangle_is_that_of_the_stock_model(model, measured):
+    tokens = torch.tensor(some_samples()["tokens"].to_list())[:, :PREFIX]
+    stock = double(model)
+    plain, logits = stock_states(stock, tokens, BASELINE)
+    for block in range(BLOCKS):
+        changed, other = stock_states(stock, tokens, bypass("one", (block,)))
+        ours = measured.triangle.filter(block=block)
+        for after in range(block, BLOCKS):
+            rows = ours.filter(after=after)
+            change = (changed[after] - plain[after]).norm(dim=-1)
+            # the stock GPT-Neo multiplies queries and keys in float32
+            assert rows["change"].to_list() == pytest.approx(change.tolist(), rel=1e-4)
+            relative = change / plain[after].norm(dim=-1)
+            assert rows["relative"].to_list() == pytest.approx(relative.tolist(), rel=1e-4)
+        rows = ours.filter(after=BLOCKS)
+        apart = (other - logits) - (other - logits).mean(-1, keepdim=True)
+        whole = (logits - logits.mean(-1, keepdim=True)).norm(dim=-1)
+        assert rows["change"].to_list() == pytest.approx(apart.norm(dim=-1).tolist(), rel=1e-4)
+        relative = apart.norm(dim=-1) / whole
+        assert rows["relative"].to_list() == pytest.approx(relative.tolist(), rel=1e-4)
+        kl = torch.distributions.kl_divergence(
+            torch.distributions.Categorical(logits=logits),
+            torch.distributions.Categorical(logits=other),
+        )
+        assert rows["kl"].to_list() == pytest.approx(kl.tolist(), rel=1e-4, abs=1e-9)
+
+
+def test_both_tables_agree_on_what_changes(measured):
+    keys = ["sample_id", "block"]
+    triangle = measured.triangle.with_columns(gap=pl.col("after") - pl.col("block"))
+    triangle = triangle.filter(pl.col("after") < BLOCKS)
+    both = measured.bounds.join(triangle.filter(gap=0), on=keys, suffix="_seen")
+    both = both.join(triangle.filter(gap=1).select(*keys, on="change"), on=keys, how="left")
+    assert len(both) == len(measured.bounds)
+    assert both["change"].to_list() == pytest.approx(both["change_seen"].to_list(), rel=1e-9)
+    assert both["relative"].to_list() == pytest.approx(both["relative_seen"].to_list(), rel=1e-9)
+    both = both.drop_nulls("next_change")
+    assert both["next_change"].to_list() == pytest.approx(both["on"].to_list(), rel=1e-9)
+
+
+# --------------------------------------------------------------------------- bounds
+
+
+def test_no_corrected_bound_is_violated(measured):
+    assert not measured.bounds["violated"].any()
+    assert not measured.bounds["next_violated"].drop_nulls().any()
+
+
+def test_the_columns_are_what_they_say(measured, model):
+    """A few of them by loops over heads and tokens."""
+    decoder = adapt(double(model))
+    tokens = torch.tensor(some_samples()["tokens"].to_list())[:, :PREFIX]
+    heads, size = decoder.heads, decoder.width // decoder.heads
+    with torch.inference_mode():
+        states = decoder.embed(tokens, torch.arange(PREFIX))
+        for number, block in enumerate(decoder.blocks):
+            attention = attend(decoder, block, states, PREFIX)
+            y, own = attention.normalized, attention.weights[:, :, -1, -1]
+            unit = block.projections.values(torch.eye(32).double())
+            bias = block.projections.values(torch.zeros(1, 32).double())
+            matrices = [
+                block.output.weight[:, h * size : (h + 1) * size] @ (unit - bias)[:, h].T
+                for h in range(heads)
+            ]
+            norms = torch.stack([torch.linalg.matrix_norm(m, 2) for m in matrices])
+            a5 = sum(
+                attention.weights[:, h, -1, i] * ((y[:, -1] - y[:, i]) @ matrices[h].T).norm(dim=-1)
+                for h in range(heads)
+                for i in range(PREFIX)
+            )
+            rows = measured.bounds.filter(block=number)
+            expected = {
+                "a5": a5,
+                "own_weight_mean": own.mean(-1),
+                "own_weight_min": own.amin(-1),
+                "own_weight_max": own.amax(-1),
+                "own_weight_weighted": own @ norms / norms.sum(),
+                "input_spread": torch.cdist(states[:, -1:], states).amax((1, 2)),
+            }
+            for name, value in expected.items():
+                assert rows[name].to_list() == pytest.approx(value.tolist(), rel=1e-6), name
+            about = measured.blocks.row(number, named=True)
+            assert about["head_norms"] == pytest.approx(norms.sum().item())
+            assert about["largest_head_norm"] == pytest.approx(norms.max().item())
+            assert about["window"] == block.window
+            assert about["parallel"] == block.parallel
+            attended = attention.mixed(block)
+            read = states if block.parallel else states + attended
+            states = states + attended + block.mlp(read)
+
+
+def test_theorem_1_as_printed_fails_in_a_model_with_large_values(neox):
+    """With W as it is fitted; the states before block 0 are small, and do not grow with values."""
+    model = double(neox)
+    for layer in model.gpt_neox.layers:
+        layer.attention.dense.weight.data.mul_(30)
+    made = measure(model, some_samples())
+    first = made.bounds.filter(block=0)
+    assert first["printed_violated"].all()
+    assert first["printed_generous_violated"].all()
+    assert first["printed_normalized_violated"].all()
+    assert not made.bounds["violated"].any()
+    assert not made.bounds["next_violated"].drop_nulls().any()
+
+
+def test_few_tokens_mean_a_ridge_and_no_held_out_samples(neo):
+    made = measure(neo, some_samples(count=3, prefix=2))
+    assert made.blocks["ridge"].unique().to_list() == [linear_fit.RIDGE]
+    assert made.blocks["r_squared"].is_null().all()
+    assert made.blocks["fitted_tokens"].unique().to_list() == [6]
+    assert not made.bounds["violated"].any()
+
+
+# --------------------------------------------------------------------------- how
+
+
+@pytest.mark.parametrize("budget", [1, 200, 10**6])
+def test_batches_change_nothing(model, measured, budget):
+    again = measure(double(model), some_samples(), token_budget=budget)
+    for ours, other in zip(measured, again, strict=True):
+        for name, dtype in ours.schema.items():
+            if dtype == pl.Float64:
+                pairs = zip(ours[name].to_list(), other[name].to_list(), strict=True)
+                assert all(a == b or abs(a - b) <= 1e-10 * max(1, abs(a)) for a, b in pairs), name
+            else:
+                assert ours[name].equals(other[name], null_equal=True)
+
+
+def test_small_pieces_change_nothing(model, measured, monkeypatch):
+    monkeypatch.setattr(divergence, "_LOGIT_ROWS", 2)
+    monkeypatch.setattr(linear_fit, "_CHUNK_TOKENS", 30)
+    again = measure(double(model), some_samples())
+    for ours, other in zip(measured, again, strict=True):
+        for name in (name for name, dtype in ours.schema.items() if dtype == pl.Float64):
+            mine, theirs = (frame[name].drop_nulls().to_list() for frame in (ours, other))
+            assert mine == pytest.approx(theirs, rel=1e-6, abs=1e-9), name
+
+
+def test_single_precision_is_close_and_its_bounds_hold(model, measured):
+    made = measure(model, some_samples())
+    assert not made.bounds["violated"].any()
+    assert not made.bounds["next_violated"].drop_nulls().any()
+    for frame in ("triangle", "bounds"):
+        exact, coarse = (getattr(each, frame)["change"].to_list() for each in (measured, made))
+        assert coarse == pytest.approx(exact, rel=1e-3)
+
+
+def test_half_precision_is_computed_in_single(overflowing):
+    made = measure(overflowing, some_samples(count=6))
+    assert made.triangle["change"].is_finite().all()
+    assert not made.bounds["violated"].any()
+
+
+def test_the_model_stays_as_it_is(model):
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    measure(model, some_samples(count=3))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_progress_reaches_the_end_and_the_journal_hears_of_halvings(neo, monkeypatch):
+    calls, journal, run = [], Journal(), divergence.run
+
+    def stingy(decoder, sheet, *rest, **more):
+        if len(sheet.tokens) > 5:
+            raise torch.OutOfMemoryError("too much")
+        return run(decoder, sheet, *rest, **more)
+
+    monkeypatch.setattr(divergence, "run", stingy)
+    made = measure(
+        neo,
+        some_samples(),
+        progress=lambda done, total: calls.append((done, total)),
+        journal=journal,
+    )
+    assert calls[-1] == (SAMPLE_COUNT, SAMPLE_COUNT)
+    assert journal.halvings == [(SAMPLE_COUNT, SAMPLE_COUNT // 2)]
+    assert len(made.bounds) == SAMPLE_COUNT * BLOCKS
+
+
+@pytest.mark.parametrize("prefix", [1, 2])
+def test_a_token_alone_is_not_changed(model, prefix):
+    """With nothing before it, attention is the identity already, and every number stays finite."""
+    made = measure(double(model), some_samples(prefix=prefix))
+    assert made.bounds.select(pl.selectors.float().is_finite().all()).row(0).count(False) == 0
+    if prefix == 1:
+        assert made.triangle["change"].max() < 1e-12
+        assert made.bounds["change"].max() < 1e-12
+
+
+def test_one_block_has_no_next(neox):
+    model = double(neox)
+    model.gpt_neox.layers = model.gpt_neox.layers[:1]
+    made = measure(model, some_samples(count=3))
+    assert made.bounds["next_change"].is_null().all()
+    assert made.triangle.select("block", "after").unique().sort("after").rows() == [(0, 0), (0, 1)]
+
+
+# --------------------------------------------------------------------------- refused
+
+
+def test_unfit_samples_are_refused(neox):
+    with pytest.raises(InputError, match="at most 40"):
+        measure(neox, some_samples(prefix=39))
+    with pytest.raises(InputError, match="ids below 61"):
+        measure(
+            neox, some_samples().with_columns(tokens=pl.col("tokens").list.eval(pl.element() + 60))
+        )
+    with pytest.raises(InputError, match="one prefix and one suffix length"):
+        measure(neox, pl.concat([some_samples(), some_samples(suffix=4)]))
+    with pytest.raises(InputError, match="no samples"):
+        measure(neox, some_samples().clear())
+
+
+def test_states_that_are_not_finite_are_refused_with_sample_and_block(neox):
+    model = double(neox)
+    model.gpt_neox.layers[2].mlp.dense_4h_to_h.bias.data[3] = torch.nan
+    with pytest.raises(InputError, match=r"baseline, sample 100\n.*NaN or infinity after block 2"):
+        measure(model, some_samples())
+
+
+def test_logits_that_are_not_finite_are_refused(neox):
+    model = double(neox)
+    model.lm_head.weight.data[5, 0] = torch.inf
+    with pytest.raises(InputError, match=r"baseline, sample 100\n.*in the head"):
+        measure(model, some_samples())
