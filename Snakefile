@@ -261,6 +261,26 @@ rule theory:
         REPRO
 
 
+rule check_results:
+    """Check that all tables are whole and possible, before anything is made of them."""
+    input:
+        unpack(dvc.rule("check_results").input),
+    output:
+        **dvc.rule("check_results").output,
+    log:
+        dvc.rule("check_results").log,
+    benchmark:
+        dvc.rule("check_results").benchmark
+    threads: 1
+    resources:
+        mem_mb=needs.mem_mb,
+        runtime=needs.runtime,
+    params:
+        stage=dvc.rule("check_results").stage,
+    shell:
+        REPRO
+
+
 rule aggregate:
     """Put every number that the report shows, with its interval, into one table."""
     input:

@@ -3,15 +3,17 @@
 import sys
 from xml.etree import ElementTree
 
-ALLOWED: tuple[str, ...] = ()
-"""How an allowed reason begins, and why it may stand: none yet."""
+ALLOWED: tuple[str, ...] = (
+    "to mount a small disk ",  # takes root; the limit on a file's size stands in for a full disk
+)
+"""How an allowed reason begins, and why it may stand."""
 
 reasons = [
     (case.get("classname"), case.get("name"), skipped.get("message", ""))
     for case in ElementTree.parse(sys.argv[1]).iter("testcase")  # noqa: S314 - our own file
     for skipped in case.iter("skipped")
 ]
-unexplained = [reason for reason in reasons if not reason[2].startswith(ALLOWED or ("\0",))]
+unexplained = [reason for reason in reasons if not reason[2].startswith(ALLOWED)]
 for where, name, message in unexplained:
     print(f"skipped without an allowed reason: {where}::{name}: {message}")
 sys.exit(bool(unexplained))

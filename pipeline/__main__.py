@@ -12,11 +12,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, disk_problem
+from pipeline.interruption import watch
 from pipeline.params import PARAMS, RUN_SECTION, Dtype, compose, given, load
 
 app = typer.Typer(
@@ -293,6 +294,7 @@ def memorization(model: ModelName) -> None:
     from pipeline.measure.memorization import measure, require_baseline
     from pipeline.progress import reporter
     from pipeline.samples.frame import check_samples
+    from pipeline.shards import open_shards
 
     study = load()
     entry = study.model(model)
@@ -301,8 +303,11 @@ def memorization(model: ModelName) -> None:
     manifest = read_manifest(folder)
     samples = tables.read(study.data / "samples" / f"{entry.family}.parquet", tables.SAMPLES)
     check_samples(samples, min(manifest.vocabulary, manifest.tokens), manifest.context)
+    provenance = _determined_by(study.study, **_checkpoint(manifest), evaluation=how.model_dump())
+    partial = study.data / "partial" / "memorization" / model
     journal = Journal()
     with (
+        open_shards(partial, study.run.shard_minutes, provenance) as shards,
         _costed(study.data, "memorization", model, journal) as notes,
         _evaluating(study.run.threads, model, manifest.weight_bytes(how.dtype), notes) as device,
     ):
@@ -317,10 +322,12 @@ def memorization(model: ModelName) -> None:
             study.run.token_budget,
             reporter(f"memorization of {model}", "samples"),
             journal,
+            shards,
         )
-    path = study.data / "memorization" / f"{model}.parquet"
-    provenance = _determined_by(study.study, **_checkpoint(manifest), evaluation=how.model_dump())
-    tables.write(made, path, tables.MEMORIZATION, {"model": model, **provenance})
+        notes["shards"] = shards.told()
+        path = study.data / "memorization" / f"{model}.parquet"
+        tables.write(made, path, tables.MEMORIZATION, {"model": model, **provenance})
+        shards.finish()
 
 
 @app.command()
@@ -333,6 +340,7 @@ def benchmarks(model: ModelName) -> None:
     from pipeline.checkpoints.manifest import read_manifest
     from pipeline.measure.benchmarks import describe, load_tasks, measure
     from pipeline.progress import reporter
+    from pipeline.shards import open_shards
 
     study = load()
     how = study.evaluation[study.model(model).family]
@@ -340,8 +348,18 @@ def benchmarks(model: ModelName) -> None:
     manifest = read_manifest(folder)
     wanted = study.benchmarks
     tasks = load_tasks(wanted.tasks, study.data / wanted.input, wanted.num_fewshot)
+    provenance = _determined_by(
+        study.study,
+        model=model,
+        **_checkpoint(manifest),
+        evaluation=how.model_dump(),
+        benchmarks=wanted.model_dump(),
+        tasks=describe(tasks, study.data / wanted.input),
+    )
+    partial = study.data / "partial" / "benchmarks" / model
     journal = Journal()
     with (
+        open_shards(partial, study.run.shard_minutes, provenance) as shards,
         _costed(study.data, "benchmarks", model, journal) as notes,
         _evaluating(study.run.threads, model, manifest.weight_bytes(how.dtype), notes) as device,
     ):
@@ -351,25 +369,20 @@ def benchmarks(model: ModelName) -> None:
             sweep(manifest.n_blocks),
             study.run.token_budget,
             wanted.limit,
-            reporter(f"benchmarks of {model}", "contexts"),
+            reporter(f"benchmarks of {model}", "requests"),
             journal,
+            shards,
         )
-    provenance = _determined_by(
-        study.study,
-        model=model,
-        **_checkpoint(manifest),
-        evaluation=how.model_dump(),
-        benchmarks=wanted.model_dump(),
-        tasks=describe(tasks, study.data / wanted.input),
-    )
-    below = study.data / "benchmarks"
-    tables.write(
-        documents,
-        below / f"{model}.documents.parquet",
-        tables.BENCHMARK_DOCUMENTS,
-        provenance,
-    )
-    tables.write(made, below / f"{model}.parquet", tables.BENCHMARKS, provenance)
+        notes["shards"] = shards.told()
+        below = study.data / "benchmarks"
+        tables.write(
+            documents,
+            below / f"{model}.documents.parquet",
+            tables.BENCHMARK_DOCUMENTS,
+            provenance,
+        )
+        tables.write(made, below / f"{model}.parquet", tables.BENCHMARKS, provenance)
+        shards.finish()
 
 
 @app.command()
@@ -524,6 +537,18 @@ def theory_attention_only() -> None:
     tables.write(made, path, tables.ATTENTION_ONLY, _determined_by(study.study, grid=grid))
 
 
+@app.command("check_results")
+def check_results() -> None:
+    """Check that all tables are whole and possible, before anything is made of them."""
+    from pipeline.files import write_json
+    from pipeline.report.results import check_results as check_tables
+
+    study = load()
+    models = [(model.name, model.family) for model in study.models.values()]
+    checked = check_tables(models, study.data, study.divergence.samples)
+    write_json(study.data / "results.json", checked)
+
+
 @app.command()
 def aggregate(
     partial: Annotated[
@@ -533,6 +558,7 @@ def aggregate(
     """Put every number that the report shows, with its interval, into one table."""
     from pipeline.report.aggregate import write_summary
     from pipeline.report.headline import write_headline
+    from pipeline.shards import remove_finished
 
     study = load()
     models = [(model.name, model.family) for model in study.models.values()]
@@ -541,6 +567,7 @@ def aggregate(
         study.study, models, study.data, path, study.statistics.seed, partial=partial
     )
     write_headline(summary, study.data / "metrics.json", study.data / "curves")
+    remove_finished(study.data)
 
 
 @app.command()
@@ -549,7 +576,7 @@ def figures() -> None:
     from pipeline.report.figures import write_figures
 
     study = load()
-    write_figures(study.data / "summary.parquet", study.reports / "figures")
+    write_figures(study.data / "summary.parquet", study.reports / "figures", study.data)
 
 
 @app.command()
@@ -577,6 +604,7 @@ def report() -> None:
         },
         show_text=study.report.show_text,
         thresholds=Thresholds(**study.statistics.thresholds.model_dump()),
+        with_theory=True,
     )
 
 
@@ -636,12 +664,22 @@ def _one_thread() -> Iterator[None]:
 
 
 def main() -> None:
-    """Run a command; a user's mistake ends in its description, not in a traceback."""
+    """Run a command; what a user can mend ends in its description, not in a traceback."""
+    watch()
     try:
         app(prog_name="python -m pipeline")
     except InputError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
+        _refuse(error)
+    except OSError as error:
+        problem = disk_problem(error)
+        if problem is None:
+            raise
+        _refuse(InputError(problem))
+
+
+def _refuse(error: InputError) -> NoReturn:
+    print(error, file=sys.stderr)
+    sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,9 @@ from pipeline.checkpoints.manifest import Manifest, sha256, write_manifest
 from pipeline.errors import InputError, Problem, shorten
 from pipeline.files import atomic
 from pipeline.hub import Snapshot
-from pipeline.report.aggregate import ModelTables, aggregate
+from pipeline.report.aggregate import aggregate
 from pipeline.report.figures import write_figures
+from pipeline.report.measured import ModelTables
 from pipeline.report.page import write_page
 from pipeline.samples.frame import samples_frame
 
@@ -121,12 +122,8 @@ def samples(
         InputError: the file cannot be read, a column is missing or of another type, a length is
             not given, a sample is too short, or none is left.
     """
-    try:
-        frame = pl.read_parquet(file).with_row_index("row")
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise InputError(
-            Problem(str(file), str(error).splitlines()[0], "a parquet file", "name another")
-        ) from error
+    frame = tables.read(file, {}, remedy="name another file").drop("row", strict=False)
+    frame = frame.with_row_index("row")
     _require_columns(frame, file)
     lengths = {
         "prefix_length": _length(frame, "prefix_length", prefix_length, file),
@@ -135,6 +132,17 @@ def samples(
     if "tokens" not in frame.columns:
         ids = tokenizer(frame["text"].to_list(), add_special_tokens=False, verbose=False)
         frame = frame.with_columns(pl.Series("tokens", ids["input_ids"], pl.List(pl.Int64)))
+    frame = frame.with_columns(pl.col("tokens").cast(pl.List(pl.Int64)))
+    no_id = pl.element().is_null() | ~pl.element().is_between(0, 2**32 - 1)
+    if len(odd := frame.filter(pl.col("tokens").list.eval(no_id).list.any())):
+        raise InputError(
+            Problem(
+                f"{file}: row {odd['row'][0]} and {len(odd) - 1} more",
+                shorten(odd["tokens"][0].to_list()),
+                "token ids, 0 or more",
+                "make them with the model's own tokenizer",
+            )
+        )
     total = sum(lengths.values())
     short = frame.filter(pl.col("tokens").list.len() < total)
     if len(short) and not skip_short:
@@ -228,6 +236,9 @@ def _require_columns(frame: pl.DataFrame, file: Path) -> None:
             got = str(frame.schema[name])
             problems.append(Problem(f"{file}: {name}", got, str(dtype), "convert the column"))
             continue
+        if name == "tokens" and not frame.schema[name].inner.is_integer():  # type: ignore[attr-defined]
+            got = str(frame.schema[name])
+            problems.append(Problem(f"{file}: {name}", got, "lists of integers", "convert it"))
         if name != "copies" and cast.null_count():
             problems.append(
                 Problem(f"{file}: {name}", f"{cast.null_count()} nulls", "none", "leave them out")

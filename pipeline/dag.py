@@ -24,7 +24,9 @@ import networkx
 from dvc.repo import Repo
 from dvc.stage import PipelineStage
 from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 from snakemake.io import ancient, directory
+from snakemake.logging import logger
 
 MARKS = Path(".snakemake/dvc")
 FILE_SUFFIXES = frozenset({".parquet", ".json", ".html"})
@@ -73,6 +75,8 @@ class Dag:
 
     def __init__(self, root: str | Path = ".", *, decide: bool = True) -> None:
         self._decide = decide
+        if decide:
+            _set_aside_damaged_lock(Path(root) / "dvc.lock")
         self.repo = Repo(str(root), _wait_for_lock=True)
         resolved = [s for s in self.repo.index.stages if isinstance(s, PipelineStage)]
         self.stages = {stage.addressing: self._stage(stage) for stage in resolved}
@@ -211,6 +215,26 @@ class Rule:
         return self._dag.stages[self._dag.producer[self._outs[0].format(**dict(wildcards))]]
 
 
+def _set_aside_damaged_lock(lock: Path) -> None:
+    """A dvc.lock that ends in the middle is what a killed DVC leaves: it writes it in place.
+
+    Without it, DVC finds in its run cache what every stage made, and runs none of them again.
+    """
+    if not lock.exists():
+        return
+    try:
+        whole = isinstance(YAML(typ="safe").load(lock), dict)
+    except (YAMLError, UnicodeDecodeError):
+        whole = False
+    if not whole:
+        aside = lock.with_name("dvc.lock.damaged")
+        lock.replace(aside)
+        logger.warning(
+            f"dvc.lock was cut short by a killed run. It is now {aside.name}; "
+            "DVC's cache still has what every stage made."
+        )
+
+
 def read_at(path: str, revision: str) -> bytes:
     """The content of an output of a stage as it was at a git revision, from DVC's cache or remote.
 
@@ -228,7 +252,7 @@ def _name(path: str) -> str:
         return "code"
     below = path.split("/")[2:]
     kind = [part.partition(".")[0] for part in below[:1]]
-    extra = re.findall(r"\.(documents)\.", path)
+    extra = re.findall(r"\.(documents|bounds|blocks)\.", path)
     return "_".join(kind + extra)
 
 

@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 
 from pipeline.errors import InputError, Problem
 
-LEASES = Path(os.environ.get("GPU_LEASES", "/tmp/gpu-leases"))  # noqa: S108
+LEASES = Path(os.environ.get("GPU_LEASES", "/tmp/gpu-leases"))  # noqa: S108  shared
 """One for all users, so not below TMPDIR, which may be each user's own; GPU_LEASES is for tests."""
 
 POLL_SECONDS = 1.0
@@ -117,7 +117,9 @@ def _gpus() -> list[list[str]]:
     """Index, UUID and name of each GPU that nvidia-smi lists; nothing where it cannot be had."""
     query = ["nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader"]
     try:
-        listed = subprocess.run(query, capture_output=True, text=True, timeout=60, check=True)  # noqa: S603
+        listed = subprocess.run(  # noqa: S603  a list of constants
+            query, capture_output=True, text=True, timeout=60, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return []
     rows = (line.strip().split(", ", 2) for line in listed.stdout.splitlines())

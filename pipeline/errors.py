@@ -2,8 +2,32 @@
 
 from __future__ import annotations
 
+import errno
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+DISK = {
+    errno.ENOSPC: ("room on the disk", "free some room, then run the same command again"),
+    errno.EDQUOT: ("room within the quota", "free some room, then run the same command again"),
+    errno.EROFS: ("a disk that can be written to", "mount it for writing, or work in another copy"),
+    errno.EACCES: ("a path that this user may use", "change its owner or mode (chown, chmod)"),
+    errno.EPERM: ("a path that this user may use", "change its owner, mode or attributes"),
+    errno.EISDIR: ("the name of a file", "move the folder of that name away"),
+    errno.ENOTDIR: ("a folder", "move the file of that name away"),
+    errno.EEXIST: ("a folder", "move the file of that name away"),
+    errno.ENOENT: ("a file or folder that is there", "run in the project's folder, or restore it"),
+    errno.ENAMETOOLONG: ("a shorter path", "shorten the name, or move the project up"),
+    errno.EFBIG: ("a file within the limits", "raise the limit (ulimit -f), or take another disk"),
+    errno.EIO: ("a disk without faults", "look at the system's log, and save what can be saved"),
+    errno.EMFILE: ("fewer open files", "raise the limit (ulimit -n)"),
+}
+"""What a disk can refuse -> what would have been right, and the remedy."""
+
+_SHORT = reprlib.Repr()  # a few aliases in a YAML file can stand for millions of values
+_SHORT.maxstring = _SHORT.maxother = 1_000
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = _SHORT.maxdict = 20
+_SHORT.maxlevel = 4
 
 
 @dataclass(frozen=True)
@@ -23,10 +47,10 @@ class Problem:
     remedy: str
 
     def __str__(self) -> str:
-        return (
-            f"{self.what}\n    got:      {self.got}\n    expected: {self.expected}"
-            f"\n    remedy:   {self.remedy}"
+        what, got, expected, remedy = map(
+            _on_one_line, (self.what, self.got, self.expected, self.remedy)
         )
+        return f"{what}\n    got:      {got}\n    expected: {expected}\n    remedy:   {remedy}"
 
 
 class InputError(Exception):
@@ -46,5 +70,23 @@ class InputError(Exception):
 
 def shorten(value: object, width: int = 120) -> str:
     """The value's repr on one line of at most `width` characters."""
-    text = repr(value)
+    try:
+        text = _SHORT.repr(value)
+    except ValueError:  # an integer of more digits than Python writes out
+        text = f"a {type(value).__name__} too large to be shown"
     return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def disk_problem(error: OSError) -> Problem | None:
+    """What the disk refused; None if the error is about something else."""
+    if error.errno not in DISK:
+        return None
+    path = error.filename2 or error.filename or "a file"
+    return Problem(str(path), error.strerror or str(error), *DISK[error.errno])
+
+
+def _on_one_line(text: str) -> str:
+    """Names come from files that anybody wrote: no character of theirs moves the cursor."""
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )

@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from pipeline.errors import InputError, Problem, shorten
+from pipeline.errors import InputError, Problem, disk_problem, shorten
 
 PARAMS = Path("params.yaml")
 CONF = Path("pipeline/conf")
@@ -45,8 +45,8 @@ Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
 """A whole commit; a branch or a tag could move."""
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Pattern = Annotated[str, Field(pattern=r"^[\w*?][\w.*?-]*(/[\w.*?-]+)*$")]
-"""Names files of a repository: a path, with * and ? as in a shell."""
+Pattern = Annotated[str, Field(pattern=r"^[\w*?][\w.*?-]*(/[\w*?-][\w.*?-]*)*$")]
+"""Names files of a repository: a path, with * and ? as in a shell; no part begins with a dot."""
 
 PileFile = Annotated[str, Field(pattern=r"^train_(preprefix|prefix|suffix)\.npy$")]
 Count = Annotated[int, Field(ge=1, strict=True)]
@@ -464,6 +464,13 @@ class Run(Section):
         description="tokens evaluated at once, counted for each branch of the interventions; null: "
         "as many as the free memory allows",
     )
+    shard_minutes: float = Field(
+        default=1.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="minutes of an evaluation, about, that a kill can cost: what is finished is "
+        "kept in shards of so much work",
+    )
     pile_folder: str | None = Field(
         default=None, description="folder that holds the three .npy files; null: download them"
     )
@@ -603,7 +610,21 @@ def compose(choices: Mapping[str, str], conf: Path = CONF, path: Path = PARAMS) 
         composed = temporary.with_suffix(".yaml")  # the composer goes by the name's ending
         try:
             overrides = [f"{group}={option}" for group, option in choices.items()]
-            compose_and_dump(composed, str(conf.resolve()), None, "config", str(conf), overrides)
+            try:
+                compose_and_dump(
+                    composed, str(conf.resolve()), None, "config", str(conf), overrides
+                )
+            except Exception as error:  # YAML's, OmegaConf's, Hydra's and DVC's
+                if isinstance(error, OSError) and disk_problem(error):
+                    raise
+                raise InputError(
+                    Problem(
+                        ", ".join(overrides) or str(conf / "config.yaml"),
+                        shorten(f"{type(error).__name__}: {error}", 300),
+                        f"files of {conf} that can be composed",
+                        "mend the file that is named",
+                    )
+                ) from error
             study = load(composed)
             composed.rename(temporary)
         finally:
@@ -644,7 +665,10 @@ def switch(choices: Mapping[str, str], dry_run: bool) -> Study:
 def _read(path: Path) -> object:
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # a name with a null byte is a ValueError
+        refused = disk_problem(error) if isinstance(error, OSError) else None
+        if refused and not isinstance(error, FileNotFoundError):
+            raise InputError(refused) from error
         raise InputError(
             Problem(
                 str(path),
@@ -655,11 +679,10 @@ def _read(path: Path) -> object:
         ) from error
     try:
         return YAML(typ="safe", pure=True).load(text)
-    except (YAMLError, ValueError, RecursionError) as error:
+    except Exception as error:  # each constructor of YAML's types raises its own
+        got = str(error) if isinstance(error, YAMLError) else f"{type(error).__name__}: {error}"
         raise InputError(
-            Problem(
-                str(path), shorten(str(error)), "YAML", "mend the line, or compose the file again"
-            )
+            Problem(str(path), shorten(got), "YAML", "mend the line, or compose the file again")
         ) from error
 
 
@@ -848,17 +871,17 @@ def _problem(got: str, expected: str, remedy: str) -> PydanticCustomError:
 
 
 def _from_pydantic(error: ErrorDetails, where: str) -> Problem:
-    path = ".".join(str(part) for part in error["loc"] if part != "[key]")
+    path = ".".join(_part(part) for part in error["loc"] if part != "[key]")
     what = f"{where}: {path or 'the whole file'}"
     context = error.get("ctx", {})
     if error["type"] == "study":
         return Problem(what, context["got"], context["expected"], context["remedy"])
     if error["type"] == "extra_forbidden":
         known = _known_keys(error["loc"][:-1])
-        near = difflib.get_close_matches(str(error["loc"][-1]), known, n=1)
+        near = difflib.get_close_matches(_part(error["loc"][-1]), known, n=1)
         return Problem(
             what,
-            f"the unknown key {error['loc'][-1]}",
+            f"the unknown key {_part(error['loc'][-1])}",
             "one of " + ", ".join(known),
             f"did you mean {near[0]}?" if near else "remove it",
         )
@@ -874,6 +897,11 @@ def _from_pydantic(error: ErrorDetails, where: str) -> Problem:
     )
 
 
+def _part(part: int | str) -> str:
+    """A part of a path in the file, which may be any key that somebody wrote."""
+    return part if isinstance(part, str) and len(part) <= 80 else shorten(part)
+
+
 def _known_keys(location: tuple[int | str, ...]) -> list[str]:
     """The keys that the schema has at `location`, found by walking down its JSON form."""
     schema = Study.model_json_schema()
@@ -881,6 +909,7 @@ def _known_keys(location: tuple[int | str, ...]) -> list[str]:
     for part in location:
         by_pattern = list(node.get("patternProperties", {}).values())  # a mapping by `Key`
         node = node.get("properties", {}).get(part) or (by_pattern or [{}])[0]
+        node = next((option for option in node.get("anyOf", []) if "$ref" in option), node)
         if "$ref" in node:
             node = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
     return list(node.get("properties", {}))

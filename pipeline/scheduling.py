@@ -30,6 +30,7 @@ BASE = {
     "generations": (8000, 30),
     "divergence": (8000, 30),
     "theory": (4000, 120),  # no model, but the trained grids of the paper study
+    "check_results": (16_000, 30),  # one model's tables at a time, with every continuation
     "aggregate": (16_000, 60),  # every sample of every model and intervention, and the bootstrap
     "figures": (4000, 30),
     "report": (4000, 30),

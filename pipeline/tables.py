@@ -8,16 +8,26 @@ versions) and nothing that does not (times, host names), so recomputing gives th
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
+import pyarrow
+from pyarrow import parquet
 
-from pipeline.errors import InputError, Problem
+from pipeline.errors import InputError, Problem, disk_problem, shorten
 from pipeline.files import atomic
 
 METADATA_KEY = "provenance"
+MAKE_AGAIN = "make it again: delete it and run the stage that writes it"
+DAMAGED = (
+    *(OSError, ValueError, TypeError, KeyError, NotImplementedError),
+    *(pyarrow.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException),
+)
+"""What arrow and polars raise over files that are none, or not whole."""
+
 SPLITS = ("memorized", "exposed", "control")
 
 
@@ -307,36 +317,63 @@ def write(
     """
     _check(frame, path, schema)
     ordered = frame.select(*schema, pl.exclude(*schema))
+    arrow = ordered.to_arrow(compat_level=pl.CompatLevel.oldest())
     metadata = {METADATA_KEY: json.dumps(provenance, sort_keys=True)}
     with atomic(path) as temporary:
-        ordered.write_parquet(temporary, compression="zstd", metadata=metadata)
+        parquet.write_table(
+            arrow.replace_schema_metadata(metadata),
+            temporary,
+            compression="zstd",
+            write_page_checksum=True,
+        )
 
 
-def read(path: str | Path, schema: Schema) -> pl.DataFrame:
+def read(path: str | Path, schema: Schema, remedy: str = MAKE_AGAIN) -> pl.DataFrame:
     """Read a table and check it against its schema.
 
+    Args:
+        path: of the one file; no pattern, no folder.
+        schema: one of this module's schemas.
+        remedy: what to do about a file that is not there, or damaged.
+
     Raises:
-        InputError: no such file, not a parquet file, or it does not fit the schema.
+        InputError: no such file, not a parquet file, damaged, or it does not fit the schema.
     """
-    try:
-        frame = pl.read_parquet(path)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise InputError(
-            Problem(
-                what=str(path),
-                got=str(error).splitlines()[0],
-                expected="a whole parquet file",
-                remedy="make it again: delete it and run the stage that writes it",
-            )
-        ) from error
+    with _opened(path, remedy) as file:
+        frame = pl.DataFrame(pl.from_arrow(file.read()))
     _check(frame, path, schema)
     return frame
 
 
 def provenance(path: str | Path) -> dict[str, object]:
-    """What determines the table at `path`, as it was given to `write`; empty if it has none."""
-    loaded: dict[str, object] = json.loads(pl.read_parquet_metadata(path).get(METADATA_KEY, "{}"))
+    """What determines the table at `path`, as it was given to `write`; empty if it has none.
+
+    Raises:
+        InputError: no such file, or it is damaged.
+    """
+    with _opened(path, MAKE_AGAIN) as file:
+        stored = (file.metadata.metadata or {}).get(METADATA_KEY.encode(), b"{}")
+        loaded: dict[str, object] = dict(json.loads(stored))
     return loaded
+
+
+@contextmanager
+def _opened(path: str | Path, remedy: str) -> Iterator[parquet.ParquetFile]:
+    """A parquet file whose pages are compared with their checksums, if it has any.
+
+    Arrow reads it, and not polars, which aborts the process over some damaged files.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            yield parquet.ParquetFile(file, page_checksum_verification=True)
+    except DAMAGED as error:
+        refused = disk_problem(error) if isinstance(error, OSError) else None
+        if refused and not isinstance(error, FileNotFoundError):
+            raise InputError(refused) from error
+        got = str(error).strip().splitlines() or [type(error).__name__]
+        raise InputError(
+            Problem(str(path), shorten(got[0], 300), "a whole parquet file", remedy)
+        ) from error
 
 
 def _check(frame: pl.DataFrame, path: str | Path, schema: Schema) -> None:

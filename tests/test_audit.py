@@ -130,7 +130,7 @@ def test_other_tables_are_refused(
 def test_no_parquet_file_is_refused(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     (tmp_path / "x").write_text("not a table")
     for path in (tmp_path / "x", tmp_path / "y"):
-        with pytest.raises(InputError, match="a parquet file"):
+        with pytest.raises(InputError, match="a whole parquet file"):
             audit.samples(path, tokenizer, 1, 1, skip_short=False)
 
 

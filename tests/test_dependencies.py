@@ -25,6 +25,7 @@ CARRIERS = {
     "pipeline/params.py": "carries the values that dvc.yaml lists under params",
     "pipeline/device.py": "chooses where a stage runs",
     "pipeline/hub.py": "fetches bytes that a commit and its checksums determine",
+    "pipeline/interruption.py": "ends the process when it is told to",
     "pipeline/progress.py": "says how far it is",
     "pipeline/provenance.py": "says what ran and what it cost",
 }
@@ -129,7 +130,11 @@ def test_params_are_those_that_the_command_uses(dag: Dag, address: str) -> None:
     for node in ast.walk(_function(stage)):
         if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
             continue
-        if node.value.id == "study" and node.attr not in NOT_PARAMS | {"model", "family", "experiment"}:
+        if node.value.id == "study" and node.attr not in NOT_PARAMS | {
+            "model",
+            "family",
+            "experiment",
+        }:
             part = {
                 "corpus": f"corpus.{item}",
                 "datasets": f"datasets.{item}",

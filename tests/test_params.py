@@ -272,6 +272,7 @@ BAD = {
     "a task twice": (_set("benchmarks/tasks", ["piqa", "piqa"]), ["piqa twice"]),
     "limit of nothing": (_set("benchmarks/limit", 0), ["benchmarks.limit"]),
     "zero threads": (_set("run/threads", 0), ["run.threads"]),
+    "no shard": (_set("run/shard_minutes", 0), ["run.shard_minutes"]),
 }
 
 

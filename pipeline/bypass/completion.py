@@ -38,6 +38,8 @@ def complete(
     *,
     token_budget: int | None = None,
     journal: Journal | None = None,
+    calibration: precision.Calibration | None = None,
+    first: int = 0,
 ) -> Completions:
     """What the model does with each sample's suffix, under each intervention.
 
@@ -53,6 +55,8 @@ def complete(
         progress: told after each batch.
         token_budget: tokens at a time, counted once a branch; None: from the memory that is free.
         journal: is told of batches halved and of choices made again.
+        calibration: what `calibrate` gave for all samples, where these are some of them.
+        first: what the first of `tokens` is called in errors.
 
     Returns:
         On the CPU, in the order of `interventions` and `tokens`. No token in it depends on the
@@ -72,8 +76,30 @@ def complete(
         batch_size=batch_size,
         token_budget=token_budget,
         journal=journal or Journal(),
+        calibration=calibration or calibrate(model, tokens, suffix_length, interventions),
     )
-    return _complete(decoder, tokens, range(len(tokens)), interventions, task, progress)
+    samples = range(first, first + len(tokens))
+    return _complete(decoder, tokens, samples, interventions, task, progress)
+
+
+def calibrate(
+    model: PreTrainedModel,
+    tokens: Tensor,
+    suffix_length: int,
+    interventions: Sequence[Intervention],
+) -> precision.Calibration:
+    """What the calls of `complete` for parts of the samples share, so that it is measured once.
+
+    Args:
+        model: as for `complete`, and so are the others.
+        tokens: of all samples.
+        suffix_length: likewise.
+        interventions: likewise.
+    """
+    decoder = adapt(model)
+    few = tokens[:_CALIBRATION_SAMPLES, :-1].to(decoder.device)
+    trie = plan(interventions, len(decoder.blocks))
+    return precision.Calibration(Sheet.plain(few, suffix_length), trie)
 
 
 @dataclass(frozen=True)
@@ -85,6 +111,7 @@ class _Task:
     batch_size: int | None
     token_budget: int | None
     journal: Journal
+    calibration: precision.Calibration
 
 
 def _complete(
@@ -222,9 +249,7 @@ def _settled(
     """The rows (by intervention), those with too close a choice computed again."""
     judge = precision.better(decoder)
     if judge is not None and len(tokens):
-        few = tokens[:_CALIBRATION_SAMPLES, :-1].to(decoder.device)
-        trie = plan(interventions, len(decoder.blocks))
-        tolerance = precision.tolerance(decoder, judge, Sheet.plain(few, task.suffix_length), trie)
+        tolerance = task.calibration.tolerance(decoder, judge)
         task.journal.tolerance = max(task.journal.tolerance, tolerance)
         for v, intervention in enumerate(interventions):
             unsure = (rows.narrowest[v] <= tolerance).nonzero()[:, 0]

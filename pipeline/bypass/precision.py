@@ -51,6 +51,25 @@ def tolerance(decoder: Decoder, judge: Decoder, sheet: Sheet, trie: Plan) -> flo
     return _SAFETY * error
 
 
+class Calibration:
+    """The tolerances of one evaluation, each measured when it is first asked for.
+
+    Args:
+        sheet: one or two rows to measure on.
+        trie: the plan of the interventions.
+    """
+
+    def __init__(self, sheet: Sheet, trie: Plan) -> None:
+        self._sheet, self._trie = sheet, trie
+        self._known: dict[torch.dtype, float] = {}
+
+    def tolerance(self, decoder: Decoder, judge: Decoder) -> float:
+        """As the function `tolerance`."""
+        if decoder.dtype not in self._known:
+            self._known[decoder.dtype] = tolerance(decoder, judge, self._sheet, self._trie)
+        return self._known[decoder.dtype]
+
+
 def not_finite(decoder: Decoder, intervention: Intervention, sheet: Sheet, what: str) -> InputError:
     """The error for logits with NaN or infinity, with the block where they first appear.
 

@@ -39,6 +39,8 @@ def score(
     *,
     token_budget: int | None = None,
     journal: Journal | None = None,
+    calibration: precision.Calibration | None = None,
+    first: int = 0,
 ) -> Likelihoods:
     """The log-likelihood of each continuation given its context, under each intervention.
 
@@ -52,6 +54,8 @@ def score(
             requests lose tokens on the left.
         token_budget: tokens at a time, counted once a branch; None: from the memory that is free.
         journal: is told of batches halved and of choices made again.
+        calibration: what `calibrate` gave for all requests, where these are some of them.
+        first: what the first of `requests` is called in errors.
 
     Returns:
         On the CPU, in the order of `interventions` and `requests`.
@@ -64,8 +68,32 @@ def score(
     decoder = adapt(model)
     max_length = max_length or decoder.context_length
     require_scorable(model, requests, max_length)
-    task = _Task(max_length, batch_size, token_budget, journal or Journal())
-    return _score(decoder, requests, range(len(requests)), interventions, task, progress)
+    calibration = calibration or calibrate(model, requests, interventions, max_length)
+    task = _Task(max_length, batch_size, token_budget, journal or Journal(), calibration)
+    names = range(first, first + len(requests))
+    return _score(decoder, requests, names, interventions, task, progress)
+
+
+def calibrate(
+    model: PreTrainedModel,
+    requests: Sequence[Request],
+    interventions: Sequence[Intervention],
+    max_length: int | None = None,
+) -> precision.Calibration:
+    """What the calls of `score` for parts of the requests share, so that it is measured once.
+
+    Args:
+        model: as for `score`, and so are the others.
+        requests: all of them.
+        interventions: likewise.
+        max_length: likewise.
+    """
+    decoder = adapt(model)
+    longest = max(requests, key=lambda request: len(request[0]) + len(request[1]), default=([], []))
+    read = [*longest[0], *longest[1]][:-1][-(max_length or decoder.context_length) :]
+    few = torch.tensor([read[:_CALIBRATION_TOKENS]], device=decoder.device)
+    trie = plan(interventions, len(decoder.blocks))
+    return precision.Calibration(Sheet.plain(few, few.shape[1]), trie)
 
 
 @dataclass(frozen=True)
@@ -76,6 +104,7 @@ class _Task:
     batch_size: int | None
     token_budget: int | None
     journal: Journal
+    calibration: precision.Calibration
 
 
 def _score(
@@ -92,10 +121,7 @@ def _score(
     judge = precision.better(decoder)
     tolerance = 0.0
     if judge is not None and rows:
-        longest = max(rows, key=lambda row: len(row.tokens)).tokens
-        few = longest[: min(task.max_length, _CALIBRATION_TOKENS)]
-        plain = Sheet.plain(torch.tensor([few], device=decoder.device), len(few))
-        tolerance = precision.tolerance(decoder, judge, plain, trie)
+        tolerance = task.calibration.tolerance(decoder, judge)
         task.journal.tolerance = max(task.journal.tolerance, tolerance)
     tally = _Tally(trie.branches, len(requests), tolerance)
 

@@ -99,11 +99,15 @@ def describe(checkpoint: Snapshot, where: str) -> tuple[Any, int]:
     """
     dtype = _stored_dtype(checkpoint, where)
     try:
-        config = AutoConfig.from_pretrained(checkpoint.folder, local_files_only=True)
-        tokenizer = AutoTokenizer.from_pretrained(checkpoint.folder, local_files_only=True)
+        config = AutoConfig.from_pretrained(
+            checkpoint.folder, local_files_only=True, trust_remote_code=False
+        )
+        tokenizer = AutoTokenizer.from_pretrained(
+            checkpoint.folder, local_files_only=True, trust_remote_code=False
+        )
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-                config, dtype=getattr(torch, dtype)
+                config, dtype=getattr(torch, dtype), trust_remote_code=False
             )
     except Exception as error:  # each of transformers' many parts raises its own
         raise InputError(

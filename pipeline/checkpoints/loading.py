@@ -66,7 +66,11 @@ def _model(folder: Path, dtype: torch.dtype | str, device: str) -> PreTrainedMod
     if not sys.stderr.isatty():  # a bar would fill the log
         disable_progress_bar()  # type: ignore[no-untyped-call]
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, use_safetensors=True, local_files_only=True
+        folder,
+        dtype=dtype,
+        use_safetensors=True,
+        local_files_only=True,
+        trust_remote_code=False,  # and nobody is asked
     )
     model.to(device).eval()  # type: ignore[arg-type]
     return model
@@ -74,7 +78,7 @@ def _model(folder: Path, dtype: torch.dtype | str, device: str) -> PreTrainedMod
 
 def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-        folder, local_files_only=True
+        folder, local_files_only=True, trust_remote_code=False
     )
     return tokenizer
 

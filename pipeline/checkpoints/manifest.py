@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -127,7 +127,9 @@ def read_manifest(folder: str | Path) -> Manifest:
     """
     path = Path(folder) / MANIFEST
     try:
-        return Manifest(**json.loads(path.read_text(encoding="utf-8")))
+        manifest = Manifest(**json.loads(path.read_text(encoding="utf-8")))
+        _check(manifest)
+        return manifest
     except (OSError, ValueError, TypeError) as error:
         raise InputError(
             Problem(
@@ -137,3 +139,30 @@ def read_manifest(folder: str | Path) -> Manifest:
                 "make the checkpoint again: delete its folder and run its stage",
             )
         ) from error
+
+
+def _check(manifest: Manifest) -> None:
+    """Refuse what only looks like a manifest.
+
+    Raises:
+        ValueError: a value is of another kind, or a file lies outside of its folder.
+    """
+    texts = {key: getattr(manifest, key) for key in ("name", "family", "dtype")}
+    sizes = ("n_blocks", "width", "n_heads", "context", "vocabulary", "tokens", "parameters")
+    numbers = {key: getattr(manifest, key) for key in sizes}
+    mappings = {key: getattr(manifest, key) for key in ("origin", "files")}
+    for key, value in texts.items():
+        if not isinstance(value, str):
+            raise ValueError(f"{key} {value!r}")
+    for key, value in numbers.items():
+        if type(value) is not int or value < 1:
+            raise ValueError(f"{key} {value!r}")
+    for key, value in mappings.items():
+        if not isinstance(value, dict):
+            raise ValueError(f"{key} {value!r}")
+    if manifest.dtype not in {*BYTES, "float64"}:
+        raise ValueError(f"dtype {manifest.dtype!r}")
+    for name, checksum in manifest.files.items():
+        parts = PurePosixPath(name).parts
+        if not parts or parts[0] == "/" or ".." in parts or not isinstance(checksum, str):
+            raise ValueError(f"files {name!r}: {checksum!r}")

@@ -174,7 +174,9 @@ def train(recipe: Recipe, rows: pl.DataFrame, tokenizer: Path) -> Trained:
             after end-of-text is filling.
         tokenizer: the folder of the tokenizer that made the rows.
     """
-    words: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(tokenizer, local_files_only=True)
+    words: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        tokenizer, local_files_only=True, trust_remote_code=False
+    )
     end: int = words.eos_token_id
     tokens = torch.tensor(rows["tokens"].to_list())
     labels = _labels(tokens, end)

@@ -20,8 +20,9 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
+from itertools import pairwise
 from math import fsum
 from pathlib import Path
 from statistics import fmean
@@ -30,6 +31,7 @@ from typing import Any
 import datasets
 import lm_eval.tasks
 import polars as pl
+import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import (
     bits_per_byte,
@@ -43,11 +45,12 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from pipeline.bypass.evaluation import Progress, Request, silent
+from pipeline.bypass.evaluation import Likelihoods, Progress, Request, silent
 from pipeline.bypass.interventions import Intervention
 from pipeline.bypass.memory import Journal
-from pipeline.bypass.scoring import score
+from pipeline.bypass.scoring import calibrate, score
 from pipeline.errors import InputError, Problem, shorten
+from pipeline.shards import Arrays, Shards, seconds_a_token
 from pipeline.tables import BENCHMARK_DOCUMENTS, BENCHMARKS
 
 BOOTSTRAP_DRAWS = 1000
@@ -140,6 +143,7 @@ def measure(
     limit: float | Mapping[str, int] | None = None,
     progress: Progress = silent,
     journal: Journal | None = None,
+    shards: Shards | None = None,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Every metric of every task under every intervention.
 
@@ -156,8 +160,9 @@ def measure(
             result; None: from the memory that is free.
         limit: documents a task, or below 1 the share of its documents, or task -> documents; all
             of a task unless given.
-        progress: told after each batch.
+        progress: told after each batch how many requests are scored.
         journal: is told of batches halved and of choices made again in a better precision.
+        shards: keep what is finished, so that a killed process can go on; None: nothing is kept.
 
     Returns:
         `tables.BENCHMARKS`, intervention by intervention, tasks and metrics in their order; and
@@ -176,15 +181,7 @@ def measure(
     chance = {name: _chance(task, documents[name]) for name, task in tasks.items()}
     items = _tokenize(model, tokenizer, [d for each in documents.values() for d in each])
 
-    likelihoods = score(
-        model,
-        items.distinct,
-        interventions,
-        progress=progress,
-        max_length=items.max_length,
-        token_budget=token_budget,
-        journal=journal,
-    )
+    likelihoods = _scored(model, items, interventions, token_budget, progress, journal, shards)
 
     results, values = [], []
     # as lists: to look numbers up one by one in a tensor would take as long as the model does
@@ -331,6 +328,55 @@ def _tokenize(
             lm.max_length,
         )
     return _Items(list(positions), of_request, lm.max_length)
+
+
+def _scored(
+    model: PreTrainedModel,
+    items: _Items,
+    interventions: Sequence[Intervention],
+    token_budget: int | None,
+    progress: Progress,
+    journal: Journal | None,
+    shards: Shards | None,
+) -> Likelihoods:
+    """The answers to `items.distinct`, shard by shard; arguments are those of `measure`."""
+    requests = items.distinct
+    # requests that share a context are read in one row, so they stay together
+    starts = [
+        i for i, (context, _) in enumerate(requests) if not i or context != requests[i - 1][0]
+    ]
+    rows = [range(*ends) for ends in pairwise([*starts, len(requests)])]
+    calibration = calibrate(model, requests, interventions, items.max_length)
+
+    def work(part: range) -> Arrays:
+        first, stop = rows[part.start].start, rows[part.stop - 1].stop
+        scored = score(
+            model,
+            requests[first:stop],
+            interventions,
+            progress=lambda done, all_: progress(
+                first + done * (stop - first) // all_, len(requests)
+            ),
+            max_length=items.max_length,
+            token_budget=token_budget,
+            journal=journal,
+            calibration=calibration,
+            first=first,
+        )
+        return {each.name: getattr(scored, each.name).numpy() for each in fields(scored)}
+
+    if shards is None:
+        arrays = work(range(len(rows)))
+    else:
+        device, dtype = model.device.type, str(model.dtype).removeprefix("torch.")
+        speed = model.num_parameters(), len(interventions), device, dtype, torch.get_num_threads()
+        read = (len(requests[row.start][0]) + sum(len(requests[i][1]) for i in row) for row in rows)
+        arrays = shards.results(
+            work,
+            [seconds_a_token(*speed) * tokens for tokens in read],
+            [device, dtype, *interventions, items.max_length, *requests],
+        )
+    return Likelihoods(**{name: torch.from_numpy(array) for name, array in arrays.items()})
 
 
 # --------------------------------------------------------------------------- metrics

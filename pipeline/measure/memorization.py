@@ -8,6 +8,7 @@ Source: arXiv 2501.05078, Eq. 3 (exact match), Eq. 4 (token accuracy), Eq. 5 (co
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 
 import polars as pl
 import torch
@@ -15,12 +16,13 @@ from statsmodels.stats.proportion import proportion_confint
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pipeline.bypass.completion import complete
-from pipeline.bypass.evaluation import Progress, silent
+from pipeline.bypass.completion import calibrate, complete
+from pipeline.bypass.evaluation import Completions, Progress, silent
 from pipeline.bypass.interventions import BASELINE, Intervention
 from pipeline.bypass.memory import Journal
 from pipeline.errors import InputError, Problem
 from pipeline.samples.frame import check_samples
+from pipeline.shards import Arrays, Shards, seconds_a_token
 from pipeline.tables import MEMORIZATION
 
 TRIAL_SAMPLES = 512
@@ -34,6 +36,7 @@ def measure(
     token_budget: int | None = None,
     progress: Progress = silent,
     journal: Journal | None = None,
+    shards: Shards | None = None,
 ) -> pl.DataFrame:
     """Complete every sample under every intervention, and say how well.
 
@@ -45,6 +48,7 @@ def measure(
             result; None: from the memory that is free.
         progress: told after each batch.
         journal: is told of batches halved and of choices made again in a better precision.
+        shards: keep what is finished, so that a killed process can go on; None: nothing is kept.
 
     Returns:
         As `tables.MEMORIZATION`, V×N rows: intervention by intervention, samples in their order.
@@ -58,15 +62,33 @@ def measure(
     suffix_length = int(samples["suffix_length"][0])
     suffix = tokens[:, -suffix_length:]
 
-    made = complete(
-        model,
-        tokens,
-        suffix_length,
-        interventions,
-        progress=progress,
-        token_budget=token_budget,
-        journal=journal,
-    )
+    calibration = calibrate(model, tokens, suffix_length, interventions)
+
+    def work(part: range) -> Arrays:
+        completed = complete(
+            model,
+            tokens[part.start : part.stop],
+            suffix_length,
+            interventions,
+            progress=lambda done, _: progress(part.start + done, len(tokens)),
+            token_budget=token_budget,
+            journal=journal,
+            calibration=calibration,
+            first=part.start,
+        )
+        return {each.name: getattr(completed, each.name).numpy() for each in fields(completed)}
+
+    if shards is None:
+        arrays = work(range(len(tokens)))
+    else:
+        device, dtype = model.device.type, str(model.dtype).removeprefix("torch.")
+        speed = model.num_parameters(), len(interventions), device, dtype, torch.get_num_threads()
+        arrays = shards.results(
+            work,
+            [seconds_a_token(*speed) * tokens.shape[1]] * len(tokens),
+            [device, dtype, *interventions, suffix_length, *tokens.tolist()],
+        )
+    made = Completions(**{name: torch.from_numpy(array) for name, array in arrays.items()})
 
     # in a cross join the right side varies fastest: the order of a flattened (V, N)
     names = pl.DataFrame({"intervention": [each.name for each in interventions]})

@@ -45,6 +45,7 @@ OTHERS = {
     "datasets": (20, 0),
     "checkpoint": (10, 4_000),
     "theory": (10, 60_000),
+    "check_results": (10, 1_000),
     "aggregate": (60, 40_000),
     "figures": (60, 3_000_000),
     "report": (20, 3_000_000),

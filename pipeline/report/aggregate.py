@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 
 from pipeline import tables
 from pipeline.bypass.interventions import BASELINE, block_name, sweep
-from pipeline.errors import InputError, Problem, shorten
-from pipeline.report.manifests import read_manifests
+from pipeline.errors import InputError, Problem
+from pipeline.report.measured import ModelTables, grid_problems, read_tables
 from pipeline.report.statistics import (
     DRAWS,
     LEVEL,
@@ -64,32 +64,6 @@ _COLUMNS = {name: column.dtype for name, column in tables.SUMMARY.items()} | {
     **dict.fromkeys(_DIFFERENCE, pl.Float64),
     "p_holm": pl.Float64,
 }
-
-
-@dataclass(frozen=True)
-class ModelTables:
-    """What was measured on one model.
-
-    Args:
-        name: of the model.
-        family: of the model.
-        n_blocks: L.
-        samples: the family's table, schema `tables.SAMPLES`.
-        memorization: the model's, schema `tables.MEMORIZATION`.
-        benchmarks: the model's, schema `tables.BENCHMARKS`; None where none were run.
-        documents: the model's, schema `tables.BENCHMARK_DOCUMENTS`, and if it likes `weight`, what
-            lm-eval divides by; may be empty.
-        parameters: of the model; None where unknown.
-    """
-
-    name: str
-    family: str
-    n_blocks: int
-    samples: pl.DataFrame
-    memorization: pl.DataFrame
-    benchmarks: pl.DataFrame | None
-    documents: pl.DataFrame
-    parameters: int | None = None
 
 
 @dataclass(frozen=True)
@@ -141,7 +115,7 @@ def write_summary(
         if partial and not (data / "memorization" / f"{name}.parquet").exists():
             continue
         try:
-            measured.append(_read(data, name, family, partial))
+            measured.append(read_tables(data, name, family, partial=partial))
         except InputError as error:
             problems += error.problems
     if not measured and not problems:
@@ -208,7 +182,7 @@ def aggregate(models: Sequence[ModelTables], seed: int = 0) -> pl.DataFrame:
     Raises:
         InputError: an intervention lacks samples or tasks, or a table holds a row twice.
     """
-    problems = [problem for model in models for problem in _check(model)]
+    problems = [problem for model in models for problem in grid_problems(model)]
     if problems:
         raise InputError(*problems)
     parts = [
@@ -227,29 +201,6 @@ def k_values(suffix_length: int) -> list[int]:
     return [1 << i for i in range(suffix_length.bit_length()) if 1 << i < suffix_length] + [
         suffix_length
     ]
-
-
-def _read(data: Path, name: str, family: str, partial: bool) -> ModelTables:
-    [manifest] = read_manifests(data, [(name, family)])
-    benchmarks = data / "benchmarks" / f"{name}.parquet"
-    documents = data / "benchmarks" / f"{name}.documents.parquet"
-    known = not partial or (benchmarks.exists() and documents.exists())
-    none = pl.DataFrame(
-        schema={key: each.dtype for key, each in tables.BENCHMARK_DOCUMENTS.items()}
-    )
-    return ModelTables(
-        name,
-        family,
-        manifest["n_blocks"],
-        tables.read(data / "samples" / f"{family}.parquet", tables.SAMPLES),
-        # what no estimate needs and most of the table's memory
-        tables.read(data / "memorization" / f"{name}.parquet", tables.MEMORIZATION).drop(
-            "continuation"
-        ),
-        tables.read(benchmarks, tables.BENCHMARKS) if known else None,
-        tables.read(documents, tables.BENCHMARK_DOCUMENTS) if known else none,
-        manifest.get("parameters"),
-    )
 
 
 def _memorization(model: ModelTables, seed: int) -> list[pl.DataFrame]:
@@ -505,64 +456,3 @@ def _intervention_order(model: ModelTables, frame: pl.DataFrame) -> list[str]:
     names = [intervention.name for intervention in sweep(model.n_blocks)]
     present = frame["intervention"].unique(maintain_order=True).to_list()
     return [name for name in names if name in present] + [n for n in present if n not in names]
-
-
-def _check(model: ModelTables) -> list[Problem]:
-    """Whether every intervention of the sweep holds every sample, task and metric, just once."""
-    expected = [intervention.name for intervention in sweep(model.n_blocks)]
-    samples = model.samples.select("sample_id", "split").sort("sample_id")
-    problems = _grid_problems(
-        f"memorization of {model.name}",
-        expected,
-        model.memorization.select("intervention", "sample_id", "split"),
-        samples,
-        "samples",
-    )
-    if model.benchmarks is None:
-        return problems
-    tasks = model.benchmarks.select("task", "metric").unique().sort("task", "metric")
-    return problems + _grid_problems(
-        f"benchmarks of {model.name}",
-        expected,
-        model.benchmarks.select("intervention", "task", "metric"),
-        tasks,
-        "tasks and metrics",
-    )
-
-
-def _grid_problems(
-    what: str, expected: Sequence[str], rows: pl.DataFrame, cells: pl.DataFrame, noun: str
-) -> list[Problem]:
-    """Compare `rows` (intervention and a cell) with every expected intervention times `cells`."""
-    remedy = "make the table again: delete it and run the stage that writes it"
-    problems = []
-    present = rows["intervention"].unique()
-    if missing := [name for name in expected if name not in present]:
-        problems.append(
-            Problem(
-                f"{what}, interventions",
-                f"without {shorten(missing)}",
-                f"all {len(expected)} of the sweep",
-                remedy,
-            )
-        )
-    if twice := int(rows.is_duplicated().sum()):
-        problems.append(
-            Problem(f"{what}, rows", f"{twice} that occur twice or more", "each once", remedy)
-        )
-    whole = pl.DataFrame({"intervention": present}).join(cells, how="cross")
-    key = whole.columns
-    absent = whole.join(rows, on=key, how="anti")
-    unknown = rows.join(whole, on=key, how="anti")
-    for frame, state in ((absent, "lacks"), (unknown, "holds unknown")):
-        if frame.height:
-            where = sorted(frame["intervention"].unique())
-            problems.append(
-                Problem(
-                    f"{what}, {noun}",
-                    f"{state} {frame.height}, in {shorten(where)}",
-                    f"the same {cells.height} under every intervention",
-                    remedy,
-                )
-            )
-    return problems

@@ -8,6 +8,7 @@ downloaded are the same numbers.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,13 +19,15 @@ from matplotlib.figure import Figure
 
 from pipeline import tables
 from pipeline.files import atomic, write_json
-from pipeline.report import style
+from pipeline.report import link, style, views
+from pipeline.report.plots import attention_only, divergence
 from pipeline.report.plots.copies import doses
 from pipeline.report.plots.drops import drops
 from pipeline.report.plots.over_blocks import blocks, entropy, kept, lengths, perplexity
 from pipeline.report.plots.plot import Plot
 from pipeline.report.plots.quartiles import quartiles
 from pipeline.report.plots.scatter import scatters
+from pipeline.report.theory import Theory, read_theory
 
 INDEX = "figures.json"
 """Beside the figures: their order, headings, captions and alternative texts."""
@@ -32,18 +35,20 @@ INDEX = "figures.json"
 _MAKERS = (kept, scatters, blocks, drops, lengths, entropy, perplexity, quartiles, doses)
 
 
-def write_figures(summary: Path, folder: Path) -> None:
+def write_figures(summary: Path, folder: Path, data: Path | None = None) -> None:
     """Draw every figure of a study.
 
     Args:
         summary: the study's summary table.
         folder: becomes a folder with each figure as SVG, PNG and PDF, its data as CSV, and
             ``figures.json``. A folder of that name is replaced.
+        data: the study's folder, ``data/STUDY``, for the theory's tables; None: without them.
 
     Raises:
         InputError: the summary is missing or does not fit its schema.
     """
-    registry = plots(tables.read(summary, tables.SUMMARY))
+    frame = tables.read(summary, tables.SUMMARY)
+    registry = plots(frame, read_theory(data, views.models(frame)) if data else None)
     with atomic(folder, directory=True) as temporary:
         for plot in registry:
             style.save(figure(plot), temporary, plot.name)
@@ -54,13 +59,17 @@ def write_figures(summary: Path, folder: Path) -> None:
         )
 
 
-def plots(summary: pl.DataFrame) -> list[Plot]:
-    """All figures that the summary has data for, in the order of the page.
+def plots(summary: pl.DataFrame, theory: Theory | None = None) -> list[Plot]:
+    """All figures that there is data for, in the order of the page.
 
     Args:
         summary: as `aggregate.aggregate` gives it.
+        theory: as `read_theory` gives it; None: without its figures.
     """
-    made = [plot for maker in _MAKERS for plot in maker(summary) if plot.data.height]
+    made = [plot for maker in _MAKERS for plot in maker(summary)]
+    if theory is not None:
+        made += _of_theory(summary, theory)
+    made = [plot for plot in made if plot.data.height]
     seen: Counter[str] = Counter()
     unique = []
     for plot in made:
@@ -68,6 +77,16 @@ def plots(summary: pl.DataFrame) -> list[Plot]:
         again = seen[plot.name]  # two model names may differ in punctuation alone
         unique.append(plot if again == 1 else replace(plot, name=f"{plot.name}-again-{again}"))
     return unique
+
+
+def _of_theory(summary: pl.DataFrame, theory: Theory) -> Iterator[Plot]:
+    yield from divergence.triangles(theory)
+    yield from divergence.bounded(theory)
+    yield from divergence.damage(link.pairs(summary, theory.quantities))
+    yield from attention_only.capacities(theory)
+    yield from attention_only.low_ranks(theory)
+    yield from attention_only.trained(theory)
+    yield from attention_only.routing(theory)
 
 
 def figure(plot: Plot) -> Figure:

@@ -40,6 +40,8 @@ from pipeline.report.text import (
     slug,
     visible,
 )
+from pipeline.report.theory import read_theory
+from pipeline.report.theory_sections import TheorySection, theory_sections
 
 FIGURES_INDEX = "figures.json"
 BLIND_SCORES = "baselines.json"
@@ -52,6 +54,9 @@ SCRIPTS = (
 
 LINE_CHARACTERS = 2000
 """Of a longer line only the start is shown."""
+
+SINGLE_POINTS = 500.0
+"""A figure of one panel is narrower than this, in points of its file."""
 
 _SVG = "http://www.w3.org/2000/svg"
 _XLINK = "http://www.w3.org/1999/xlink"
@@ -110,6 +115,7 @@ def write_page(
     *,
     show_text: bool = False,
     thresholds: Thresholds | None = None,
+    with_theory: bool = False,
 ) -> None:
     """Write the page, its tables, and ``provenance.json`` beside it.
 
@@ -124,6 +130,7 @@ def write_page(
         provenance: what determines the study, by heading; see `render`.
         show_text: show samples of real data as text, not as token ids.
         thresholds: when a claim counts as shown.
+        with_theory: show what the theory's stages measured, and say so where they did not.
 
     Raises:
         InputError: the summary is missing or does not fit. What else is missing, the page says.
@@ -143,6 +150,11 @@ def write_page(
         except InputError as error:
             missing.append(f"What {name} wrote cannot be shown: {error.problems[0].got}")
     samples, unreadable = read_browser(data, models, manifests, show_text=show_text)
+    explained: list[TheorySection] = []
+    if with_theory:
+        theory = read_theory(data, models)
+        explained = theory_sections(summary, theory)
+        missing += theory.missing
     whole = collect(study, data, manifests, provenance)
     html = render(
         study,
@@ -155,6 +167,7 @@ def write_page(
         samples=samples,
         missing=missing + unreadable,
         thresholds=thresholds,
+        theory=explained,
     )
     write_text(page, html)
     # all in ASCII: a name may hold what no file can
@@ -213,6 +226,7 @@ def render(
     thresholds: Thresholds | None = None,
     samples: Sequence[Family] = (),
     missing: Sequence[str] = (),
+    theory: Sequence[TheorySection] = (),
 ) -> str:
     """The page as HTML.
 
@@ -230,6 +244,7 @@ def render(
         thresholds: when a claim counts as shown.
         samples: as `browser.read_browser` reads them.
         missing: what could not be shown and why, as sentences.
+        theory: as `theory_sections.theory_sections` makes them.
     """
     limits = thresholds or Thresholds()
     judged = findings(summary, limits)
@@ -237,6 +252,8 @@ def render(
     sections: dict[str, list[tuple[int, PageFigure]]] = {}
     for i, figure in enumerate(figures[1:], start=2):
         sections.setdefault(figure.section, []).append((i, figure))
+    for explained in theory:
+        sections.setdefault(explained.title, [])
     return template("page.html.jinja").render(
         study=study,
         stylesheet=Markup((CODE_PATH / "page.css").read_text(encoding="utf-8")),  # noqa: S704
@@ -248,6 +265,7 @@ def render(
         facts=_facts(summary, manifests, samples),
         lead=figures[0] if figures else None,
         sections=sections,
+        theory={explained.title: explained for explained in theory},
         models=_models(summary, manifests),
         benchmarks=_benchmarks(summary, blind or {}),
         without_interval=_without_interval(summary),
@@ -332,8 +350,15 @@ def template(name: str) -> Template:
         finalize=_finalize,
     )
     environment.filters["slug"] = slug
+    environment.filters["single_panel"] = _single_panel
     environment.filters["whole_interval"] = _whole_interval
     return environment.get_template(name)
+
+
+def _single_panel(svg: str) -> bool:
+    """Whether a figure is drawn narrower than the page, so that it must not be blown up to it."""
+    width = re.search(r'<svg[^>]* width="([\d.]+)pt"', svg[:2000])
+    return width is not None and float(width[1]) < SINGLE_POINTS
 
 
 def _whole_interval(cell: str) -> str | Markup:

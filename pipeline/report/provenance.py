@@ -18,13 +18,14 @@ from typing import Any
 import polars as pl
 
 from pipeline import tables
+from pipeline.errors import InputError
 
 CITATION = Path(__file__).parents[2] / "CITATION.cff"
 
 MOST_CHANGED = 50
 """Changed files that are named."""
 
-_TABLES = ("samples", "memorization", "benchmarks", "generations")
+_TABLES = ("samples", "memorization", "benchmarks", "generations", "divergence", "theory")
 
 
 def collect(
@@ -108,7 +109,7 @@ def _tables(data: Path) -> dict[str, Any]:
                 "sha256": sha256,
                 "determined_by": tables.provenance(path),
             }
-        except (OSError, ValueError, pl.exceptions.PolarsError) as error:
+        except (OSError, ValueError, pl.exceptions.PolarsError, InputError) as error:
             found[str(path.relative_to(data))] = {"error": str(error).partition("\n")[0]}
     return found
 

@@ -8,12 +8,14 @@ Shapes: N samples, C columns (interventions times metrics), G groups.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 from statsmodels.stats.proportion import proportion_confint
 
 LEVEL = 0.95
@@ -41,6 +43,22 @@ class Estimates:
     value: _Floats
     low: _Floats
     high: _Floats
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """A rank correlation, -1 to 1, with its 95% interval and p-value.
+
+    Args:
+        value: Spearman's; NaN where one of the two does not vary.
+        low, high: ends of the interval; NaN where nothing can be said.
+        p_value: of no relation, two-sided; NaN where there is no value.
+    """
+
+    value: float
+    low: float
+    high: float
+    p_value: float
 
 
 @dataclass(frozen=True)
@@ -213,6 +231,58 @@ def holm(p_values: _Floats) -> _Floats:
     stepped = p_values[ascending] * np.arange(count, 0, -1)
     adjusted[ascending] = np.minimum(np.maximum.accumulate(stepped), 1.0)
     return adjusted
+
+
+def student(values: _Floats) -> tuple[float, float]:
+    """Student's interval for the mean of a few numbers, such as one a seed; NaN below two.
+
+    Args:
+        values: (N,).
+    """
+    if len(values) < 2:
+        return math.nan, math.nan
+    reach = stats.t.ppf(0.5 + LEVEL / 2, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
+    return float(values.mean() - reach), float(values.mean() + reach)
+
+
+def rank_correlation(one: _Floats, other: _Floats, seed: int, draws: int = DRAWS) -> Correlation:
+    """Spearman's rank correlation, with a percentile bootstrap interval and a permutation test.
+
+    A perfect correlation stays perfect in every draw of the bootstrap, however few pairs there
+    are, so the interval is not a test; the p-value is.
+
+    Args:
+        one: (N,) finite.
+        other: (N,) finite, in the same order.
+        seed: of the draws.
+        draws: of the bootstrap, and as many permutations.
+    """
+    nothing = Correlation(math.nan, math.nan, math.nan, math.nan)
+    if len(one) < 3:
+        return nothing
+    value = float(_spearman(one[None], other[None])[0])
+    if math.isnan(value):
+        return nothing
+    random = np.random.default_rng(seed)
+    drawn = random.integers(len(one), size=(draws, len(one)))
+    found = _spearman(one[drawn], other[drawn])
+    found = found[~np.isnan(found)]  # one pair drawn N times has no correlation
+    low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    shuffled = random.permuted(np.tile(other, (draws, 1)), axis=1)
+    by_chance = _spearman(np.tile(one, (draws, 1)), shuffled)
+    beyond = int((np.abs(by_chance) >= abs(value) * (1 - _GRAIN)).sum())
+    return Correlation(value, float(low), float(high), (1 + beyond) / (1 + draws))
+
+
+def _spearman(one: _Floats, other: _Floats) -> _Floats:
+    """(draws,) of pairs (draws, N); NaN where one of the two does not vary."""
+    ranks = [stats.rankdata(each, axis=1) for each in (one, other)]
+    x, y = (each - each.mean(axis=1, keepdims=True) for each in ranks)
+    size = np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))
+    # clipped: rounding may bring a perfect one beyond 1
+    product = np.clip((x * y).sum(axis=1), -size, size)
+    found: _Floats = np.divide(product, size, out=np.full(size.shape, np.nan), where=size > 0)
+    return found
 
 
 def _difference(

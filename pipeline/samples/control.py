@@ -82,7 +82,9 @@ def fetch(
 def _tokenizer(repo: str, commit: str) -> PreTrainedTokenizerBase:
     folder = snapshot(repo, commit, TOKENIZER_FILES).folder
     try:
-        made: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        made: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:  # each of transformers' many parts raises its own
         raise InputError(
             Problem(

@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from pipeline.errors import InputError, Problem
-from pipeline.tables import SAMPLES
+from pipeline.errors import InputError, Problem, shorten
+from pipeline.tables import SAMPLES, SPLITS
 
 
 def samples_frame(
@@ -86,7 +86,7 @@ def check_samples(samples: pl.DataFrame, vocabulary: int, context: int) -> None:
 
     Raises:
         InputError: samples of several lengths or longer than the context, token ids beyond the
-            vocabulary; all at once.
+            vocabulary or missing, an id twice, an unknown split; all at once.
     """
     problems = []
     lengths = samples.select("prefix_length", "suffix_length").unique(maintain_order=True)
@@ -111,13 +111,16 @@ def check_samples(samples: pl.DataFrame, vocabulary: int, context: int) -> None:
             )
         )
     broken = samples.filter(
-        (pl.col("tokens").list.len() != whole)
+        (pl.col("tokens").list.drop_nulls().list.len() != whole)
         | (pl.col("prefix_length") < 1)
         | (pl.col("suffix_length") < 1)
     )
     if len(broken):
         sample, tokens, prefix, suffix = broken.select(
-            "sample_id", pl.col("tokens").list.len(), "prefix_length", "suffix_length"
+            "sample_id",
+            pl.col("tokens").list.drop_nulls().list.len(),
+            "prefix_length",
+            "suffix_length",
         ).row(0)
         problems.append(
             Problem(
@@ -136,6 +139,24 @@ def check_samples(samples: pl.DataFrame, vocabulary: int, context: int) -> None:
                 got=f"token id {largest}",
                 expected=f"ids below {vocabulary}, the model's vocabulary",
                 remedy="use the samples that were made for this model's tokenizer",
+            )
+        )
+    if len(twice := samples.filter(pl.col("sample_id").is_duplicated())):
+        problems.append(
+            Problem(
+                what=f"sample {twice['sample_id'][0]}",
+                got=f"{len(twice)} samples with an id that another has",
+                expected="ids that are unique within the table",
+                remedy="make the samples table again",
+            )
+        )
+    if strange := sorted(set(samples["split"].unique()) - set(SPLITS)):
+        problems.append(
+            Problem(
+                what="splits of the samples",
+                got=shorten(strange),
+                expected="of " + ", ".join(SPLITS),
+                remedy="name the splits so",
             )
         )
     if problems:

@@ -64,7 +64,7 @@ def fetch(
         try:
             path = folder / name if folder else Path(downloads.fetch(name, downloader=_download))
             parts.append(_read(path, sha256[name], length))
-        except (OSError, ValueError) as error:  # requests' errors are OSErrors
+        except (OSError, ValueError, EOFError) as error:  # requests' errors are OSErrors
             problems.append(
                 Problem(
                     f"{folder or url}/{name}",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from pipeline.errors import InputError, Problem
 from pipeline.samples.frame import samples_frame
 
 
@@ -25,8 +26,21 @@ def samples(
 
     Returns:
         Schema `tables.SAMPLES`, and the column ``kind``.
+
+    Raises:
+        InputError: a record is shorter than P + S.
     """
-    tokens = np.array(records["tokens"].to_list())[:, : prefix_length + suffix_length]
+    length = prefix_length + suffix_length
+    if len(short := records.filter(pl.col("tokens").list.drop_nulls().list.len() < length)):
+        raise InputError(
+            Problem(
+                f"record {short['record_id'][0]} and {len(short) - 1} more",
+                f"{short['tokens'].list.drop_nulls().list.len()[0]} tokens",
+                f"{length} or more: {prefix_length} of prefix and {suffix_length} of suffix",
+                "make the corpus again: delete its folder and run its stage",
+            )
+        )
+    tokens = np.array(records["tokens"].list.head(length).to_list())
     copies = records["copies"].to_list()
     splits = [
         "memorized" if planted >= memorized_copies else "exposed" if planted else "control"

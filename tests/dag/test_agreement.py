@@ -28,6 +28,7 @@ ALL = {
     "divergence@mini-p-1_4b",
     "divergence@mini-n-2_7b",
     "theory@mini-low-rank",
+    "check_results@mini",
     "aggregate@mini",
     "figures@mini",
     "report@mini",
@@ -37,7 +38,7 @@ EVALUATION = {
     for stage in ALL
     if stage.startswith(("memorization", "benchmarks", "generations", "divergence"))
 }
-SUMMARY = {"aggregate@mini", "figures@mini", "report@mini"}
+SUMMARY = {"check_results@mini", "aggregate@mini", "figures@mini", "report@mini"}
 PYTHIA = {stage for stage in ALL if stage.endswith("p-1_4b")}
 
 # what is edited in params.yaml -> the commands that have to run
@@ -55,9 +56,10 @@ PARAMS = {
     "statistics.seed": (
         "statistics:\n  seed: 0",
         "statistics:\n  seed: 1",
-        {"check@mini"} | SUMMARY,
+        {"check@mini", "aggregate@mini", "figures@mini", "report@mini"},
     ),
     "run.token_budget": ("  token_budget: null", "  token_budget: 32", set()),
+    "run.shard_minutes": ("  shard_minutes: 1", "  shard_minutes: 0.1", set()),
     "the corpus": (
         "corpus:\n  mini:\n    seed: 0",
         "corpus:\n  mini:\n    seed: 1",
@@ -71,7 +73,13 @@ PARAMS = {
     "one family's split": (
         "    name: gpt-neo\n    source: records\n    input: corpus\n    prefix_length: 32",
         "    name: gpt-neo\n    source: records\n    input: corpus\n    prefix_length: 31",
-        {"check@mini", "samples@mini-gpt-neo", "memorization@mini-n-2_7b"} | SUMMARY,
+        {
+            "check@mini",
+            "samples@mini-gpt-neo",
+            "memorization@mini-n-2_7b",
+            "divergence@mini-n-2_7b",
+        }
+        | SUMMARY,
     ),
 }
 

@@ -106,3 +106,16 @@ def _processes(pattern: str, session: int) -> list[int]:
                 if os.getsid(process.pid) == session:
                     found.append(process.pid)
     return found
+
+
+@pytest.mark.parametrize("left", [0, 1000])
+def test_a_lock_file_cut_short_by_a_kill_costs_nothing(project: Project, left: int) -> None:
+    lock = project.root / "dvc.lock"
+    whole = lock.read_bytes()
+    lock.write_bytes(whole[:left])
+    done = project.snakemake()
+    assert "cut short by a killed run" in done.stdout + done.stderr
+    assert not project.ran()
+    assert lock.read_bytes() == whole
+    assert (project.root / "dvc.lock.damaged").read_bytes() == whole[:left]
+    project.assert_idle()

@@ -32,6 +32,7 @@ from pipeline.errors import InputError
 from pipeline.measure import benchmarks
 from pipeline.measure.benchmarks import describe, load_tasks, measure
 from pipeline.samples.datasets import fetch
+from pipeline.shards import open_shards
 from tests.hub.population import DATASETS
 
 ROOT = Path(__file__).parents[2]
@@ -384,7 +385,8 @@ def test_the_batch_size_changes_nothing(reader, tokenizer, folder, measured):
         reader, tokenizer, tasks, INTERVENTIONS, token_budget=1,
         progress=lambda now, total: done.append((now, total)), journal=journal,
     )  # fmt: skip
-    assert len(done) == done[-1][1], "a row at a time"
+    assert len(done) > len(TASKS) * N, "a row at a time"
+    assert done[-1][0] == done[-1][1]
     assert journal.tolerance > 0
     for ours, expected in zip(one, measured, strict=True):
         assert ours.drop("value", "stderr", strict=False).equals(
@@ -393,6 +395,36 @@ def test_the_batch_size_changes_nothing(reader, tokenizer, folder, measured):
         assert ours["value"].to_list() == pytest.approx(expected["value"].to_list(), rel=1e-5)
         accuracy = pl.col("metric").str.starts_with("acc")
         assert ours.filter(accuracy).equals(expected.filter(accuracy))
+
+
+def test_a_table_does_not_depend_on_its_shards(reader, tokenizer, folder, measured, tmp_path):
+    tasks = load_tasks(list(TASKS), folder)
+    done = []
+
+    def sharded(minutes):
+        with open_shards(tmp_path / "partial/benchmarks/model", minutes, {}) as shards:
+            made = measure(
+                reader, tokenizer, tasks, INTERVENTIONS, token_budget=3200, shards=shards,
+                progress=lambda *call: done.append(call),
+            )  # fmt: skip
+            return made, shards.told()
+
+    made, told = sharded(2e-7)
+    assert told["computed"] == told["total"] > len(TASKS)
+    assert done == sorted(done)
+    assert done[-1][0] == done[-1][1]
+    for ours, expected in zip(made, measured, strict=True):
+        assert ours.drop("value", "stderr", strict=False).equals(
+            expected.drop("value", "stderr", strict=False)
+        )
+        assert ours["value"].to_list() == pytest.approx(expected["value"].to_list(), rel=1e-6)
+        accuracy = pl.col("metric").str.starts_with("acc")
+        assert ours.filter(accuracy).equals(expected.filter(accuracy))
+    for path in list(tmp_path.rglob("*.safetensors"))[::2]:
+        path.unlink()
+    again, told = sharded(2e-7)
+    assert 0 < told["reused"] < told["total"]
+    assert all(ours.equals(before) for ours, before in zip(again, made, strict=True))
 
 
 def test_each_distinct_item_is_scored_once(reader, tokenizer, tmp_path, monkeypatch):

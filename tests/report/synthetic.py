@@ -15,7 +15,7 @@ import polars as pl
 
 from pipeline import tables
 from pipeline.bypass.interventions import Intervention, sweep
-from pipeline.report.aggregate import ModelTables
+from pipeline.report.measured import ModelTables
 
 MODELS = {
     "tiny-pythia-8": ("pythia", 8),
@@ -233,6 +233,7 @@ def _memorization(
     right = random.random((len(copies), length)) < each[:, None]
     first_wrong = np.where(right.all(axis=1), length, right.argmin(axis=1))
     accuracy = right.mean(axis=1)
+    suffix = np.array(samples["tokens"].list.tail(length).to_list())
     return pl.DataFrame(
         {
             "intervention": [intervention.name] * len(copies),
@@ -245,8 +246,9 @@ def _memorization(
             "teacher_forced_accuracy": accuracy,
             "suffix_log_prob": length * np.log(each) - 0.1,
             "min_margin": random.random(len(copies)).astype(np.float32),
-            "continuation": samples["tokens"].list.tail(length),
-        }
+            "continuation": np.where(right, suffix, (suffix + 1) % 640).tolist(),
+        },
+        schema_overrides={"continuation": pl.List(pl.UInt32)},
     )
 
 

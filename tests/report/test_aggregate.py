@@ -12,7 +12,8 @@ from statsmodels.stats.proportion import proportion_confint
 
 from pipeline import tables
 from pipeline.errors import InputError
-from pipeline.report.aggregate import ModelTables, aggregate, k_values, write_summary
+from pipeline.report.aggregate import aggregate, k_values, write_summary
+from pipeline.report.measured import ModelTables
 
 
 @pytest.fixture

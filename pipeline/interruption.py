@@ -1,0 +1,98 @@
+"""SIGTERM and Ctrl-C end a command within seconds, with a line that says how to go on.
+
+The main thread leaves as soon as it runs Python again, so that what it holds is cleaned up. It may
+be deep in a matrix product then, so a thread that was woken by the same signal ends the process
+after a grace period. Nothing is lost by that: files appear whole or not at all.
+
+A stage whose `dvc` or `snakemake` was killed ends as well: nobody would take what it writes, and
+DVC refuses to run it again as long as it is there.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import psutil
+
+GRACE_SECONDS = 3.0
+POLL_SECONDS = 1.0
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STARTERS = {"dvc", "snakemake"}
+
+_lines: list[Callable[[], str]] = [lambda: "what is finished is kept; the same command goes on"]
+_untold = threading.Lock()
+"""Held from when the line is written: it is written once."""
+
+
+def watch() -> None:
+    """End this process when it is told to, from now on; to be called once, by the main thread."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and `&` of a script have it
+            signal.signal(number, _leave)
+    threading.Thread(target=_stand_by, args=(read, _starters()), daemon=True).start()
+
+
+@contextmanager
+def saying(line: Callable[[], str]) -> Iterator[None]:
+    """What the line says if the enclosed work is interrupted."""
+    _lines.append(line)
+    try:
+        yield
+    finally:
+        _lines.pop()
+
+
+def _leave(number: int, _frame: FrameType | None) -> NoReturn:
+    _tell()
+    raise SystemExit(128 + number)
+
+
+def _stand_by(wakeups: int, starters: list[psutil.Process]) -> None:
+    while True:
+        ready, _, _ = select.select([wakeups], [], [], POLL_SECONDS if starters else None)
+        if ready and (number := os.read(wakeups, 1)[0]) in SIGNALS:
+            _tell()
+            time.sleep(GRACE_SECONDS)
+            os._exit(128 + number)
+        if not ready and not all(map(_lives, starters)):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _tell() -> None:
+    if _untold.acquire(blocking=False):
+        # past Python's buffers, which the main thread may hold
+        os.write(2, f"\ninterrupted: {_lines[-1]()}\n".encode())
+
+
+def _starters() -> list[psutil.Process]:
+    """The `dvc` that runs this command as a stage, and the `snakemake` that runs that one."""
+    if "DVC_STAGE" not in os.environ:
+        return []
+    found = []
+    for process in psutil.Process().parents():
+        try:
+            words = process.cmdline()[:3]  # python -m snakemake
+        except psutil.Error:
+            continue
+        if STARTERS & {Path(word).name for word in words}:
+            found.append(process)
+    return found
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,135 @@
+"""What was measured on one model: its tables, read together, and whether they are whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from pipeline import tables
+from pipeline.bypass.interventions import sweep
+from pipeline.errors import Problem, shorten
+from pipeline.report.manifests import read_manifests
+
+
+@dataclass(frozen=True)
+class ModelTables:
+    """What was measured on one model.
+
+    Args:
+        name: of the model.
+        family: of the model.
+        n_blocks: L.
+        samples: the family's table, schema `tables.SAMPLES`.
+        memorization: the model's, schema `tables.MEMORIZATION`.
+        benchmarks: the model's, schema `tables.BENCHMARKS`; None where none were run.
+        documents: the model's, schema `tables.BENCHMARK_DOCUMENTS`, and if it likes `weight`, what
+            lm-eval divides by; may be empty.
+        parameters: of the model; None where unknown.
+    """
+
+    name: str
+    family: str
+    n_blocks: int
+    samples: pl.DataFrame
+    memorization: pl.DataFrame
+    benchmarks: pl.DataFrame | None
+    documents: pl.DataFrame
+    parameters: int | None = None
+
+
+def read_tables(data: Path, name: str, family: str, *, partial: bool = False) -> ModelTables:
+    """What was measured on one model.
+
+    Args:
+        data: the study's folder, ``data/STUDY``.
+        name: of the model.
+        family: of the model.
+        partial: take benchmarks that are not there as not run.
+
+    Raises:
+        InputError: a table or the manifest is missing, or does not fit its schema.
+    """
+    [manifest] = read_manifests(data, [(name, family)])
+    benchmarks = data / "benchmarks" / f"{name}.parquet"
+    documents = data / "benchmarks" / f"{name}.documents.parquet"
+    known = not partial or (benchmarks.exists() and documents.exists())
+    none = pl.DataFrame(
+        schema={key: each.dtype for key, each in tables.BENCHMARK_DOCUMENTS.items()}
+    )
+    return ModelTables(
+        name,
+        family,
+        manifest["n_blocks"],
+        tables.read(data / "samples" / f"{family}.parquet", tables.SAMPLES),
+        # what no estimate needs and most of the table's memory
+        tables.read(data / "memorization" / f"{name}.parquet", tables.MEMORIZATION).drop(
+            "continuation"
+        ),
+        tables.read(benchmarks, tables.BENCHMARKS) if known else None,
+        tables.read(documents, tables.BENCHMARK_DOCUMENTS) if known else none,
+        manifest.get("parameters"),
+    )
+
+
+def grid_problems(model: ModelTables) -> list[Problem]:
+    """Whether every intervention of the sweep holds every sample, task and metric, just once."""
+    expected = [intervention.name for intervention in sweep(model.n_blocks)]
+    samples = model.samples.select("sample_id", "split").sort("sample_id")
+    problems = _of_grid(
+        f"memorization of {model.name}",
+        expected,
+        model.memorization.select("intervention", "sample_id", "split"),
+        samples,
+        "samples",
+    )
+    if model.benchmarks is None:
+        return problems
+    tasks = model.benchmarks.select("task", "metric").unique().sort("task", "metric")
+    return problems + _of_grid(
+        f"benchmarks of {model.name}",
+        expected,
+        model.benchmarks.select("intervention", "task", "metric"),
+        tasks,
+        "tasks and metrics",
+    )
+
+
+def _of_grid(
+    what: str, expected: Sequence[str], rows: pl.DataFrame, cells: pl.DataFrame, noun: str
+) -> list[Problem]:
+    """Compare `rows` (intervention and a cell) with every expected intervention times `cells`."""
+    remedy = "make the table again: delete it and run the stage that writes it"
+    problems = []
+    present = rows["intervention"].unique()
+    if missing := [name for name in expected if name not in present]:
+        problems.append(
+            Problem(
+                f"{what}, interventions",
+                f"without {shorten(missing)}",
+                f"all {len(expected)} of the sweep",
+                remedy,
+            )
+        )
+    if twice := int(rows.is_duplicated().sum()):
+        problems.append(
+            Problem(f"{what}, rows", f"{twice} that occur twice or more", "each once", remedy)
+        )
+    whole = pl.DataFrame({"intervention": present}).join(cells, how="cross")
+    key = whole.columns
+    absent = whole.join(rows, on=key, how="anti")
+    unknown = rows.join(whole, on=key, how="anti")
+    for frame, state in ((absent, "lacks"), (unknown, "holds unknown")):
+        if frame.height:
+            where = sorted(frame["intervention"].unique())
+            problems.append(
+                Problem(
+                    f"{what}, {noun}",
+                    f"{state} {frame.height}, in {shorten(where)}",
+                    f"the same {cells.height} under every intervention",
+                    remedy,
+                )
+            )
+    return problems

@@ -1,0 +1,286 @@
+"""What a bypass changes inside a model, what the theorems say of it, and what it costs.
+
+Source: Theorems 1 and 2 of arXiv 2501.05078, which prints no such figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import polars as pl
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+
+from pipeline.report import colours, link, style
+from pipeline.report.plots.plot import BLOCKS_LABEL, HOLLOW, Plot, number_range
+from pipeline.report.text import plural, visible
+from pipeline.report.theory import THEOREMS_TITLE, Theory, per_block
+
+SPLITS = ("memorized", "control")
+
+_SHORT = {
+    "exact_match": ("exact match", 0, "●"),
+    "benchmarks": ("benchmarks, mean lead over chance", 2, "▲"),
+}
+"""Loss -> label, which of the categories' colours and markers, and that marker in a line."""
+
+_LINES = (
+    ("printed", "bound as printed", 1),
+    ("coarse", "bound of norms and spread", 3),
+    ("corrected", "corrected bound", 2),
+    ("change", "measured change, median and quartiles", 0),
+)
+
+
+def triangles(theory: Theory) -> Iterator[Plot]:
+    """Relative change by bypassed block and block after which is looked."""
+    if not theory.triangle.height:
+        return
+    data = theory.triangle.filter(pl.col("split").is_in(SPLITS))
+    yield Plot(
+        name="divergence-triangle",
+        section=THEOREMS_TITLE,
+        title="What a bypass changes, block after block",
+        caption=(
+            "How far the state of the last prefix token is from where it would be, as a share of "
+            "its length: the median over samples, lighter for more, on a logarithmic scale. A row "
+            "is one bypassed block; from left to right the change is followed through the later "
+            "blocks. The column set apart is the logits, which the next token is read off."
+        ),
+        alt=(
+            f"{plural(data['model'].n_unique(), 'model')}, memorized and control samples side by "
+            f"side. Median relative changes span {number_range(data['relative'])}."
+        ),
+        data=data,
+        draw=draw_triangles,
+    )
+
+
+def draw_triangles(data: pl.DataFrame) -> Figure:
+    """A panel a model and split; bypassed block down, block after which is looked to the right."""
+    panels = list(data.select("model", "split").unique(maintain_order=True).rows())
+    columns = 4 if len(panels) > 2 else len(panels)
+    figure, grid = style.panels(len(panels), height=2.3, columns=columns, share_y=False)
+    positive = data.filter(pl.col("relative") > 0)["relative"]
+    low, high = (float(positive.min()), float(positive.max())) if len(positive) else (0.1, 1.0)  # type: ignore[arg-type]
+    norm = LogNorm(low, high if high > low else 2 * low)
+    for axes, (name, split) in zip(grid, panels, strict=True):
+        rows = data.filter(model=name, split=split)
+        _triangle(axes, rows, norm)
+        axes.set_title(f"{visible(name)}\n{split}")
+    bar = figure.colorbar(
+        ScalarMappable(norm, colormaps["viridis"]),
+        ax=grid,
+        aspect=40,
+        pad=0.01,
+        label="change / length without a bypass",
+    )
+    style.log_axis(bar.ax.yaxis)
+    bar.ax.grid(False)
+    bar.outline.set_visible(False)
+    figure.supxlabel("block after which the change is measured")
+    figure.supylabel("bypassed block")
+    return figure
+
+
+def _triangle(axes: Axes, rows: pl.DataFrame, norm: LogNorm) -> None:
+    n_blocks = int(rows["n_blocks"][0])
+    cells = np.full((n_blocks, n_blocks + 1), np.nan)
+    cells[rows["block"].to_numpy(), rows["after"].to_numpy()] = style.finite(rows["relative"])
+    edges = np.arange(n_blocks + 1) - 0.5
+    apart = max(1.0, n_blocks / 8)
+    look: dict[str, Any] = {"norm": norm, "cmap": "viridis", "edgecolors": "face", "linewidth": 0.1}
+    shown = np.ma.masked_invalid(cells)
+    # only the cells there are: an empty one would still be drawn, as a path of no colour
+    for block in range(n_blocks):
+        side = edges[block : block + 2]
+        axes.pcolormesh(edges[block:], side, shown[block : block + 1, block:-1], **look)
+    logits = n_blocks + apart + np.array([-1, 1]) * apart / 2
+    axes.pcolormesh(logits, edges, shown[:, -1:], **look)
+    axes.set_ylim(n_blocks - 0.5, -0.5)
+    axes.grid(False)
+    step = max(1, -(-n_blocks // 5))
+    ticks = [*range(0, n_blocks - step // 2, step)]
+    axes.set_xticks([*ticks, float(logits.mean())], [*map(str, ticks), "logits"])
+    axes.set_yticks(ticks)
+
+
+def bounded(theory: Theory) -> Iterator[Plot]:
+    """Measured change against the bounds, block by block; a figure a theorem."""
+    for theorem, what, title in (
+        (1, "right after the bypassed block", "Theorem 1: right after the bypassed block"),
+        (2, "one block after the bypassed one", "Theorem 2: one block later"),
+    ):
+        data = per_block(theory.bounds, theorem)
+        if not data.height:
+            continue
+        printed, corrected, n = data.select(
+            pl.sum("printed_violated", "corrected_violated", "n")
+        ).row(0)
+        yield Plot(
+            name=f"theorem-{theorem}",
+            section=THEOREMS_TITLE,
+            title=title,
+            caption=(
+                f"How far the last prefix token is moved {what}, and what bounds say that it can "
+                "be at most: medians over all samples, on a logarithmic scale. The nearer a bound "
+                "lies above the measured change, the more it says: the corrected one goes token by "
+                "token, the one of norms and spread takes the largest of each, as the printed one "
+                f"does. Of {n:,} measured changes "
+                f"{printed:,} exceed the bound as printed and {corrected:,} a corrected one"
+                + ("; crosses mark the blocks where any does. " if printed + corrected else ". ")
+                + HOLLOW
+            ),
+            alt=(
+                f"{plural(data['model'].n_unique(), 'panel')}, one a model: measured change and "
+                f"three bounds by bypassed block. The change spans {number_range(data['change'])}, "
+                f"the printed bound {number_range(data['printed'])}, the corrected one "
+                f"{number_range(data['corrected'])}."
+            ),
+            data=data,
+            draw=draw_bounded,
+        )
+
+
+def draw_bounded(data: pl.DataFrame) -> Figure:
+    """Change and bounds by block; a panel a model."""
+    names = data["model"].unique(maintain_order=True).to_list()
+    figure, grid = style.panels(len(names))
+    for axes, name in zip(grid, names, strict=True):
+        rows = data.filter(model=name).sort("block")
+        for column, label, index in _LINES:
+            band = rows if column == "change" else rows.with_columns(low=None, high=None)
+            style.curve(axes, band, index, label, value=column)
+        for bound in ("printed", "corrected"):
+            over = rows.filter(pl.col(f"{bound}_violated") > 0)
+            axes.scatter(
+                over["block"],
+                style.finite(over[bound]),
+                marker="x",
+                s=60,
+                color=colours.INK,
+                label="exceeded by a sample" if over.height else None,
+                zorder=5,
+            )
+        axes.set_title(visible(name))
+        style.blocks_axis(axes)
+    style.log_axis(grid[0].yaxis)
+    for axes in grid[1:]:
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    figure.supxlabel(BLOCKS_LABEL)
+    figure.supylabel("change of the last token, length")
+    style.legend(figure, columns=4)
+    return figure
+
+
+def damage(paired: pl.DataFrame) -> Iterator[Plot]:
+    """What is lost against what changes, a point a bypassed block.
+
+    Args:
+        paired: as `link.pairs` gives it.
+    """
+    if not paired.height:
+        return
+    data = paired.filter(
+        pl.col("quantity").is_in(["printed", "logits"]), pl.col("measure").is_in(list(_SHORT))
+    )
+    yield Plot(
+        name="damage",
+        section=THEOREMS_TITLE,
+        title="Does it tell which blocks matter?",
+        caption=(
+            "Each point is one bypassed block: what is lost of exact match on memorized samples, "
+            "and of the benchmarks' mean lead over chance, by how much the logits of the first "
+            "token to recall change (a mean over memorized samples), and below that, by what "
+            "Theorem 1 as printed allows. Where a quantity predicts the damage, points rise to the "
+            "right; ρ is the rank correlation over blocks. Crosses: 95% "
+            f"intervals. {HOLLOW}"
+        ),
+        alt=(
+            f"Two rows of {plural(data['model'].n_unique(), 'panel')}, one a model: loss by "
+            "change of the logits, and loss by the bound of Theorem 1. "
+            + _correlated(data, "logits", "the change of the logits")
+            + " "
+            + _correlated(data, "printed", "the bound as printed")
+        ),
+        data=data,
+        draw=draw_damage,
+    )
+
+
+def _correlated(data: pl.DataFrame, quantity: str, words: str) -> str:
+    values = link.correlations(data).filter(quantity=quantity, measure="exact_match")["value"]
+    return f"Rank correlation of {words} with the loss of exact match: {number_range(values)}."
+
+
+def draw_damage(data: pl.DataFrame) -> Figure:
+    """Loss by change of the logits, and by the bound; a column a model, at most three a row."""
+    names = data["model"].unique(maintain_order=True).to_list()
+    columns = min(len(names), 4 if len(names) == 4 else 3)
+    rows_of = [names[i : i + columns] for i in range(0, len(names), columns)]
+    places = [(name, quantity) for row in rows_of for quantity in _ROWS for name in row]
+    # a last row of fewer models: its second line starts a new one
+    missing = columns - len(rows_of[-1])
+    count = len(places) + missing
+    figure, grid = style.panels(count, height=2.1, columns=columns)
+    cut = len(places) - len(rows_of[-1])
+    for axes in grid[cut : cut + missing]:
+        axes.remove()
+    axes_of = [*grid[:cut], *grid[cut + missing :]]
+    found = link.correlations(data)
+    for axes, (name, quantity) in zip(axes_of, places, strict=True):
+        part = data.filter(model=name, quantity=quantity)
+        _points(axes, part, found.filter(model=name, quantity=quantity))
+        axes.set_title(f"{visible(name)}\n")
+        axes.set_xlabel(_ROWS[quantity])
+        style.percent_axis(axes.yaxis)
+    style.bound(axes_of[0], -0.35, 1.35)
+    figure.supylabel("lost of the baseline")
+    style.legend(figure, columns=4)
+    return figure
+
+
+_ROWS = {"logits": "change of the logits, relative", "printed": "bound as printed"}
+
+
+def _points(axes: Axes, rows: pl.DataFrame, found: pl.DataFrame) -> None:
+    for measure, (label, index, sign) in _SHORT.items():
+        part = rows.filter(measure=measure).sort("block")
+        if not part.height:
+            continue
+        colour, marker, _ = style.category(index)
+        x, y = style.finite(part["mean"]), style.finite(part["lost"])
+        axes.errorbar(
+            x,
+            y,
+            np.abs(style.reach(part, "lost", "lost_low", "lost_high")),
+            style.reach(part, "mean", "low", "high"),
+            fmt="none",
+            ecolor=colours.GREY,
+            elinewidth=0.7,
+            zorder=1,
+        )
+        first = part["block"].to_numpy() == 0
+        look: dict[str, Any] = {"marker": marker, "s": 30, "edgecolors": colour, "linewidths": 1.2}
+        axes.scatter(x[~first], y[~first], facecolors=colour, label=label, zorder=3, **look)
+        axes.scatter(x[first], y[first], facecolors=colours.PAPER, zorder=4, **look)
+        for value in found.filter(measure=measure)["value"]:
+            axes.annotate(
+                f"{sign} ρ = {value:.2f}".replace("-", "−"),
+                (0, 1),
+                xytext=(0 if index == 0 else 62, 5),
+                xycoords="axes fraction",
+                textcoords="offset points",
+                fontsize=8,
+                color=colour,
+            )
+    if rows.height and (rows["mean"] > 0).all():
+        style.log_axis(axes.xaxis)
+        # the labels of shorter ticks in line with those of longer ones
+        axes.tick_params(axis="x", which="minor", pad=5)

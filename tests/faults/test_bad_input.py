@@ -1,0 +1,710 @@
+"""Every kind of bad input, and the error that it gives: no traceback, nothing half-done."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import io
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from ruamel.yaml import YAML
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from pipeline import audit, tables
+from pipeline.checkpoints.loading import load_model, load_tokenizer
+from pipeline.checkpoints.manifest import MANIFEST, read_manifest
+from pipeline.errors import InputError
+from pipeline.params import check, load
+from pipeline.samples import pile, records
+from pipeline.samples.frame import check_samples
+from tests.project import commit_all, copy_files
+
+ROOT = Path(__file__).parents[2]
+TINY: dict[str, Any] = YAML(typ="safe").load(ROOT / "params.yaml")
+Values = dict[str, Any]
+
+
+def refused(act: Callable[[], object], *said: str) -> None:
+    """It is refused with a message that has all four parts, and each of `said`."""
+    with pytest.raises(InputError) as caught:
+        act()
+    message = str(caught.value)
+    for part in ("got:", "expected:", "remedy:", *said):
+        assert part in message
+    assert all(line.isprintable() for line in message.splitlines())
+    assert len(message.splitlines()) == 1 + 4 * len(caught.value.problems)
+
+
+# ---------------------------------------------------------------------- names of anything
+
+HOSTILE = {
+    "empty": "",
+    "space": "a b",
+    "semicolon": "a;touch pwned",
+    "command": "$(touch pwned)",
+    "backticks": "`touch pwned`",
+    "pipe": "a|touch pwned",
+    "ampersand": "a&touch pwned",
+    "redirection": "a>pwned",
+    "variable": "$HOME",
+    "interpolation": "${study}",
+    "single quote": "a'b",
+    "double quote": 'a"b',
+    "backslash": "a\\b",
+    "newline": "a\ntouch pwned",
+    "final newline": "a\n",
+    "null byte": "a\0b",
+    "escape": "a\x1b[2Jb",
+    "braces": "{model}",
+    "glob": "a*",
+    "brackets": "[a]",
+    "question mark": "a?",
+    "tilde": "~",
+    "option": "--help",
+    "parent": "..",
+    "climbing": "../../a",
+    "absolute": "/tmp/a",
+    "slash": "a/b",
+    "hidden": ".a",
+    "umlaut": "ä",
+    "full width": "\uff41",
+    "right to left": "a\u202eb",
+    "zero width": "a\u200bb",
+    "at": "a@b",
+    "comma": "a,b",
+    "hash": "a#b",
+    "too long": "a" * 64,
+    "number": 7,
+    "nothing": None,
+    "list": ["a"],
+}
+
+
+def _study(values: Values, name: object) -> None:
+    values["study"] = name
+
+
+def _key(section: str) -> Callable[[Values, object], None]:
+    def edit(values: Values, name: object) -> None:
+        key = next(iter(values[section]))
+        values[section][str(name)] = values[section].pop(key)
+
+    return edit
+
+
+def _name(section: str) -> Callable[[Values, object], None]:
+    def edit(values: Values, name: object) -> None:
+        next(iter(values[section].values()))["name"] = name
+
+    return edit
+
+
+def _task(values: Values, name: object) -> None:
+    values["benchmarks"]["tasks"][0] = name
+
+
+def _source(values: Values, name: object) -> None:
+    next(iter(values["models"].values()))["source"] = name
+
+
+def _input(values: Values, name: object) -> None:
+    next(iter(values["models"].values()))["input"] = name
+
+
+PLACES = {
+    "study": (_study, "study"),
+    "family": (_name("families"), "families."),
+    "model": (_name("models"), "models."),
+    "experiment": (_name("theory"), "theory."),
+    "key of a family": (_key("families"), "families."),
+    "key of a model": (_key("models"), "models."),
+    "key of an experiment": (_key("theory"), "theory."),
+    "key of the corpus": (_key("corpus"), "corpus."),
+    "task": (_task, "benchmarks.tasks.0"),
+    "source": (_source, ".source"),
+    "input": (_input, ".input"),
+}
+"""Whatever dvc.yaml puts into a command, a path or the name of a stage."""
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_hostile_name_is_refused(place: str) -> None:
+    edit, where = PLACES[place]
+    for name in HOSTILE.values():
+        values = copy.deepcopy(TINY)
+        edit(values, name)
+        refused(lambda values=values: check(values), where)
+
+
+@pytest.mark.parametrize("command", ["memorization", "samples records", "checkpoint training"])
+def test_a_hostile_argument_is_no_name_of_the_study(command: str) -> None:
+    study = check(TINY)
+    find = study.family if command.startswith("samples") else study.model
+    for name in HOSTILE.values():
+        if isinstance(name, str):
+            refused(lambda name=name: find(name), "one of ")
+
+
+# ---------------------------------------------------------------------- other values of the params
+
+
+def _at(path: str, value: object) -> Callable[[Values], None]:
+    def edit(values: Values) -> None:
+        *parents, last = path.split("/")
+        for part in parents:
+            values = values[part]
+        values[last] = value
+
+    return edit
+
+
+MODEL, FAMILY = "models/tiny-pythia-8", "families/tiny-pythia"
+PIN = {"repo": "owner/name", "commit": "0" * 40}
+DATASET = {**PIN, "files": ["README.md"], "columns": ["goal"]}
+
+
+def _hub(**changes: object) -> Callable[[Values], None]:
+    model = {"name": "m", "family": "pythia", "source": "hub", "input": "study.json"}
+    return _at(MODEL, {**model, "billions": 1.0, "hub": {**PIN, **changes}})
+
+
+def _files(*patterns: object) -> Callable[[Values], None]:
+    return _at("datasets", {"tiny": {"piqa": {**DATASET, "files": list(patterns)}}})
+
+
+PARAMS: dict[str, tuple[Callable[[Values], None], tuple[str, ...]]] = {
+    "huge seed": (_at(f"{MODEL}/seed", 2**63), (f"{2**63}",)),
+    "huge count": (_at(f"{FAMILY}/prefix_length", 10**30), ("prefix_length",)),
+    "huge rows": (_at("corpus/tiny/row_length", 10**9), ("row_length", "1024")),
+    "huge vocabulary": (_at("corpus/tiny/vocabulary", 10**9), ("vocabulary", "65536")),
+    "negative copies": (_at("corpus/tiny/records", {-1: 1}), ("corpus.tiny.records", "-1")),
+    "copies as text": (_at("corpus/tiny/records", {"1": 1}), ("corpus.tiny.records", "'1'")),
+    "not a number": (_at("evaluation/pythia/baseline_floor", float("nan")), ("nan",)),
+    "infinite": (_at("evaluation/pythia/baseline_floor", float("inf")), ("inf",)),
+    "negative share": (_at("statistics/thresholds", {"significance": -0.1}), ("-0.1",)),
+    "unicode digits": (_at("statistics/seed", "１２"), ("statistics.seed", "１２")),
+    "a date": (_at("study", date(2020, 1, 1)), ("study", "2020")),
+    "bytes": (_at("study", b"tiny"), ("study",)),
+    "truth": (_at("run/threads", True), ("run.threads", "True")),
+    "prefix beyond the context": (_at(f"{FAMILY}/prefix_length", 64), ("64 + suffix_length",)),
+    "prefix beyond sixteen bits": (_at(f"{FAMILY}/prefix_length", 70_000), ("at most 64",)),
+    "unknown key, hostile": (_at("a\x1b[2J", 1), ("unknown key a\\x1b[2J",)),
+    "unknown key of many letters": (_at("a" * 10_000, 1), ("unknown key 'aaa", "…")),
+    "unknown key below an option": (_hub(comit="x"), ("did you mean commit?",)),
+    "empty prompt list": (_at("generations/prompts", None), ("generations.prompts",)),
+    "empty family": (_at(FAMILY, {}), ("families.tiny-pythia.name", "nothing")),
+    "branch": (_hub(commit="main"), ("hub.commit", "main")),
+    "short commit": (_hub(commit="abcdef0"), ("hub.commit",)),
+    "commit in capitals": (_hub(commit="A" * 40), ("hub.commit",)),
+    "no owner": (_hub(repo="name"), ("hub.repo",)),
+    "address for a repository": (_hub(repo="https://host/owner/name"), ("hub.repo",)),
+    "repository that climbs": (_hub(repo="../name"), ("hub.repo",)),
+    "repository of the disk": (_hub(repo="/owner/name"), ("hub.repo",)),
+    "repository with a command": (_hub(repo="o/$(touch pwned)"), ("hub.repo",)),
+    "absolute file": (_files("/etc/passwd"), ("files.0",)),
+    "file that climbs": (_files("../x"), ("files.0",)),
+    "file that climbs later": (_files("a/../../x"), ("files.0",)),
+    "file that stays": (_files("a/./x"), ("files.0",)),
+    "file of the user": (_files("~/x"), ("files.0",)),
+    "file with a space": (_files("a b"), ("files.0",)),
+    "file that is no text": (_files(1), ("files.0",)),
+    "no files": (_files(), ("files",)),
+    "task twice": (_at("benchmarks/tasks", ["tiny_piqa"] * 2), ("tiny_piqa twice",)),
+    "unknown task": (_at("benchmarks/tasks", ["tiny_x"]), ("tiny_x", "the corpus comes with")),
+    "limit of a task that is not run": (_at("benchmarks/limit", {"x": 1}), ("benchmarks.limit",)),
+    "negative limit": (_at("benchmarks/limit", -1), ("benchmarks.limit",)),
+    "negative shots": (_at("benchmarks/num_fewshot", -1), ("num_fewshot",)),
+    "no seeds": (_at("theory/tiny-low-rank/low_rank/seeds", []), ("seeds",)),
+    "negative rank": (_at("theory/tiny-low-rank/low_rank/ranks", [-1]), ("ranks.0",)),
+    "family of nobody": (_at(f"{MODEL}/family", "nobody"), ("nobody", "name a family")),
+    "capital of a name": (
+        lambda v: _at(f"{MODEL}/name", list(v["models"].values())[1]["name"].upper())(v),
+        ("upper and lower case count as equal",),
+    ),
+    "sections as a list": (_at("models", [1]), ("models",)),
+    "sections as text": (_at("corpus", "tiny"), ("corpus",)),
+}
+
+
+@pytest.mark.parametrize("case", PARAMS)
+def test_bad_values_are_refused(case: str) -> None:
+    edit, said = PARAMS[case]
+    values = copy.deepcopy(TINY)
+    edit(values)
+    refused(lambda: check(values), *said)
+
+
+def test_another_order_is_the_same_study() -> None:
+    def turned(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: turned(each) for key, each in reversed(value.items())}
+        return value
+
+    assert check(turned(TINY)) == check(TINY)
+
+
+TEXTS = {
+    "two documents": b"a: 1\n---\na: 2\n",
+    "twice the same key": b"study: tiny\nstudy: other\n",
+    "python objects": b"study: !!python/object/apply:os.system [touch pwned]\n",
+    "not UTF-8": b"study: \xff\xfe\n",
+    "UTF-16": "study: tiny\n".encode("utf-16"),
+    "a tab": b"study:\n\t- a\n",
+    "a cycle": b"&a [*a]\n",
+    "deep": b"[" * 1_000,
+    "unknown anchor": b"study: *nobody\n",
+    "truth of nothing": b"study: !!bool x\n",
+    "number of nothing": b"study: !!int ''\n",
+    "a list as a key": b"? [a]\n: b\n",
+    "null bytes": b"\0" * 100,
+    "parquet": b"PAR1" * 8,
+}
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_bad_texts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_bytes(TEXTS[case])
+    refused(load, "params.yaml")
+    assert [each.name for each in tmp_path.iterdir()] == ["params.yaml"]
+
+
+# ---------------------------------------------------------------------- samples
+
+SAMPLES = pl.DataFrame(
+    {
+        "sample_id": [0, 1],
+        "split": ["memorized", "control"],
+        "tokens": [[1, 2, 3], [4, 5, 6]],
+        "prefix_length": [2, 2],
+        "suffix_length": [1, 1],
+        "suffix_group": [0, 1],
+        "copies": [3, None],
+    },
+    schema={name: column.dtype for name, column in tables.SAMPLES.items()},
+)
+
+
+def _with(**columns: object) -> pl.DataFrame:
+    return SAMPLES.with_columns(
+        **{
+            name: value
+            if isinstance(value, pl.Expr)
+            else pl.Series(value, dtype=SAMPLES[name].dtype)
+            for name, value in columns.items()
+        }
+    )
+
+
+SAMPLE_TABLES: dict[str, tuple[pl.DataFrame, tuple[str, ...]]] = {
+    "no rows": (SAMPLES.clear(), ("no samples",)),
+    "no columns": (pl.DataFrame(), ("column sample_id", "column tokens")),
+    "a column missing": (SAMPLES.drop("split"), ("column split",)),
+    "a column renamed": (SAMPLES.rename({"tokens": "Tokens"}), ("column tokens", "Tokens")),
+    "signed ids": (SAMPLES.cast({"sample_id": pl.Int64}), ("column sample_id", "Int64")),
+    "tokens as text": (_with(tokens=pl.lit("1 2 3")), ("column tokens", "String")),
+    "tokens of 64 bits": (SAMPLES.cast({"tokens": pl.List(pl.UInt64)}), ("List(UInt64)",)),
+    "lengths with fractions": (SAMPLES.cast({"prefix_length": pl.Float64}), ("Float64",)),
+    "a null split": (_with(split=["memorized", None]), ("column split", "1 nulls")),
+    "null tokens": (_with(tokens=[[1, 2, 3], None]), ("column tokens", "1 nulls")),
+    "a null within tokens": (_with(tokens=[[1, 2, 3], [4, None, 6]]), ("sample 1", "2 tokens")),
+    "no tokens": (_with(tokens=[[1, 2, 3], []]), ("sample 1", "0 tokens")),
+    "too many tokens": (_with(tokens=[[1, 2, 3, 4], [4, 5, 6]]), ("sample 0", "4 tokens")),
+    "two lengths": (_with(prefix_length=[1, 2], suffix_length=[2, 1]), ("1 + 2; 2 + 1",)),
+    "no prefix": (_with(prefix_length=[0, 0], suffix_length=[3, 3]), ("0 of prefix",)),
+    "no suffix": (_with(prefix_length=[3, 3], suffix_length=[0, 0]), ("0 of suffix",)),
+    "longer than the context": (_with(suffix_length=[9, 9]), ("11 tokens", "at most 8")),
+    "another vocabulary": (_with(tokens=[[1, 2, 3], [4, 5, 60]]), ("token id 60", "below 10")),
+    "an id twice": (_with(sample_id=[1, 1]), ("sample 1", "unique within the table")),
+    "an unknown split": (_with(split=["memorized", "Control"]), ("'Control'", "exposed")),
+    "an empty split": (_with(split=["memorized", ""]), ("of memorized, exposed, control",)),
+}
+
+
+@pytest.mark.parametrize("case", SAMPLE_TABLES)
+def test_bad_samples_are_refused(tmp_path: Path, case: str) -> None:
+    frame, said = SAMPLE_TABLES[case]
+    frame.write_parquet(tmp_path / "samples.parquet")
+
+    def use() -> None:
+        read = tables.read(tmp_path / "samples.parquet", tables.SAMPLES)
+        check_samples(read, vocabulary=10, context=8)
+
+    refused(use, *said)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        SAMPLES.reverse(),
+        SAMPLES.select(reversed(SAMPLES.columns)),
+        _with().with_columns(x=pl.lit(1)),
+    ],
+    ids=["rows reordered", "columns reordered", "a column more"],
+)
+def test_samples_may_come_in_any_order(tmp_path: Path, frame: pl.DataFrame) -> None:
+    frame.write_parquet(tmp_path / "samples.parquet")
+    read = tables.read(tmp_path / "samples.parquet", tables.SAMPLES)
+    check_samples(read, vocabulary=10, context=8)
+    assert read.select(frame.columns).equals(frame)
+
+
+def test_tables_that_are_none_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    tables.write(SAMPLES, path, tables.SAMPLES, {"seed": 1})
+    whole = path.read_bytes()
+    contents = {
+        "empty": b"",
+        "the first half": whole[: len(whole) // 2],
+        "without its last byte": whole[:-1],
+        "without its first bytes": whole[10:],
+        "another number in a page": whole[:40] + bytes([whole[40] ^ 1]) + whole[41:],
+        "csv": b"sample_id,split\n1,memorized\n",
+        "a pickle": pickle.dumps(SAMPLES.to_dicts()),
+        "twice": whole + whole[:100],
+    }
+    for content in contents.values():
+        path.write_bytes(content)
+        refused(lambda: tables.read(path, tables.SAMPLES), "t.parquet", "a whole parquet file")
+
+
+def test_provenance_that_is_none_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    for said in ("{", "[1]", "1", "null", "é"):
+        SAMPLES.write_parquet(path, metadata={tables.METADATA_KEY: said})
+        refused(lambda: tables.provenance(path), "t.parquet")
+    refused(lambda: tables.provenance(tmp_path / "nothing"), "No such file")
+
+
+def test_records_that_are_too_short_are_refused() -> None:
+    frame = pl.DataFrame(
+        {"record_id": [0, 1], "kind": ["key"] * 2, "copies": [1, 0], "tokens": [[1, 2, 3], [1, 2]]},
+        schema={name: column.dtype for name, column in tables.RECORDS.items()},
+    )
+    assert len(records.samples(frame, 1, 1, 1)) == 2
+    refused(lambda: records.samples(frame, 2, 1, 1), "record 1 and 0 more", "3 or more")
+
+
+# ---------------------------------------------------------------------- a user's own samples
+
+TOKENIZER: Any = lambda texts, **_: {"input_ids": [[ord(c) for c in text] for text in texts]}  # noqa: E731
+
+OWN: dict[str, tuple[pl.DataFrame, tuple[str, ...]]] = {
+    "negative": (pl.DataFrame({"tokens": [[1, 2], [3, -4]]}), ("row 1", "[3, -4]", "0 or more")),
+    "beyond 32 bits": (pl.DataFrame({"tokens": [[1, 2**32]]}), ("row 0", "4294967296")),
+    "a null": (pl.DataFrame({"tokens": [[1, None]]}), ("row 0", "[1, None]")),
+    "fractions": (pl.DataFrame({"tokens": [[1.0, 2.5]]}), ("tokens", "lists of integers")),
+    "not a number": (pl.DataFrame({"tokens": [[float("nan")] * 2]}), ("List(Float64)",)),
+    "texts in lists": (pl.DataFrame({"tokens": [["1", "2"]]}), ("tokens",)),
+    "no list": (pl.DataFrame({"tokens": [1, 2]}), ("tokens",)),
+    "a null text": (pl.DataFrame({"text": ["ab", None]}), ("text", "1 nulls")),
+    "an empty text": (pl.DataFrame({"text": ["ab", ""]}), ("row 1", "0 tokens", "--skip-short")),
+    "neither": (pl.DataFrame({"words": ["a"]}), ("words", "`tokens`")),
+    "no rows": (pl.DataFrame({"text": []}, schema={"text": pl.String}), ("no sample",)),
+    "another split": (pl.DataFrame({"text": ["ab"], "split": ["train"]}), ("train", "memorized")),
+    "negative copies": (pl.DataFrame({"text": ["ab"], "copies": [-1]}), ("copies",)),
+}
+
+
+@pytest.mark.parametrize("case", OWN)
+def test_bad_samples_of_a_user_are_refused(tmp_path: Path, case: str) -> None:
+    frame, said = OWN[case]
+    path = tmp_path / "own 'table' $(x).parquet"
+    frame.write_parquet(path)
+    refused(lambda: audit.samples(path, TOKENIZER, 1, 1, skip_short=False), "own 'table'", *said)
+
+
+@pytest.mark.parametrize("name", [n for n in HOSTILE.values() if isinstance(n, str)])
+def test_a_hostile_name_of_an_audit_is_refused(name: str) -> None:
+    refused(lambda: audit.require_name(name), "--name")
+
+
+# ---------------------------------------------------------------------- checkpoints
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, neox: PreTrainedModel) -> Path:
+    """A folder with a model that a user may have."""
+    folder = tmp_path_factory.mktemp("whole")
+    neox.save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="a").save_pretrained(folder)
+    return folder
+
+
+class Bomb:
+    """Leaves a file where it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("pwned",)
+
+
+def _pickle_only(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb()))
+
+
+def _pickle_renamed(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(pickle.dumps(Bomb()))
+
+
+def _remote_code(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config |= {
+        "model_type": "odd",
+        "auto_map": {"AutoConfig": "odd.Odd", "AutoModelForCausalLM": "odd.Odd"},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "odd.py").write_text("import os\nos.mkdir('pwned')\nclass Odd: pass\n")
+
+
+def _remote_tokenizer(folder: Path) -> None:
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    config |= {"tokenizer_class": "Odd", "auto_map": {"AutoTokenizer": ["odd.Odd", None]}}
+    path.write_text(json.dumps(config))
+    (folder / "tokenizer.json").unlink()
+    (folder / "odd.py").write_text("import os\nos.mkdir('pwned')\nclass Odd: pass\n")
+
+
+def _cut(name: str) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: len(content) // 2])
+
+    return edit
+
+
+def _empty(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_bytes(b"") and None
+
+
+def _header(folder: Path) -> None:
+    """Says that it is longer than any disk."""
+    (folder / "model.safetensors").write_bytes(b"\xff" * 64)
+
+
+def _index(value: object) -> Callable[[Path], None]:
+    return lambda folder: (
+        (folder / "model.safetensors.index.json").write_text(json.dumps(value)) and None
+    )
+
+
+CHECKPOINTS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
+    "a pickle alone": (_pickle_only, ("safetensors none", "a pickle is never loaded")),
+    "a pickle by another name": (_pickle_renamed, ("a safetensors file",)),
+    "code of its own": (_remote_code, ("needs no code of its own",)),
+    "a tokenizer with code of its own": (_remote_tokenizer, ("needs no code of its own",)),
+    "half of the weights": (_cut("model.safetensors"), ("a safetensors file",)),
+    "no bytes of weights": (_empty("model.safetensors"), ("a safetensors file",)),
+    "a header without end": (_header, ("a safetensors file",)),
+    "half of the configuration": (_cut("config.json"), ("a configuration",)),
+    "no configuration": (lambda folder: (folder / "config.json").unlink(), ("a configuration",)),
+    "half of the tokenizer": (_cut("tokenizer.json"), ("a tokenizer",)),
+    "an index of nothing": (_index({}), ("index",)),
+    "an index that is a list": (_index([]), ("index",)),
+    "an index of other files": (_index({"weight_map": {"w": "x.safetensors"}}), ("x.safetensors",)),
+    "an index of a file above": (_index({"weight_map": {"w": "../x"}}), ("../x",)),
+    "no file at all": (lambda folder: [each.unlink() for each in folder.iterdir()], ("none",)),
+}
+
+
+@pytest.mark.parametrize("case", CHECKPOINTS)
+def test_bad_checkpoints_are_refused(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    spoil, said = CHECKPOINTS[case]
+    folder = tmp_path / "a model's $(folder)"
+    shutil.copytree(whole, folder)
+    spoil(folder)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("builtins.input", lambda *_: "y")  # nobody is asked, and nobody can agree
+    refused(lambda: audit.checkpoint(str(folder), "m", tmp_path / "out"), *said)
+    assert [each.name for each in tmp_path.iterdir()] == [folder.name], "no code of theirs ran"
+
+
+def test_a_checkpoint_with_code_beside_it_is_loaded_without(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A known architecture is transformers' own, whatever the repository brings."""
+    folder = tmp_path / "model"
+    shutil.copytree(whole, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForCausalLM": "odd.Odd"}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "odd.py").write_text("import os\nos.mkdir('pwned')\nclass Odd: pass\n")
+    monkeypatch.chdir(tmp_path)
+    audit.checkpoint(str(folder), "m", tmp_path / "out")
+    assert load_model(tmp_path / "out", "float32").config.model_type == "gpt_neox"
+    assert len(load_tokenizer(tmp_path / "out")) == 2
+    assert not (tmp_path / "pwned").exists()
+
+
+GOOD: Values = {
+    **{"name": "m", "family": "f", "n_blocks": 1, "width": 8, "n_heads": 1, "context": 8},
+    **{"vocabulary": 9, "tokens": 9, "parameters": 9, "dtype": "float32", "seed": None},
+    **{"origin": {"recipe": {}}, "files": {"model.safetensors": "0" * 64}},
+}
+MANIFESTS: dict[str, object] = {
+    "a list": [],
+    "nothing": None,
+    "no keys": {},
+    "a key more": {**GOOD, "other": 1},
+    "a key less": {key: value for key, value in GOOD.items() if key != "context"},
+    "a number as text": {**GOOD, "n_blocks": "1"},
+    "a negative number": {**GOOD, "context": -1},
+    "a truth for a number": {**GOOD, "vocabulary": True},
+    "a fraction": {**GOOD, "parameters": 1.5},
+    "files as a list": {**GOOD, "files": ["model.safetensors"]},
+    "no checksum": {**GOOD, "files": {"model.safetensors": None}},
+    "a file above": {**GOOD, "files": {"../model.safetensors": "0" * 64}},
+    "a file far above": {**GOOD, "files": {"a/../../x.safetensors": "0" * 64}},
+    "a file of the disk": {**GOOD, "files": {"/etc/x.safetensors": "0" * 64}},
+    "a file without a name": {**GOOD, "files": {"": "0" * 64}},
+    "an origin as text": {**GOOD, "origin": "hub"},
+    "an unknown dtype": {**GOOD, "dtype": "int4"},
+}
+
+
+@pytest.mark.parametrize("case", MANIFESTS)
+def test_bad_manifests_are_refused(tmp_path: Path, case: str) -> None:
+    (tmp_path / MANIFEST).write_text(json.dumps(GOOD))
+    assert read_manifest(tmp_path).n_blocks == 1
+    (tmp_path / MANIFEST).write_text(json.dumps(MANIFESTS[case]))
+    refused(lambda: read_manifest(tmp_path), MANIFEST, "the manifest of a checkpoint")
+
+
+def test_files_that_are_not_those_of_the_manifest_are_refused(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_text(json.dumps(GOOD))
+    refused(lambda: load_model(tmp_path, "float32"), "no such file", "dvc checkout")
+    (tmp_path / "model.safetensors").mkdir()
+    refused(lambda: load_model(tmp_path, "float32"), "no such file")
+    torch.save({"w": torch.zeros(2)}, tmp_path / "other")
+    (tmp_path / "model.safetensors").rmdir()
+    (tmp_path / "other").rename(tmp_path / "model.safetensors")
+    refused(lambda: load_model(tmp_path, "float32"), f"sha256 {'0' * 64}")
+    (tmp_path / MANIFEST).write_text(json.dumps({**GOOD, "files": {"pytorch_model.bin": "0" * 64}}))
+    refused(lambda: load_model(tmp_path, "float32"), "pytorch_model.bin", "weights as safetensors")
+
+
+# ---------------------------------------------------------------------- the Pile's arrays
+
+
+def _arrays(case: str) -> dict[str, bytes]:
+    made = {}
+    for name, length in pile.FILES.items():
+        array = np.zeros((2, length), np.uint16)
+        if name == "train_prefix.npy":
+            array = {
+                "signed": array.astype(np.int32),
+                "fewer tokens": array[:, 1:],
+                "fewer rows": array[1:],
+                "one dimension": array[0],
+                "objects": np.array([[Bomb()]], dtype=object),
+            }.get(case, array)
+        file = io.BytesIO()
+        np.save(file, array, allow_pickle=True)
+        content = file.getvalue()
+        if name == "train_prefix.npy":
+            content = {"cut": content[:-7], "empty": b"", "pickle": pickle.dumps(Bomb())}.get(
+                case, content
+            )
+        made[name] = content
+    return made
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["signed", "fewer tokens", "fewer rows", "one dimension", "objects", "cut", "empty", "pickle"],
+)
+def test_bad_arrays_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    """Their checksums are right, as those of a study that somebody else wrote may be."""
+    monkeypatch.chdir(tmp_path)
+    sha256 = {}
+    for name, content in _arrays(case).items():
+        (tmp_path / name).write_bytes(content)
+        sha256[name] = hashlib.sha256(content).hexdigest()
+    before = sorted(tmp_path.iterdir())
+    refused(lambda: pile.fetch("https://example.org/x", sha256, tmp_path, tmp_path / "cache"))
+    assert sorted(tmp_path.iterdir()) == before, "no pickle was loaded"
+
+
+# ---------------------------------------------------------------------- through both engines
+
+BIN = Path(sys.executable).parent
+ENGINES = {"snakemake": ["snakemake", "--cores", "2"], "dvc": ["dvc", "repro"]}
+EXPERIMENT = next(iter(TINY["theory"]))
+THROUGH: dict[str, tuple[Values, tuple[str, ...]]] = {
+    "commands for names": (
+        {
+            f"{MODEL}/name": "a; touch pwned",
+            f"{MODEL}/input": "../../pipeline",  # which is there without the check
+            f"{FAMILY}/name": "$(touch pwned)",
+            f"theory/{EXPERIMENT}/name": "x`touch pwned`",
+        },
+        ("tiny-pythia-8.name", "a; touch pwned", "tiny-pythia.name", f"theory.{EXPERIMENT}.name"),
+    ),
+    "braces, quotes, a line break, no numbers": (
+        {
+            f"{MODEL}/name": "{model}'\"",
+            f"{MODEL}/training/matrix_learning_rate": float("nan"),
+            f"{FAMILY}/prefix_length": -(10**30),
+            "benchmarks/tasks": ["tiny_piqa\ntouch pwned"],
+        },
+        ("{model}", "tiny_piqa\\ntouch pwned", "matrix_learning_rate", "nan", "prefix_length"),
+    ),
+    "a study above the project": ({"study": "../../pwned"}, ("study", "../../pwned")),
+}
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("copied") / "below" / "project"
+    root.mkdir(parents=True)
+    copy_files(root)
+    commit_all(root)
+    return root
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("case", THROUGH)
+def test_bad_params_stop_both_engines(copied: Path, engine: str, case: str) -> None:
+    edits, said = THROUGH[case]
+    values = copy.deepcopy(TINY)
+    for path, value in edits.items():
+        _at(path, value)(values)
+    with (copied / "params.yaml").open("w") as file:
+        YAML(typ="safe").dump(values, file)
+    done = subprocess.run(
+        ENGINES[engine],
+        cwd=copied,
+        env={
+            **os.environ,
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(copied),
+        },
+        capture_output=True,
+        text=True,
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode != 0
+    for part in ("remedy:", *said):
+        assert part in output
+    assert "Traceback" not in output
+    assert not list(copied.parent.parent.rglob("pwned"))
+    assert not (copied / "data").exists()

@@ -1,0 +1,340 @@
+"""Anything may be in a file: what reads it either takes it, or says what is wrong with it.
+
+    FUZZ=20000 pytest tests/faults/test_fuzz.py
+
+takes so many examples of each kind, where `make test` takes a few.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import os
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+
+from pipeline import params, tables
+from pipeline.checkpoints.manifest import MANIFEST, Manifest, read_manifest
+from pipeline.errors import InputError, Problem, shorten
+from pipeline.samples.frame import check_samples
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = int(os.environ.get("FUZZ", "60"))
+LONG = EXAMPLES > 60
+
+fuzzed = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize=not LONG,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+TEXT = (ROOT / "params.yaml").read_text(encoding="utf-8")
+VALUES: dict[str, Any] = YAML(typ="safe").load(TEXT)
+
+
+def accepted(read: Callable[[], object]) -> bool:
+    """Whether it was taken; what is refused comes with all that an error has to have."""
+    refusal: InputError | None = None
+    try:
+        read()
+    except InputError as error:
+        refusal = error
+    if refusal is None:
+        return True
+    for problem in refusal.problems:
+        lines = str(problem).splitlines()
+        assert [line.split()[0] for line in lines[1:]] == ["got:", "expected:", "remedy:"]
+        assert all(line.isprintable() for line in lines)
+        assert len(str(problem)) < 5_000
+    return False
+
+
+def paths(value: object, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where every value lies."""
+    found = [here] if here else []
+    if isinstance(value, dict):
+        for key, each in value.items():
+            found += paths(each, (*here, key))
+    elif isinstance(value, list):
+        for index, each in enumerate(value):
+            found += paths(each, (*here, index))
+    return found
+
+
+ODD = st.sampled_from(
+    [
+        *("", " ", "..", "../x", "/etc/passwd", "a b", "a;b", "$(a)", "`a`", "'", '"', "{a}", "*"),
+        *(
+            "a\n",
+            "a\0",
+            "\x1b[2J",
+            "\u202e",
+            "é",
+            "\ud800",
+            "a" * 10_000,
+            "-a",
+            "~",
+            "null",
+            "tiny",
+        ),
+        *(0, -1, 1, 2**31, 2**63, 10**400, -(10**400)),
+        *(float("nan"), float("inf"), -float("inf"), -0.0, 1e-320, 0.5),
+        *(True, None, [], {}, [[]], {"a": 1}, {1: 2}, {None: None}, b"bytes"),
+    ]
+)
+SCALARS = ODD | st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.dates()
+KEYS = (
+    st.text(max_size=5)
+    | st.integers()
+    | st.none()
+    | st.booleans()
+    | st.floats()
+    | ODD.filter(lambda value: not isinstance(value, (list, dict)))
+)
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@fuzzed
+@given(ANYTHING)
+def test_anything_for_a_study(values: object) -> None:
+    assert not accepted(lambda: params.check(values))
+
+
+@fuzzed
+@given(st.lists(st.tuples(st.sampled_from(paths(VALUES)), ANYTHING), min_size=1, max_size=3))
+def test_a_study_with_other_values(edits: list[tuple[tuple[Any, ...], Any]]) -> None:
+    values = copy.deepcopy(VALUES)
+    for path, value in edits:
+        place: Any = values
+        try:
+            for part in path[:-1]:
+                place = place[part]
+            place[path[-1]] = value
+        except (TypeError, IndexError, KeyError):  # an edit before this one was further up
+            continue
+    accepted(lambda: params.check(values))
+
+
+@fuzzed
+@given(st.sampled_from(paths(VALUES)), KEYS, st.booleans())
+def test_a_study_with_other_keys(path: tuple[Any, ...], key: Any, added: bool) -> None:
+    values = copy.deepcopy(VALUES)
+    place: Any = values
+    for part in path[:-1]:
+        place = place[part]
+    if isinstance(place, dict):
+        place[key] = place[path[-1]] if added else place.pop(path[-1])
+    accepted(lambda: params.check(values))
+
+
+PIECES = st.sampled_from(
+    [
+        *("!!int x", "!!bool x", "!!float x", "!!timestamp x", "!!set [a]", "!!omap {a: 1}", "&a"),
+        *("*a", "<<: *a", "? [a]", "? {a: b}", "|\n  x", "- ", ": ", "{", "}", "[", "]", "%YAML 9"),
+        *(
+            "---",
+            "...",
+            "\t",
+            "\n",
+            "'",
+            '"',
+            "!!python/object/apply:os.system [ls]",
+            "0x" + "f" * 9,
+        ),
+        *("2001-99-99", "1e999", ".nan", "0o9", "0x" + "f" * 5_000, "\ufeff", "!!binary x", "#"),
+    ]
+)
+
+
+@fuzzed
+@given(st.data())
+def test_a_damaged_text(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    lines = TEXT.splitlines()
+    start = data.draw(st.integers(0, len(lines) - 1))
+    part = "\n".join(lines[start : start + data.draw(st.integers(0, 6))])
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(part)))
+        part = part[:at] + data.draw(PIECES | st.text(max_size=4)) + part[at:]
+    path = tmp_path_factory.getbasetemp() / "params.yaml"
+    path.write_bytes(part.encode("utf-8", "surrogatepass"))
+    assert not accepted(lambda: params.load(path))
+
+
+def test_few_lines_that_stand_for_many_values(tmp_path: Path) -> None:
+    """Each line names the one before nine times: its repr would have a milliard values."""
+    names = "abcdefghi"
+    lines = [f"{names[0]}: &{names[0]} [x]"]
+    for before, name in pairwise(names):
+        lines.append(f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]")
+    path = tmp_path / "params.yaml"
+    path.write_text("\n".join([*lines, "study: *i", "models: *i", ""]))
+    assert not accepted(lambda: params.load(path))
+
+
+@fuzzed
+@given(ANYTHING)
+def test_any_value_is_shown_on_a_line(value: object) -> None:
+    assert len(shorten(value)) <= 120
+    shown = str(Problem(shorten(value), str(shorten(value)), "x", "y"))
+    assert len(shown.splitlines()) == 4
+
+
+def test_a_number_that_python_does_not_write_out(tmp_path: Path) -> None:
+    """Hexadecimal digits are read without a limit; decimal ones are not written without one."""
+    number = "0x" + "f" * 5_000
+    path = tmp_path / "params.yaml"
+    seed = TEXT.replace("statistics:\n  seed: 0", f"statistics:\n  seed: {number}")
+    assert seed != TEXT
+    for text in (seed, number, f"{TEXT}\n? {number}\n: 1\n", f"? {number}\n: 1\n"):
+        path.write_text(text)
+        assert not accepted(lambda: params.load(path))
+    values = copy.deepcopy(VALUES)
+    values["corpus"]["tiny"]["records"][16**5_000] = "x"
+    assert not accepted(lambda: params.check(values))
+
+
+# ---------------------------------------------------------------------- tables
+
+
+SAMPLES = pl.DataFrame(
+    {
+        "sample_id": [0, 1, 2],
+        "split": ["memorized", "exposed", "control"],
+        "tokens": [[1, 2, 3], [4, 5, 6], [7, 8, 9]],
+        "prefix_length": [2, 2, 2],
+        "suffix_length": [1, 1, 1],
+        "suffix_group": [0, 1, 2],
+        "copies": [3, 1, None],
+    },
+    schema={name: column.dtype for name, column in tables.SAMPLES.items()},
+)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("fuzz") / "samples.parquet"
+    tables.write(SAMPLES, path, tables.SAMPLES, {"seed": 1})
+    return path
+
+
+@fuzzed
+@given(st.data())
+def test_a_damaged_table(table: Path, data: st.DataObject) -> None:
+    whole = bytearray(table.read_bytes())
+    for _ in range(data.draw(st.integers(0, 3))):
+        at = data.draw(st.integers(0, len(whole) - 1))
+        whole[at] = data.draw(st.integers(0, 255))
+    for _ in range(data.draw(st.integers(0, 1))):
+        at, length = data.draw(st.integers(0, len(whole))), data.draw(st.integers(0, 64))
+        whole[at : at + length] = data.draw(st.binary(max_size=8))
+    damaged = table.with_name("damaged.parquet")
+    damaged.write_bytes(whole)
+    accepted(lambda: tables.read(damaged, tables.SAMPLES))
+    accepted(lambda: tables.provenance(damaged))
+
+
+def test_every_cut_of_a_table_is_refused(table: Path) -> None:
+    whole = table.read_bytes()
+    cut = table.with_name("cut.parquet")
+    for length in range(0, len(whole), 1 if LONG else 29):
+        cut.write_bytes(whole[:length])
+        assert not accepted(lambda: tables.read(cut, tables.SAMPLES))
+        assert not accepted(lambda: tables.provenance(cut))
+
+
+def test_every_other_bit_of_a_page_is_noticed(table: Path) -> None:
+    """Pages have checksums: what is read is what was written."""
+    whole = table.read_bytes()
+    flipped = table.with_name("flipped.parquet")
+    footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    noticed = 0
+    for at in range(4, footer, 1 if LONG else 13):
+        flipped.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        try:
+            assert tables.read(flipped, tables.SAMPLES).equals(SAMPLES)
+        except InputError:
+            noticed += 1
+    assert noticed
+
+
+DTYPES = [pl.UInt32, pl.Int64, pl.Float64, pl.String, pl.List(pl.UInt32), pl.Boolean, pl.Null]
+
+
+@fuzzed
+@given(st.data())
+def test_any_table_for_the_samples(data: st.DataObject) -> None:
+    frame = SAMPLES[data.draw(st.lists(st.integers(0, 2), max_size=4))]
+    for name in data.draw(st.lists(st.sampled_from(SAMPLES.columns), max_size=2)):
+        kind = data.draw(st.sampled_from(["gone", "null", "type", "other"]))
+        if kind == "gone":
+            frame = frame.drop(name, strict=False)
+        elif kind == "null":
+            frame = frame.with_columns(pl.lit(None).cast(tables.SAMPLES[name].dtype).alias(name))
+        elif kind == "type":
+            dtype = data.draw(st.sampled_from(DTYPES))
+            frame = frame.with_columns(pl.lit(None, dtype=dtype).alias(name))
+        elif frame.schema.get(name) in (pl.UInt16, pl.UInt32):
+            number = data.draw(st.integers(0, 2**16 - 1))
+            frame = frame.with_columns(pl.lit(number, frame.schema[name]).alias(name))
+    file = io.BytesIO()
+    frame.write_parquet(file)
+
+    def read() -> None:
+        fits = tables.SAMPLES.keys() <= set(frame.columns)
+        assert fits or not accepted(lambda: tables._check(frame, "t", tables.SAMPLES))
+        if fits and accepted(lambda: tables._check(frame, "t", tables.SAMPLES)):
+            check_samples(frame, 10, 3)
+
+    accepted(read)
+
+
+# ---------------------------------------------------------------------- manifests
+
+
+MANIFEST_VALUES: dict[str, Any] = {
+    **dict.fromkeys(("name", "family", "dtype"), "float32"),
+    **dict.fromkeys(
+        ("n_blocks", "width", "n_heads", "context", "vocabulary", "tokens", "parameters"), 1
+    ),
+    "seed": None,
+    "origin": {"folder": "x"},
+    "files": {"model.safetensors": "0" * 64},
+}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=4,
+)
+
+
+@fuzzed
+@given(st.dictionaries(st.sampled_from([*MANIFEST_VALUES, "other"]), JSON, max_size=2), JSON)
+def test_any_manifest(
+    tmp_path_factory: pytest.TempPathFactory, edits: dict[str, Any], instead: object
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    for values in ({**MANIFEST_VALUES, **edits}, instead):
+        (folder / MANIFEST).write_text(json.dumps(values))
+
+        def read() -> None:
+            manifest = read_manifest(folder)
+            assert isinstance(manifest, Manifest)
+            assert manifest.weight_bytes("float32") > 0
+            assert list(manifest.files) + list(manifest.origin) + [manifest.name]
+
+        accepted(read)

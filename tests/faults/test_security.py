@@ -1,0 +1,270 @@
+"""Data stays data: no pickle is loaded, nothing of it reaches a shell, nothing is written outside.
+
+That a token appears in no log, table or report is tested in tests/hub and tests/test_hub.py; that
+a hostile name is refused, in test_bad_input.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from pipeline.params import Study
+from tests.project import copy_files
+
+ROOT = Path(__file__).parents[2]
+MODULES = sorted((ROOT / "pipeline").rglob("*.py"))
+
+UNPICKLING = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+RUNNING = {"eval", "exec", "compile", "__import__"}
+SHELLS = {
+    *("os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"),
+    *("asyncio.create_subprocess_shell", "pty.spawn", "commands.getoutput"),
+}
+LOADING_CODE = {"from_pretrained", "from_config", "load_dataset", "pipeline"}
+"""transformers and datasets would run a repository's code, or ask somebody whether to."""
+
+
+def _calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    """Each call, by its dotted name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield (node.module or "").partition(".")[0]
+            if node.module in ("os", "subprocess", "torch", "numpy"):
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _keyword(call: ast.Call, name: str) -> object:
+    """The constant that a call is given; None if it is given none."""
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return keyword.value.value if isinstance(keyword.value, ast.Constant) else keyword
+    return None
+
+
+def faults(source: str) -> list[str]:
+    """What in a module could run what a file holds."""
+    tree = ast.parse(source)
+    found = [name for name in _imported(tree) if name in UNPICKLING | SHELLS]
+    found += [name for name in _imported(tree) if name in ("torch.load", "numpy.load")]
+    for name, call in _calls(tree):
+        last = name.rpartition(".")[2]
+        if name in RUNNING | SHELLS or name.startswith(("os.exec", "os.spawn")):
+            found.append(name)
+        if last in ("read_pickle", "to_pickle", "load_from_disk", "load_state_dict_from_url"):
+            found.append(name)
+        if name == "torch.load" and _keyword(call, "weights_only") is not True:
+            found.append(f"{name} without weights_only=True")
+        if name in ("np.load", "numpy.load") and _keyword(call, "allow_pickle") is not False:
+            found.append(f"{name} without allow_pickle=False")
+        if last in LOADING_CODE and _keyword(call, "trust_remote_code") is not False:
+            found.append(f"{name} without trust_remote_code=False")
+        if _keyword(call, "trust_remote_code") not in (None, False):
+            found.append(f"{name} with trust_remote_code")
+        if _keyword(call, "shell") not in (None, False):
+            found.append(f"{name} with a shell")
+        if name.startswith("yaml.") and last not in ("safe_load", "dump"):
+            found.append(name)
+        if last == "YAML" and _keyword(call, "typ") not in (None, "safe"):
+            found.append(f"{name} of another kind than safe")
+        if name.startswith("subprocess.") and isinstance(
+            call.args[0], (ast.Constant, ast.JoinedStr)
+        ):
+            found.append(f"{name} of a text")
+        if last == "Environment" and _keyword(call, "autoescape") is None:
+            found.append(f"{name} without autoescape")
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_module_runs_what_a_file_holds(path: Path) -> None:
+    assert faults(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        *(
+            "import pickle",
+            "from pickle import loads",
+            "import dill.source",
+            "from os import system",
+        ),
+        *("eval(x)", "exec(x)", "__import__(x)", "os.system(x)", "os.popen(x)", "os.execv(x, y)"),
+        *("torch.load(f)", "torch.load(f, weights_only=False)", "from torch import load"),
+        *("np.load(f)", "np.load(f, allow_pickle=True)", "pd.read_pickle(f)"),
+        *("A.from_pretrained(f)", "A.from_pretrained(f, trust_remote_code=True)"),
+        *("A.from_pretrained(f, trust_remote_code=x)", "f(trust_remote_code=True)"),
+        *("yaml.load(f)", "yaml.unsafe_load(f)", 'YAML(typ="unsafe")', "Environment()"),
+        *("subprocess.run(x, shell=True)", "subprocess.run('ls')", "subprocess.run(f'ls {x}')"),
+    ],
+)
+def test_the_search_finds(source: str) -> None:
+    assert faults(source)
+
+
+EXPLAINED = {
+    ("report/compare.py", "S704"): "our own style sheet",
+    ("report/findings.py", "S101"): "tells the type checker what was made sure of before",
+    ("report/page.py", "S101"): "tells the type checker what was made sure of before",
+    ("report/page.py", "S704"): "our own style sheet and script",
+    ("report/provenance.py", "S603"): "git, with a list of arguments",
+    ("report/text.py", "S101"): "tells the type checker what was made sure of before",
+}
+"""Exceptions from ruff's rules on security that are not explained where they stand."""
+
+
+def test_every_exception_from_a_rule_on_security_is_explained() -> None:
+    unexplained = set()
+    for path in MODULES:
+        name = path.relative_to(ROOT / "pipeline").as_posix()
+        text = path.read_text(encoding="utf-8")
+        for codes, reason in re.findall(r"# noqa: ([A-Z]+\d+(?:, [A-Z]+\d+)*)(.*)", text):
+            if not re.search(r"\w", reason):
+                unexplained |= {(name, code) for code in re.findall(r"\bS\d{3}\b", codes)}
+    assert unexplained <= set(EXPLAINED)
+    assert not [path for path in MODULES if "# noqa\n" in path.read_text(encoding="utf-8")]
+
+
+def test_all_rules_on_security_are_on() -> None:
+    lint = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
+    assert "S" in lint["select"]
+    ignored = [*lint["ignore"], *lint.get("extend-ignore", [])]
+    for path, codes in lint["per-file-ignores"].items():
+        ignored += [] if path.startswith("tests/") else codes
+    assert not [code for code in ignored if re.fullmatch(r"S\d*", code)]
+
+
+# ---------------------------------------------------------------------- commands
+
+
+def _declared() -> dict[str, str]:
+    stages = YAML(typ="safe").load(ROOT / "dvc.yaml")["stages"]
+    return {name: stage.get("do", stage)["cmd"] for name, stage in stages.items()}
+
+
+def test_commands_hold_nothing_but_restricted_names() -> None:
+    """Both values that dvc.yaml fills into a command match patterns that no shell reads into."""
+    for command in _declared().values():
+        filled = re.findall(r"\$\{([^}]+)\}", command)
+        assert set(filled) <= {"item.name", "item.source"}
+        bare = re.sub(r"\$\{[^}]+\}", "x", command)
+        assert re.fullmatch(r"python -m pipeline( [a-z_]+)+", bare)
+    definitions = Study.model_json_schema()["$defs"]
+    for section in ("Family", "Model", "Experiment"):
+        for value in ("name", "source"):
+            schema = definitions[section]["properties"].get(value)
+            if schema is None:
+                assert (section, value) == ("Experiment", "source")
+                continue
+            harmless = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+            if "enum" in schema:
+                assert all(harmless.fullmatch(each) for each in schema["enum"])
+            else:
+                characters = re.fullmatch(
+                    r"\^(\[[^\]]+\])(\[[^\]]+\])\{0,62\}\$", schema["pattern"]
+                )
+                assert characters
+                for code in map(chr, [*range(0x3000), 0xFF41, 0xFF1B]):
+                    if re.fullmatch(characters[2], code):
+                        assert re.fullmatch(r"[A-Za-z0-9._-]", code)
+                    if re.fullmatch(characters[1], code):
+                        assert re.fullmatch(r"[A-Za-z0-9]", code)
+
+
+def test_snakemake_runs_one_command() -> None:
+    text = (ROOT / "Snakefile").read_text()
+    shells = re.findall(r"^    (shell|run|script|notebook|wrapper):\n +(.*)$", text, re.MULTILINE)
+    assert set(shells) == {("shell", "REPRO")}
+    (command,) = re.findall(r'^REPRO = "(.*)"$', text, re.MULTILINE)
+    assert set(re.findall(r"\{([^}]*)\}", command)) == {"params.stage", "log"}
+
+
+# ---------------------------------------------------------------------- files
+
+WATCHED = """
+import os, runpy, sys
+changed = open(sys.argv.pop(1), "a", buffering=1)
+def hook(event, arguments):
+    if event == "open":
+        path, mode, flags = arguments
+        writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) if isinstance(flags, int) else 0
+        if not (writes or (isinstance(mode, str) and set(mode) & set("wax+"))):
+            return
+        paths = [path]
+    elif event in ("os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.chmod", "os.utime"):
+        paths = arguments[:1]
+    elif event in ("os.rename", "os.link", "os.symlink"):
+        paths = arguments[:2]
+    else:
+        return
+    for path in paths:
+        if isinstance(path, (str, bytes, os.PathLike)):
+            changed.write(os.path.abspath(os.fsdecode(path)) + "\\n")
+sys.addaudithook(hook)
+sys.argv[0] = "pipeline"
+runpy.run_module("pipeline", run_name="__main__", alter_sys=True)
+"""
+HARMLESS = ("/dev/", "/proc/")
+
+
+@pytest.mark.parametrize("command", [["corpus"], ["theory", "low_rank"]], ids=" ".join)
+def test_a_stage_writes_within_the_project_alone(tmp_path: Path, command: list[str]) -> None:
+    """Python tells of each file that it opens; what libraries write beside it would be found."""
+    root, home, scratch = (tmp_path / name for name in ("project", "home", "scratch"))
+    for each in (root, home, scratch):
+        each.mkdir()
+    copy_files(root)
+    yaml = YAML()
+    values = yaml.load(root / "params.yaml")
+    values["corpus"]["tiny"].update(world_tokens=2_000, task_items=4)
+    yaml.dump(values, root / "params.yaml")
+    kept = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED, str(tmp_path / "changed"), *command],
+        cwd=root,
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": str(home),
+            "TMPDIR": str(scratch),
+            "PYTHONPATH": str(root),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "1",
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    changed = set((tmp_path / "changed").read_text().splitlines())
+    assert any(line.startswith(f"{root}/data/") for line in changed), (
+        "the hook sees what is written"
+    )
+    outside = {
+        line
+        for line in changed
+        if not line.startswith((f"{root}/data/", f"{scratch}/", *HARMLESS))
+        and line != f"{root}/data"
+    }
+    assert outside == set()
+    assert [*home.rglob("*"), *scratch.rglob("*")] == []
+    assert {path: path.read_bytes() for path in kept} == kept
+    new = {path.relative_to(root).parts[0] for path in root.rglob("*") if path not in kept}
+    below = {path.relative_to(root).parts[0] for path in kept}
+    assert new - below == {"data"}
