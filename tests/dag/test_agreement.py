@@ -63,7 +63,7 @@ PARAMS = {
     "the corpus": (
         "corpus:\n  mini:\n    seed: 0",
         "corpus:\n  mini:\n    seed: 1",
-        ALL,
+        ALL - {"theory@mini-low-rank"},
     ),
     "one model's recipe": (
         "family: pythia\n    source: training\n    input: corpus\n    seed: 0",

@@ -187,7 +187,7 @@ def test_unfit_samples_are_refused(neo, tokens, prefix, suffix, message):
 
 def test_all_problems_are_told_at_once(neo):
     mixed = pl.concat([samples_of([[1, 99]], 1, 1), samples_of([[1] * 50], 20, 30)])
-    with pytest.raises(InputError, match=r"3 problems[\s\S]*1 \+ 1; 20 \+ 30"):
+    with pytest.raises(InputError, match=r"4 problems[\s\S]*1 \+ 1; 20 \+ 30"):
         measure(neo, mixed, [BASELINE], token_budget=400)
 
 
