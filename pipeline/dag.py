@@ -222,8 +222,10 @@ def _set_aside_damaged_lock(lock: Path) -> None:
     """
     if not lock.exists():
         return
+    content = lock.read_bytes()
     try:
-        whole = isinstance(YAML(typ="safe").load(lock), dict)
+        # what is cut within a line may be YAML still
+        whole = content.endswith(b"\n") and isinstance(YAML(typ="safe").load(content), dict)
     except (YAMLError, UnicodeDecodeError):
         whole = False
     if not whole:
