@@ -109,10 +109,11 @@ def _processes(pattern: str, session: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("left", [0, 1000])
-def test_a_lock_file_cut_short_by_a_kill_costs_nothing(project: Project, left: int) -> None:
+@pytest.mark.parametrize("lines", [0, 30])
+def test_a_lock_file_cut_short_by_a_kill_costs_nothing(project: Project, lines: int) -> None:
     lock = project.root / "dvc.lock"
     whole = lock.read_bytes()
+    left = sum(map(len, whole.splitlines(keepends=True)[:lines])) + (5 if lines else 0)
     lock.write_bytes(whole[:left])
     project.snakemake()
     assert not project.ran()
