@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from pipeline.errors import InputError, disk_problem
 from pipeline.interruption import watch
-from pipeline.params import PARAMS, RUN_SECTION, Dtype, compose, given, load
+from pipeline.params import PARAMS, RUN_SECTION, Dtype, Study, compose, given, load
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from pipeline.tables import Schema
 
 app = typer.Typer(
     help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
@@ -469,10 +474,9 @@ def theory_associative() -> None:
     study = load()
     entry = study.experiment("associative")
     grid = given(entry.associative).model_dump()
-    with _costed(study.data, "theory", "associative"), _one_thread():
-        made = associative(AssociativeGrid(**grid))
-    path = study.data / "theory" / "associative.parquet"
-    tables.write(made, path, tables.ASSOCIATIVE, _determined_by(study.study, grid=grid))
+    _experiment(
+        study, "associative", grid, tables.ASSOCIATIVE, lambda: associative(AssociativeGrid(**grid))
+    )
 
 
 @theory_app.command("lookup")
@@ -484,10 +488,7 @@ def theory_lookup() -> None:
     study = load()
     entry = study.experiment("lookup")
     grid = given(entry.lookup).model_dump()
-    with _costed(study.data, "theory", "lookup"), _one_thread():
-        made = lookup(LookupGrid(**grid))
-    path = study.data / "theory" / "lookup.parquet"
-    tables.write(made, path, tables.LOOKUP, _determined_by(study.study, grid=grid))
+    _experiment(study, "lookup", grid, tables.LOOKUP, lambda: lookup(LookupGrid(**grid)))
 
 
 @theory_app.command("low_rank")
@@ -499,10 +500,7 @@ def theory_low_rank() -> None:
     study = load()
     entry = study.experiment("low_rank")
     grid = given(entry.low_rank).model_dump()
-    with _costed(study.data, "theory", "low_rank"), _one_thread():
-        made = low_rank(LowRankGrid(**grid))
-    path = study.data / "theory" / "low_rank.parquet"
-    tables.write(made, path, tables.LOW_RANK, _determined_by(study.study, grid=grid))
+    _experiment(study, "low_rank", grid, tables.LOW_RANK, lambda: low_rank(LowRankGrid(**grid)))
 
 
 @theory_app.command("constructive")
@@ -514,10 +512,13 @@ def theory_constructive() -> None:
     study = load()
     entry = study.experiment("constructive")
     grid = given(entry.constructive).model_dump()
-    with _costed(study.data, "theory", "constructive"), _one_thread():
-        made = constructive(ConstructiveGrid(**grid))
-    path = study.data / "theory" / "constructive.parquet"
-    tables.write(made, path, tables.CONSTRUCTIVE, _determined_by(study.study, grid=grid))
+    _experiment(
+        study,
+        "constructive",
+        grid,
+        tables.CONSTRUCTIVE,
+        lambda: constructive(ConstructiveGrid(**grid)),
+    )
 
 
 @theory_app.command("attention_only")
@@ -530,11 +531,14 @@ def theory_attention_only() -> None:
     study = load()
     entry = study.experiment("attention_only")
     grid = given(entry.attention_only).model_dump()
-    with _costed(study.data, "theory", "attention_only"), _one_thread():
-        tell = reporter("attention-only transformers", "steps")
-        made = attention_only(AttentionOnlyGrid(**grid), tell)
-    path = study.data / "theory" / "attention_only.parquet"
-    tables.write(made, path, tables.ATTENTION_ONLY, _determined_by(study.study, grid=grid))
+    tell = reporter("attention-only transformers", "steps")
+    _experiment(
+        study,
+        "attention_only",
+        grid,
+        tables.ATTENTION_ONLY,
+        lambda: attention_only(AttentionOnlyGrid(**grid), tell),
+    )
 
 
 @app.command("check_results")
@@ -653,14 +657,27 @@ def _evaluating(
         yield device
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Sums in one order, whatever the machine: the same grid then gives the same bytes."""
+def _experiment(
+    study: Study,
+    name: str,
+    grid: Mapping[str, object],
+    schema: Schema,
+    run: Callable[[], pl.DataFrame],
+) -> None:
+    """Run an experiment on one thread, and write its table.
+
+    Sums then have one order, whatever the machine: the same grid gives the same bytes.
+    """
+    from pipeline import tables
+
     os.environ["OMP_NUM_THREADS"] = "1"
     import torch
 
     torch.set_num_threads(1)
-    yield
+    with _costed(study.data, "theory", name):
+        made = run()
+    path = study.data / "theory" / f"{name}.parquet"
+    tables.write(made, path, schema, _determined_by(study.study, grid=grid))
 
 
 def main() -> None:
