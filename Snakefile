@@ -35,7 +35,7 @@ dvc = Dag(decide=workflow.is_main_process)
 if workflow.is_main_process:
     dvc.write_marks()
 
-REPRO = "dvc --wait-for-lock repro --single-item {params.stage} >{log} 2>&1"
+REPRO = "dvc --wait-for-lock repro --single-item {params.stage:q} >{log:q} 2>&1"
 # a machine without a GPU has none to share out, so its rules compete for cores alone; where the
 # GPUs are on other machines than this one, profiles/slurm asks for them
 GPU = 1 if device.visible() else 0

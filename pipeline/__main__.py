@@ -154,6 +154,14 @@ def audit(
 
 
 @app.command()
+def stage(
+    address: Annotated[str, typer.Argument(envvar="DVC_STAGE", help="such as samples@tiny-world")],
+) -> None:
+    """Run the command of a stage; DVC names it, so that no name has to pass through a shell."""
+    app(load().command(address))
+
+
+@app.command()
 def check() -> None:
     """Check params.yaml."""
     from pipeline.files import write_json

@@ -529,6 +529,28 @@ class Study(Section):
         """
         return _named(self.families, name, "family")
 
+    def command(self, address: str) -> list[str]:
+        """What the stage at this address runs, as the words after ``python -m pipeline``.
+
+        Args:
+            address: as DVC writes it, such as ``samples@tiny-records``.
+
+        Raises:
+            InputError: the study has no such stage.
+        """
+        group, _, key = address.partition("@")
+        sections: dict[str, Mapping[str, Family | Experiment]] = {
+            "samples": self.families,
+            "theory": self.theory,
+        }
+        entry = sections.get(group, self.models).get(key)
+        if entry is None:
+            raise InputError(
+                Problem(f"stage {address}", address, "a stage of the study", "see: dvc stage list")
+            )
+        source = [entry.source] if isinstance(entry, Family | Model) else []
+        return [group, *source, entry.name]
+
 
 def load(path: str | Path = PARAMS) -> Study:
     """Read and check a study.

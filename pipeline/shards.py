@@ -104,19 +104,17 @@ class Shards:
         parts = cut(seconds, self._seconds)
         key = self._key(parts, items)
         self._remove_all_but(key)
-        made = [self._read(self._folder / key, part) for part in parts]
-        self.total, self.reused = len(parts), sum(each is not None for each in made)
+        folder = self._folder / key
+        paths = [_found(folder, part) for part in parts]
+        self.total, self.reused = len(parts), sum(path is not None for path in paths)
         if self.reused:
             print(f"resuming: {self.reused} of {self.total} shards are there", flush=True)
         whole = []
         with saying(lambda: self._kept(key)):
-            for part, found in zip(parts, made, strict=True):
-                if found is None:
-                    found = work(part)
-                    _write(self._folder / key, part, found)
-                    self.computed += 1
-                whole.append(found)
-        return {name: np.concatenate([each[name] for each in whole], axis=1) for name in whole[0]}
+            for part, found in zip(parts, paths, strict=True):
+                whole.append(found or _write(folder, part, work(part)))
+                self.computed += found is None
+        return _joined(whole)
 
     def finish(self) -> None:
         """The table is written: remove the shards, unless DVC may yet have them made again."""
@@ -145,18 +143,6 @@ class Shards:
                 shutil.rmtree(each)
         for each in self._folder.glob(f"{key}/.*.part"):
             each.unlink()
-
-    def _read(self, folder: Path, part: range) -> Arrays | None:
-        """The shard of these items; None, and no file, where it is missing or damaged."""
-        for path in folder.glob(f"{_name(part)}-*.safetensors"):
-            with suppress(OSError):
-                content = path.read_bytes()
-                if path.stem.endswith(f"-{_checksum(content)}"):
-                    found: Arrays = safetensors.numpy.load(content)
-                    return found
-            print(f"{path} is damaged: it is computed again", flush=True)
-            path.unlink()
-        return None
 
 
 @contextmanager
@@ -212,12 +198,41 @@ def _checksum(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-def _write(folder: Path, part: range, arrays: Arrays) -> None:
+def _found(folder: Path, part: range) -> Path | None:
+    """The shard of these items; None, and no file, where it is missing or damaged."""
+    for path in folder.glob(f"{_name(part)}-*.safetensors"):
+        with suppress(OSError):
+            if path.stem.endswith(f"-{_checksum(path.read_bytes())}"):
+                return path
+        print(f"{path} is damaged: it is computed again", flush=True)
+        path.unlink()
+    return None
+
+
+def _write(folder: Path, part: range, arrays: Arrays) -> Path:
     content = safetensors.numpy.save(
         {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     )
-    with atomic(folder / f"{_name(part)}-{_checksum(content)}.safetensors") as temporary:
+    path = folder / f"{_name(part)}-{_checksum(content)}.safetensors"
+    with atomic(path) as temporary:
         temporary.write_bytes(content)
+    return path
+
+
+def _joined(paths: Sequence[Path]) -> dict[str, NDArray[Any]]:
+    """The items of all shards in one array a name; in memory once, and one shard beside them."""
+    starts = [0]
+    for path in paths:
+        arrays = safetensors.numpy.load_file(path)
+        starts.append(starts[-1] + next(iter(arrays.values())).shape[1])
+    whole = {
+        name: np.empty((array.shape[0], starts[-1], *array.shape[2:]), array.dtype)
+        for name, array in arrays.items()
+    }
+    for path, ends in zip(paths, pairwise(starts), strict=True):
+        for name, array in safetensors.numpy.load_file(path).items():
+            whole[name][:, slice(*ends)] = array
+    return whole
 
 
 @contextmanager

@@ -8,7 +8,7 @@ versions) and nothing that does not (times, host names), so recomputing gives th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,9 @@ DAMAGED = (
     *(pyarrow.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException),
 )
 """What arrow and polars raise over files that are none, or not whole."""
+
+ROW_GROUP = 1 << 17
+"""Rows that arrow holds while it writes; its own million of continuations are a gigabyte."""
 
 SPLITS = ("memorized", "exposed", "control")
 
@@ -325,24 +328,46 @@ def write(
             temporary,
             compression="zstd",
             write_page_checksum=True,
+            row_group_size=ROW_GROUP,
         )
 
 
-def read(path: str | Path, schema: Schema, remedy: str = MAKE_AGAIN) -> pl.DataFrame:
+def read(
+    path: str | Path, schema: Schema, remedy: str = MAKE_AGAIN, without: Collection[str] = ()
+) -> pl.DataFrame:
     """Read a table and check it against its schema.
 
     Args:
         path: of the one file; no pattern, no folder.
         schema: one of this module's schemas.
         remedy: what to do about a file that is not there, or damaged.
+        without: columns to leave out, and unread.
 
     Raises:
         InputError: no such file, not a parquet file, damaged, or it does not fit the schema.
     """
     with _opened(path, remedy) as file:
-        frame = pl.DataFrame(pl.from_arrow(file.read()))
-    _check(frame, path, schema)
+        columns = [name for name in file.schema_arrow.names if name not in without]
+        frame = pl.DataFrame(pl.from_arrow(file.read(columns)))
+    _check(frame, path, {name: each for name, each in schema.items() if name not in without})
     return frame
+
+
+def batches(path: str | Path, schema: Schema) -> Iterator[pl.DataFrame]:
+    """The rows of a table some at a time, in their order, so that they are never all in memory.
+
+    Args:
+        path: of the one file.
+        schema: one of this module's schemas.
+
+    Raises:
+        InputError: as for `read`, when the rows at fault are reached.
+    """
+    with _opened(path, MAKE_AGAIN) as file:
+        for batch in file.iter_batches(ROW_GROUP):
+            frame = pl.DataFrame(pl.from_arrow(batch))
+            _check(frame, path, schema)
+            yield frame
 
 
 def provenance(path: str | Path) -> dict[str, object]:

@@ -35,7 +35,7 @@ NOT_PARAMS = {"study", "data", "reports", "run"}
 """Of a study: its name and folders are in each stage's name and paths; `run` changes no result."""
 
 IN_PATHS = {"name", "family"}
-"""Of a model or family: they are in the stage's command and paths."""
+"""Of a model or family: they are in the stage's paths."""
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +72,8 @@ def _closure(start: set[str]) -> set[str]:
 def _function(stage: Stage) -> ast.FunctionDef:
     """The function of a stage's command: ``samples pile x`` is samples_pile, ``report`` report."""
     words = stage.command.removeprefix("python -m pipeline ").split()
+    if words == ["stage"]:
+        words = load(ROOT / "params.yaml").command(stage.address)
     functions = {
         node.name: node for node in _tree(COMMANDS).body if isinstance(node, ast.FunctionDef)
     }

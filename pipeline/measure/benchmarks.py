@@ -183,13 +183,17 @@ def measure(
 
     likelihoods = _scored(model, items, interventions, token_budget, progress, journal, shards)
 
-    results, values = [], []
-    # as lists: to look numbers up one by one in a tensor would take as long as the model does
-    answers = zip(likelihoods.log_prob.tolist(), likelihoods.is_greedy.tolist(), strict=True)
-    for intervention, (log_prob, is_greedy) in zip(interventions, answers, strict=True):
+    results, by_intervention = [], []
+    # an intervention at a time: as Python's numbers, all of them would take gigabytes
+    for v, intervention in enumerate(interventions):
+        # as lists: to look numbers up one by one in a tensor would take as long as the model does
+        answer = partial(
+            items.answer, likelihoods.log_prob[v].tolist(), likelihoods.is_greedy[v].tolist()
+        )
+        values: list[tuple[object, ...]] = []
         for name, task in tasks.items():
             label = {"intervention": intervention.name, "task": name}
-            made = _process(task, documents[name], partial(items.answer, log_prob, is_greedy))
+            made = _process(task, documents[name], answer)
             for metric, by_document in made.items():
                 results.append(
                     label
@@ -201,12 +205,9 @@ def measure(
                     (*label.values(), doc_id, metric, *_value_and_weight(value))
                     for doc_id, value in by_document.items()
                 ]
-    return (
-        pl.DataFrame(results, schema=_schema(BENCHMARKS)),
-        pl.DataFrame(
-            values, schema=_schema(BENCHMARK_DOCUMENTS) | {"weight": pl.Float64}, orient="row"
-        ),
-    )
+        schema = _schema(BENCHMARK_DOCUMENTS) | {"weight": pl.Float64}
+        by_intervention.append(pl.DataFrame(values, schema=schema, orient="row"))
+    return pl.DataFrame(results, schema=_schema(BENCHMARKS)), pl.concat(by_intervention)
 
 
 def describe(tasks: Mapping[str, ConfigurableTask], folder: str | Path) -> dict[str, Any]:

@@ -8,10 +8,12 @@ Source: arXiv 2501.05078, Eq. 3 (exact match), Eq. 4 (token accuracy), Eq. 5 (co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from typing import Any
 
+import numpy as np
 import polars as pl
 import torch
+from numpy.typing import NDArray
 from statsmodels.stats.proportion import proportion_confint
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -22,7 +24,7 @@ from pipeline.bypass.interventions import BASELINE, Intervention
 from pipeline.bypass.memory import Journal
 from pipeline.errors import InputError, Problem
 from pipeline.samples.frame import check_samples
-from pipeline.shards import Arrays, Shards, seconds_a_token
+from pipeline.shards import Shards, seconds_a_token
 from pipeline.tables import MEMORIZATION
 
 TRIAL_SAMPLES = 512
@@ -64,7 +66,7 @@ def measure(
 
     calibration = calibrate(model, tokens, suffix_length, interventions)
 
-    def work(part: range) -> Arrays:
+    def work(part: range) -> dict[str, NDArray[Any]]:
         completed = complete(
             model,
             tokens[part.start : part.stop],
@@ -76,7 +78,7 @@ def measure(
             calibration=calibration,
             first=part.start,
         )
-        return {each.name: getattr(completed, each.name).numpy() for each in fields(completed)}
+        return _columns(completed, suffix[part.start : part.stop])
 
     if shards is None:
         arrays = work(range(len(tokens)))
@@ -88,27 +90,36 @@ def measure(
             [seconds_a_token(*speed) * tokens.shape[1]] * len(tokens),
             [device, dtype, *interventions, suffix_length, *tokens.tolist()],
         )
-    made = Completions(**{name: torch.from_numpy(array) for name, array in arrays.items()})
 
     # in a cross join the right side varies fastest: the order of a flattened (V, N)
     names = pl.DataFrame({"intervention": [each.name for each in interventions]})
     rows = names.join(
         samples.select("sample_id", "split"), how="cross", maintain_order="left_right"
     )
-    values = {
-        "exact_match": exact_match(made.continuation, suffix),
-        "token_accuracy": token_accuracy(made.continuation, suffix),
-        "completion_entropy": made.completion_entropy,
-        "matching_prefix": matching_prefix(made.continuation, suffix),
-        "teacher_forced_accuracy": token_accuracy(made.teacher_forced, suffix),
-        "suffix_log_prob": made.suffix_log_prob,
-        "min_margin": made.min_margin,
-    }
-    columns = [pl.Series(name, value.flatten().numpy()) for name, value in values.items()]
-    columns.append(pl.Series("continuation", made.continuation.flatten(0, 1).tolist()))
-    return rows.with_columns(columns).select(
+    measured = []
+    while arrays:  # one by one, for as arrays and as columns they would fill the memory twice
+        name, array = arrays.popitem()
+        measured.append(pl.Series(name, array.reshape(-1, *array.shape[2:])))
+    return rows.with_columns(measured).select(
         pl.col(name).cast(column.dtype) for name, column in MEMORIZATION.items()
     )
+
+
+def _columns(made: Completions, suffix: Tensor) -> dict[str, NDArray[Any]]:
+    """Column of `tables.MEMORIZATION` -> its values, (V, N), or (V, N, S) for the continuation.
+
+    In the table's own types, for all of them have to fit into memory.
+    """
+    return {
+        "exact_match": exact_match(made.continuation, suffix).numpy(),
+        "token_accuracy": token_accuracy(made.continuation, suffix).numpy(),
+        "completion_entropy": made.completion_entropy.numpy(),
+        "matching_prefix": matching_prefix(made.continuation, suffix).numpy().astype(np.uint16),
+        "teacher_forced_accuracy": token_accuracy(made.teacher_forced, suffix).numpy(),
+        "suffix_log_prob": made.suffix_log_prob.numpy(),
+        "min_margin": made.min_margin.numpy(),
+        "continuation": made.continuation.numpy().astype(np.uint32),
+    }
 
 
 def require_baseline(

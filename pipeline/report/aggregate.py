@@ -17,7 +17,7 @@ columns of `tables.SUMMARY`:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -52,6 +52,9 @@ MEANS = (
     "suffix_log_prob",
     "matching_prefix",
 )
+
+CELLS = 1 << 23
+"""Values that go through one bootstrap, 64 MB of them; it holds some five times as much."""
 
 _DIFFERENCE = ("difference", "difference_low", "difference_high", "p_value")
 
@@ -110,36 +113,47 @@ def write_summary(
         InputError: a table is missing (with `partial`: those of every model), does not fit its
             schema, or is not complete.
     """
-    measured, problems = [], list[Problem]()
-    for name, family in models:
-        if partial and not (data / "memorization" / f"{name}.parquet").exists():
-            continue
-        try:
-            measured.append(read_tables(data, name, family, partial=partial))
-        except InputError as error:
-            problems += error.problems
-    if not measured and not problems:
-        problems = [
+    wanted = [
+        (name, family)
+        for name, family in models
+        if not partial or (data / "memorization" / f"{name}.parquet").exists()
+    ]
+    if not wanted:
+        raise InputError(
             Problem(
                 str(data / "memorization"),
                 "no table of any model",
                 "one at least",
                 "run the memorization stage of a model",
             )
-        ]
+        )
+    problems = list[Problem]()
+
+    def readable() -> Iterator[ModelTables]:
+        for name, family in wanted:
+            try:
+                model = read_tables(data, name, family, partial=partial)
+            except InputError as error:
+                problems.extend(error.problems)
+            else:
+                yield model
+
+    try:
+        summary = aggregate(readable(), seed)
+    except InputError as error:
+        problems += error.problems
     if problems:
         raise InputError(*problems)
-    summary = aggregate(measured, seed)
     measured_with = [
         tables.provenance(table).get("versions", {})
-        for model in measured
+        for name, _ in wanted
         for kind in ("memorization", "benchmarks")
-        if (table := data / kind / f"{model.name}.parquet").exists()
+        if (table := data / kind / f"{name}.parquet").exists()
     ]
     provenance = {
         "study": study,
         "versions": _versions(measured_with),
-        "models": [model.name for model in measured],
+        "models": [name for name, _ in wanted],
         "level": LEVEL,
         "bootstrap": {"seed": seed, "draws": DRAWS},
     }
@@ -156,7 +170,7 @@ def _versions(tables_versions: Sequence[Any]) -> dict[str, str]:
     }
 
 
-def aggregate(models: Sequence[ModelTables], seed: int = 0) -> pl.DataFrame:
+def aggregate(models: Iterable[ModelTables], seed: int = 0) -> pl.DataFrame:
     """Every estimate of a study.
 
     - memorization, by split: exact_match and the means of `MEANS`; exact_match_at_k for k = 1, 2,
@@ -173,7 +187,7 @@ def aggregate(models: Sequence[ModelTables], seed: int = 0) -> pl.DataFrame:
     documents' log-likelihoods, of which a perplexity is a monotone function.
 
     Args:
-        models: in the order of the report.
+        models: in the order of the report; taken one by one, so that one alone may be in memory.
         seed: of the bootstrap.
 
     Returns:
@@ -182,15 +196,14 @@ def aggregate(models: Sequence[ModelTables], seed: int = 0) -> pl.DataFrame:
     Raises:
         InputError: an intervention lacks samples or tasks, or a table holds a row twice.
     """
-    problems = [problem for model in models for problem in grid_problems(model)]
+    parts, problems = list[pl.DataFrame](), list[Problem]()
+    for model in models:
+        problems += grid_problems(model)
+        if not problems:
+            estimates = *_memorization(model, seed), _benchmarks(model, seed)
+            parts += [part for part in estimates if part.height]
     if problems:
         raise InputError(*problems)
-    parts = [
-        part
-        for model in models
-        for part in (*_memorization(model, seed), _benchmarks(model, seed))
-        if part.height
-    ]
     if not parts:
         return pl.DataFrame(schema=_COLUMNS)
     return _with_holm(pl.concat(parts, how="vertical_relaxed"))
@@ -242,7 +255,23 @@ def _estimated(
     groups: NDArray[np.integer],
     seed: int,
 ) -> Iterator[pl.DataFrame]:
-    """A frame per measure; all share one bootstrap, whose draws cost more than its columns."""
+    """A frame per measure; those that fit into memory together share one bootstrap.
+
+    Its draws cost more than its columns.
+    """
+    at_once = max(1, CELLS // (len(groups) * len(names)))
+    for start in range(0, len(measures), at_once):
+        yield from _together(model, names, measures[start : start + at_once], groups, seed)
+
+
+def _together(
+    model: ModelTables,
+    names: Sequence[str],
+    measures: Sequence[_Measure],
+    groups: NDArray[np.integer],
+    seed: int,
+) -> Iterator[pl.DataFrame]:
+    """As `_estimated`, all in one bootstrap."""
     whole = names.index(BASELINE.name)
     stacked = np.concatenate([m.values.astype(np.float64) for m in measures], axis=1)
     n = len(names)

@@ -64,9 +64,11 @@ def read_tables(data: Path, name: str, family: str, *, partial: bool = False) ->
         family,
         manifest["n_blocks"],
         tables.read(data / "samples" / f"{family}.parquet", tables.SAMPLES),
-        # what no estimate needs and most of the table's memory
-        tables.read(data / "memorization" / f"{name}.parquet", tables.MEMORIZATION).drop(
-            "continuation"
+        # without what no estimate needs, which is most of the table
+        tables.read(
+            data / "memorization" / f"{name}.parquet",
+            tables.MEMORIZATION,
+            without=["continuation"],
         ),
         tables.read(benchmarks, tables.BENCHMARKS) if known else None,
         tables.read(documents, tables.BENCHMARK_DOCUMENTS) if known else none,

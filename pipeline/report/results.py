@@ -7,7 +7,7 @@ mistake in the computation or a damaged file, so it ends the stage, with all bro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -118,18 +118,17 @@ def _check_model(
         "sample_id",
         suffix=pl.col("tokens").list.tail(pl.col("suffix_length")),
     )
-    completed = tables.read(data / "memorization" / f"{name}.parquet", tables.MEMORIZATION)
-    joined = completed.join(suffixes, on="sample_id", maintain_order="left")
-    problems += _broken(f"memorization of {name}", joined, MEMORIZATION_RULES)
-    problems += _without_effect(f"memorization of {name}", completed, "suffix_log_prob")
+    completed = tables.batches(data / "memorization" / f"{name}.parquet", tables.MEMORIZATION)
+    with_suffix = (rows.join(suffixes, on="sample_id", maintain_order="left") for rows in completed)
+    problems += _broken(f"memorization of {name}", with_suffix, MEMORIZATION_RULES)
+    problems += _without_effect(f"memorization of {name}", measured.memorization, "suffix_log_prob")
 
     assert measured.benchmarks is not None  # noqa: S101  only a partial reading leaves them out
-    problems += _broken(f"benchmarks of {name}", measured.benchmarks, BENCHMARK_RULES)
-    problems += _broken(
-        f"documents of {name}",
-        measured.documents,
-        {"the value is finite": pl.col("value").is_finite()},
-    )
+    for what, frame, rules in (
+        ("benchmarks", measured.benchmarks, BENCHMARK_RULES),
+        ("documents", measured.documents, {"the value is finite": pl.col("value").is_finite()}),
+    ):
+        problems += _broken(f"{what} of {name}", [frame], rules)
     problems += _without_effect(f"documents of {name}", measured.documents, "value")
 
     folder = data / "divergence"
@@ -140,11 +139,12 @@ def _check_model(
     of_split = {split: min(n, divergence_samples) for split, n in splits.iter_rows()}
     n_samples = of_split.get("memorized", 0) + of_split.get("control", 0)
     n_blocks = measured.n_blocks
-    for frame, what, expected in (
-        (triangle, "divergence", n_samples * n_blocks * (n_blocks + 3) // 2),
-        (bounds, "bounds", n_samples * n_blocks),
-        (blocks, "blocks", n_blocks),
+    for what, frame, rules, expected in (
+        ("divergence", triangle, TRIANGLE_RULES, n_samples * n_blocks * (n_blocks + 3) // 2),
+        ("bounds", bounds, BOUND_RULES, n_samples * n_blocks),
+        ("blocks", blocks, {}, n_blocks),
     ):
+        problems += _broken(f"{what} of {name}", [frame], rules)
         if frame.height != expected:
             problems.append(
                 Problem(
@@ -154,10 +154,8 @@ def _check_model(
                     _REMEDY,
                 )
             )
-    problems += _broken(f"divergence of {name}", triangle, TRIANGLE_RULES)
-    problems += _broken(f"bounds of {name}", bounds, BOUND_RULES)
     return {
-        "memorization": completed.height,
+        "memorization": measured.memorization.height,
         "benchmarks": measured.benchmarks.height,
         "documents": measured.documents.height,
         "divergence": triangle.height,
@@ -166,20 +164,24 @@ def _check_model(
     }
 
 
-def _broken(what: str, frame: pl.DataFrame, rules: Mapping[str, pl.Expr]) -> list[Problem]:
+def _broken(
+    what: str, frames: Iterable[pl.DataFrame], rules: Mapping[str, pl.Expr]
+) -> list[Problem]:
     """A problem for each rule that some row does not keep; the first such row is named."""
+    broken: dict[str, tuple[int, Mapping[str, object]]] = {}
+    height = 0
+    for frame in frames:
+        height += frame.height
+        for rule, kept in rules.items():
+            bad = frame.filter(~kept.fill_null(False))
+            if bad.height:
+                count, first = broken.get(rule, (0, bad.row(0, named=True)))
+                broken[rule] = count + bad.height, first
     problems = []
-    for rule, kept in rules.items():
-        bad = frame.filter(~kept.fill_null(False))
-        if bad.height:
-            first = {
-                column: value
-                for column, value in bad.row(0, named=True).items()
-                if not isinstance(value, list)
-            }
-            named = ", ".join(f"{column} {value}" for column, value in first.items())
-            got = f"{bad.height} of {frame.height} rows do not; the first: {named}"
-            problems.append(Problem(f"{what}: {rule}", got, "every row does", _REMEDY))
+    for rule, (count, first) in broken.items():
+        values = (f"{key} {value}" for key, value in first.items() if not isinstance(value, list))
+        got = f"{count} of {height} rows do not; the first: {', '.join(values)}"
+        problems.append(Problem(f"{what}: {rule}", got, "every row does", _REMEDY))
     return problems
 
 
@@ -187,19 +189,19 @@ def _without_effect(what: str, frame: pl.DataFrame, column: str) -> list[Problem
     """A problem for the interventions under which nothing at all differs from the baseline."""
     keys = [key for key in ("sample_id", "task", "doc_id", "metric") if key in frame.columns]
     baseline = frame.filter(intervention=BASELINE.name).select(*keys, unmodified=column)
-    same = (
-        frame.filter(pl.col("intervention") != BASELINE.name)
-        .join(baseline, on=keys)
-        .group_by("intervention", maintain_order=True)
-        .agg((pl.col(column) == pl.col("unmodified")).all().alias("same"))
-        .filter("same")
-    )
-    if not same.height:
+
+    def differs(name: str) -> bool:
+        rows = frame.filter(intervention=name).join(baseline, on=keys)
+        return bool((rows[column] != rows["unmodified"]).any())
+
+    names = frame["intervention"].unique(maintain_order=True)
+    same = [name for name in names if name != BASELINE.name and not differs(name)]
+    if not same:
         return []
     return [
         Problem(
             f"{what}: an intervention changes something",
-            f"{', '.join(same['intervention'])}: every {column} is the baseline's",
+            f"{', '.join(same)}: every {column} is the baseline's",
             "another value for one row at least: the bypass did not happen",
             _REMEDY,
         )

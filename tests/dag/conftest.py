@@ -85,7 +85,8 @@ class Project:
         assert not self.ran()
 
 
-def _copy(root: Path) -> Project:
+def stub_project(root: Path) -> Project:
+    """A project in an empty folder, in which nothing has run."""
     copy_files(root)
     shutil.copy(HERE / "stub_main.py", root / "pipeline" / "__main__.py")
     for study in ("mini", "other"):
@@ -102,7 +103,7 @@ def _copy(root: Path) -> Project:
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project whose study snakemake has run once. Not to be changed: take `project`."""
-    project = _copy(tmp_path_factory.mktemp("finished"))
+    project = stub_project(tmp_path_factory.mktemp("finished"))
     project.snakemake()
     return project
 
@@ -112,7 +113,7 @@ def fresh(tmp_path: Path) -> Project:
     """A project in which nothing has run."""
     root = tmp_path / "fresh"
     root.mkdir()
-    return _copy(root)
+    return stub_project(root)
 
 
 @pytest.fixture

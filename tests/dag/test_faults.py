@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import psutil
@@ -53,14 +54,10 @@ def test_killed_and_resumed(fresh: Project, victim: str) -> None:
         if victim == "snakemake":
             os.killpg(running.pid, signal.SIGKILL)
         else:
-            pattern = (
-                f"repro --single-item {slow}" if victim == "dvc" else "pipeline benchmarks n-2.7b"
-            )
-            for pid in _processes(pattern, running.pid):
-                os.kill(pid, signal.SIGKILL)
-        if victim == "dvc":  # its orphan would sleep on
-            for pid in _processes("pipeline benchmarks n-2.7b", running.pid):
-                os.kill(pid, signal.SIGKILL)
+            if victim == "dvc":
+                _kill(running.pid, lambda each: slow in each.cmdline())
+            # the stage, or what would sleep on as an orphan
+            _kill(running.pid, lambda each: each.environ().get("DVC_STAGE") == slow)
         assert running.wait(timeout=60) != 0
     assert slow in fresh.ran()
     if victim == "snakemake":
@@ -97,16 +94,15 @@ def _wait(until: object, seconds: float = 90) -> None:
         time.sleep(0.1)
 
 
-def _processes(pattern: str, session: int) -> list[int]:
-    """Processes of one session whose command line holds `pattern`, shells apart."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        arguments = " ".join(process.info["cmdline"] or [])
-        if pattern in arguments and not arguments.startswith("/bin/"):
-            with suppress(ProcessLookupError):
-                if os.getsid(process.pid) == session:
-                    found.append(process.pid)
-    return found
+def _kill(session: int, chosen: Callable[[psutil.Process], bool]) -> None:
+    """Kill the chosen processes of a session; there is at least one."""
+    killed = 0
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, ProcessLookupError):
+            if os.getsid(process.pid) == session and chosen(process):
+                process.kill()
+                killed += 1
+    assert killed
 
 
 @pytest.mark.parametrize("lines", [0, 30])
@@ -121,3 +117,29 @@ def test_a_lock_file_cut_short_by_a_kill_costs_nothing(project: Project, lines: 
     assert yaml.load(lock) == yaml.load(whole.decode())
     assert (project.root / "dvc.lock.damaged").read_bytes() == whole[:left]
     project.assert_idle()
+
+
+@pytest.mark.parametrize("second", ["snakemake", "dvc"])
+@pytest.mark.parametrize("first", ["snakemake", "dvc"])
+def test_a_second_run_beside_the_first(fresh: Project, first: str, second: str) -> None:
+    """It waits, or is refused and told who is in the way; the first one is not disturbed."""
+    commands = {"snakemake": ["snakemake", "--cores", "8"], "dvc": ["dvc", "repro"]}
+    slow = "checkpoint@mini-n-2_7b"
+    _note(fresh, "slow", slow)
+    with subprocess.Popen(
+        commands[first], cwd=fresh.root, env=fresh.environment, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, start_new_session=True,
+    ) as running:  # fmt: skip
+        log = fresh.root / "ran.txt"
+        _wait(lambda: log.exists() and slow in log.read_text().split())
+        beside = fresh.command(*commands[second], check=False)
+        assert running.poll() is None, "the first one still runs"
+        said = beside.stdout + beside.stderr
+        print(said)
+        assert beside.returncode != 0
+        assert "lock" in said.lower() or "busy" in said.lower()
+        _kill(running.pid, lambda each: each.environ().get("DVC_STAGE") == slow)
+        running.wait(timeout=120)
+    fresh.snakemake()
+    assert set(fresh.ran()) >= {slow}
+    fresh.assert_idle()

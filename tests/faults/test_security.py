@@ -160,33 +160,57 @@ def _declared() -> dict[str, str]:
     return {name: stage.get("do", stage)["cmd"] for name, stage in stages.items()}
 
 
-def test_commands_hold_nothing_but_restricted_names() -> None:
-    """Both values that dvc.yaml fills into a command match patterns that no shell reads into."""
+def test_no_command_holds_a_value() -> None:
+    """DVC hands a command to a shell, and would fill in a value that nothing has checked yet."""
     for command in _declared().values():
-        filled = re.findall(r"\$\{([^}]+)\}", command)
-        assert set(filled) <= {"item.name", "item.source"}
-        bare = re.sub(r"\$\{[^}]+\}", "x", command)
-        assert re.fullmatch(r"python -m pipeline( [a-z_]+)+", bare)
+        assert re.fullmatch(r"python -m pipeline [a-z_]+", command)
+
+
+@pytest.mark.parametrize("field", ["name", "source", "key"])
+def test_a_hostile_value_reaches_no_shell(tmp_path: Path, field: str) -> None:
+    """Not even where one stage alone is asked for, so that `check` does not run before it."""
+    hostile = "x; touch pwned; $(touch pwned)"
+    copy_files(tmp_path)
+    yaml = YAML()
+    values = yaml.load(tmp_path / "params.yaml")
+    values["families"] = {"tiny-world": values["families"].pop("tiny-pythia")}
+    family = values["families"]["tiny-world"]
+    if field == "key":
+        values["families"] = {hostile: family}
+    else:
+        family[field] = hostile
+    yaml.dump(values, tmp_path / "params.yaml")
+    for file in (f"data/tiny/{family['input']}/x", f"pipeline/samples/{family['source']}.py"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    address = f"samples@{next(iter(values['families']))}"
+    done = subprocess.run(
+        ["dvc", "repro", "--single-item", address],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert "> python -m pipeline stage" in said, "DVC has come to run it"
+    assert "touch pwned" in said.partition("with the input")[2], "and it was refused"
+    assert not [*tmp_path.rglob("pwned")]
+
+
+def test_names_are_restricted() -> None:
+    """They stand in paths and figures."""
     definitions = Study.model_json_schema()["$defs"]
-    for section in ("Family", "Model", "Experiment"):
-        for value in ("name", "source"):
-            schema = definitions[section]["properties"].get(value)
-            if schema is None:
-                assert (section, value) == ("Experiment", "source")
-                continue
-            harmless = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-            if "enum" in schema:
-                assert all(harmless.fullmatch(each) for each in schema["enum"])
-            else:
-                characters = re.fullmatch(
-                    r"\^(\[[^\]]+\])(\[[^\]]+\])\{0,62\}\$", schema["pattern"]
-                )
-                assert characters
-                for code in map(chr, [*range(0x3000), 0xFF41, 0xFF1B]):
-                    if re.fullmatch(characters[2], code):
-                        assert re.fullmatch(r"[A-Za-z0-9._-]", code)
-                    if re.fullmatch(characters[1], code):
-                        assert re.fullmatch(r"[A-Za-z0-9]", code)
+    for section in ("Family", "Model"):
+        pattern = definitions[section]["properties"]["name"]["pattern"]
+        characters = re.fullmatch(r"\^(\[[^\]]+\])(\[[^\]]+\])\{0,62\}\$", pattern)
+        assert characters
+        for code in map(chr, [*range(0x3000), 0xFF41, 0xFF1B]):
+            if re.fullmatch(characters[2], code):
+                assert re.fullmatch(r"[A-Za-z0-9._-]", code)
+            if re.fullmatch(characters[1], code):
+                assert re.fullmatch(r"[A-Za-z0-9]", code)
 
 
 def test_snakemake_runs_one_command() -> None:
@@ -194,7 +218,7 @@ def test_snakemake_runs_one_command() -> None:
     shells = re.findall(r"^    (shell|run|script|notebook|wrapper):\n +(.*)$", text, re.MULTILINE)
     assert set(shells) == {("shell", "REPRO")}
     (command,) = re.findall(r'^REPRO = "(.*)"$', text, re.MULTILINE)
-    assert set(re.findall(r"\{([^}]*)\}", command)) == {"params.stage", "log"}
+    assert set(re.findall(r"\{([^}]*)\}", command)) == {"params.stage:q", "log:q"}
 
 
 # ---------------------------------------------------------------------- files
