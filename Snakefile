@@ -28,12 +28,11 @@ DRY_RUN = any(
 try:
     chosen = {group: str(option) for group, option in config.items()}
     study = switch(chosen, dry_run=DRY_RUN) if workflow.is_main_process else load()
+    dvc = Dag(decide=workflow.is_main_process)
+    if workflow.is_main_process:
+        dvc.write_marks()
 except InputError as error:
     raise WorkflowError(str(error)) from None
-
-dvc = Dag(decide=workflow.is_main_process)
-if workflow.is_main_process:
-    dvc.write_marks()
 
 REPRO = "dvc --wait-for-lock repro --single-item {params.stage:q} >{log:q} 2>&1"
 # a machine without a GPU has none to share out, so its rules compete for cores alone; where the

@@ -21,12 +21,15 @@ from typing import Any
 
 import dvc.api
 import networkx
+from dvc.lock import LockError
 from dvc.repo import Repo
 from dvc.stage import PipelineStage
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from snakemake.io import ancient, directory
 from snakemake.logging import logger
+
+from pipeline.errors import InputError, Problem
 
 MARKS = Path(".snakemake/dvc")
 FILE_SUFFIXES = frozenset({".parquet", ".json", ".html"})
@@ -75,9 +78,10 @@ class Dag:
 
     def __init__(self, root: str | Path = ".", *, decide: bool = True) -> None:
         self._decide = decide
-        if decide:
-            _set_aside_damaged_lock(Path(root) / "dvc.lock")
         self.repo = Repo(str(root), _wait_for_lock=True)
+        if decide:
+            with self.repo.lock:  # nobody is writing it
+                _set_aside_damaged_lock(Path(root) / "dvc.lock")
         resolved = [s for s in self.repo.index.stages if isinstance(s, PipelineStage)]
         self.stages = {stage.addressing: self._stage(stage) for stage in resolved}
         self.producer = {out: s.address for s in self.stages.values() for out in s.outs}
@@ -113,10 +117,25 @@ class Dag:
 
     @cached_property
     def stale(self) -> frozenset[str]:
-        """The stages that DVC would run, and those that read what they write; undecided: all."""
+        """The stages that DVC would run, and those that read what they write; undecided: all.
+
+        Raises:
+            InputError: another run is at work in this checkout.
+        """
         if not self._decide:
             return frozenset(self.stages)
-        changed = set(self.repo.status()) & set(self.stages)
+        try:
+            changed = set(self.repo.status()) & set(self.stages)
+        except LockError as error:
+            busy, _, holders = str(error).partition("\n\n")[0].partition("\n")
+            raise InputError(
+                Problem(
+                    "this checkout",
+                    f"{busy} {holders.strip()}",
+                    "no other run at work in it",
+                    "when that has ended, give the same command again",
+                )
+            ) from error
         passing_on = networkx.DiGraph()
         passing_on.add_nodes_from(self.stages)
         passing_on.add_edges_from(e for e in self.edges if not self.stages[e[0]].constant)
