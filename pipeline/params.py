@@ -29,6 +29,9 @@ GENERATED_TASKS = tuple(
 PASSAGE_LENGTHS = {"pile": (150, 50), "pythia": (32, 32)}
 """Source of fetched samples -> the longest prefix, and the longest suffix, that a passage holds."""
 
+SOURCED = ("samples", "checkpoint")
+"""Commands with a subcommand for each source."""
+
 RUN_SECTION = "run"
 """The one section that cannot change a result, and that no stage depends on."""
 
@@ -548,8 +551,9 @@ class Study(Section):
             raise InputError(
                 Problem(f"stage {address}", address, "a stage of the study", "see: dvc stage list")
             )
-        source = [entry.source] if isinstance(entry, Family | Model) else []
-        return [group, *source, entry.name]
+        if not isinstance(entry, Experiment) and group in SOURCED:
+            return [group, entry.source, entry.name]
+        return [group, entry.name]
 
 
 def load(path: str | Path = PARAMS) -> Study:

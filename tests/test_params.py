@@ -420,3 +420,23 @@ def test_every_pin_of_the_studies_is_on_the_local_hub(tmp_path: Path) -> None:
         composed = compose({"study": study}, conf=ROOT / CONF, path=tmp_path / "params.yaml")
         used |= set(pins(composed.model_dump()))
     assert used == set(known.items())
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("samples@tiny-pythia", "samples records pythia"),
+        ("checkpoint@tiny-neo-8", "checkpoint training tiny-neo-8"),
+        ("memorization@tiny-neo-8", "memorization tiny-neo-8"),
+        ("divergence@tiny-pythia-12", "divergence tiny-pythia-12"),
+        ("theory@tiny-low-rank", "theory low_rank"),
+    ],
+)
+def test_a_stage_knows_its_command(tiny: Values, address: str, words: str) -> None:
+    assert check(tiny).command(address) == words.split()
+
+
+@pytest.mark.parametrize("address", ["memorization", "memorization@x", "theory@tiny-neo-8", ""])
+def test_no_other_stage_has_a_command(tiny: Values, address: str) -> None:
+    with pytest.raises(InputError, match="stage"):
+        check(tiny).command(address)
