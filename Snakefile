@@ -14,7 +14,7 @@ from snakemake.exceptions import WorkflowError
 from snakemake.utils import min_version
 
 from pipeline import device
-from pipeline.dag import Dag
+from pipeline.dag import Dag, take_turn
 from pipeline.errors import InputError
 from pipeline.params import load, switch
 from pipeline.scheduling import Needs
@@ -28,6 +28,8 @@ DRY_RUN = any(
 try:
     chosen = {group: str(option) for group, option in config.items()}
     study = switch(chosen, dry_run=DRY_RUN) if workflow.is_main_process else load()
+    if workflow.is_main_process and not DRY_RUN:
+        take_turn()
     dvc = Dag(decide=workflow.is_main_process)
     if workflow.is_main_process:
         dvc.write_marks()

@@ -10,8 +10,11 @@ do, or restores what is missing from DVC's cache.
 
 from __future__ import annotations
 
+import fcntl
 import os
+import platform
 import re
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -32,6 +35,8 @@ from snakemake.logging import logger
 from pipeline.errors import InputError, Problem
 
 MARKS = Path(".snakemake/dvc")
+TURN = Path(".snakemake/turn")
+LOCKS = Path(".snakemake/locks")
 FILE_SUFFIXES = frozenset({".parquet", ".json", ".html"})
 """Outputs with other endings are folders: a model name has dots, so "no suffix" does not tell."""
 
@@ -232,6 +237,36 @@ class Rule:
 
     def _stage(self, wildcards: Mapping[str, str]) -> Stage:
         return self._dag.stages[self._dag.producer[self._outs[0].format(**dict(wildcards))]]
+
+
+def take_turn() -> None:
+    """Be the one Snakemake at work in this checkout, until this process ends, however it ends.
+
+    Snakemake's own lock stays behind when it is killed, so that nothing could go on before somebody
+    has looked; the kernel drops this one. Who gets it removes what a killed one has left of those.
+
+    Raises:
+        InputError: another one is at work.
+    """
+    TURN.parent.mkdir(exist_ok=True)
+    descriptor = os.open(TURN, os.O_RDWR | os.O_CREAT, 0o666)  # held open to the end
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InputError(
+            Problem(
+                "this checkout",
+                f"a snakemake is at work in it: {TURN.read_text()}",
+                "one at a time",
+                "when that has ended, give the same command again",
+            )
+        ) from None
+    except OSError:  # a file system without locks: Snakemake's own has to do
+        return
+    os.truncate(descriptor, 0)
+    os.write(descriptor, f"process {os.getpid()} on {platform.node()}".encode())
+    shutil.rmtree(LOCKS, ignore_errors=True)
+    LOCKS.mkdir()
 
 
 def _set_aside_damaged_lock(lock: Path) -> None:

@@ -269,10 +269,10 @@ class _Items:
     def answer(self, log_prob: list[float], is_greedy: list[bool], request: Instance) -> Any:
         """What HFLM would answer, given the engine's answers to `distinct`."""
         positions = self.of_request[request.request_type, request.args]
-        total = fsum(log_prob[i] for i in positions)
         if request.request_type == "loglikelihood_rolling":
-            return total
-        return total, all(is_greedy[i] for i in positions)
+            return fsum(log_prob[i] for i in positions)
+        [position] = positions
+        return log_prob[position], is_greedy[position]
 
 
 class _Tokenizing(HFLM):  # type: ignore[misc]

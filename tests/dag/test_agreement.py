@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -167,6 +170,45 @@ def test_deleted_outputs_come_back_without_running(project: Project, engine: str
     project.snakemake() if engine == "snakemake" else project.dvc("repro")
     assert not project.ran()
     assert (project.root / "reports/mini/index.html").read_text() == before
+    project.assert_idle()
+
+
+def _touched(project: Project) -> None:
+    """As if all files but DVC's and git's own had been written tomorrow, or in 1970."""
+    for number, file in enumerate(sorted(project.root.rglob("*"))):
+        if not {".dvc", ".git", ".snakemake"} & set(file.relative_to(project.root).parts):
+            os.utime(file, (time.time() + 86400,) * 2 if number % 2 else (1, 1))
+
+
+def _another_branch_and_back(project: Project) -> None:
+    git = ("git", "-c", "user.name=t", "-c", "user.email=t@example.org")
+    project.command("git", "checkout", "--quiet", "-b", "other")
+    for file in ("pipeline/measure/memorization.py", "params.yaml", "dvc.yaml"):
+        (project.root / file).write_text("other")
+    project.command(*git, "commit", "--quiet", "--all", "-m", "other")
+    project.command("git", "checkout", "--quiet", "-")
+
+
+def _data_elsewhere(project: Project) -> None:
+    elsewhere = project.root.parent / "elsewhere"
+    (project.root / "data").rename(elsewhere)
+    (project.root / "data").symlink_to(elsewhere)
+
+
+def _links_to_the_cache(project: Project) -> None:
+    project.dvc("config", "--local", "cache.type", "symlink")
+    project.dvc("checkout", "--relink")
+    assert (project.root / "data/mini/summary.parquet").is_symlink()
+
+
+@pytest.mark.parametrize(
+    "change", [_touched, _another_branch_and_back, _data_elsewhere, _links_to_the_cache]
+)
+def test_what_changes_no_content_runs_nothing(
+    project: Project, change: Callable[[Project], None]
+) -> None:
+    """The project itself is a copy at another path than it ran in."""
+    change(project)
     project.assert_idle()
 
 

@@ -238,8 +238,6 @@ def trial(
         orphaned = 0.0 if others else time.monotonic() - killed
     before = {job: project.shards(*job) for job in JOBS}
     again = time.time()
-    if command[0] == "snakemake":
-        project.run(*command, "--unlock")
     project.run(*command)
     kept = lost = computed = 0
     for stage, model in JOBS:
