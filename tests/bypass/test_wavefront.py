@@ -100,6 +100,17 @@ def test_a_bypassed_block_computes_no_queries_and_keys(model, monkeypatch):
     assert len(calls) == BLOCKS
 
 
+@torch.inference_mode()
+def test_what_is_bypassed_keeps_no_keys_and_values(model):
+    tokens = torch.ones(2, 7, dtype=torch.int64)
+    trie = plan(sweep(BLOCKS), BLOCKS)
+    cache = run(adapt(model), Sheet.plain(tokens, 3), trie, keep_cache=True).cache
+    for kept, step in zip(cache, trie.steps, strict=True):
+        attending = step.operations.count(None)
+        assert attending < trie.branches
+        assert len(kept.slot) == len(kept.keys) == len(kept.values) == attending
+
+
 @pytest.mark.parametrize("tokens_at_once", [1, 50, 10_000])
 @torch.inference_mode()
 def test_chunks_do_not_matter(model, monkeypatch, tokens_at_once):

@@ -157,6 +157,27 @@ def test_the_budget_changes_the_batches_and_nothing_else(neo):
         assert frames[0][name].to_list() == pytest.approx(frames[1][name].to_list(), abs=1e-4)
 
 
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_neither_the_order_of_samples_nor_threads_change_a_result(
+    trained, memorized, threads, n_threads
+):
+    rows = memorized.tolist() + torch.randint(1, 61, (9, memorized.shape[1])).tolist()
+    samples = samples_of(rows, 8, memorized.shape[1] - 8)
+    interventions = sweep(trained.config.num_hidden_layers)
+    whole = measure(trained, samples, interventions)
+    assert 0 < whole["exact_match"].mean() < 1
+    with threads(n_threads):
+        shuffled = samples.sample(fraction=1, shuffle=True, seed=1)
+        again = measure(trained, shuffled, interventions, token_budget=3000)
+    again = whole.select("intervention", "sample_id").join(
+        again, on=["intervention", "sample_id"], maintain_order="left"
+    )
+    continuous = ["completion_entropy", "suffix_log_prob", "min_margin"]
+    assert again.drop(continuous).equals(whole.drop(continuous))
+    for name in continuous:
+        assert again[name].to_list() == pytest.approx(whole[name].to_list(), rel=1e-5, abs=1e-5)
+
+
 def test_a_model_completes_its_own_continuation_exactly(model):
     samples = random_samples(4, 6, 8)
     first = measure(model, samples, [BASELINE], token_budget=1600)
