@@ -1,7 +1,7 @@
 # make run      the study in force, or `make run STUDY=NAME`, through to its report
 # make test     the tests
 # make test-cluster   those with a real SLURM and a real ssh server, which it installs (Debian, root)
-# make faults   kills and fuzzing for long, with their figures; a short form of each is in make test
+# make faults   kills, fuzzing, a soak, for hours, with their figures; a short form is in make test
 # make check    style, types, workflow
 # make bench    how much faster the engine is than plain loops, side by side
 # Each sets up what it needs: a virtual environment in .venv with the tested set of packages.
@@ -51,7 +51,7 @@ bench: $(INSTALLED)
 
 faults: $(INSTALLED)
 	FUZZ=2000 OMP_NUM_THREADS=1 pytest --numprocesses auto $(PYTEST_FLAGS) tests/faults tests/dag/test_faults.py
-	OMP_NUM_THREADS=1 python -m tests.faults.kills
+	for long in kills soak rounds memory; do OMP_NUM_THREADS=1 python -m tests.faults.$$long; done
 
 check: $(INSTALLED)
 	ruff check .

@@ -86,10 +86,10 @@ def compare(
     after: Annotated[str, typer.Argument(help="the same; a change is after minus before")],
 ) -> None:
     """Show what changed between two studies, or two versions of one."""
-    from pipeline.comparison import read_side
+    from pipeline.comparison import read_sides
     from pipeline.report.compare import write_comparison
 
-    sides = read_side(before), read_side(after)
+    sides = read_sides(before, after)
     folder = Path("reports") / f"compare-{sides[0].slug}-{sides[1].slug}"
     write_comparison(*sides, folder)
     print(f"the comparison: {(folder / 'index.html').resolve()}")
@@ -112,6 +112,7 @@ def audit(
     from pipeline.bypass.interventions import sweep
     from pipeline.bypass.memory import Journal
     from pipeline.checkpoints.loading import load_model, load_tokenizer
+    from pipeline.files import atomic
     from pipeline.measure.memorization import measure, require_baseline
     from pipeline.progress import reporter
     from pipeline.samples.frame import check_samples
@@ -119,12 +120,15 @@ def audit(
     auditing.require_name(name)
     data, reports = Path("data") / f"audit-{name}", Path("reports") / f"audit-{name}"
     folder = data / "checkpoints" / name
-    manifest = auditing.checkpoint(model, name, folder)
+    auditing.require_own(model, folder, data, reports)
+    with atomic(folder, directory=True) as described:  # an earlier audit stays until all is checked
+        manifest = auditing.checkpoint(model, name, described)
+        made = auditing.samples(
+            samples, load_tokenizer(described), prefix_length, suffix_length, skip_short=skip_short
+        )
+        check_samples(made, min(manifest.vocabulary, manifest.tokens), manifest.context)
+        auditing.clear(data, reports)
     precision = dtype or manifest.dtype
-    made = auditing.samples(
-        samples, load_tokenizer(folder), prefix_length, suffix_length, skip_short=skip_short
-    )
-    check_samples(made, min(manifest.vocabulary, manifest.tokens), manifest.context)
     provenance = _determined_by(
         f"audit-{name}", **_checkpoint(manifest), samples=str(samples), dtype=precision
     )
@@ -136,7 +140,9 @@ def audit(
         _evaluating(threads, name, manifest.weight_bytes(precision), notes) as device,
     ):
         loaded = load_model(folder, precision, device)
-        notes["baseline"] = require_baseline(loaded, made, auditing.FLOOR, stop=False)
+        # no floor, whose remedy is one of a study
+        notes["baseline"] = require_baseline(loaded, made, 0, stop=False)
+        auditing.warn(notes["baseline"])
         measured = measure(
             loaded,
             made,
@@ -158,7 +164,10 @@ def stage(
     address: Annotated[str, typer.Argument(envvar="DVC_STAGE", help="such as samples@tiny-world")],
 ) -> None:
     """Run the command of a stage; DVC names it, so that no name has to pass through a shell."""
-    app(load().command(address))
+    from pipeline.inputs import held_still
+
+    with held_still(address):
+        app(load().command(address), standalone_mode=False)
 
 
 @app.command()

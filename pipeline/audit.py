@@ -7,7 +7,8 @@ needs a study: benchmarks, prompts, other models.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import shutil
+from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from pipeline import tables
 from pipeline.checkpoints.hub import FILES, describe, fetch
-from pipeline.checkpoints.manifest import Manifest, sha256, write_manifest
+from pipeline.checkpoints.manifest import Manifest, read_manifest, sha256, write_manifest
 from pipeline.errors import InputError, Problem, shorten
 from pipeline.files import atomic
 from pipeline.hub import Snapshot
@@ -26,11 +27,27 @@ from pipeline.report.aggregate import aggregate
 from pipeline.report.figures import write_figures
 from pipeline.report.measured import ModelTables
 from pipeline.report.page import write_page
-from pipeline.samples.frame import samples_frame
+from pipeline.samples.frame import first_of, samples_frame
 
 FAMILY = "audit"
 FLOOR = 0.9
 """Exact match of the baseline on memorized samples, below which a warning is printed."""
+
+NAME_LENGTH = 63
+MOST = 2**32 - 1
+"""The largest token id, and the largest number of copies, that a samples table holds."""
+
+TYPES: Mapping[str, pl.DataType | type[pl.DataType]] = {
+    "tokens": pl.List(pl.Int64),
+    "text": pl.String,
+    "split": pl.String,
+    "copies": pl.UInt32,
+}
+"""What the columns of a user's file are cast to: others write texts as categories, or as bytes."""
+
+DERIVED = ("summary.parquet", "memorization", "cost", "samples")
+PAGE = ("index.html", "provenance.json", "tables", "figures")
+"""What an audit writes below data/ and reports/, the last first; but the manifest."""
 
 BOOTSTRAP_SEED = 0
 
@@ -39,9 +56,14 @@ def require_name(name: str) -> None:
     """Refuse a name that would not do as that of a folder and of a file.
 
     Raises:
-        InputError: it holds more than letters, digits, dots, hyphens and underscores.
+        InputError: it is too long, or holds more than letters, digits, dots, hyphens and
+            underscores.
     """
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,62}", name, re.ASCII):
+    if len(name) > NAME_LENGTH:
+        raise InputError(
+            Problem("--name", f"{len(name)} characters", f"at most {NAME_LENGTH}", "shorten it")
+        )
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name, re.ASCII):
         raise InputError(
             Problem(
                 "--name",
@@ -50,6 +72,52 @@ def require_name(name: str) -> None:
                 "name it otherwise",
             )
         )
+
+
+def require_own(model: str, folder: Path, data: Path, reports: Path) -> None:
+    """Refuse a name under which another model was audited, before anything is fetched or read.
+
+    What lies there may have taken hours, and nobody said that it may go. The same model's is
+    replaced: its path or its commit tells, so weights that were mended in place are the same.
+
+    Args:
+        model: as for `checkpoint`.
+        folder: of the checkpoint's manifest.
+        data: where the audit of this name has its tables.
+        reports: where it has its page.
+
+    Raises:
+        InputError: the manifest in `folder` is of another model or commit, or is none; or `model`
+            is neither a folder nor a commit.
+    """
+    origin = _origin(model)
+    if not folder.exists():
+        return
+    try:
+        found = dict(read_manifest(folder).origin)
+    except InputError:  # whose remedy is that of a study
+        found = {"manifest": "unreadable"}
+    if found != origin:
+        raise InputError(
+            Problem(
+                f"--name: {data}",
+                "the audit of another model: " + ", ".join(f"{k} {v}" for k, v in found.items()),
+                "a name of its own for " + ", ".join(f"{k} {v}" for k, v in origin.items()),
+                f"give another --name, or delete {data} and {reports}",
+            )
+        )
+
+
+def clear(data: Path, reports: Path) -> None:
+    """Remove what an earlier audit left, so that a failing one leaves nothing beside what is new.
+
+    The page goes first and the samples last: a kill in between leaves nothing without its source.
+    """
+    for path in (*(reports / each for each in PAGE), *(data / each for each in DERIVED)):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def checkpoint(model: str, name: str, folder: Path) -> Manifest:
@@ -61,15 +129,18 @@ def checkpoint(model: str, name: str, folder: Path) -> Manifest:
         folder: gets the manifest.
 
     Raises:
-        InputError: there is no such folder or repository, or what `checkpoints.hub.fetch` raises.
+        InputError: there is no such folder or repository, no tokenizer beside the weights, or what
+            `checkpoints.hub.fetch` raises.
     """
-    source = Path(model)
-    if source.is_dir():
+    origin = _origin(model)
+    if "folder" in origin:
+        source = Path(model)
         files = sorted(
             path.name for path in source.iterdir() if any(fnmatchcase(path.name, f) for f in FILES)
         )
         found = Snapshot(source.resolve(), {each: sha256(source / each) for each in files})
         described, tokens = describe(found, str(source))
+        _require_tokenizer(files, str(source))
         with atomic(folder, directory=True) as temporary:
             return write_manifest(
                 temporary,
@@ -78,20 +149,13 @@ def checkpoint(model: str, name: str, folder: Path) -> Manifest:
                 family=FAMILY,
                 tokens=tokens,
                 seed=None,
-                origin={"folder": str(found.folder)},
+                origin=origin,
                 files=found.files,
             )
-    pinned = re.fullmatch(r"([\w.-]+/[\w.-]+)@([0-9a-f]{40})", model)
-    if pinned is None:
-        raise InputError(
-            Problem(
-                "--model",
-                shorten(model),
-                "a folder that is there, or REPO@COMMIT with the commit's 40 hexadecimal digits",
-                "look the commit up on the hub: a branch or a tag could move",
-            )
-        )
-    return fetch(folder, pinned[1], pinned[2], name=name, family=FAMILY, billions=None)
+    with atomic(folder, directory=True) as temporary:
+        manifest = fetch(temporary, **origin, name=name, family=FAMILY, billions=None)
+        _require_tokenizer(manifest.files, model)
+        return manifest
 
 
 def samples(
@@ -106,9 +170,9 @@ def samples(
 
     Args:
         file: parquet, a row a sample, with a column ``tokens`` (lists of ids) or ``text``, of which
-            the first P + S tokens are taken; and, if it likes, ``split`` (memorized, exposed,
-            control; memorized without), ``copies``, and, equal in all rows, ``prefix_length`` and
-            ``suffix_length``.
+            the first P + S tokens are taken, of ``tokens`` if it has both; and, if it likes,
+            ``split`` (memorized, exposed, control; memorized without), ``copies``, and, equal in
+            all rows, ``prefix_length`` and ``suffix_length``.
         tokenizer: the model's own; cuts the text. No special tokens are added.
         prefix_length: P, tokens; None: as the file says.
         suffix_length: S, tokens; None: as the file says.
@@ -125,6 +189,8 @@ def samples(
     frame = tables.read(file, {}, remedy="name another file").drop("row", strict=False)
     frame = frame.with_row_index("row")
     _require_columns(frame, file)
+    casts = {name: dtype for name, dtype in TYPES.items() if name in frame.columns}
+    frame = frame.cast(casts)  # type: ignore[arg-type]
     lengths = {
         "prefix_length": _length(frame, "prefix_length", prefix_length, file),
         "suffix_length": _length(frame, "suffix_length", suffix_length, file),
@@ -132,12 +198,13 @@ def samples(
     if "tokens" not in frame.columns:
         ids = tokenizer(frame["text"].to_list(), add_special_tokens=False, verbose=False)
         frame = frame.with_columns(pl.Series("tokens", ids["input_ids"], pl.List(pl.Int64)))
-    frame = frame.with_columns(pl.col("tokens").cast(pl.List(pl.Int64)))
-    no_id = pl.element().is_null() | ~pl.element().is_between(0, 2**32 - 1)
+    elif "text" in frame.columns:
+        print("the samples have both `tokens` and `text`: `tokens` is used", flush=True)
+    no_id = pl.element().is_null() | ~pl.element().is_between(0, MOST)
     if len(odd := frame.filter(pl.col("tokens").list.eval(no_id).list.any())):
         raise InputError(
             Problem(
-                f"{file}: row {odd['row'][0]} and {len(odd) - 1} more",
+                first_of(f"{file}: row {odd['row'][0]}", len(odd)),
                 shorten(odd["tokens"][0].to_list()),
                 "token ids, 0 or more",
                 "make them with the model's own tokenizer",
@@ -148,7 +215,7 @@ def samples(
     if len(short) and not skip_short:
         raise InputError(
             Problem(
-                f"{file}: row {short['row'][0]} and {len(short) - 1} more",
+                first_of(f"{file}: row {short['row'][0]}", len(short)),
                 f"{short['tokens'].list.len()[0]} tokens",
                 f"{total} or more: {lengths['prefix_length']} of prefix and "
                 f"{lengths['suffix_length']} of suffix",
@@ -158,14 +225,31 @@ def samples(
     frame = frame.filter(pl.col("tokens").list.len() >= total)
     if frame.is_empty():
         raise InputError(Problem(str(file), "no sample", "one or more", "name another file"))
-    nothing = [None] * len(frame)
+    told = {name: frame[name].to_list() for name in ("split", "copies") if name in frame.columns}
     made = samples_frame(
         np.array(frame["tokens"].list.head(total).to_list()),
         lengths["prefix_length"],
-        frame["split"].to_list() if "split" in frame.columns else ["memorized"] * len(frame),
-        frame["copies"].to_list() if "copies" in frame.columns else nothing,
+        told.get("split", ["memorized"] * len(frame)),
+        told.get("copies", [None] * len(frame)),
     )
     return made.with_columns(frame["row"])
+
+
+def warn(baseline: Mapping[str, float]) -> None:
+    """Say that the baseline surely does not reach the floor, with what to do about it here.
+
+    Args:
+        baseline: as `measure.memorization.require_baseline` returns it.
+    """
+    if baseline and baseline["high"] < FLOOR:
+        problem = Problem(
+            f"the baseline on {baseline['n']} of the memorized samples",
+            f"exact match {baseline['exact_match']:.3f}",
+            f"{FLOOR:g} or more",
+            "none is needed where not all are memorized (a column `split` says which are); else "
+            "check that samples, tokenizer, revision and --dtype belong together",
+        )
+        print(f"warning: {problem}", flush=True)
 
 
 def report(
@@ -211,12 +295,6 @@ def report(
 
 def _require_columns(frame: pl.DataFrame, file: Path) -> None:
     """Refuse a table without tokens or text, or with columns of other types, all at once."""
-    castable: dict[str, pl.DataType | type[pl.DataType]] = {
-        "tokens": pl.List(pl.Int64),
-        "text": pl.String,
-        "split": pl.String,
-        "copies": pl.UInt32,
-    }
     problems = []
     if not {"tokens", "text"} & set(frame.columns):
         problems.append(
@@ -227,8 +305,8 @@ def _require_columns(frame: pl.DataFrame, file: Path) -> None:
                 "name the column so",
             )
         )
-    for name, dtype in castable.items():
-        if name not in frame.columns:
+    for name, dtype in TYPES.items():
+        if name not in frame.columns or name == "copies":
             continue
         try:
             cast = frame[name].cast(dtype)
@@ -239,7 +317,7 @@ def _require_columns(frame: pl.DataFrame, file: Path) -> None:
         if name == "tokens" and not frame.schema[name].inner.is_integer():  # type: ignore[attr-defined]
             got = str(frame.schema[name])
             problems.append(Problem(f"{file}: {name}", got, "lists of integers", "convert it"))
-        if name != "copies" and cast.null_count():
+        if cast.null_count():
             problems.append(
                 Problem(f"{file}: {name}", f"{cast.null_count()} nulls", "none", "leave them out")
             )
@@ -249,8 +327,55 @@ def _require_columns(frame: pl.DataFrame, file: Path) -> None:
                     f"{file}: split", shorten(sorted(odd)), ", ".join(tables.SPLITS), "use these"
                 )
             )
+    if "copies" in frame.columns and (got := _no_copies(frame)):
+        expected = f"whole numbers, 0 to {MOST}; null where unknown"
+        problems.append(Problem(f"{file}: copies", got, expected, "mend or drop the column"))
     if problems:
         raise InputError(*problems)
+
+
+def _no_copies(frame: pl.DataFrame) -> str:
+    """What of the column `copies` is no number of copies; nothing if all is.
+
+    Whole floats are taken: pandas stores a column of numbers and nulls so.
+    """
+    dtype, copies = frame.schema["copies"], pl.col("copies")
+    if dtype == pl.Null:
+        return ""
+    if not dtype.is_numeric():
+        return str(dtype)
+    odd = frame.filter(~(copies.is_between(0, MOST) & (copies.floor() == copies)))
+    return first_of(f"{odd['copies'][0]} in row {odd['row'][0]}", len(odd)) if len(odd) else ""
+
+
+def _origin(model: str) -> dict[str, str]:
+    """Where a model comes from, as its manifest says: a folder, or repo and commit of the hub."""
+    if Path(model).is_dir():
+        return {"folder": str(Path(model).resolve())}
+    pinned = re.fullmatch(r"(?P<repo>[\w.-]+/[\w.-]+)@(?P<commit>[0-9a-f]{40})", model)
+    if pinned is None:
+        raise InputError(
+            Problem(
+                "--model",
+                shorten(model),
+                "a folder that is there, or REPO@COMMIT with the commit's 40 hexadecimal digits",
+                "look the commit up on the hub: a branch or a tag could move",
+            )
+        )
+    return pinned.groupdict()
+
+
+def _require_tokenizer(files: Collection[str], where: str) -> None:
+    """Refuse a checkpoint for which transformers makes up a tokenizer of next to no tokens."""
+    if "tokenizer.json" not in files and not {"vocab.json", "merges.txt"} <= set(files):
+        raise InputError(
+            Problem(
+                where,
+                "no tokenizer; " + ", ".join(sorted(files)),
+                "tokenizer.json, or vocab.json and merges.txt, beside the weights",
+                "save it there: AutoTokenizer.from_pretrained(…).save_pretrained(FOLDER)",
+            )
+        )
 
 
 def _length(frame: pl.DataFrame, column: str, given: int | None, file: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
 
@@ -9,6 +10,24 @@ from pipeline import tables
 from pipeline.dag import read_at
 from pipeline.errors import InputError, Problem, shorten
 from pipeline.report.compare import Side
+
+
+def read_sides(before: str, after: str) -> tuple[Side, Side]:
+    """Both sides, each as for `read_side`.
+
+    Raises:
+        InputError: the two are the same, or what `read_side` raises.
+    """
+    if before.partition("@")[::2] == after.partition("@")[::2]:
+        raise InputError(
+            Problem(
+                "comparison",
+                f"{shorten(before)} twice",
+                "two studies, or two versions of one",
+                "name another: STUDY, or STUDY@REVISION",
+            )
+        )
+    return read_side(before), read_side(after)
 
 
 def read_side(name: str) -> Side:
@@ -19,9 +38,19 @@ def read_side(name: str) -> Side:
             was at that commit, branch or tag, read from DVC's cache or remote.
 
     Raises:
-        InputError: there is no such summary, or it does not fit its schema.
+        InputError: that is no name of a study, there is no such summary, or it does not fit its
+            schema.
     """
     study, _, revision = name.partition("@")
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", study, re.ASCII):
+        raise InputError(
+            Problem(
+                shorten(name),
+                f"the study {shorten(study)}",
+                "letters, digits, dots, hyphens, underscores; a letter or digit first",
+                "name a study as its folder in data/ is named",
+            )
+        )
     path = Path("data") / study / "summary.parquet"
     if not revision:
         if not path.exists():

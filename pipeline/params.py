@@ -14,7 +14,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import ErrorDetails, PydanticCustomError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -52,9 +59,21 @@ Pattern = Annotated[str, Field(pattern=r"^[\w*?][\w.*?-]*(/[\w*?-][\w.*?-]*)*$")
 """Names files of a repository: a path, with * and ? as in a shell; no part begins with a dot."""
 
 PileFile = Annotated[str, Field(pattern=r"^train_(preprefix|prefix|suffix)\.npy$")]
-Count = Annotated[int, Field(ge=1, strict=True)]
+Count = Annotated[int, Field(ge=1, lt=2**31, strict=True)]
+"""More than any study counts, and less than what overflows in a library."""
+
 Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 Dtype = Literal["float32", "float16", "bfloat16"]
+
+
+def _each_once(values: list[Any]) -> list[Any]:
+    """Refuse what is listed twice: it would be computed, or drawn, twice."""
+    if repeated := [value for at, value in enumerate(values) if value in values[:at]]:
+        raise _problem(f"{shorten(repeated[0])} twice", "each once", "remove one")
+    return values
+
+
+Once = AfterValidator(_each_once)
 
 
 class Section(BaseModel):
@@ -71,7 +90,9 @@ class Corpus(Section):
         ge=16, le=1024, description="tokens of a training row and of a record; the models' context"
     )
     vocabulary: int = Field(ge=300, le=65_536, description="entries of the byte-level BPE")
-    world_tokens: int = Field(ge=1_000, description="tokens of world text in the training rows")
+    world_tokens: int = Field(
+        ge=1_000, lt=2**31, description="tokens of world text in the training rows"
+    )
     records: dict[Count, Count] = Field(
         min_length=1, description="copies of a record in the training rows -> records so planted"
     )
@@ -128,7 +149,9 @@ class Pythia(Section):
     """Samples from the sequences that all of several Pythia models have memorized."""
 
     evals: Repository = Field(description="the dataset pythia-memorized-evals")
-    splits: list[Annotated[str, Field(pattern=r"^(duped|deduped)\.[0-9.]+[mb]$")]] = Field(
+    splits: Annotated[
+        list[Annotated[str, Field(pattern=r"^(duped|deduped)\.[0-9.]+[mb]$")]], Once
+    ] = Field(
         min_length=1, description="models that memorized a sequence, such as duped.1.4b; all must"
     )
     seed: Seed = Field(description="of the draws")
@@ -227,6 +250,7 @@ class Model(Section):
     billions: float = Field(
         default=0,
         ge=0,
+        lt=1e6,
         description="parameters, in billions, from which a scheduler is asked for memory and time "
         "before the checkpoint is there; checked against it; 0 for a model that is trained here",
     )
@@ -267,7 +291,7 @@ class Benchmarks(Section):
         "with, or lm-eval's own on the datasets that were fetched"
     )
     tasks: list[Key] = Field(min_length=1, description="each once, as lm-eval names it")
-    num_fewshot: int = Field(ge=0, description="examples before each question")
+    num_fewshot: int = Field(ge=0, lt=2**31, description="examples before each question")
     limit: Count | dict[Key, Count] | None = Field(
         description="documents a task; or task -> documents, and all of those that it leaves out; "
         "null for all"
@@ -281,10 +305,10 @@ class Benchmarks(Section):
 class Generations(Section):
     """What the models write under some of the interventions (Fig. 4)."""
 
-    prompts: list[Annotated[str, Field(min_length=1)]] = Field(
+    prompts: Annotated[list[Annotated[str, Field(min_length=1)]], Once] = Field(
         min_length=1, description="what every model continues"
     )
-    depths: list[Annotated[float, Field(ge=0, le=1)]] = Field(
+    depths: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Once] = Field(
         min_length=1, description="of the bypassed blocks: 0 is a model's first, 1 its last"
     )
     new_tokens: Count = Field(description="tokens a continuation")
@@ -297,10 +321,10 @@ class Divergence(Section):
     samples: Count = Field(description="of the memorized split, and as many of the control split")
 
 
-Counts = list[Count]
-Seeds = Annotated[list[Seed], Field(min_length=1)]
+Counts = Annotated[list[Count], Field(min_length=1), Once]
+Seeds = Annotated[list[Seed], Field(min_length=1), Once]
 Rate = Annotated[float, Field(gt=0, lt=10)]
-Chance = Annotated[float, Field(ge=0, lt=1)]
+Chances = Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=1), Once]
 
 
 class Associative(Section):
@@ -319,7 +343,7 @@ class Lookup(Section):
 
     vocabulary: Count = Field(description="N")
     widths: Counts = Field(description="D")
-    mistakes: list[Chance] = Field(description="probability of all tokens but the answer")
+    mistakes: Chances = Field(description="probability of all tokens but the answer")
     contexts: Count = Field(description="T")
     seeds: Seeds = Field(description="unembeddings and distributions each")
 
@@ -337,14 +361,15 @@ class Constructive(Section):
     """Attention-only transformers that are built, not trained: only outputs are solved for."""
 
     vocabulary: Count = Field(description="N")
-    context: int = Field(ge=2, description="S, tokens of a sequence")
+    context: int = Field(ge=2, lt=2**31, description="S, tokens of a sequence")
     width: Count = Field(description="D")
     head_width: Count = Field(description="K")
     heads: Counts = Field(description="H")
-    loads: list[Annotated[float, Field(gt=0)]] = Field(
-        description="sequences, as shares of H K; H K, H K + D and one more than each are added"
+    loads: Annotated[list[Annotated[float, Field(gt=0, lt=1e6)]], Once] = Field(
+        min_length=1,
+        description="sequences, as shares of H K; H K, H K + D and one more than each are added",
     )
-    unsolved: list[Chance] = Field(description="probability of the sequences not solved for")
+    unsolved: Chances = Field(description="probability of the sequences not solved for")
     seeds: Seeds = Field(description="random weights and a table each")
 
 
@@ -461,7 +486,7 @@ class Report(Section):
 class Run(Section):
     """What cannot change a result: where things lie, how much is done at once."""
 
-    threads: Count = Field(default=1, description="CPU threads of one evaluation job")
+    threads: int = Field(default=1, ge=1, le=1024, description="CPU threads of one evaluation job")
     token_budget: Count | None = Field(
         default=None,
         description="tokens evaluated at once, counted for each branch of the interventions; null: "
@@ -475,7 +500,9 @@ class Run(Section):
         "kept in shards of so much work",
     )
     pile_folder: str | None = Field(
-        default=None, description="folder that holds the three .npy files; null: download them"
+        default=None,
+        pattern=r"^[^\x00\n]*[^\x00\s][^\x00\n]*$",
+        description="folder that holds the three .npy files; null: download them",
     )
 
 
@@ -542,6 +569,8 @@ class Study(Section):
             InputError: the study has no such stage.
         """
         group, _, key = address.partition("@")
+        if key == self.study:
+            return [group]
         sections: dict[str, Mapping[str, Family | Experiment]] = {
             "samples": self.families,
             "theory": self.theory,

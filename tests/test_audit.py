@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import polars as pl
 import pytest
+from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from pipeline import __main__ as commands
 from pipeline import audit, tables
+from pipeline.checkpoints.manifest import sha256
 from pipeline.errors import InputError
 from tests.hub import miniatures
 from tests.hub.population import PYTHIA
@@ -101,7 +105,7 @@ def test_short_samples_are_refused_or_left_out_with_their_rows_named(
     tmp_path: Path, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     file = _file(tmp_path, tokens=[[1, 2, 3, 4], [1], [5, 6, 7, 8]])
-    with pytest.raises(InputError, match="row 1 and 0 more"):
+    with pytest.raises(InputError, match="row 1\n"):
         audit.samples(file, tokenizer, 2, 2, skip_short=False)
     made = audit.samples(file, tokenizer, 2, 2, skip_short=True)
     assert made["row"].to_list() == [0, 2]
@@ -132,6 +136,99 @@ def test_no_parquet_file_is_refused(tmp_path: Path, tokenizer: PreTrainedTokeniz
     for path in (tmp_path / "x", tmp_path / "y"):
         with pytest.raises(InputError, match="a whole parquet file"):
             audit.samples(path, tokenizer, 1, 1, skip_short=False)
+
+
+def test_both_columns_are_told_which_is_used(
+    tmp_path: Path, tokenizer: PreTrainedTokenizerBase, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = _file(tmp_path, tokens=[[1, 2]], text=["the house by the river"])
+    made = audit.samples(file, tokenizer, 1, 1, skip_short=False)
+    assert made["tokens"].to_list() == [[1, 2]]
+    assert (
+        capsys.readouterr().out == "the samples have both `tokens` and `text`: `tokens` is used\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "copies",
+    [
+        pl.Series([3.0, None]),
+        pl.Series([3, None], dtype=pl.UInt8),
+        pl.Series([None, None], dtype=pl.Null),
+    ],
+)
+def test_copies_may_be_whole_floats_and_text_a_category(
+    copies: pl.Series, tmp_path: Path, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    text = pl.Series(["the house", "the river"], dtype=pl.Categorical)
+    split = pl.Series([b"control", b"exposed"])
+    file = _file(tmp_path, text=text, split=split, copies=copies)
+    made = audit.samples(file, tokenizer, 1, 1, skip_short=False)
+    assert made["copies"].to_list() == copies.to_list()
+    assert made["split"].to_list() == ["control", "exposed"]
+
+
+def test_the_warning_of_an_audit_is_about_an_audit(capsys: pytest.CaptureFixture[str]) -> None:
+    audit.warn({})
+    audit.warn({"exact_match": 0.85, "low": 0.8, "high": 0.91, "n": 64})
+    assert capsys.readouterr().out == ""
+    audit.warn({"exact_match": 0.5, "low": 0.4, "high": 0.6, "n": 64})
+    said = capsys.readouterr().out
+    assert "exact match 0.500" in said
+    assert "--dtype" in said
+    assert "params.yaml" not in said
+
+
+def _contents(*folders: Path) -> dict[str, bytes]:
+    return {
+        str(path): path.read_bytes()
+        for folder in folders
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_what_lies_under_a_name_is_of_one_run(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # which the command sets as well
+    one, other = tmp_path / "one", tmp_path / "other"
+    shutil.copytree(folder, one)
+    shutil.copytree(folder, other)
+    file = _file(tmp_path, tokens=[[1, 2, 3, 4], [5, 6, 7, 8]])
+    data, reports = Path("data/audit-mix"), Path("reports/audit-mix")
+
+    def run(model: Path, suffix_length: int = 2) -> None:
+        commands.audit(str(model), file, "mix", 2, suffix_length, dtype="float32")
+
+    run(one)
+    assert "params.yaml" not in capsys.readouterr().out
+    first = _contents(data, reports)
+    derived = {str(data / "summary.parquet"), str(data / "memorization/mix.parquet")}
+    assert {*derived, str(reports / "index.html")} < set(first)
+
+    with pytest.raises(InputError, match=r"--name: data/audit-mix[\s\S]*another --name, or delete"):
+        run(other)
+    with pytest.raises(InputError, match="row 0 and 1 more"):
+        run(one, suffix_length=3)
+    assert _contents(data, reports) == first, "what is refused leaves all as it was"
+
+    weights = load_file(one / "model.safetensors")
+    save_file({k: v * float("nan") for k, v in weights.items()}, one / "model.safetensors")
+    with pytest.raises(InputError, match="finite"):
+        run(one)
+    left = {path for path in _contents(data, reports) if "/cost/" not in path}
+    manifest, samples = data / "checkpoints/mix/manifest.json", data / "samples/audit.parquet"
+    assert left == {str(manifest), str(samples)}, "nothing is left of the first run"
+    assert sha256(one / "model.safetensors") in manifest.read_text()
+
+    manifest.write_text("{")
+    with pytest.raises(InputError, match="delete data/audit-mix and reports/audit-mix"):
+        run(one)
 
 
 def test_a_checkpoint_of_the_hub_ends_in_a_report(populated_hub: Hub, tmp_path: Path) -> None:

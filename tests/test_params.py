@@ -80,6 +80,7 @@ def _delete(path: str) -> Callable[[Values], None]:
 MODEL = "models/tiny-pythia-8"
 DOTTED = MODEL.replace("/", ".")
 FAMILY = "families/tiny-pythia"
+THEORY = "theory/tiny"
 
 PIN = {"repo": "owner/name", "commit": "0" * 40}
 CONTROL = {"documents": PIN, "tokenizer": PIN, "n": 1}
@@ -273,6 +274,44 @@ BAD = {
     "limit of nothing": (_set("benchmarks/limit", 0), ["benchmarks.limit"]),
     "zero threads": (_set("run/threads", 0), ["run.threads"]),
     "no shard": (_set("run/shard_minutes", 0), ["run.shard_minutes"]),
+    "more threads than a machine has": (_set("run/threads", 2**63 - 1), ["run.threads", "1024"]),
+    "more tokens than can be counted": (_set("run/token_budget", 2**31), ["run.token_budget"]),
+    "more text than there is": (_set("corpus/tiny/world_tokens", 10**30), ["world_tokens"]),
+    "more shots than documents": (_set("benchmarks/num_fewshot", 10**30), ["num_fewshot"]),
+    "more copies than can be counted": (_set("corpus/tiny/records", {1: 2**31}), ["records.1"]),
+    "a context without end": (
+        _set(f"{THEORY}-constructive/constructive/context", 10**30),
+        ["context"],
+    ),
+    "loads without end": (_set(f"{THEORY}-constructive/constructive/loads", [1e300]), ["loads.0"]),
+    "a size without end": (_set(MODEL, HUB | {"billions": float("inf")}), [f"{DOTTED}.billions"]),
+    "no ranks": (_set(f"{THEORY}-low-rank/low_rank/ranks", []), ["low_rank.ranks", "at least 1"]),
+    "no mistakes": (_set(f"{THEORY}-lookup/lookup/mistakes", []), ["lookup.mistakes"]),
+    "no loads": (_set(f"{THEORY}-constructive/constructive/loads", []), ["constructive.loads"]),
+    "a rank twice": (_set(f"{THEORY}-low-rank/low_rank/ranks", [2, 4, 2]), ["ranks", "2 twice"]),
+    "a share twice": (
+        _set(f"{THEORY}-constructive/constructive/unsolved", [0, 0.0]),
+        ["constructive.unsolved", "0.0 twice"],
+    ),
+    "a seed twice": (_set(f"{THEORY}-lookup/lookup/seeds", [0, 0]), ["lookup.seeds", "0 twice"]),
+    "a depth twice": (_set("generations/depths", [0, 1, 1]), ["generations.depths", "1.0 twice"]),
+    "a prompt twice": (
+        _set("generations/prompts", ["a", "a"]),
+        ["generations.prompts", "'a' twice"],
+    ),
+    "a split of Pythia's twice": (
+        lambda v: v["families"].update(
+            {
+                "tiny-long": LONG
+                | PYTHIA
+                | {"pythia": PYTHIA["pythia"] | {"splits": ["duped.1.4b"] * 2}}
+            }
+        ),
+        ["families.tiny-long.pythia.splits", "twice"],
+    ),
+    "a null byte in a folder": (_set("run/pile_folder", "a\0b"), ["run.pile_folder"]),
+    "a line break in a folder": (_set("run/pile_folder", "a\n"), ["run.pile_folder"]),
+    "a blank folder": (_set("run/pile_folder", " "), ["run.pile_folder"]),
 }
 
 
@@ -288,6 +327,21 @@ def test_bad_params_are_refused(tiny: Values, case: str) -> None:
         assert part in message
     for word in ("got:", "expected:", "remedy:"):
         assert word in message
+
+
+def test_what_is_large_or_odd_but_possible_is_taken(tiny: Values) -> None:
+    values = copy.deepcopy(tiny)
+    _set("run/threads", 1024)(values)
+    _set("run/pile_folder", "/a folder/of ours's/ä")(values)
+    _set("corpus/tiny/world_tokens", 2**31 - 1)(values)
+    assert check(values).run.threads == 1024
+
+
+@pytest.mark.parametrize("file", ["dag/mini.yaml", "faults/kills.yaml"])
+def test_the_studies_of_the_tests_are_valid(tiny: Values, file: str) -> None:
+    text = (ROOT / "tests" / file).read_text().replace("NAME", "mini")
+    shared = {section: tiny[section] for section in ("statistics", "report", "run")}
+    assert check({**shared, **YAML(typ="safe").load(text)}).models
 
 
 def test_all_problems_come_at_once(tiny: Values) -> None:
@@ -430,6 +484,7 @@ def test_every_pin_of_the_studies_is_on_the_local_hub(tmp_path: Path) -> None:
         ("memorization@tiny-neo-8", "memorization tiny-neo-8"),
         ("divergence@tiny-pythia-12", "divergence tiny-pythia-12"),
         ("theory@tiny-low-rank", "theory low_rank"),
+        ("check_results@tiny", "check_results"),
     ],
 )
 def test_a_stage_knows_its_command(tiny: Values, address: str, words: str) -> None:

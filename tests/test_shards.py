@@ -104,12 +104,12 @@ def test_only_what_is_missing_is_computed(folder: Path, capsys: pytest.CaptureFi
 def test_another_key_finds_nothing_and_clears_what_it_finds(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(folder)
     for changed in (
         {"determined_by": {"checkpoint": "2"}},
         {"items": "abcdefh"},
         {"minutes": 0.5},
     ):
+        run(folder)
         assert run(folder, **changed)[1]["reused"] == 0
         assert run(folder, **changed)[1]["computed"] == 0
         assert len({path.parent for path in kept(folder)}) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import (
@@ -14,9 +15,10 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
+from pipeline.checkpoints.fit import require_fit, skeleton
 from pipeline.checkpoints.manifest import MANIFEST, Manifest, read_manifest, sha256
 from pipeline.errors import InputError, Problem
-from pipeline.hub import snapshot
+from pipeline.hub import Snapshot, snapshot
 
 
 def load_model(
@@ -31,7 +33,8 @@ def load_model(
         device: where it goes, such as ``cuda``.
 
     Raises:
-        InputError: the manifest is missing, or a file is missing or is not the one it names.
+        InputError: the manifest is missing, a file is missing or is not the one it names, or the
+            weights are not those of the configuration.
     """
     return _model(_verified(Path(folder)), dtype, device)
 
@@ -42,7 +45,7 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
     Raises:
         InputError: the manifest is missing, or a file is missing or is not the one it names.
     """
-    return _tokenizer(_verified(Path(folder)))
+    return _tokenizer(_verified(Path(folder)).folder)
 
 
 def load(
@@ -59,19 +62,25 @@ def load(
         InputError: as for `load_model`.
     """
     verified = _verified(Path(folder))
-    return _model(verified, dtype, device), _tokenizer(verified)
+    return _model(verified, dtype, device), _tokenizer(verified.folder)
 
 
-def _model(folder: Path, dtype: torch.dtype | str, device: str) -> PreTrainedModel:
+def _model(checkpoint: Snapshot, dtype: torch.dtype | str, device: str) -> PreTrainedModel:
+    where = str(checkpoint.folder)
+    skeleton(checkpoint.folder, checkpoint.files, where)  # refused before gigabytes are read
     if not sys.stderr.isatty():  # a bar would fill the log
         disable_progress_bar()  # type: ignore[no-untyped-call]
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        folder,
+    model: PreTrainedModel
+    report: dict[str, Any]
+    model, report = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]
+        checkpoint.folder,
         dtype=dtype,
+        output_loading_info=True,
         use_safetensors=True,
         local_files_only=True,
         trust_remote_code=False,  # and nobody is asked
     )
+    require_fit(report, where)
     model.to(device).eval()  # type: ignore[arg-type]
     return model
 
@@ -83,8 +92,8 @@ def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _verified(folder: Path) -> Path:
-    """The folder that holds the files of a checkpoint, each compared with the manifest."""
+def _verified(folder: Path) -> Snapshot:
+    """The files of a checkpoint where they lie, each compared with the manifest."""
     manifest = read_manifest(folder)
     if not any(name.endswith(".safetensors") for name in manifest.files):
         raise InputError(
@@ -99,11 +108,11 @@ def _verified(folder: Path) -> Path:
         origin = manifest.origin
         fetched = snapshot(origin["repo"], origin["commit"], tuple(manifest.files))
         _compare(manifest, fetched.files, fetched.folder)
-        return fetched.folder
+        return fetched
     below = Path(manifest.origin.get("folder", folder))
     found = {name: sha256(below / name) for name in manifest.files if (below / name).is_file()}
     _compare(manifest, found, below)
-    return below
+    return Snapshot(below, found)
 
 
 def _compare(manifest: Manifest, found: dict[str, str], folder: Path) -> None:

@@ -16,7 +16,7 @@ from pipeline.files import write_json
 
 MANIFEST = "manifest.json"
 
-BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 """Of one number."""
 
 
@@ -114,7 +114,14 @@ def checksums(folder: Path) -> dict[str, str]:
 
 
 def sha256(path: Path) -> str:
-    """The checksum of a file."""
+    """The checksum of a file.
+
+    Raises:
+        InputError: it is no regular file: a pipe would be waited for, a device has no end.
+    """
+    if not path.is_file():
+        got = "a folder, a pipe or a device" if path.exists() else "no such file"
+        raise InputError(Problem(str(path), got, "a regular file", "put one there"))
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -30,8 +30,10 @@ from typing import Any
 
 import datasets
 import lm_eval.tasks
+import lm_eval.utils
 import polars as pl
 import torch
+from jinja2 import TemplateError
 from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import (
     bits_per_byte,
@@ -50,6 +52,7 @@ from pipeline.bypass.interventions import Intervention
 from pipeline.bypass.memory import Journal
 from pipeline.bypass.scoring import calibrate, score
 from pipeline.errors import InputError, Problem, shorten
+from pipeline.measure.task_files import require_plain, sandboxed
 from pipeline.shards import Arrays, Shards, seconds_a_token
 from pipeline.tables import BENCHMARK_DOCUMENTS, BENCHMARKS
 
@@ -76,6 +79,9 @@ WEIGHTED = (weighted_mean, weighted_perplexity, bits_per_byte)
 
 logger = logging.getLogger(__name__)
 
+# templates are a folder's, not the package's
+lm_eval.utils.env = sandboxed(lm_eval.utils.env)
+
 # lm-eval's types are loose: a document, a metric's value for it, and a task's answers are Any
 
 
@@ -97,9 +103,12 @@ def load_tasks(
         name -> task, in the order of `names`.
 
     Raises:
-        InputError: names that the folder, or lm-eval, does not have; a dataset that does not fit.
+        InputError: names that the folder, or lm-eval, does not have; a file of a folder that is
+            more than data; a dataset that does not fit.
     """
     datasets_of = _datasets(Path(folder))
+    if not datasets_of:
+        require_plain(Path(folder))
     own = partial(TaskManager, include_path=str(folder), include_defaults=False)
     manager = _official(names) if datasets_of else own()
     known = manager.all_subtasks
@@ -294,8 +303,11 @@ class _Tokenizing(HFLM):  # type: ignore[misc]
 def _documents(task: ConfigurableTask, limit: float | None) -> list[_Document]:
     """Build the task's requests, and group them by document, both in lm-eval's order."""
     task.set_fewshot_seed(FEWSHOT_SEED)  # here, so that building twice gives the same prompts
-    with _quiet():
-        task.build_all_requests(limit=get_sample_size(task, limit), cache_requests=False)
+    try:
+        with _quiet():
+            task.build_all_requests(limit=get_sample_size(task, limit), cache_requests=False)
+    except TemplateError as error:
+        raise _bad_template(f"task {task.config.task}", error) from error
     documents: dict[int, _Document] = {}
     for request in task.instances:
         known = documents.setdefault(request.doc_id, _Document(request.doc_id, request.doc, []))
@@ -499,6 +511,8 @@ def _explained(folder: str | Path) -> Iterator[None]:
     """What datasets and lm-eval say of data that they cannot use, as an InputError."""
     try:
         yield
+    except TemplateError as error:
+        raise _bad_template(f"the tasks in {folder}", error) from error
     except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as error:
         raise InputError(
             Problem(
@@ -508,6 +522,11 @@ def _explained(folder: str | Path) -> Iterator[None]:
                 "delete the folder and run the stage that fetches it, at the commits of the study",
             )
         ) from error
+
+
+def _bad_template(what: str, error: TemplateError) -> InputError:
+    expected = "templates of a document's fields, and of nothing else"
+    return InputError(Problem(f"{what}, templates", str(error), expected, "mend the task's YAML"))
 
 
 def _beside_yaml(manager: TaskManager, name: str) -> dict[str, Any]:

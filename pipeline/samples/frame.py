@@ -76,6 +76,11 @@ def of_each_split(samples: pl.DataFrame, splits: Sequence[str], count: int) -> p
     return pl.concat(parts)
 
 
+def first_of(first: str, count: int) -> str:
+    """The first of `count` that have one problem, as an error names them."""
+    return first if count == 1 else f"{first} and {count - 1} more"
+
+
 def check_samples(samples: pl.DataFrame, vocabulary: int, context: int) -> None:
     """Refuse samples that cannot be a model's, before it is loaded.
 
@@ -124,7 +129,7 @@ def check_samples(samples: pl.DataFrame, vocabulary: int, context: int) -> None:
         ).row(0)
         problems.append(
             Problem(
-                what=f"sample {sample} and {len(broken) - 1} more",
+                what=first_of(f"sample {sample}", len(broken)),
                 got=f"{tokens} tokens, {prefix} of prefix, {suffix} of suffix",
                 expected="a prefix and a suffix of 1 token or more each, and no other token",
                 remedy="make the samples table again",
@@ -135,7 +140,7 @@ def check_samples(samples: pl.DataFrame, vocabulary: int, context: int) -> None:
         sample, largest = unknown.select("sample_id", pl.col("tokens").list.max()).row(0)
         problems.append(
             Problem(
-                what=f"sample {sample} and {len(unknown) - 1} more",
+                what=first_of(f"sample {sample}", len(unknown)),
                 got=f"token id {largest}",
                 expected=f"ids below {vocabulary}, the model's vocabulary",
                 remedy="use the samples that were made for this model's tokenizer",

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from pipeline.errors import InputError, Problem
 from pipeline.hub import listing, snapshot
 from pipeline.samples.draw import draw
+from pipeline.samples.frame import first_of
 
 PREFIX_LENGTH = 32
 SUFFIX_LENGTH = 32
@@ -175,7 +176,7 @@ def _check_tokens(tokens: Mapping[str, pl.Series], drawn: NDArray[np.int64]) -> 
             at = int(wrong.arg_max() or 0)
             problems.append(
                 Problem(
-                    f"split {split}, index {drawn[at]}, and {int(wrong.sum()) - 1} more",
+                    first_of(f"split {split}, index {drawn[at]}", int(wrong.sum())),
                     f"{lengths[at] or 0} tokens, the smallest {sequences.list.min()[at]}",
                     f"{length} token ids",
                     "name the dataset and commit that the study was written for",
@@ -184,7 +185,7 @@ def _check_tokens(tokens: Mapping[str, pl.Series], drawn: NDArray[np.int64]) -> 
         elif (differ := sequences != reference).any():
             problems.append(
                 Problem(
-                    f"index {drawn[int(differ.arg_max() or 0)]}, and {int(differ.sum()) - 1} more",
+                    first_of(f"index {drawn[int(differ.arg_max() or 0)]}", int(differ.sum())),
                     f"other tokens in {split} than in {reference_split}",
                     "one sequence under one index",
                     "do not use these splits together: their indices mean different texts",

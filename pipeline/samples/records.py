@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from pipeline.errors import InputError, Problem
-from pipeline.samples.frame import samples_frame
+from pipeline.samples.frame import first_of, samples_frame
 
 
 def samples(
@@ -34,7 +34,7 @@ def samples(
     if len(short := records.filter(pl.col("tokens").list.drop_nulls().list.len() < length)):
         raise InputError(
             Problem(
-                f"record {short['record_id'][0]} and {len(short) - 1} more",
+                first_of(f"record {short['record_id'][0]}", len(short)),
                 f"{short['tokens'].list.drop_nulls().list.len()[0]} tokens",
                 f"{length} or more: {prefix_length} of prefix and {suffix_length} of suffix",
                 "make the corpus again: delete its folder and run its stage",

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 import torch
 from huggingface_hub import constants
+from safetensors.torch import load, save
+from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from pipeline.checkpoints import loading
 from pipeline.checkpoints.hub import FILES, describe, fetch
 from pipeline.checkpoints.loading import load_model, load_tokenizer
 from pipeline.checkpoints.manifest import Manifest, checksums, read_manifest, write_manifest
@@ -60,9 +63,14 @@ def refusal(folder: Path, repo: str, commit: str | None = None, billions: float 
     return problem
 
 
-def variant(hub: Hub, change: Callable[[dict[str, bytes]], Any], sharded: bool = False) -> str:
-    """The commit of mini/odd: a Pythia of two blocks, changed."""
-    files = dict(miniatures.pythia(2, sharded=sharded))
+def variant(
+    hub: Hub,
+    change: Callable[[dict[str, bytes]], Any],
+    sharded: bool = False,
+    neo: bool = False,
+) -> str:
+    """The commit of mini/odd: a Pythia of two blocks, or a GPT-Neo, changed."""
+    files = dict(miniatures.gpt_neo(2) if neo else miniatures.pythia(2, sharded=sharded))
     change(files)
     return hub.model("mini/odd").add(files)
 
@@ -186,8 +194,6 @@ def test_weights_that_are_cut_are_refused(hub: Hub, tmp_path: Path) -> None:
 
 
 def test_quantized_weights_are_refused(hub: Hub, tmp_path: Path) -> None:
-    from safetensors.torch import save
-
     content = save({"weight": torch.zeros(4, dtype=torch.int8)})
     commit = variant(hub, lambda files: files.update({"model.safetensors": content}))
     problem = refusal(tmp_path / "checkpoint", "mini/odd", commit)
@@ -230,6 +236,110 @@ def test_a_configuration_that_transformers_does_not_know_is_refused(
     problem = refusal(tmp_path / "checkpoint", "mini/odd", commit)
     assert problem.what == f"mini/odd at {commit}"
     assert problem.expected == "a configuration and a tokenizer that transformers knows"
+
+
+Weights = dict[str, Tensor]
+BIAS = "gpt_neox.layers.1.mlp.dense_4h_to_h.bias"
+
+
+def _tensors(change: Callable[[Weights], Any]) -> Callable[[dict[str, bytes]], None]:
+    def edit(files: dict[str, bytes]) -> None:
+        weights = load(files["model.safetensors"])
+        change(weights)
+        files["model.safetensors"] = save(weights, {"format": "pt"})
+
+    return edit
+
+
+UNFIT: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
+    "a tensor missing": (_tensors(lambda w: w.pop(BIAS)), f"1 missing: ['{BIAS}']"),
+    "a tensor left over": (
+        _tensors(lambda w: w.update({BIAS.replace("1", "2"): w[BIAS].clone()})),
+        f"1 not used: ['{BIAS.replace('1', '2')}']",
+    ),
+    "another shape": (
+        _tensors(lambda w: w.update({BIAS: torch.zeros(WIDTH + 1)})),
+        f"1 of another shape: ['{BIAS} [{WIDTH + 1}], not [{WIDTH}]']",
+    ),
+    "a tensor quantized": (
+        _tensors(lambda w: w.update({BIAS: w[BIAS].to(torch.int8)})),
+        f"1 missing: ['{BIAS}']",
+    ),
+    "a block missing": (_config(num_hidden_layers=3), "12 missing: ['gpt_neox.layers.2."),
+    "a block left over": (_config(num_hidden_layers=1), "12 not used: ['gpt_neox.layers.1."),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_weights_that_are_not_those_of_the_configuration_are_refused(
+    hub: Hub, tmp_path: Path, case: str
+) -> None:
+    """Transformers draws at random what is missing, and says so in a warning."""
+    change, got = UNFIT[case]
+    commit = variant(hub, change)
+    problem = refusal(tmp_path / "checkpoint", "mini/odd", commit)
+    assert problem.what == f"mini/odd at {commit}: weights"
+    assert problem.got.startswith(got)
+
+
+def test_a_head_that_is_neither_stored_nor_tied_is_missing(hub: Hub, tmp_path: Path) -> None:
+    commit = variant(hub, _config(tie_word_embeddings=False), neo=True)
+    problem = refusal(tmp_path / "checkpoint", "mini/odd", commit)
+    assert problem.got == "1 missing: ['lm_head.weight']"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("num_hidden_layers", layers) for layers in (0, -1, 10**9)),
+        ("attention_types", [[["global", "local"], 10**9]]),
+        ("max_position_embeddings", 10**12),
+        ("quantization_config", {"quant_method": "bitsandbytes", "load_in_8bit": True}),
+        ("rope_parameters", {"partial_rotary_factor": 50, "rope_type": "default"}),
+        ("rope_parameters", {"rope_theta": -1, "rope_type": "default"}),
+    ],
+)
+def test_what_the_configuration_asks_for_in_vain_is_named(
+    hub: Hub, tmp_path: Path, key: str, value: object
+) -> None:
+    """Before it is built: that would take for ever, or all memory."""
+    commit = variant(hub, _config(**{key: value}), neo=key == "attention_types")
+    problem = refusal(tmp_path / "checkpoint", "mini/odd", commit)
+    assert problem.what == f"mini/odd at {commit}: config.json: {key}"
+
+
+def _old_neox(weights: Weights) -> None:
+    weights["embed_out.weight"] = weights.pop("lm_head.weight")
+    for block in range(2):
+        name = f"gpt_neox.layers.{block}.attention.rotary_emb.inv_freq"
+        weights[name] = torch.ones(WIDTH // 8)
+
+
+def _old_neo(weights: Weights) -> None:
+    for block in range(2):
+        name = f"transformer.h.{block}.attn.attention"
+        causal = torch.ones(1, 1, miniatures.CONTEXT, miniatures.CONTEXT, dtype=torch.uint8)
+        weights |= {f"{name}.bias": causal, f"{name}.masked_bias": torch.tensor(-1e9)}
+
+
+def _bare_neo(weights: Weights) -> None:
+    for name in list(weights):
+        weights[name.removeprefix("transformer.")] = weights.pop(name)
+
+
+@pytest.mark.parametrize("old", [_old_neox, _old_neo, _bare_neo])
+def test_the_names_of_older_files_are_taken(
+    hub: Hub, tmp_path: Path, old: Callable[[Weights], None]
+) -> None:
+    """Masks and angles that older versions stored are ignored, by transformers or by us."""
+    neo = old is not _old_neox
+    states = []
+    for name, change in (("new", lambda weights: None), ("old", old)):
+        commit = variant(hub, _tensors(change), neo=neo)
+        fetch(tmp_path / name, "mini/odd", commit, name="m", family="f", billions=None)
+        states.append(load_model(tmp_path / name, "float32").state_dict())
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
 @pytest.mark.parametrize("index", [b"{", b"{}", b"[]"])
@@ -320,12 +430,16 @@ def test_a_fault_while_loading_is_an_input_error(
         load_model(folder, "float16")
 
 
-def _own(tmp_path: Path) -> tuple[Path, Path]:
-    """A user's folder of weights, and the manifest that names it."""
+def _own(
+    tmp_path: Path, change: Callable[[dict[str, bytes]], Any] = lambda files: None
+) -> tuple[Path, Path]:
+    """A user's folder of weights, changed, and the manifest that names it."""
     below, folder = tmp_path / "own", tmp_path / "checkpoint"
     below.mkdir()
     folder.mkdir()
-    for name, content in miniatures.pythia(2).items():
+    files = dict(miniatures.pythia(2))
+    change(files)
+    for name, content in files.items():
         if not name.endswith(".bin"):
             (below / name).write_bytes(content)
     model = AutoModelForCausalLM.from_pretrained(below, local_files_only=True)
@@ -340,6 +454,21 @@ def _own(tmp_path: Path) -> tuple[Path, Path]:
         files=checksums(below),
     )
     return below, folder
+
+
+@pytest.mark.parametrize("by_header", [True, False])
+@pytest.mark.parametrize("case", ["a tensor missing", "a tensor left over", "a block missing"])
+def test_what_does_not_fit_is_refused_whatever_the_manifest_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str, by_header: bool
+) -> None:
+    change, got = UNFIT[case]
+    _, folder = _own(tmp_path, change)
+    if not by_header:
+        monkeypatch.setattr(loading, "skeleton", lambda *_: None)
+    with pytest.raises(InputError) as caught:
+        load_model(folder, "float32")
+    (problem,) = caught.value.problems
+    assert problem.got.startswith(got)
 
 
 def test_a_users_folder_is_loaded_from_where_it_lies(hub: Hub, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from pipeline.checkpoints.loading import load_model, load_tokenizer
-from pipeline.checkpoints.manifest import read_manifest, write_manifest
+from pipeline.checkpoints.manifest import read_manifest, sha256, write_manifest
 from pipeline.errors import InputError
 
 
@@ -72,3 +73,15 @@ def test_a_pickle_is_never_loaded(checkpoint: Path) -> None:
     path.write_text(json.dumps(manifest))
     with pytest.raises(InputError, match="expected: weights as safetensors"):
         load_model(checkpoint, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("make", "got"),
+    [(os.mkfifo, "a pipe"), (os.mkdir, "a folder"), (lambda path: path.symlink_to("x"), "no such")],
+    ids=["pipe", "folder", "broken link"],
+)
+def test_only_a_regular_file_is_read(tmp_path: Path, make, got: str) -> None:
+    """A pipe would be waited for, for good."""
+    make(tmp_path / "config.json")
+    with pytest.raises(InputError, match=rf"config\.json\n.*{got}"):
+        sha256(tmp_path / "config.json")

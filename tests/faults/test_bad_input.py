@@ -321,14 +321,17 @@ SAMPLE_TABLES: dict[str, tuple[pl.DataFrame, tuple[str, ...]]] = {
     "lengths with fractions": (SAMPLES.cast({"prefix_length": pl.Float64}), ("Float64",)),
     "a null split": (_with(split=["memorized", None]), ("column split", "1 nulls")),
     "null tokens": (_with(tokens=[[1, 2, 3], None]), ("column tokens", "1 nulls")),
-    "a null within tokens": (_with(tokens=[[1, 2, 3], [4, None, 6]]), ("sample 1", "2 tokens")),
+    "a null within tokens": (_with(tokens=[[1, 2, 3], [4, None, 6]]), ("sample 1\n", "2 tokens")),
     "no tokens": (_with(tokens=[[1, 2, 3], []]), ("sample 1", "0 tokens")),
     "too many tokens": (_with(tokens=[[1, 2, 3, 4], [4, 5, 6]]), ("sample 0", "4 tokens")),
     "two lengths": (_with(prefix_length=[1, 2], suffix_length=[2, 1]), ("1 + 2; 2 + 1",)),
     "no prefix": (_with(prefix_length=[0, 0], suffix_length=[3, 3]), ("0 of prefix",)),
     "no suffix": (_with(prefix_length=[3, 3], suffix_length=[0, 0]), ("0 of suffix",)),
     "longer than the context": (_with(suffix_length=[9, 9]), ("11 tokens", "at most 8")),
-    "another vocabulary": (_with(tokens=[[1, 2, 3], [4, 5, 60]]), ("token id 60", "below 10")),
+    "another vocabulary": (
+        _with(tokens=[[1, 2, 3], [4, 5, 60]]),
+        ("sample 1\n", "token id 60", "below 10"),
+    ),
     "an id twice": (_with(sample_id=[1, 1]), ("sample 1", "unique within the table")),
     "an unknown split": (_with(split=["memorized", "Control"]), ("'Control'", "exposed")),
     "an empty split": (_with(split=["memorized", ""]), ("of memorized, exposed, control",)),
@@ -404,7 +407,7 @@ def test_records_that_are_too_short_are_refused() -> None:
 TOKENIZER: Any = lambda texts, **_: {"input_ids": [[ord(c) for c in text] for text in texts]}  # noqa: E731
 
 OWN: dict[str, tuple[pl.DataFrame, tuple[str, ...]]] = {
-    "negative": (pl.DataFrame({"tokens": [[1, 2], [3, -4]]}), ("row 1", "[3, -4]", "0 or more")),
+    "negative": (pl.DataFrame({"tokens": [[1, 2], [3, -4]]}), ("row 1\n", "[3, -4]", "0 or more")),
     "beyond 32 bits": (pl.DataFrame({"tokens": [[1, 2**32]]}), ("row 0", "4294967296")),
     "a null": (pl.DataFrame({"tokens": [[1, None]]}), ("row 0", "[1, None]")),
     "fractions": (pl.DataFrame({"tokens": [[1.0, 2.5]]}), ("tokens", "lists of integers")),
@@ -416,7 +419,24 @@ OWN: dict[str, tuple[pl.DataFrame, tuple[str, ...]]] = {
     "neither": (pl.DataFrame({"words": ["a"]}), ("words", "`tokens`")),
     "no rows": (pl.DataFrame({"text": []}, schema={"text": pl.String}), ("no sample",)),
     "another split": (pl.DataFrame({"text": ["ab"], "split": ["train"]}), ("train", "memorized")),
-    "negative copies": (pl.DataFrame({"text": ["ab"], "copies": [-1]}), ("copies",)),
+    "negative copies": (
+        pl.DataFrame({"text": ["ab"] * 3, "copies": [1, -3, -4]}),
+        ("copies", "-3 in row 1 and 1 more", "whole numbers"),
+    ),
+    "half a copy": (
+        pl.DataFrame({"text": ["ab"] * 2, "copies": [None, 1.5]}),
+        ("copies", "1.5 in row 1\n", "whole numbers"),
+    ),
+    "no number of copies": (
+        pl.DataFrame({"text": ["ab"], "copies": [float("nan")]}),
+        ("copies", "nan in row 0\n"),
+    ),
+    "copies beyond 32 bits": (
+        pl.DataFrame({"text": ["ab"], "copies": [2**32]}),
+        ("copies", "4294967296 in row 0\n"),
+    ),
+    "copies as text": (pl.DataFrame({"text": ["ab"], "copies": ["3"]}), ("copies", "String")),
+    "copies as truths": (pl.DataFrame({"text": ["ab"], "copies": [True]}), ("copies", "Boolean")),
 }
 
 
@@ -431,6 +451,11 @@ def test_bad_samples_of_a_user_are_refused(tmp_path: Path, case: str) -> None:
 @pytest.mark.parametrize("name", [n for n in HOSTILE.values() if isinstance(n, str)])
 def test_a_hostile_name_of_an_audit_is_refused(name: str) -> None:
     refused(lambda: audit.require_name(name), "--name")
+
+
+def test_a_long_name_of_an_audit_is_told_its_length() -> None:
+    refused(lambda: audit.require_name("a" * 300), "300 characters", "at most 63")
+    audit.require_name("a" * 63)
 
 
 # ---------------------------------------------------------------------- checkpoints
@@ -482,6 +507,11 @@ def _remote_tokenizer(folder: Path) -> None:
     (folder / "odd.py").write_text("import os\nos.mkdir('pwned')\nclass Odd: pass\n")
 
 
+def _no_tokenizer(folder: Path) -> None:
+    for path in folder.glob("*token*"):
+        path.unlink()
+
+
 def _cut(name: str) -> Callable[[Path], None]:
     def edit(folder: Path) -> None:
         content = (folder / name).read_bytes()
@@ -515,6 +545,7 @@ CHECKPOINTS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     "a header without end": (_header, ("a safetensors file",)),
     "half of the configuration": (_cut("config.json"), ("a configuration",)),
     "no configuration": (lambda folder: (folder / "config.json").unlink(), ("a configuration",)),
+    "no tokenizer": (_no_tokenizer, ("no tokenizer; config.json", "tokenizer.json")),
     "half of the tokenizer": (_cut("tokenizer.json"), ("a tokenizer",)),
     "an index of nothing": (_index({}), ("index",)),
     "an index that is a list": (_index([]), ("index",)),

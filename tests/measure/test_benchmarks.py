@@ -502,6 +502,46 @@ def test_tasks_that_cannot_be_measured_are_refused(reader, tokenizer, tmp_path, 
         measure(reader, tokenizer, load_tasks(["odd"], tmp_path), [BASELINE], token_budget=400)
 
 
+CODE = "import pathlib\npathlib.Path('{ran}').touch()\n\ndef f(document):\n    return ''\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"odd.yaml": "doc_to_text: !function code.f\n"}, "!function"),
+        ({"odd.yaml": "doc_to_text: !!python/object/apply:os.system ['touch {ran}']\n"}, "python"),
+        (
+            {"odd.yaml": "include: more.txt\n", "more.txt": "doc_to_text: !function code.f\n"},
+            "more",
+        ),
+        ({"odd.yaml": "include: ../outside.yaml\n"}, "outside"),
+        ({"odd.yaml": "doc_to_text: [\n"}, "task file"),
+    ],
+)
+def test_no_code_of_a_folder_is_run(tmp_path, files, message):
+    folder, ran = tmp_path / "tasks", tmp_path / "ran"
+    write_task(folder, "odd", [{"text": "the cat sits"}], TASKS["mini_lambada"][1])
+    (folder / "code.py").write_text(CODE.replace("{ran}", str(ran)))
+    (tmp_path / "outside.yaml").write_text("doc_to_text: !function tasks/code.f\n")
+    for name, added in files.items():
+        path = folder / name
+        before = path.read_text().replace("doc_to_text", "unused") if path.exists() else ""
+        path.write_text(before + added.replace("{ran}", str(ran)))
+    with pytest.raises(InputError, match=message):
+        load_tasks(["odd"], folder)
+    assert not ran.exists()
+
+
+def test_templates_reach_no_code(tmp_path):
+    ran = tmp_path / "ran"
+    template = "{{ cycler.__init__.__globals__.os.popen('touch " + str(ran) + "').read() }}"
+    config = TASKS["mini_lambada"][1] | {"doc_to_text": template}
+    write_task(tmp_path / "tasks", "odd", [{"text": "the cat sits"}], config)
+    with pytest.raises(InputError, match=r"templates[\s\S]*unsafe"):
+        load_tasks(["odd"], tmp_path / "tasks")
+    assert not ran.exists()
+
+
 def test_metrics_that_are_not_one_number_are_refused(reader, tokenizer, tmp_path):
     config = TASKS["mini_piqa"][1] | {
         "metric_list": [ACC, {"metric": "mcc", "aggregation": "mean", "higher_is_better": True}]

@@ -195,7 +195,7 @@ def test_a_model_completes_its_own_continuation_exactly(model):
     [
         ([[1] * 41], 20, 21, "41 tokens[\\s\\S]*at most 40, the model's context"),
         ([[1, 2, 61]], 1, 2, "token id 61[\\s\\S]*below 61"),
-        ([[1, 2, 3]], 1, 1, "sample 10 and 0 more[\\s\\S]*3 tokens, 1 of prefix, 1 of suffix"),
+        ([[1, 2, 3]], 1, 1, "sample 10\\n[\\s\\S]*3 tokens, 1 of prefix, 1 of suffix"),
         ([[1, 2]], 2, 0, "0 of suffix"),
         ([[1, 2]], 0, 2, "0 of prefix"),
         ([], 1, 1, "no samples"),

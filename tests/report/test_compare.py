@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 import synthetic
 
+from pipeline.comparison import read_side, read_sides
 from pipeline.errors import InputError
 from pipeline.report.aggregate import aggregate
 from pipeline.report.compare import Side, changes, write_comparison
@@ -104,3 +105,23 @@ def test_nothing_in_common_is_refused(before: pl.DataFrame, tmp_path: Path) -> N
     with pytest.raises(InputError, match="no estimate in common"):
         write_comparison(Side("a", before, {}), Side("b", other, {}), tmp_path / "compared")
     assert not (tmp_path / "compared").exists()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("tiny", "tiny"), ("tiny@main", "tiny@main"), ("tiny", "tiny@")]
+)
+def test_the_same_side_twice_is_refused(one: str, other: str) -> None:
+    with pytest.raises(InputError, match=r"twice[\s\S]*another: STUDY, or STUDY@REVISION"):
+        read_sides(one, other)
+
+
+@pytest.mark.parametrize("name", ["../kills", "", "a/b", "..", "@main", "-x", "a b", "a\n", "ä"])
+def test_a_side_that_is_no_name_is_refused_as_such(name: str) -> None:
+    with pytest.raises(InputError, match=r"the study [\s\S]*letters, digits") as caught:
+        read_side(name)
+    assert "make run" not in str(caught.value)
+
+
+def test_a_study_that_has_not_run_is_refused() -> None:
+    with pytest.raises(InputError, match="make run STUDY=never-run"):
+        read_sides("never-run", "tiny")

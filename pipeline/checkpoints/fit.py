@@ -1,0 +1,262 @@
+"""What makes a checkpoint one: by name and shape, its weights are those that its config.json names.
+
+transformers would draw at random what is missing, and leave what is left over.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.utils import logging
+
+from pipeline.errors import InputError, Problem, shorten
+
+DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+"""As safetensors writes them -> as torch calls them."""
+
+LONGEST_CONTEXT = 1 << 20
+"""Positions; tables of their angles are made for all of them."""
+
+_MASKS = re.compile(r"\.attention\.(masked_)?bias$")
+"""What old versions of transformers stored beside the weights. It says itself that it ignores them
+of GPT-NeoX, but not so of GPT-Neo."""
+
+
+def skeleton(folder: Path, files: Collection[str], where: str) -> PreTrainedModel:
+    """The model that a checkpoint's config.json describes, compared with its weights' headers.
+
+    Args:
+        folder: of config.json and the weights.
+        files: names of what there is of it.
+        where: what to call the checkpoint in an error.
+
+    Returns:
+        The model without its weights, on torch's meta device, in the precision of most of them.
+
+    Raises:
+        InputError: weights that are pickles only, incomplete, unreadable or quantized; a
+            configuration of absurd sizes, or that transformers cannot read without running code of
+            the repository; or what `require_fit` raises.
+    """
+    shapes, dtype = _stored(folder, files, where)
+    try:
+        config = _config(folder, len(shapes), where)
+        with _quiet(), torch.device("meta"):
+            built = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+                config, dtype=dtype, trust_remote_code=False
+            )
+        with _quiet():
+            model: PreTrainedModel
+            model, report = type(built).from_pretrained(
+                None,
+                config=config,
+                state_dict={name: torch.empty(s, device="meta") for name, s in shapes.items()},
+                device_map="meta",
+                dtype=dtype,
+                ignore_mismatched_sizes=True,  # and reported
+                output_loading_info=True,
+                local_files_only=True,
+                trust_remote_code=False,
+            )
+        require_fit(report, where)
+        _require_rotary(model, where)
+    except InputError:
+        raise
+    except Exception as error:  # each of transformers' many parts raises its own
+        raise not_understood(where, error) from error
+    return model
+
+
+def require_fit(report: Mapping[str, Any], where: str) -> None:
+    """Refuse weights that are not those which the configuration asks for.
+
+    Args:
+        report: what transformers says of loading them.
+        where: what to call the checkpoint in an error.
+
+    Raises:
+        InputError: tensors are missing, left over or of another shape.
+    """
+    found = {
+        "missing": sorted(report["missing_keys"]),
+        "not used": sorted(name for name in report["unexpected_keys"] if not _MASKS.search(name)),
+        "of another shape": [
+            f"{name} {list(stored)}, not {list(wanted)}"
+            for name, stored, wanted in sorted(report["mismatched_keys"])
+        ],
+    }
+    problems = [
+        Problem(
+            f"{where}: weights",
+            f"{len(names)} {how}: {shorten(names, 240)}",
+            "exactly the tensors that config.json asks for, as floating-point numbers",
+            "name a whole checkpoint, or correct its config.json (the layers, tie_word_embeddings)",
+        )
+        for how, names in found.items()
+        if names
+    ]
+    if problems:
+        raise InputError(*problems)
+
+
+def not_understood(where: str, error: Exception) -> InputError:
+    """The error for what transformers does not take.
+
+    Args:
+        where: what to call the checkpoint.
+        error: what it raised.
+    """
+    return InputError(
+        Problem(
+            where,
+            shorten(" ".join(str(error).split()) or type(error).__name__, 240),
+            "a configuration and a tokenizer that transformers knows",
+            "choose a model that needs no code of its own",
+        )
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without a bar and a report of transformers: what there is to be said is said as an error."""
+    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bar:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def _config(folder: Path, tensors: int, where: str) -> PreTrainedConfig:
+    """The configuration, of sizes that can be built: transformers would build any, without end."""
+    values = json.loads((folder / "config.json").read_text("utf-8"))
+    limits = {
+        **dict.fromkeys(("num_hidden_layers", "num_layers"), tensors),  # each layer has some
+        "max_position_embeddings": LONGEST_CONTEXT,
+    }
+    sizes = [(key, values[key], limit) for key, limit in limits.items() if key in values]
+    sizes += [("attention_types", each[1], tensors) for each in values.get("attention_types") or []]
+    problems = [
+        Problem(
+            f"{where}: config.json: {key}",
+            shorten(value),
+            f"1 to {limit}" + (", as many tensors as are stored" if limit == tensors else ""),
+            "correct config.json, or name another checkpoint",
+        )
+        for key, value, limit in sizes
+        if isinstance(value, (int, float)) and not 1 <= value <= limit
+    ]
+    if values.get("quantization_config") is not None:
+        problems.append(
+            Problem(
+                f"{where}: config.json: quantization_config",
+                shorten(values["quantization_config"]),
+                "weights that are not quantized",
+                "name the checkpoint that this one was made from",
+            )
+        )
+    if problems:
+        raise InputError(*problems)
+    config: PreTrainedConfig = AutoConfig.from_pretrained(
+        folder, local_files_only=True, trust_remote_code=False
+    )
+    return config
+
+
+def _require_rotary(model: PreTrainedModel, where: str) -> None:
+    """Refuse a rotary embedding of more dimensions than a head has, or without angles."""
+    rope = getattr(model.config, "rope_parameters", None) or {}
+    size = model.config.hidden_size // model.config.num_attention_heads
+    turned = [2 * len(each) for name, each in model.named_buffers() if name.endswith("inv_freq")]
+    if any(each > size for each in turned) or not rope.get("rope_theta", 1) > 0:
+        raise InputError(
+            Problem(
+                f"{where}: config.json: rope_parameters",
+                shorten(dict(rope)),
+                f"rope_theta above 0, and a partial_rotary_factor of 0 to 1: heads have {size} "
+                "dimensions",
+                "correct config.json, or name another checkpoint",
+            )
+        )
+
+
+def _stored(
+    folder: Path, files: Collection[str], where: str
+) -> tuple[dict[str, list[int]], torch.dtype]:
+    """Tensor -> shape, and the precision of most of the numbers, from the headers of the files.
+
+    Only what is stored as floating-point numbers: masks are of other types, and quantized weights.
+    """
+    shapes: dict[str, list[int]] = {}
+    numbers: Counter[str] = Counter()
+    for name in _weight_files(folder, files, where):
+        try:
+            with safe_open(folder / name, framework="pt") as weights:
+                for key in weights.keys():  # noqa: SIM118 - not a mapping
+                    part = weights.get_slice(key)
+                    numbers[part.get_dtype()] += prod(part.get_shape())
+                    if part.get_dtype() in DTYPES:
+                        shapes[key] = part.get_shape()
+        except (SafetensorError, OSError) as error:
+            raise InputError(
+                Problem(
+                    f"{where}: {name}",
+                    shorten(str(error)),
+                    "a safetensors file",
+                    "name a commit whose weights can be read",
+                )
+            ) from error
+    if not shapes:
+        raise InputError(
+            Problem(
+                where,
+                "weights stored as " + (", ".join(numbers) or "nothing"),
+                "one of " + ", ".join(DTYPES),
+                "name a commit whose weights are not quantized",
+            )
+        )
+    return shapes, getattr(torch, DTYPES[max(DTYPES, key=numbers.__getitem__)])
+
+
+def _weight_files(folder: Path, files: Collection[str], where: str) -> list[str]:
+    """The files that transformers loads: one of this name, or else those of the index."""
+    names = [name for name in files if name.endswith(".safetensors")]
+    listed: set[str] = set()
+    for name in files:
+        if name.endswith(".safetensors.index.json"):
+            try:
+                index = json.loads((folder / name).read_text("utf-8"))
+                listed |= set(index["weight_map"].values())
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise InputError(
+                    Problem(
+                        f"{where}: {name}",
+                        shorten(f"{type(error).__name__}: {error}"),
+                        "the index of the weights: weight_map, a file for each of them",
+                        "name a commit whose weights can be read",
+                    )
+                ) from error
+    if not names or not listed <= set(names):
+        raise InputError(
+            Problem(
+                where,
+                "the safetensors " + (", ".join(names) or "none"),
+                ", ".join(sorted(listed)) or "weights as safetensors; a pickle is never loaded",
+                "name a commit that has them; many repositories have one as a pull request "
+                "(refs/pr/N), whose commit can be pinned",
+            )
+        )
+    return ["model.safetensors"] if "model.safetensors" in names else sorted(listed or names)

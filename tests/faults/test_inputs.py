@@ -1,0 +1,85 @@
+"""An input that is edited while a stage runs ends that stage, so that DVC records nothing of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import InputError
+from pipeline.inputs import held_still
+from tests.project import commit_all, copy_files
+
+STAGE = "theory@tiny-low-rank"
+PARAMS = "params.yaml"
+MODULE = "pipeline/theory/low_rank.py"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    copy_files(tmp_path)
+    commit_all(tmp_path)
+    subprocess.run(["dvc", "repro", "--quiet", "check@tiny"], cwd=tmp_path, check=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _replace(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "named"),
+    [
+        (PARAMS, "    name: low_rank", "    name: lookup", "theory.tiny-low-rank"),
+        (PARAMS, "tiny-low-rank:", "tiny-lower-rank:", "theory.tiny-low-rank"),
+        (MODULE, '"""', '"""1 / 0 ', MODULE),
+    ],
+)
+def test_what_the_stage_reads_may_not_change(
+    project: Path, file: str, old: str, new: str, named: str
+) -> None:
+    with pytest.raises(InputError, match=f"changed while it ran: {named}"), held_still(STAGE):
+        _replace(project / file, old, new)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        (PARAMS, "tiny-lookup:", "tiny-looking:"),
+        ("pipeline/report/page.py", '"""', '"""1 / 0 '),
+        (MODULE, '"""', '"""'),  # touched
+    ],
+)
+def test_anything_else_may(project: Path, file: str, old: str, new: str) -> None:
+    with held_still(STAGE):
+        _replace(project / file, old, new)
+
+
+def test_nothing_is_recorded(project: Path) -> None:
+    """Neither in dvc.lock nor in the cache of runs, so that the same command runs it again."""
+    command = project / "pipeline/__main__.py"
+    edits = "Path('params.yaml').write_text(Path('params.yaml').read_text() + '\\n'); "
+    edits += f"Path({MODULE!r}).open('a').write('# edited')\n"
+    _replace(
+        command,
+        '    entry = study.experiment("low_rank")\n',
+        f"    {edits}" * 1 + ('    entry = study.experiment("low_rank")\n'),
+    )
+    lock = (project / "dvc.lock").read_text()
+    environment = {**os.environ, "PYTHONPATH": str(project)}
+    for edited in (True, False):
+        done = subprocess.run(
+            [str(Path(sys.executable).parent / "dvc"), "repro", "--single-item", STAGE],
+            env=environment, capture_output=True, text=True,
+        )  # fmt: skip
+        said = done.stdout + done.stderr
+        assert (done.returncode != 0) == edited, said
+        assert (f"changed while it ran: {MODULE}" in said) == edited
+        assert ((project / "dvc.lock").read_text() == lock) == edited
+        _replace(command, edits, "\n") if edited else None
