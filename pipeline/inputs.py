@@ -3,19 +3,29 @@
 DVC takes the checksums of a stage's inputs when its command has ended. A param, a module or a table
 that was edited meanwhile would be recorded beside results that know nothing of it, and the stage
 would be called fresh from then on. So the command itself compares its inputs at its end with those
-at its beginning, by DVC's own checksums, and fails where they differ.
+at its beginning, and fails where they differ.
+
+It reads them off dvc.yaml, for to ask DVC takes longer than many a stage. A test holds the two
+together.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
-from dvc.exceptions import DvcException
-from dvc.repo import Repo
-from dvc.stage import PipelineStage
+from ruamel.yaml import YAML
 
 from pipeline.errors import InputError, Problem
+from pipeline.params import PARAMS
+
+STAGES = Path("dvc.yaml")
+CODE = "pipeline"
+"""What lies here is compared by content; data, which may be large, by size and time."""
 
 
 @contextmanager
@@ -28,11 +38,11 @@ def held_still(address: str) -> Iterator[None]:
     Raises:
         InputError: one has changed; DVC then records nothing.
     """
-    [stage] = Repo().stage.collect(address)
-    before = _checksums(stage)
+    files, keys = declared(address)
+    before = _state(files, keys)
     yield
-    after = _checksums(stage)
-    changed = [name for name, checksum in before.items() if after.get(name) != checksum]
+    after = _state(files, keys)
+    changed = [name for name, state in before.items() if after[name] != state]
     if changed:
         raise InputError(
             Problem(
@@ -44,15 +54,46 @@ def held_still(address: str) -> Iterator[None]:
         )
 
 
-def _checksums(stage: PipelineStage) -> dict[str, object]:
-    """Dep, or param -> what DVC would record of it; None where there is nothing."""
-    found: dict[str, object] = {}
-    for dep in stage.deps:
-        try:
-            dep.save()
-        except DvcException:  # it was deleted
-            found[str(dep)] = None
-            continue
-        value = dep.hash_info.value
-        found |= value if isinstance(value, dict) else {str(dep): value}
+def declared(address: str) -> tuple[list[Path], list[str]]:
+    """The files and folders that a stage reads, and its keys of params.yaml, as dvc.yaml has them.
+
+    Args:
+        address: of a stage of the study in force.
+    """
+    group, _, key = address.partition("@")
+    values = _read(PARAMS)
+    stage = _read(STAGES)["stages"][group]
+    loop = re.fullmatch(r"\$\{(\w+)\}", str(stage["foreach"]))
+    values |= {"key": key, "item": values[loop[1]][key] if loop else key}
+
+    def filled(text: str) -> str:
+        return re.sub(r"\$\{([\w.]+)\}", lambda found: str(_value(values, found[1])), text)
+
+    lists = (stage["do"].get(each, []) for each in ("deps", "params"))
+    files, keys = ([filled(text) for text in each] for each in lists)
+    return [Path(file) for file in files], keys
+
+
+def _state(files: list[Path], keys: list[str]) -> dict[str, object]:
+    """File, or key of params.yaml -> what is compared of it; None where there is nothing."""
+    values = _read(PARAMS)
+    found: dict[str, object] = {key: _value(values, key) for key in keys}
+    for file in files:
+        if file.parts[0] == CODE:
+            there = file.is_file()
+            found[str(file)] = hashlib.sha256(file.read_bytes()).digest() if there else None
+        else:
+            below = sorted(file.rglob("*")) if file.is_dir() else [file]
+            stats = [(each, each.stat()) for each in below if each.is_file()]
+            found[str(file)] = [(each, stat.st_size, stat.st_mtime_ns) for each, stat in stats]
     return found
+
+
+def _value(values: Any, key: str) -> Any:
+    for part in key.split("."):
+        values = values.get(part) if isinstance(values, dict) else None
+    return values
+
+
+def _read(path: Path) -> Any:
+    return YAML(typ="safe").load(path)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.dag import Dag, Stage
+from pipeline.inputs import declared
 from pipeline.params import EXPERIMENTS, RUN_SECTION, Study, load
 
 ROOT = Path(__file__).parents[1]
@@ -148,6 +149,17 @@ def test_params_are_those_that_the_command_uses(dag: Dag, address: str) -> None:
     assert declared == used
 
 
+@pytest.mark.parametrize("address", _all_stages())
+def test_a_stage_watches_what_dvc_records(
+    dag: Dag, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    files, keys = declared(address)
+    (resolved,) = dag.repo.stage.collect(address)
+    assert {str(file) for file in files} == set(dag.stages[address].deps)
+    assert set(keys) == {key for dep in resolved.deps for key in getattr(dep, "params", [])}
+
+
 def test_packages_are_documented_and_hold_no_code() -> None:
     for init in (ROOT / "pipeline").rglob("__init__.py"):
         body = ast.parse(init.read_text()).body
@@ -197,8 +209,8 @@ def test_libraries_with_one_place(library: str, place: str) -> None:
                 names = [node.module]
             if any(name.split(".")[0] == library for name in names):
                 importers.add(file.relative_to(ROOT / "pipeline").as_posix())
-    if library == "dvc":  # composing a study is DVC's, too, and so are the checksums of inputs
-        assert importers == {"dag.py", "inputs.py", "params.py"}
+    if library == "dvc":  # composing a study is DVC's, too
+        assert importers == {"dag.py", "params.py"}
     else:
         assert len(importers) == 1
         assert next(iter(importers)).startswith(place)

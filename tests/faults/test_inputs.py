@@ -48,6 +48,13 @@ def test_what_the_stage_reads_may_not_change(
         _replace(project / file, old, new)
 
 
+def test_nor_may_data(project: Path) -> None:
+    table = project / "data/tiny/study.json"
+    named = r"changed while it ran: data/tiny/study\.json"
+    with pytest.raises(InputError, match=named), held_still("corpus@tiny"):
+        table.write_text("{}")
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
