@@ -259,22 +259,13 @@ def _estimated(
 
     Its draws cost more than its columns.
     """
-    at_once = max(1, CELLS // (len(groups) * len(names)))
-    for start in range(0, len(measures), at_once):
-        yield from _together(model, names, measures[start : start + at_once], groups, seed)
-
-
-def _together(
-    model: ModelTables,
-    names: Sequence[str],
-    measures: Sequence[_Measure],
-    groups: NDArray[np.integer],
-    seed: int,
-) -> Iterator[pl.DataFrame]:
-    """As `_estimated`, all in one bootstrap."""
-    whole = names.index(BASELINE.name)
+    whole, n = names.index(BASELINE.name), len(names)
+    at_once = max(1, CELLS // (len(groups) * n))
+    if len(measures) > at_once:
+        for start in range(0, len(measures), at_once):
+            yield from _estimated(model, names, measures[start : start + at_once], groups, seed)
+        return
     stacked = np.concatenate([m.values.astype(np.float64) for m in measures], axis=1)
-    n = len(names)
     columns = [slice(i * n, (i + 1) * n) for i in range(len(measures))]
     unmodified = np.repeat(np.arange(len(measures)) * n + whole, n)
     differences = paired_differences(stacked, stacked[:, unmodified], groups, seed)

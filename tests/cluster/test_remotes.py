@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import Server
-from tests.dag.conftest import Project, _copy
+from tests.dag.conftest import Project, stub_project
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def _set_seed(project: Project, before: int, after: int) -> None:
 @pytest.fixture(scope="module")
 def two_commits(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A study with the results of one seed, and before that with those of another."""
-    project = _copy(tmp_path_factory.mktemp("member"))
+    project = stub_project(tmp_path_factory.mktemp("member"))
     for before, after in ((0, 1), (1, 0)):
         _set_seed(project, before, after)
         project.dvc("repro")

@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 from pipeline.params import check
 from pipeline.scheduling import Needs
 from tests.cluster.conftest import GPUS, listed
-from tests.dag.conftest import Project, _copy
+from tests.dag.conftest import Project, stub_project
 
 HUNGRY = "checkpoint@mini-n-2_7b"  # others go on meanwhile
 LARGE = "n-2.7b"
@@ -112,7 +112,7 @@ def _make_one_model_large(project: Project) -> None:
 
 @pytest.fixture(scope="module")
 def run(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    project = _copy(tmp_path_factory.mktemp("slurm"))
+    project = stub_project(tmp_path_factory.mktemp("slurm"))
     _use_the_recording_stub(project)
     _make_one_model_large(project)
     project.describe()

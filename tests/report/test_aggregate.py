@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 import synthetic
+from polars import selectors
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
@@ -314,3 +315,15 @@ def test_a_partial_summary_of_nothing_is_refused(study: synthetic.Study, tmp_pat
         file.unlink()
     with pytest.raises(InputError, match="no table of any model"):
         write_summary("tiny", models, tmp_path, tmp_path / "summary.parquet", partial=True)
+
+
+def test_pieces_do_not_matter(
+    study: synthetic.Study, summary: pl.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.report.aggregate.CELLS", 1)
+    pieces = aggregate(study.models)
+    assert pieces.select(~selectors.float()).equals(summary.select(~selectors.float()))
+    for name in summary.select(selectors.float()).columns:
+        np.testing.assert_allclose(
+            pieces[name].to_numpy(), summary[name].to_numpy(), rtol=1e-9, atol=1e-12
+        )
