@@ -40,7 +40,7 @@ SOURCED = ("samples", "checkpoint")
 """Commands with a subcommand for each source."""
 
 RUN_SECTION = "run"
-"""The one section that cannot change a result, and that no stage depends on."""
+"""The one section that no stage depends on: it moves but the last digits of floats."""
 
 Key = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 """Names a stage: lower case, digits, hyphen, underscore; no dot, which DVC would split at."""
@@ -484,7 +484,7 @@ class Report(Section):
 
 
 class Run(Section):
-    """What cannot change a result: where things lie, how much is done at once."""
+    """Where things lie, how much is done at once; it moves but the last digits of floats."""
 
     threads: int = Field(default=1, ge=1, le=1024, description="CPU threads of one evaluation job")
     token_budget: Count | None = Field(

@@ -87,7 +87,7 @@ def describe(checkpoint: Snapshot, where: str) -> tuple[PreTrainedModel, int]:
         The model, on torch's meta device, in the precision of its stored weights; and the tokens.
 
     Raises:
-        InputError: as for `manifest.skeleton`; a tokenizer that transformers cannot read without
+        InputError: as for `fit.skeleton`; a tokenizer that transformers cannot read without
             running code of the repository.
     """
     model = skeleton(checkpoint.folder, checkpoint.files, where)
