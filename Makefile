@@ -1,7 +1,8 @@
 # make run      the study in force, or `make run STUDY=NAME`, through to its report
 # make test     the tests
 # make test-cluster   those with a real SLURM and a real ssh server, which it installs (Debian, root)
-# make faults   kills, fuzzing, a soak, for hours, with their figures; a short form is in make test
+# make faults   kills, fuzzing, a soak, for hours, with their figures; a short form is in make test;
+#             `make -j2 faults` runs two at a time, `make faults-kills` that one
 # make check    style, types, workflow
 # make bench    how much faster the engine is than plain loops, side by side
 # Each sets up what it needs: a virtual environment in .venv with the tested set of packages.
@@ -22,7 +23,9 @@ INSTALLED := .venv/.installed
 # command -> the Debian package that has it
 CLUSTER := slurmd:slurm-wlm munged:munge sshd:openssh-server
 
-.PHONY: run test test-cluster check bench faults
+LONG := cases kills soak rounds memory
+
+.PHONY: run test test-cluster check bench faults $(LONG:%=faults-%)
 
 run: $(INSTALLED)
 	snakemake --cores $(CORES) $(if $(STUDY),--config study=$(STUDY))
@@ -49,9 +52,13 @@ test-cluster: $(INSTALLED)
 bench: $(INSTALLED)
 	OMP_NUM_THREADS=1 python -m tests.performance.bench reports/speed.md
 
-faults: $(INSTALLED)
+faults: $(LONG:%=faults-%)
+
+faults-cases: $(INSTALLED)
 	FUZZ=2000 OMP_NUM_THREADS=1 pytest --numprocesses auto $(PYTEST_FLAGS) tests/faults tests/dag/test_faults.py
-	for long in kills soak rounds memory; do OMP_NUM_THREADS=1 python -m tests.faults.$$long; done
+
+$(filter-out faults-cases,$(LONG:%=faults-%)): faults-%: $(INSTALLED)
+	OMP_NUM_THREADS=1 python -m tests.faults.$*
 
 check: $(INSTALLED)
 	ruff check .

@@ -110,7 +110,8 @@ def test_a_lock_file_cut_short_by_a_kill_costs_nothing(project: Project, lines: 
     whole = lock.read_bytes()
     left = sum(map(len, whole.splitlines(keepends=True)[:lines])) + (5 if lines else 0)
     lock.write_bytes(whole[:left])
-    project.snakemake()
+    done = project.snakemake()
+    assert "dvc.lock was cut short by a killed run. It is now dvc.lock.damaged" in done.stderr
     assert not project.ran()
     yaml = YAML(typ="safe")
     assert yaml.load(lock) == yaml.load(whole.decode())
@@ -125,6 +126,7 @@ def test_a_second_run_beside_the_first(fresh: Project, first: str, second: str) 
     """It waits, or is refused and told who is in the way; the first one is not disturbed."""
     commands = {"snakemake": ["snakemake", "--cores", "8"], "dvc": ["dvc", "repro"]}
     slow = "checkpoint@mini-n-2_7b"
+    short_lock = "Unable to acquire lock. Most likely another DVC process is running"
     _note(fresh, "slow", slow)
     with subprocess.Popen(
         commands[first], cwd=fresh.root, env=fresh.environment, stdout=subprocess.DEVNULL,
@@ -132,10 +134,13 @@ def test_a_second_run_beside_the_first(fresh: Project, first: str, second: str) 
     ) as running:  # fmt: skip
         log = fresh.root / "ran.txt"
         _wait(lambda: log.exists() and slow in log.read_text().split())
-        beside = fresh.command(*commands[second], check=False)
-        assert running.poll() is None, "the first one still runs"
-        said = beside.stdout + beside.stderr
-        assert beside.returncode != 0
+        said = short_lock
+        while short_lock in said:  # DVC gives up after 3 s and cannot say who holds it: once more
+            beside = fresh.command(*commands[second], check=False)
+            assert running.poll() is None, "the first one still runs"
+            assert beside.returncode != 0
+            said = beside.stdout + beside.stderr
+            assert second == "dvc" or short_lock not in said
         if first == second == "snakemake":
             assert f"a snakemake is at work in it: process {running.pid} on " in said
         else:
