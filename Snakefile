@@ -16,8 +16,8 @@ from snakemake.utils import min_version
 from pipeline import device
 from pipeline.dag import Dag, take_turn
 from pipeline.errors import InputError
-from pipeline.params import load, switch
 from pipeline.scheduling import Needs
+from pipeline.study import load, switch
 
 min_version("9.27")
 

@@ -18,7 +18,8 @@ import typer
 
 from pipeline.errors import InputError, disk_problem
 from pipeline.interruption import watch
-from pipeline.params import PARAMS, RUN_SECTION, Dtype, Study, compose, given, load
+from pipeline.params import PARAMS, RUN_SECTION, Dtype, Study, given
+from pipeline.study import compose, load
 
 if TYPE_CHECKING:
     import polars as pl

@@ -16,7 +16,8 @@ import pytest
 
 from pipeline.dag import Dag, Stage
 from pipeline.inputs import declared
-from pipeline.params import EXPERIMENTS, RUN_SECTION, Study, load
+from pipeline.params import EXPERIMENTS, RUN_SECTION, Study
+from pipeline.study import load
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = "pipeline/__main__.py"
@@ -24,6 +25,7 @@ COMMANDS = "pipeline/__main__.py"
 CARRIERS = {
     COMMANDS: "parses, reads, calls, writes; no logic",
     "pipeline/params.py": "carries the values that dvc.yaml lists under params",
+    "pipeline/study.py": "reads them",
     "pipeline/device.py": "chooses where a stage runs",
     "pipeline/hub.py": "fetches bytes that a commit and its checksums determine",
     "pipeline/interruption.py": "ends the process when it is told to",
@@ -109,7 +111,7 @@ def test_code_deps_are_the_closure_of_the_imports(dag: Dag, address: str) -> Non
     closure = _closure(_modules(_function(stage))) | _shared_with_other_sources(stage)
     closure -= set(CARRIERS)
     if stage.group == "check":  # the schema is what it applies
-        closure |= _closure({"pipeline/params.py"})
+        closure |= _closure({"pipeline/study.py"})
     page = ROOT / "pipeline/report"
     parts = [*page.glob("page.*"), *page.glob("vendor/*.js")] if stage.group == "report" else []
     beside = {file.relative_to(ROOT).as_posix() for file in parts if file.suffix != ".py"}
@@ -210,7 +212,7 @@ def test_libraries_with_one_place(library: str, place: str) -> None:
             if any(name.split(".")[0] == library for name in names):
                 importers.add(file.relative_to(ROOT / "pipeline").as_posix())
     if library == "dvc":  # composing a study is DVC's, too
-        assert importers == {"dag.py", "params.py"}
+        assert importers == {"dag.py", "study.py"}
     else:
         assert len(importers) == 1
         assert next(iter(importers)).startswith(place)

@@ -38,7 +38,8 @@ from pipeline.outlook.effort import (
 from pipeline.outlook.shapes import LADDER, Shape, shape_of_config, shape_of_size
 from pipeline.outlook.table import Outlook, outlook
 from pipeline.outlook.words import amount, duration
-from pipeline.params import Study, compose, load
+from pipeline.params import Study
+from pipeline.study import compose, load
 from tests.hub.population import populate
 from tests.hub.server import Hub
 from tests.hub.study import ROOT, copy_project
@@ -315,7 +316,7 @@ import math
 import os
 from pipeline.dag import Dag
 from pipeline.outlook.table import outlook
-from pipeline.params import load
+from pipeline.study import load
 rows = outlook(load(), Dag()).rows
 print(json.dumps({r.stage: [r.fetch.missing, r.fetch.cached, r.state] for r in rows}))
 """
@@ -362,7 +363,7 @@ def test_downloads_are_what_the_hub_serves(tmp_path: Path) -> None:
         assert second["checkpoint pythia-410m"][:2] == first["checkpoint pythia-410m"][:2]
         before = len(hub.log)
         python("-c", "from pipeline.hub import snapshot\n"
-               "from pipeline.params import load\n"
+               "from pipeline.study import load\n"
                "h = load().model('pythia-410m').hub\n"
                "snapshot(h.repo, h.commit, ['config.json', '*.safetensors'])")  # fmt: skip
         assert len(hub.log) > before

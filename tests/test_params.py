@@ -13,7 +13,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from pipeline.errors import InputError
-from pipeline.params import CONF, Study, check, compose, load, switch
+from pipeline.params import Study
+from pipeline.study import CONF, check, compose, load, switch
 
 ROOT = Path(__file__).parents[1]
 Values = dict[str, Any]

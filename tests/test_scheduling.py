@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline.params import Study, check
+from pipeline.params import Study
 from pipeline.scheduling import BASE, EVALUATE, Needs
+from pipeline.study import check
 
 ROOT = Path(__file__).parents[1]
 PUBLISHED = {"repo": "someone/something", "commit": "0" * 40}

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline.params import check
 from pipeline.scheduling import Needs
+from pipeline.study import check
 from tests.cluster.conftest import GPUS, listed
 from tests.dag.conftest import Project, stub_project
 

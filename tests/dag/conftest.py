@@ -93,7 +93,7 @@ def stub_project(root: Path) -> Project:
         text = (HERE / "mini.yaml").read_text().replace("NAME", study)
         (root / "pipeline/conf/study" / f"{study}.yaml").write_text(text)
     project = Project(root)
-    script = "from pipeline.params import compose; compose({'study': 'mini'})"
+    script = "from pipeline.study import compose; compose({'study': 'mini'})"
     project.command(sys.executable, "-c", script)
     commit_all(root)
     project.describe()

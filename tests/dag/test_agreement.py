@@ -229,7 +229,7 @@ def test_studies_are_switched_and_kept_apart(project: Project) -> None:
     assert "python -m pipeline study other" in refused.stdout + refused.stderr
     assert "study: mini" in (project.root / "params.yaml").read_text(), "a dry run changes nothing"
     project.command(
-        sys.executable, "-c", "from pipeline.params import compose; compose({'study': 'other'})"
+        sys.executable, "-c", "from pipeline.study import compose; compose({'study': 'other'})"
     )
     project.describe()
     project.command("git", "checkout", "--", "params.yaml")

@@ -72,7 +72,7 @@ def test_bad_params_are_refused_before_any_job(fresh: Project, engine: str) -> N
     fresh.replace("params.yaml", old, "  pythia:\n    dtype: float31\n    dytpe: 1")
     fresh.replace("params.yaml", "statistics:\n  seed: 0", "statistics:\n  seed: -1")
     (fresh.root / "pipeline/__main__.py").write_text(
-        "from pipeline.errors import InputError\nfrom pipeline.params import load\n"
+        "from pipeline.errors import InputError\nfrom pipeline.study import load\n"
         "try:\n    load()\nexcept InputError as error:\n    raise SystemExit(str(error))\n"
         "open('ran.txt', 'a').write('a stage ran')\n"
     )

@@ -28,9 +28,9 @@ from pipeline import audit, tables
 from pipeline.checkpoints.loading import load_model, load_tokenizer
 from pipeline.checkpoints.manifest import MANIFEST, read_manifest
 from pipeline.errors import InputError
-from pipeline.params import check, load
 from pipeline.samples import pile, records
 from pipeline.samples.frame import check_samples
+from pipeline.study import check, load
 from tests.project import commit_all, copy_files
 
 ROOT = Path(__file__).parents[2]

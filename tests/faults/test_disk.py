@@ -22,7 +22,7 @@ from tokenizers import Tokenizer, models
 from pipeline import tables
 from pipeline.errors import InputError, disk_problem
 from pipeline.files import atomic, write_json, write_text
-from pipeline.params import CONF, compose, load
+from pipeline.study import CONF, compose, load
 from tests.project import copy_files
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,6 @@ import polars as pl
 import pytest
 import synthetic
 
-from pipeline.params import CONF, compose
 from pipeline.params import Thresholds as Configured
 from pipeline.report.aggregate import aggregate
 from pipeline.report.findings import (
@@ -19,6 +18,7 @@ from pipeline.report.findings import (
 )
 from pipeline.report.text import percent_interval
 from pipeline.report.views import drops, kept
+from pipeline.study import CONF, compose
 
 CLAIMS = ("late", "early", "size", "reasoning", "quartiles", "length")
 EVERYWHERE = "shown in 4 of 4 models"
