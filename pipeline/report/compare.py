@@ -22,7 +22,7 @@ from pipeline.errors import InputError, Problem
 from pipeline.files import atomic, write_text
 from pipeline.report import colours, style, views
 from pipeline.report.figures import figure as styled
-from pipeline.report.page import CODE_PATH, inline_svg, template
+from pipeline.report.markup import CODE_PATH, inline_svg, template
 from pipeline.report.plots.plot import BLOCKS_LABEL, HOLLOW, Plot
 from pipeline.report.text import number, plural, slug, visible
 

@@ -14,7 +14,7 @@ import synthetic
 
 from pipeline import tables
 from pipeline.errors import InputError
-from pipeline.report import browser, colours, figures, page, style
+from pipeline.report import browser, colours, facts, figures, markup, page, style
 from pipeline.report.aggregate import aggregate
 from pipeline.report.findings import findings
 from pipeline.report.generations import Generations, Line
@@ -219,11 +219,11 @@ def test_lines_without_end_are_cut(summary: pl.DataFrame) -> None:
     html = page.render(endless, summary, [], [], provenance, written=written, missing=[endless])
     assert len(html) < 500_000
     assert "… (1,048,576 characters in all)" in html
-    several = "\n".join(["short", endless, "y" * page.LINE_CHARACTERS])
-    cut = page._clean(several).split("\n")
+    several = "\n".join(["short", endless, "y" * markup.LINE_CHARACTERS])
+    cut = markup.clean(several).split("\n")
     assert cut[0] == "short"
-    assert len(cut[1]) < page.LINE_CHARACTERS + 50
-    assert cut[2] == "y" * page.LINE_CHARACTERS
+    assert len(cut[1]) < markup.LINE_CHARACTERS + 50
+    assert cut[2] == "y" * markup.LINE_CHARACTERS
 
 
 def test_what_is_missing_is_said(tmp_path: Path, written: WRITTEN) -> None:
@@ -289,16 +289,16 @@ def test_missing_figures_are_an_input_error(tmp_path: Path) -> None:
 
 def test_seeds_are_counted() -> None:
     kinds = [{"family": "f", "n_blocks": n, "seed": seed} for n in (8, 12) for seed in (0, 1, 2)]
-    assert page._seed_counts(kinds) == [3, 3]
-    assert page._seeds(page._seed_counts(kinds)) == "3 for each kind of model"
-    assert page._seeds(page._seed_counts(kinds[:4])) == "1 to 3 for each kind of model"
+    assert facts.seed_counts(kinds) == [3, 3]
+    assert facts.seeds(facts.seed_counts(kinds)) == "3 for each kind of model"
+    assert facts.seeds(facts.seed_counts(kinds[:4])) == "1 to 3 for each kind of model"
 
 
 def test_marks_of_a_figure_tell_their_rows(written: WRITTEN) -> None:
     [kept] = [f for f in page.read_figures(written[0] / "figures") if f.name == "kept"]
     row = kept.data.filter(block=3, measure="exact_match").row(0, named=True)
     level = percent_interval(row["kept"], row["low"], row["high"])
-    drawn = page.inline_svg(kept.svg, "x", "label", kept.data)
+    drawn = markup.inline_svg(kept.svg, "x", "label", kept.data)
     assert f"<title>block 3, tiny-neo-8, exact match: {level}</title></use>" in drawn
 
 
@@ -309,7 +309,7 @@ def test_inline_svg_renames_ids_and_drops_what_leaks() -> None:
         '<path id="p" style="fill: #1c2127; clip-path: url(#c)"/>'
         '<use xlink:href="#p" clip-path="url(#c)"/></svg>'
     )
-    assert page.inline_svg(svg, "figure-1", 'a "label"') == (
+    assert markup.inline_svg(svg, "figure-1", 'a "label"') == (
         '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
         'role="img" aria-label="a &quot;label&quot;"><path id="figure-1-p" '
         'style="fill: var(--ink); clip-path: url(#figure-1-c)" />'

@@ -1,0 +1,249 @@
+"""What the page says in tables: of the study's size, its models and benchmarks, how it was made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+
+from pipeline import tables
+from pipeline.report import views
+from pipeline.report.browser import Family
+from pipeline.report.text import MISSING, number, percent, percent_interval, plural
+
+# of a checkpoint's manifest: key -> heading in the table of models
+_SIZE = {"family": "family", "n_blocks": "blocks", "parameters": "parameters"}
+
+# of a stage's sidecar: key -> heading in the table of what it took
+_TOOK = {
+    "wall_seconds": "wall, s",
+    "cpu_seconds": "CPU, s",
+    "peak_memory_mib": "memory, MiB",
+    "device": "device",
+    "processor": "processor",
+    "python": "Python",
+}
+
+RUN_HEADING = ("stage", *_TOOK.values(), "events")
+"""Of the table that `runs` gives the rows of."""
+
+# of what is known of how the report was made, that the page shows elsewhere or leaves to the file
+_ELSEWHERE = ("study", "commands", "models", "tables", "citation", "runs")
+
+
+def overview(
+    summary: pl.DataFrame, manifests: Sequence[Mapping[str, object]], samples: Sequence[Family]
+) -> list[tuple[str, str]]:
+    """What the study consists of: (what, how much)."""
+    completed = summary.filter(metric="exact_match", intervention="baseline")
+    counts = [
+        f"{_counts(completed.filter(split=split)['n'])} {split}"
+        for split in tables.SPLITS
+        if completed.filter(split=split).height
+    ]
+    tasks = views.tasks(views.benchmarks(summary))
+    return [
+        ("Models", plural(len(manifests), "model")),
+        ("Training seeds", seeds(seed_counts(manifests))),
+        ("Interventions", _interventions(summary)),
+        ("Samples a model", ", ".join(counts) or MISSING),
+        (
+            "Prefix and suffix",
+            "; ".join(
+                f"{family.name} {prefix} and {suffix} tokens"
+                for family in samples
+                for prefix, suffix in [family.samples[0].lengths]
+            )
+            or MISSING,
+        ),
+        ("Benchmarks", ", ".join(tasks) or "none"),
+    ]
+
+
+def models(
+    summary: pl.DataFrame, manifests: Sequence[Mapping[str, object]]
+) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows of the table of models."""
+    whole = views.baseline(summary)
+    rows = []
+    for manifest in manifests:
+        name = str(manifest["name"])
+        estimates = [
+            views.memorization(whole, "exact_match", split).filter(model=name)
+            for split in ("memorized", "control")
+        ]
+        rows.append(
+            [
+                name,
+                *(_plain(manifest.get(word)) for word in _SIZE),
+                *(_estimate(each) for each in estimates),
+            ]
+        )
+    heading = [
+        "model",
+        *_SIZE.values(),
+        "exact match, memorized",
+        "exact match, control",
+    ]
+    return heading, rows
+
+
+def benchmarks(
+    summary: pl.DataFrame, blind: Mapping[str, Mapping[str, float]]
+) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows of the table of benchmarks: what guessing reaches, and what each model."""
+    whole = views.benchmarks(views.baseline(summary))
+    models = [name for name, _ in views.models(summary)]
+    rows = []
+    for task in views.tasks(whole):
+        of_task = whole.filter(task=task)
+        metric, chance, upwards = of_task.select("metric", "chance", "higher_is_better").row(0)
+        shown = percent if upwards else number
+        best = max if upwards else min
+        blindly = best(blind[task].values()) if task in blind else None
+        estimates = [of_task.filter(model=model) for model in models]
+        rows.append(
+            [
+                f"{task}, {metric}",
+                shown(chance),
+                *([shown(blindly)] if blind else []),
+                *(_estimate(each) if upwards else _level(each) for each in estimates),
+            ]
+        )
+    heading = ["benchmark", "chance", *(["best without attention"] if blind else []), *models]
+    return heading, rows
+
+
+def runs(runs: object) -> list[list[str]]:
+    """A row for each run of a stage: what it took, and what happened."""
+    if not isinstance(runs, Mapping):
+        return []
+    return [
+        [
+            f"{stage}, {name}",
+            *(_plain(took.get(key)) for key in _TOOK),
+            "; ".join(f"{key} {_plain(value)}" for key, value in events.items() if value),
+        ]
+        for stage, by_name in runs.items()
+        for name, took in by_name.items()
+        if isinstance(events := took.get("events") or {}, Mapping)
+    ]
+
+
+def provenance(provenance: Mapping[str, object]) -> list[tuple[str, list[tuple[str, str]], str]]:
+    """(heading, rows of a table, text) for each entry that stands under a heading of its own."""
+    entries = []
+    for heading, value in provenance.items():
+        if heading in _ELSEWHERE or value is None:
+            continue
+        if heading == "git" and isinstance(value, Mapping):
+            value = _git_rows(value)
+        flat = isinstance(value, Mapping) and not any(
+            isinstance(v, Mapping | list | tuple) for v in value.values()
+        )
+        rows = [(str(k), _plain(v)) for k, v in value.items()] if flat else []  # type: ignore[attr-defined]
+        text = "" if flat else lines(value)
+        entries.append((heading, rows, text))
+    return entries
+
+
+def _git_rows(git: Mapping[str, object]) -> dict[str, object]:
+    changed = git.get("changed") or []
+    assert isinstance(changed, Sequence)  # noqa: S101
+    named = ", ".join(str(each) for each in changed[:5])
+    more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
+    return {
+        "commit": git.get("commit"),
+        "remote": git.get("remote") or None,
+        "differs from it": f"yes: {named}{more}" if git.get("dirty") else "no",
+    }
+
+
+def data_table(frame: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows of the numbers behind a figure, without columns that are empty."""
+    filled = [column for column in frame.columns if frame[column].null_count() < frame.height]
+    rows = frame.select(filled).rows()
+    return filled, [[_plain(value) for value in row] for row in rows]
+
+
+def seed_counts(manifests: Sequence[Mapping[str, object]]) -> list[int]:
+    """How many seeds each kind of model was trained with; a kind is all but name, seed, files.
+
+    Models that were not trained here have none.
+    """
+    own = ("name", "seed", "files", "origin")
+    seeds: dict[str, set[str]] = {}
+    for manifest in (each for each in manifests if each.get("seed") is not None):
+        origin = manifest.get("origin")
+        recipe = dict(origin.get("recipe") or {}) if isinstance(origin, Mapping) else {}
+        recipe.pop("seed", None)
+        kind = {word: value for word, value in manifest.items() if word not in own}
+        key = json.dumps([kind, recipe], sort_keys=True, default=str)
+        seeds.setdefault(key, set()).add(str(manifest.get("seed")))
+    return [len(each) for each in seeds.values()]
+
+
+def seeds(counts: Sequence[int]) -> str:
+    """In words: what `seed_counts` counts."""
+    if not counts:
+        return "one published checkpoint of each model"
+    low, high = min(counts, default=0), max(counts, default=0)
+    return f"{low if low == high else f'{low} to {high}'} for each kind of model"
+
+
+def seeds_short(counts: Sequence[int]) -> str:
+    """The same in fewer words."""
+    if not counts:
+        return "as published"
+    low, high = min(counts), max(counts)
+    return f"{plural(high, 'seed')} each" if low == high else f"{low} to {high} seeds each"
+
+
+def largest(manifests: Sequence[Mapping[str, object]]) -> str:
+    """The number of parameters of the largest model."""
+    known = [m["parameters"] for m in manifests if isinstance(m.get("parameters"), int)]
+    return f"{max(known):,}" if known else "an unknown number of"  # type: ignore[type-var]
+
+
+def _interventions(summary: pl.DataFrame) -> str:
+    counts = summary.group_by("model").agg(pl.col("intervention").n_unique())["intervention"]
+    quarters = summary["intervention"].str.starts_with("quartile-").any()
+    return f"{_counts(counts)} a model: none, each block alone" + (
+        ", each quarter of the blocks" if quarters else ""
+    )
+
+
+def _counts(column: pl.Series) -> str:
+    low, high = min(column), max(column)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _level(row: pl.DataFrame) -> str:
+    """A number with its interval if it has one, from a frame of one row or none."""
+    if not row.height:
+        return MISSING
+    value, low, high = row.select("value", "low", "high").row(0)
+    return number(value) + (f" [{number(low)}, {number(high)}]" if low is not None else "")
+
+
+def _estimate(row: pl.DataFrame) -> str:
+    """A rate with its interval, from a frame of one row or none."""
+    if not row.height:
+        return MISSING
+    return percent_interval(row["value"][0], row["low"][0], row["high"][0])
+
+
+def _plain(value: object) -> str:
+    if value is None:
+        return MISSING
+    if isinstance(value, float):
+        return number(value)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10_000:
+        return f"{value:,}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def lines(value: object) -> str:
+    """As text: JSON with a line for each entry, or the text itself."""
+    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)

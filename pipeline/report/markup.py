@@ -1,0 +1,124 @@
+"""How anything gets into HTML: templates that escape all of it, figures as a part of the page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import polars as pl
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from pipeline.report import colours, tooltips
+from pipeline.report.text import slug, visible
+
+CODE_PATH = Path(__file__).parent
+
+LINE_CHARACTERS = 2000
+"""Of a longer line only the start is shown."""
+
+SINGLE_POINTS = 500.0
+"""A figure of one panel is narrower than this, in points of its file."""
+
+_SVG = "http://www.w3.org/2000/svg"
+_XLINK = "http://www.w3.org/1999/xlink"
+# the page's own colours take the place of the figures', so that they follow light and dark
+_COLOURS = {
+    colours.INK: "var(--ink)",
+    colours.MUTED: "var(--muted)",
+    colours.RULE: "var(--rule)",
+    colours.PAPER: "var(--card)",
+}
+
+
+def template(name: str) -> Template:
+    """A template of this folder that escapes all that it is given, and fails on what it is not."""
+    environment = Environment(
+        loader=FileSystemLoader(CODE_PATH),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_finalize,
+    )
+    environment.filters["slug"] = slug
+    environment.filters["single_panel"] = _single_panel
+    environment.filters["whole_interval"] = _whole_interval
+    return environment.get_template(name)
+
+
+def _single_panel(svg: str) -> bool:
+    """Whether a figure is drawn narrower than the page, so that it must not be blown up to it."""
+    width = re.search(r'<svg[^>]* width="([\d.]+)pt"', svg[:2000])
+    return width is not None and float(width[1]) < SINGLE_POINTS
+
+
+def _whole_interval(cell: str) -> str | Markup:
+    """A table cell whose interval, if it ends in one, stays on one line."""
+    found = re.fullmatch(r"([^\[\]]{1,20}) (\[[^\[\]]{1,40}\])", cell)
+    if found is None:
+        return cell
+    return Markup('{} <span class="interval">{}</span>').format(*map(clean, found.groups()))
+
+
+def inline_svg(svg: str, prefix: str, label: str, data: pl.DataFrame | None = None) -> Markup:
+    """An SVG file made fit to stand inside the page.
+
+    Its ids get `prefix`, so that no two figures share one; its colours for ink, paper and rules
+    become the page's; its metadata and its global styles go.
+
+    Args:
+        svg: as matplotlib wrote it.
+        prefix: unique on the page; letters, digits, hyphens.
+        label: the alternative text.
+        data: the numbers drawn; each mark that stands for one gets a title that tells it.
+    """
+    ElementTree.register_namespace("", _SVG)
+    ElementTree.register_namespace("xlink", _XLINK)
+    root = ElementTree.fromstring(svg)  # noqa: S314  written by our own figures stage
+    for mark, words in list(tooltips.describe(root, data)) if data is not None else []:
+        ElementTree.SubElement(mark, f"{{{_SVG}}}title").text = clean(words)
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"):
+                parent.remove(child)
+    for element in root.iter():
+        for key, value in list(element.attrib.items()):
+            element.set(key, _attribute(key, value, prefix))
+    for size in ("width", "height"):
+        root.attrib.pop(size, None)
+    root.set("role", "img")
+    root.set("aria-label", clean(label))
+    return Markup(ElementTree.tostring(root, encoding="unicode"))  # noqa: S704  escaped by it
+
+
+def _attribute(key: str, value: str, prefix: str) -> str:
+    if key == "id":
+        return f"{prefix}-{value}"
+    if key in ("href", f"{{{_XLINK}}}href"):
+        return re.sub(r"^#", f"#{prefix}-", value)
+    value = re.sub(r"url\(#", f"url(#{prefix}-", value)
+    if key in ("style", "fill", "stroke"):
+        for colour, variable in _COLOURS.items():
+            value = value.replace(colour, variable)
+    return value
+
+
+def _finalize(value: object) -> object:
+    """What jinja does to every value before escaping it."""
+    return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def clean(text: str) -> str:
+    """`text` with what cannot be seen spelled out and lines without end cut."""
+    if len(text) <= LINE_CHARACTERS:
+        return visible(text)
+    return visible(
+        "\n".join(
+            line
+            if len(line) <= LINE_CHARACTERS
+            else f"{line[:LINE_CHARACTERS]}… ({len(line):,} characters in all)"
+            for line in text.split("\n")
+        )
+    )
