@@ -23,7 +23,7 @@ INSTALLED := .venv/.installed
 # command -> the Debian package that has it
 CLUSTER := slurmd:slurm-wlm munged:munge sshd:openssh-server
 
-LONG := cases kills soak rounds memory
+LONG := cases guided kills soak rounds memory
 
 .PHONY: run test test-cluster check bench faults $(LONG:%=faults-%)
 
@@ -57,7 +57,11 @@ faults: $(LONG:%=faults-%)
 faults-cases: $(INSTALLED)
 	FUZZ=2000 OMP_NUM_THREADS=1 pytest --numprocesses auto $(PYTEST_FLAGS) tests/faults tests/dag/test_faults.py
 
-$(filter-out faults-cases,$(LONG:%=faults-%)): faults-%: $(INSTALLED)
+faults-guided: $(INSTALLED)
+	pip install --quiet --constraint constraints.txt --editable '.[fuzz]'
+	OMP_NUM_THREADS=1 python -m tests.faults.guided
+
+$(filter-out faults-cases faults-guided,$(LONG:%=faults-%)): faults-%: $(INSTALLED)
 	OMP_NUM_THREADS=1 python -m tests.faults.$*
 
 check: $(INSTALLED)

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from pipeline import params, tables
+from pipeline import study, tables
 from pipeline.checkpoints.manifest import MANIFEST, Manifest, read_manifest
 from pipeline.errors import InputError, Problem, shorten
 from pipeline.samples.frame import check_samples
@@ -112,7 +112,7 @@ ANYTHING = st.recursive(
 @fuzzed
 @given(ANYTHING)
 def test_anything_for_a_study(values: object) -> None:
-    assert not accepted(lambda: params.check(values))
+    assert not accepted(lambda: study.check(values))
 
 
 @fuzzed
@@ -127,7 +127,7 @@ def test_a_study_with_other_values(edits: list[tuple[tuple[Any, ...], Any]]) -> 
             place[path[-1]] = value
         except (TypeError, IndexError, KeyError):  # an edit before this one was further up
             continue
-    accepted(lambda: params.check(values))
+    accepted(lambda: study.check(values))
 
 
 @fuzzed
@@ -139,7 +139,7 @@ def test_a_study_with_other_keys(path: tuple[Any, ...], key: Any, added: bool) -
         place = place[part]
     if isinstance(place, dict):
         place[key] = place[path[-1]] if added else place.pop(path[-1])
-    accepted(lambda: params.check(values))
+    accepted(lambda: study.check(values))
 
 
 PIECES = st.sampled_from(
@@ -172,7 +172,7 @@ def test_a_damaged_text(tmp_path_factory: pytest.TempPathFactory, data: st.DataO
         part = part[:at] + data.draw(PIECES | st.text(max_size=4)) + part[at:]
     path = tmp_path_factory.getbasetemp() / "params.yaml"
     path.write_bytes(part.encode("utf-8", "surrogatepass"))
-    assert not accepted(lambda: params.load(path))
+    assert not accepted(lambda: study.load(path))
 
 
 def test_few_lines_that_stand_for_many_values(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_few_lines_that_stand_for_many_values(tmp_path: Path) -> None:
         lines.append(f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]")
     path = tmp_path / "params.yaml"
     path.write_text("\n".join([*lines, "study: *i", "models: *i", ""]))
-    assert not accepted(lambda: params.load(path))
+    assert not accepted(lambda: study.load(path))
 
 
 @fuzzed
@@ -202,10 +202,10 @@ def test_a_number_that_python_does_not_write_out(tmp_path: Path) -> None:
     assert seed != TEXT
     for text in (seed, number, f"{TEXT}\n? {number}\n: 1\n", f"? {number}\n: 1\n"):
         path.write_text(text)
-        assert not accepted(lambda: params.load(path))
+        assert not accepted(lambda: study.load(path))
     values = copy.deepcopy(VALUES)
     values["corpus"]["tiny"]["records"][16**5_000] = "x"
-    assert not accepted(lambda: params.check(values))
+    assert not accepted(lambda: study.check(values))
 
 
 # ---------------------------------------------------------------------- tables
