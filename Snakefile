@@ -263,7 +263,7 @@ rule theory:
 
 
 rule check_results:
-    """Check that all tables are whole and possible, before anything is made of them."""
+    """Check that the tables of every model are whole and possible, before anything is made of them."""
     input:
         unpack(dvc.rule("check_results").input),
     output:

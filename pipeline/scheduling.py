@@ -1,9 +1,10 @@
 """What a job asks a scheduler for: memory and time, by its rule, its model's size and its attempt.
 
-    memory  = (BASE + 2 x B x bytes) x 1.5^(attempt - 1)                              MB
-    runtime = (BASE + 2 x B + 2 x B x tokens / RATE) x 2^(attempt - 1)                minutes
+    memory  = (BASE + 2 x 1000 x B x bytes) x 1.5^(attempt - 1)                       MB
+    runtime = (BASE + 2 x B + 2e9 x B x tokens / RATE / 60) x 2^(attempt - 1)         minutes
     tokens  = interventions x samples x (P + S)                      of memorization
               interventions x tasks x tokens a task x (1 + few-shot) of benchmarks
+              2 x interventions x samples of both splits x P         of divergence
 
 for a model of B billion parameters, whose size counts where it is read (the rules that evaluate)
 or fetched (``checkpoint``: 4 minutes for a billion, no memory). A cluster kills what outgrows its
