@@ -14,8 +14,9 @@ from snakemake.exceptions import WorkflowError
 from snakemake.utils import min_version
 
 from pipeline import device
-from pipeline.dag import Dag, take_turn
+from pipeline.dag import Dag, held, take_turn
 from pipeline.errors import InputError
+from pipeline.params import PARAMS
 from pipeline.scheduling import Needs
 from pipeline.study import load, switch
 
@@ -27,9 +28,14 @@ DRY_RUN = any(
 
 try:
     chosen = {group: str(option) for group, option in config.items()}
-    study = switch(chosen, dry_run=DRY_RUN) if workflow.is_main_process else load()
-    if workflow.is_main_process and not DRY_RUN:
+    if not workflow.is_main_process:
+        study = load()
+    elif DRY_RUN:
+        study = switch(chosen, dry_run=True)
+    else:
         take_turn()
+        with held(PARAMS):
+            study = switch(chosen, dry_run=False)
     dvc = Dag(decide=workflow.is_main_process)
     if workflow.is_main_process:
         dvc.write_marks()

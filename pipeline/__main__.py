@@ -51,8 +51,11 @@ def study(
     ] = None,
 ) -> None:
     """Compose params.yaml for a study."""
+    from pipeline.dag import held
+
     chosen = dict(choice.partition("=")[::2] for choice in choices or [])
-    made = compose({"study": name, **chosen})
+    with held(PARAMS):
+        made = compose({"study": name, **chosen})
     print(f"{PARAMS} is now study {made.study}: {len(made.models)} models. Next: make run")
 
 
@@ -571,6 +574,10 @@ def check_results() -> None:
     write_json(study.data / "results.json", checked)
 
 
+OF_THE_PAGE = ("check_results", "aggregate", "figures", "report")
+"""Stages that measure nothing."""
+
+
 @app.command()
 def aggregate(
     partial: Annotated[
@@ -583,11 +590,19 @@ def aggregate(
     from pipeline.shards import remove_finished
 
     study = load()
+    stale = None
+    if partial:
+        from pipeline.dag import Dag
+
+        dag = Dag()
+        stale = {
+            address: [Path(out) for out in dag.stages[address].outs]
+            for address in dag.stale
+            if dag.stages[address].group not in OF_THE_PAGE
+        }
     models = [(model.name, model.family) for model in study.models.values()]
     path = study.data / "summary.parquet"
-    summary = write_summary(
-        study.study, models, study.data, path, study.statistics.seed, partial=partial
-    )
+    summary = write_summary(study.study, models, study.data, path, study.statistics.seed, stale)
     write_headline(summary, study.data / "metrics.json", study.data / "curves")
     remove_finished(study.data)
 

@@ -15,8 +15,10 @@ import os
 import platform
 import re
 import shutil
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +28,7 @@ import dvc.api
 import networkx
 from dvc.lock import LockError
 from dvc.repo import Repo
+from dvc.rwlock import rwlock
 from dvc.stage import PipelineStage
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -129,18 +132,8 @@ class Dag:
         """
         if not self._decide:
             return frozenset(self.stages)
-        try:
+        with _naming_the_holder():
             changed = set(self.repo.status()) & set(self.stages)
-        except LockError as error:
-            busy, _, holders = str(error).partition("\n\n")[0].partition("\n")
-            raise InputError(
-                Problem(
-                    "this checkout",
-                    f"{busy} {holders.strip()}",
-                    "no other run at work in it",
-                    "when that has ended, give the same command again",
-                )
-            ) from error
         passing_on = networkx.DiGraph()
         passing_on.add_nodes_from(self.stages)
         passing_on.add_edges_from(e for e in self.edges if not self.stages[e[0]].constant)
@@ -237,6 +230,40 @@ class Rule:
 
     def _stage(self, wildcards: Mapping[str, str]) -> Stage:
         return self._dag.stages[self._dag.producer[self._outs[0].format(**dict(wildcards))]]
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Hold a file that stages depend on, to write it: none that reads it runs, and none begins.
+
+    Raises:
+        InputError: one runs, under either engine.
+    """
+    repo = Repo(_wait_for_lock=True)
+    hardlink = repo.config["core"].get("hardlink_lock", False)
+    with ExitStack() as stack:
+        with _naming_the_holder():
+            lock = rwlock(
+                repo.tmp_dir, repo.fs, " ".join(sys.argv), [], [str(path.absolute())], hardlink
+            )
+            stack.enter_context(lock)
+        yield
+
+
+@contextmanager
+def _naming_the_holder() -> Iterator[None]:
+    try:
+        yield
+    except LockError as error:
+        busy, _, holders = str(error).partition("\n\n")[0].partition("\n")
+        raise InputError(
+            Problem(
+                "this checkout",
+                f"{busy} {holders.strip()}",
+                "no other run at work in it",
+                "when that has ended, give the same command again",
+            )
+        ) from error
 
 
 def take_turn() -> None:

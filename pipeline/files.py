@@ -76,7 +76,7 @@ def _replace(temporary: Path, final: Path, directory: bool) -> None:
     final.rename(aside)
     try:
         temporary.replace(final)
-    except OSError:
+    except BaseException:  # SIGTERM, too
         aside.rename(final)
         raise
     with suppress(OSError):  # what is new is in place, and what is left says that it is no whole

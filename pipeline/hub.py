@@ -14,11 +14,13 @@ import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar
 
 import httpx2
@@ -65,6 +67,16 @@ class Snapshot:
 
     folder: Path
     files: dict[str, str]
+
+    @contextmanager
+    def alone(self) -> Iterator[Path]:
+        """A folder of links to these files and to no other: a library may take what it finds."""
+        with TemporaryDirectory(prefix="snapshot-") as temporary:
+            for name in self.files:
+                link = Path(temporary, name)
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to((self.folder / name).resolve())
+            yield Path(temporary)
 
 
 class _CorruptError(Exception):

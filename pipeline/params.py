@@ -348,6 +348,17 @@ class LowRank(Section):
     ranks: Counts = Field(description="of the maps, 1 to N - 2, and less than T")
     seeds: Seeds = Field(description="a table of each kind each")
 
+    @model_validator(mode="after")
+    def _ranks_are_low(self) -> LowRank:
+        most = min(self.vocabulary - 2, self.contexts - 1)
+        if max(self.ranks) > most:
+            raise _problem(
+                f"rank {max(self.ranks)}, vocabulary {self.vocabulary}, contexts {self.contexts}",
+                f"ranks of at most {most}: N - 2, and less than T",
+                "lower the rank, or raise what bounds it",
+            )
+        return self
+
 
 class Constructive(Section):
     """Attention-only transformers that are built, not trained: only outputs are solved for."""
@@ -669,7 +680,9 @@ def cross_check(study: Study, where: str) -> list[Problem]:
 
 
 def _lengths(study: Study, where: str) -> list[Problem]:
-    """Prefix and suffix are cut from one record, or one passage; and some record is memorized."""
+    """Prefix and suffix are cut from one record, or one passage; some record is memorized; what is
+    written fits into the context.
+    """
     fetched = [
         Problem(
             f"{where}: families.{key}",
@@ -695,9 +708,22 @@ def _lengths(study: Study, where: str) -> list[Problem]:
         for key, family in study.families.items()
         if family.records and family.records.memorized_copies > max(corpus.records)
     ]
+    asked = study.generations.new_tokens
+    trained = [key for key, model in study.models.items() if model.source == "training"]
+    unwritten = [
+        Problem(
+            f"{where}: generations.new_tokens",
+            str(asked),
+            f"less than {corpus.row_length}, the context of {', '.join(trained)}",
+            "lower it",
+        )
+        for corpus in study.corpus.values()
+        if trained and asked >= corpus.row_length
+    ]
     return (
         fetched
         + never
+        + unwritten
         + [
             Problem(
                 f"{where}: families.{key}",

@@ -41,7 +41,7 @@ BASE = {
 EVALUATE = ("memorization", "benchmarks", "generations", "divergence")
 MEMORY_GROWTH = 1.5
 RUNTIME_GROWTH = 2.0
-"""An attempt that ran out of time has lost all that it did, and time is harder to foresee."""
+"""Time is harder to foresee, and some rules begin again with each attempt."""
 
 BYTES: dict[Dtype, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
 COPIES = 2

@@ -46,6 +46,27 @@ def test_a_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [folder]
 
 
+def test_a_signal_between_the_renames_leaves_the_old_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "folder"
+    with atomic(folder, directory=True) as temporary:
+        (temporary / "first").touch()
+
+    def told_to_end(*_: object) -> None:
+        raise SystemExit(143)
+
+    def replace_folder() -> None:
+        with atomic(folder, directory=True) as temporary:
+            (temporary / "second").touch()
+            monkeypatch.setattr(Path, "replace", told_to_end)
+
+    with pytest.raises(SystemExit):
+        replace_folder()
+    assert [p.name for p in folder.iterdir()] == ["first"]
+    assert list(tmp_path.iterdir()) == [folder]
+
+
 def test_json_keeps_its_order_and_its_letters(tmp_path: Path) -> None:
     write_json(tmp_path / "a.json", {"z": "ä", "a": 1})
     assert (tmp_path / "a.json").read_text() == '{\n  "z": "ä",\n  "a": 1\n}\n'

@@ -21,6 +21,10 @@ from transformers.utils import logging
 
 from pipeline.errors import InputError, Problem, shorten
 
+WEIGHTS = "model.safetensors"
+INDEX = f"{WEIGHTS}.index.json"
+"""As transformers looks for them."""
+
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 """As safetensors writes them -> as torch calls them."""
 
@@ -233,30 +237,44 @@ def _stored(
 
 def _weight_files(folder: Path, files: Collection[str], where: str) -> list[str]:
     """The files that transformers loads: one of this name, or else those of the index."""
+    if adapters := [name for name in files if Path(name).name.startswith("adapter_")]:
+        raise InputError(
+            Problem(
+                where,
+                ", ".join(adapters),
+                "weights that are whole without an adapter",
+                "merge it into the weights (merge_and_unload of peft), or remove it",
+            )
+        )
     names = [name for name in files if name.endswith(".safetensors")]
-    listed: set[str] = set()
-    for name in files:
-        if name.endswith(".safetensors.index.json"):
-            try:
-                index = json.loads((folder / name).read_text("utf-8"))
-                listed |= set(index["weight_map"].values())
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise InputError(
-                    Problem(
-                        f"{where}: {name}",
-                        shorten(f"{type(error).__name__}: {error}"),
-                        "the index of the weights: weight_map, a file for each of them",
-                        "name a commit whose weights can be read",
-                    )
-                ) from error
-    if not names or not listed <= set(names):
+    listed = _listed(folder, where) if INDEX in files else set()
+    if not listed <= set(names) or not (listed or WEIGHTS in names):
         raise InputError(
             Problem(
                 where,
                 "the safetensors " + (", ".join(names) or "none"),
-                ", ".join(sorted(listed)) or "weights as safetensors; a pickle is never loaded",
+                ", ".join(sorted(listed))
+                or f"{WEIGHTS}, or {INDEX} and what it names; a pickle is never loaded",
                 "name a commit that has them; many repositories have one as a pull request "
                 "(refs/pr/N), whose commit can be pinned",
             )
         )
-    return ["model.safetensors"] if "model.safetensors" in names else sorted(listed or names)
+    return [WEIGHTS] if WEIGHTS in names else sorted(listed)
+
+
+def _listed(folder: Path, where: str) -> set[str]:
+    """The files that the index names."""
+    try:
+        listed = set(json.loads((folder / INDEX).read_text("utf-8"))["weight_map"].values())
+        if not listed or not all(isinstance(name, str) for name in listed):
+            raise ValueError(f"weight_map of {shorten(listed)}")
+        return listed
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            Problem(
+                f"{where}: {INDEX}",
+                shorten(f"{type(error).__name__}: {error}"),
+                "the index of the weights: weight_map, a file for each of them",
+                "name a commit whose weights can be read",
+            )
+        ) from error

@@ -19,6 +19,7 @@ FILES = (
     "config.json",
     "*.safetensors",
     "*.safetensors.index.json",
+    "adapter_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -26,7 +27,8 @@ FILES = (
     "vocab.json",
     "merges.txt",
 )
-"""What is fetched of a repository. No pickles, no code, no weights of other frameworks."""
+"""What is fetched of a repository. No pickles, no code, no weights of other frameworks; an adapter
+to be refused."""
 
 SIZE_TOLERANCE = 0.1
 """How far the parameters may be from the size that the study gives; it rounds, and may count
@@ -90,11 +92,12 @@ def describe(checkpoint: Snapshot, where: str) -> tuple[PreTrainedModel, int]:
         InputError: as for `fit.skeleton`; a tokenizer that transformers cannot read without
             running code of the repository.
     """
-    model = skeleton(checkpoint.folder, checkpoint.files, where)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            checkpoint.folder, local_files_only=True, trust_remote_code=False
-        )
-    except Exception as error:  # each of transformers' many parts raises its own
-        raise not_understood(where, error) from error
+    with checkpoint.alone() as folder:
+        model = skeleton(folder, checkpoint.files, where)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
+        except Exception as error:  # each of transformers' many parts raises its own
+            raise not_understood(where, error) from error
     return model, len(tokenizer)

@@ -45,7 +45,7 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
     Raises:
         InputError: the manifest is missing, or a file is missing or is not the one it names.
     """
-    return _tokenizer(_verified(Path(folder)).folder)
+    return _tokenizer(_verified(Path(folder)))
 
 
 def load(
@@ -62,33 +62,35 @@ def load(
         InputError: as for `load_model`.
     """
     verified = _verified(Path(folder))
-    return _model(verified, dtype, device), _tokenizer(verified.folder)
+    return _model(verified, dtype, device), _tokenizer(verified)
 
 
 def _model(checkpoint: Snapshot, dtype: torch.dtype | str, device: str) -> PreTrainedModel:
     where = str(checkpoint.folder)
-    skeleton(checkpoint.folder, checkpoint.files, where)  # refused before gigabytes are read
     if not sys.stderr.isatty():  # a bar would fill the log
         disable_progress_bar()  # type: ignore[no-untyped-call]
     model: PreTrainedModel
     report: dict[str, Any]
-    model, report = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]
-        checkpoint.folder,
-        dtype=dtype,
-        output_loading_info=True,
-        use_safetensors=True,
-        local_files_only=True,
-        trust_remote_code=False,  # and nobody is asked
-    )
+    with checkpoint.alone() as folder:
+        skeleton(folder, checkpoint.files, where)  # refused before gigabytes are read
+        model, report = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]
+            folder,
+            dtype=dtype,
+            output_loading_info=True,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,  # and nobody is asked
+        )
     require_fit(report, where)
     model.to(device).eval()  # type: ignore[arg-type]
     return model
 
 
-def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-        folder, local_files_only=True, trust_remote_code=False
-    )
+def _tokenizer(checkpoint: Snapshot) -> PreTrainedTokenizerBase:
+    with checkpoint.alone() as folder:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
     return tokenizer
 
 

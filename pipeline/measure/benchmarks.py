@@ -41,6 +41,7 @@ from lm_eval.api.metrics import (
     weighted_mean,
     weighted_perplexity,
 )
+from lm_eval.api.registry import metric_registry
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.evaluator_utils import get_sample_size
 from lm_eval.models.huggingface import HFLM
@@ -108,7 +109,7 @@ def load_tasks(
     """
     datasets_of = _datasets(Path(folder))
     if not datasets_of:
-        require_plain(Path(folder))
+        require_plain(Path(folder), metric_registry)
     own = partial(TaskManager, include_path=str(folder), include_defaults=False)
     manager = _official(names) if datasets_of else own()
     known = manager.all_subtasks

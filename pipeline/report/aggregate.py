@@ -92,8 +92,7 @@ def write_summary(
     data: Path,
     path: Path,
     seed: int = 0,
-    *,
-    partial: bool = False,
+    stale: Mapping[str, Collection[Path]] | None = None,
 ) -> pl.DataFrame:
     """Read the tables of a study, aggregate them, write the summary.
 
@@ -103,36 +102,51 @@ def write_summary(
         data: the study's folder, ``data/STUDY``.
         path: where the summary goes.
         seed: of the bootstrap.
-        partial: leave out models without a checkpoint or a table of memorization, and benchmarks
-            that were not run, as after a failed stage; the page then says what is missing.
+        stale: after a stage failed: each stage that has not run on the study as it is -> the files
+            it writes, which may be there from before. They are left out, with the models whose
+            samples, checkpoint or memorization they are, and the page says so. None: nothing may
+            be missing.
 
     Returns:
         The summary.
 
     Raises:
-        InputError: a table is missing (with `partial`: those of every model), does not fit its
+        InputError: a table is missing (with `stale`: those of every model), does not fit its
             schema, or is not complete.
     """
+    old = {path for files in (stale or {}).values() for path in files}
+
+    def usable(*paths: Path) -> bool:
+        return stale is None or all(path not in old and path.exists() for path in paths)
+
     wanted = [
         (name, family)
         for name, family in models
-        if not partial or (data / "memorization" / f"{name}.parquet").exists()
+        if usable(
+            data / "samples" / f"{family}.parquet",
+            data / "checkpoints" / name,
+            data / "memorization" / f"{name}.parquet",
+        )
     ]
     if not wanted:
         raise InputError(
             Problem(
                 str(data / "memorization"),
-                "no table of any model",
+                "no table of any model that was measured on the study as it is",
                 "one at least",
-                "run the memorization stage of a model",
+                "run the memorization stage of a model: dvc repro",
             )
         )
+    benchmarks = {
+        name: [data / "benchmarks" / f"{name}{end}" for end in (".parquet", ".documents.parquet")]
+        for name, _ in wanted
+    }
     problems = list[Problem]()
 
     def readable() -> Iterator[ModelTables]:
         for name, family in wanted:
             try:
-                model = read_tables(data, name, family, partial=partial)
+                model = read_tables(data, name, family, benchmarked=usable(*benchmarks[name]))
             except InputError as error:
                 problems.extend(error.problems)
             else:
@@ -144,18 +158,16 @@ def write_summary(
         problems += error.problems
     if problems:
         raise InputError(*problems)
-    measured_with = [
-        tables.provenance(table).get("versions", {})
-        for name, _ in wanted
-        for kind in ("memorization", "benchmarks")
-        if (table := data / kind / f"{name}.parquet").exists()
-    ]
+    used = [data / "memorization" / f"{name}.parquet" for name, _ in wanted]
+    used += [table for table, documents in benchmarks.values() if usable(table, documents)]
+    measured_with = [tables.provenance(table).get("versions", {}) for table in used]
     provenance = {
         "study": study,
         "versions": _versions(measured_with),
         "models": [name for name, _ in wanted],
         "level": LEVEL,
         "bootstrap": {"seed": seed, "draws": DRAWS},
+        **({"stale": sorted(stale)} if stale else {}),
     }
     tables.write(summary, path, tables.SUMMARY, provenance)
     return summary

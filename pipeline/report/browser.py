@@ -19,7 +19,7 @@ import polars as pl
 from pipeline import tables
 from pipeline.bypass.interventions import BASELINE
 from pipeline.errors import InputError
-from pipeline.report.manifests import generated_tokenizer
+from pipeline.report.manifests import trained_here
 from pipeline.report.text import visible
 
 BROKEN, WHOLE, CONTROL = 8, 4, 4
@@ -159,7 +159,8 @@ def read_browser(
     Args:
         data: the study's folder, ``data/STUDY``.
         models: (name, family) of each.
-        manifests: of the models' checkpoints; they say where a tokenizer lies.
+        manifests: of the models' checkpoints; they say whose text is generated, and where a
+            tokenizer lies.
         show_text: show the text of real data too.
 
     Returns:
@@ -295,11 +296,10 @@ def _with_words(
     show_text: bool,
 ) -> Family:
     """The family with its tokens as text, where that may and can be."""
-    generated = generated_tokenizer(data)
-    real = generated is None
+    real = not any(map(trained_here, manifests))  # of a family, all are or none is
     if real and not show_text:
         return Family(family, samples, why_ids="text was not asked for")
-    file = generated or _tokenizer_file(data, manifests)
+    file = _tokenizer_file(data, manifests)
     if file is None:
         return Family(family, samples, why_ids="no tokenizer.json of its models is on this machine")
     used = {token for sample in samples for token in (*sample.prefix, *sample.suffix)}

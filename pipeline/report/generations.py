@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import tables
-from pipeline.report.manifests import generated_tokenizer
+from pipeline.report.manifests import trained_here
 
 
 @dataclass(frozen=True)
@@ -50,21 +50,22 @@ class Generations:
 
 
 def read_generations(
-    data: Path, models: Sequence[str], *, show_text: bool = False
+    data: Path, manifests: Sequence[Mapping[str, Any]], *, show_text: bool = False
 ) -> list[Generations]:
     """All continuations, by model, prompt and manner of decoding, in their order.
 
     Args:
         data: the study's folder, ``data/STUDY``.
-        models: names, in the order of the report; one without a table is left out.
+        manifests: of the models' checkpoints, in the order of the report; a model without a table
+            is left out.
         show_text: show the text of models that were trained on real data too.
 
     Raises:
         InputError: a table does not fit its schema.
     """
-    text = show_text or generated_tokenizer(data) is not None
     found = []
-    for model in models:
+    for manifest in manifests:
+        model, text = str(manifest["name"]), show_text or trained_here(manifest)
         path = data / "generations" / f"{model}.parquet"
         if not path.exists():
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ def read_manifests(data: Path, models: Sequence[tuple[str, str]]) -> list[dict[s
     return manifests
 
 
-def generated_tokenizer(data: Path) -> Path | None:
-    """The tokenizer file of a study on a generated world; None where the text is real."""
-    path = data / "corpus" / "tokenizer" / "tokenizer.json"
-    return path if path.exists() else None
+def trained_here(manifest: Mapping[str, Any]) -> bool:
+    """Whether the model was trained on a generated world, so that nothing it writes is private."""
+    origin = manifest.get("origin")
+    return isinstance(origin, Mapping) and "recipe" in origin

@@ -40,14 +40,14 @@ class ModelTables:
     parameters: int | None = None
 
 
-def read_tables(data: Path, name: str, family: str, *, partial: bool = False) -> ModelTables:
+def read_tables(data: Path, name: str, family: str, *, benchmarked: bool = True) -> ModelTables:
     """What was measured on one model.
 
     Args:
         data: the study's folder, ``data/STUDY``.
         name: of the model.
         family: of the model.
-        partial: take benchmarks that are not there as not run.
+        benchmarked: False: take the benchmarks as not run.
 
     Raises:
         InputError: a table or the manifest is missing, or does not fit its schema.
@@ -55,7 +55,6 @@ def read_tables(data: Path, name: str, family: str, *, partial: bool = False) ->
     [manifest] = read_manifests(data, [(name, family)])
     benchmarks = data / "benchmarks" / f"{name}.parquet"
     documents = data / "benchmarks" / f"{name}.documents.parquet"
-    known = not partial or (benchmarks.exists() and documents.exists())
     none = pl.DataFrame(
         schema={key: each.dtype for key, each in tables.BENCHMARK_DOCUMENTS.items()}
     )
@@ -70,8 +69,8 @@ def read_tables(data: Path, name: str, family: str, *, partial: bool = False) ->
             tables.MEMORIZATION,
             without=["continuation"],
         ),
-        tables.read(benchmarks, tables.BENCHMARKS) if known else None,
-        tables.read(documents, tables.BENCHMARK_DOCUMENTS) if known else none,
+        tables.read(benchmarks, tables.BENCHMARKS) if benchmarked else None,
+        tables.read(documents, tables.BENCHMARK_DOCUMENTS) if benchmarked else none,
         manifest.get("parameters"),
     )
 

@@ -127,7 +127,7 @@ const browse = (family, tools) => {
   const worst = (each) =>
     Object.keys(each)
       .filter((name) => name.startsWith("block-"))
-      .reduce((a, b) => (Object.keys(each[b]).length > Object.keys(each[a]).length ? b : a), "baseline");
+      .reduce((a, b) => (a && Object.keys(each[b]).length <= Object.keys(each[a]).length ? a : b), "") || "baseline";
   const fill = (row, name, suffix, changes) => {
     const wrong = Object.keys(changes).map(Number);
     row.querySelector("dt").textContent = `${family.models[model.value]}, ${name}: ${result(suffix.length, wrong)}`;

@@ -94,6 +94,11 @@ def write_page(
     """
     summary = tables.read(data / "summary.parquet", tables.SUMMARY)
     manifests, missing = _manifests(data, models)
+    if stale := tables.provenance(data / "summary.parquet").get("stale"):
+        missing.append(
+            "These stages failed, or have not run since the study was changed, and what is shown of "
+            f"theirs is from before: {', '.join(stale)}."
+        )
     missing += _without_results(summary, models, data)
     drawn: list[PageFigure] = []
     try:
@@ -101,11 +106,13 @@ def write_page(
     except InputError as error:
         missing.append(f"There are no figures: {error.problems[0].got}")
     written: list[Generations] = []
-    for name, _ in models:
+    for manifest in manifests:
         try:
-            written += read_generations(data, [name], show_text=show_text)
+            written += read_generations(data, [manifest], show_text=show_text)
         except InputError as error:
-            missing.append(f"What {name} wrote cannot be shown: {error.problems[0].got}")
+            missing.append(
+                f"What {manifest['name']} wrote cannot be shown: {error.problems[0].got}"
+            )
     samples, unreadable = read_browser(data, models, manifests, show_text=show_text)
     explained: list[TheorySection] = []
     if with_theory:
@@ -275,7 +282,7 @@ def _without_results(
         table = data / "memorization" / f"{name}.parquet"
         if not own.height:
             why = (
-                "its tables are there, so the summary is older than they are"
+                "its tables are there, so the summary is older than they are, or left them out"
                 if table.exists()
                 else f"{table} is missing, so its stage failed or has not run"
             )

@@ -130,7 +130,7 @@ def _git(repository: Path, *arguments: str) -> str | None:
 
 def _without_secrets(url: str) -> str:
     """The address without a user name or a token in it."""
-    return re.sub(r"://[^/@]*@", "://", url)
+    return re.sub(r"://[^/]*@", "://", url)
 
 
 def _json(path: Path) -> Any:

@@ -129,7 +129,10 @@ def _check_model(
         ("documents", measured.documents, {"the value is finite": pl.col("value").is_finite()}),
     ):
         problems += _broken(f"{what} of {name}", [frame], rules)
-    problems += _without_effect(f"documents of {name}", measured.documents, "value")
+    # a block may well leave every answer of a few documents right or wrong, but no likelihood
+    every_one_right_or_wrong = pl.col("value").is_in([0.0, 1.0]).all().over("task", "metric")
+    graded = measured.documents.filter(~every_one_right_or_wrong)
+    problems += _without_effect(f"documents of {name}", graded, "value")
 
     folder = data / "divergence"
     triangle = tables.read(folder / f"{name}.parquet", tables.DIVERGENCE_TRIANGLE)

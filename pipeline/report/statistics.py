@@ -103,8 +103,9 @@ def clustered_rates(outcomes: NDArray[np.bool_], groups: NDArray[np.integer]) ->
 
     The effective number is N over the design effect: the variance of the mean with samples of one
     group taken together, over the variance if all were independent. It is never above N, and is N
-    where every group has one sample: plain Wilson. Where all outcomes are equal they cannot tell
-    how far a group's samples go together; then they are taken to agree wholly.
+    where every group has one sample: plain Wilson. Where all outcomes are equal, or of one
+    group, they cannot tell how far a group's samples go together; then they are taken to agree
+    wholly.
 
     Args:
         outcomes: (N, C) success or not.
@@ -117,9 +118,9 @@ def clustered_rates(outcomes: NDArray[np.bool_], groups: NDArray[np.integer]) ->
     rate = outcomes.mean(axis=0, dtype=np.float64)
     sizes, residuals = _group_sums(outcomes - rate, groups)
     together = np.full(rate.shape, count**2 / (sizes**2).sum())
-    if (mixed := (rate > 0) & (rate < 1)).any():
+    if len(sizes) > 1 and (mixed := (rate > 0) & (rate < 1)).any():
         clustered = (residuals[:, mixed] ** 2).sum(axis=0) / count**2
-        clustered *= len(sizes) / max(len(sizes) - 1, 1)
+        clustered *= len(sizes) / (len(sizes) - 1)
         independent = rate[mixed] * (1 - rate[mixed]) / max(count - 1, 1)
         effect = np.maximum(clustered / independent, 1.0)
         together[mixed] = count / effect

@@ -55,6 +55,18 @@ def test_all_missing_files_are_named_at_once(checkpoint: Path) -> None:
     assert [problem.got for problem in caught.value.problems] == ["no such file"] * 2
 
 
+def test_what_the_manifest_does_not_know_is_not_read(checkpoint: Path) -> None:
+    path, beside = checkpoint / "manifest.json", checkpoint / "generation_config.json"
+    manifest = json.loads(path.read_text())
+    del manifest["files"][beside.name]
+    path.write_text(json.dumps(manifest))
+    beside.unlink()
+    without = load_model(checkpoint, "float32").generation_config
+    beside.write_text(json.dumps({"eos_token_id": [5, 6, 7]}))
+    (checkpoint / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
+    assert load_model(checkpoint, "float32").generation_config == without
+
+
 @pytest.mark.parametrize("content", [None, "", "[]", '{"name": "x"}', "\x00"])
 def test_without_a_manifest_nothing_is_loaded(checkpoint: Path, content: str | None) -> None:
     path = checkpoint / "manifest.json"

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -119,6 +120,15 @@ def test_a_lock_file_cut_short_by_a_kill_costs_nothing(project: Project, lines: 
     project.assert_idle()
 
 
+COMPOSE = """
+from pipeline.dag import held
+from pipeline.params import PARAMS
+from pipeline.study import compose
+with held(PARAMS):
+    compose({"study": "other"})
+"""
+
+
 @pytest.mark.parametrize(
     ("first", "second"), [("snakemake", "dvc"), ("dvc", "snakemake"), ("snakemake", "snakemake")]
 )
@@ -144,10 +154,23 @@ def test_a_second_run_beside_the_first(fresh: Project, first: str, second: str) 
         if first == second == "snakemake":
             assert f"a snakemake is at work in it: process {running.pid} on " in said
         else:
-            assert re.search(r"(checkpoints/n-2.7b|tasks)' is busy, it is being blocked by:", said)
+            assert re.search(
+                r"(checkpoints/n-2.7b|tasks|params.yaml)' is busy, it is being blocked by:", said
+            )
             assert re.search(r"\(PID \d+\): \S*dvc.* repro", said)
         assert "Traceback" not in said
         assert "rwlock" not in said or second == "dvc"
+        # nor is the study of the first one exchanged
+        before = (fresh.root / "params.yaml").read_text()
+        for other in (
+            ["snakemake", "--cores", "8", "--config", "study=other"],
+            [sys.executable, "-c", COMPOSE],
+        ):
+            refused = fresh.command(*other, check=False)
+            assert refused.returncode != 0
+            said = refused.stdout + refused.stderr
+            assert re.search(r"at work in it: process|blocked by: \(PID", said)
+            assert (fresh.root / "params.yaml").read_text() == before
         _kill(running.pid, lambda each: each.environ().get("DVC_STAGE") == slow)
         running.wait(timeout=120)
     fresh.snakemake()

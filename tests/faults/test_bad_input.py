@@ -229,6 +229,14 @@ PARAMS: dict[str, tuple[Callable[[Values], None], tuple[str, ...]]] = {
     "negative limit": (_at("benchmarks/limit", -1), ("benchmarks.limit",)),
     "negative shots": (_at("benchmarks/num_fewshot", -1), ("num_fewshot",)),
     "no seeds": (_at("theory/tiny-low-rank/low_rank/seeds", []), ("seeds",)),
+    "rank above the vocabulary": (
+        _at("theory/tiny-low-rank/low_rank/ranks", [2, 29]),
+        ("rank 29", "at most 28"),
+    ),
+    "more new tokens than a context": (
+        _at("generations/new_tokens", 1_000_000),
+        ("generations.new_tokens", "less than 64"),
+    ),
     "negative rank": (_at("theory/tiny-low-rank/low_rank/ranks", [-1]), ("ranks.0",)),
     "family of nobody": (_at(f"{MODEL}/family", "nobody"), ("nobody", "name a family")),
     "capital of a name": (
@@ -551,6 +559,15 @@ CHECKPOINTS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     "an index that is a list": (_index([]), ("index",)),
     "an index of other files": (_index({"weight_map": {"w": "x.safetensors"}}), ("x.safetensors",)),
     "an index of a file above": (_index({"weight_map": {"w": "../x"}}), ("../x",)),
+    "an index of numbers": (_index({"weight_map": {"w": 1}}), ("index", "a file for each")),
+    "weights by another name": (
+        lambda folder: (folder / "model.safetensors").rename(folder / "weights.safetensors"),
+        ("the safetensors weights.safetensors", "model.safetensors, or "),
+    ),
+    "an adapter beside the weights": (
+        lambda folder: (folder / "adapter_config.json").write_text("{}"),
+        ("adapter_config.json", "merge_and_unload"),
+    ),
     "no file at all": (lambda folder: [each.unlink() for each in folder.iterdir()], ("none",)),
 }
 

@@ -515,6 +515,13 @@ CODE = "import pathlib\npathlib.Path('{ran}').touch()\n\ndef f(document):\n    r
             "more",
         ),
         ({"odd.yaml": "include: ../outside.yaml\n"}, "outside"),
+        ({"odd.yaml": "task_list:\n- metric_list: [{metric: {folder}/evil}]\n"}, "metric_list"),
+        ({"odd.yaml": "use_prompt: promptsource:*\n"}, "use_prompt"),
+        ({"more.yaml": "metric_list: [{metric: acc, hf_evaluate: true}]\n"}, "metric_list"),
+        ({"more.yaml": "dataset_path: pandas\n"}, "dataset_path"),
+        ({"more.yaml": "dataset_kwargs: {data_files: {test: [../x.jsonl]}}\n"}, "dataset_kwargs"),
+        ({"more.yaml": "dataset_kwargs: {data_files: https://a/x.jsonl}\n"}, "dataset_kwargs"),
+        ({"more.yaml": "dataset_kwargs: {data_dir: /}\n"}, "dataset_kwargs"),
         ({"odd.yaml": "doc_to_text: [\n"}, "task file"),
     ],
 )
@@ -522,11 +529,13 @@ def test_no_code_of_a_folder_is_run(tmp_path, files, message):
     folder, ran = tmp_path / "tasks", tmp_path / "ran"
     write_task(folder, "odd", [{"text": "the cat sits"}], TASKS["mini_lambada"][1])
     (folder / "code.py").write_text(CODE.replace("{ran}", str(ran)))
+    (folder / "evil").mkdir()
+    (folder / "evil/evil.py").write_text(CODE.replace("{ran}", str(ran)))
     (tmp_path / "outside.yaml").write_text("doc_to_text: !function tasks/code.f\n")
     for name, added in files.items():
         path = folder / name
         before = path.read_text().replace("doc_to_text", "unused") if path.exists() else ""
-        path.write_text(before + added.replace("{ran}", str(ran)))
+        path.write_text(before + added.replace("{ran}", str(ran)).replace("{folder}", str(folder)))
     with pytest.raises(InputError, match=message):
         load_tasks(["odd"], folder)
     assert not ran.exists()

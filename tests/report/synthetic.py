@@ -147,7 +147,7 @@ def _manifest(name: str, family: str, n_blocks: int) -> dict[str, object]:
         "dtype": "float32",
         "seed": 0,
         "files": {"model.safetensors": "0" * 64},
-        "origin": "trained here",
+        "origin": {"recipe": {}},
     }
 
 

@@ -301,7 +301,7 @@ def test_a_partial_summary_leaves_out_what_failed(study: synthetic.Study, tmp_pa
         write_summary("tiny", models, tmp_path, path)
     assert len(refused.value.problems) == 2
     assert not path.exists()
-    summary = write_summary("tiny", models, tmp_path, path, partial=True)
+    summary = write_summary("tiny", models, tmp_path, path, stale={})
     assert summary["model"].unique(maintain_order=True).to_list() == [m for m, _ in models[1:]]
     own = summary.filter(model=without_benchmarks)
     assert own["task"].unique().to_list() == ["memorization"]
@@ -309,12 +309,31 @@ def test_a_partial_summary_leaves_out_what_failed(study: synthetic.Study, tmp_pa
     assert tables.provenance(path)["models"] == [m for m, _ in models[1:]]
 
 
+@pytest.mark.parametrize(
+    "part", ["samples/{1}.parquet", "checkpoints/{0}", "memorization/{0}.parquet"]
+)
+def test_tables_from_before_a_change_are_left_out(
+    study: synthetic.Study, tmp_path: Path, part: str
+) -> None:
+    models = study.write(tmp_path)
+    old = tmp_path / part.format(*models[0])
+    kept = [model for model in models if tmp_path / part.format(*model) != old]
+    document = tmp_path / "benchmarks" / f"{models[-1][0]}.documents.parquet"
+    path = tmp_path / "summary.parquet"
+    stale = {"first@x": [old], "second@x": [document]}
+    summary = write_summary("tiny", models, tmp_path, path, stale=stale)
+    assert 1 <= len(kept) < len(models)
+    assert summary["model"].unique(maintain_order=True).to_list() == [name for name, _ in kept]
+    assert summary.filter(model=models[-1][0])["task"].unique().to_list() == ["memorization"]
+    assert tables.provenance(path)["stale"] == ["first@x", "second@x"]
+
+
 def test_a_partial_summary_of_nothing_is_refused(study: synthetic.Study, tmp_path: Path) -> None:
     models = study.write(tmp_path)
     for file in (tmp_path / "memorization").iterdir():
         file.unlink()
     with pytest.raises(InputError, match="no table of any model"):
-        write_summary("tiny", models, tmp_path, tmp_path / "summary.parquet", partial=True)
+        write_summary("tiny", models, tmp_path, tmp_path / "summary.parquet", stale={})
 
 
 def test_pieces_do_not_matter(

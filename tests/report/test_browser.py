@@ -50,7 +50,8 @@ def address(written: WRITTEN, tmp_path_factory: pytest.TempPathFactory) -> str:
         right = pl.col("continuation")
         mended = pl.when("exact_match").then(right).otherwise(right.list.reverse())
         tables.write(frame.with_columns(mended), path, tables.MEMORIZATION, {})
-    _tokenizer().save(str(_parent(folder / "data" / "corpus" / "tokenizer" / "tokenizer.json")))
+    for name, _ in named:
+        _tokenizer().save(str(folder / "data" / "checkpoints" / name / "tokenizer.json"))
     sidecar = _parent(folder / "data" / "cost" / "memorization" / f"{named[0][0]}.json")
     sidecar.write_text(json.dumps({"wall_seconds": 1.5, "device": "cpu", "events": {"n": 2}}))
     report.write_page(
@@ -195,6 +196,10 @@ def test_samples_under_a_chosen_intervention(chromium: Browser, address: str) ->
         assert " w" in tokens
         section.get_by_label("Bypassed").select_option("")
         assert lines.nth(1).inner_html() == before  # the script says what the page said without
+        control = section.locator("details.sample", has_text="control").last
+        control.locator("summary").click()
+        said = control.locator(".continuation").nth(1).inner_text()
+        assert "block-" in said.split(":")[0], "though no block makes it worse than it is"
         assert "of 12 memorized" in section.locator(".tools output").inner_text()
 
 

@@ -44,6 +44,11 @@ def test_git_is_told_without_secrets(repository: Path, tmp_path: Path) -> None:
     assert provenance.git_state(tmp_path / "nowhere") is None
 
 
+@pytest.mark.parametrize("user", ["", "me@", "me:p@ssword@", "token:x@y@"])
+def test_no_part_of_a_password_is_told(user: str) -> None:
+    assert provenance._without_secrets(f"https://{user}h.org/a@b") == "https://h.org/a@b"
+
+
 def test_without_git_on_the_machine(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert provenance.git_state(repository) is None

@@ -152,6 +152,17 @@ def test_a_bypass_that_did_not_happen_is_refused(data: Path) -> None:
         check(data)
 
 
+def test_a_bypass_may_change_no_answer(data: Path) -> None:
+    """Of a few documents, each right or wrong; but no likelihood of a text stays what it is."""
+    path = data / "benchmarks" / f"{MODEL}.documents.parquet"
+    frame = tables.read(path, tables.BENCHMARK_DOCUMENTS)
+    tables.write(frame.with_columns(value=1.0), path, tables.BENCHMARK_DOCUMENTS, {})
+    check(data)
+    tables.write(frame.with_columns(value=2.0), path, tables.BENCHMARK_DOCUMENTS, {})
+    with pytest.raises(InputError, match=r"block-00.*: every value is the baseline's"):
+        check(data)
+
+
 def test_missing_rows_and_tables_are_all_named(data: Path) -> None:
     path = data / "divergence" / f"{MODEL}.bounds.parquet"
     frame = tables.read(path, tables.DIVERGENCE_BOUNDS)

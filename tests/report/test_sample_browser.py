@@ -13,6 +13,7 @@ from pipeline import tables
 from pipeline.report import browser, page
 
 NAMES = [("tiny-neo-8", "gpt-neo")]
+TRAINED_HERE = {"name": "tiny-neo-8", "origin": {"recipe": {}}}
 
 
 @pytest.fixture
@@ -86,8 +87,8 @@ def test_real_text_is_shown_only_where_asked_for(data: Path, summary: pl.DataFra
 
 
 def test_generated_text_is_shown_without_asking(data: Path, summary: pl.DataFrame) -> None:
-    _tokenizer(data / "corpus" / "tokenizer" / "tokenizer.json")
-    [family], _ = browser.read_browser(data, NAMES, [])
+    _tokenizer(data / "checkpoints" / "tiny-neo-8" / "tokenizer.json")
+    [family], _ = browser.read_browser(data, NAMES, [TRAINED_HERE])
     assert family.words
     assert not family.private
     assert 'class="note"' not in _render(summary, family)

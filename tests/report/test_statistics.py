@@ -63,6 +63,12 @@ def test_samples_that_agree_within_a_group_count_once(successes: int) -> None:
     assert copied.high == pytest.approx(single.high, abs=0.01)
 
 
+def test_samples_of_one_group_are_one_sample() -> None:
+    rates = clustered_rates(np.arange(200)[:, None] < 150, np.zeros(200, dtype=int))
+    low, high = wilson(np.array([0.75]), np.array([1.0]))
+    assert (rates.value, rates.low, rates.high) == (0.75, low, high)
+
+
 def test_means_agree_with_the_textbook_interval() -> None:
     values = np.random.default_rng(1).normal(3, 2, size=(400, 1))
     means = clustered_means(values, np.arange(400), seed=0)

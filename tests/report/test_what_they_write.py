@@ -37,7 +37,10 @@ TEXT = [
 
 
 def test_real_text_is_shown_as_ids(data: Path) -> None:
-    [made] = read_generations(data, ["m", "without-a-table"])
+    (data / "corpus/tokenizer").mkdir(parents=True)  # of other models of the study
+    (data / "corpus/tokenizer/tokenizer.json").write_text("{}")
+    real = {"name": "m", "origin": {"repo": "a/b"}}
+    [made] = read_generations(data, [real, {"name": "without-a-table"}])
     assert made.ids
     assert made.lines == [
         Line("baseline", "7 8 9", ""),
@@ -47,13 +50,11 @@ def test_real_text_is_shown_as_ids(data: Path) -> None:
 
 
 def test_real_text_is_shown_where_asked_for(data: Path) -> None:
-    [made] = read_generations(data, ["m"], show_text=True)
+    [made] = read_generations(data, [{"name": "m"}], show_text=True)
     assert not made.ids
     assert made.lines == TEXT
 
 
 def test_text_of_a_generated_world_is_shown(data: Path) -> None:
-    (data / "corpus" / "tokenizer").mkdir(parents=True)
-    (data / "corpus" / "tokenizer" / "tokenizer.json").write_text("{}")
-    [made] = read_generations(data, ["m"])
+    [made] = read_generations(data, [{"name": "m", "origin": {"recipe": {}}}])
     assert made.lines == TEXT
