@@ -574,10 +574,6 @@ def check_results() -> None:
     write_json(study.data / "results.json", checked)
 
 
-OF_THE_PAGE = ("check_results", "aggregate", "figures", "report")
-"""Stages that measure nothing."""
-
-
 @app.command()
 def aggregate(
     partial: Annotated[
@@ -590,16 +586,7 @@ def aggregate(
     from pipeline.shards import remove_finished
 
     study = load()
-    stale = None
-    if partial:
-        from pipeline.dag import Dag
-
-        dag = Dag()
-        stale = {
-            address: [Path(out) for out in dag.stages[address].outs]
-            for address in dag.stale
-            if dag.stages[address].group not in OF_THE_PAGE
-        }
+    stale = _stale() if partial else None
     models = [(model.name, model.family) for model in study.models.values()]
     path = study.data / "summary.parquet"
     summary = write_summary(study.study, models, study.data, path, study.statistics.seed, stale)
@@ -688,6 +675,19 @@ def _evaluating(
         require_memory(model, weight_bytes, device)
         notes.update(device=device, threads=threads)
         yield device
+
+
+def _stale() -> dict[str, list[Path]]:
+    """The files of the stages that measure something and have not run on the study as it is."""
+    from pipeline.dag import Dag
+
+    dag = Dag()
+    of_the_page = ("check_results", "aggregate", "figures", "report")
+    return {
+        address: [Path(out) for out in dag.stages[address].outs]
+        for address in dag.stale
+        if dag.stages[address].group not in of_the_page
+    }
 
 
 def _experiment(

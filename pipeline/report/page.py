@@ -95,8 +95,9 @@ def write_page(
     summary = tables.read(data / "summary.parquet", tables.SUMMARY)
     manifests, missing = _manifests(data, models)
     if stale := tables.provenance(data / "summary.parquet").get("stale"):
+        assert isinstance(stale, list)  # noqa: S101
         missing.append(
-            "These stages failed, or have not run since the study was changed, and what is shown of "
+            "These stages failed, or have not run since the study was changed; what is shown of "
             f"theirs is from before: {', '.join(stale)}."
         )
     missing += _without_results(summary, models, data)
