@@ -231,7 +231,9 @@ def test_what_is_missing_is_said(tmp_path: Path, written: WRITTEN) -> None:
     root, models = written
     for folder in ("samples", "checkpoints"):
         shutil.copytree(root / "data" / folder, tmp_path / "data" / folder)
-    shutil.copy(root / "data" / "summary.parquet", tmp_path / "data" / "summary.parquet")
+    summary = tables.read(root / "data" / "summary.parquet", tables.SUMMARY)
+    partial = {"stale": ["memorization@lost-nowhere"]}
+    tables.write(summary, tmp_path / "data" / "summary.parquet", tables.SUMMARY, partial)
     (tmp_path / "data" / "samples" / "lost.parquet").write_bytes(b"PAR1 and no more")
     (tmp_path / "data" / "generations").mkdir()
     (tmp_path / "data" / "generations" / "tiny-neo-8.parquet").write_bytes(b"")
@@ -249,6 +251,7 @@ def test_what_is_missing_is_said(tmp_path: Path, written: WRITTEN) -> None:
     text = Outline(html).text
     assert "Not all of the study is here." in text
     for sentence in (
+        "what is shown of theirs is from before: memorization@lost-nowhere.",
         "nowhere has no checkpoint: ",
         "nowhere has no results: ",
         "nowhere.parquet is missing, so its stage failed or has not run.",
