@@ -26,9 +26,11 @@ from typing import Any
 
 import dvc.api
 import networkx
+from dvc.exceptions import NotDvcRepoError
 from dvc.lock import LockError
 from dvc.repo import Repo
 from dvc.rwlock import rwlock
+from dvc.scm import SCMError
 from dvc.stage import PipelineStage
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -81,12 +83,13 @@ class Dag:
             of a cluster, was decided on already, and other jobs are writing what it would look at.
 
     Raises:
+        InputError: the folder is no git repository, or not DVC's.
         dvc.exceptions.DvcException: dvc.yaml or params.yaml cannot be resolved.
     """
 
     def __init__(self, root: str | Path = ".", *, decide: bool = True) -> None:
         self._decide = decide
-        self.repo = Repo(str(root), _wait_for_lock=True)
+        self.repo = _opened(root)
         if decide:
             with self.repo.lock:  # nobody is writing it
                 _set_aside_damaged_lock(Path(root) / "dvc.lock")
@@ -237,9 +240,9 @@ def held(path: Path) -> Iterator[None]:
     """Hold a file that stages depend on, to write it: none that reads it runs, and none begins.
 
     Raises:
-        InputError: one runs, under either engine.
+        InputError: one runs, under either engine; or there is no repository.
     """
-    repo = Repo(_wait_for_lock=True)
+    repo = _opened(".")
     hardlink = repo.config["core"].get("hardlink_lock", False)
     with ExitStack() as stack:
         with _naming_the_holder():
@@ -248,6 +251,20 @@ def held(path: Path) -> Iterator[None]:
             )
             stack.enter_context(lock)
         yield
+
+
+def _opened(root: str | Path) -> Repo:
+    try:
+        return Repo(str(root), _wait_for_lock=True)
+    except (NotDvcRepoError, SCMError) as error:
+        raise InputError(
+            Problem(
+                str(Path(root).absolute()),
+                str(error),
+                "a clone of the project's git repository, in which DVC works",
+                "clone it with git; an unpacked archive does not do",
+            )
+        ) from error
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -118,6 +119,15 @@ def test_a_lock_file_cut_short_by_a_kill_costs_nothing(project: Project, lines: 
     assert yaml.load(lock) == yaml.load(whole.decode())
     assert (project.root / "dvc.lock.damaged").read_bytes() == whole[:left]
     project.assert_idle()
+
+
+@pytest.mark.parametrize("gone", [".git", ".dvc"])
+def test_an_unpacked_archive_is_refused(fresh: Project, gone: str) -> None:
+    shutil.rmtree(fresh.root / gone)
+    for command in (["snakemake", "-n"], [sys.executable, "-c", COMPOSE]):
+        refused = fresh.command(*command, check=False)
+        assert refused.returncode != 0
+        assert "clone it with git" in refused.stdout + refused.stderr
 
 
 COMPOSE = """
