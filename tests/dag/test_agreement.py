@@ -150,6 +150,13 @@ def test_a_changed_param_runs_exactly_what_depends_on_it(
     project.assert_idle()
 
 
+def test_a_check_that_passes_again_leads_to_no_job(project: Project) -> None:
+    """Every stage needs it, and none reads more of it than that it passed."""
+    project.replace("params.yaml", "show_text: false", "show_text: true")
+    counted = re.findall(r"^(\w+) +\d+$", project.planned(), re.M)
+    assert set(counted) == {"check", "report", "all", "total"}
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_a_changed_module_runs_exactly_what_imports_it(project: Project, module: str) -> None:
     with (project.root / module).open("a") as file:
