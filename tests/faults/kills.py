@@ -117,8 +117,8 @@ def prepare(root: Path, models: Sequence[str] = tuple(MODELS)) -> Project:
     made = config.read_text().replace("shard_minutes: 1\n", f"shard_minutes: {SHARD_MINUTES}\n")
     config.write_text(made)
     project = Project(root)
-    project.run("python", "-m", "pipeline", "study", STUDY)
     commit_all(root)
+    project.run("python", "-m", "pipeline", "study", STUDY)
     targets = [
         target
         for model in models

@@ -23,7 +23,7 @@ from pipeline import tables
 from pipeline.errors import InputError, disk_problem
 from pipeline.files import atomic, write_json, write_text
 from pipeline.study import CONF, compose, load
-from tests.project import copy_files
+from tests.project import commit_all, copy_files
 
 ROOT = Path(__file__).parents[2]
 SIZE = 256 * 1024
@@ -281,6 +281,7 @@ def test_a_stage_that_may_not_read(project: Path) -> None:
 
 
 def test_a_study_where_params_may_not_be_written(project: Path) -> None:
+    commit_all(project)
     before = (project / "params.yaml").read_bytes()
     project.chmod(0o555)
     try:
