@@ -187,7 +187,7 @@ def seed_counts(manifests: Sequence[Mapping[str, object]]) -> list[int]:
 def seeds(counts: Sequence[int]) -> str:
     """In words: what `seed_counts` counts."""
     if not counts:
-        return "one published checkpoint of each model"
+        return "one checkpoint of each model"
     low, high = min(counts, default=0), max(counts, default=0)
     return f"{low if low == high else f'{low} to {high}'} for each kind of model"
 
@@ -195,7 +195,7 @@ def seeds(counts: Sequence[int]) -> str:
 def seeds_short(counts: Sequence[int]) -> str:
     """The same in fewer words."""
     if not counts:
-        return "as published"
+        return "one checkpoint each"
     low, high = min(counts), max(counts)
     return f"{plural(high, 'seed')} each" if low == high else f"{low} to {high} seeds each"
 

@@ -297,6 +297,12 @@ def test_seeds_are_counted() -> None:
     assert facts.seeds(facts.seed_counts(kinds[:4])) == "1 to 3 for each kind of model"
 
 
+def test_of_a_model_that_was_not_trained_here_no_seed_is_told_nor_that_it_is_published() -> None:
+    counts = facts.seed_counts([{"family": "pythia", "n_blocks": 6, "seed": None}])
+    assert facts.seeds(counts) == "one checkpoint of each model"
+    assert facts.seeds_short(counts) == "one checkpoint each"
+
+
 def test_marks_of_a_figure_tell_their_rows(written: WRITTEN) -> None:
     [kept] = [f for f in page.read_figures(written[0] / "figures") if f.name == "kept"]
     row = kept.data.filter(block=3, measure="exact_match").row(0, named=True)
