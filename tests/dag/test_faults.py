@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -50,10 +51,11 @@ def test_killed_and_resumed(fresh: Project, victim: str) -> None:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     ) as running:
-        log = fresh.root / "ran.txt"
+        log, lock = fresh.root / "ran.txt", fresh.root / "dvc.lock"
         expected = len(ALL - SUMMARY)
         _wait(lambda: log.exists() and len(log.read_text().split()) == expected)
-        time.sleep(3)  # the other stages write what they made into dvc.lock
+        finished = [f"  {stage}:\n" for stage in ALL - SUMMARY - {slow}]
+        _wait(lambda: lock.exists() and all(each in lock.read_text() for each in finished))
         if victim == "snakemake":
             os.killpg(running.pid, signal.SIGKILL)
         else:
@@ -66,6 +68,20 @@ def test_killed_and_resumed(fresh: Project, victim: str) -> None:
     fresh.snakemake()
     assert set(fresh.ran()) == {slow} | SUMMARY
     fresh.assert_idle()
+
+
+def test_killed_between_the_notes_of_dvc_and_of_snakemake(project: Project) -> None:
+    """A whole output that Snakemake noted as incomplete keeps nothing from running."""
+    notes = project.root / ".snakemake/incomplete"
+    notes.mkdir(exist_ok=True)
+    noted = urlsafe_b64encode(b"data/mini/memorization/n-2.7b.parquet").decode()
+    (notes / noted).write_text('{"external_jobid": null}')
+    assert "Nothing to be done" in project.planned()
+    lost = project.root / "reports/mini/index.html"
+    lost.unlink()
+    project.snakemake()
+    assert lost.exists()
+    project.assert_idle()
 
 
 @pytest.mark.parametrize("engine", ["snakemake", "dvc"])
