@@ -5,7 +5,7 @@ Data goes straight down this list; imports point up it, never sideways or back.
 samples/      what was memorized
 checkpoints/  by whom
 models/       how a model is built
-bypass/       what is done to it
+interventions/  what is done to it
 measure/      what is measured
 report/       what is shown
 

@@ -113,8 +113,8 @@ def audit(
     """Sweep over the blocks of one checkpoint on samples of one's own, without a study."""
     from pipeline import audit as auditing
     from pipeline import tables
-    from pipeline.bypass.interventions import sweep
-    from pipeline.bypass.memory import Journal
+    from pipeline.interventions.interventions import sweep
+    from pipeline.interventions.memory import Journal
     from pipeline.checkpoints.loading import load_model, load_tokenizer
     from pipeline.files import atomic
     from pipeline.measure.memorization import measure, require_baseline
@@ -313,8 +313,8 @@ def checkpoint_hub(model: ModelName) -> None:
 def memorization(model: ModelName) -> None:
     """Complete every sample of the model's family under every intervention."""
     from pipeline import tables
-    from pipeline.bypass.interventions import sweep
-    from pipeline.bypass.memory import Journal
+    from pipeline.interventions.interventions import sweep
+    from pipeline.interventions.memory import Journal
     from pipeline.checkpoints.loading import load_model
     from pipeline.checkpoints.manifest import read_manifest
     from pipeline.measure.memorization import measure, require_baseline
@@ -360,8 +360,8 @@ def memorization(model: ModelName) -> None:
 def benchmarks(model: ModelName) -> None:
     """Evaluate every benchmark task under every intervention."""
     from pipeline import tables
-    from pipeline.bypass.interventions import sweep
-    from pipeline.bypass.memory import Journal
+    from pipeline.interventions.interventions import sweep
+    from pipeline.interventions.memory import Journal
     from pipeline.checkpoints.loading import load as load_checkpoint
     from pipeline.checkpoints.manifest import read_manifest
     from pipeline.measure.benchmarks import describe, load_tasks, measure
@@ -449,7 +449,7 @@ def generations(model: ModelName) -> None:
 def divergence(model: ModelName) -> None:
     """Measure how far each bypass moves the last token, against the theorems' bounds."""
     from pipeline import tables
-    from pipeline.bypass.memory import Journal
+    from pipeline.interventions.memory import Journal
     from pipeline.checkpoints.loading import load_model
     from pipeline.checkpoints.manifest import read_manifest
     from pipeline.progress import reporter

@@ -25,8 +25,8 @@ from transformers import (
     PreTrainedModel,
 )
 
-from pipeline.bypass import attention, readout, wavefront
-from pipeline.bypass.interventions import Intervention, bypass
+from pipeline.interventions import attention, readout, wavefront
+from pipeline.interventions.interventions import Intervention, bypass
 
 if TYPE_CHECKING:
     from tests.hub.server import Hub

@@ -16,10 +16,10 @@ from huggingface_hub.errors import CachedRepoTreeNotFoundError
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
-from pipeline.bypass import precision
-from pipeline.bypass.completion import complete
-from pipeline.bypass.interventions import sweep
-from pipeline.bypass.plan import plan
+from pipeline.interventions import precision
+from pipeline.interventions.completion import complete
+from pipeline.interventions.interventions import sweep
+from pipeline.interventions.plan import plan
 from pipeline.dag import Stage
 from pipeline.outlook import downloads, shapes, table
 from pipeline.outlook.calibration import Device, matrix_rate, this_device

@@ -15,7 +15,7 @@ import torch
 from transformers import PreTrainedModel
 
 from pipeline import shards as module
-from pipeline.bypass.interventions import sweep
+from pipeline.interventions.interventions import sweep
 from pipeline.dag import Dag
 from pipeline.errors import InputError
 from pipeline.measure.memorization import measure
@@ -114,7 +114,7 @@ def test_another_key_finds_nothing_and_clears_what_it_finds(
         assert run(folder, **changed)[1]["computed"] == 0
         assert len({path.parent for path in kept(folder)}) == 1
     run(folder)
-    monkeypatch.setattr(module, "loaded_code", lambda: {"pipeline.bypass.completion": "changed"})
+    monkeypatch.setattr(module, "loaded_code", lambda: {"pipeline.interventions.completion": "changed"})
     assert run(folder)[1]["reused"] == 0
 
 

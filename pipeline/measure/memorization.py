@@ -18,10 +18,10 @@ from statsmodels.stats.proportion import proportion_confint
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pipeline.bypass.completion import calibrate, complete
-from pipeline.bypass.evaluation import Completions, Progress, silent
-from pipeline.bypass.interventions import BASELINE, Intervention
-from pipeline.bypass.memory import Journal
+from pipeline.interventions.completion import calibrate, complete
+from pipeline.interventions.evaluation import Completions, Progress, silent
+from pipeline.interventions.interventions import BASELINE, Intervention
+from pipeline.interventions.memory import Journal
 from pipeline.errors import InputError, Problem
 from pipeline.samples.frame import check_samples
 from pipeline.shards import Shards, seconds_a_token

@@ -1,6 +1,6 @@
 """What a stage computes, counted from shapes, and how long that takes on a device.
 
-forced    interventions share blocks: the block evaluations of `pipeline.bypass.plan`
+forced    interventions share blocks: the block evaluations of `pipeline.interventions.plan`
 decoded   of every intervention but the baseline, all rows from the first token: the worst case
 """
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipeline.bypass.interventions import sweep
-from pipeline.bypass.plan import plan
+from pipeline.interventions.interventions import sweep
+from pipeline.interventions.plan import plan
 from pipeline.checkpoints.manifest import BYTES
 from pipeline.device import WEIGHTS_SHARE
 from pipeline.outlook.calibration import Device

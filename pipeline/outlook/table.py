@@ -16,7 +16,7 @@ from pathlib import Path
 
 from huggingface_hub import constants
 
-from pipeline.bypass.interventions import sweep
+from pipeline.interventions.interventions import sweep
 from pipeline.checkpoints.manifest import BYTES
 from pipeline.dag import Dag, Stage
 from pipeline.outlook.calibration import Device, this_device

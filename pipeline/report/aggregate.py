@@ -27,7 +27,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipeline import tables
-from pipeline.bypass.interventions import BASELINE, block_name, sweep
+from pipeline.interventions.interventions import BASELINE, block_name, sweep
 from pipeline.errors import InputError, Problem
 from pipeline.report.measured import ModelTables, grid_problems, read_tables
 from pipeline.report.statistics import (

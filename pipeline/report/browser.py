@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 
 from pipeline import tables
-from pipeline.bypass.interventions import BASELINE
+from pipeline.interventions.interventions import BASELINE
 from pipeline.errors import InputError
 from pipeline.report.manifests import trained_here
 from pipeline.report.text import visible

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from pipeline import tables
-from pipeline.bypass.interventions import sweep
+from pipeline.interventions.interventions import sweep
 from pipeline.errors import Problem, shorten
 from pipeline.report.manifests import read_manifests
 

@@ -19,7 +19,7 @@ import polars as pl
 from markupsafe import Markup
 
 from pipeline import tables
-from pipeline.bypass.interventions import BASELINE
+from pipeline.interventions.interventions import BASELINE
 from pipeline.errors import InputError, Problem
 from pipeline.files import atomic, write_text
 from pipeline.report import facts, views

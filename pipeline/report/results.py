@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 
 from pipeline import tables
-from pipeline.bypass.interventions import BASELINE
+from pipeline.interventions.interventions import BASELINE
 from pipeline.errors import InputError, Problem
 from pipeline.report.measured import ModelTables, grid_problems, read_tables
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from pipeline.bypass.interventions import BASELINE, QUARTILES
+from pipeline.interventions.interventions import BASELINE, QUARTILES
 
 QUARTILE_NAMES = [f"quartile-{quartile}" for quartile in range(1, QUARTILES + 1)]
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import polars as pl
 
-from pipeline.bypass.evaluation import Progress, silent
+from pipeline.interventions.evaluation import Progress, silent
 from pipeline.errors import InputError, Problem
 from pipeline.tables import ATTENTION_ONLY
 from pipeline.theory.small_transformer import (

@@ -24,12 +24,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pipeline.bypass.evaluation import Progress, require_completable, silent
-from pipeline.bypass.interventions import sweep
-from pipeline.bypass.memory import Journal, default_budget, in_batches
-from pipeline.bypass.plan import Plan, plan
-from pipeline.bypass.precision import not_finite
-from pipeline.bypass.wavefront import Sheet, run
+from pipeline.interventions.evaluation import Progress, require_completable, silent
+from pipeline.interventions.interventions import sweep
+from pipeline.interventions.memory import Journal, default_budget, in_batches
+from pipeline.interventions.plan import Plan, plan
+from pipeline.interventions.precision import not_finite
+from pipeline.interventions.wavefront import Sheet, run
 from pipeline.models.decoder import Decoder
 from pipeline.models.families import adapt
 from pipeline.samples.frame import check_samples

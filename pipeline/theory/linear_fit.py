@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pipeline.bypass.interventions import BASELINE
-from pipeline.bypass.precision import not_finite
-from pipeline.bypass.wavefront import Sheet
+from pipeline.interventions.interventions import BASELINE
+from pipeline.interventions.precision import not_finite
+from pipeline.interventions.wavefront import Sheet
 from pipeline.models.decoder import Decoder
 from pipeline.theory.bounds import operator_norm
 from pipeline.theory.one_block import attend

@@ -1,6 +1,6 @@
 """One block in plain sums: its attention weights, and what happens at the last token.
 
-The engine of pipeline/bypass/ never has the weights: it mixes values in tiles. Here they are
+The engine of pipeline/interventions/ never has the weights: it mixes values in tiles. Here they are
 computed the slow way, from the same projections, for the theory to look at.
 Shapes: B samples, T positions, n positions that the last token sees, D width, H heads, E = D/H.
 """

@@ -8,7 +8,7 @@ import sys
 from tests.dag.conftest import Project
 
 ACCEPT = "from pipeline.accept import accept; print(*accept())"
-MODULE = "pipeline/bypass/interventions.py"
+MODULE = "pipeline/interventions/interventions.py"
 
 
 def _accept(project: Project, check: bool = True) -> subprocess.CompletedProcess[str]:

@@ -47,8 +47,8 @@ def memorization(data: Path, n_samples: int, n_blocks: int) -> None:
     import torch
 
     from pipeline import tables
-    from pipeline.bypass.evaluation import Completions
-    from pipeline.bypass.interventions import sweep
+    from pipeline.interventions.evaluation import Completions
+    from pipeline.interventions.interventions import sweep
     from pipeline.measure import memorization as stage
     from pipeline.shards import open_shards
 
@@ -80,8 +80,8 @@ def benchmarks(data: Path, _n_samples: int, n_blocks: int) -> None:
     from transformers import PreTrainedTokenizerFast
 
     from pipeline import tables
-    from pipeline.bypass.evaluation import Likelihoods
-    from pipeline.bypass.interventions import sweep
+    from pipeline.interventions.evaluation import Likelihoods
+    from pipeline.interventions.interventions import sweep
     from pipeline.measure import benchmarks as stage
 
     def made_up(_model: object, requests: Sequence[object], *_: object, **__: object) -> Any:

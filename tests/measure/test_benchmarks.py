@@ -26,8 +26,8 @@ from transformers import (
 )
 
 from pipeline import tables
-from pipeline.bypass.interventions import BASELINE, bypass
-from pipeline.bypass.memory import Journal
+from pipeline.interventions.interventions import BASELINE, bypass
+from pipeline.interventions.memory import Journal
 from pipeline.errors import InputError
 from pipeline.measure import benchmarks
 from pipeline.measure.benchmarks import describe, load_tasks, measure

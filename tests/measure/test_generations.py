@@ -17,9 +17,9 @@ from transformers import (
 )
 
 from pipeline import tables
-from pipeline.bypass import completion, reference
-from pipeline.bypass.interventions import BASELINE, bypass
-from pipeline.bypass.reference import bypassed
+from pipeline.interventions import completion, reference
+from pipeline.interventions.interventions import BASELINE, bypass
+from pipeline.interventions.reference import bypassed
 from pipeline.errors import InputError
 from pipeline.measure import generations
 from pipeline.measure.generations import interventions_at, measure

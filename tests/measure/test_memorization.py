@@ -10,10 +10,10 @@ import torch
 from statsmodels.stats.proportion import proportion_confint
 
 from pipeline import tables
-from pipeline.bypass import evaluation
-from pipeline.bypass.interventions import BASELINE, bypass, sweep
-from pipeline.bypass.memory import Journal
-from pipeline.bypass.reference import bypassed
+from pipeline.interventions import evaluation
+from pipeline.interventions.interventions import BASELINE, bypass, sweep
+from pipeline.interventions.memory import Journal
+from pipeline.interventions.reference import bypassed
 from pipeline.checkpoints.manifest import write_manifest
 from pipeline.errors import InputError
 from pipeline.measure import memorization

@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from pipeline.bypass.interventions import BASELINE
-from pipeline.bypass.plan import plan
-from pipeline.bypass.wavefront import Sheet, run
+from pipeline.interventions.interventions import BASELINE
+from pipeline.interventions.plan import plan
+from pipeline.interventions.wavefront import Sheet, run
 from pipeline.errors import InputError
 from pipeline.models.activations import ACTIVATIONS
 from pipeline.models.families import adapt

@@ -20,13 +20,13 @@ from pathlib import Path
 
 import torch
 
-from pipeline.bypass import reference
-from pipeline.bypass.completion import complete
-from pipeline.bypass.interventions import sweep
-from pipeline.bypass.plan import plan
-from pipeline.bypass.reference import bypassed
-from pipeline.bypass.scoring import score
-from pipeline.bypass.wavefront import Sheet, run
+from pipeline.interventions import reference
+from pipeline.interventions.completion import complete
+from pipeline.interventions.interventions import sweep
+from pipeline.interventions.plan import plan
+from pipeline.interventions.reference import bypassed
+from pipeline.interventions.scoring import score
+from pipeline.interventions.wavefront import Sheet, run
 from pipeline.models.families import adapt
 from tests.performance import tuned
 from tests.performance.common import (

@@ -37,13 +37,13 @@ import transformers
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pipeline.bypass import precision, reference
-from pipeline.bypass.completion import complete
-from pipeline.bypass.interventions import sweep
-from pipeline.bypass.memory import Journal
-from pipeline.bypass.plan import Plan, plan
-from pipeline.bypass.readout import read
-from pipeline.bypass.wavefront import Sheet, run
+from pipeline.interventions import precision, reference
+from pipeline.interventions.completion import complete
+from pipeline.interventions.interventions import sweep
+from pipeline.interventions.memory import Journal
+from pipeline.interventions.plan import Plan, plan
+from pipeline.interventions.readout import read
+from pipeline.interventions.wavefront import Sheet, run
 from pipeline.models.decoder import Decoder
 from pipeline.models.families import adapt
 from tests.performance import tuned

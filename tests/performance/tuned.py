@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from pipeline.bypass.interventions import Intervention
+from pipeline.interventions.interventions import Intervention
 
 
 @contextmanager

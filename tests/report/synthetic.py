@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from pipeline import tables
-from pipeline.bypass.interventions import Intervention, sweep
+from pipeline.interventions.interventions import Intervention, sweep
 from pipeline.report.measured import ModelTables
 
 MODELS = {

@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Locator, Page, Route, sync_playwright
 from tokenizers import Tokenizer, decoders, models
 
 from pipeline import tables
-from pipeline.bypass.interventions import BASELINE
+from pipeline.interventions.interventions import BASELINE
 from pipeline.report import page as report
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)

@@ -6,9 +6,9 @@ import polars as pl
 import pytest
 import torch
 
-from pipeline.bypass.interventions import BASELINE, bypass
-from pipeline.bypass.memory import Journal
-from pipeline.bypass.reference import bypassed
+from pipeline.interventions.interventions import BASELINE, bypass
+from pipeline.interventions.memory import Journal
+from pipeline.interventions.reference import bypassed
 from pipeline.errors import InputError
 from pipeline.models.families import adapt
 from pipeline.tables import DIVERGENCE_BLOCKS, DIVERGENCE_BOUNDS, DIVERGENCE_TRIANGLE, SAMPLES

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 from matplotlib.figure import Figure
 
-from pipeline.bypass.interventions import BASELINE
+from pipeline.interventions.interventions import BASELINE
 from pipeline.report import views
 from pipeline.report.text import number, percent_range
 

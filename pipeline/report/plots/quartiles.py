@@ -12,7 +12,7 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipeline.bypass.interventions import BASELINE, QUARTILES
+from pipeline.interventions.interventions import BASELINE, QUARTILES
 from pipeline.report import colours, style, views
 from pipeline.report.plots.plot import (
     NUMBERS,

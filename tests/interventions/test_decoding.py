@@ -8,10 +8,10 @@ import torch
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from pipeline.bypass import completion, reference
-from pipeline.bypass.completion import complete
-from pipeline.bypass.interventions import BASELINE, bypass, sweep
-from pipeline.bypass.memory import Journal
+from pipeline.interventions import completion, reference
+from pipeline.interventions.completion import complete
+from pipeline.interventions.interventions import BASELINE, bypass, sweep
+from pipeline.interventions.memory import Journal
 from pipeline.errors import InputError
 
 PREFIX, SUFFIX, BLOCKS, VOCABULARY = 9, 8, 5, 61

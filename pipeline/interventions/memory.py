@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import torch
 
-from pipeline.bypass.plan import Plan
+from pipeline.interventions.plan import Plan
 from pipeline.models.decoder import Decoder
 
 _CPU_TOKENS = 1 << 15

@@ -31,11 +31,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pipeline.bypass import attention
-from pipeline.bypass.operations import IN_PLACE_OF_ATTENTION
-from pipeline.bypass.plan import Plan, Stop
-from pipeline.bypass.readout import Choice, choose
-from pipeline.bypass.wavefront import KeysValues
+from pipeline.interventions import attention
+from pipeline.interventions.operations import IN_PLACE_OF_ATTENTION
+from pipeline.interventions.plan import Plan, Stop
+from pipeline.interventions.readout import Choice, choose
+from pipeline.interventions.wavefront import KeysValues
 from pipeline.models.decoder import Block, Decoder, Turn
 
 

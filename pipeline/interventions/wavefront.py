@@ -29,9 +29,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pipeline.bypass import attention
-from pipeline.bypass.operations import IN_PLACE_OF_ATTENTION
-from pipeline.bypass.plan import Plan, Step
+from pipeline.interventions import attention
+from pipeline.interventions.operations import IN_PLACE_OF_ATTENTION
+from pipeline.interventions.plan import Plan, Step
 from pipeline.models.decoder import Block, Decoder
 
 Observer = Callable[[int, Tensor], None]

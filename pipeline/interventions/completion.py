@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pipeline.bypass import precision
-from pipeline.bypass.decoding import Start, decode
-from pipeline.bypass.evaluation import Completions, Progress, require_completable, silent
-from pipeline.bypass.interventions import Intervention
-from pipeline.bypass.memory import Journal, default_budget, in_batches
-from pipeline.bypass.plan import plan
-from pipeline.bypass.readout import read
-from pipeline.bypass.wavefront import Sheet, run
+from pipeline.interventions import precision
+from pipeline.interventions.decoding import Start, decode
+from pipeline.interventions.evaluation import Completions, Progress, require_completable, silent
+from pipeline.interventions.interventions import Intervention
+from pipeline.interventions.memory import Journal, default_budget, in_batches
+from pipeline.interventions.plan import plan
+from pipeline.interventions.readout import read
+from pipeline.interventions.wavefront import Sheet, run
 from pipeline.models.decoder import Decoder
 from pipeline.models.families import adapt
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
-from pipeline.bypass.interventions import IDENTITY_ATTENTION
+from pipeline.interventions.interventions import IDENTITY
 
 
 def identity_attention(values: Tensor) -> Tensor:
@@ -22,6 +22,6 @@ def identity_attention(values: Tensor) -> Tensor:
 
 
 IN_PLACE_OF_ATTENTION: Mapping[str, Callable[[Tensor], Tensor]] = {
-    IDENTITY_ATTENTION: identity_attention,
+    IDENTITY: identity_attention,
 }
 """Operation -> what the output projection receives, (…, H, D/H), from the values (…, H, D/H)."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import torch
 
-from pipeline.bypass.interventions import Intervention
-from pipeline.bypass.plan import Plan, plan
-from pipeline.bypass.wavefront import Sheet, run
+from pipeline.interventions.interventions import Intervention
+from pipeline.interventions.plan import Plan, plan
+from pipeline.interventions.wavefront import Sheet, run
 from pipeline.errors import InputError, Problem
 from pipeline.models.decoder import Decoder
 

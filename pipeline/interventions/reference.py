@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from transformers import GPTNeoForCausalLM, GPTNeoXForCausalLM, PreTrainedModel
 
-from pipeline.bypass.evaluation import (
+from pipeline.interventions.evaluation import (
     Completions,
     Likelihoods,
     Progress,
@@ -29,7 +29,7 @@ from pipeline.bypass.evaluation import (
     require_scorable,
     silent,
 )
-from pipeline.bypass.interventions import IDENTITY_ATTENTION, Intervention
+from pipeline.interventions.interventions import IDENTITY, Intervention
 from pipeline.errors import InputError, Problem
 
 # --------------------------------------------------------------------------- the bypass
@@ -99,8 +99,8 @@ def bypassed(model: PreTrainedModel, intervention: Intervention) -> Iterator[Pre
     attentions = _attentions(model)
     _check_blocks(intervention, len(attentions))
     with ExitStack() as stack:
-        for block, operation in intervention.operations.items():
-            if operation != IDENTITY_ATTENTION:
+        for block, operation in intervention.edits.items():
+            if operation != IDENTITY:
                 raise NotImplementedError(f"{intervention.name}: {operation} on block {block}")
             _pass_values_through(attentions[block], stack)
         yield model

@@ -20,8 +20,8 @@ from transformers.masking_utils import eager_mask
 from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoSelfAttention
 from transformers.models.gpt_neox.modeling_gpt_neox import eager_attention_forward
 
-from pipeline.bypass.interventions import BASELINE, Intervention, bypass, sweep
-from pipeline.bypass.reference import bypassed, complete, score
+from pipeline.interventions.interventions import BASELINE, Intervention, bypass, sweep
+from pipeline.interventions.reference import bypassed, complete, score
 from pipeline.errors import InputError
 
 PREFIX, SUFFIX, BLOCKS = 9, 6, 5

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from pipeline.bypass.evaluation import Request
-from pipeline.bypass.wavefront import Sheet
+from pipeline.interventions.evaluation import Request
+from pipeline.interventions.wavefront import Sheet
 
 
 @dataclass(frozen=True)

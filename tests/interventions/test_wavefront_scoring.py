@@ -9,12 +9,12 @@ import torch
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from pipeline.bypass import reference, scoring
-from pipeline.bypass.completion import complete
-from pipeline.bypass.interventions import BASELINE, bypass, sweep
-from pipeline.bypass.memory import Journal
-from pipeline.bypass.scoring import score
-from pipeline.bypass.trees import sheet, trees
+from pipeline.interventions import reference, scoring
+from pipeline.interventions.completion import complete
+from pipeline.interventions.interventions import BASELINE, bypass, sweep
+from pipeline.interventions.memory import Journal
+from pipeline.interventions.scoring import score
+from pipeline.interventions.trees import sheet, trees
 from pipeline.errors import InputError
 
 SWEEP = sweep(5)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.bypass.interventions import Intervention
+from pipeline.interventions.interventions import Intervention
 from pipeline.errors import InputError, Problem
 
 
@@ -97,7 +97,7 @@ def plan(interventions: Sequence[Intervention], n_blocks: int) -> Plan:
         now = list(carrier[-1])
         for branch in range(branches):
             members = [v for v, where in enumerate(carrier[-1]) if where == branch]
-            wanted = [interventions[v].operations.get(block) for v in members]
+            wanted = [interventions[v].edits.get(block) for v in members]
             stays, *leave = sorted(set(wanted), key=lambda name: (name is not None, name or ""))
             operations.append(stays)
             for operation in leave:

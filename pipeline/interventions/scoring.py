@@ -13,14 +13,20 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pipeline.bypass import precision
-from pipeline.bypass.evaluation import Likelihoods, Progress, Request, require_scorable, silent
-from pipeline.bypass.interventions import Intervention
-from pipeline.bypass.memory import Journal, default_budget, in_batches
-from pipeline.bypass.plan import plan
-from pipeline.bypass.readout import Readout, read
-from pipeline.bypass.trees import sheet, trees
-from pipeline.bypass.wavefront import Sheet, run
+from pipeline.interventions import precision
+from pipeline.interventions.evaluation import (
+    Likelihoods,
+    Progress,
+    Request,
+    require_scorable,
+    silent,
+)
+from pipeline.interventions.interventions import Intervention
+from pipeline.interventions.memory import Journal, default_budget, in_batches
+from pipeline.interventions.plan import plan
+from pipeline.interventions.readout import Readout, read
+from pipeline.interventions.trees import sheet, trees
+from pipeline.interventions.wavefront import Sheet, run
 from pipeline.models.decoder import Decoder
 from pipeline.models.families import adapt
 

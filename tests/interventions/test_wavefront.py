@@ -5,11 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.bypass import wavefront
-from pipeline.bypass.interventions import BASELINE, bypass, sweep
-from pipeline.bypass.plan import plan
-from pipeline.bypass.reference import bypassed
-from pipeline.bypass.wavefront import Sheet, run
+from pipeline.interventions import wavefront
+from pipeline.interventions.interventions import BASELINE, bypass, sweep
+from pipeline.interventions.plan import plan
+from pipeline.interventions.reference import bypassed
+from pipeline.interventions.wavefront import Sheet, run
 from pipeline.errors import InputError
 from pipeline.models.decoder import Interleaved, Separate
 from pipeline.models.families import adapt
@@ -31,7 +31,7 @@ def test_every_intervention_walks_its_own_path(interventions):
     for v, each in enumerate(interventions):
         stops = trie.path(trie.carrier[-1][v])
         assert {b: stop.operation for b, stop in enumerate(stops) if stop.operation} == dict(
-            each.operations
+            each.edits
         )
         assert [stop.branch for stop in stops] == [step[v] for step in trie.carrier[:-1]]
 

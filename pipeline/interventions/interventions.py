@@ -1,0 +1,281 @@
+"""Interventions as data: a name, and the edit of each affected block.
+
+No model is needed here. What an edit does to a model is in `edits`; which blocks are edited
+together is a `Group`, the form in which a study lists its interventions.
+
+Source: arXiv 2501.05078, section 3.2 (one block at a time) and A.3.2 (quartiles).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import comb
+from types import MappingProxyType
+
+IDENTITY, HEADS, NOISE = "identity", "heads", "noise"
+EDITS = (IDENTITY, "zero", "mean", "mlp-zero", "mlp-mean", "skip", HEADS, NOISE)
+"""The names of all edits; `edits.EDITS` says what each does."""
+
+QUARTILES = 4
+
+EACH, QUARTILE, FIRST, LAST, WINDOWS, RANDOM, EACH_HEAD = GROUPS = (
+    "each", "quartiles", "first", "last", "windows", "random", "heads",
+)  # fmt: skip
+"""Which blocks are edited together, where a group does not list them."""
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """A name, and the edit of each affected block.
+
+    Args:
+        name: ``baseline``, ``block-07``, ``quartile-1``, ``block-07.zero``, …; for people, no code
+            parses it.
+        edits: block (0-based) -> edit, one of `EDITS`; empty for the baseline.
+        heads: for the edit ``heads``: which heads (0-based) get the identity.
+        seed: for the edit ``noise``: of the random directions.
+        group: the kind of group it belongs to, one of `GROUPS`, ``blocks`` for an explicit list.
+        draw: which of several random draws it is, from 1; None where there is but one.
+
+    Raises:
+        ValueError: a negative block or head, an unknown edit, or heads without the edit ``heads``
+            or the reverse.
+    """
+
+    name: str
+    edits: Mapping[int, str]
+    heads: tuple[int, ...] | None = None
+    seed: int = 0
+    group: str = "blocks"
+    draw: int | None = None
+
+    def __post_init__(self) -> None:
+        for block, edit in self.edits.items():
+            if block < 0:
+                raise ValueError(f"{self.name}: block {block} is negative; blocks start at 0")
+            if edit not in EDITS:
+                raise ValueError(f"{self.name}: no edit {edit!r}; expected one of {EDITS}")
+        if (HEADS in self.edits.values()) != bool(self.heads):
+            raise ValueError(f"{self.name}: heads {self.heads}; expected with the edit `heads`")
+        if self.heads and min(self.heads) < 0:
+            raise ValueError(f"{self.name}: head {min(self.heads)} is negative; heads start at 0")
+        # a read-only view of a sorted copy: two equal interventions compare equal and stay so
+        object.__setattr__(self, "edits", MappingProxyType(dict(sorted(self.edits.items()))))
+
+    def __hash__(self) -> int:
+        return hash((self.name, tuple(self.edits.items()), self.heads, self.seed))
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """The affected blocks, ascending."""
+        return tuple(self.edits)
+
+    @property
+    def edit(self) -> str | None:
+        """The edit of its blocks, several joined by ``+``; None for the baseline."""
+        return "+".join(sorted(set(self.edits.values()))) or None
+
+    def at(self, block: int) -> Edit | None:
+        """What is done to a block; None where it stays as it is."""
+        if block not in self.edits:
+            return None
+        name = self.edits[block]
+        return Edit(
+            name, self.heads if name == HEADS else None, self.seed if name == NOISE else None
+        )
+
+
+@dataclass(frozen=True, order=True)
+class Edit:
+    """An edit with what it depends on; interventions that agree on it share their computation."""
+
+    name: str
+    heads: tuple[int, ...] | None = None
+    seed: int | None = None
+
+
+BASELINE = Intervention("baseline", {}, group="baseline")
+
+
+@dataclass(frozen=True)
+class Group:
+    """A line of a study's `interventions`: which blocks together, and the edit they get.
+
+    Args:
+        blocks: ``each`` block alone, the four ``quartiles``, the ``first`` k, the ``last`` k, all
+            ``windows`` of k neighbours, k at ``random``, each of the attention ``heads`` of every
+            block alone, or a list of blocks (0-based).
+        edit: one of `EDITS`.
+        k: how many blocks, for first, last, windows and random.
+        draws: how many random sets of blocks, or of directions for the edit ``noise``.
+        seed: of random draws.
+        heads: for a list of blocks with the edit ``heads``: which.
+
+    Raises:
+        ValueError: a combination that means nothing.
+    """
+
+    blocks: str | tuple[int, ...]
+    edit: str = IDENTITY
+    k: int | None = None
+    draws: int = 1
+    seed: int = 0
+    heads: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        listed = not isinstance(self.blocks, str)
+        if listed and (not self.blocks or len(set(self.blocks)) < len(self.blocks)):
+            raise ValueError(f"blocks {self.blocks}: expected one or more, each once")
+        if not listed and self.blocks not in GROUPS:
+            raise ValueError(f"blocks {self.blocks!r}: expected a list, or one of {GROUPS}")
+        if self.edit not in EDITS:
+            raise ValueError(f"edit {self.edit!r}: expected one of {EDITS}")
+        if (self.k is not None) != (self.blocks in (FIRST, LAST, WINDOWS, RANDOM)):
+            raise ValueError(f"blocks {self.blocks!r} with k {self.k}: expected k with first, "
+                             "last, windows and random, and nowhere else")  # fmt: skip
+        if self.k is not None and self.k < 1:
+            raise ValueError(f"k {self.k}: expected 1 or more")
+        if self.draws < 1 or (self.draws > 1 and RANDOM != self.blocks and NOISE != self.edit):
+            raise ValueError(f"draws {self.draws}: expected 1, or more with blocks: random or "
+                             "edit: noise")  # fmt: skip
+        if (self.edit == HEADS) != (self.blocks == EACH_HEAD or bool(self.heads)):
+            raise ValueError("the edit `heads` goes with blocks: heads, or with a list of heads")
+        if self.heads and not listed:
+            raise ValueError("a list of heads goes with a list of blocks")
+
+
+SWEEP = (Group(EACH), Group(QUARTILE))
+"""What the paper does: each block alone, then each quartile of blocks."""
+
+
+def sweep(
+    n_blocks: int, groups: Sequence[Group] = SWEEP, n_heads: int | None = None
+) -> tuple[Intervention, ...]:
+    """All interventions of a model: the baseline, then those of each group.
+
+    Args:
+        n_blocks: L, at least 1. Below four there are no quartiles.
+        groups: the paper's unless given.
+        n_heads: H; needed for the group ``heads``.
+
+    Returns:
+        1 + L + 4 interventions (1 + L where L < 4) for the paper's groups, in that order.
+
+    Raises:
+        ValueError: a group that does not fit the model, or two interventions of one name.
+    """
+    if n_blocks < 1:
+        raise ValueError(f"{n_blocks} blocks; a model has at least one")
+    made = [BASELINE, *(each for group in groups for each in _members(group, n_blocks, n_heads))]
+    names = [each.name for each in made]
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"intervention {repeated} twice: expected each once; remove one")
+    return tuple(made)
+
+
+def bypass(name: str, blocks: range | tuple[int, ...]) -> Intervention:
+    """The intervention `name` that gives each of `blocks` identity attention."""
+    return Intervention(name, dict.fromkeys(blocks, IDENTITY))
+
+
+def block_name(block: int) -> str:
+    """``block-07`` for block 7."""
+    return f"block-{block:02d}"
+
+
+def quartile_blocks(quartile: int, n_blocks: int) -> range:
+    """The blocks of quartile q of L blocks: floor((q-1)L/4) to floor(qL/4)-1, 0-based.
+
+    Raises:
+        ValueError: `quartile` is not 1 to 4, or there are fewer than four blocks.
+    """
+    if quartile not in range(1, QUARTILES + 1):
+        raise ValueError(f"quartile {quartile}: expected 1 to {QUARTILES}")
+    if n_blocks < QUARTILES:
+        raise ValueError(f"{n_blocks} blocks have no quartiles; at least {QUARTILES} are needed")
+    return range((quartile - 1) * n_blocks // QUARTILES, quartile * n_blocks // QUARTILES)
+
+
+def _members(group: Group, n_blocks: int, n_heads: int | None) -> Iterator[Intervention]:
+    """The interventions of one group, for a model of L blocks."""
+    kind = group.blocks if isinstance(group.blocks, str) else "blocks"
+    random_blocks = group.draws if kind == RANDOM and group.edit != NOISE else None
+    directions = group.draws if group.edit == NOISE and group.draws > 1 else 1
+    seeded = f"-seed-{group.seed}" if group.seed and (kind == RANDOM or NOISE == group.edit) else ""
+    suffix = "" if group.edit in (IDENTITY, HEADS) else f".{group.edit}"
+    for number, (name, blocks, heads) in enumerate(_sets(group, n_blocks, n_heads), 1):
+        if blocks and max(blocks) >= n_blocks:
+            raise ValueError(f"{name}: block {max(blocks)}; expected 0 to {n_blocks - 1}")
+        for direction in range(1, directions + 1):
+            draw = number if random_blocks else direction if directions > 1 else None
+            drawn = f"-draw-{draw}" if draw else ""
+            yield Intervention(
+                name=f"{name}{seeded}{drawn}{suffix}" if random_blocks
+                else f"{name}{suffix}{seeded}{drawn}",
+                edits=dict.fromkeys(blocks, group.edit),
+                heads=heads,
+                seed=1000 * group.seed + direction if group.edit == NOISE else 0,
+                group=kind,
+                draw=draw,
+            )  # fmt: skip
+
+
+def _sets(
+    group: Group, n_blocks: int, n_heads: int | None
+) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...] | None]]:
+    """Name, blocks and heads of each intervention of a group, before edit and draw are named."""
+    k = group.k or 0
+    if k > n_blocks:
+        raise ValueError(f"{group.blocks} {k} blocks; the model has {n_blocks}")
+    if group.blocks == EACH:
+        yield from ((block_name(b), (b,), None) for b in range(n_blocks))
+    elif group.blocks == QUARTILE and n_blocks >= QUARTILES:
+        for q in range(1, QUARTILES + 1):
+            yield f"quartile-{q}", tuple(quartile_blocks(q, n_blocks)), None
+    elif group.blocks == FIRST:
+        yield f"first-{k}", tuple(range(k)), None
+    elif group.blocks == LAST:
+        yield f"last-{k}", tuple(range(n_blocks - k, n_blocks)), None
+    elif group.blocks == WINDOWS:
+        for start in range(n_blocks - k + 1):
+            yield f"window-{start:02d}-to-{start + k - 1:02d}", tuple(range(start, start + k)), None
+    elif group.blocks == RANDOM:
+        draws = group.draws if group.edit != NOISE else 1
+        for blocks in _random_sets(n_blocks, k, draws, group.seed):
+            yield f"random-{k}", blocks, None
+    elif group.blocks == EACH_HEAD:
+        if n_heads is None:
+            raise ValueError("the group `heads` needs the number of heads")
+        for block in range(n_blocks):
+            for head in range(n_heads):
+                yield f"{block_name(block)}.head-{head:02d}", (block,), (head,)
+    elif not isinstance(group.blocks, str):
+        blocks = tuple(sorted(group.blocks))
+        name = block_name(blocks[0]) if len(blocks) == 1 else f"blocks-{_joined(blocks)}"
+        if group.heads:
+            name += f".head-{_joined(group.heads)}"
+        yield name, blocks, group.heads
+
+
+def _random_sets(n_blocks: int, k: int, draws: int, seed: int) -> list[tuple[int, ...]]:
+    """Distinct random sets of k of L blocks; the first ones stay when `draws` grows."""
+    if draws > comb(n_blocks, k):
+        raise ValueError(
+            f"{draws} random draws of {k} of {n_blocks} blocks; expected at most "
+            f"{comb(n_blocks, k)}, for there are no more"
+        )
+    if comb(n_blocks, k) <= 10_000:
+        every = list(combinations(range(n_blocks), k))
+        random.Random(f"{seed} {k} {n_blocks}").shuffle(every)
+        return every[:draws]
+    source, found = random.Random(f"{seed} {k} {n_blocks}"), {}
+    while len(found) < draws:
+        found[tuple(sorted(source.sample(range(n_blocks), k)))] = None
+    return list(found)
+
+
+def _joined(numbers: Sequence[int]) -> str:
+    return "+".join(f"{number:02d}" for number in numbers)
