@@ -163,6 +163,26 @@ rule checkpoint:
         REPRO
 
 
+rule interventions:
+    """List the interventions of one model, and what each stands for."""
+    input:
+        unpack(dvc.rule("interventions").input),
+    output:
+        **dvc.rule("interventions").output,
+    log:
+        dvc.rule("interventions").log,
+    benchmark:
+        dvc.rule("interventions").benchmark
+    threads: 1
+    resources:
+        mem_mb=needs.mem_mb,
+        runtime=needs.runtime,
+    params:
+        stage=dvc.rule("interventions").stage,
+    shell:
+        REPRO
+
+
 rule memorization:
     """Complete every sample of the model's family under every intervention."""
     input:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -18,12 +19,13 @@ import typer
 
 from pipeline.errors import InputError, disk_problem
 from pipeline.interruption import watch
-from pipeline.params import PARAMS, RUN_SECTION, Dtype, Study, given
+from pipeline.params import FITTING, PARAMS, RUN_SECTION, Dtype, Study, given
 from pipeline.study import compose, load
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from pipeline.interventions.interventions import Intervention
     from pipeline.tables import Schema
 
 app = typer.Typer(
@@ -109,19 +111,24 @@ def audit(
     dtype: Annotated[Dtype | None, typer.Option(help="of the weights; default: as stored")] = None,
     skip_short: Annotated[bool, typer.Option(help="leave out samples that are too short")] = False,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads")] = 1,
+    token_budget: Annotated[
+        int | None, typer.Option(min=1, help="tokens at once; default: what the memory allows")
+    ] = None,
 ) -> None:
     """Sweep over the blocks of one checkpoint on samples of one's own, without a study."""
     from pipeline import audit as auditing
     from pipeline import tables
-    from pipeline.interventions.interventions import sweep
-    from pipeline.interventions.memory import Journal
     from pipeline.checkpoints.loading import load_model, load_tokenizer
     from pipeline.files import atomic
+    from pipeline.interventions.interventions import sweep
+    from pipeline.interventions.memory import Journal
+    from pipeline.measure.listed import as_table, from_table
     from pipeline.measure.memorization import measure, require_baseline
     from pipeline.progress import reporter
     from pipeline.samples.frame import check_samples
 
     auditing.require_name(name)
+    auditing.require_threads(threads)
     data, reports = Path("data") / f"audit-{name}", Path("reports") / f"audit-{name}"
     folder = data / "checkpoints" / name
     auditing.require_own(model, folder, data, reports)
@@ -136,6 +143,9 @@ def audit(
     provenance = _determined_by(
         f"audit-{name}", **_checkpoint(manifest), samples=str(samples), dtype=precision
     )
+    swept = sweep(manifest.n_blocks)
+    listed = data / "interventions" / f"{name}.parquet"
+    tables.write(as_table(swept), listed, tables.INTERVENTIONS, provenance)
     family = data / "samples" / f"{auditing.FAMILY}.parquet"
     tables.write(made, family, tables.SAMPLES, provenance)
     journal = Journal()
@@ -145,12 +155,13 @@ def audit(
     ):
         loaded = load_model(folder, precision, device)
         # no floor, whose remedy is one of a study
-        notes["baseline"] = require_baseline(loaded, made, 0, stop=False)
+        notes["baseline"] = require_baseline(loaded, made, 0, False, token_budget)
         auditing.warn(notes["baseline"])
         measured = measure(
             loaded,
             made,
-            sweep(manifest.n_blocks),
+            from_table(tables.read(listed, tables.INTERVENTIONS)),
+            token_budget,
             progress=reporter(f"memorization of {name}", "samples"),
             journal=journal,
         )
@@ -310,14 +321,39 @@ def checkpoint_hub(model: ModelName) -> None:
 
 
 @app.command()
+def interventions(model: ModelName) -> None:
+    """List the interventions of one model, and what each stands for."""
+    from pipeline import tables
+    from pipeline.checkpoints.manifest import read_manifest
+    from pipeline.errors import Problem
+    from pipeline.interventions.interventions import sweep
+    from pipeline.measure.listed import as_table
+
+    study = load()
+    manifest = read_manifest(study.data / "checkpoints" / model)
+    sizes = {"n_blocks": manifest.n_blocks, "n_heads": manifest.n_heads}
+    try:
+        made = sweep(manifest.n_blocks, study.groups, manifest.n_heads)
+    except ValueError as error:
+        raise InputError(Problem(f"interventions, of {model}", str(error), *FITTING)) from None
+    path = study.data / "interventions" / f"{model}.parquet"
+    lines = [line.model_dump(exclude_none=True) for line in study.interventions]
+    provenance = {"study": study.study, "model": model, **sizes, "interventions": lines}
+    tables.write(as_table(made), path, tables.INTERVENTIONS, provenance)
+
+
+@app.command()
 def memorization(model: ModelName) -> None:
     """Complete every sample of the model's family under every intervention."""
     from pipeline import tables
-    from pipeline.interventions.interventions import sweep
-    from pipeline.interventions.memory import Journal
     from pipeline.checkpoints.loading import load_model
-    from pipeline.checkpoints.manifest import read_manifest
+    from pipeline.checkpoints.manifest import read_manifest, sha256
+    from pipeline.dag import cached
+    from pipeline.inputs import code
+    from pipeline.interventions.memory import Journal
+    from pipeline.measure.listed import from_table
     from pipeline.measure.memorization import measure, require_baseline
+    from pipeline.parts import KEYS, extended, keys
     from pipeline.progress import reporter
     from pipeline.samples.frame import check_samples
     from pipeline.shards import open_shards
@@ -327,32 +363,40 @@ def memorization(model: ModelName) -> None:
     how = study.evaluation[entry.family]
     folder = study.data / "checkpoints" / model
     manifest = read_manifest(folder)
-    samples = tables.read(study.data / "samples" / f"{entry.family}.parquet", tables.SAMPLES)
+    sampled = study.data / "samples" / f"{entry.family}.parquet"
+    samples = tables.read(sampled, tables.SAMPLES)
     check_samples(samples, min(manifest.vocabulary, manifest.tokens), manifest.context)
+    listed = from_table(
+        tables.read(study.data / "interventions" / f"{model}.parquet", tables.INTERVENTIONS)
+    )
     provenance = _determined_by(study.study, **_checkpoint(manifest), evaluation=how.model_dump())
-    partial = study.data / "partial" / "memorization" / model
+    address = study.address("memorization", model)
+    path = study.data / "memorization" / f"{model}.parquet"
+    shard_folder = study.data / "partial" / "memorization" / model
     journal = Journal()
     with (
-        open_shards(partial, study.run.shard_minutes, provenance) as shards,
+        open_shards(shard_folder, study.run.shard_minutes, provenance) as shards,
         _costed(study.data, "memorization", model, journal) as notes,
         _evaluating(study.run.threads, model, manifest.weight_bytes(how.dtype), notes) as device,
     ):
-        loaded = load_model(folder, how.dtype, device)
-        notes["baseline"] = require_baseline(
-            loaded, samples, how.baseline_floor, how.below_floor == "stop", study.run.token_budget
+        wanted = keys(
+            listed,
+            {**provenance, "device": device, "samples": sha256(sampled), "code": code(address)},
         )
-        made = measure(
-            loaded,
-            samples,
-            sweep(manifest.n_blocks),
-            study.run.token_budget,
-            reporter(f"memorization of {model}", "samples"),
-            journal,
-            shards,
-        )
+
+        def compute(missing: Sequence[Intervention]) -> list[pl.DataFrame]:
+            loaded = load_model(folder, how.dtype, device)
+            budget = study.run.token_budget
+            notes["baseline"] = require_baseline(
+                loaded, samples, how.baseline_floor, how.below_floor == "stop", budget
+            )
+            tell = reporter(f"memorization of {model}", "samples")
+            return [measure(loaded, samples, missing, budget, tell, journal, shards, how.decode)]
+
+        files = {path: tables.MEMORIZATION}
+        [made] = extended(listed, wanted, files, partial(cached, address), compute)
         notes["shards"] = shards.told()
-        path = study.data / "memorization" / f"{model}.parquet"
-        tables.write(made, path, tables.MEMORIZATION, {"model": model, **provenance})
+        tables.write(made, path, tables.MEMORIZATION, {"model": model, **provenance, KEYS: wanted})
         shards.finish()
 
 
@@ -360,11 +404,14 @@ def memorization(model: ModelName) -> None:
 def benchmarks(model: ModelName) -> None:
     """Evaluate every benchmark task under every intervention."""
     from pipeline import tables
-    from pipeline.interventions.interventions import sweep
-    from pipeline.interventions.memory import Journal
     from pipeline.checkpoints.loading import load as load_checkpoint
-    from pipeline.checkpoints.manifest import read_manifest
+    from pipeline.checkpoints.manifest import checksums, read_manifest
+    from pipeline.dag import cached
+    from pipeline.inputs import code
+    from pipeline.interventions.memory import Journal
     from pipeline.measure.benchmarks import describe, load_tasks, measure
+    from pipeline.measure.listed import from_table
+    from pipeline.parts import KEYS, extended, keys
     from pipeline.progress import reporter
     from pipeline.shards import open_shards
 
@@ -372,42 +419,52 @@ def benchmarks(model: ModelName) -> None:
     how = study.evaluation[study.model(model).family]
     folder = study.data / "checkpoints" / model
     manifest = read_manifest(folder)
-    wanted = study.benchmarks
-    tasks = load_tasks(wanted.tasks, study.data / wanted.input, wanted.num_fewshot)
+    listed = from_table(
+        tables.read(study.data / "interventions" / f"{model}.parquet", tables.INTERVENTIONS)
+    )
+    asked, below = study.benchmarks, study.data / study.benchmarks.input
+    tasks = load_tasks(asked.tasks, below, asked.num_fewshot)
     provenance = _determined_by(
         study.study,
         model=model,
         **_checkpoint(manifest),
         evaluation=how.model_dump(),
-        benchmarks=wanted.model_dump(),
-        tasks=describe(tasks, study.data / wanted.input),
+        benchmarks=asked.model_dump(),
+        tasks=describe(tasks, below),
     )
-    partial = study.data / "partial" / "benchmarks" / model
+    address = study.address("benchmarks", model)
+    path = study.data / "benchmarks" / f"{model}.parquet"
+    by_document = path.with_name(f"{model}.documents.parquet")
+    shard_folder = study.data / "partial" / "benchmarks" / model
     journal = Journal()
     with (
-        open_shards(partial, study.run.shard_minutes, provenance) as shards,
+        open_shards(shard_folder, study.run.shard_minutes, provenance) as shards,
         _costed(study.data, "benchmarks", model, journal) as notes,
         _evaluating(study.run.threads, model, manifest.weight_bytes(how.dtype), notes) as device,
     ):
-        made, documents = measure(
-            *load_checkpoint(folder, how.dtype, device),
-            tasks,
-            sweep(manifest.n_blocks),
-            study.run.token_budget,
-            wanted.limit,
-            reporter(f"benchmarks of {model}", "requests"),
-            journal,
-            shards,
+        wanted = keys(
+            listed,
+            {**provenance, "device": device, "items": checksums(below), "code": code(address)},
         )
+
+        def compute(missing: Sequence[Intervention]) -> Sequence[pl.DataFrame]:
+            return measure(
+                *load_checkpoint(folder, how.dtype, device),
+                tasks,
+                missing,
+                study.run.token_budget,
+                asked.limit,
+                reporter(f"benchmarks of {model}", "requests"),
+                journal,
+                shards,
+            )
+
+        files = {path: tables.BENCHMARKS, by_document: tables.BENCHMARK_DOCUMENTS}
+        made, documents = extended(listed, wanted, files, partial(cached, address), compute)
         notes["shards"] = shards.told()
-        below = study.data / "benchmarks"
-        tables.write(
-            documents,
-            below / f"{model}.documents.parquet",
-            tables.BENCHMARK_DOCUMENTS,
-            provenance,
-        )
-        tables.write(made, below / f"{model}.parquet", tables.BENCHMARKS, provenance)
+        provenance[KEYS] = wanted
+        tables.write(documents, by_document, tables.BENCHMARK_DOCUMENTS, provenance)
+        tables.write(made, path, tables.BENCHMARKS, provenance)
         shards.finish()
 
 
@@ -449,9 +506,9 @@ def generations(model: ModelName) -> None:
 def divergence(model: ModelName) -> None:
     """Measure how far each bypass moves the last token, against the theorems' bounds."""
     from pipeline import tables
-    from pipeline.interventions.memory import Journal
     from pipeline.checkpoints.loading import load_model
     from pipeline.checkpoints.manifest import read_manifest
+    from pipeline.interventions.memory import Journal
     from pipeline.progress import reporter
     from pipeline.samples.frame import check_samples, of_each_split
     from pipeline.theory.divergence import measure

@@ -6,6 +6,7 @@ needs a study: benchmarks, prompts, other models.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Collection, Mapping
@@ -34,6 +35,9 @@ FLOOR = 0.9
 """Exact match of the baseline on memorized samples, below which a warning is printed."""
 
 NAME_LENGTH = 63
+MOST_THREADS = 4
+"""Of each CPU: beyond that a typing mistake is likelier than a reason."""
+
 MOST = 2**32 - 1
 """The largest token id, and the largest number of copies, that a samples table holds."""
 
@@ -45,7 +49,7 @@ TYPES: Mapping[str, pl.DataType | type[pl.DataType]] = {
 }
 """What the columns of a user's file are cast to: others write texts as categories, or as bytes."""
 
-DERIVED = ("summary.parquet", "memorization", "cost", "samples")
+DERIVED = ("summary.parquet", "memorization", "interventions", "cost", "samples")
 PAGE = ("index.html", "provenance.json", "tables", "figures")
 """What an audit writes below data/ and reports/, the last first; but the manifest."""
 
@@ -70,6 +74,24 @@ def require_name(name: str) -> None:
                 shorten(name),
                 "letters, digits, dots, hyphens, underscores; a letter or digit first",
                 "name it otherwise",
+            )
+        )
+
+
+def require_threads(threads: int) -> None:
+    """Refuse more CPU threads than this machine can make any use of.
+
+    Raises:
+        InputError: more than four times its CPUs.
+    """
+    most = MOST_THREADS * (os.cpu_count() or 1)
+    if threads > most:
+        raise InputError(
+            Problem(
+                "--threads",
+                str(threads),
+                f"1 to {most}, {MOST_THREADS} for each CPU of this machine",
+                "lower it; one for each core is fastest",
             )
         )
 
@@ -272,6 +294,7 @@ def report(
         manifest.name,
         FAMILY,
         manifest.n_blocks,
+        tables.read(data / "interventions" / f"{manifest.name}.parquet", tables.INTERVENTIONS),
         tables.read(data / "samples" / f"{FAMILY}.parquet", tables.SAMPLES),
         tables.read(data / "memorization" / f"{manifest.name}.parquet", tables.MEMORIZATION),
         None,

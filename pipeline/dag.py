@@ -335,6 +335,24 @@ def _set_aside_damaged_lock(lock: Path) -> None:
         )
 
 
+def cached(address: str, out: str | Path) -> Path | None:
+    """Where DVC's cache has what a stage made when it last ran; None where it has not.
+
+    DVC and Snakemake remove a stage's outputs before it runs, and dvc.lock names them until it
+    has ended.
+
+    Args:
+        address: of the stage, such as ``memorization@tiny-neo-8``.
+        out: a file that it writes, relative to the root.
+    """
+    lock = Path("dvc.lock")
+    stages = (YAML(typ="safe").load(lock) if lock.exists() else None) or {}
+    outs = stages.get("stages", {}).get(address, {}).get("outs", [])
+    md5 = next((each["md5"] for each in outs if each["path"] == str(out)), None)
+    path = Path(_opened(".").cache.local.oid_to_path(md5)) if md5 else None
+    return path if path and path.is_file() else None
+
+
 def read_at(path: str, revision: str) -> bytes:
     """The content of an output of a stage as it was at a git revision, from DVC's cache or remote.
 

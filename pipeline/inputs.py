@@ -54,6 +54,20 @@ def held_still(address: str) -> Iterator[None]:
         )
 
 
+def code(address: str) -> dict[str, str]:
+    """Module that a stage depends on -> sha256 of its file.
+
+    Args:
+        address: of a stage of the study in force.
+    """
+    files, _ = declared(address)
+    return {
+        str(file): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in files
+        if file.parts[0] == CODE
+    }
+
+
 def declared(address: str) -> tuple[list[Path], list[str]]:
     """The files and folders that a stage reads, and its keys of params.yaml, as dvc.yaml has them.
 

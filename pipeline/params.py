@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from pipeline.errors import InputError, Problem, shorten
+from pipeline.interventions.interventions import EDITS, GROUPS, IDENTITY, Group, sweep
 
 PARAMS = Path("params.yaml")
 GENERATED_TASKS = tuple(
@@ -27,6 +28,12 @@ GENERATED_TASKS = tuple(
 )
 PASSAGE_LENGTHS = {"pile": (150, 50), "pythia": (32, 32)}
 """Source of fetched samples -> the longest prefix, and the longest suffix, that a passage holds."""
+
+FITTING = (
+    "interventions that its blocks and heads allow, each once",
+    "change the lines under `interventions` in params.yaml",
+)
+"""Of interventions that do not fit a model: what was expected, and the remedy."""
 
 SOURCED = ("samples", "checkpoint")
 """Commands with a subcommand for each source."""
@@ -275,6 +282,50 @@ class Dataset(Repository):
     columns: list[str] = Field(min_length=1, description="that the task reads of each data file")
 
 
+Index = Annotated[int, Field(ge=0, lt=2**16)]
+"""Of a block or an attention head, from 0."""
+
+
+class Edited(Section):
+    """A line of `interventions`: which blocks are edited together, and how."""
+
+    blocks: str | Annotated[list[Index], Once] = Field(
+        description=f"a list of blocks, 0-based, or one of {', '.join(GROUPS)}: each block alone, "
+        "the four quartiles, the first k, the last k, all windows of k neighbours, k at random, "
+        "each attention head of every block alone"
+    )
+    edit: str = Field(
+        default=IDENTITY, description=f"what is done to a block, one of {', '.join(EDITS)}"
+    )
+    k: Count | None = Field(default=None, description="blocks, for first, last, windows and random")
+    draws: int = Field(
+        default=1, ge=1, le=1000, description="random sets of blocks, or of directions of noise"
+    )
+    seed: int = Field(default=0, ge=0, lt=4_000_000, description="of random draws")
+    heads: Annotated[list[Index], Field(min_length=1), Once] | None = Field(
+        default=None, description="attention heads, 0-based, of listed blocks with edit: heads"
+    )
+
+    @model_validator(mode="after")
+    def _means_something(self) -> Edited:
+        try:
+            self.group()
+        except ValueError as error:
+            raise _misfit(error) from None
+        return self
+
+    def group(self) -> Group:
+        """The same, as `interventions.sweep` takes it."""
+        return Group(
+            blocks=self.blocks if isinstance(self.blocks, str) else tuple(self.blocks),
+            edit=self.edit,
+            k=self.k,
+            draws=self.draws,
+            seed=self.seed,
+            heads=None if self.heads is None else tuple(self.heads),
+        )
+
+
 class Benchmarks(Section):
     """What lm-eval evaluates, in its own terms."""
 
@@ -432,6 +483,12 @@ class Evaluation(Section):
     below_floor: Literal["stop", "warn"] = Field(
         description="where it surely does not: stop before the sweep, or go on and say so"
     )
+    decode: Literal["all", "none"] | Count = Field(
+        default="all",
+        description="continuations that are decoded to the end, which costs most of the time: all, "
+        "none, or of so many samples a split. Exact match, correct length, entropy and "
+        "log-probabilities are exact without; token accuracy is of these samples alone",
+    )
 
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -519,6 +576,9 @@ class Study(Section):
     datasets: dict[Key, dict[Key, Dataset]] = Field(
         max_length=1, description="by the study's name: task -> its dataset; or none"
     )
+    interventions: Annotated[list[Edited], Once] = Field(
+        min_length=1, description="beside the baseline, which is always there"
+    )
     benchmarks: Benchmarks
     generations: Generations
     divergence: Divergence
@@ -537,6 +597,11 @@ class Study(Section):
     def reports(self) -> Path:
         """reports/STUDY, where its report lies."""
         return Path("reports") / self.study
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The lines of `interventions`, as `interventions.sweep` takes them."""
+        return tuple(line.group() for line in self.interventions)
 
     def model(self, name: str) -> Model:
         """The model called `name`.
@@ -561,6 +626,15 @@ class Study(Section):
             InputError: the study has none of that name.
         """
         return _named(self.families, name, "family")
+
+    def address(self, group: str, model: str) -> str:
+        """The stage of a group of stages for the model called `model`, as DVC writes it.
+
+        Raises:
+            InputError: the study has none of that name.
+        """
+        entry = self.model(model)
+        return f"{group}@{next(key for key, each in self.models.items() if each is entry)}"
 
     def command(self, address: str) -> list[str]:
         """What the stage at this address runs, as the words after ``python -m pipeline``.
@@ -666,6 +740,11 @@ def cross_check(study: Study, where: str) -> list[Problem]:
                 "samples of the text that the model was trained on",
                 "name a family whose samples are records of the corpus",
             )
+        if made := model.training:
+            try:
+                sweep(made.n_blocks, study.groups, made.n_heads)
+            except ValueError as error:
+                add(f"interventions, of models.{key}", str(error), *FITTING)
     needing = [f"families.{k}" for k, f in study.families.items() if f.input == "corpus"]
     needing += [f"models.{k}" for k, m in study.models.items() if m.input == "corpus"]
     if needing and not study.corpus:
@@ -778,6 +857,16 @@ def _named(entries: Mapping[str, Named], name: str, kind: str) -> Named:
             "one of " + ", ".join(entry.name for entry in entries.values()),
             f"name a {kind} of the study in {PARAMS}, or add it there",
         )
+    )
+
+
+def _misfit(error: ValueError) -> PydanticCustomError:
+    """A message of `Group`, "got: expected …; remedy", as a problem."""
+    got, _, expected = str(error).partition(": expected ")
+    return _problem(
+        got,
+        expected or "a group of blocks and its edit",
+        "mend the line; pipeline/params.py says what it holds",
     )
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from pipeline.interventions.interventions import Group, sweep
 from pipeline.params import Dtype, Family, Model, Study
 
 BASE = {
@@ -26,6 +27,7 @@ BASE = {
     "samples": (8000, 60),  # a whole file of Pile documents at a time
     "datasets": (4000, 60),
     "checkpoint": (4000, 60),  # as good as all of it for a model that is trained here
+    "interventions": (2000, 10),
     "memorization": (8000, 30),  # torch with CUDA: 4 GB; the rows and their results: 4 GB
     "benchmarks": (8000, 30),
     "generations": (8000, 30),
@@ -57,9 +59,9 @@ RATE: dict[Dtype, float] = {"float32": 5e12, "float16": 3e13, "bfloat16": 3e13}
 """Operations a second: of an A100's peak a quarter, or in half precision a tenth, for decoding one
 token at a time is bound by memory."""
 
-INTERVENTIONS = 1 + 36 + 4
-"""Baseline, each block, quartiles: of the deepest Pythia. The depth is not known before the
-checkpoint is there, and a shallower model has a smaller B."""
+DEEPEST = (36, 40)
+"""Blocks and heads of the deepest Pythia: a depth is not known before the checkpoint is there, and
+a shallower model has a smaller B."""
 
 TASK_TOKENS = 500_000
 """Tokens of a benchmark task, contexts shared by choices counted once: the mean of ARC-easy,
@@ -74,6 +76,7 @@ class Needs:
 
     def __init__(self, study: Study) -> None:
         self._study = study
+        self._interventions = 1 + sum(map(_count, study.groups))
 
     def mem_mb(self, wildcards: Mapping[str, str], attempt: int, rulename: str) -> int:
         """Memory of a job, MB."""
@@ -103,18 +106,33 @@ class Needs:
         if rule == "memorization":
             family = self._study.family(model.family)
             length = family.prefix_length + family.suffix_length
-            return INTERVENTIONS * _samples(family) * length
+            return self._interventions * _samples(family) * length
         if rule == "divergence":  # the bounds take about as long as the pass
             family = self._study.family(model.family)
-            return 2 * INTERVENTIONS * 2 * self._study.divergence.samples * family.prefix_length
+            return (
+                2
+                * len(sweep(DEEPEST[0]))
+                * 2
+                * self._study.divergence.samples
+                * family.prefix_length
+            )
         if rule == "benchmarks":
             asked = self._study.benchmarks
             tokens = sum(
                 min(TASK_TOKENS, (asked.limit_of(task) or TASK_TOKENS) * DOCUMENT_TOKENS)
                 for task in asked.tasks
             )
-            return INTERVENTIONS * tokens * (1 + asked.num_fewshot)
+            return self._interventions * tokens * (1 + asked.num_fewshot)
         return 0
+
+
+def _count(group: Group) -> int:
+    """The interventions of a group in the deepest model; in a deeper one, if only that has them."""
+    blocks, heads = DEEPEST
+    try:
+        return len(sweep(blocks, [group], heads)) - 1
+    except ValueError:
+        return group.draws
 
 
 def _samples(family: Family) -> int:

@@ -216,7 +216,8 @@ def _known_keys(location: tuple[int | str, ...]) -> list[str]:
     node: dict[str, Any] = schema
     for part in location:
         by_pattern = list(node.get("patternProperties", {}).values())  # a mapping by `Key`
-        node = node.get("properties", {}).get(part) or (by_pattern or [{}])[0]
+        below = node.get("items") if isinstance(part, int) else None
+        node = below or node.get("properties", {}).get(part) or (by_pattern or [{}])[0]
         node = next((option for option in node.get("anyOf", []) if "$ref" in option), node)
         if "$ref" in node:
             node = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]

@@ -64,22 +64,47 @@ SAMPLES: Schema = {
     "copies": Column(pl.UInt32, "times in the training data; null where unknown", nullable=True),
 }
 
+INTERVENTIONS: Schema = {
+    "intervention": Column(pl.String, "its name: baseline, block-00 …, quartile-1 …; unique"),
+    "edit": Column(
+        pl.String, "what is done to its blocks: identity, zero, …; null: baseline", nullable=True
+    ),
+    "group": Column(
+        pl.String, "which blocks together: baseline, each, quartiles, …; blocks if they were listed"
+    ),
+    "blocks": Column(pl.List(pl.UInt16), "edited blocks, 0-based, ascending"),
+    "heads": Column(
+        pl.List(pl.UInt16),
+        "edited attention heads, 0-based; null unless edit is heads",
+        nullable=True,
+    ),
+    "draw": Column(pl.UInt16, "which of several random draws, from 1; else null", nullable=True),
+    "seed": Column(pl.UInt32, "of the directions of the edit noise; else 0"),
+}
+
 MEMORIZATION: Schema = {
-    "intervention": Column(pl.String, "baseline, block-00 …, quartile-1 …"),
+    "intervention": Column(pl.String, "as in the interventions table"),
     "sample_id": Column(pl.UInt32, "as in the samples table"),
     "split": Column(pl.String, "as in the samples table"),
     "exact_match": Column(pl.Boolean, "the greedy continuation is the suffix (Eq. 3)"),
-    "token_accuracy": Column(pl.Float64, "share of equal positions, 0 to 1 (Eq. 4)"),
+    "token_accuracy": Column(
+        pl.Float64, "share of equal positions, 0 to 1 (Eq. 4); null: not decoded", nullable=True
+    ),
     "completion_entropy": Column(pl.Float64, "nats, summed over the suffix (Eq. 5)"),
-    "matching_prefix": Column(pl.UInt16, "right tokens before the first wrong one, 0 to S"),
+    "correct_length": Column(pl.UInt16, "right tokens before the first wrong one, 0 to S"),
     "teacher_forced_accuracy": Column(pl.Float64, "share of right argmaxes under the true suffix"),
     "suffix_log_prob": Column(pl.Float64, "nats, the suffix given the prefix"),
     "min_margin": Column(pl.Float32, "logits, smallest top-2 gap on the greedy path"),
-    "continuation": Column(pl.List(pl.UInt32), "S greedy token ids"),
+    "continuation": Column(
+        pl.List(pl.UInt32), "S greedy token ids; null: not decoded to the end", nullable=True
+    ),
+    "decoded": Column(
+        pl.Boolean, "whether the sample is one of those whose continuations are decoded to the end"
+    ),
 }
 
 BENCHMARKS: Schema = {
-    "intervention": Column(pl.String, "baseline, block-00 …, quartile-1 …"),
+    "intervention": Column(pl.String, "as in the interventions table"),
     "task": Column(pl.String, "as lm-eval names it"),
     "metric": Column(pl.String, "as lm-eval names it: acc, acc_norm, word_perplexity, …"),
     "value": Column(pl.Float64, "as lm-eval aggregates it"),
@@ -90,7 +115,7 @@ BENCHMARKS: Schema = {
 }
 
 BENCHMARK_DOCUMENTS: Schema = {
-    "intervention": Column(pl.String, "baseline, block-00 …, quartile-1 …"),
+    "intervention": Column(pl.String, "as in the interventions table"),
     "task": Column(pl.String, "as lm-eval names it"),
     "doc_id": Column(pl.UInt32, "the document's position in the task's split"),
     "metric": Column(pl.String, "as lm-eval names it"),
@@ -98,7 +123,7 @@ BENCHMARK_DOCUMENTS: Schema = {
 }
 
 GENERATIONS: Schema = {
-    "intervention": Column(pl.String, "baseline, block-00 …"),
+    "intervention": Column(pl.String, "baseline, block-00 …; a block alone"),
     "prompt_id": Column(pl.UInt32, "the prompt's position in the list, from 0"),
     "decoding": Column(pl.String, "greedy, or sampled (temperature 1)"),
     "prompt": Column(pl.String, "text"),
@@ -292,7 +317,7 @@ LOW_RANK: Schema = {
 SUMMARY: Schema = {
     "model": Column(pl.String, "name"),
     "family": Column(pl.String, "name"),
-    "intervention": Column(pl.String, "baseline, block-00 …, quartile-1 …"),
+    "intervention": Column(pl.String, "as in the interventions table"),
     "split": Column(pl.String, "of the samples; null for benchmarks", nullable=True),
     "task": Column(pl.String, "memorization, or the benchmark's name"),
     "metric": Column(pl.String, "exact_match, acc, word_perplexity, …"),

@@ -222,8 +222,9 @@ def test_what_lies_under_a_name_is_of_one_run(
     with pytest.raises(InputError, match="finite"):
         run(one)
     left = {path for path in _contents(data, reports) if "/cost/" not in path}
-    manifest, samples = data / "checkpoints/mix/manifest.json", data / "samples/audit.parquet"
-    assert left == {str(manifest), str(samples)}, "nothing is left of the first run"
+    new = ("checkpoints/mix/manifest.json", "interventions/mix.parquet", "samples/audit.parquet")
+    assert left == {str(data / each) for each in new}, "nothing is left of the first run"
+    manifest = data / new[0]
     assert sha256(one / "model.safetensors") in manifest.read_text()
 
     manifest.write_text("{")

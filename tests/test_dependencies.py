@@ -26,6 +26,8 @@ CARRIERS = {
     COMMANDS: "parses, reads, calls, writes; no logic",
     "pipeline/params.py": "carries the values that dvc.yaml lists under params",
     "pipeline/study.py": "reads them",
+    "pipeline/dag.py": "says where DVC's cache has an earlier table",
+    "pipeline/inputs.py": "reads what dvc.yaml declares",
     "pipeline/device.py": "chooses where a stage runs",
     "pipeline/hub.py": "fetches bytes that a commit and its checksums determine",
     "pipeline/interruption.py": "ends the process when it is told to",
@@ -34,7 +36,7 @@ CARRIERS = {
 }
 """Modules that no stage depends on, though its command runs them: they compute nothing."""
 
-NOT_PARAMS = {"study", "data", "reports", "run"}
+NOT_PARAMS = {"study", "data", "reports", "run", "address"}
 """Of a study: its name and folders are in each stage's name and paths; `run` changes no result."""
 
 IN_PATHS = {"name", "family"}
@@ -142,6 +144,7 @@ def test_params_are_those_that_the_command_uses(dag: Dag, address: str) -> None:
                 "corpus": f"corpus.{item}",
                 "datasets": f"datasets.{item}",
                 "evaluation": f"evaluation.{families.get(item)}",
+                "groups": "interventions",
                 "statistics": "statistics.seed",  # thresholds are the report's, which has all
             }
             used.add(part.get(node.attr, node.attr))
@@ -179,15 +182,15 @@ def test_commands_hold_no_logic() -> None:
 
 def test_imports_point_up_the_list() -> None:
     """Data goes down; imports point up: a lower folder may use a higher one, never the reverse."""
-    order = ["samples", "checkpoints", "models", "bypass", "measure", "theory", "report"]
+    order = ["samples", "checkpoints", "models", "interventions", "measure", "theory", "report"]
     allowed = {
         "samples": set(),
         "checkpoints": set(),
         "models": set(),
-        "bypass": {"models"},
-        "measure": {"samples", "models", "bypass"},
-        "theory": {"samples", "models", "bypass"},
-        "report": {"bypass"},  # the names of interventions, which need no torch
+        "interventions": {"models"},
+        "measure": {"samples", "models", "interventions"},
+        "theory": {"samples", "models", "interventions"},
+        "report": {"interventions"},  # the names of interventions, which need no torch
     }
     for folder in order:
         for file in (ROOT / "pipeline" / folder).rglob("*.py"):
@@ -227,10 +230,10 @@ def test_the_report_knows_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT).returncode == 0
 
 
-def test_bypass_runs_anywhere() -> None:
+def test_interventions_run_anywhere() -> None:
     """Torch and transformers alone, so that it runs on a machine that has nothing else."""
     allowed = set(sys.stdlib_module_names) | {"torch", "transformers", "pipeline"}
-    for folder in ("bypass", "models"):
+    for folder in ("interventions", "models"):
         for file in (ROOT / "pipeline" / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(file.read_text())):
                 if isinstance(node, ast.Import):

@@ -16,11 +16,12 @@ from huggingface_hub.errors import CachedRepoTreeNotFoundError
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
+from pipeline.dag import Stage
+from pipeline.errors import InputError
 from pipeline.interventions import precision
 from pipeline.interventions.completion import complete
 from pipeline.interventions.interventions import sweep
 from pipeline.interventions.plan import plan
-from pipeline.dag import Stage
 from pipeline.outlook import downloads, shapes, table
 from pipeline.outlook.calibration import Device, matrix_rate, this_device
 from pipeline.outlook.effort import (
@@ -28,6 +29,7 @@ from pipeline.outlook.effort import (
     Task,
     benchmark_effort,
     generation_effort,
+    interventions_of,
     memorization_effort,
     memory,
     seconds,
@@ -38,13 +40,13 @@ from pipeline.outlook.effort import (
 from pipeline.outlook.shapes import LADDER, Shape, shape_of_config, shape_of_size
 from pipeline.outlook.table import Outlook, outlook
 from pipeline.outlook.words import amount, duration
-from pipeline.params import Study
-from pipeline.study import compose, load
+from pipeline.params import Edited, Study
+from pipeline.study import check, compose, load
 from tests.hub.population import populate
 from tests.hub.server import Hub
 from tests.hub.study import ROOT, copy_project
 
-HEADLESS = Shape(n_blocks=8, width=48, vocabulary=0, tied=True)
+HEADLESS = Shape(n_blocks=8, width=48, vocabulary=0, n_heads=4, tied=True)
 """Its only work is that of its blocks."""
 
 
@@ -114,11 +116,33 @@ def planned(study: Study, done: tuple[str, ...] = (), kind: str = "cpu") -> Outl
 
 def test_block_evaluations_are_those_of_the_plan() -> None:
     swept = plan(sweep(8), 8)
-    effort = memorization_effort(HEADLESS, samples=3, prefix=10, suffix=6)
+    effort = memorization_effort(HEADLESS, 3, 10, 6, sweep(8))
     block = HEADLESS.block_flops(15)
     forks = FORK_SHARE * (swept.branches - 1)
     assert effort.forced == pytest.approx(3 * 15 * block * (swept.block_evaluations + forks))
     assert effort.decoded == pytest.approx(3 * 5 * block * 8 * (len(sweep(8)) - 1))
+
+
+def test_what_is_not_decoded_costs_nothing_beyond_the_pass() -> None:
+    every, some, none = (
+        memorization_effort(HEADLESS, 8, 10, 6, sweep(8), decoded) for decoded in (None, 2, 0)
+    )
+    assert every.forced == some.forced == none.forced
+    assert (some.decoded, none.decoded) == (pytest.approx(every.decoded / 4), 0)
+
+
+def test_interventions_count_as_the_study_lists_them(studies: dict[str, Study]) -> None:
+    tiny = studies["tiny"].model_dump()
+    more = check(
+        tiny | {"interventions": [*tiny["interventions"], {"blocks": "heads", "edit": "heads"}]}
+    )
+    assert len(interventions_of(studies["tiny"], HEADLESS)) == 13
+    assert len(interventions_of(more, HEADLESS)) == 13 + 8 * 4
+    with pytest.raises(InputError, match="random 9 blocks"):
+        interventions_of(
+            studies["paper"].model_copy(update={"interventions": [Edited(blocks="random", k=9)]}),
+            HEADLESS,
+        )
 
 
 def test_operations_are_those_that_the_engine_does(
@@ -131,7 +155,7 @@ def test_operations_are_those_that_the_engine_does(
     config = neox.config
     # its MLP is twice as wide as the model, where usual ones are four times: a third less
     shape = shape_of_config(config.to_dict())
-    effort = memorization_effort(shape, 16, 16, 8)
+    effort = memorization_effort(shape, 16, 16, 8, sweep(5))
     heads = 16 * (6 * 8 + 5 * 7) * shape.head_flops
     blocks = (effort.flops - heads) * 16 / 24 + heads
     assert counter.get_total_flops() == pytest.approx(blocks, rel=0.3)
@@ -142,10 +166,10 @@ def test_benchmarks_count_documents_examples_and_predictions() -> None:
     once = swept.block_evaluations + FORK_SHARE * (swept.branches - 1)
     task = Task(documents=10, read=20, wanted=5, row=20)
     read = once * 10 * 20 * HEADLESS.block_flops(20)
-    assert benchmark_effort(HEADLESS, [task, task], 0).forced == pytest.approx(2 * read)
-    assert benchmark_effort(HEADLESS, [task], 1).forced > 2 * read
-    head = Shape(8, 48, 100, tied=True)
-    more = benchmark_effort(head, [task], 0).forced - read
+    assert benchmark_effort(HEADLESS, [task, task], 0, sweep(8)).forced == pytest.approx(2 * read)
+    assert benchmark_effort(HEADLESS, [task], 1, sweep(8)).forced > 2 * read
+    head = Shape(8, 48, 100, 4, tied=True)
+    more = benchmark_effort(head, [task], 0, sweep(8)).forced - read
     assert more == pytest.approx(swept.branches * 10 * 5 * 2 * 48 * 100)
 
 
@@ -157,7 +181,7 @@ def test_a_limit_shortens_tasks_but_those_with_few_documents(studies: dict[str, 
 
 
 def test_depths_on_one_block_count_once() -> None:
-    shape = Shape(4, 8, 10, tied=True)
+    shape = Shape(4, 8, 10, 2, tied=True)
     assert generation_effort(shape, 3, [0, 0.1, 1], 5).tokens == (1 + 2) * 3 * 2 * 5
 
 
@@ -166,12 +190,12 @@ def test_training_reads_the_world_and_what_is_planted(studies: dict[str, Study])
     assert training_tokens(tiny, next(iter(tiny.models.values()))) == 400_000 + 64 * 7136
 
 
-@pytest.mark.parametrize(("blocks", "width"), LADDER)
-def test_a_size_tells_the_shape(blocks: int, width: int) -> None:
+@pytest.mark.parametrize(("blocks", "width", "heads"), LADDER)
+def test_a_size_tells_the_shape(blocks: int, width: int, heads: int) -> None:
     for tied in (True, False):
-        billions = Shape(blocks, width, 50_304, tied).parameters / 1e9 * 1.03
+        billions = Shape(blocks, width, 50_304, heads, tied).parameters / 1e9 * 1.03
         found = shape_of_size(billions, tied)
-        assert (found.n_blocks, found.width) == (blocks, width)
+        assert (found.n_blocks, found.width, found.n_heads) == (blocks, width, heads)
 
 
 def test_every_model_of_the_studies_has_about_its_size(studies: dict[str, Study]) -> None:
@@ -184,8 +208,8 @@ def test_every_model_of_the_studies_has_about_its_size(studies: dict[str, Study]
 
 def test_time_grows_with_the_work_and_falls_with_the_rate() -> None:
     device = Steady("cpu", "", 0, 1)
-    shape = Shape(6, 512, 50_304, tied=False)
-    one, two = (memorization_effort(shape, n, 32, 32) for n in (10, 20))
+    shape = Shape(6, 512, 50_304, 8, tied=False)
+    one, two = (memorization_effort(shape, n, 32, 32, sweep(6)) for n in (10, 20))
     assert seconds(two, shape, "float32", device) == pytest.approx(
         2 * seconds(one, shape, "float32", device)
     )
@@ -200,7 +224,7 @@ def test_shares_lie_between_those_that_were_measured() -> None:
 
 
 def test_memory_holds_weights_and_keys() -> None:
-    shape = Shape(36, 5120, 50_688, tied=False)
+    shape = Shape(36, 5120, 50_688, 40, tied=False)
     assert memory(shape, "float16", "cuda", None) == pytest.approx(26e9, rel=0.05)
     assert memory(shape, "float16", "cpu", None) > memory(shape, "float16", "cpu", 1000) > 23e9
 

@@ -13,6 +13,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from pipeline.errors import InputError
+from pipeline.interventions.interventions import sweep
 from pipeline.params import Study
 from pipeline.study import CONF, check, compose, load, switch
 
@@ -312,6 +313,60 @@ BAD = {
     ),
     "a null byte in a folder": (_set("run/pile_folder", "a\0b"), ["run.pile_folder"]),
     "a line break in a folder": (_set("run/pile_folder", "a\n"), ["run.pile_folder"]),
+    "no interventions": (_set("interventions", []), ["interventions", "at least 1"]),
+    "an intervention twice": (
+        _set("interventions", [{"blocks": "each"}, {"blocks": "each", "edit": "identity"}]),
+        ["interventions", "twice"],
+    ),
+    "a name twice": (
+        _set("interventions", [{"blocks": "each"}, {"blocks": [3]}]),
+        ["interventions, of models.tiny-pythia-8", "block-03 twice"],
+    ),
+    "an unknown edit": (
+        _set("interventions", [{"blocks": "each", "edit": "remove"}]),
+        ["interventions.0", "edit 'remove'", "one of"],
+    ),
+    "an unknown group": (
+        _set("interventions", [{"blocks": "halves"}]),
+        ["interventions.0", "blocks 'halves'", "a list, or one of"],
+    ),
+    "first without k": (
+        _set("interventions", [{"blocks": "first"}]),
+        ["interventions.0", "k None", "k with first"],
+    ),
+    "heads without the edit": (
+        _set("interventions", [{"blocks": [1], "heads": [0]}]),
+        ["interventions.0", "the edit `heads` goes with"],
+    ),
+    "an unknown key of an intervention": (
+        _set("interventions", [{"block": "each"}]),
+        ["interventions.0.block", "did you mean blocks?"],
+    ),
+    "a negative block": (_set("interventions", [{"blocks": [-1]}]), ["interventions.0.blocks"]),
+    "a block beyond the last": (
+        _set("interventions", [{"blocks": [8]}]),
+        ["of models.tiny-pythia-8", "block 8", "0 to 7", "params.yaml"],
+    ),
+    "a head beyond the last": (
+        _set("interventions", [{"blocks": [7], "heads": [2], "edit": "heads"}]),
+        ["of models.tiny-pythia-8", "head 2", "0 to 1"],
+    ),
+    "more blocks than there are": (
+        _set("interventions", [{"blocks": "last", "k": 9}]),
+        ["of models.tiny-pythia-8", "last 9 blocks", "has 8"],
+    ),
+    "more draws than there are": (
+        _set("interventions", [{"blocks": "random", "k": 1, "draws": 9}]),
+        ["of models.tiny-pythia-8", "9 random draws"],
+    ),
+    "no number to decode": (
+        _set("evaluation/pythia/decode", 0),
+        ["evaluation.pythia.decode", "0"],
+    ),
+    "an unknown word to decode": (
+        _set("evaluation/pythia/decode", "some"),
+        ["evaluation.pythia.decode", "some"],
+    ),
     "a blank folder": (_set("run/pile_folder", " "), ["run.pile_folder"]),
 }
 
@@ -328,6 +383,22 @@ def test_bad_params_are_refused(tiny: Values, case: str) -> None:
         assert part in message
     for word in ("got:", "expected:", "remedy:"):
         assert word in message
+
+
+def test_every_kind_of_intervention_is_taken(tiny: Values) -> None:
+    lines = [
+        {"blocks": "each", "edit": "identity"},
+        {"blocks": "quartiles", "edit": "identity"},
+        {"blocks": "random", "k": 2, "draws": 5, "seed": 0, "edit": "identity"},
+        {"blocks": "each", "edit": "zero"},
+        {"blocks": [3, 5], "edit": "skip"},
+        {"blocks": "heads", "edit": "heads"},
+        {"blocks": [7], "heads": [0, 1], "edit": "heads"},
+        {"blocks": "each", "edit": "noise", "draws": 2, "seed": 1},
+    ]
+    made = check({**tiny, "interventions": lines})
+    assert len(sweep(8, made.groups, 2)) == 1 + 8 + 4 + 5 + 8 + 1 + 16 + 1 + 16
+    assert sweep(8, check(tiny).groups) == sweep(8)
 
 
 def test_what_is_large_or_odd_but_possible_is_taken(tiny: Values) -> None:
@@ -482,6 +553,7 @@ def test_every_pin_of_the_studies_is_on_the_local_hub(tmp_path: Path) -> None:
     [
         ("samples@tiny-pythia", "samples records pythia"),
         ("checkpoint@tiny-neo-8", "checkpoint training tiny-neo-8"),
+        ("interventions@tiny-neo-8", "interventions tiny-neo-8"),
         ("memorization@tiny-neo-8", "memorization tiny-neo-8"),
         ("divergence@tiny-pythia-12", "divergence tiny-pythia-12"),
         ("theory@tiny-low-rank", "theory low_rank"),
@@ -490,6 +562,8 @@ def test_every_pin_of_the_studies_is_on_the_local_hub(tmp_path: Path) -> None:
 )
 def test_a_stage_knows_its_command(tiny: Values, address: str, words: str) -> None:
     assert check(tiny).command(address) == words.split()
+    if "tiny-neo-8" in address:
+        assert check(tiny).address(address.partition("@")[0], "tiny-neo-8") == address
 
 
 @pytest.mark.parametrize("address", ["memorization", "memorization@x", "theory@tiny-neo-8", ""])

@@ -15,9 +15,9 @@ import torch
 from transformers import PreTrainedModel
 
 from pipeline import shards as module
-from pipeline.interventions.interventions import sweep
 from pipeline.dag import Dag
 from pipeline.errors import InputError
+from pipeline.interventions.interventions import sweep
 from pipeline.measure.memorization import measure
 from pipeline.shards import Arrays, cut, open_shards, remove_finished, seconds_a_token
 from tests.measure.test_memorization import samples_of
@@ -114,7 +114,9 @@ def test_another_key_finds_nothing_and_clears_what_it_finds(
         assert run(folder, **changed)[1]["computed"] == 0
         assert len({path.parent for path in kept(folder)}) == 1
     run(folder)
-    monkeypatch.setattr(module, "loaded_code", lambda: {"pipeline.interventions.completion": "changed"})
+    monkeypatch.setattr(
+        module, "loaded_code", lambda: {"pipeline.interventions.completion": "changed"}
+    )
     assert run(folder)[1]["reused"] == 0
 
 

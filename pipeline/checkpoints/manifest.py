@@ -7,12 +7,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
-
-from transformers import PreTrainedModel
+from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import InputError, Problem, shorten
 from pipeline.files import write_json
+
+if TYPE_CHECKING:  # what reads a manifest needs no torch
+    from transformers import PreTrainedModel
 
 MANIFEST = "manifest.json"
 

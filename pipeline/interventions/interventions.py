@@ -138,7 +138,7 @@ class Group:
                              "last, windows and random, and nowhere else")  # fmt: skip
         if self.k is not None and self.k < 1:
             raise ValueError(f"k {self.k}: expected 1 or more")
-        if self.draws < 1 or (self.draws > 1 and RANDOM != self.blocks and NOISE != self.edit):
+        if self.draws < 1 or (self.draws > 1 and self.blocks != RANDOM and self.edit != NOISE):
             raise ValueError(f"draws {self.draws}: expected 1, or more with blocks: random or "
                              "edit: noise")  # fmt: skip
         if (self.edit == HEADS) != (self.blocks == EACH_HEAD or bool(self.heads)):
@@ -159,7 +159,7 @@ def sweep(
     Args:
         n_blocks: L, at least 1. Below four there are no quartiles.
         groups: the paper's unless given.
-        n_heads: H; needed for the group ``heads``.
+        n_heads: H; needed for the group ``heads``; listed heads are checked against it.
 
     Returns:
         1 + L + 4 interventions (1 + L where L < 4) for the paper's groups, in that order.
@@ -204,11 +204,13 @@ def _members(group: Group, n_blocks: int, n_heads: int | None) -> Iterator[Inter
     kind = group.blocks if isinstance(group.blocks, str) else "blocks"
     random_blocks = group.draws if kind == RANDOM and group.edit != NOISE else None
     directions = group.draws if group.edit == NOISE and group.draws > 1 else 1
-    seeded = f"-seed-{group.seed}" if group.seed and (kind == RANDOM or NOISE == group.edit) else ""
+    seeded = f"-seed-{group.seed}" if group.seed and (kind == RANDOM or group.edit == NOISE) else ""
     suffix = "" if group.edit in (IDENTITY, HEADS) else f".{group.edit}"
     for number, (name, blocks, heads) in enumerate(_sets(group, n_blocks, n_heads), 1):
         if blocks and max(blocks) >= n_blocks:
             raise ValueError(f"{name}: block {max(blocks)}; expected 0 to {n_blocks - 1}")
+        if heads and n_heads is not None and max(heads) >= n_heads:
+            raise ValueError(f"{name}: head {max(heads)}; expected 0 to {n_heads - 1}")
         for direction in range(1, directions + 1):
             draw = number if random_blocks else direction if directions > 1 else None
             drawn = f"-draw-{draw}" if draw else ""
@@ -269,9 +271,10 @@ def _random_sets(n_blocks: int, k: int, draws: int, seed: int) -> list[tuple[int
         )
     if comb(n_blocks, k) <= 10_000:
         every = list(combinations(range(n_blocks), k))
-        random.Random(f"{seed} {k} {n_blocks}").shuffle(every)
+        random.Random(f"{seed} {k} {n_blocks}").shuffle(every)  # noqa: S311  no secret
         return every[:draws]
-    source, found = random.Random(f"{seed} {k} {n_blocks}"), {}
+    source = random.Random(f"{seed} {k} {n_blocks}")  # noqa: S311  no secret
+    found: dict[tuple[int, ...], None] = {}
     while len(found) < draws:
         found[tuple(sorted(source.sample(range(n_blocks), k)))] = None
     return list(found)

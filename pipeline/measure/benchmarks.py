@@ -48,11 +48,11 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from pipeline.errors import InputError, Problem, shorten
 from pipeline.interventions.evaluation import Likelihoods, Progress, Request, silent
 from pipeline.interventions.interventions import Intervention
 from pipeline.interventions.memory import Journal
 from pipeline.interventions.scoring import calibrate, score
-from pipeline.errors import InputError, Problem, shorten
 from pipeline.measure.task_files import require_plain, sandboxed
 from pipeline.shards import Arrays, Shards, seconds_a_token
 from pipeline.tables import BENCHMARK_DOCUMENTS, BENCHMARKS

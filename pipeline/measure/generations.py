@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from pipeline.errors import InputError, Problem, shorten
 from pipeline.interventions.evaluation import Progress, silent
 from pipeline.interventions.interventions import BASELINE, Intervention, block_name, bypass
 from pipeline.interventions.reference import bypassed
-from pipeline.errors import InputError, Problem, shorten
 from pipeline.tables import GENERATIONS
 
 GREEDY, SAMPLED = DECODINGS = ("greedy", "sampled")

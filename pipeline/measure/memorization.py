@@ -8,7 +8,7 @@ Source: arXiv 2501.05078, Eq. 3 (exact match), Eq. 4 (token accuracy), Eq. 5 (co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -18,17 +18,20 @@ from statsmodels.stats.proportion import proportion_confint
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from pipeline.errors import InputError, Problem
 from pipeline.interventions.completion import calibrate, complete
 from pipeline.interventions.evaluation import Completions, Progress, silent
 from pipeline.interventions.interventions import BASELINE, Intervention
 from pipeline.interventions.memory import Journal
-from pipeline.errors import InputError, Problem
-from pipeline.samples.frame import check_samples
+from pipeline.samples.frame import check_samples, of_each_split
 from pipeline.shards import Shards, seconds_a_token
 from pipeline.tables import MEMORIZATION
 
 TRIAL_SAMPLES = 512
 """Completed by the baseline before the sweep: an exact match of .9 is then known to .03."""
+
+NOT_DECODED = 2**32 - 1
+"""In place of the tokens after the first wrong one where a continuation was not decoded."""
 
 
 def measure(
@@ -39,6 +42,7 @@ def measure(
     progress: Progress = silent,
     journal: Journal | None = None,
     shards: Shards | None = None,
+    decode: Literal["all", "none"] | int = "all",
 ) -> pl.DataFrame:
     """Complete every sample under every intervention, and say how well.
 
@@ -51,6 +55,8 @@ def measure(
         progress: told after each batch.
         journal: is told of batches halved and of choices made again in a better precision.
         shards: keep what is finished, so that a killed process can go on; None: nothing is kept.
+        decode: which continuations are decoded to the end: ``all``, ``none``, or those of so many
+            samples of each split. The others' are known where they are right up to the last token.
 
     Returns:
         As `tables.MEMORIZATION`, V×N rows: intervention by intervention, samples in their order.
@@ -65,6 +71,11 @@ def measure(
     suffix = tokens[:, -suffix_length:]
 
     calibration = calibrate(model, tokens, suffix_length, interventions)
+    decoded = _decoded(samples, decode)
+
+    def chosen(part: range) -> dict[str, Any]:
+        """The engine decodes all unless it is told which."""
+        return {} if decoded.all() else {"decode": decoded[part.start : part.stop].to_list()}
 
     def work(part: range) -> dict[str, NDArray[Any]]:
         completed = complete(
@@ -77,6 +88,7 @@ def measure(
             journal=journal,
             calibration=calibration,
             first=part.start,
+            **chosen(part),
         )
         return _columns(completed, suffix[part.start : part.stop])
 
@@ -88,33 +100,46 @@ def measure(
         arrays = shards.results(
             work,
             [seconds_a_token(*speed) * tokens.shape[1]] * len(tokens),
-            [device, dtype, *interventions, suffix_length, *tokens.tolist()],
+            [device, dtype, decode, *interventions, suffix_length, *tokens.tolist()],
         )
 
     # in a cross join the right side varies fastest: the order of a flattened (V, N)
     names = pl.DataFrame({"intervention": [each.name for each in interventions]})
-    rows = names.join(
-        samples.select("sample_id", "split"), how="cross", maintain_order="left_right"
-    )
+    described = samples.select("sample_id", "split").with_columns(decoded=decoded)
+    rows = names.join(described, how="cross", maintain_order="left_right")
     measured = []
     while arrays:  # one by one, for as arrays and as columns they would fill the memory twice
         name, array = arrays.popitem()
         measured.append(pl.Series(name, array.reshape(-1, *array.shape[2:])))
-    return rows.with_columns(measured).select(
+    table = rows.with_columns(measured).select(
         pl.col(name).cast(column.dtype) for name, column in MEMORIZATION.items()
+    )
+    if decoded.all():
+        return table
+    known = pl.col("continuation").list.last() != NOT_DECODED
+    return table.with_columns(pl.when(known).then(pl.col("token_accuracy", "continuation")))
+
+
+def _decoded(samples: pl.DataFrame, decode: Literal["all", "none"] | int) -> pl.Series:
+    """Whether each sample's continuations are decoded to the end, (N,) bool."""
+    count = {"all": len(samples), "none": 0}.get(str(decode), decode)
+    splits = samples["split"].unique(maintain_order=True).to_list()
+    return samples["sample_id"].is_in(
+        of_each_split(samples, splits, int(count))["sample_id"].implode()
     )
 
 
 def _columns(made: Completions, suffix: Tensor) -> dict[str, NDArray[Any]]:
     """Column of `tables.MEMORIZATION` -> its values, (V, N), or (V, N, S) for the continuation.
 
-    In the table's own types, for all of them have to fit into memory.
+    In the table's own types, for all of them have to fit into memory. The engine's -1, for what it
+    did not decode, becomes `NOT_DECODED`.
     """
     return {
         "exact_match": exact_match(made.continuation, suffix).numpy(),
         "token_accuracy": token_accuracy(made.continuation, suffix).numpy(),
         "completion_entropy": made.completion_entropy.numpy(),
-        "matching_prefix": matching_prefix(made.continuation, suffix).numpy().astype(np.uint16),
+        "correct_length": correct_length(made.continuation, suffix).numpy().astype(np.uint16),
         "teacher_forced_accuracy": token_accuracy(made.teacher_forced, suffix).numpy(),
         "suffix_log_prob": made.suffix_log_prob.numpy(),
         "min_margin": made.min_margin.numpy(),
@@ -186,7 +211,7 @@ def exact_match(continuation: Tensor, suffix: Tensor) -> Tensor:
 def token_accuracy(continuation: Tensor, suffix: Tensor) -> Tensor:
     """The share of positions where the continuation has the suffix's token (Eq. 4).
 
-    A position counts whatever happened before it; see `matching_prefix` for the other view.
+    A position counts whatever happened before it; see `correct_length` for the other view.
 
     Args:
         continuation: (V, N, S) token ids, greedy or teacher-forced.
@@ -198,11 +223,11 @@ def token_accuracy(continuation: Tensor, suffix: Tensor) -> Tensor:
     return (continuation == suffix).double().mean(-1)
 
 
-def matching_prefix(continuation: Tensor, suffix: Tensor) -> Tensor:
+def correct_length(continuation: Tensor, suffix: Tensor) -> Tensor:
     """How many tokens are right before the first wrong one; exact match at k is "k or more".
 
     Args:
-        continuation: (V, N, S) token ids, greedy.
+        continuation: (V, N, S) token ids, greedy; -1 after the first wrong one if not decoded.
         suffix: (N, S) token ids.
 
     Returns:

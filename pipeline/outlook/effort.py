@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipeline.interventions.interventions import sweep
-from pipeline.interventions.plan import plan
 from pipeline.checkpoints.manifest import BYTES
 from pipeline.device import WEIGHTS_SHARE
+from pipeline.errors import InputError, Problem
+from pipeline.interventions.interventions import Intervention, sweep
+from pipeline.interventions.plan import plan
 from pipeline.outlook.calibration import Device
 from pipeline.outlook.shapes import Shape
-from pipeline.params import Experiment, Family, Model, Study
+from pipeline.params import FITTING, Experiment, Family, Model, Study
 
 FORCED_SHARE = {
     "cpu": ((64, 0.40), (128, 0.58), (512, 0.82)),
@@ -127,7 +128,27 @@ class Effort:
         return self.forced + self.decoded + self.serial + self.trained
 
 
-def memorization_effort(shape: Shape, samples: int, prefix: int, suffix: int) -> Effort:
+def interventions_of(study: Study, shape: Shape) -> tuple[Intervention, ...]:
+    """The interventions of a model of this shape.
+
+    Raises:
+        InputError: those of the study do not fit it.
+    """
+    try:
+        return sweep(shape.n_blocks, study.groups, shape.n_heads)
+    except ValueError as error:
+        what = f"interventions, of a model of {shape.n_blocks} blocks"
+        raise InputError(Problem(what, str(error), *FITTING)) from None
+
+
+def memorization_effort(
+    shape: Shape,
+    samples: int,
+    prefix: int,
+    suffix: int,
+    interventions: Sequence[Intervention],
+    decoded: int | None = None,
+) -> Effort:
     """The memorization sweep of a model.
 
     Args:
@@ -135,26 +156,30 @@ def memorization_effort(shape: Shape, samples: int, prefix: int, suffix: int) ->
         samples: N.
         prefix: P, tokens.
         suffix: S, tokens.
+        interventions: V of them.
+        decoded: samples that are decoded to the end; None: all.
     """
-    swept = plan(sweep(shape.n_blocks), shape.n_blocks)
+    swept = plan(interventions, shape.n_blocks)
     length = prefix + suffix - 1
     blocks = (swept.block_evaluations + FORK_SHARE * (swept.branches - 1)) * length
     forced = blocks * shape.block_flops(length) + swept.branches * suffix * shape.head_flops
     token = shape.n_blocks * shape.block_flops(length) + shape.head_flops
-    return Effort(
-        forced=samples * forced, decoded=samples * (swept.branches - 1) * (suffix - 1) * token
-    )
+    written = (samples if decoded is None else decoded) * (swept.branches - 1) * (suffix - 1)
+    return Effort(forced=samples * forced, decoded=written * token)
 
 
-def benchmark_effort(shape: Shape, tasks: Iterable[Task], num_fewshot: int) -> Effort:
+def benchmark_effort(
+    shape: Shape, tasks: Iterable[Task], num_fewshot: int, interventions: Sequence[Intervention]
+) -> Effort:
     """All benchmark tasks under every intervention.
 
     Args:
         shape: of the model.
         tasks: each as long as it is evaluated.
         num_fewshot: examples before each question, each about as long as one.
+        interventions: V of them.
     """
-    swept = plan(sweep(shape.n_blocks), shape.n_blocks)
+    swept = plan(interventions, shape.n_blocks)
     blocks = swept.block_evaluations + FORK_SHARE * (swept.branches - 1)
     forced = 0.0
     for task in tasks:
@@ -246,9 +271,16 @@ def effort_of(study: Study, group: str, model: Model, shape: Shape) -> Effort:
     if group == "memorization":
         family = study.family(model.family)
         n = samples_of(study, family)
-        return memorization_effort(shape, n, family.prefix_length, family.suffix_length)
+        swept = interventions_of(study, shape)
+        decode = study.evaluation[model.family].decode
+        # a number is of each split, and there are three at most
+        decoded = {"all": n, "none": 0}.get(decode, 0) if isinstance(decode, str) else 3 * decode
+        return memorization_effort(
+            shape, n, family.prefix_length, family.suffix_length, swept, min(n, decoded)
+        )
     if group == "benchmarks":
-        return benchmark_effort(shape, tasks_of(study), study.benchmarks.num_fewshot)
+        swept = interventions_of(study, shape)
+        return benchmark_effort(shape, tasks_of(study), study.benchmarks.num_fewshot, swept)
     if group == "generations":
         asked = study.generations
         return generation_effort(shape, len(asked.prompts), asked.depths, asked.new_tokens)

@@ -25,6 +25,7 @@ class Shape:
         n_blocks: L.
         width: D.
         vocabulary: V.
+        n_heads: H.
         tied: whether the embedding is the head as well.
         source: where that is known from; ``size`` if it was estimated.
     """
@@ -32,6 +33,7 @@ class Shape:
     n_blocks: int
     width: int
     vocabulary: int
+    n_heads: int
     tied: bool
     source: str = "study"
 
@@ -52,23 +54,25 @@ class Shape:
 
 
 LADDER = (
-    (6, 512),
-    (12, 768),
-    (24, 1024),
-    (16, 2048),
-    (24, 2048),
-    (32, 2560),
-    (32, 4096),
-    (36, 5120),
+    (6, 512, 8),
+    (12, 768, 12),
+    (24, 1024, 16),
+    (16, 2048, 8),
+    (24, 2048, 16),
+    (32, 2560, 32),
+    (32, 4096, 32),
+    (36, 5120, 40),
 )
-"""Blocks and widths of Pythia's models; GPT-Neo's are among them."""
+"""Blocks, widths and heads of Pythia's models; GPT-Neo's are among them."""
 
 VOCABULARY = 50_304
 
 
 def shape_of_size(billions: float, tied: bool) -> Shape:
     """The usual shape of a model of so many parameters."""
-    shapes = [Shape(blocks, width, VOCABULARY, tied, "size") for blocks, width in LADDER]
+    shapes = [
+        Shape(blocks, width, VOCABULARY, heads, tied, "size") for blocks, width, heads in LADDER
+    ]
     return min(shapes, key=lambda each: abs(math.log(each.parameters / 1e9 / billions)))
 
 
@@ -82,6 +86,7 @@ def shape_of_config(config: Mapping[str, Any]) -> Shape:
         n_blocks=config.get("num_hidden_layers") or config["num_layers"],
         width=config["hidden_size"],
         vocabulary=config["vocab_size"],
+        n_heads=config.get("num_attention_heads") or config["num_heads"],
         tied=bool(config.get("tie_word_embeddings", config.get("model_type") == "gpt_neo")),
         source="config.json",
     )
@@ -99,10 +104,10 @@ def shape_of(study: Study, model: Model, online: bool) -> Shape:
     if model.training is not None:
         made = model.training
         vocabulary = next(iter(study.corpus.values())).vocabulary
-        return Shape(made.n_blocks, made.width, vocabulary, tied=True)
+        return Shape(made.n_blocks, made.width, vocabulary, made.n_heads, tied=True)
     try:
         known = read_manifest(study.data / "checkpoints" / model.name)
-        return Shape(known.n_blocks, known.width, known.vocabulary, tied, "manifest")
+        return Shape(known.n_blocks, known.width, known.vocabulary, known.n_heads, tied, "manifest")
     except InputError:
         pass
     try:

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from huggingface_hub import constants
 
-from pipeline.interventions.interventions import sweep
 from pipeline.checkpoints.manifest import BYTES
 from pipeline.dag import Dag, Stage
 from pipeline.outlook.calibration import Device, this_device
@@ -25,6 +24,7 @@ from pipeline.outlook.effort import (
     Effort,
     effort_of,
     experiment_seconds,
+    interventions_of,
     memory,
     samples_of,
     seconds,
@@ -45,6 +45,7 @@ OTHERS = {
     "datasets": (20, 0),
     "checkpoint": (10, 4_000),
     "theory": (10, 60_000),
+    "interventions": (3, 4_000),
     "check_results": (10, 1_000),
     "aggregate": (60, 40_000),
     "figures": (60, 3_000_000),
@@ -246,7 +247,7 @@ def _stored(study: Study, stage: Stage, shapes: Mapping[str, Shape], fetch: Fetc
     if key not in study.models:
         return 0
     model, shape = study.models[key], shapes[key]
-    interventions = len(sweep(shape.n_blocks))
+    interventions = len(interventions_of(study, shape))
     if stage.group == "memorization":
         family = study.family(model.family)
         fixed, each = MEMORIZATION_BYTES

@@ -3,7 +3,8 @@
 Reads the tables of samples, memorization and benchmarks; writes ``summary.parquet``. Beyond the
 columns of `tables.SUMMARY`:
 
-- block (u16): the bypassed block, 0-based; null unless exactly one block is bypassed.
+- edit, group, blocks: what the intervention is, as in its model's table of interventions.
+- block (u16): the edited block, 0-based; null unless exactly one block is edited.
 - copies (u32): times in the training data, for ``exact_match_by_copies``; else null.
 - higher_is_better, chance: of a benchmark, as in its table; null for memorization.
 - parameters (u64): of the model, as its checkpoint's manifest says; null where it does not.
@@ -11,8 +12,8 @@ columns of `tables.SUMMARY`:
   difference_low, difference_high (95%), and p_value of no difference. Null for the baseline itself,
   and where the documents do not give lm-eval's value. The interval is also null where no sample
   differs.
-- p_holm: p_value adjusted, after Holm, for all single blocks of one model, split and metric (and k,
-  or copies); null for the quartiles, which are not in that family.
+- p_holm: p_value adjusted, after Holm, for each block alone under one edit, of one model, split and
+  metric (and k, or copies); null for all other groups, which are in no such family.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipeline import tables
-from pipeline.interventions.interventions import BASELINE, block_name, sweep
 from pipeline.errors import InputError, Problem
+from pipeline.interventions.interventions import BASELINE, EACH
 from pipeline.report.measured import ModelTables, grid_problems, read_tables
 from pipeline.report.statistics import (
     DRAWS,
@@ -45,12 +46,16 @@ from pipeline.report.statistics import (
 )
 from pipeline.report.views import MEMORIZATION
 
+TOKENS = "token_accuracy"
+"""Of the samples that were decoded, whatever came of them; others' are known only if they are right
+up to the last token, so they would make the mean too high."""
+
 MEANS = (
-    "token_accuracy",
+    TOKENS,
     "completion_entropy",
     "teacher_forced_accuracy",
     "suffix_log_prob",
-    "matching_prefix",
+    "correct_length",
 )
 
 CELLS = 1 << 23
@@ -59,6 +64,9 @@ CELLS = 1 << 23
 _DIFFERENCE = ("difference", "difference_low", "difference_high", "p_value")
 
 _COLUMNS = {name: column.dtype for name, column in tables.SUMMARY.items()} | {
+    "edit": pl.String,
+    "group": pl.String,
+    "blocks": pl.List(pl.UInt16),
     "block": pl.UInt16,
     "copies": pl.UInt32,
     "higher_is_better": pl.Boolean,
@@ -185,7 +193,8 @@ def _versions(tables_versions: Sequence[Any]) -> dict[str, str]:
 def aggregate(models: Iterable[ModelTables], seed: int = 0) -> pl.DataFrame:
     """Every estimate of a study.
 
-    - memorization, by split: exact_match and the means of `MEANS`; exact_match_at_k for k = 1, 2,
+    - memorization, by split: exact_match and the means of `MEANS` (token_accuracy over the samples
+      that were decoded, if any); exact_match_at_k for k = 1, 2,
       4, … and S: the first k tokens are right; exact_match_by_copies where copies are known.
     - benchmarks: every task and metric as lm-eval gave it.
 
@@ -230,7 +239,7 @@ def k_values(suffix_length: int) -> list[int]:
 
 def _memorization(model: ModelTables, seed: int) -> list[pl.DataFrame]:
     """The rows of one model's memorization table, a frame per split and kind of estimate."""
-    names = _intervention_order(model, model.memorization)
+    names = model.interventions["intervention"].to_list()
     known = model.samples.select("sample_id", "suffix_group", "copies")
     frame = model.memorization.join(known, on="sample_id")
     lengths = k_values(model.samples["suffix_length"].to_list()[0]) if frame.height else []
@@ -247,13 +256,20 @@ def _split(
     model: ModelTables, names: Sequence[str], grid: _Grid, lengths: Sequence[int], seed: int
 ) -> Iterator[pl.DataFrame]:
     """The rows of one split, a frame per kind of estimate."""
-    exact, right = grid.values("exact_match"), grid.values("matching_prefix")
+    exact, right = grid.values("exact_match"), grid.values("correct_length")
     measures = [
         _Measure("exact_match", exact, True, {}),
         *(_Measure("exact_match_at_k", right >= k, True, {"k": k}) for k in lengths),
-        *(_Measure(metric, grid.values(metric), False, {}) for metric in MEANS),
+        *(
+            _Measure(metric, grid.values(metric), False, {})
+            for metric in MEANS
+            if metric != TOKENS or grid.decoded.all()
+        ),
     ]
     yield from _estimated(model, names, measures, grid.groups, seed)
+    if grid.decoded.any() and not grid.decoded.all():
+        measure = _Measure(TOKENS, grid.values(TOKENS)[grid.decoded], False, {})
+        yield from _estimated(model, names, [measure], grid.groups[grid.decoded], seed)
     for copies in np.unique(grid.copies[~np.isnan(grid.copies)]):
         chosen = grid.copies == copies
         measure = _Measure("exact_match_by_copies", exact[chosen], True, {"copies": int(copies)})
@@ -306,6 +322,7 @@ class _Grid:
         self._shape = (len(names), frame.height // len(names))
         first = self._frame.head(self._shape[1])
         self.groups: NDArray[np.integer] = first["suffix_group"].to_numpy()
+        self.decoded: NDArray[np.bool_] = first["decoded"].to_numpy()
         self.copies = first["copies"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
 
     def values(self, column: str) -> NDArray[Any]:
@@ -317,7 +334,7 @@ def _benchmarks(model: ModelTables, seed: int) -> pl.DataFrame:
     """The rows of one model's benchmarks table."""
     if model.benchmarks is None:
         return pl.DataFrame()
-    names = _intervention_order(model, model.benchmarks)
+    names = model.interventions["intervention"].to_list()
     order = pl.col("intervention").cast(pl.Enum(names))
     parts = [
         _benchmark(rows.sort(order), task, metric, model.documents, seed)
@@ -447,11 +464,11 @@ def _difference_columns(
 
 
 def _with_holm(summary: pl.DataFrame) -> pl.DataFrame:
-    """The column p_holm, over the single blocks of each model, split, task, metric, k, copies."""
-    family = ["model", "split", "task", "metric", "k", "copies"]
+    """The column p_holm, over each block alone, by model, edit, split, task, metric, k, copies."""
+    family = ["model", "edit", "split", "task", "metric", "k", "copies"]
     adjusted = (
         summary.with_row_index("row")
-        .filter(pl.col("block").is_not_null() & pl.col("p_value").is_not_null())
+        .filter(pl.col("p_value").is_not_null(), group=EACH)
         .group_by(family, maintain_order=True)
         .agg("row", "p_value")
     )
@@ -463,28 +480,25 @@ def _with_holm(summary: pl.DataFrame) -> pl.DataFrame:
 
 def _finish(frame: pl.DataFrame, model: ModelTables) -> pl.DataFrame:
     """All columns of the summary, in order and of their types; NaN ends of intervals are null."""
-    blocks = {block_name(block): block for block in range(model.n_blocks)}
-    frame = frame.with_columns(
-        pl.lit(model.name).alias("model"),
-        pl.lit(model.family).alias("family"),
-        pl.col("intervention")
-        .replace_strict(blocks, default=None, return_dtype=pl.UInt16)
-        .alias("block"),
-        pl.lit(model.parameters).alias("parameters"),
-        *(
-            pl.when(pl.col("intervention") != BASELINE.name).then(pl.col(name)).alias(name)
-            for name in _DIFFERENCE
-        ),
-        pl.col("low", "high").fill_nan(None),
-    ).with_columns(pl.col(_DIFFERENCE).fill_nan(None))
+    listed = model.interventions.select("intervention", "edit", "group", "blocks")
+    frame = (
+        frame.join(listed, on="intervention", how="left", maintain_order="left")
+        .with_columns(
+            pl.lit(model.name).alias("model"),
+            pl.lit(model.family).alias("family"),
+            pl.when(pl.col("blocks").list.len() == 1)
+            .then(pl.col("blocks").list.first())
+            .alias("block"),
+            pl.lit(model.parameters).alias("parameters"),
+            *(
+                pl.when(pl.col("intervention") != BASELINE.name).then(pl.col(name)).alias(name)
+                for name in _DIFFERENCE
+            ),
+            pl.col("low", "high").fill_nan(None),
+        )
+        .with_columns(pl.col(_DIFFERENCE).fill_nan(None))
+    )
     return frame.select(
         (pl.col(name) if name in frame.columns else pl.lit(None).alias(name)).cast(dtype)
         for name, dtype in _COLUMNS.items()
     )
-
-
-def _intervention_order(model: ModelTables, frame: pl.DataFrame) -> list[str]:
-    """The sweep's interventions in its order, then any others as they come in the table."""
-    names = [intervention.name for intervention in sweep(model.n_blocks)]
-    present = frame["intervention"].unique(maintain_order=True).to_list()
-    return [name for name in names if name in present] + [n for n in present if n not in names]

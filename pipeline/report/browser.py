@@ -17,8 +17,9 @@ from typing import Any
 import polars as pl
 
 from pipeline import tables
-from pipeline.interventions.interventions import BASELINE
 from pipeline.errors import InputError
+from pipeline.interventions.interventions import BASELINE
+from pipeline.report import views
 from pipeline.report.manifests import trained_here
 from pipeline.report.text import visible
 
@@ -55,6 +56,7 @@ class Sample:
         broken: how many interventions, over all models, end its exact match.
         of: how many could have: those of the models that recite it with nothing bypassed.
         continuations: model -> intervention -> token ids, as many as `suffix`.
+        blocks: model -> the interventions that bypass one block alone.
     """
 
     sample_id: int
@@ -66,15 +68,15 @@ class Sample:
     broken: int
     of: int
     continuations: Mapping[str, Mapping[str, Sequence[int]]]
+    blocks: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def worst(self, model: str) -> str:
         """The single block whose bypass leaves the fewest right tokens; the first of several.
 
         The baseline where the model has no single block.
         """
-        blocks = [name for name in self.continuations[model] if name.startswith("block-")]
         return max(
-            blocks,
+            (name for name in self.blocks.get(model, ()) if name in self.continuations[model]),
             key=lambda name: len(wrong(self.suffix, self.continuations[model][name])),
             default=BASELINE.name,
         )
@@ -99,6 +101,11 @@ class Family:
     why_ids: str = ""
 
     @property
+    def blocks(self) -> Mapping[str, Sequence[str]]:
+        """Model -> the interventions that bypass one block alone."""
+        return {name: names for each in self.samples for name, names in each.blocks.items()}
+
+    @property
     def models(self) -> list[str]:
         """The models that have continued any of the samples."""
         return list(dict.fromkeys(name for each in self.samples for name in each.continuations))
@@ -110,6 +117,7 @@ class Family:
         """
         return {
             "models": [shown(name, NAME_CHARACTERS) for name in self.models],
+            "blocks": [list(self.blocks.get(model, ())) for model in self.models],
             "words": {str(token): shown(word) for token, word in self.words.items()},
             "samples": {
                 str(sample.sample_id): {
@@ -192,13 +200,21 @@ def as_json(families: Sequence[Family]) -> str:
 def _choose(
     data: Path, models: Sequence[str], samples: pl.DataFrame
 ) -> tuple[list[Sample], list[str]]:
-    """The samples to show with their continuations, and what is missing."""
+    """The samples to show with their continuations, and what is missing.
+
+    Only samples whose continuations were decoded to the end are shown.
+    """
     tables_of, counts, missing = {}, [], []
+    blocks: dict[str, list[str]] = {}
+    decoded = list[pl.DataFrame]()
     for model in models:
         path = data / "memorization" / f"{model}.parquet"
         scan = pl.scan_parquet(path)  # a whole table has gigabytes in the largest study
         try:
+            listed = pl.read_parquet(data / "interventions" / f"{model}.parquet")
+            blocks[model] = listed.filter(views.ONE_BLOCK)["intervention"].to_list()
             counts.append(_breaks(scan))
+            decoded.append(scan.filter("decoded").select("sample_id").unique().collect())
         except (OSError, pl.exceptions.PolarsError):
             missing.append(f"{model} has no continuations to show: {path} is missing or damaged.")
             continue
@@ -207,7 +223,8 @@ def _choose(
         return [], missing
     broken = pl.concat(counts).group_by("sample_id").sum()
     ranked = (
-        samples.unique("suffix_group", keep="first", maintain_order=True)
+        samples.join(pl.concat(decoded), on="sample_id", how="semi", maintain_order="left")
+        .unique("suffix_group", keep="first", maintain_order=True)
         .join(broken, on="sample_id", how="left", maintain_order="left")
         .with_columns(pl.col("broken", "of").fill_null(0))
         .with_columns((pl.col("broken") / pl.col("of")).fill_nan(0.0).alias("share"))
@@ -217,7 +234,7 @@ def _choose(
     continuations = {model: _continuations(scan, ids) for model, scan in tables_of.items()}
     budget, shown = BUDGET, list[Sample]()
     for row in picked.iter_rows(named=True):
-        sample = _sample(row, continuations)
+        sample = _sample(row, continuations, blocks)
         n_rows = sum(len(each) for each in sample.continuations.values())
         budget -= 12 * len(sample.suffix) * n_rows
         if shown and budget < 0:
@@ -266,7 +283,9 @@ def _continuations(scan: pl.LazyFrame, ids: Sequence[int]) -> dict[int, dict[str
 
 
 def _sample(
-    row: Mapping[str, Any], continuations: Mapping[str, Mapping[int, Mapping[str, Sequence[int]]]]
+    row: Mapping[str, Any],
+    continuations: Mapping[str, Mapping[int, Mapping[str, Sequence[int]]]],
+    blocks: Mapping[str, Sequence[str]],
 ) -> Sample:
     prefix_length, suffix_length = row["prefix_length"], row["suffix_length"]
     prefix = row["tokens"][:prefix_length]
@@ -285,6 +304,7 @@ def _sample(
             for model, found in continuations.items()
             if row["sample_id"] in found
         },
+        blocks,
     )
 
 

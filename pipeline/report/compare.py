@@ -90,21 +90,21 @@ def changes(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
         after: B, likewise.
 
     Returns:
-        The columns of `KEY`, block, higher_is_better, ``before`` and ``after`` with their ends
-        (``_low``, ``_high``), ``change`` (B minus A), ``change_low`` and ``change_high`` (95%; null
-        where one of the two has no interval), ``beyond_chance`` (bool: the interval leaves out 0),
+        The columns of `KEY`, higher_is_better, block, edit, group, ``before`` and ``after`` with
+        their ends (``_low``, ``_high``), ``change`` (B minus A), ``change_low`` and ``change_high`` (95%;
+        null where one of the two has no interval), ``beyond_chance`` (bool: the interval leaves out 0),
         largest clear changes first.
     """
     ends = ("value", "low", "high")
     left, right = (
         frame.with_columns(pl.col("k").cast(pl.UInt32), pl.col("copies").cast(pl.UInt32)).select(
-            *KEY, "block", "higher_is_better", *(pl.col(c).alias(f"{name}_{c}") for c in ends)
+            *KEY, "higher_is_better", *(pl.col(c).alias(f"{name}_{c}") for c in ends)
         )
         for name, frame in (("before", before), ("after", after))
     )
     both = left.join(
-        right.drop("block", "higher_is_better"), on=list(KEY), nulls_equal=True, how="inner"
-    )
+        right.drop("higher_is_better"), on=list(KEY), nulls_equal=True, how="inner"
+    ).join(_kinds(before, after), on=["model", "intervention"], how="left", maintain_order="left")
     a, low_a, high_a = (pl.col(f"before_{end}") for end in ends)
     b, low_b, high_b = (pl.col(f"after_{end}") for end in ends)
     low = b - a - ((b - low_b) ** 2 + (high_a - a) ** 2).sqrt()
@@ -117,6 +117,14 @@ def changes(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
         .sort(clear, size.fill_null(0), descending=True, maintain_order=True)
         .rename({"before_value": "before", "after_value": "after"})
     )
+
+
+def _kinds(*summaries: pl.DataFrame) -> pl.DataFrame:
+    """model, intervention, block, edit, group; of a summary that does not say, nothing is known."""
+    columns = ("model", "intervention", "block", "edit", "group")
+    none = pl.DataFrame(schema={**dict.fromkeys(columns, pl.String), "block": pl.UInt16})
+    known = [each.select(columns) for each in summaries if "group" in each.columns]
+    return pl.concat([none, *known]).unique(["model", "intervention"], maintain_order=True)
 
 
 def render(before: Side, after: Side, changed: pl.DataFrame, folder: Path) -> str:
@@ -167,9 +175,9 @@ def _row(row: Mapping[str, Any]) -> list[str]:
 
 def _plots(before: str, after: str, changed: pl.DataFrame) -> Iterator[Plot]:
     """Exact match by block, before and after, a panel a model."""
-    rows = changed.filter(
-        pl.col("block").is_not_null(), metric="exact_match", split="memorized"
-    ).sort("model", "block")
+    rows = changed.filter(views.ONE_BLOCK, metric="exact_match", split="memorized").sort(
+        "model", "block"
+    )
     if rows.height:
         yield Plot(
             name=f"compare-{slug(before)}-{slug(after)}",

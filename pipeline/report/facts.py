@@ -48,6 +48,7 @@ def overview(
         ("Training seeds", seeds(seed_counts(manifests))),
         ("Interventions", _interventions(summary)),
         ("Samples a model", ", ".join(counts) or MISSING),
+        *_decoded(summary),
         (
             "Prefix and suffix",
             "; ".join(
@@ -208,10 +209,31 @@ def largest(manifests: Sequence[Mapping[str, object]]) -> str:
 
 def _interventions(summary: pl.DataFrame) -> str:
     counts = summary.group_by("model").agg(pl.col("intervention").n_unique())["intervention"]
-    quarters = summary["intervention"].str.starts_with("quartile-").any()
-    return f"{_counts(counts)} a model: none, each block alone" + (
-        ", each quarter of the blocks" if quarters else ""
-    )
+    kinds = ["none"]
+    if summary.filter(views.ONE_BLOCK).height:
+        kinds.append("each block alone")
+    if summary.filter(views.ONE_QUARTILE).height:
+        kinds.append("each quarter of the blocks")
+    others = summary.filter(~(views.ONE_BLOCK | views.ONE_QUARTILE), pl.col("edit").is_not_null())
+    kinds += [
+        f"{edit} of {group}"
+        for group, edit in others.select("group", "edit").unique(maintain_order=True).iter_rows()
+    ]
+    return f"{_counts(counts)} a model: {', '.join(kinds)}"
+
+
+def _decoded(summary: pl.DataFrame) -> list[tuple[str, str]]:
+    """A row that says how many continuations were decoded to the end, unless all were."""
+    whole = views.baseline(summary)
+    counts = []
+    for split in tables.SPLITS:
+        every, decoded = (
+            views.memorization(whole, metric, split)["n"]
+            for metric in ("exact_match", "token_accuracy")
+        )
+        if every.sum() != decoded.sum():
+            counts.append(f"{_counts(decoded) if len(decoded) else 'no'} {split}")
+    return [("Continuations decoded to the end", ", ".join(counts) + " samples")] if counts else []
 
 
 def _counts(column: pl.Series) -> str:

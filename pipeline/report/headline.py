@@ -43,7 +43,7 @@ def numbers(summary: pl.DataFrame) -> dict[str, dict[str, dict[str, float]]]:
     cuts = {
         "baseline": views.baseline(rows),
         "one_block": views.single_blocks(rows),
-        "one_quartile": rows.filter(pl.col("intervention").str.starts_with("quartile-")),
+        "one_quartile": views.quartiles(rows),
     }
     return {
         model: {cut: _means(part.filter(model=model)) for cut, part in cuts.items()}

@@ -9,7 +9,6 @@ from pathlib import Path
 import polars as pl
 
 from pipeline import tables
-from pipeline.interventions.interventions import sweep
 from pipeline.errors import Problem, shorten
 from pipeline.report.manifests import read_manifests
 
@@ -22,6 +21,7 @@ class ModelTables:
         name: of the model.
         family: of the model.
         n_blocks: L.
+        interventions: what was to be measured, schema `tables.INTERVENTIONS`.
         samples: the family's table, schema `tables.SAMPLES`.
         memorization: the model's, schema `tables.MEMORIZATION`.
         benchmarks: the model's, schema `tables.BENCHMARKS`; None where none were run.
@@ -33,6 +33,7 @@ class ModelTables:
     name: str
     family: str
     n_blocks: int
+    interventions: pl.DataFrame
     samples: pl.DataFrame
     memorization: pl.DataFrame
     benchmarks: pl.DataFrame | None
@@ -62,6 +63,7 @@ def read_tables(data: Path, name: str, family: str, *, benchmarked: bool = True)
         name,
         family,
         manifest["n_blocks"],
+        tables.read(data / "interventions" / f"{name}.parquet", tables.INTERVENTIONS),
         tables.read(data / "samples" / f"{family}.parquet", tables.SAMPLES),
         # without what no estimate needs, which is most of the table
         tables.read(
@@ -76,8 +78,8 @@ def read_tables(data: Path, name: str, family: str, *, benchmarked: bool = True)
 
 
 def grid_problems(model: ModelTables) -> list[Problem]:
-    """Whether every intervention of the sweep holds every sample, task and metric, just once."""
-    expected = [intervention.name for intervention in sweep(model.n_blocks)]
+    """Whether each intervention, and no other, holds every sample, task and metric, just once."""
+    expected = model.interventions["intervention"].to_list()
     samples = model.samples.select("sample_id", "split").sort("sample_id")
     problems = _of_grid(
         f"memorization of {model.name}",
@@ -110,7 +112,16 @@ def _of_grid(
             Problem(
                 f"{what}, interventions",
                 f"without {shorten(missing)}",
-                f"all {len(expected)} of the sweep",
+                f"all {len(expected)} of the interventions table",
+                remedy,
+            )
+        )
+    if strange := sorted(set(present) - set(expected)):
+        problems.append(
+            Problem(
+                f"{what}, interventions",
+                shorten(strange),
+                "those of the interventions table alone",
                 remedy,
             )
         )

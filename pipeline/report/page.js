@@ -125,8 +125,8 @@ const browse = (family, tools) => {
   const said = tools.querySelector("output");
   const samples = [...tools.parentNode.querySelectorAll("details.sample")];
   const worst = (each) =>
-    Object.keys(each)
-      .filter((name) => name.startsWith("block-"))
+    family.blocks[model.value]
+      .filter((name) => name in each)
       .reduce((a, b) => (a && Object.keys(each[b]).length <= Object.keys(each[a]).length ? a : b), "") || "baseline";
   const fill = (row, name, suffix, changes) => {
     const wrong = Object.keys(changes).map(Number);

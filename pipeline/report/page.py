@@ -19,9 +19,9 @@ import polars as pl
 from markupsafe import Markup
 
 from pipeline import tables
-from pipeline.interventions.interventions import BASELINE
 from pipeline.errors import InputError, Problem
 from pipeline.files import atomic, write_text
+from pipeline.interventions.interventions import BASELINE
 from pipeline.report import facts, views
 from pipeline.report.browser import Family, Sample, as_json, places, read_browser, shown, wrong
 from pipeline.report.findings import Thresholds, findings, in_short
@@ -138,7 +138,8 @@ def write_page(
     # all in ASCII: a name may hold what no file can
     write_text(page.with_name(PROVENANCE), json.dumps(whole, indent=2, default=str) + "\n")
     with atomic(csv, directory=True) as temporary:
-        summary.write_csv(temporary / "summary.csv")
+        blocks = pl.col("blocks").cast(pl.List(pl.String)).list.join(" ")  # CSV has no lists
+        summary.with_columns(blocks).write_csv(temporary / "summary.csv")
 
 
 def read_figures(folder: Path) -> list[PageFigure]:

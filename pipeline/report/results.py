@@ -13,8 +13,8 @@ from pathlib import Path
 import polars as pl
 
 from pipeline import tables
-from pipeline.interventions.interventions import BASELINE
 from pipeline.errors import InputError, Problem
+from pipeline.interventions.interventions import BASELINE
 from pipeline.report.measured import ModelTables, grid_problems, read_tables
 
 GRAIN = 1e-6
@@ -32,26 +32,30 @@ def _at_least(column: str, least: float) -> pl.Expr:
 
 
 _EXACT = pl.col("exact_match")
+_UNKNOWN = pl.col("continuation").is_null()
 MEMORIZATION_RULES: Mapping[str, pl.Expr] = {
-    "token_accuracy is a share": _share("token_accuracy"),
+    "token_accuracy is a share": _UNKNOWN | _share("token_accuracy"),
     "teacher_forced_accuracy is a share": _share("teacher_forced_accuracy"),
     "completion_entropy is finite and not negative": _at_least("completion_entropy", -GRAIN),
     "suffix_log_prob is finite and not positive": pl.col("suffix_log_prob").is_finite()
     & (pl.col("suffix_log_prob") <= GRAIN),
     "min_margin is finite and not negative": _at_least("min_margin", 0),
-    "the continuation is as long as the suffix": pl.col("continuation").list.len()
-    == pl.col("suffix").list.len(),
-    "exact_match says that continuation and suffix are equal": (
-        pl.col("continuation") == pl.col("suffix")
+    "the continuation is known where it was decoded, or is the suffix": ~_UNKNOWN
+    | ~(pl.col("decoded") | _EXACT),
+    "the continuation is as long as the suffix": _UNKNOWN
+    | (pl.col("continuation").list.len() == pl.col("suffix").list.len()),
+    "exact_match says that continuation and suffix are equal": _UNKNOWN
+    | ((pl.col("continuation") == pl.col("suffix")) == _EXACT),
+    "exact_match says that correct_length is the whole suffix": (
+        pl.col("correct_length") == pl.col("suffix").list.len()
     )
     == _EXACT,
-    "exact_match says that matching_prefix is the whole suffix": (
-        pl.col("matching_prefix") == pl.col("suffix").list.len()
-    )
-    == _EXACT,
-    "exact_match says that token_accuracy is 1": (pl.col("token_accuracy") == 1) == _EXACT,
-    "token_accuracy counts the matching_prefix": pl.col("token_accuracy") + GRAIN
-    >= pl.col("matching_prefix") / pl.col("suffix").list.len(),
+    "token_accuracy is known where the continuation is": pl.col("token_accuracy").is_null()
+    == _UNKNOWN,
+    "exact_match says that token_accuracy is 1": _UNKNOWN
+    | ((pl.col("token_accuracy") == 1) == _EXACT),
+    "token_accuracy counts the correct_length": _UNKNOWN
+    | (pl.col("token_accuracy") + GRAIN >= pl.col("correct_length") / pl.col("suffix").list.len()),
 }
 """Rule -> true where a row keeps it; ``suffix`` is the sample's."""
 

@@ -16,7 +16,6 @@ from xml.etree.ElementTree import Element
 
 import polars as pl
 
-from pipeline.interventions.interventions import BASELINE
 from pipeline.report.text import MISSING, number, percent, percent_interval, visible
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -216,7 +215,7 @@ def _drawn(row: Row) -> float | None:
 
 
 def _laid_out(
-    panel: _Panel, rows: Sequence[Row], groups: Mapping[tuple[str, str], float]
+    panel: _Panel, rows: Sequence[Row], groups: Mapping[tuple[str, int | None], float]
 ) -> Iterator[tuple[float, float, Row]]:
     if panel.x is None or panel.y is None:
         return
@@ -225,7 +224,7 @@ def _laid_out(
         if y is None or not math.isfinite(y):
             continue
         if groups:
-            at_x = groups.get((row["model"], str(row.get("intervention"))))
+            at_x = groups.get((row["model"], row.get("quartile")))
         else:
             values = (row[c] for c in ("memorized", "copies", "block") if row.get(c) is not None)
             x = next(values, None)
@@ -257,20 +256,20 @@ def _marks(
                 yield mark, _together([row for d, row in close if d <= best + 0.1])
 
 
-def _groups(panel: _Panel, models: Sequence[str]) -> dict[tuple[str, str], float]:
-    """(model, intervention) -> place, where the ticks are –, 1, 2, 3, 4 for each model in turn."""
-    found: dict[tuple[str, str], float] = {}
+def _groups(panel: _Panel, models: Sequence[str]) -> dict[tuple[str, int | None], float]:
+    """(model, quartile) -> place, where the ticks are – (0), 1, 2, 3, 4 for each model in turn."""
+    found: dict[tuple[str, int | None], float] = {}
     remaining = iter(models)
     model: str | None = None
     for label, x in _ticks(panel.element, "x"):
         model = next(remaining, None) if label == MISSING else model
         if model is not None and label:
-            found[model, BASELINE.name if label == MISSING else f"quartile-{label}"] = x
+            found[model, 0 if label == MISSING else int(label)] = x
     return found
 
 
 def _bars(
-    panel: _Panel, rows: Sequence[Row], groups: Mapping[tuple[str, str], float]
+    panel: _Panel, rows: Sequence[Row], groups: Mapping[tuple[str, int | None], float]
 ) -> Iterator[tuple[Element, str]]:
     for group in panel.element.iterfind(f"{SVG}g"):
         path = group.find(f"{SVG}path")
@@ -281,7 +280,7 @@ def _bars(
             continue
         centre = (corners[0][0] + corners[1][0]) / 2
         for row in rows:
-            if abs(groups.get((row["model"], row["intervention"]), math.inf) - centre) < _NEAR:
+            if abs(groups.get((row["model"], row["quartile"]), math.inf) - centre) < _NEAR:
                 yield path, _words(row)
 
 

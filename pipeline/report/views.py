@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import polars as pl
 
-from pipeline.interventions.interventions import BASELINE, QUARTILES
+from pipeline.interventions.interventions import BASELINE, EACH, IDENTITY, QUARTILE
 
-QUARTILE_NAMES = [f"quartile-{quartile}" for quartile in range(1, QUARTILES + 1)]
+ONE_BLOCK = (pl.col("group") == EACH) & (pl.col("edit") == IDENTITY)
+"""Picks the rows of the summary, or of a table of interventions, where one block is bypassed."""
+
+ONE_QUARTILE = (pl.col("group") == QUARTILE) & (pl.col("edit") == IDENTITY)
+"""Likewise where a quarter of the blocks is."""
 
 MEMORIZATION = "memorization"
 """What stands in the column ``task`` where no benchmark does."""
@@ -61,15 +65,24 @@ def baseline(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def single_blocks(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows where exactly one block is bypassed, by block."""
-    return rows.filter(pl.col("block").is_not_null()).sort("block", maintain_order=True)
+    """The rows where one block alone is bypassed, by block."""
+    return rows.filter(ONE_BLOCK).sort("block", maintain_order=True)
 
 
 def quartiles(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows where a quarter of the blocks is bypassed, by quarter."""
-    return rows.filter(pl.col("intervention").is_in(QUARTILE_NAMES)).sort(
-        "intervention", maintain_order=True
-    )
+    """The rows where a quarter of the blocks is bypassed, by quarter.
+
+    Returns:
+        `rows` and the column ``quartile`` (1 to 4, from the input on).
+    """
+    numbered = rows.with_columns(quartile=quartile_number())
+    return numbered.filter(ONE_QUARTILE).sort("quartile", maintain_order=True)
+
+
+def quartile_number() -> pl.Expr:
+    """Which quarter of its model's blocks is bypassed, 1 to 4; null where none is."""
+    first = pl.when(ONE_QUARTILE).then(pl.col("blocks").list.first())
+    return first.rank("dense").over("model").cast(pl.UInt8)
 
 
 def models(summary: pl.DataFrame) -> list[tuple[str, str]]:

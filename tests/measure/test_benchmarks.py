@@ -26,9 +26,9 @@ from transformers import (
 )
 
 from pipeline import tables
+from pipeline.errors import InputError
 from pipeline.interventions.interventions import BASELINE, bypass
 from pipeline.interventions.memory import Journal
-from pipeline.errors import InputError
 from pipeline.measure import benchmarks
 from pipeline.measure.benchmarks import describe, load_tasks, measure
 from pipeline.samples.datasets import fetch

@@ -17,10 +17,10 @@ from transformers import (
 )
 
 from pipeline import tables
+from pipeline.errors import InputError
 from pipeline.interventions import completion, reference
 from pipeline.interventions.interventions import BASELINE, bypass
 from pipeline.interventions.reference import bypassed
-from pipeline.errors import InputError
 from pipeline.measure import generations
 from pipeline.measure.generations import interventions_at, measure
 

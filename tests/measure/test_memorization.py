@@ -10,16 +10,16 @@ import torch
 from statsmodels.stats.proportion import proportion_confint
 
 from pipeline import tables
+from pipeline.checkpoints.manifest import write_manifest
+from pipeline.errors import InputError
 from pipeline.interventions import evaluation
 from pipeline.interventions.interventions import BASELINE, bypass, sweep
 from pipeline.interventions.memory import Journal
 from pipeline.interventions.reference import bypassed
-from pipeline.checkpoints.manifest import write_manifest
-from pipeline.errors import InputError
 from pipeline.measure import memorization
 from pipeline.measure.memorization import (
+    correct_length,
     exact_match,
-    matching_prefix,
     measure,
     token_accuracy,
 )
@@ -42,7 +42,7 @@ def test_metrics_by_hand(continuation, exact, accuracy, matching):
     made, suffix = torch.tensor([[continuation]]), torch.tensor([[1, 2, 3, 4]])
     assert exact_match(made, suffix).tolist() == [[exact]]
     assert token_accuracy(made, suffix).tolist() == [[accuracy]]
-    assert matching_prefix(made, suffix).tolist() == [[matching]]
+    assert correct_length(made, suffix).tolist() == [[matching]]
 
 
 def test_token_accuracy_keeps_its_fraction():
@@ -104,12 +104,63 @@ def test_the_table_by_hand(neo, monkeypatch):
         "exact_match": [True, False, False, False],
         "token_accuracy": [1.0, 0.5, 0.5, 0.0],
         "completion_entropy": [0.5, 1.0, 2.0, 4.0],
-        "matching_prefix": [2, 1, 0, 0],
+        "correct_length": [2, 1, 0, 0],
         "teacher_forced_accuracy": [1.0, 1.0, 0.5, 0.5],
         "suffix_log_prob": [-0.5, -1.0, -2.0, -4.0],
         "min_margin": [3.0, 2.0, 1.0, 0.5],
         "continuation": [[1, 2], [3, 9], [9, 2], [9, 9]],
+        "decoded": [True] * 4,
     }
+
+
+def not_decoding(asked: list[list[bool]]):
+    """An engine that decodes only where it is told to, and notes what it was told."""
+
+    def engine(model, tokens, suffix_length, interventions, decode=True, **_):
+        asked.append(decode)
+        decode = torch.tensor(decode).expand(len(tokens))
+        suffix = tokens[:, -suffix_length:]
+        # the baseline recites; one bypass errs at the first token, the other at the last
+        made = suffix.expand(len(interventions), *suffix.shape).clone()
+        made[1, :, 0], made[2, :, -1] = 0, 0
+        known = (
+            torch.arange(suffix_length) <= (made == suffix).long().cumprod(-1).sum(-1)[..., None]
+        )
+        made[~known & ~decode[:, None]] = -1
+        number = torch.zeros(made.shape[:2])
+        return evaluation.Completions(
+            made, made.clamp(min=1), number.double(), number.double(), number
+        )
+
+    return engine
+
+
+def test_what_was_not_decoded_is_null_unless_it_is_known_all_the_same(neo, monkeypatch):
+    asked = []
+    monkeypatch.setattr(memorization, "complete", not_decoding(asked))
+    samples = random_samples(9, 4, 3)  # three of each split
+    kinds = [BASELINE, bypass("block-00", (0,)), bypass("block-01", (1,))]
+    whole = measure(neo, samples, kinds)
+    assert asked.pop() is True
+    assert not whole["continuation"].null_count()
+
+    none = measure(neo, samples, kinds, decode="none")
+    assert asked.pop() == [False] * 9
+    assert not none["decoded"].any()
+    unknown = none["intervention"] == "block-00"
+    assert (none["continuation"].is_null() == unknown).all()
+    assert (none["token_accuracy"].is_null() == unknown).all()
+    exact = ["exact_match", "correct_length", "completion_entropy", "suffix_log_prob"]
+    assert none.select(exact).equals(whole.select(exact))
+    assert none.filter(~unknown).drop("decoded").equals(whole.filter(~unknown).drop("decoded"))
+
+    two = measure(neo, samples, kinds, decode=2)
+    chosen = [True, True, True, True, True, True, False, False, False]
+    assert asked.pop() == chosen  # rows 0 and 1 of three, of each split
+    assert two["decoded"].to_list() == chosen * 3
+    assert two.filter("decoded").equals(whole.filter(two["decoded"]))
+    assert two.filter(~pl.col("decoded"), unknown)["continuation"].null_count() == 3
+    assert measure(neo, samples, kinds, decode=3).equals(whole)
 
 
 @pytest.mark.parametrize(("prefix", "suffix"), [(7, 5), (7, 1), (1, 3)])
@@ -187,7 +238,7 @@ def test_a_model_completes_its_own_continuation_exactly(model):
     assert again["exact_match"].all()
     assert (again["token_accuracy"] == 1).all()
     assert (again["teacher_forced_accuracy"] == 1).all()
-    assert (again["matching_prefix"] == 8).all()
+    assert (again["correct_length"] == 8).all()
 
 
 @pytest.mark.parametrize(

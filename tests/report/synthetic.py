@@ -15,6 +15,7 @@ import polars as pl
 
 from pipeline import tables
 from pipeline.interventions.interventions import Intervention, sweep
+from pipeline.measure.listed import as_table
 from pipeline.report.measured import ModelTables
 
 MODELS = {
@@ -85,6 +86,12 @@ class Study:
     def write(self, data: Path) -> list[tuple[str, str]]:
         """Write every table and manifest below `data`; (name, family) of each model."""
         for model in self.models:
+            tables.write(
+                model.interventions,
+                data / "interventions" / f"{model.name}.parquet",
+                tables.INTERVENTIONS,
+                {},
+            )
             tables.write(
                 model.samples, data / "samples" / f"{model.family}.parquet", tables.SAMPLES, {}
             )
@@ -210,6 +217,7 @@ def _model(
         name,
         family,
         n_blocks,
+        as_table(sweep(n_blocks)),
         samples,
         pl.concat(parts),
         pl.DataFrame(
@@ -242,9 +250,10 @@ def _memorization(
             "exact_match": first_wrong == length,
             "token_accuracy": accuracy,
             "completion_entropy": length * (0.1 + 1.2 * (1 - each)) + random.random(len(copies)),
-            "matching_prefix": first_wrong.astype(np.uint16),
+            "correct_length": first_wrong.astype(np.uint16),
             "teacher_forced_accuracy": accuracy,
             "suffix_log_prob": length * np.log(each) - 0.1,
+            "decoded": True,
             "min_margin": random.random(len(copies)).astype(np.float32),
             "continuation": np.where(right, suffix, (suffix + 1) % 640).tolist(),
         },

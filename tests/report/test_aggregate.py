@@ -13,6 +13,8 @@ from statsmodels.stats.proportion import proportion_confint
 
 from pipeline import tables
 from pipeline.errors import InputError
+from pipeline.interventions.interventions import sweep
+from pipeline.measure.listed import as_table
 from pipeline.report.aggregate import aggregate, k_values, write_summary
 from pipeline.report.measured import ModelTables
 
@@ -35,7 +37,20 @@ def by_hand() -> ModelTables:
     right = {"baseline": [3, 3, 3, 1, 0], "block-00": [3, 2, 1, 0, 0]}
     memorization = pl.DataFrame(
         [
-            (name, i, samples["split"][i], n == 3, n / 3, 2.0 * i, n, n / 3, -1.0 * i, 0.5, [1])
+            (
+                name,
+                i,
+                samples["split"][i],
+                n == 3,
+                n / 3,
+                2.0 * i,
+                n,
+                n / 3,
+                -1.0 * i,
+                0.5,
+                [1],
+                True,
+            )
             for name, prefixes in right.items()
             for i, n in enumerate(prefixes)
         ],
@@ -64,7 +79,9 @@ def by_hand() -> ModelTables:
         schema={name: column.dtype for name, column in tables.BENCHMARK_DOCUMENTS.items()},
         orient="row",
     )
-    return ModelTables("m", "f", 1, samples, memorization, benchmarks, documents)
+    return ModelTables(
+        "m", "f", 1, as_table(sweep(1)), samples, memorization, benchmarks, documents
+    )
 
 
 def value(summary: pl.DataFrame, metric: str, **where: object) -> float:
@@ -83,7 +100,7 @@ def test_numbers_worked_out_by_hand(by_hand: ModelTables) -> None:
     assert value(summary, "token_accuracy") == pytest.approx(6 / 12)
     assert value(summary, "completion_entropy") == 3.0
     assert value(summary, "suffix_log_prob") == -1.5
-    assert value(summary, "matching_prefix") == 1.5
+    assert value(summary, "correct_length") == 1.5
     assert value(summary, "exact_match_by_copies", copies=64) == 0.5
     assert value(summary, "exact_match_by_copies", copies=32) == 0.0
     assert value(summary, "exact_match_by_copies", copies=0, split="control") == 0.0

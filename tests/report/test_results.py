@@ -93,11 +93,11 @@ WRONG = {
         "memorization",
         (~pl.col("exact_match")).alias("exact_match"),
     ),
-    "matching_prefix is the whole suffix": (
+    "correct_length is the whole suffix": (
         "memorization",
-        pl.col("continuation").list.len().alias("matching_prefix"),
+        pl.col("continuation").list.len().alias("correct_length"),
     ),
-    "counts the matching_prefix": ("memorization", pl.lit(60).alias("matching_prefix")),
+    "counts the correct_length": ("memorization", pl.lit(60).alias("correct_length")),
     "an accuracy is a share": ("benchmarks", pl.lit(1.01).alias("value")),
     "the standard error": ("benchmarks", pl.lit(-0.1).alias("stderr")),
     "there are documents": ("benchmarks", pl.lit(0).alias("n")),

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, decoders, models
 from pipeline import tables
 from pipeline.report import browser, page
 
+BLOCKS = {"m": ["block-00", "block-01", "block-02"]}
 NAMES = [("tiny-neo-8", "gpt-neo")]
 TRAINED_HERE = {"name": "tiny-neo-8", "origin": {"recipe": {}}}
 
@@ -62,7 +63,7 @@ def test_the_worst_block_leaves_the_fewest_right(data: Path) -> None:
     suffix = list(sample.suffix)
     each = {"baseline": suffix, "block-00": suffix, "quartile-1": [0] * len(suffix)}
     each |= {"block-01": [*suffix[:-1], 640], "block-02": [640, *suffix[1:-1], 640]}
-    made = browser.Sample(1, "memorized", 4, [1], suffix, (1, 16), 1, 4, {"m": each})
+    made = browser.Sample(1, "memorized", 4, [1], suffix, (1, 16), 1, 4, {"m": each}, BLOCKS)
     assert made.worst("m") == "block-02"
     kept = browser.Family("f", [made]).data()["samples"]["1"]["continuations"][0]
     assert kept["block-00"] == {}

@@ -16,6 +16,7 @@ from pipeline.report.plots.plot import (
     HOLLOW,
     NUMBERS,
     Plot,
+    by_block,
     extent,
     lowest,
     number_range,
@@ -149,7 +150,7 @@ def draw_blocks(data: pl.DataFrame) -> Figure:
             if not one.height:
                 continue
             whole = views.baseline(one)["value"][0]
-            style.curve(axes, views.single_blocks(one), index, visible(name), baseline=whole)
+            style.curve(axes, by_block(one), index, visible(name), baseline=whole)
         for chance in rows["chance"].drop_nulls().unique():
             axes.axhline(chance, color=colours.INK, linestyle=":", linewidth=1)
         axes.set_title(
@@ -257,7 +258,7 @@ def draw_entropy(data: pl.DataFrame) -> Figure:
             if not rows.height:
                 continue
             whole = views.baseline(rows)["value"][0]
-            style.curve(axes, views.single_blocks(rows), index, split, baseline=whole)
+            style.curve(axes, by_block(rows), index, split, baseline=whole)
         axes.set_ylim(bottom=0)
         axes.set_title(visible(name))
         style.blocks_axis(axes)
@@ -288,7 +289,7 @@ def perplexity(summary: pl.DataFrame) -> Iterator[Plot]:
         alt=(
             f"{metrics} by bypassed block, a line a model. Unmodified "
             f"{number_range(views.baseline(data)['value'])}, bypassed "
-            f"{number_range(views.single_blocks(data)['value'])}."
+            f"{number_range(by_block(data)['value'])}."
         ),
         data=data,
         draw=draw_perplexity,
@@ -304,7 +305,7 @@ def draw_perplexity(data: pl.DataFrame) -> Figure:
         for index, name in enumerate(rows["model"].unique(maintain_order=True)):
             one = rows.filter(model=name)
             whole = views.baseline(one)["value"][0]
-            style.curve(axes, views.single_blocks(one), index, visible(name), baseline=whole)
+            style.curve(axes, by_block(one), index, visible(name), baseline=whole)
         axes.set_title(visible(family))
         axes.set_ylabel(visible(f"{task}, {rows['metric'][0]}"))
         axes.legend(loc="best")

@@ -55,8 +55,17 @@ class Plot:
 
 
 def unmodified_or_one_block() -> pl.Expr:
-    """Picks the summary's rows where nothing or exactly one block is bypassed."""
-    return pl.col("block").is_not_null() | (pl.col("intervention") == BASELINE.name)
+    """Picks the summary's rows where nothing or one block alone is bypassed."""
+    return views.ONE_BLOCK | (pl.col("intervention") == BASELINE.name)
+
+
+def by_block(data: pl.DataFrame) -> pl.DataFrame:
+    """The rows of a figure's data but the baseline's, by block.
+
+    Args:
+        data: rows that `unmodified_or_one_block` picked.
+    """
+    return data.filter(pl.col("block").is_not_null()).sort("block", maintain_order=True)
 
 
 def extent(column: pl.Series) -> str:
@@ -75,8 +84,8 @@ def number_range(column: pl.Series) -> str:
 
 
 def lowest(rows: pl.DataFrame) -> str:
-    """Which single block lowers exact match most, as a sentence."""
-    blocks = views.single_blocks(rows)
+    """Which single block lowers exact match most, as a sentence; `rows` as for `by_block`."""
+    blocks = by_block(rows)
     if not blocks.height:
         return "Exact match was not measured."
     lowest = blocks.sort("value", "block").row(0, named=True)

@@ -28,13 +28,15 @@ def quartiles(summary: pl.DataFrame) -> Iterator[Plot]:
     """Exact match and every benchmark with a quarter of the blocks bypassed, a figure a family."""
     memorized = views.memorization(summary, "exact_match")
     rows = pl.concat([memorized, views.benchmarks(summary)])
-    wanted = [BASELINE.name, *views.QUARTILE_NAMES]
-    whole = rows.filter(pl.col("intervention").is_in(wanted)).select(
-        *NUMBERS, "higher_is_better", "chance"
+    unmodified = pl.col("intervention") == BASELINE.name
+    whole = (
+        rows.with_columns(quartile=pl.when(unmodified).then(0).otherwise(views.quartile_number()))
+        .filter(pl.col("quartile").is_not_null())
+        .select(*NUMBERS, "higher_is_better", "chance", "quartile")
     )
     for family in dict.fromkeys(family for _, family in views.models(summary)):
         data = whole.filter(family=family)
-        bypassed = data.filter(pl.col("intervention") != BASELINE.name)
+        bypassed = data.filter(pl.col("quartile") > 0)
         if not bypassed.height:  # models of fewer than four blocks
             continue
         exact = bypassed.filter(metric="exact_match")
@@ -89,10 +91,10 @@ def _panel(axes: Axes, data: pl.DataFrame, names: Sequence[str], *, bars: bool) 
 
     On a logarithmic scale there are points: it has no zero for a bar to stand on.
     """
-    shown = [BASELINE.name, *views.QUARTILE_NAMES]
+    shown = range(QUARTILES + 1)  # 0: nothing bypassed
     fills = [colours.GREY, *style.depth(QUARTILES).colors]  # type: ignore[misc]
-    for index, name in enumerate(shown):
-        rows = data.filter(intervention=name)
+    for index in shown:
+        rows = data.filter(quartile=index)
         x = [names.index(model) * (len(shown) + 1) + index for model in rows["model"]]
         y, reach = style.finite(rows["value"]), style.reach(rows, "value", "low", "high")
         look: dict[str, Any] = {"color": fills[index], "ecolor": colours.INK}

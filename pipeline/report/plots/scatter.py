@@ -19,6 +19,7 @@ from pipeline.report.plots.plot import (
     MEMORIZED_LABEL,
     NUMBERS,
     Plot,
+    by_block,
     extent,
     unmodified_or_one_block,
 )
@@ -72,7 +73,7 @@ def draw_scatter(data: pl.DataFrame) -> Figure:
     """Benchmark by exact match, a point a block; a panel a task; one model."""
     tasks = views.tasks(data)
     figure, grid = style.panels(len(tasks), height=2.6, share_y=False)
-    depth = style.depth(int(views.single_blocks(data)["block"].max() or 0) + 1)  # type: ignore[arg-type]
+    depth = style.depth(int(by_block(data)["block"].max() or 0) + 1)  # type: ignore[arg-type]
     for axes, task in zip(grid, tasks, strict=True):
         _scatter_panel(axes, data.filter(task=task), depth)
         axes.set_title(visible(task))
@@ -83,7 +84,7 @@ def draw_scatter(data: pl.DataFrame) -> Figure:
 
 
 def _scatter_panel(axes: Axes, rows: pl.DataFrame, depth: ListedColormap) -> None:
-    blocks, whole = views.single_blocks(rows), views.baseline(rows)
+    blocks, whole = by_block(rows), views.baseline(rows)
     x, y = style.finite(blocks["memorized"]), style.finite(blocks["value"])
     x_error = style.reach(blocks, "memorized", "memorized_low", "memorized_high")
     y_error = style.reach(blocks, "value", "low", "high")

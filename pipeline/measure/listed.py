@@ -1,0 +1,52 @@
+"""The interventions of a model as a table, and back: what each name stands for.
+
+Knows no model and no torch, so that the stage that lists them takes a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from pipeline.interventions.interventions import Intervention
+from pipeline.tables import INTERVENTIONS
+
+
+def as_table(interventions: Sequence[Intervention]) -> pl.DataFrame:
+    """The table of interventions, in their order.
+
+    Args:
+        interventions: V of them, each with one edit for all its blocks.
+
+    Returns:
+        As `tables.INTERVENTIONS`, V rows.
+    """
+    rows = [
+        (each.name, each.edit, each.group, list(each.blocks), each.heads, each.draw, each.seed)
+        for each in interventions
+    ]
+    schema = {name: column.dtype for name, column in INTERVENTIONS.items()}
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def from_table(table: pl.DataFrame) -> tuple[Intervention, ...]:
+    """The interventions of a table, in its order; `as_table` reversed.
+
+    Args:
+        table: as `tables.INTERVENTIONS`.
+
+    Raises:
+        ValueError: a row is no intervention, such as one with an unknown edit.
+    """
+    return tuple(
+        Intervention(
+            name=row["intervention"],
+            edits=dict.fromkeys(row["blocks"], row["edit"]),
+            heads=None if row["heads"] is None else tuple(row["heads"]),
+            seed=row["seed"],
+            group=row["group"],
+            draw=row["draw"],
+        )
+        for row in table.iter_rows(named=True)
+    )

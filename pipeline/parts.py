@@ -1,0 +1,104 @@
+"""The interventions of an earlier table that need not be computed again.
+
+A study that gets one more line under `interventions` computes that line alone. Each intervention's
+rows of a table have a key, a checksum of all that determines them. The table carries its keys in
+its metadata, and the next run of the stage takes the rows whose keys it needs. A name is no part of
+a key: it says nothing of what was computed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from pipeline import tables
+from pipeline.errors import InputError
+from pipeline.interventions.interventions import Intervention
+from pipeline.tables import Schema
+
+KEYS = "keys"
+"""Of a table's metadata: intervention -> key."""
+
+
+def keys(
+    interventions: Sequence[Intervention], determined_by: Mapping[str, object]
+) -> dict[str, str]:
+    """Name of each intervention -> the key of its rows.
+
+    Args:
+        interventions: V of them, of distinct names.
+        determined_by: what determines the rows beyond the intervention: checkpoint, items,
+            versions, device, dtype and code; JSON values only.
+    """
+
+    def key(each: Intervention) -> str:
+        own = {"edits": list(each.edits.items()), "heads": each.heads, "seed": each.seed}
+        return hashlib.sha256(json.dumps([determined_by, own], sort_keys=True).encode()).hexdigest()
+
+    return {each.name: key(each) for each in interventions}
+
+
+def extended(
+    interventions: Sequence[Intervention],
+    wanted: Mapping[str, str],
+    files: Mapping[Path, Schema],
+    cached: Callable[[Path], Path | None],
+    compute: Callable[[Sequence[Intervention]], Sequence[pl.DataFrame]],
+) -> list[pl.DataFrame]:
+    """The tables of a stage, what an earlier run has of them taken from there.
+
+    Args:
+        interventions: V of them, in the order of the tables.
+        wanted: their keys, from `keys`.
+        files: each table's place -> its schema; all have a column ``intervention``.
+        cached: where else an earlier file of that place may be; None: nowhere.
+        compute: makes the tables of some of the interventions, in the order of `files`. It is not
+            called where nothing is missing.
+
+    Returns:
+        The tables in the order of `files`, their rows in the order of `interventions`.
+    """
+    earlier = [_earlier(path, schema, cached, wanted) for path, schema in files.items()]
+    there = set.intersection(*(set(frame["intervention"]) for frame in earlier))
+    missing = [each for each in interventions if each.name not in there]
+    if not there:
+        return list(compute(missing))
+    print(
+        f"{len(there)} of {len(interventions)} interventions are taken from the earlier table",
+        flush=True,
+    )
+    taken = [frame.filter(pl.col("intervention").is_in(sorted(there))) for frame in earlier]
+    computed = compute(missing) if missing else [frame.clear() for frame in taken]
+    order = pl.col("intervention").cast(pl.Enum([each.name for each in interventions]))
+    return [
+        pl.concat([old, new.select(old.columns)]).sort(order, maintain_order=True)
+        for old, new in zip(taken, computed, strict=True)
+    ]
+
+
+def _earlier(
+    path: Path,
+    schema: Schema,
+    cached: Callable[[Path], Path | None],
+    wanted: Mapping[str, str],
+) -> pl.DataFrame:
+    """The rows of an earlier table whose keys are wanted, under the names that are wanted now."""
+    nothing = pl.DataFrame(schema={name: column.dtype for name, column in schema.items()})
+    file = path if path.exists() else cached(path)
+    if file is None:
+        return nothing
+    try:
+        frame, found = tables.read(file, schema), tables.provenance(file).get(KEYS)
+    except InputError:  # damaged, or of another schema
+        return nothing
+    before = {key: name for name, key in found.items()} if isinstance(found, dict) else {}
+    pairs = [(before[key], name) for name, key in wanted.items() if key in before]
+    names = pl.DataFrame(
+        pairs, schema=dict.fromkeys(("intervention", "now"), pl.String), orient="row"
+    )
+    renamed = frame.join(names, on="intervention", maintain_order="left")
+    return renamed.with_columns(intervention=pl.col("now")).select(frame.columns)
