@@ -345,11 +345,12 @@ def cached(address: str, out: str | Path) -> Path | None:
         address: of the stage, such as ``memorization@tiny-neo-8``.
         out: a file that it writes, relative to the root.
     """
-    lock = Path("dvc.lock")
-    stages = (YAML(typ="safe").load(lock) if lock.exists() else None) or {}
+    repo, lock = _opened("."), Path("dvc.lock")
+    with repo.lock:  # nobody is writing it
+        stages = YAML(typ="safe").load(lock) if lock.exists() else {}
     outs = stages.get("stages", {}).get(address, {}).get("outs", [])
     md5 = next((each["md5"] for each in outs if each["path"] == str(out)), None)
-    path = Path(_opened(".").cache.local.oid_to_path(md5)) if md5 else None
+    path = Path(repo.cache.local.oid_to_path(md5)) if md5 else None
     return path if path and path.is_file() else None
 
 

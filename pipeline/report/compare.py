@@ -91,9 +91,9 @@ def changes(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
 
     Returns:
         The columns of `KEY`, higher_is_better, block, edit, group, ``before`` and ``after`` with
-        their ends (``_low``, ``_high``), ``change`` (B minus A), ``change_low`` and ``change_high`` (95%;
-        null where one of the two has no interval), ``beyond_chance`` (bool: the interval leaves out 0),
-        largest clear changes first.
+        their ends (``_low``, ``_high``), ``change`` (B minus A), ``change_low`` and
+        ``change_high`` (95%; null where one of the two has no interval), ``beyond_chance`` (bool:
+        the interval leaves out 0), largest clear changes first.
     """
     ends = ("value", "low", "high")
     left, right = (

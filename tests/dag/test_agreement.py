@@ -22,6 +22,8 @@ ALL = {
     "samples@mini-gpt-neo",
     "checkpoint@mini-p-1_4b",
     "checkpoint@mini-n-2_7b",
+    "interventions@mini-p-1_4b",
+    "interventions@mini-n-2_7b",
     "memorization@mini-p-1_4b",
     "memorization@mini-n-2_7b",
     "benchmarks@mini-p-1_4b",
@@ -55,6 +57,13 @@ PARAMS = {
         "  new_tokens: 1",
         "  new_tokens: 2",
         {"check@mini", "generations@mini-p-1_4b", "generations@mini-n-2_7b", "report@mini"},
+    ),
+    "one more intervention": (
+        "interventions:\n",
+        "interventions:\n- blocks: each\n  edit: zero\n",
+        {"check@mini"}
+        | {stage for stage in ALL if stage.startswith(("interventions", "mem", "bench"))}
+        | SUMMARY,
     ),
     "statistics.seed": (
         "statistics:\n  seed: 0",
@@ -148,6 +157,25 @@ def test_a_changed_param_runs_exactly_what_depends_on_it(
     assert set(ran) == expected
     assert all(times == 1 for times in ran.values())
     project.assert_idle()
+
+
+def test_dvc_keeps_an_earlier_table_while_its_stage_runs(project: Project) -> None:
+    """Until the stage has ended, dvc.lock names what it made before, whose file is gone."""
+    path = "data/mini/memorization/p-1.4b.parquet"
+    before = (project.root / path).read_text()
+    main = project.root / "pipeline" / "__main__.py"
+    main.write_text(
+        "import os\nfrom pathlib import Path\nfrom pipeline.dag import cached\n"
+        f"if os.environ['DVC_STAGE'] == 'memorization@mini-p-1_4b':\n    path = '{path}'\n"
+        "    assert not Path(path).exists() and cached('memorization@none', path) is None\n"
+        "    Path('found.txt').write_text(cached(os.environ['DVC_STAGE'], path).read_text())\n"
+        + main.read_text()
+    )
+    old, new, _ = PARAMS["one family's precision"]
+    project.replace("params.yaml", old, new)
+    project.snakemake()
+    assert (project.root / "found.txt").read_text() == before
+    assert (project.root / path).read_text() != before
 
 
 def test_a_check_that_passes_again_leads_to_no_job(project: Project) -> None:
