@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from pipeline import tables
-from pipeline.interventions.interventions import Intervention, sweep
+from pipeline.interventions.interventions import SWEEP, Group, Intervention, sweep
 from pipeline.measure.listed import as_table
 from pipeline.report.measured import ModelTables
 
@@ -122,6 +122,7 @@ def study(
     models: Mapping[str, tuple[str, int]] = MODELS,
     accuracies: Mapping[str, tuple[float | None, float]] = ACCURACIES,
     per_copies: int = 64,
+    groups: Sequence[Group] = SWEEP,
 ) -> Study:
     """A whole study.
 
@@ -130,11 +131,12 @@ def study(
         models: name -> (family, n_blocks).
         accuracies: task -> (chance, the baseline's accuracy).
         per_copies: samples for each number of copies.
+        groups: of interventions.
     """
     samples = {family: _samples(family, per_copies) for family, _ in models.values()}
     return Study(
         [
-            _model(name, family, n_blocks, samples[family], story, accuracies, seed)
+            _model(name, family, n_blocks, samples[family], story, accuracies, seed, groups)
             for seed, (name, (family, n_blocks)) in enumerate(models.items())
         ],
         {name: _manifest(name, *each) for name, each in models.items()},
@@ -194,10 +196,12 @@ def _model(
     story: Story,
     accuracies: Mapping[str, tuple[float | None, float]],
     seed: int,
+    groups: Sequence[Group],
 ) -> ModelTables:
     random = np.random.default_rng(seed)
     parts, benchmarks, documents = [], [], []
-    for intervention in sweep(n_blocks):
+    interventions = sweep(n_blocks, groups, 2)
+    for intervention in interventions:
         shares = [
             (story.memorization(b / n_blocks), story.benchmarks(b / n_blocks))
             for b in intervention.blocks
@@ -217,7 +221,7 @@ def _model(
         name,
         family,
         n_blocks,
-        as_table(sweep(n_blocks)),
+        as_table(interventions),
         samples,
         pl.concat(parts),
         pl.DataFrame(

@@ -13,8 +13,9 @@ from statsmodels.stats.proportion import proportion_confint
 
 from pipeline import tables
 from pipeline.errors import InputError
-from pipeline.interventions.interventions import sweep
+from pipeline.interventions.interventions import SWEEP, Group, sweep
 from pipeline.measure.listed import as_table
+from pipeline.report import views
 from pipeline.report.aggregate import aggregate, k_values, write_summary
 from pipeline.report.measured import ModelTables
 
@@ -363,3 +364,57 @@ def test_pieces_do_not_matter(
         np.testing.assert_allclose(
             pieces[name].to_numpy(), summary[name].to_numpy(), rtol=1e-9, atol=1e-12
         )
+
+
+OTHERS = (
+    *SWEEP, Group("each", "zero"), Group("last", k=2), Group("heads", "heads"),
+)  # fmt: skip
+
+
+def test_other_interventions_are_in_the_summary_and_in_no_claim() -> None:
+    models = {"m": ("gpt-neo", 4)}
+    groups = OTHERS
+    plain = aggregate(synthetic.study(models=models, per_copies=16).models)
+    more = aggregate(synthetic.study(models=models, per_copies=16, groups=groups).models)
+    assert more["intervention"].n_unique() == 1 + 4 + 4 + 4 + 1 + 8
+    kinds = more.select("intervention", "edit", "group", "blocks", "block").unique()
+    row = kinds.filter(intervention="block-02.zero").row(0)
+    assert row[1:] == ("zero", "each", [2], 2)
+    assert kinds.filter(intervention="last-2").row(0)[1:] == ("identity", "last", [2, 3], None)
+    assert kinds.filter(intervention="baseline").row(0)[1:] == (None, "baseline", [], None)
+
+    for cut in (views.single_blocks, views.quartiles, views.baseline):
+        assert set(cut(more)["intervention"]) == set(cut(plain)["intervention"])
+    assert views.single_blocks(more)["block"].unique().to_list() == [0, 1, 2, 3]
+    assert views.kept(more).height == views.kept(plain).height
+    quartiles = views.quartiles(more).select("intervention", "quartile").unique()
+    assert set(quartiles.rows()) == {(f"quartile-{q}", q) for q in range(1, 5)}
+
+
+def test_each_edit_of_single_blocks_is_a_family_of_its_own() -> None:
+    groups = [*SWEEP, Group("each", "zero")]
+    study = synthetic.study(models={"m": ("gpt-neo", 4)}, per_copies=16, groups=groups)
+    exact = aggregate(study.models).filter(metric="exact_match", split="memorized")
+    for edit in ("identity", "zero"):
+        rows = exact.filter(group="each", edit=edit)
+        adjusted = multipletests(rows["p_value"], method="holm")[1]
+        np.testing.assert_allclose(rows["p_holm"], adjusted)
+    assert exact.filter(group="quartiles")["p_holm"].null_count() == 4
+
+
+def test_tokens_are_right_over_the_samples_that_were_decoded(by_hand: ModelTables) -> None:
+    """Of the others those are known that are right, so they would make the mean too high."""
+    chosen = pl.col("sample_id").is_in([1, 3])
+    known = pl.when(chosen | pl.col("exact_match")).then(pl.col("token_accuracy", "continuation"))
+    frame = by_hand.memorization.with_columns(known, decoded=chosen)
+    summary = aggregate([replace(by_hand, memorization=frame)])
+    whole = aggregate([by_hand])
+    rows = summary.filter(metric="token_accuracy", split="memorized")
+    assert rows["value"].to_list() == pytest.approx([(1 + 1 / 3) / 2, (2 / 3 + 0) / 2])
+    assert rows["n"].to_list() == [2, 2]
+    assert rows["difference"].to_list()[1] == pytest.approx(-1 / 3)
+    assert not summary.filter(metric="token_accuracy", split="control").height
+    others = pl.col("metric") != "token_accuracy"
+    assert summary.filter(others).equals(whole.filter(others))
+    none = frame.with_columns(decoded=False)
+    assert "token_accuracy" not in aggregate([replace(by_hand, memorization=none)])["metric"]

@@ -152,6 +152,32 @@ def test_a_bypass_that_did_not_happen_is_refused(data: Path) -> None:
         check(data)
 
 
+def test_the_interventions_are_those_that_were_listed(data: Path) -> None:
+    path = data / "memorization" / f"{MODEL}.parquet"
+    frame = tables.read(path, tables.MEMORIZATION)
+    renamed = pl.col("intervention").replace({"block-03": "block-03.zero"})
+    tables.write(frame.with_columns(renamed), path, tables.MEMORIZATION, {})
+    with pytest.raises(InputError) as refused:
+        check(data)
+    told = [problem.got for problem in refused.value.problems if "interventions" in problem.what]
+    assert told == ["without ['block-03']", "['block-03.zero']"]
+
+
+def test_what_was_not_decoded_may_be_unknown(data: Path) -> None:
+    path = data / "memorization" / f"{MODEL}.parquet"
+    frame = tables.read(path, tables.MEMORIZATION)
+    known = pl.when("exact_match").then(pl.col("token_accuracy", "continuation"))
+    tables.write(frame.with_columns(known, decoded=False), path, tables.MEMORIZATION, {})
+    check(data)
+    tables.write(frame.with_columns(known), path, tables.MEMORIZATION, {})
+    with pytest.raises(InputError, match="known where it was decoded"):
+        check(data)
+    unknown = frame.with_columns(pl.lit(None, pl.Float64).alias("token_accuracy"))
+    tables.write(unknown, path, tables.MEMORIZATION, {})
+    with pytest.raises(InputError, match="token_accuracy is known where the continuation is"):
+        check(data)
+
+
 def test_a_bypass_may_change_no_answer(data: Path) -> None:
     """Of a few documents, each right or wrong; but no likelihood of a text stays what it is."""
     path = data / "benchmarks" / f"{MODEL}.documents.parquet"

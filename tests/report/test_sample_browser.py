@@ -70,6 +70,20 @@ def test_the_worst_block_leaves_the_fewest_right(data: Path) -> None:
     assert kept["block-02"] == {"0": 640, "15": 640}
 
 
+def test_only_what_was_decoded_is_chosen(data: Path) -> None:
+    path = data / "memorization" / "tiny-neo-8.parquet"
+    frame = tables.read(path, tables.MEMORIZATION)
+    chosen = pl.col("sample_id") % 5 == 0
+    known = pl.when(chosen).then(pl.col("token_accuracy", "continuation"))
+    tables.write(frame.with_columns(known, decoded=chosen), path, tables.MEMORIZATION, {})
+    [family], missing = browser.read_browser(data, NAMES, [])
+    assert missing == []
+    assert {sample.sample_id % 5 for sample in family.samples} == {0}
+    assert family.data()["blocks"] == [[f"block-0{block}" for block in range(8)]]
+    tables.write(frame.with_columns(decoded=False), path, tables.MEMORIZATION, {})
+    assert browser.read_browser(data, NAMES, []) == ([], [])
+
+
 def test_real_text_is_shown_only_where_asked_for(data: Path, summary: pl.DataFrame) -> None:
     _tokenizer(data / "checkpoints" / "tiny-neo-8" / "tokenizer.json")
     manifests = [{"name": "tiny-neo-8", "origin": {"repo": "nobody/nothing", "commit": "0" * 40}}]
