@@ -345,9 +345,12 @@ def cached(address: str, out: str | Path) -> Path | None:
         address: of the stage, such as ``memorization@tiny-neo-8``.
         out: a file that it writes, relative to the root.
     """
-    repo, lock = _opened("."), Path("dvc.lock")
+    lock = Path("dvc.lock")
+    if not lock.exists():
+        return None
+    repo = _opened(".")
     with repo.lock:  # nobody is writing it
-        stages = YAML(typ="safe").load(lock) if lock.exists() else {}
+        stages = YAML(typ="safe").load(lock)
     outs = stages.get("stages", {}).get(address, {}).get("outs", [])
     md5 = next((each["md5"] for each in outs if each["path"] == str(out)), None)
     path = Path(repo.cache.local.oid_to_path(md5)) if md5 else None

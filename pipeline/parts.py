@@ -63,7 +63,7 @@ def extended(
         The tables in the order of `files`, their rows in the order of `interventions`.
     """
     earlier = [_earlier(path, schema, cached, wanted) for path, schema in files.items()]
-    there = set.intersection(*(set(frame["intervention"]) for frame in earlier))
+    there = set.intersection(*(set(names) for _, names in earlier))
     missing = [each for each in interventions if each.name not in there]
     if not there:
         return list(compute(missing))
@@ -71,12 +71,18 @@ def extended(
         f"{len(there)} of {len(interventions)} interventions are taken from the earlier table",
         flush=True,
     )
-    taken = [frame.filter(pl.col("intervention").is_in(sorted(there))) for frame in earlier]
-    computed = compute(missing) if missing else [frame.clear() for frame in taken]
-    order = pl.col("intervention").cast(pl.Enum([each.name for each in interventions]))
+    computed = compute(missing) if missing else [frame.clear() for frame, _ in earlier]
+
+    def rows(
+        name: str, old: pl.DataFrame, names: Mapping[str, str], new: pl.DataFrame
+    ) -> pl.DataFrame:
+        if name not in there:
+            return new.filter(intervention=name).select(old.columns)
+        return old.filter(intervention=names[name]).with_columns(intervention=pl.lit(name))
+
     return [
-        pl.concat([old, new.select(old.columns)]).sort(order, maintain_order=True)
-        for old, new in zip(taken, computed, strict=True)
+        pl.concat([rows(each.name, *sources, new) for each in interventions])
+        for sources, new in zip(earlier, computed, strict=True)
     ]
 
 
@@ -85,20 +91,14 @@ def _earlier(
     schema: Schema,
     cached: Callable[[Path], Path | None],
     wanted: Mapping[str, str],
-) -> pl.DataFrame:
-    """The rows of an earlier table whose keys are wanted, under the names that are wanted now."""
-    nothing = pl.DataFrame(schema={name: column.dtype for name, column in schema.items()})
+) -> tuple[pl.DataFrame, dict[str, str]]:
+    """An earlier table, and of each intervention whose key is wanted the name that it has there."""
     file = path if path.exists() else cached(path)
     if file is None:
-        return nothing
+        return pl.DataFrame(), {}
     try:
         frame, found = tables.read(file, schema), tables.provenance(file).get(KEYS)
     except InputError:  # damaged, or of another schema
-        return nothing
+        return pl.DataFrame(), {}
     before = {key: name for name, key in found.items()} if isinstance(found, dict) else {}
-    pairs = [(before[key], name) for name, key in wanted.items() if key in before]
-    names = pl.DataFrame(
-        pairs, schema=dict.fromkeys(("intervention", "now"), pl.String), orient="row"
-    )
-    renamed = frame.join(names, on="intervention", maintain_order="left")
-    return renamed.with_columns(intervention=pl.col("now")).select(frame.columns)
+    return frame, {name: before[key] for name, key in wanted.items() if key in before}

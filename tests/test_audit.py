@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -17,6 +18,7 @@ from pipeline import __main__ as commands
 from pipeline import audit, tables
 from pipeline.checkpoints.manifest import sha256
 from pipeline.errors import InputError
+from pipeline.measure import memorization
 from tests.hub import miniatures
 from tests.hub.population import PYTHIA
 from tests.hub.server import Hub
@@ -258,3 +260,31 @@ def test_a_checkpoint_of_the_hub_ends_in_a_report(populated_hub: Hub, tmp_path: 
     assert len(table) == (1 + BLOCKS + 4) * 2
     summary = tables.read(tmp_path / "data/audit-mine/summary.parquet", tables.SUMMARY)
     assert set(summary["task"]) == {"memorization"}
+
+
+def test_more_threads_than_the_machine_can_use_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    audit.require_threads(8)
+    with pytest.raises(InputError, match=r"--threads\s+got: +9\s+expected: 1 to 8"):
+        audit.require_threads(9)
+
+
+def test_the_token_budget_reaches_the_engine(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    budgets = []
+    engine = memorization.complete
+
+    def noted(*arguments: Any, token_budget: int | None, **rest: Any) -> Any:
+        budgets.append(token_budget)
+        return engine(*arguments, token_budget=token_budget, **rest)
+
+    monkeypatch.setattr(memorization, "complete", noted)
+    file = _file(tmp_path, tokens=[[1, 2, 3, 4], [5, 6, 7, 8]])
+    commands.audit(str(folder), file, "mix", 2, 2, dtype="float32", token_budget=77)
+    assert set(budgets) == {77}
+    listed = tables.read("data/audit-mix/interventions/mix.parquet", tables.INTERVENTIONS)
+    measured = tables.read("data/audit-mix/memorization/mix.parquet", tables.MEMORIZATION)
+    assert measured["intervention"].unique(maintain_order=True).equals(listed["intervention"])

@@ -4,7 +4,7 @@ Reads the tables of samples, memorization and benchmarks; writes ``summary.parqu
 columns of `tables.SUMMARY`:
 
 - edit, group, blocks: what the intervention is, as in its model's table of interventions.
-- block (u16): the edited block, 0-based; null unless exactly one block is edited.
+- block (u16): the edited block, 0-based, where each is edited alone (group ``each``); else null.
 - copies (u32): times in the training data, for ``exact_match_by_copies``; else null.
 - higher_is_better, chance: of a benchmark, as in its table; null for memorization.
 - parameters (u64): of the model, as its checkpoint's manifest says; null where it does not.
@@ -486,9 +486,7 @@ def _finish(frame: pl.DataFrame, model: ModelTables) -> pl.DataFrame:
         .with_columns(
             pl.lit(model.name).alias("model"),
             pl.lit(model.family).alias("family"),
-            pl.when(pl.col("blocks").list.len() == 1)
-            .then(pl.col("blocks").list.first())
-            .alias("block"),
+            pl.when(group=EACH).then(pl.col("blocks").list.first()).alias("block"),
             pl.lit(model.parameters).alias("parameters"),
             *(
                 pl.when(pl.col("intervention") != BASELINE.name).then(pl.col(name)).alias(name)

@@ -381,6 +381,14 @@ def test_other_interventions_are_in_the_summary_and_in_no_claim() -> None:
     row = kinds.filter(intervention="block-02.zero").row(0)
     assert row[1:] == ("zero", "each", [2], 2)
     assert kinds.filter(intervention="last-2").row(0)[1:] == ("identity", "last", [2, 3], None)
+    # of four blocks a quarter is one block, and yet another kind of intervention
+    assert kinds.filter(intervention="quartile-1").row(0)[1:] == (
+        "identity",
+        "quartiles",
+        [0],
+        None,
+    )
+    assert kinds.filter(group="heads")["block"].null_count() == 8
     assert kinds.filter(intervention="baseline").row(0)[1:] == (None, "baseline", [], None)
 
     for cut in (views.single_blocks, views.quartiles, views.baseline):

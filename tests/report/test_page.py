@@ -14,6 +14,7 @@ import synthetic
 
 from pipeline import tables
 from pipeline.errors import InputError
+from pipeline.interventions.interventions import SWEEP, Group
 from pipeline.report import browser, colours, facts, figures, markup, page, style
 from pipeline.report.aggregate import aggregate
 from pipeline.report.findings import findings
@@ -375,3 +376,21 @@ def test_benchmarks_stand_beside_what_reading_no_context_reaches(
     (tmp_path / "baselines.json").write_text(json.dumps(blind))
     assert page.read_blind(tmp_path) == blind
     assert page.read_blind(tmp_path / "nowhere") == {}
+
+
+def test_the_page_says_which_interventions_ran_and_what_was_decoded() -> None:
+    groups = [*SWEEP, Group("each", "zero"), Group("heads", "heads")]
+    study = synthetic.study(models={"m": ("gpt-neo", 4)}, per_copies=8, groups=groups)
+    summary = aggregate(study.models)
+    said = dict(facts.overview(summary, [], []))
+    assert said["Interventions"] == (
+        "21 a model: none, each block alone, each quarter of the blocks, zero of each, "
+        "heads of heads"
+    )
+    assert "Continuations decoded to the end" not in said
+    some = pl.when(metric="token_accuracy", split="memorized").then(5).otherwise("n")
+    kept = summary.with_columns(some.cast(pl.UInt32).alias("n")).filter(
+        ~((pl.col("metric") == "token_accuracy") & (pl.col("split") == "control"))
+    )
+    said = dict(facts.overview(kept, [], []))
+    assert said["Continuations decoded to the end"] == "5 memorized, no control samples"
