@@ -21,14 +21,16 @@ from pipeline.interventions.evaluation import (
     require_completable,
     silent,
 )
+from pipeline.interventions.guard import proven
 from pipeline.interventions.hooks import Means, require_editable
 from pipeline.interventions.interventions import Intervention
 from pipeline.interventions.memory import Journal, in_batches
 from pipeline.interventions.memory import token_budget as default_budget
+from pipeline.interventions.near_ties import Alone, rounding_error
 from pipeline.interventions.plan import plan
 from pipeline.interventions.readout import read
 from pipeline.interventions.wavefront import Kept, means_of, run
-from pipeline.models.sites import Anatomy, anatomy
+from pipeline.models.sites import Anatomy
 
 
 @torch.inference_mode()
@@ -74,15 +76,19 @@ def complete(
         ValueError: the model is in training mode, or P or S would be 0.
     """
     require_completable(model, tokens, suffix_length)
-    known = anatomy(model)
+    known = proven(model)
     trie = plan(interventions, len(known.sites))
     require_editable(known, interventions)
     wanted = torch.tensor([decode] * len(tokens) if isinstance(decode, bool) else list(decode))
     journal = journal or Journal()
+    means = means_of(
+        known, interventions, tokens if calibration_tokens is None else calibration_tokens
+    )
+    tolerance = rounding_error(known, tokens[0], trie, means) if len(tokens) else 0.0
+    journal.tolerance = max(journal.tolerance, tolerance)
     batches = _Batches(
         known, tokens, suffix_length, interventions, wanted.bool(), forbidden_tokens(model),
-        means_of(known, interventions, tokens if calibration_tokens is None else calibration_tokens),
-        first,
+        means, tolerance, journal, first,
     )  # fmt: skip
 
     def work(numbers: range) -> Completions:
@@ -112,11 +118,14 @@ class _Batches:
         wanted: Tensor,
         forbidden: Tensor,
         means: Means,
+        tolerance: float,
+        journal: Journal,
         first: int,
     ) -> None:
         self.known, self.tokens, self.length = known, tokens, suffix_length
         self.interventions, self.wanted = interventions, wanted
         self.forbidden, self.means, self.first = forbidden, means, first
+        self.tolerance, self.journal = tolerance, journal
         self.plan = plan(interventions, len(known.sites))
 
     def work(self, numbers: range) -> Completions:
@@ -128,7 +137,9 @@ class _Batches:
         suffix = batch[:, -length:]
         shape = (self.plan.branches, len(batch), length)
         cache = Kept() if wanted.any() else None
-        states = run(self.known, batch[:, :-1], self.plan, cache=cache, means=self.means)
+        states = run(
+            self.known, batch[:, :-1], self.plan, cache=cache, means=self.means, last=length
+        )
         said = read(
             self.known,
             states[:, :, -length:].flatten(0, 2),
@@ -158,13 +169,33 @@ class _Batches:
             token[branch, sample] = later.token.where(fresh, token[branch, sample])
             margin[branch, sample] = later.margin.where(fresh, margin[branch, sample])
             self._require_finite(margin, numbers, batch, token)
+        forced = said.any.token.view(shape)
+        self._settle(batch, wanted, token, margin, forced, said.any.margin.view(shape))
         return Completions(
             continuation=token.cpu(),
-            teacher_forced=said.any.token.view(shape).cpu(),
+            teacher_forced=forced.cpu(),
             completion_entropy=entropy.sum(-1, dtype=torch.float64).cpu(),
             suffix_log_prob=said.log_prob.view(shape).sum(-1, dtype=torch.float64).cpu(),
             min_margin=margin.amin(-1).cpu(),
         )
+
+    def _settle(
+        self, batch: Tensor, wanted: Tensor, token: Tensor, margin: Tensor, forced: Tensor,
+        forced_margin: Tensor,
+    ) -> None:  # fmt: skip
+        """Make near ties among the choices (G, B, S) again, in place; each row alone."""
+        close, forced_close = margin <= self.tolerance, forced_margin <= self.tolerance
+        self.journal.near_ties += int(close.sum())
+        for branch, i in (close | forced_close).any(-1).nonzero().tolist():
+            intervention = self.interventions[self.plan.carrier[-1].index(branch)]
+            how = (self.length, intervention, self.forbidden, self.means)
+            row = Alone(self.known, batch[i], *how)
+            if forced_close[branch, i].any():
+                forced[branch, i] = row.said().any.token
+            if close[branch, i].any():
+                before = token[branch, i].clone()
+                token[branch, i] = row.continuation(before) if wanted[i] else row.path()
+                self.journal.decided_again += int((token[branch, i] != before).any())
 
     def _require_finite(
         self, numbers_said: Tensor, numbers: range, batch: Tensor, written: Tensor | None = None

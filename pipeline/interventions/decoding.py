@@ -28,10 +28,10 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from pipeline.interventions.hooks import BlockRows, Means, hooked
 from pipeline.interventions.interventions import Edit
 from pipeline.interventions.plan import Plan
 from pipeline.interventions.readout import Choice, choose
-from pipeline.interventions.hooks import BlockRows, Means, hooked
 from pipeline.interventions.wavefront import Kept
 from pipeline.models.sites import Anatomy
 

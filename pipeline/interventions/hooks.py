@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from pipeline.errors import InputError, Problem
 from pipeline.interventions.edits import ATTENTION, BLOCK, CONTEXT, EDITS, MLP, Here
-from pipeline.interventions.interventions import IDENTITY, Edit, Intervention
-from pipeline.interventions.plan import plan
-from pipeline.models.sites import Anatomy, Site, anatomy
+from pipeline.interventions.interventions import Edit, Intervention
+from pipeline.models.sites import Anatomy, Site
 
 Means = Mapping[tuple[int, str], Tensor]
 """(block, site) -> mean (D,) of what passes there under the baseline, for edits that need it."""
@@ -40,38 +40,12 @@ class BlockRows:
     Args:
         appended: (n,) int64, the rows that are appended once more before the block; None: none.
         edits: edit -> the rows, after appending, that have it.
+        last: how many positions, the last ones, anybody wants of what the block returns; None: all.
     """
 
     appended: Tensor | None = None
     edits: dict[Edit, Selection] = field(default_factory=dict)
-
-
-@contextmanager
-def bypassed(
-    model: PreTrainedModel, what: Intervention | Iterable[int]
-) -> Iterator[PreTrainedModel]:
-    """Edit blocks of a model for as long as the context lasts, whatever is done with it.
-
-    Args:
-        model: a stock causal language model in evaluation mode.
-        what: blocks (0-based) that get the identity, or an intervention without a mean.
-
-    Yields:
-        The same model. Its weights are not touched; afterwards, after an exception too, it
-        computes what it did before, bit for bit.
-
-    Raises:
-        InputError: an unsupported model or edit, or a block that the model does not have.
-    """
-    known = anatomy(model)
-    if not isinstance(what, Intervention):
-        what = Intervention("bypassed", dict.fromkeys(what, IDENTITY))
-    plan([what], len(known.sites))  # refuses a block that is not there
-    require_editable(known, [what])
-    edits = [what.at(block) for block in range(len(known.sites))]
-    every = slice(None)
-    with hooked(known, [BlockRows(edits={edit: every} if edit else {}) for edit in edits]):
-        yield model
+    last: int | None = None
 
 
 def require_editable(known: Anatomy, interventions: Sequence[Intervention]) -> None:
@@ -125,11 +99,13 @@ def hooked(
     """
     with ExitStack() as stack:
         for number, (site, rows) in enumerate(zip(known.sites, blocks, strict=True)):
-            if rows.appended is not None or rows.edits:
-                paths = known.batched[masked]
-                hooks = _Hooks(site, rows, number, batch, paths, means or {}, known.n_heads)
+            if rows.appended is not None or rows.edits or rows.last:
+                hooks = _Hooks(known, site, rows, number, batch, masked, means or {})
                 for handle in hooks.register():
                     stack.callback(handle.remove)
+        for activation in known.slow_activations:
+            activation.forward = partial(F.gelu, approximate="tanh")  # type: ignore[method-assign]
+            stack.callback(delattr, activation, "forward")
         yield
 
 
@@ -137,14 +113,17 @@ class _Hooks:
     """The hooks of one block: they append rows, and carry out the edits of `rows`."""
 
     def __init__(
-        self, site: Site, rows: BlockRows, number: int, batch: int,
-        batched: frozenset[tuple[str | int, ...]], means: Means, n_heads: int,
+        self, known: Anatomy, site: Site, rows: BlockRows, number: int, batch: int, masked: bool,
+        means: Means,
     ) -> None:  # fmt: skip
         self.site, self.rows, self.number, self.batch = site, rows, number, batch
-        self.batched, self.means, self.n_heads = batched, means, n_heads
-        self.size = 0  # rows in the block, once it has begun
+        self.batched, self.means, self.n_heads = known.batched[masked], means, known.n_heads
+        self.size = self.length = 0  # rows and positions in the block, once it has begun
         self.values: dict[Edit, Tensor] = {}
         self.entered: dict[Edit, Tensor] = {}
+        edits_mlp = any(EDITS[edit.name].site == MLP for edit in rows.edits)
+        # the MLP adds to appended rows what it adds to those that they copy
+        self.shares_mlp = known.parallel and rows.appended is not None and not edits_mlp
 
     def register(self) -> Iterable[Any]:
         """Register what the edits need; they may lose rows later, but no edit is added."""
@@ -157,6 +136,9 @@ class _Hooks:
         for name, module in ((ATTENTION, self.site.attention), (MLP, self.site.mlp)):
             if name in sites and module is not None:
                 yield module.register_forward_hook(self._editor(name))
+        if self.site.whole_mlp is not None and (self.shares_mlp or self.rows.last):
+            yield self.site.whole_mlp.register_forward_pre_hook(self._narrow_mlp)
+            yield self.site.whole_mlp.register_forward_hook(self._widen_mlp)
         if BLOCK in sites:
             yield self.site.block.register_forward_hook(self._editor(BLOCK))
 
@@ -164,7 +146,7 @@ class _Hooks:
         hidden = args[0] if args else kwargs["hidden_states"]
         if self.rows.appended is not None:
             hidden = torch.cat([hidden, hidden[self.rows.appended]])
-        self.size = len(hidden)
+        self.size, self.length = hidden.shape[:2]
         for edit, rows in self.rows.edits.items():
             if EDITS[edit.name].site == BLOCK:
                 self.entered[edit] = hidden[rows].clone()  # the block may change it in place
@@ -184,6 +166,18 @@ class _Hooks:
         if type(tree) in (tuple, list):
             return type(tree)(self._widened(x, (*path, i)) for i, x in enumerate(tree))
         return tree
+
+    def _narrow_mlp(self, _module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Leave out rows and positions whose output is known, or that nobody wants."""
+        rows = self.size - len(_given(self.rows.appended)) if self.shares_mlp else self.size
+        positions = slice(-self.rows.last if self.rows.last else None, None)
+        # contiguous, for some families view what they get
+        return tuple(x[:rows, positions].contiguous() if isinstance(x, Tensor) else x for x in args)
+
+    def _widen_mlp(self, _module: nn.Module, _args: Any, returned: Tensor) -> Tensor:
+        if self.shares_mlp:
+            returned = torch.cat([returned, returned[_given(self.rows.appended)]])
+        return F.pad(returned, (0, 0, self.length - returned.shape[1], 0))
 
     def _keep_values(self, _module: nn.Module, _args: Any, returned: Tensor) -> None:
         projected = self._by_row(returned)
@@ -237,3 +231,8 @@ class _Hooks:
 def first_of(returned: Any) -> Tensor:
     """The states that a block returns, alone or first in a tuple."""
     return returned if isinstance(returned, Tensor) else returned[0]
+
+
+def _given(x: Tensor | None) -> Tensor:
+    assert x is not None  # noqa: S101
+    return x

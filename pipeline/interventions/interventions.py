@@ -138,7 +138,7 @@ class Group:
                              "last, windows and random, and nowhere else")  # fmt: skip
         if self.k is not None and self.k < 1:
             raise ValueError(f"k {self.k}: expected 1 or more")
-        if self.draws < 1 or (self.draws > 1 and RANDOM != self.blocks and NOISE != self.edit):
+        if self.draws < 1 or (self.draws > 1 and self.blocks != RANDOM and self.edit != NOISE):
             raise ValueError(f"draws {self.draws}: expected 1, or more with blocks: random or "
                              "edit: noise")  # fmt: skip
         if (self.edit == HEADS) != (self.blocks == EACH_HEAD or bool(self.heads)):
@@ -204,7 +204,7 @@ def _members(group: Group, n_blocks: int, n_heads: int | None) -> Iterator[Inter
     kind = group.blocks if isinstance(group.blocks, str) else "blocks"
     random_blocks = group.draws if kind == RANDOM and group.edit != NOISE else None
     directions = group.draws if group.edit == NOISE and group.draws > 1 else 1
-    seeded = f"-seed-{group.seed}" if group.seed and (kind == RANDOM or NOISE == group.edit) else ""
+    seeded = f"-seed-{group.seed}" if group.seed and (kind == RANDOM or group.edit == NOISE) else ""
     suffix = "" if group.edit in (IDENTITY, HEADS) else f".{group.edit}"
     for number, (name, blocks, heads) in enumerate(_sets(group, n_blocks, n_heads), 1):
         if blocks and max(blocks) >= n_blocks:

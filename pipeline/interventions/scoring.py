@@ -31,6 +31,7 @@ from pipeline.interventions.evaluation import (
     require_scorable,
     silent,
 )
+from pipeline.interventions.guard import proven
 from pipeline.interventions.hooks import require_editable
 from pipeline.interventions.interventions import Intervention
 from pipeline.interventions.memory import Journal, in_batches
@@ -38,7 +39,6 @@ from pipeline.interventions.memory import token_budget as default_budget
 from pipeline.interventions.plan import Plan, plan
 from pipeline.interventions.readout import read
 from pipeline.interventions.wavefront import Kept, means_of, run
-from pipeline.models.sites import anatomy
 
 _LEAST_SAVED = 0.2  # of a context's tokens, below which its continuations are read one by one
 _PAD_UP_TO = 2048  # tokens of a batch before branches: longer ones are padded more, for no gain
@@ -81,7 +81,7 @@ def score(
             with a continuation longer than `max_length`, or NaN or infinity.
         ValueError: the model is in training mode, or an edit lacks its calibration tokens.
     """
-    known = anatomy(model)
+    known = proven(model)
     max_length = max_length or known.context_length
     require_scorable(model, requests, max_length)
     trie = plan(interventions, len(known.sites))

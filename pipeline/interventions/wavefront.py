@@ -54,6 +54,7 @@ def run(
     mask: Tensor | None = None,
     observer: Observer | None = None,
     means: Means | None = None,
+    last: int | None = None,
 ) -> Tensor:
     """Read the tokens under all interventions of a plan.
 
@@ -66,11 +67,13 @@ def run(
             there is none.
         observer: called after each block.
         means: for edits that need them.
+        last: how many positions, the last ones, are wanted; None: all. Others mean nothing.
 
     Returns:
         (G, B, T, D), what the head reads.
     """
     blocks = rows_of(trie, len(tokens), tokens.device)
+    blocks[-1].last = last if last != tokens.shape[1] else None
     call: dict[str, Any] = {}
     if mask is not None:
         call["attention_mask"] = mask

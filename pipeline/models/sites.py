@@ -26,9 +26,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.activations import FastGELUActivation, NewGELUActivation
 
 from pipeline.errors import InputError, Problem
 
+_SLOW_GELUS = (NewGELUActivation, FastGELUActivation)
 _ROWS, _TOKENS = (2, 3), 7  # two batch sizes: what differs between them is batched
 
 
@@ -72,6 +74,7 @@ class Site:
         mixer: receives the mixed values (B, T, C): the output projection, or a norm before it.
         attention: the output projection; what it returns is what attention adds.
         mlp: the MLP's last matrix; what it returns is what the MLP adds.
+        whole_mlp: the MLP, states (B, T, D) to states; None where it is no module of its own.
     """
 
     block: nn.Module
@@ -80,6 +83,7 @@ class Site:
     mixer: nn.Module
     attention: nn.Module
     mlp: nn.Module | None
+    whole_mlp: nn.Module | None
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,8 @@ class Anatomy:
         batched: paths of a block's arguments whose first dimension grows with the batch, for calls
             without and with a mask.
         has_positions: whether the body takes position ids.
+        parallel: whether the MLPs read what their blocks read, whatever attention adds.
+        slow_activations: those for which PyTorch has a kernel that does the same.
     """
 
     model: Any
@@ -105,6 +111,8 @@ class Anatomy:
     additive: bool
     batched: dict[bool, frozenset[Path]]
     has_positions: bool
+    parallel: bool
+    slow_activations: tuple[nn.Module, ...]
 
     @property
     def context_length(self) -> int:
@@ -176,14 +184,17 @@ def _find(model: Any) -> Anatomy:
     sites = tuple(
         _site(model, number, block, many.calls[number]) for number, block in enumerate(blocks)
     )
+    additive, parallel = _wiring(model, body, sites)
     return Anatomy(
         model=model,
         body=body,
         sites=sites,
         n_heads=config.num_attention_heads,
-        additive=_is_additive(model, body, sites),
+        additive=additive,
         batched=batched,
-        has_positions="position_ids" in inspect.signature(body.forward).parameters,
+        has_positions=_has_positions(body),
+        parallel=parallel,
+        slow_activations=tuple(m for m in body.modules() if isinstance(m, _SLOW_GELUS)),
     )
 
 
@@ -221,18 +232,29 @@ def _record(model: Any, body: Any, blocks: Iterable[nn.Module], rows: int, maske
     return record
 
 
-def _read(model: Any, body: Any, rows: int, masked: bool = False) -> None:
-    """Let the body read random tokens, the first row with padding on the left if `masked`."""
+def random_tokens(model: Any, rows: int) -> Tensor:
+    """Tokens (rows, T) on the model's device, the same whenever they are asked for."""
     generator = torch.Generator().manual_seed(0)
     vocabulary = model.config.get_text_config().vocab_size
-    tokens = torch.randint(vocabulary, (rows, _TOKENS), generator=generator)
-    call = {}
-    if masked:
-        call["attention_mask"] = torch.ones_like(tokens).index_fill_(1, torch.tensor([0]), 0)
-        if "position_ids" in inspect.signature(body.forward).parameters:
-            call["position_ids"] = (call["attention_mask"].cumsum(-1) - 1).clamp_min(0)
-    call = {name: x.to(model.device) for name, x in call.items()}
-    body(input_ids=tokens.to(model.device), use_cache=False, **call)
+    return torch.randint(vocabulary, (rows, _TOKENS), generator=generator).to(model.device)
+
+
+def padded_call(body: Any, tokens: Tensor) -> dict[str, Tensor]:
+    """The arguments with which the body takes the first column of `tokens` for padding."""
+    mask = torch.ones_like(tokens)
+    mask[:, 0] = 0
+    positions = (mask.cumsum(-1) - 1).clamp_min(0)
+    return {"attention_mask": mask} | ({"position_ids": positions} if _has_positions(body) else {})
+
+
+def _read(model: Any, body: Any, rows: int, masked: bool = False) -> None:
+    """Let the body read random tokens, the first column as padding if `masked`."""
+    tokens = random_tokens(model, rows)
+    body(input_ids=tokens, use_cache=False, **(padded_call(body, tokens) if masked else {}))
+
+
+def _has_positions(body: Any) -> bool:
+    return "position_ids" in inspect.signature(body.forward).parameters
 
 
 def _by_row(x: Any, rows: int) -> Tensor | None:
@@ -259,7 +281,8 @@ def _site(model: Any, number: int, block: nn.Module, calls: list[_Call]) -> Site
             other = [c.module for c in matrices if not c.name.startswith(attention)]
             if own:
                 mlp = other[-1] if other else None
-                return Site(block, source.module, values, call.module, own[0], mlp)
+                whole = next((c for c in block.children() if mlp in tuple(c.modules())[1:]), None)
+                return Site(block, source.module, values, call.module, own[0], mlp, whole)
     found = ", ".join(dict.fromkeys(type(call.module).__name__ for call in calls))
     raise _refusal(
         model,
@@ -290,11 +313,15 @@ def _values(model: Any, projected: Tensor, mixed: Tensor) -> Values | None:
     return None
 
 
-def _is_additive(model: Any, body: Any, sites: Sequence[Site]) -> bool:
-    """Whether blocks hand their input on where `attention` and `mlp` return zero."""
+def _wiring(model: Any, body: Any, sites: Sequence[Site]) -> tuple[bool, bool]:
+    """How attention and MLP are wired into the stream, as `Anatomy` has it: additive, parallel.
+
+    Seen from what blocks return, and the first MLP receives, where both add zero.
+    """
     if any(site.mlp is None for site in sites):
-        return False
+        return False, False
     passed: list[bool] = []
+    received: list[Tensor] = []
 
     def nothing(_module: nn.Module, _args: Any, returned: Tensor) -> Tensor:
         return torch.zeros_like(returned)
@@ -304,14 +331,22 @@ def _is_additive(model: Any, body: Any, sites: Sequence[Site]) -> bool:
         left = returned if isinstance(returned, Tensor) else returned[0]
         passed.append(torch.equal(entered, left))
 
+    def look(_module: nn.Module, args: Any) -> None:
+        received.extend(x for x in args if isinstance(x, Tensor))
+
     with ExitStack() as stack:
+        first = sites[0].whole_mlp
+        if first is not None:
+            stack.callback(first.register_forward_pre_hook(look).remove)
+        _read(model, body, _ROWS[0])
         for site in sites:
             for module in (site.attention, site.mlp):
                 stack.callback(module.register_forward_hook(nothing).remove)  # type: ignore[union-attr]
             hook = site.block.register_forward_hook(compare, with_kwargs=True)
             stack.callback(hook.remove)
         _read(model, body, _ROWS[0])
-    return all(passed)
+    parallel = len(received) == 2 and torch.equal(*received)
+    return all(passed), parallel and len({type(site.block) for site in sites}) == 1
 
 
 def _refusal(model: Any, what: str, got: str) -> InputError:
