@@ -173,10 +173,11 @@ class Described:
     def embed(self, tokens: Tensor) -> Tensor:
         """What enters block 0, (B, T, D) in `dtype`, of tokens (B, T) at positions 0 to T-1."""
         position = torch.arange(tokens.shape[1], device=tokens.device)
-        states = torch.zeros((), dtype=self.dtype, device=tokens.device)
-        for name, read in zip(self._family.embeddings, (tokens, position), strict=False):
-            states = states + getattr(self._body, name)(read)  # widens half precision
-        return states
+        embedded: list[Tensor] = [
+            getattr(self._body, name)(read).to(self.dtype)
+            for name, read in zip(self._family.embeddings, (tokens, position), strict=False)
+        ]
+        return embedded[0] + embedded[1] if embedded[1:] else embedded[0]
 
     def block(self, number: int, dtype: torch.dtype | None = None) -> Parts:
         """The parts of a block; in another precision than its own, those of a copy."""

@@ -91,35 +91,36 @@ def measure(
     tokens = torch.tensor(samples["tokens"].to_list())
     require_completable(model, tokens, int(samples["suffix_length"][0]))
     prefixes = tokens[:, : int(samples["prefix_length"][0])]
-    anatomy_ = anatomy(model)
+    with at_least_single(model):
+        known = anatomy(model)
     n_blocks = described.n_blocks
     trie = plan(sweep(n_blocks)[: 1 + n_blocks], n_blocks)
     # half, for what the bounds keep; and what computes in float32 takes more than it is stored in
     share = 2 * described.dtype.itemsize // model.dtype.itemsize
-    budget = token_budget or max(1, default_budget(anatomy_, trie, caching=False) // share)
+    budget = token_budget or max(1, default_budget(known, trie, caching=False) // share)
 
     def work(numbers: range) -> dict[str, Tensor]:
         batch = prefixes[numbers.start : numbers.stop].to(model.device)
         seen = _Seen(trie)
         with at_least_single(model):
-            last = run(anatomy_, batch, trie, observer=seen)[:, :, -1]
-            found = _of_logits(anatomy_, last[list(trie.carrier[-1])])
-            _require_finite(anatomy_, batch, found["kl"], samples["sample_id"][numbers.start :])
-        found |= _bounds_of(described, known, described.embed(batch), seen)
+            last = run(known, batch, trie, observer=seen)[:, :, -1]
+            found = _of_logits(known, last[list(trie.carrier[-1])])
+            _require_finite(known, batch, found["kl"], samples["sample_id"][numbers.start :])
+        found |= _bounds_of(described, blocks, described.embed(batch), seen)
         found["triangle"] = torch.cat([*seen.triangle, found["triangle"]])
         progress(numbers.stop, len(prefixes))
         return {name: value.cpu() for name, value in found.items()}
 
     with torch.inference_mode():
         fits = linear_fit.fit(described, prefixes, samples["sample_id"].to_list())
-        known = [know(described.block(i, _BEST), both) for i, both in enumerate(fits)]
+        blocks = [know(described.block(i, _BEST), both) for i, both in enumerate(fits)]
         costs = [prefixes.shape[1] * trie.branches] * len(prefixes)
         parts = in_batches(costs, budget, None, work, journal or Journal())
     whole = {name: torch.cat([part[name] for part in parts], 1) for name in parts[0]}
     return Divergence(
         _triangle(samples, whole, n_blocks),
         _bounds(samples, whole, n_blocks),
-        _blocks(described, known),
+        _blocks(described, blocks),
     )
 
 
@@ -150,11 +151,11 @@ class _Seen:
 
 
 def _bounds_of(
-    described: Described, known: Sequence[Known], embedded: Tensor, seen: _Seen
+    described: Described, blocks: Sequence[Known], embedded: Tensor, seen: _Seen
 ) -> dict[str, Tensor]:
     """The columns of `DIVERGENCE_BOUNDS`, (L, B), those of the next block (L - 1, B)."""
     rows, next_rows = [], []
-    for number, about in enumerate(known):
+    for number, about in enumerate(blocks):
         block = described.block(number, _BEST)
         before = (seen.baseline[number - 1] if number else embedded).to(_BEST)
         look, row = right_after(block, about, before)
@@ -170,7 +171,7 @@ def _bounds_of(
     }
 
 
-def _of_logits(anatomy_: Anatomy, states: Tensor) -> dict[str, Tensor]:
+def _of_logits(known: Anatomy, states: Tensor) -> dict[str, Tensor]:
     """Of states (1 + L, B, D) that the head reads, of the baseline and of each bypass.
 
     Returns:
@@ -180,10 +181,10 @@ def _of_logits(anatomy_: Anatomy, states: Tensor) -> dict[str, Tensor]:
     triangle = states.new_empty((*shape, 2), dtype=_BEST)
     kl = states.new_empty(shape, dtype=_BEST)
     for rows in torch.split(torch.arange(states.shape[1]), _LOGIT_ROWS):
-        without = _centred_logits(anatomy_, states[0, rows])
+        without = _centred_logits(known, states[0, rows])
         log_probs = without.log_softmax(-1)
         for i, each in enumerate(states[1:]):  # one by one: logits are large
-            logits = _centred_logits(anatomy_, each[rows])
+            logits = _centred_logits(known, each[rows])
             triangle[i, rows] = _compare(without, logits)
             gaps = log_probs - logits.log_softmax(-1)
             kl[i, rows] = (log_probs.exp() * gaps).sum(-1).clamp_min(0)
@@ -197,13 +198,13 @@ def _compare(without: Tensor, bypassed: Tensor) -> Tensor:
     return torch.stack([change, change / without.norm(dim=-1).clamp_min(least)], -1)
 
 
-def _centred_logits(anatomy_: Anatomy, states: Tensor) -> Tensor:
+def _centred_logits(known: Anatomy, states: Tensor) -> Tensor:
     """Logits (B, V) without their mean, on which no probability depends; float64."""
-    logits = torch.cat([piece.to(_BEST) for _, piece in pieces(anatomy_, states)])
+    logits = torch.cat([piece.to(_BEST) for _, piece in pieces(known, states)])
     return logits - logits.mean(-1, keepdim=True)
 
 
-def _require_finite(anatomy_: Anatomy, tokens: Tensor, kl: Tensor, sample_ids: pl.Series) -> None:
+def _require_finite(known: Anatomy, tokens: Tensor, kl: Tensor, sample_ids: pl.Series) -> None:
     """Raise for the first sample whose logits are not finite, saying where it began."""
     finite = kl.isfinite()  # (L, B)
     if finite.all():
@@ -212,7 +213,7 @@ def _require_finite(anatomy_: Anatomy, tokens: Tensor, kl: Tensor, sample_ids: p
     first = int(finite[:, row].logical_not().nonzero()[0])
     interventions = sweep(len(finite))  # the baseline is the first
     guilty = interventions[1 + first] if finite[:, row].any() else interventions[0]
-    raise not_finite(anatomy_, guilty, tokens[row : row + 1], f"sample {sample_ids[row]}", {})
+    raise not_finite(known, guilty, tokens[row : row + 1], f"sample {sample_ids[row]}", {})
 
 
 def _triangle(samples: pl.DataFrame, found: dict[str, Tensor], n_blocks: int) -> pl.DataFrame:
@@ -245,7 +246,7 @@ def _bounds(samples: pl.DataFrame, found: dict[str, Tensor], n_blocks: int) -> p
     return _cast(frame.with_columns(nulls), DIVERGENCE_BOUNDS)
 
 
-def _blocks(described: Described, known: Sequence[Known]) -> pl.DataFrame:
+def _blocks(described: Described, blocks: Sequence[Known]) -> pl.DataFrame:
     rows = [
         {
             "block": number,
@@ -263,7 +264,7 @@ def _blocks(described: Described, known: Sequence[Known]) -> pl.DataFrame:
             "up_norm": each.norms.up,
             "down_norm": each.norms.down,
         }
-        for number, each in enumerate(known)
+        for number, each in enumerate(blocks)
         for block in [described.block(number)]
     ]
     return _cast(pl.DataFrame(rows), DIVERGENCE_BLOCKS)
