@@ -103,8 +103,8 @@ def measure(
         batch = prefixes[numbers.start : numbers.stop].to(model.device)
         seen = _Seen(trie)
         with at_least_single(model):
-            last = run(known, batch, trie, observer=seen)[:, :, -1]
-            found = _of_logits(known, last[list(trie.carrier[-1])])
+            last = run(known, batch, trie, observer=seen)[list(trie.carrier[-1]), :, -1]
+            found = _of_logits(known, last)
             _require_finite(known, batch, found["kl"], samples["sample_id"][numbers.start :])
         found |= _bounds_of(described, blocks, described.embed(batch), seen)
         found["triangle"] = torch.cat([*seen.triangle, found["triangle"]])
