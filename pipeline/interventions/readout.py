@@ -130,9 +130,9 @@ def _best_two(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     Maxima of blocks are one fast pass over the logits; the second largest is in the best block, or
     is the maximum of another.
     """
-    m, vocabulary = logits.shape
+    vocabulary = logits.shape[1]
     whole = vocabulary - vocabulary % _BLOCK
-    maxima = logits[:, :whole].unflatten(1, (-1, _BLOCK)).amax(-1)
+    maxima = torch.unflatten(logits[:, :whole], 1, (-1, _BLOCK)).amax(-1)
     if whole < vocabulary:
         maxima = torch.cat([maxima, logits[:, whole:].amax(-1, keepdim=True)], 1)
     largest, block = maxima.max(-1)

@@ -264,7 +264,7 @@ class _Continued(DynamicCache):
         return self.length + query_length, 0
 
     def update(
-        self, keys: Tensor, values: Tensor, layer_idx: int, *_args: Any, **_kwargs: Any
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """The contexts' keys and values before those of the rows."""
         both = self.contexts.blocks.pop(layer_idx)
@@ -273,7 +273,8 @@ class _Continued(DynamicCache):
         first = contexts * torch.arange(branches, device=self.of.device)
         rows = (first[:, None] + self.of).flatten()
         before, after = (
-            torch.cat([kept[rows], new], -2) for kept, new in zip(both, (keys, values), strict=True)
+            torch.cat([kept[rows], new], -2)
+            for kept, new in zip(both, (key_states, value_states), strict=True)
         )
         return before, after
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pipeline.models.parts import Parts
 from pipeline.theory import bounds
 from pipeline.theory.linear_fit import Fits, LinearFit
 from pipeline.theory.one_block import LastToken, Norms, last_token, norms
+from pipeline.theory.parts import Parts
 
 _LEAST = torch.finfo(torch.float64).tiny  # instead of 0, below a fraction bar
 

@@ -32,12 +32,12 @@ from pipeline.interventions.memory import token_budget as default_budget
 from pipeline.interventions.plan import Plan, plan
 from pipeline.interventions.readout import pieces
 from pipeline.interventions.wavefront import run
-from pipeline.models.parts import Described
 from pipeline.models.sites import Anatomy, anatomy
 from pipeline.samples.frame import check_samples
 from pipeline.tables import DIVERGENCE_BLOCKS, DIVERGENCE_BOUNDS, DIVERGENCE_TRIANGLE, Schema
 from pipeline.theory import linear_fit
 from pipeline.theory.block_bounds import Known, know, one_block_on, right_after
+from pipeline.theory.parts import Described
 from pipeline.theory.precision import at_least_single
 
 _LOGIT_ROWS = 64

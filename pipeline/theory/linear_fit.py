@@ -18,10 +18,10 @@ from torch import Tensor
 
 from pipeline.interventions.evaluation import not_finite
 from pipeline.interventions.interventions import BASELINE
-from pipeline.models.parts import Described
 from pipeline.models.sites import anatomy
 from pipeline.theory.bounds import operator_norm
 from pipeline.theory.one_block import attend
+from pipeline.theory.parts import Described
 from pipeline.theory.precision import at_least_single
 
 LEAST_TOKENS = 10

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pipeline.models.parts import Parts
 from pipeline.theory import bounds
+from pipeline.theory.parts import Parts
 
 
 @dataclass(frozen=True)

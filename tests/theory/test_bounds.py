@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 from transformers.activations import ACT2FN
 
-from pipeline.models.parts import ACTIVATIONS, Described, Parts
+from pipeline.theory.parts import ACTIVATIONS, Described, Parts
 from pipeline.theory import bounds
 from pipeline.theory.block_bounds import know, one_block_on, right_after
 from pipeline.theory.linear_fit import Fits, LinearFit

@@ -10,7 +10,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from pipeline.errors import InputError
 from pipeline.interventions.interventions import BASELINE, bypass
 from pipeline.interventions.memory import Journal
-from pipeline.models.parts import Described
+from pipeline.theory.parts import Described
 from pipeline.models.sites import anatomy
 from pipeline.tables import DIVERGENCE_BLOCKS, DIVERGENCE_BOUNDS, DIVERGENCE_TRIANGLE, SAMPLES
 from pipeline.theory import divergence, linear_fit

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pipeline.errors import InputError
-from pipeline.models.parts import Described
+from pipeline.theory.parts import Described
 from pipeline.models.sites import anatomy
 from pipeline.theory import linear_fit
 from pipeline.theory.one_block import attend

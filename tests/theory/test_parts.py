@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from pipeline.errors import InputError
-from pipeline.models.parts import Described
+from pipeline.theory.parts import Described
 from pipeline.theory.one_block import attend
 
 TOKENS = torch.randint(1, 61, (3, 20), generator=torch.Generator().manual_seed(0))

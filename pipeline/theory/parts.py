@@ -197,7 +197,7 @@ def _require_known(model: Any) -> None:
                 expected=f"a causal language model, one of {', '.join(FAMILIES)}, for the theorems "
                 "need its norms and matrices by name",
                 remedy="leave this model out of the theory, or add its family to "
-                "pipeline/models/parts.py",
+                "pipeline/theory/parts.py",
             )
         )
     activation = getattr(config, "hidden_act", None) or getattr(config, "activation_function", None)
@@ -208,6 +208,6 @@ def _require_known(model: Any) -> None:
                 got=repr(activation),
                 expected=f"one of {', '.join(ACTIVATIONS)}, whose slope the bounds know",
                 remedy="leave this model out of the theory, or check the activation's slope "
-                "against pipeline/theory/bounds.py and add it to pipeline/models/parts.py",
+                "against pipeline/theory/bounds.py and add it to pipeline/theory/parts.py",
             )
         )
