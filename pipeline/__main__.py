@@ -379,9 +379,11 @@ def memorization(model: ModelName) -> None:
         _costed(study.data, "memorization", model, journal) as notes,
         _evaluating(study.run.threads, model, manifest.weight_bytes(how.dtype), notes) as device,
     ):
+        items = sha256(sampled)
         wanted = keys(
             listed,
-            {**provenance, "device": device, "samples": sha256(sampled), "code": code(address)},
+            {**provenance, "device": device, "items": items, "code": code(address)},
+            items,
         )
 
         def compute(missing: Sequence[Intervention]) -> list[pl.DataFrame]:
@@ -405,7 +407,7 @@ def benchmarks(model: ModelName) -> None:
     """Evaluate every benchmark task under every intervention."""
     from pipeline import tables
     from pipeline.checkpoints.loading import load as load_checkpoint
-    from pipeline.checkpoints.manifest import checksums, read_manifest
+    from pipeline.checkpoints.manifest import checksums, read_manifest, sha256
     from pipeline.dag import cached
     from pipeline.inputs import code
     from pipeline.interventions.memory import Journal
@@ -413,15 +415,20 @@ def benchmarks(model: ModelName) -> None:
     from pipeline.measure.listed import from_table
     from pipeline.parts import KEYS, extended, keys
     from pipeline.progress import reporter
+    from pipeline.samples.frame import check_samples
     from pipeline.shards import open_shards
 
     study = load()
-    how = study.evaluation[study.model(model).family]
+    entry = study.model(model)
+    how = study.evaluation[entry.family]
     folder = study.data / "checkpoints" / model
     manifest = read_manifest(folder)
     listed = from_table(
         tables.read(study.data / "interventions" / f"{model}.parquet", tables.INTERVENTIONS)
     )
+    sampled = study.data / "samples" / f"{entry.family}.parquet"
+    samples = tables.read(sampled, tables.SAMPLES)
+    check_samples(samples, min(manifest.vocabulary, manifest.tokens), manifest.context)
     asked, below = study.benchmarks, study.data / study.benchmarks.input
     tasks = load_tasks(asked.tasks, below, asked.num_fewshot)
     provenance = _determined_by(
@@ -445,6 +452,7 @@ def benchmarks(model: ModelName) -> None:
         wanted = keys(
             listed,
             {**provenance, "device": device, "items": checksums(below), "code": code(address)},
+            sha256(sampled),
         )
 
         def compute(missing: Sequence[Intervention]) -> Sequence[pl.DataFrame]:
@@ -457,6 +465,7 @@ def benchmarks(model: ModelName) -> None:
                 reporter(f"benchmarks of {model}", "requests"),
                 journal,
                 shards,
+                samples["tokens"].to_list(),
             )
 
         files = {path: tables.BENCHMARKS, by_document: tables.BENCHMARK_DOCUMENTS}

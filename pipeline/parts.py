@@ -17,6 +17,7 @@ import polars as pl
 
 from pipeline import tables
 from pipeline.errors import InputError
+from pipeline.interventions.edits import EDITS
 from pipeline.interventions.interventions import Intervention
 from pipeline.tables import Schema
 
@@ -25,7 +26,9 @@ KEYS = "keys"
 
 
 def keys(
-    interventions: Sequence[Intervention], determined_by: Mapping[str, object]
+    interventions: Sequence[Intervention],
+    determined_by: Mapping[str, object],
+    samples: str,
 ) -> dict[str, str]:
     """Name of each intervention -> the key of its rows.
 
@@ -33,10 +36,15 @@ def keys(
         interventions: V of them, of distinct names.
         determined_by: what determines the rows beyond the intervention: checkpoint, items,
             versions, device, dtype and code; JSON values only.
+        samples: checksum of the samples, over which the edits with a mean take it.
     """
 
     def key(each: Intervention) -> str:
-        own = {"edits": list(each.edits.items()), "heads": each.heads, "seed": each.seed}
+        own: dict[str, object] = {
+            "edits": list(each.edits.items()), "heads": each.heads, "seed": each.seed,
+        }  # fmt: skip
+        if any(EDITS[edit].needs_mean for edit in each.edits.values()):
+            own["samples"] = samples
         return hashlib.sha256(json.dumps([determined_by, own], sort_keys=True).encode()).hexdigest()
 
     return {each.name: key(each) for each in interventions}

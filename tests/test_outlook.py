@@ -18,7 +18,6 @@ from transformers import PreTrainedModel
 
 from pipeline.dag import Stage
 from pipeline.errors import InputError
-from pipeline.interventions import precision
 from pipeline.interventions.completion import complete
 from pipeline.interventions.interventions import sweep
 from pipeline.interventions.plan import plan
@@ -145,10 +144,7 @@ def test_interventions_count_as_the_study_lists_them(studies: dict[str, Study]) 
         )
 
 
-def test_operations_are_those_that_the_engine_does(
-    neox: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(precision, "better", lambda _: None)
+def test_operations_are_those_that_the_engine_does(neox: PreTrainedModel) -> None:
     tokens = torch.randint(0, 61, (16, 24), generator=torch.Generator().manual_seed(0))
     with FlopCounterMode(display=False) as counter:
         complete(neox, tokens, 8, sweep(5))

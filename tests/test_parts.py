@@ -45,6 +45,7 @@ class Stage:
         self.files = {folder / "one.parquet": ONE, folder / "other.parquet": OTHER}
         self.cached: dict[Path, Path] = {}
         self.computed: list[str] = []
+        self.samples = ""
 
     def run(
         self, interventions: Sequence[Intervention], made: str = "", **determined_by: object
@@ -54,7 +55,7 @@ class Stage:
             return _rows(missing, made)
 
         self.computed = []
-        wanted = keys(interventions, determined_by)
+        wanted = keys(interventions, determined_by, self.samples)
         frames = extended(interventions, wanted, self.files, self.cached.get, compute)
         for frame, (path, schema) in zip(frames, self.files.items(), strict=True):
             tables.write(frame, path, schema, {KEYS: wanted})
@@ -118,13 +119,21 @@ def test_edits_heads_and_seed_determine_all(stage: Stage, other: Intervention) -
     stage.run([other])
     assert stage.computed == ["x"]
     assert len({key for each in (other, Intervention("x", {1: "mean"}))
-                for key in keys([each], {}).values()}) == 2  # fmt: skip
+                for key in keys([each], {}, "").values()}) == 2  # fmt: skip
 
 
 def test_what_else_determines_the_rows_counts(stage: Stage) -> None:
     stage.run(sweep(2), samples="a")
     stage.run(sweep(2), samples="b")
     assert len(stage.computed) == 3
+
+
+def test_samples_determine_what_takes_a_mean_over_them(stage: Stage) -> None:
+    both = [Intervention("x", {1: "zero"}), Intervention("y", {1: "mean"})]
+    stage.run(both)
+    stage.samples = "others"
+    stage.run(both)
+    assert stage.computed == ["y"]
 
 
 def test_both_tables_must_have_a_row(stage: Stage) -> None:

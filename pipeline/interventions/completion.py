@@ -1,30 +1,36 @@
 """The engine for memorization: what a model does with suffixes, under all interventions at once.
 
-It gives what `reference.complete` gives. Shapes: V interventions, N samples, P prefix and S suffix
-tokens, G branches, B samples in a batch.
+Shapes: V interventions, N samples, P prefix and S suffix tokens, G branches, B samples in a batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pipeline.interventions import precision
-from pipeline.interventions.decoding import Start, decode
-from pipeline.interventions.evaluation import Completions, Progress, require_completable, silent
+from pipeline.interventions import decoding
+from pipeline.interventions.evaluation import (
+    Completions,
+    Progress,
+    forbidden_tokens,
+    not_finite,
+    require_completable,
+    silent,
+)
+from pipeline.interventions.guard import proven
+from pipeline.interventions.hooks import Means, require_editable
 from pipeline.interventions.interventions import Intervention
-from pipeline.interventions.memory import Journal, default_budget, in_batches
+from pipeline.interventions.memory import Journal, in_batches
+from pipeline.interventions.memory import token_budget as default_budget
+from pipeline.interventions.near_ties import Alone, rounding_error
 from pipeline.interventions.plan import plan
 from pipeline.interventions.readout import read
-from pipeline.interventions.wavefront import Sheet, run
-from pipeline.models.decoder import Decoder
-from pipeline.models.families import adapt
-
-_CALIBRATION_SAMPLES = 2
+from pipeline.interventions.wavefront import Kept, means_of, run
+from pipeline.models.sites import Anatomy
 
 
 @torch.inference_mode()
@@ -36,127 +42,68 @@ def complete(
     batch_size: int | None = None,
     progress: Progress = silent,
     *,
+    decode: bool | Sequence[bool] = True,
+    calibration_tokens: Tensor | None = None,
     token_budget: int | None = None,
     journal: Journal | None = None,
-    calibration: precision.Calibration | None = None,
     first: int = 0,
 ) -> Completions:
     """What the model does with each sample's suffix, under each intervention.
 
-    As in `reference.complete`, the end-of-text tokens of `model.generation_config` are never
-    generated; in everything teacher-forced they stay in the vocabulary.
+    A continuation always has S tokens: the end-of-text tokens of `model.generation_config` are
+    never generated. In everything teacher-forced they stay in the vocabulary.
 
     Args:
-        model: in evaluation mode, of a family in `pipeline.models.families`.
+        model: a stock causal language model in evaluation mode, on any device.
         tokens: (N, P+S) int64; P and S at least 1.
         suffix_length: S.
         interventions: V of them.
         batch_size: samples at a time, at most; None: what the token budget allows.
         progress: told after each batch.
+        decode: whether to generate beyond the first wrong token, for all samples or each of them.
+            Without, all but the rest of these continuations is known just the same.
+        calibration_tokens: (C, T) int64, over which the edits ``mean`` and ``mlp-mean`` take their
+            means; None: `tokens`.
         token_budget: tokens at a time, counted once a branch; None: from the memory that is free.
-        journal: is told of batches halved and of choices made again.
-        calibration: what `calibrate` gave for all samples, where these are some of them.
+        journal: is told of batches halved and of near ties.
         first: what the first of `tokens` is called in errors.
 
     Returns:
-        On the CPU, in the order of `interventions` and `tokens`. No token in it depends on the
-        batch: choices within the tolerance of `precision` are made again in a better precision.
+        On the CPU, in the order of `interventions` and `tokens`.
 
     Raises:
         InputError: an unsupported model, a block beyond the last, or NaN or infinity.
         ValueError: the model is in training mode, or P or S would be 0.
     """
     require_completable(model, tokens, suffix_length)
-    stop = model.generation_config.eos_token_id
-    forbidden = [] if stop is None else [stop] if isinstance(stop, int) else list(stop)
-    decoder = adapt(model)
-    task = _Task(
-        suffix_length=suffix_length,
-        forbidden=torch.tensor(forbidden, dtype=torch.int64, device=decoder.device),
-        batch_size=batch_size,
-        token_budget=token_budget,
-        journal=journal or Journal(),
-        calibration=calibration or calibrate(model, tokens, suffix_length, interventions),
+    known = proven(model)
+    trie = plan(interventions, len(known.sites))
+    require_editable(known, interventions)
+    wanted = torch.tensor([decode] * len(tokens) if isinstance(decode, bool) else list(decode))
+    journal = journal or Journal()
+    means = means_of(
+        known, interventions, tokens if calibration_tokens is None else calibration_tokens
     )
-    samples = range(first, first + len(tokens))
-    return _complete(decoder, tokens, samples, interventions, task, progress)
+    tolerance = rounding_error(known, tokens[0], trie, means) if len(tokens) else 0.0
+    journal.tolerance = max(journal.tolerance, tolerance)
+    batches = _Batches(
+        known, tokens, suffix_length, interventions, wanted.bool(), forbidden_tokens(model),
+        means, tolerance, journal, first,
+    )  # fmt: skip
 
-
-def calibrate(
-    model: PreTrainedModel,
-    tokens: Tensor,
-    suffix_length: int,
-    interventions: Sequence[Intervention],
-) -> precision.Calibration:
-    """What the calls of `complete` for parts of the samples share, so that it is measured once.
-
-    Args:
-        model: as for `complete`, and so are the others.
-        tokens: of all samples.
-        suffix_length: likewise.
-        interventions: likewise.
-    """
-    decoder = adapt(model)
-    few = tokens[:_CALIBRATION_SAMPLES, :-1].to(decoder.device)
-    trie = plan(interventions, len(decoder.blocks))
-    return precision.Calibration(Sheet.plain(few, suffix_length), trie)
-
-
-@dataclass(frozen=True)
-class _Task:
-    """What stays the same when some rows are computed again; as in `complete`."""
-
-    suffix_length: int
-    forbidden: Tensor
-    batch_size: int | None
-    token_budget: int | None
-    journal: Journal
-    calibration: precision.Calibration
-
-
-def _complete(
-    decoder: Decoder,
-    tokens: Tensor,
-    samples: Sequence[int],
-    interventions: Sequence[Intervention],
-    task: _Task,
-    progress: Progress,
-) -> Completions:
-    """`complete` for a decoder; row i of `tokens` is called sample ``samples[i]`` in errors."""
-    batches = _Batches(decoder, tokens, samples, interventions, task)
-    trie = batches.plan
-
-    def work(numbers: range) -> _Rows:
-        rows = batches.work(numbers)
+    def work(numbers: range) -> Completions:
+        made = batches.work(numbers)
         progress(numbers.stop, len(tokens))
-        return rows
+        return made
 
-    budget = task.token_budget or default_budget(decoder, trie, decoding=True)
+    budget = token_budget or default_budget(known, trie, caching=bool(wanted.any()))
     cost = trie.branches * (tokens.shape[1] - 1)
-    parts = in_batches([cost] * len(tokens), budget, task.batch_size, work, task.journal)
+    parts = in_batches([cost] * len(tokens), budget, batch_size, work, journal)
     ends = torch.tensor(trie.carrier[-1])
-    joined = _Rows(*(torch.cat(each, 1)[ends] for each in zip(*map(_values, parts), strict=True)))
-    return _settled(decoder, tokens, samples, interventions, task, joined)
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """The fields of `Completions`, by branch rather than intervention, and `narrowest`.
-
-    Args:
-        narrowest: (G, B) float32, the smallest margin of any choice, teacher-forced or greedy.
-    """
-
-    continuation: Tensor
-    teacher_forced: Tensor
-    completion_entropy: Tensor
-    suffix_log_prob: Tensor
-    min_margin: Tensor
-    narrowest: Tensor
-
-
-def _values(rows: _Rows) -> tuple[Tensor, ...]:
-    return tuple(getattr(rows, each.name) for each in fields(rows))
+    names = [each.name for each in fields(Completions)]
+    return Completions(
+        **{name: torch.cat([getattr(part, name) for part in parts], 1)[ends] for name in names}
+    )
 
 
 class _Batches:
@@ -164,60 +111,91 @@ class _Batches:
 
     def __init__(
         self,
-        decoder: Decoder,
+        known: Anatomy,
         tokens: Tensor,
-        samples: Sequence[int],
+        suffix_length: int,
         interventions: Sequence[Intervention],
-        task: _Task,
+        wanted: Tensor,
+        forbidden: Tensor,
+        means: Means,
+        tolerance: float,
+        journal: Journal,
+        first: int,
     ) -> None:
-        self.decoder, self.tokens, self.samples = decoder, tokens, samples
-        self.interventions, self.task = interventions, task
-        self.plan = plan(interventions, len(decoder.blocks))
+        self.known, self.tokens, self.length = known, tokens, suffix_length
+        self.interventions, self.wanted = interventions, wanted
+        self.forbidden, self.means, self.first = forbidden, means, first
+        self.tolerance, self.journal = tolerance, journal
+        self.plan = plan(interventions, len(known.sites))
 
-    def work(self, numbers: range) -> _Rows:
-        """Teacher-forced pass, readout, and decoding of the rows that went wrong."""
-        batch = self.tokens[numbers.start : numbers.stop].to(self.decoder.device)
-        length = self.task.suffix_length
+    def work(self, numbers: range) -> Completions:
+        """By branch: teacher-forced pass, readout, and decoding of the rows that went wrong."""
+        device = self.known.model.device
+        batch = self.tokens[numbers.start : numbers.stop].to(device)
+        wanted = self.wanted[numbers.start : numbers.stop].to(device)
+        length = self.length
         suffix = batch[:, -length:]
         shape = (self.plan.branches, len(batch), length)
-        front = run(self.decoder, Sheet.plain(batch[:, :-1], length), self.plan, keep_cache=True)
-        said = read(
-            self.decoder,
-            front.states.flatten(0, 2),
-            suffix.expand(shape).flatten(),
-            self.task.forbidden,
+        cache = Kept() if wanted.any() else None
+        states = run(
+            self.known, batch[:, :-1], self.plan, cache=cache, means=self.means, last=length
         )
+        said = read(
+            self.known,
+            states[:, :, -length:].flatten(0, 2),
+            suffix.expand(shape).flatten(),
+            self.forbidden,
+        )
+        del states
         token, margin = said.allowed.token.view(shape), said.allowed.margin.view(shape)
-        entropy, forced_margin = said.entropy.view(shape), said.any.margin.view(shape)
-        self._require_finite(entropy + forced_margin, numbers, batch)
+        entropy = said.entropy.view(shape)
+        self._require_finite(entropy, numbers, batch)
 
         # Up to and including its first wrong choice a row's greedy path is the teacher-forced one.
         mismatch = (token == suffix).long().cumprod(-1).sum(-1)  # S where there is none
-        steps = torch.arange(length, device=token.device)
-        margin = margin.where(steps <= mismatch[..., None], torch.inf)
-        branch, sample = (mismatch < length - 1).nonzero().unbind(1)
-        if len(branch):
+        steps = torch.arange(length, device=device)
+        beyond = steps > mismatch[..., None]
+        token, margin = token.masked_fill(beyond, -1), margin.masked_fill(beyond, torch.inf)
+        branch, sample = ((mismatch < length - 1) & wanted).nonzero().unbind(1)
+        if len(branch) and cache is not None:
             first, order = mismatch[branch, sample].sort(stable=True)
             branch, sample = branch[order], sample[order]
-            start = Start(branch, sample, first, token[branch, sample, first])
-            prefix_length = batch.shape[1] - length
-            later = decode(
-                self.decoder, self.plan, front.cache, start, prefix_length, length,
-                self.task.forbidden,
+            start = decoding.Start(branch, sample, first, token[branch, sample, first])
+            later = decoding.decode(
+                self.known, self.plan, cache, start, batch.shape[1] - length, length,
+                self.forbidden, self.means,
             )  # fmt: skip
-            fresh = steps > first[:, None]
+            fresh = beyond[branch, sample]
             token[branch, sample] = later.token.where(fresh, token[branch, sample])
             margin[branch, sample] = later.margin.where(fresh, margin[branch, sample])
             self._require_finite(margin, numbers, batch, token)
-        rows = _Rows(
-            continuation=token,
-            teacher_forced=said.any.token.view(shape),
-            completion_entropy=entropy.sum(-1, dtype=torch.float64),
-            suffix_log_prob=said.log_prob.view(shape).sum(-1, dtype=torch.float64),
-            min_margin=margin.amin(-1),
-            narrowest=torch.minimum(margin, forced_margin).amin(-1),
+        forced = said.any.token.view(shape)
+        self._settle(batch, wanted, token, margin, forced, said.any.margin.view(shape))
+        return Completions(
+            continuation=token.cpu(),
+            teacher_forced=forced.cpu(),
+            completion_entropy=entropy.sum(-1, dtype=torch.float64).cpu(),
+            suffix_log_prob=said.log_prob.view(shape).sum(-1, dtype=torch.float64).cpu(),
+            min_margin=margin.amin(-1).cpu(),
         )
-        return _Rows(*(each.cpu() for each in _values(rows)))
+
+    def _settle(
+        self, batch: Tensor, wanted: Tensor, token: Tensor, margin: Tensor, forced: Tensor,
+        forced_margin: Tensor,
+    ) -> None:  # fmt: skip
+        """Make near ties among the choices (G, B, S) again, in place; each row alone."""
+        close, forced_close = margin <= self.tolerance, forced_margin <= self.tolerance
+        self.journal.near_ties += int(close.sum())
+        for branch, i in (close | forced_close).any(-1).nonzero().tolist():
+            intervention = self.interventions[self.plan.carrier[-1].index(branch)]
+            how = (self.length, intervention, self.forbidden, self.means)
+            row = Alone(self.known, batch[i], *how)
+            if forced_close[branch, i].any():
+                forced[branch, i] = row.said().any.token
+            if close[branch, i].any():
+                before = token[branch, i].clone()
+                token[branch, i] = row.continuation(before) if wanted[i] else row.path()
+                self.journal.decided_again += int((token[branch, i] != before).any())
 
     def _require_finite(
         self, numbers_said: Tensor, numbers: range, batch: Tensor, written: Tensor | None = None
@@ -229,37 +207,11 @@ class _Batches:
         branch, i = bad[0].tolist()
         row = batch[i]
         if written is not None:
-            row = torch.cat([row[: -self.task.suffix_length], written[branch, i]])
-        raise precision.not_finite(
-            self.decoder,
+            row = torch.cat([row[: -self.length], written[branch, i].clamp_min(0)])
+        raise not_finite(
+            self.known,
             self.interventions[self.plan.carrier[-1].index(branch)],
-            Sheet.plain(row[None, :-1], self.task.suffix_length),
-            f"sample {self.samples[numbers[i]]}",
+            row[None, :-1],
+            f"sample {self.first + numbers[i]}",
+            self.means,
         )
-
-
-def _settled(
-    decoder: Decoder,
-    tokens: Tensor,
-    samples: Sequence[int],
-    interventions: Sequence[Intervention],
-    task: _Task,
-    rows: _Rows,
-) -> Completions:
-    """The rows (by intervention), those with too close a choice computed again."""
-    judge = precision.better(decoder)
-    if judge is not None and len(tokens):
-        tolerance = task.calibration.tolerance(decoder, judge)
-        task.journal.tolerance = max(task.journal.tolerance, tolerance)
-        for v, intervention in enumerate(interventions):
-            unsure = (rows.narrowest[v] <= tolerance).nonzero()[:, 0]
-            if not len(unsure):
-                continue
-            task.journal.recomputed += len(unsure)
-            names = [samples[i] for i in unsure.tolist()]
-            again = _complete(judge, tokens[unsure], names, [intervention], task, silent)
-            # what is continuous keeps the working precision, the same for all rows
-            rows.continuation[v, unsure] = again.continuation[0]
-            rows.teacher_forced[v, unsure] = again.teacher_forced[0]
-            rows.min_margin[v, unsure] = again.min_margin[0]
-    return Completions(*_values(rows)[:-1])

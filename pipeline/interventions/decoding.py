@@ -15,28 +15,25 @@ interventions together, each from where it went wrong, on the keys and values of
 All rows at work are at the same position, so a step needs no mask. They are the first of all
 rows, sorted by when they join, so caches are never moved.
 
-What was tried and did not pay on a memorizing model: to share steps between interventions whose
-continuations agree so far (99 in 100 histories are distinct), to draft from the suffix, from the
-teacher-forced choices or from other interventions (1 or 2 drafts in 100 are right), and to attend
-once a sample to the prefix that interventions share (narrow heads: as slow, and two softmaxes).
-
-Shapes: n rows at work, P prefix and S suffix positions, T = P + S - 1, H heads, E = D/H.
+Shapes: n rows at work, P prefix and S suffix positions, B samples, G branches.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
-from pipeline.interventions import attention
-from pipeline.interventions.operations import IN_PLACE_OF_ATTENTION
-from pipeline.interventions.plan import Plan, Stop
+from pipeline.interventions.hooks import BlockRows, Means, hooked
+from pipeline.interventions.interventions import Edit
+from pipeline.interventions.plan import Plan
 from pipeline.interventions.readout import Choice, choose
-from pipeline.interventions.wavefront import KeysValues
-from pipeline.models.decoder import Block, Decoder, Turn
+from pipeline.interventions.wavefront import Kept
+from pipeline.models.sites import Anatomy
 
 
 @dataclass(frozen=True)
@@ -56,118 +53,91 @@ class Start:
     token: Tensor
 
 
+class _Rows(DynamicCache):
+    """Keys and values of rows that decode side by side, the first `active` of them, in step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffers: list[tuple[Tensor, Tensor]] = []
+        self.position = self.active = 0
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Positions that the rows have read."""
+        return self.position
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        """Keys that a step reads, and the position of the first."""
+        return self.position + query_length, 0
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Add one position."""
+        end = self.position + 1
+        both = [buffer[: self.active, :, :end] for buffer in self.buffers[layer_idx]]
+        for buffer, new in zip(both, (key_states, value_states), strict=True):
+            buffer[:, :, self.position :] = new
+        return both[0], both[1]
+
+
 def decode(
-    decoder: Decoder,
-    plan: Plan,
-    cache: list[KeysValues],
+    known: Anatomy,
+    trie: Plan,
+    cache: Kept,
     start: Start,
     prefix_length: int,
     suffix_length: int,
     forbidden: Tensor,
+    means: Means | None = None,
 ) -> Choice:
     """Generate greedily from where the rows went wrong to the end of the suffix.
 
     Args:
-        decoder: the model.
-        plan: that of the teacher-forced pass.
+        known: of the model.
+        trie: that of the teacher-forced pass.
         cache: the keys and values of that pass, over the P + S - 1 positions that it read. It is
             emptied: a block's are given up once the rows have theirs.
         start: n rows, at least one.
         prefix_length: P.
         suffix_length: S.
         forbidden: (E,) int64, ids that are never generated.
+        means: for edits that need them.
 
     Returns:
         The choices (n, S), from index mismatch + 1 on; before it, token 0 and margin infinity.
     """
-    rows = len(start.token)
+    rows, device = len(start.token), start.token.device
     tokens = start.token.new_zeros((rows, suffix_length))
-    margins = torch.full((rows, suffix_length), torch.inf, device=tokens.device)
-    tokens[torch.arange(rows, device=tokens.device), start.mismatch] = start.token
+    margins = torch.full((rows, suffix_length), torch.inf, device=device)
+    tokens[torch.arange(rows, device=device), start.mismatch] = start.token
     joins = start.mismatch.tolist()
-    paths = [plan.path(branch) for branch in range(plan.branches)]
-    layers = [
-        _Layer([path[number] for path in paths], cache.pop(0), start)
-        for number in range(len(plan.steps))
-    ]
-    for index in range(joins[0], suffix_length - 1):
-        position = prefix_length + index
-        active = bisect_left(joins, index + 1)
-        where = torch.tensor([position], device=tokens.device)
-        states = decoder.embed(tokens[:active, index], where)
-        turn = None if decoder.rotary is None else decoder.rotary.at(where, decoder.dtype)
-        for number, layer in enumerate(layers):
-            states = layer.step(decoder.block(number), decoder, turn, states, position)
-        choice = choose(decoder, states, forbidden)
-        tokens[:active, index + 1] = choice.token
-        margins[:active, index + 1] = choice.margin
+    paths = torch.tensor([trie.path(g) for g in range(trie.branches)], device=device)[start.branch]
+    side_by_side, blocks, members = _Rows(), [], []
+    for number, step in enumerate(trie.steps):
+        branch = paths[:, number]
+        keys, values = cache.blocks.pop(number)
+        source = branch * (len(keys) // len(step.edits)) + start.sample
+        # room for the position after the last that the pass read: none, for it is only predicted
+        side_by_side.buffers.append((keys[source], values[source]))
+        of: dict[Edit, list[int]] = {}
+        for row, each in enumerate(branch.tolist()):
+            if (edit := step.edits[each]) is not None:
+                of.setdefault(edit, []).append(row)
+        members.append(
+            {edit: (each, torch.tensor(each, device=device)) for edit, each in of.items()}
+        )
+        blocks.append(BlockRows(edits={edit: each for edit, (_, each) in members[-1].items()}))
+    with hooked(known, blocks, means=means):
+        for index in range(joins[0], suffix_length - 1):
+            active = bisect_left(joins, index + 1)
+            side_by_side.active, side_by_side.position = active, prefix_length + index
+            for block, every in zip(blocks, members, strict=True):
+                for edit, (listed, tensor) in every.items():
+                    block.edits[edit] = tensor[: bisect_left(listed, active)]
+            states = known.body(
+                input_ids=tokens[:active, index, None], past_key_values=side_by_side, use_cache=True
+            )[0]
+            choice = choose(known, states[:, 0], forbidden)
+            tokens[:active, index + 1] = choice.token
+            margins[:active, index + 1] = choice.margin
     return Choice(tokens, margins)
-
-
-class _Layer:
-    """One block while decoding: which rows attend, what the others do, and what attention reads."""
-
-    def __init__(self, stops: list[Stop], kept: KeysValues, start: Start) -> None:
-        operations = [stops[branch].operation for branch in start.branch.tolist()]
-        device = kept.keys.device
-        self.attending = _Group([r for r, each in enumerate(operations) if each is None], device)
-        self.replaced = {
-            name: _Group([r for r, each in enumerate(operations) if each == name], device)
-            for name in dict.fromkeys(operations)
-            if name is not None
-        }
-        slots = [kept.slot.get(stop.branch, 0) for stop in stops]
-        slot = torch.tensor(slots, device=device)[start.branch[self.attending.rows]]
-        row = slot * kept.keys.shape[1] + start.sample[self.attending.rows]
-        self.keys = kept.keys.flatten(0, 1)[row].flatten(0, 1)
-        self.values = attention.laid_out(kept.values.flatten(0, 1)[row].flatten(0, 1))
-
-    def step(
-        self, block: Block, decoder: Decoder, turn: Turn | None, states: Tensor, position: int
-    ) -> Tensor:
-        """One position of all rows at work: states (n, D) before the block to those after it."""
-        n = len(states)
-        normed = block.attention_norm(states)
-        rows = self.attending.active(n)
-        if len(rows) == n:
-            return block.finish(states, self._attend(block, decoder, turn, normed, position))
-        context = torch.empty_like(states)
-        if len(rows):
-            context[rows] = self._attend(block, decoder, turn, normed[rows], position)
-        for operation, group in self.replaced.items():
-            rows = group.active(n)
-            values = block.projections.values(normed[rows])
-            context[rows] = IN_PLACE_OF_ATTENTION[operation](values).flatten(1)
-        return block.finish(states, context)
-
-    def _attend(
-        self, block: Block, decoder: Decoder, turn: Turn | None, normed: Tensor, position: int
-    ) -> Tensor:
-        """Attention (n, D) of the rows `normed` (n, D), which are the first of this layer's."""
-        queries, keys, values = (
-            x.reshape(-1, 1, x.shape[-1]) for x in block.projections.all(normed)
-        )
-        if turn is not None:
-            turn.apply_(queries)
-            turn.apply_(keys)
-        count = len(queries)  # n x H
-        self.keys[:count, position : position + 1] = keys
-        self.values[:count, position : position + 1] = values
-        first = 0 if block.window is None else max(0, position - block.window + 1)
-        seen = slice(first, position + 1)
-        mixed = attention.single(
-            queries, self.keys[:count, seen], self.values[:count, seen], decoder.attention_scale
-        )
-        return mixed.view(len(normed), -1)
-
-
-class _Group:
-    """Rows of one kind; those at work are the first of them, as the rows are sorted by joining."""
-
-    def __init__(self, rows: list[int], device: torch.device) -> None:
-        self.list = rows
-        self.rows = torch.tensor(rows, dtype=torch.int64, device=device)
-
-    def active(self, n: int) -> Tensor:
-        """Those among the first n rows."""
-        return self.rows[: bisect_left(self.list, n)]

@@ -5,13 +5,21 @@ Shapes: V interventions, N samples, S suffix tokens, R requests.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from pipeline.errors import InputError, Problem
+from pipeline.interventions.hooks import Means
+from pipeline.interventions.interventions import Intervention
+from pipeline.interventions.plan import plan
+from pipeline.interventions.wavefront import run
+from pipeline.models.sites import Anatomy
 
 Request = tuple[Sequence[int], Sequence[int]]
 """Token ids of a context and of the continuation to score, one or more of each."""
@@ -21,7 +29,7 @@ Progress = Callable[[int, int], None]
 
 
 def silent(_done: int, _total: int) -> None:
-    """The progress of a caller who does not want to know."""
+    """No-op progress callback."""
 
 
 @dataclass(frozen=True)
@@ -109,3 +117,50 @@ def require_scorable(model: PreTrainedModel, requests: Sequence[Request], max_le
 def _require_evaluation_mode(model: PreTrainedModel) -> None:
     if model.training:
         raise ValueError("the model is in training mode, where dropout acts; call model.eval()")
+
+
+def forbidden_tokens(model: Any) -> Tensor:
+    """The ids (E,) that are never generated: the model's end-of-text tokens, on its device.
+
+    Ids outside of the vocabulary forbid nothing; a warning names them.
+    """
+    stop = model.generation_config.eos_token_id
+    listed = [] if stop is None else [stop] if isinstance(stop, int) else list(stop)
+    vocabulary = model.get_output_embeddings().weight.shape[0]
+    valid = [token for token in listed if 0 <= token < vocabulary]
+    if odd := sorted(set(listed) - set(valid)):
+        warnings.warn(
+            f"eos_token_id {odd} is outside of the vocabulary of {vocabulary}: it is ignored",
+            stacklevel=3,
+        )
+    return torch.tensor(valid, dtype=torch.int64, device=model.device)
+
+
+def not_finite(
+    known: Anatomy, intervention: Intervention, tokens: Tensor, what: str, means: Means
+) -> InputError:
+    """The error for logits with NaN or infinity, with the block where they first appear.
+
+    Args:
+        known: of the model.
+        intervention: under which it happened.
+        tokens: (1, T), the offending row alone.
+        what: it is, such as ``sample 17``.
+        means: for edits that need them.
+    """
+    bad: list[int] = []
+
+    def look(block: int, states: Tensor) -> None:
+        if not states.isfinite().all():
+            bad.append(block)
+
+    run(known, tokens, plan([intervention], len(known.sites)), observer=look, means=means)
+    where = f"after block {bad[0]}" if bad else "in the head"
+    return InputError(
+        Problem(
+            what=f"{intervention.name}, {what}",
+            got=f"NaN or infinity {where}, in {known.model.dtype}",
+            expected="finite states and logits",
+            remedy="evaluate in float32; if it persists, the checkpoint's weights are broken",
+        )
+    )

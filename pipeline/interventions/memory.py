@@ -1,21 +1,25 @@
 """How much goes through a model at once, and what happens when that was too much.
 
-No result depends on it.
+No token depends on it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 import torch
 
 from pipeline.interventions.plan import Plan
-from pipeline.models.decoder import Decoder
+from pipeline.interventions.readout import CHUNK_LOGITS
+from pipeline.models.sites import Anatomy
 
-_CPU_TOKENS = 1 << 15
-_SHARE_OF_FREE = 0.6  # of the free memory; the rest is for a block's activations
+_SHARE_OF_FREE = 0.5  # the rest is for the kernels' own workspaces
+_ENOUGH = {"cpu": 1 << 30}
+"""Bytes beyond which a larger batch is no faster."""
 
 _Result = TypeVar("_Result")
 
@@ -26,36 +30,56 @@ class Journal:
 
     Args:
         halvings: (items before, items after) for each time that memory ran out.
-        tolerance: logits; choices by a margin no larger were made again, more precisely.
-        recomputed: how many (intervention, sample or request) pairs were.
+        tolerance: logits; the measured rounding error of a choice's margin.
+        near_ties: choices whose margin is within the tolerance.
+        decided_again: how many of them another way of computing decided otherwise.
     """
 
     halvings: list[tuple[int, int]] = field(default_factory=list)
     tolerance: float = 0.0
-    recomputed: int = 0
+    near_ties: int = 0
+    decided_again: int = 0
 
 
-def default_budget(decoder: Decoder, plan: Plan, *, decoding: bool) -> int:
-    """How many tokens, counted once for every branch, one pass may hold.
-
-    On a GPU that is what fits into its free memory: the states of all branches, twice, and while
-    decoding the keys and values of every branch in every block; those that the pass left are
-    given up block by block.
+def token_budget(anatomy: Anatomy, plan: Plan, *, caching: bool) -> int:
+    """How many tokens, counted once for every branch, one pass may hold: half the free memory.
 
     Args:
-        decoder: the model.
+        anatomy: of the model, its weights loaded.
         plan: that of the pass.
-        decoding: whether rows decode after it; all may.
+        caching: whether keys and values are kept for tokens that follow.
     """
-    if decoder.device.type != "cuda":
-        return _CPU_TOKENS
-    free, _ = torch.cuda.mem_get_info(decoder.device)
-    # what PyTorch holds for later use is free as well
-    free += torch.cuda.memory_reserved(decoder.device)
-    free -= torch.cuda.memory_allocated(decoder.device)
-    kept = 2 * (len(plan.steps) + 1) if decoding else 0
-    per_token = (2 + kept) * decoder.width * decoder.dtype.itemsize
-    return int(_SHARE_OF_FREE * free / per_token)
+    device = anatomy.model.device
+    config = anatomy.model.config.get_text_config()
+    width, values = config.hidden_size, anatomy.sites[0].values
+    inner = getattr(config, "intermediate_size", None) or 4 * width
+    # in a block: the stream twice, and queries, keys, values or the MLP's inner states twice
+    numbers = 4 * width + 2 * max(inner, 3 * values.heads * values.size)
+    if caching:  # those of the pass, and those of the rows that decode
+        per_branch = [2 * values.groups * values.size * len(step.edits) for step in plan.steps]
+        numbers += sum(per_branch) / plan.branches + 2 * values.groups * values.size * len(
+            plan.steps
+        )
+    free = available(device) - 4 * 3 * CHUNK_LOGITS[device.type]
+    most = min(_SHARE_OF_FREE * free, _ENOUGH.get(device.type, free))
+    return max(1, int(most / (numbers * anatomy.model.dtype.itemsize)))
+
+
+def available(device: torch.device) -> int:
+    """Bytes that can be had on the device, what others use left alone."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return free + held
+    limits = [8 << 30]  # where nothing says how much there is
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        limits = [int(next(x for x in lines if x.startswith("MemAvailable")).split()[1]) << 10]
+    with suppress(OSError, ValueError):  # a container may be allowed less
+        group = Path("/sys/fs/cgroup")
+        used = int((group / "memory.current").read_text(encoding="ascii"))
+        limits.append(int((group / "memory.max").read_text(encoding="ascii")) - used)
+    return min(limits)
 
 
 def in_batches(

@@ -8,17 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.interventions.interventions import Intervention
 from pipeline.errors import InputError, Problem
-
-
-@dataclass(frozen=True)
-class Fork:
-    """A branch that begins in a block: `child` leaves `parent` there, by `operation`."""
-
-    parent: int
-    child: int
-    operation: str
+from pipeline.interventions.interventions import Edit, Intervention
 
 
 @dataclass(frozen=True)
@@ -26,21 +17,14 @@ class Step:
     """What happens in one block.
 
     Args:
-        operations: for each branch that enters the block, what is done to the block there; None
-            where the block stays as it is.
-        forks: the branches that begin here, in the order of their numbers.
+        parents: of each branch that begins in this block: the branch that it leaves. They are
+            numbered after those that enter the block, in this order.
+        edits: of each branch after the block, those that begin here included: what is done to the
+            block; None where it stays as it is.
     """
 
-    operations: tuple[str | None, ...]
-    forks: tuple[Fork, ...]
-
-
-@dataclass(frozen=True)
-class Stop:
-    """One block on an intervention's path: the branch it arrives in, and what is done there."""
-
-    branch: int
-    operation: str | None
+    parents: tuple[int, ...]
+    edits: tuple[Edit | None, ...]
 
 
 @dataclass(frozen=True)
@@ -58,24 +42,18 @@ class Plan:
 
     @property
     def branches(self) -> int:
-        """Branches alive after the last block."""
-        return len(self.steps[-1].operations) + len(self.steps[-1].forks)
-
-    def path(self, branch: int) -> tuple[Stop, ...]:
-        """What becomes of the interventions that end in `branch`, block by block."""
-        v = self.carrier[-1].index(branch)
-        stops = []
-        for block, step in enumerate(self.steps):
-            before, after = self.carrier[block][v], self.carrier[block + 1][v]
-            forked = {fork.child: fork.operation for fork in step.forks}
-            operation = step.operations[before] if before == after else forked[after]
-            stops.append(Stop(before, operation))
-        return tuple(stops)
+        """G, the branches after the last block."""
+        return len(self.steps[-1].edits)
 
     @property
     def block_evaluations(self) -> int:
-        """Evaluations of a whole block; a fork costs less than one and is not counted."""
-        return sum(len(step.operations) for step in self.steps)
+        """Evaluations of a block, summed over branches."""
+        return sum(len(step.edits) for step in self.steps)
+
+    def path(self, branch: int) -> tuple[int, ...]:
+        """The branch in each block, after its forks, of the interventions that end in `branch`."""
+        v = self.carrier[-1].index(branch)
+        return tuple(after[v] for after in self.carrier[1:])
 
 
 def plan(interventions: Sequence[Intervention], n_blocks: int) -> Plan:
@@ -92,23 +70,23 @@ def plan(interventions: Sequence[Intervention], n_blocks: int) -> Plan:
     steps = []
     branches = 1
     for block in range(n_blocks):
-        operations: list[str | None] = []
-        forks: list[Fork] = []
+        edits: list[Edit | None] = []
+        begun: list[tuple[int, Edit]] = []
         now = list(carrier[-1])
         for branch in range(branches):
             members = [v for v, where in enumerate(carrier[-1]) if where == branch]
-            wanted = [interventions[v].edits.get(block) for v in members]
-            stays, *leave = sorted(set(wanted), key=lambda name: (name is not None, name or ""))
-            operations.append(stays)
-            for operation in leave:
-                fork = Fork(branch, branches + len(forks), str(operation))
-                forks.append(fork)
-                for v, name in zip(members, wanted, strict=True):
-                    if name == operation:
-                        now[v] = fork.child
-        steps.append(Step(tuple(operations), tuple(forks)))
+            wanted = [interventions[v].at(block) for v in members]
+            stays, *leave = sorted(set(wanted), key=lambda edit: (edit is not None, str(edit)))
+            edits.append(stays)
+            for edit in filter(None, leave):
+                for v, own in zip(members, wanted, strict=True):
+                    if own == edit:
+                        now[v] = branches + len(begun)
+                begun.append((branch, edit))
+        parents = tuple(parent for parent, _ in begun)
+        steps.append(Step(parents, (*edits, *(edit for _, edit in begun))))
         carrier.append(tuple(now))
-        branches += len(forks)
+        branches += len(begun)
     return Plan(tuple(steps), tuple(carrier))
 
 

@@ -1,30 +1,32 @@
-"""From the states after the last block to what is asked of the logits, in chunks.
+"""From the states after the last block to what is asked of the logits.
 
-Logits of many positions at once would not fit (V is up to 50,304), and on a CPU would leave the
-cache; entropy and log-probabilities are in float32 whatever the model's precision.
-Shapes: M positions, V vocabulary.
+All logits of all branches never exist at once: a vocabulary of 50,000 takes 200 kB a position. The
+model's own head reads a chunk of states, and small pieces of its logits, which stay in a CPU's
+cache, are then read as few times as possible. Everything is computed in float32 at least.
+
+Shapes: M positions, V vocabulary, D width.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from pipeline.models.decoder import Decoder
+from pipeline.models.sites import Anatomy
 
-_CHUNK_LOGITS = {"cpu": 1 << 16, "cuda": 1 << 27}
-_LEAST_ROWS = 64
-"""Of a chunk: the head of a large vocabulary is read from memory once a chunk, so that a row at a
-time takes ten times as long as many do together."""
-
-_TIE = 1e-10  # in float64, logits this close to the largest tie with it; the lowest id then wins
+CHUNK_LOGITS = {"cpu": 512 * 50_304, "cuda": 1 << 28}
+_PIECE_LOGITS = {"cpu": 16 * 50_304, "cuda": 1 << 28}
+_BLOCK = 256  # columns whose maximum is taken first: their maxima are few
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The largest logit at M positions.
+    """The largest logit at M positions; the lowest id among equals.
 
     Args:
         token: (M,) int64, its id.
@@ -43,89 +45,115 @@ class Readout:
     Args:
         any: the choice among all tokens.
         allowed: the choice among the tokens that may be generated.
-        entropy: (M,) float32 (float64 in float64), nats; NaN where logits are not all finite.
-        log_prob: (M,), of the target, nats.
-        best_log_prob: (M,), of the largest logit, nats.
+        entropy: (M,) float32, nats; NaN where logits are not all finite.
+        log_prob: (M,) float32, of the target, nats.
     """
 
     any: Choice
     allowed: Choice
     entropy: Tensor
     log_prob: Tensor
-    best_log_prob: Tensor
 
 
-def read(decoder: Decoder, states: Tensor, targets: Tensor, forbidden: Tensor) -> Readout:
+def read(anatomy: Anatomy, states: Tensor, targets: Tensor, forbidden: Tensor) -> Readout:
     """Everything about the predictions made from `states`.
 
     Args:
-        decoder: the model.
-        states: (M, D), after the last block.
+        anatomy: of the model.
+        states: (M, D), as `wavefront.run` returns them.
         targets: (M,) int64.
         forbidden: (E,) int64, ids that are never generated; often none.
     """
     parts = []
-    for chunk in _chunks(decoder, states):
-        logits = _logits(decoder, states[chunk])
-        choice = allowed = _choose(logits)
-        largest = logits.gather(1, choice.token[:, None])
-        if len(forbidden):
-            allowed = _choose(logits.index_fill(1, forbidden, -torch.inf))
+    for rows, logits in pieces(anatomy, states):
+        token, margin, largest = _best_two(logits)
+        allowed = _without(logits, token, margin, forbidden)
         # With weights w = exp(x - largest) and their sum Z, log p = x - largest - log Z, and the
         # entropy is log Z - sum(w (x - largest)) / Z: one exponential serves both.
-        logits.sub_(largest)
+        logits = logits.sub_(largest[:, None])
         weights = logits.exp()
         total = weights.sum(-1)
         entropy = total.log() - torch.linalg.vecdot(weights, logits) / total
-        log_prob = logits.gather(1, targets[chunk, None])[:, 0] - total.log()
-        parts.append(
-            (
-                choice.token,
-                choice.margin,
-                allowed.token,
-                allowed.margin,
-                entropy,
-                log_prob,
-                -total.log(),
-            )
-        )
+        log_prob = logits.gather(1, targets[rows, None])[:, 0] - total.log()
+        parts.append((token, margin, *allowed, entropy, log_prob))
     token, margin, allowed_token, allowed_margin, *rest = map(torch.cat, zip(*parts, strict=True))
     return Readout(Choice(token, margin), Choice(allowed_token, allowed_margin), *rest)
 
 
-def choose(decoder: Decoder, states: Tensor, forbidden: Tensor) -> Choice:
+def choose(anatomy: Anatomy, states: Tensor, forbidden: Tensor) -> Choice:
     """The next tokens after `states` (M, D), without the `forbidden` ids (E,)."""
     parts = []
-    for chunk in _chunks(decoder, states):
-        logits = _logits(decoder, states[chunk])
-        least = logits.amin(-1)  # NaN or minus infinity, if there is any
-        if len(forbidden):
-            logits.index_fill_(1, forbidden, -torch.inf)
-        choice = _choose(logits)
-        parts.append((choice.token, choice.margin.where(least.isfinite(), torch.nan)))
+    for _rows, logits in pieces(anatomy, states):
+        token, margin, _ = _best_two(logits)
+        parts.append(_without(logits, token, margin, forbidden))
     return Choice(*map(torch.cat, zip(*parts, strict=True)))
 
 
-def _logits(decoder: Decoder, states: Tensor) -> Tensor:
-    """(M, V) in float32, or in float64 if the decoder computes in that."""
-    logits = decoder.logits(states)
-    return logits if logits.dtype == torch.float64 else logits.float()
+def pieces(anatomy: Anatomy, states: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Rows of `states` (M, D), and their logits (m, V) in float32 or better, to be changed freely.
+
+    The head is the model's own, whatever it does: scales, caps, biases.
+    """
+    vocabulary = anatomy.model.get_output_embeddings().weight.shape[0]
+    kind = states.device.type
+    many, few = (max(1, each[kind] // vocabulary) for each in (CHUNK_LOGITS, _PIECE_LOGITS))
+    for start in range(0, len(states), many):
+        with _body_returns(anatomy, states[None, start : start + many]):
+            logits = anatomy.model(input_ids=None, use_cache=False).logits[0]
+        for first in range(0, len(logits), few):
+            piece = logits[first : first + few]
+            rows = slice(start + first, start + first + len(piece))
+            yield rows, piece if piece.dtype == torch.float64 else piece.float()
 
 
-def _chunks(decoder: Decoder, states: Tensor) -> list[slice]:
-    budget = _CHUNK_LOGITS.get(decoder.device.type, max(_CHUNK_LOGITS.values()))
-    size = max(_LEAST_ROWS, budget // decoder.head.weight.shape[0])
-    return [slice(start, start + size) for start in range(0, len(states), size)]
+@contextmanager
+def _body_returns(anatomy: Anatomy, states: Tensor) -> Iterator[None]:
+    """Let the model's body compute nothing, and hand these states to the head."""
+    given = _Handed(last_hidden_state=states)
+    anatomy.body.forward = lambda *_args, **_kwargs: given
+    try:
+        yield
+    finally:
+        del anatomy.body.forward
 
 
-def _choose(logits: Tensor) -> Choice:
-    """The largest logit of each row of (M, V); the lowest id among equals."""
-    largest, token = logits.max(-1)
-    if logits.dtype == torch.float64:
-        token = (logits >= largest[:, None] - _TIE).int().argmax(-1)
-    at = token[:, None]
-    chosen = logits.gather(1, at)
-    second = logits.scatter_(1, at, -torch.inf).amax(-1)
-    logits.scatter_(1, at, chosen)  # as it was: a copy would cost as much as all of the above
-    margin = (largest - second).where(largest.isfinite(), torch.nan)
-    return Choice(token, margin.float())
+class _Handed(BaseModelOutputWithPast):
+    """What a body returns: states, and nothing of what some families add to them."""
+
+    def __getattr__(self, name: str) -> None:
+        """Attentions, router logits and their like."""
+
+
+def _best_two(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Token and margin of the largest logit of each row of (m, V), and that logit.
+
+    Maxima of blocks are one fast pass over the logits; the second largest is in the best block, or
+    is the maximum of another.
+    """
+    vocabulary = logits.shape[1]
+    whole = vocabulary - vocabulary % _BLOCK
+    maxima = torch.unflatten(logits[:, :whole], 1, (-1, _BLOCK)).amax(-1)
+    if whole < vocabulary:
+        maxima = torch.cat([maxima, logits[:, whole:].amax(-1, keepdim=True)], 1)
+    largest, block = maxima.max(-1)
+    columns = block[:, None] * _BLOCK + torch.arange(_BLOCK, device=logits.device)
+    beyond = columns >= vocabulary
+    inside = logits.gather(1, columns.clamp_max(vocabulary - 1)).masked_fill_(beyond, -torch.inf)
+    at = inside.argmax(-1, keepdim=True)
+    second = inside.scatter_(1, at, -torch.inf).amax(-1)
+    others = maxima.scatter_(1, block[:, None], -torch.inf).amax(-1)
+    margin = (largest - torch.maximum(second, others)).where(largest.isfinite(), torch.nan)
+    return columns.gather(1, at)[:, 0], margin.float(), largest
+
+
+def _without(
+    logits: Tensor, token: Tensor, margin: Tensor, forbidden: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Token and margin among the tokens that are allowed; the logits stay as they are."""
+    if not len(forbidden):
+        return token, margin
+    kept = logits[:, forbidden]
+    logits[:, forbidden] = -torch.inf
+    token, allowed, _ = _best_two(logits)
+    logits[:, forbidden] = kept
+    return token, allowed.where(margin.isfinite(), torch.nan)

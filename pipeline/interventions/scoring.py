@@ -1,37 +1,47 @@
 """The engine for benchmarks: log-likelihoods of continuations, under all interventions at once.
 
-It gives what `reference.score` gives. Shapes: V interventions, R requests, G branches, B rows of a
-batch, K wanted positions, M reads of a batch.
+Requests that share a long context share its computation: the context is read once, with its keys
+and values kept, and then all continuations read on from there, each in a row of its own::
+
+    the cat sat ─┬─ on the        of the choices "on the mat", "on the roof", "under it", "up";
+                 ├─ under         the last token of each is predicted, never read
+                 └─ (nothing)
+
+Rows of a batch are padded on the left, so that their last tokens stand side by side; continuations
+are padded on the right, where nothing sees the padding.
+
+Shapes: V interventions, R requests, G branches, B rows of a batch, M reads of a batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from torch import Tensor
-from transformers import PreTrainedModel
+from torch import Tensor, nn
+from transformers import DynamicCache, PreTrainedModel
 
-from pipeline.interventions import precision
 from pipeline.interventions.evaluation import (
     Likelihoods,
     Progress,
     Request,
+    not_finite,
     require_scorable,
     silent,
 )
+from pipeline.interventions.guard import proven
+from pipeline.interventions.hooks import require_editable
 from pipeline.interventions.interventions import Intervention
-from pipeline.interventions.memory import Journal, default_budget, in_batches
-from pipeline.interventions.plan import plan
-from pipeline.interventions.readout import Readout, read
-from pipeline.interventions.trees import sheet, trees
-from pipeline.interventions.wavefront import Sheet, run
-from pipeline.models.decoder import Decoder
-from pipeline.models.families import adapt
+from pipeline.interventions.memory import Journal, in_batches
+from pipeline.interventions.memory import token_budget as default_budget
+from pipeline.interventions.plan import Plan, plan
+from pipeline.interventions.readout import read
+from pipeline.interventions.wavefront import Kept, means_of, run
 
+_LEAST_SAVED = 0.2  # of a context's tokens, below which its continuations are read one by one
 _PAD_UP_TO = 2048  # tokens of a batch before branches: longer ones are padded more, for no gain
-_CALIBRATION_TOKENS = 128
 
 
 @torch.inference_mode()
@@ -43,24 +53,24 @@ def score(
     progress: Progress = silent,
     max_length: int | None = None,
     *,
+    calibration_tokens: Tensor | None = None,
     token_budget: int | None = None,
     journal: Journal | None = None,
-    calibration: precision.Calibration | None = None,
     first: int = 0,
 ) -> Likelihoods:
     """The log-likelihood of each continuation given its context, under each intervention.
 
     Args:
-        model: in evaluation mode, of a family in `pipeline.models.families`.
+        model: a stock causal language model in evaluation mode, on any device.
         requests: R pairs of a context and a continuation, token ids.
         interventions: V of them.
         batch_size: distinct contexts at a time, at most; None: what the token budget allows.
         progress: told after each batch.
         max_length: positions that the model may see; its own context length unless given. Longer
             requests lose tokens on the left.
+        calibration_tokens: (C, T) int64, for the edits ``mean`` and ``mlp-mean``.
         token_budget: tokens at a time, counted once a branch; None: from the memory that is free.
-        journal: is told of batches halved and of choices made again.
-        calibration: what `calibrate` gave for all requests, where these are some of them.
+        journal: is told of batches halved and of near ties.
         first: what the first of `requests` is called in errors.
 
     Returns:
@@ -69,148 +79,217 @@ def score(
     Raises:
         InputError: an unsupported model, a block beyond the last, a request with an empty side or
             with a continuation longer than `max_length`, or NaN or infinity.
-        ValueError: the model is in training mode.
+        ValueError: the model is in training mode, or an edit lacks its calibration tokens.
     """
-    decoder = adapt(model)
-    max_length = max_length or decoder.context_length
+    known = proven(model)
+    max_length = max_length or known.context_length
     require_scorable(model, requests, max_length)
-    calibration = calibration or calibrate(model, requests, interventions, max_length)
-    task = _Task(max_length, batch_size, token_budget, journal or Journal(), calibration)
-    names = range(first, first + len(requests))
-    return _score(decoder, requests, names, interventions, task, progress)
+    trie = plan(interventions, len(known.sites))
+    require_editable(known, interventions)
+    means = means_of(known, interventions, calibration_tokens)
+    journal = journal or Journal()
+    tally = _Tally(trie.branches, len(requests))
+    rows = _rows(requests, max_length)
+    device, nothing = model.device, torch.tensor([], dtype=torch.int64, device=model.device)
 
+    def look(states: Tensor, reads: Sequence[tuple[int, Read]], lines: Sequence[Row]) -> None:
+        """Score the reads; each with its row in the states (G, B, T, D)."""
+        row, index = (torch.tensor(x, device=device) for x in zip(
+            *((b, each.index) for b, each in reads), strict=True))  # fmt: skip
+        target = torch.tensor([each.target for _, each in reads], device=device)
+        said = read(
+            known, states[:, row, index].flatten(0, 1), target.repeat(trie.branches), nothing
+        )
+        bad = said.entropy.isnan().nonzero()
+        if len(bad):
+            branch, number = divmod(int(bad[0]), len(reads))
+            request = reads[number][1].request
+            context, continuation = requests[request]
+            tokens = [*context, *continuation][-(max_length + 1) : -1]
+            raise not_finite(
+                known,
+                interventions[trie.carrier[-1].index(branch)],
+                torch.tensor([tokens], device=device),
+                f"request {first + request}",
+                means,
+            )
+        tally.add([each.request for _, each in reads], target, said)
 
-def calibrate(
-    model: PreTrainedModel,
-    requests: Sequence[Request],
-    interventions: Sequence[Intervention],
-    max_length: int | None = None,
-) -> precision.Calibration:
-    """What the calls of `score` for parts of the requests share, so that it is measured once.
+    def work(batch: Sequence[Row]) -> None:
+        tails = [(b, tail) for b, row in enumerate(batch) for tail in row.tails]
+        cache = Kept() if tails else None
+        tokens, mask = _padded([row.tokens for row in batch], device)
+        states = run(known, tokens, trie, cache=cache, mask=mask, means=means)
+        look(states, [(b, each) for b, row in enumerate(batch) for each in row.reads], batch)
+        del states
+        if cache is None:
+            return
+        of = torch.tensor([b for b, _ in tails], device=device)
+        read_on = nn.utils.rnn.pad_sequence([torch.tensor(t.tokens) for _, t in tails], True).to(
+            device
+        )
+        if mask is not None:
+            mask = torch.cat([mask[of], mask.new_ones(read_on.shape)], 1)
+        states = run(
+            known, read_on, trie, cache=_Continued(cache, trie, of), mask=mask, means=means
+        )
+        look(states, [(r, each) for r, (_, tail) in enumerate(tails) for each in tail.reads], batch)
 
-    Args:
-        model: as for `score`, and so are the others.
-        requests: all of them.
-        interventions: likewise.
-        max_length: likewise.
-    """
-    decoder = adapt(model)
-    longest = max(requests, key=lambda request: len(request[0]) + len(request[1]), default=([], []))
-    read = [*longest[0], *longest[1]][:-1][-(max_length or decoder.context_length) :]
-    few = torch.tensor([read[:_CALIBRATION_TOKENS]], device=decoder.device)
-    trie = plan(interventions, len(decoder.blocks))
-    return precision.Calibration(Sheet.plain(few, few.shape[1]), trie)
+    done = 0
+    for shared in (True, False):
+        some = [row for row in rows if bool(row.tails) is shared]
+
+        def work_on(numbers: range, some: list[Row] = some, done: int = done) -> None:
+            work(some[numbers.start : numbers.stop])
+            progress(done + numbers.stop, len(rows))
+
+        budget = token_budget or min(
+            default_budget(known, trie, caching=shared), _PAD_UP_TO * trie.branches
+        )
+        in_batches([trie.branches * row.cost for row in some], budget, batch_size, work_on, journal)
+        done += len(some)
+    ends = torch.tensor(trie.carrier[-1])
+    return Likelihoods(log_prob=tally.log_prob[ends], is_greedy=tally.is_greedy[ends])
 
 
 @dataclass(frozen=True)
-class _Task:
-    """What stays the same when some requests are scored again; as in `score`."""
+class Read:
+    """One prediction that a request asks for: at `index` of its row, of `target`.
 
-    max_length: int
-    batch_size: int | None
-    token_budget: int | None
-    journal: Journal
-    calibration: precision.Calibration
+    Indices count from the end where rows are padded on the left: -1 is the last token.
+    """
+
+    request: int
+    index: int
+    target: int
 
 
-def _score(
-    decoder: Decoder,
-    requests: Sequence[Request],
-    names: Sequence[int],
-    interventions: Sequence[Intervention],
-    task: _Task,
-    progress: Progress,
-) -> Likelihoods:
-    """`score` for a decoder; request r is called request ``names[r]`` in errors."""
-    trie = plan(interventions, len(decoder.blocks))
-    rows = trees(requests, task.max_length, decoder.width)
-    judge = precision.better(decoder)
-    tolerance = 0.0
-    if judge is not None and rows:
-        tolerance = task.calibration.tolerance(decoder, judge)
-        task.journal.tolerance = max(task.journal.tolerance, tolerance)
-    tally = _Tally(trie.branches, len(requests), tolerance)
+@dataclass(frozen=True)
+class Row:
+    """Tokens that are read together, what is asked of them, and what is read after them.
 
-    def work(numbers: range) -> None:
-        batch = rows[numbers.start : numbers.stop]
-        made, (row, index) = sheet(batch, decoder.device)
-        states = run(decoder, made, trie).states[:, row, index]  # (G, M, D)
-        reads = [each for tree in batch for each in tree.reads]
-        target = torch.tensor([each.target for each in reads], device=decoder.device)
-        nothing = target[:0]
-        said = read(decoder, states.flatten(0, 1), target.repeat(trie.branches), nothing)
-        bad = (said.entropy + said.any.margin).isnan().nonzero()
-        if len(bad):
-            branch, number = divmod(int(bad[0]), len(reads))
-            raise precision.not_finite(
-                decoder,
-                interventions[trie.carrier[-1].index(branch)],
-                sheet([batch[int(row[number])]], decoder.device)[0],
-                f"request {names[reads[number].request]}",
-            )
-        tally.add([each.request for each in reads], target, said)
-        progress(numbers.stop, len(rows))
+    Args:
+        tokens: T of them.
+        reads: the predictions asked for.
+        tails: rows that go on from the last token of this one.
+    """
 
-    budget = task.token_budget or min(
-        default_budget(decoder, trie, decoding=False), _PAD_UP_TO * trie.branches
-    )
-    start = 0
-    for branching in (True, False):
-        same = sum(tree.branching == branching for tree in rows)
-        costs = [trie.branches * len(tree.tokens) for tree in rows[start : start + same]]
+    tokens: Sequence[int]
+    reads: list[Read] = field(default_factory=list)
+    tails: list[Row] = field(default_factory=list)
 
-        def work_from(numbers: range, start: int = start) -> None:
-            work(range(numbers.start + start, numbers.stop + start))
+    @property
+    def cost(self) -> int:
+        """Tokens to be read."""
+        return len(self.tokens) + sum(len(tail.tokens) for tail in self.tails)
 
-        in_batches(costs, budget, task.batch_size, work_from, task.journal)
-        start += same
-    ends = torch.tensor(trie.carrier[-1])
-    log_prob, is_greedy, unsure = tally.log_prob[ends], tally.is_greedy[ends], tally.unsure[ends]
-    if judge is not None:
-        for v, intervention in enumerate(interventions):
-            again = (unsure[v] & is_greedy[v]).nonzero()[:, 0].tolist()
-            if again:
-                task.journal.recomputed += len(again)
-                some = [requests[r] for r in again]
-                settled = _score(
-                    judge, some, [names[r] for r in again], [intervention], task, silent
-                )
-                is_greedy[v, again] = settled.is_greedy[0]
-    return Likelihoods(log_prob=log_prob, is_greedy=is_greedy)
+
+def _rows(requests: Sequence[Request], max_length: int) -> list[Row]:
+    """Rows for all requests, the longest first.
+
+    Requests that share a context share a row where that saves much. What is longer than
+    `max_length` loses tokens on the left, as in lm-eval.
+    """
+    sharing: dict[tuple[int, ...], list[int]] = {}
+    for number, (context, continuation) in enumerate(requests):
+        lost = max(0, len(context) + len(continuation) - (max_length + 1))
+        sharing.setdefault(tuple(context[lost:]), []).append(number)
+    rows: list[Row] = []
+    for context, numbers in sharing.items():
+        tails: dict[tuple[int, ...], list[int]] = {}
+        for number in numbers:
+            tails.setdefault(tuple(requests[number][1][:-1]), []).append(number)
+        alone = sum(len(context) + len(tail) for tail in tails)
+        if len(context) * (len(tails) - 1) < _LEAST_SAVED * alone:
+            rows += (_whole(context, tail, of, requests) for tail, of in tails.items())
+            continue
+        row = Row(context)
+        for tail, of in tails.items():
+            row.reads.extend(Read(n, -1, requests[n][1][0]) for n in of)
+            if tail:
+                reads = [
+                    Read(n, index, token)
+                    for n in of
+                    for index, token in enumerate(requests[n][1][1:])
+                ]
+                row.tails.append(Row(tail, reads))
+        rows.append(row)
+    return sorted(rows, key=lambda row: -row.cost)
+
+
+def _whole(
+    context: tuple[int, ...], tail: tuple[int, ...], of: list[int], requests: Sequence[Request]
+) -> Row:
+    """A context with the one tail that is read after it."""
+    row = Row(context + tail)
+    for n in of:
+        continuation = requests[n][1]
+        row.reads.extend(
+            Read(n, index - len(continuation), token) for index, token in enumerate(continuation)
+        )
+    return row
+
+
+def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """The rows (B, T), padded on the left, and their mask; None where none is padded."""
+    tensors = [torch.tensor(row) for row in rows]
+    tokens = nn.utils.rnn.pad_sequence(tensors, True, padding_side="left").to(device)
+    if all(len(row) == tokens.shape[1] for row in rows):
+        return tokens, None
+    lengths = torch.tensor([len(row) for row in rows], device=device)
+    positions = torch.arange(tokens.shape[1], device=device)
+    return tokens, (positions >= tokens.shape[1] - lengths[:, None]).long()
+
+
+class _Continued(DynamicCache):
+    """The keys and values of contexts, for rows that read on, several after one context.
+
+    Args:
+        contexts: of G branches of B contexts, block by block.
+        trie: of the pass.
+        of: (R,) int64, the context of each row.
+    """
+
+    def __init__(self, contexts: Kept, trie: Plan, of: Tensor) -> None:
+        super().__init__()
+        self.contexts, self.trie, self.of = contexts, trie, of
+        self.length = contexts.blocks[0][0].shape[-2]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Tokens of a context, its padding included."""
+        return self.length
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        """Keys that the rows read, and the position of the first."""
+        return self.length + query_length, 0
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """The contexts' keys and values before those of the rows."""
+        both = self.contexts.blocks.pop(layer_idx)
+        branches = len(self.trie.steps[layer_idx].edits)
+        contexts = len(both[0]) // branches
+        first = contexts * torch.arange(branches, device=self.of.device)
+        rows = (first[:, None] + self.of).flatten()
+        before, after = (
+            torch.cat([kept[rows], new], -2)
+            for kept, new in zip(both, (key_states, value_states), strict=True)
+        )
+        return before, after
 
 
 class _Tally:
-    """Sums over the reads of each request.
+    """Sums over the reads of each request, by branch."""
 
-    Args:
-        branches: G.
-        requests: R.
-        tolerance: logits; closer choices are not to be trusted.
-    """
-
-    def __init__(self, branches: int, requests: int, tolerance: float) -> None:
-        self.tolerance = tolerance
+    def __init__(self, branches: int, requests: int) -> None:
         self.log_prob = torch.zeros(branches, requests, dtype=torch.float64)
         self.is_greedy = torch.ones(branches, requests, dtype=torch.bool)
-        """Whether every token is the largest choice, or not surely another."""
-        self.unsure = torch.zeros(branches, requests, dtype=torch.bool)
 
-    def add(self, requests: list[int], target: Tensor, said: Readout) -> None:
+    def add(self, requests: list[int], target: Tensor, said: Any) -> None:
         """The reads (G x M) of a batch; `requests` and `target` are of M reads."""
         shape = (len(self.log_prob), len(target))
-        right = said.any.token.view(shape) == target
-        behind = (said.best_log_prob - said.log_prob).view(shape)
-        gap = torch.where(right, said.any.margin.view(shape), behind)
-        close = (
-            (gap <= self.tolerance).cpu()
-            if self.tolerance
-            else torch.zeros(shape, dtype=torch.bool)
-        )
         request = torch.tensor(requests)
         self.log_prob.index_add_(1, request, said.log_prob.view(shape).double().cpu())
-        wrong = torch.zeros_like(self.log_prob).index_add_(
-            1, request, (~right.cpu() & ~close).double()
-        )
-        doubtful = torch.zeros_like(self.log_prob).index_add_(1, request, close.double())
-        self.is_greedy &= wrong == 0
-        self.unsure |= doubtful > 0
+        wrong = (said.any.token.view(shape) != target).double().cpu()
+        self.is_greedy &= torch.zeros_like(self.log_prob).index_add_(1, request, wrong) == 0

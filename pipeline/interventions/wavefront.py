@@ -1,270 +1,183 @@
-"""One teacher-forced pass of a model for all interventions at once.
+"""One teacher-forced pass of a stock model for all interventions at once.
 
 Interventions that agree on the first blocks share them. The pass goes through the blocks once, and
-carries a growing front of branches; where interventions part, a branch forks from its parent::
+carries a growing batch: where interventions part, the rows of a branch are appended a second time::
 
     block               0       1       2       3
     baseline        ────●───────●───────●───────●────   ● the block as it is
-    block-03            │       │       └───────○────   ○ the block bypassed
+    block-03            │       │       └───────○────   ○ the block edited
     block-02            │       └───────○───────●────
     block-01            └───────○───────●───────●────
     block-00        ────○───────●───────●───────●────
 
-    Drawn where they begin: block-02 has no state of its own before block 2.
+    Drawn where they begin: block-02 has no rows of its own before block 2.
 
-A sweep over L blocks so costs L (L+1) / 2 evaluations of a block, not L (L+1), and every branch of
-every sample goes through a block in the same few large products. A fork takes the values that its
-parent computed for its own attention (with a parallel residual the MLP's output too), so a bypass
-computes no queries, keys or scores. The last block computes only the positions whose predictions
-are wanted. All of this rearranges the same sums: results are exact, up to rounding.
+The model computes with its own modules. Hooks on them only append rows before a block, and carry
+out the edits in the rows that have them. A sweep over L blocks so costs about L²/2 evaluations of a
+block, not L².
 
-Shapes: B rows of a sheet, T positions, G branches, K wanted positions, D width, H heads, E = D/H.
+Shapes: B rows of tokens, T positions, G branches, D width. Row b of branch g is row g B + b.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import DynamicCache
 
-from pipeline.interventions import attention
-from pipeline.interventions.operations import IN_PLACE_OF_ATTENTION
-from pipeline.interventions.plan import Plan, Step
-from pipeline.models.decoder import Block, Decoder
+from pipeline.interventions.edits import ATTENTION, EDITS
+from pipeline.interventions.hooks import BlockRows, Means, Selection, first_of, hooked
+from pipeline.interventions.interventions import Edit, Intervention
+from pipeline.interventions.plan import Plan
+from pipeline.models.sites import Anatomy
 
 Observer = Callable[[int, Tensor], None]
-"""Told after each block: its number b, and the states after it (G, B, T, D) of all branches so far.
+"""Called after each block with its number b and the states after it, (G, B, T, D).
 
-Intervention v is in branch ``plan.carrier[b + 1][v]``. After the last block there are only the K
-wanted positions. The states are the pass's own memory: read them, or copy them, then and there.
+Intervention v is in branch ``plan.carrier[b + 1][v]``. The states are the pass's own memory: read
+or copy them at once.
 """
 
-CHUNK_TOKENS = {"cpu": 1024, "cuda": 65536}
-"""Tokens that go through a block together; on a CPU what they need then stays in its cache."""
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """Rows of tokens, and which of their positions are wanted.
-
-    Args:
-        tokens: (B, T) int64.
-        positions: (T,) or (B, T) int64, what the position embedding sees.
-        wanted: (B, K) int64, indices into T; None: the last `last`.
-        last: K, where `wanted` is None.
-        visible: (B, T, T) bool, which tokens (last axis) each token attends to; None: all up to
-            itself. Windows of local attention come on top of it.
-    """
-
-    tokens: Tensor
-    positions: Tensor
-    wanted: Tensor | None
-    last: int
-    visible: Tensor | None
-
-    @staticmethod
-    def plain(tokens: Tensor, last: int) -> Sheet:
-        """Rows (B, T) of full length; wanted are their last `last` positions."""
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
-        return Sheet(tokens, positions, None, last, None)
-
-    @property
-    def n_wanted(self) -> int:
-        """K."""
-        return self.last if self.wanted is None else self.wanted.shape[1]
-
-    def pick(self, states: Tensor) -> Tensor:
-        """The wanted positions (n, B, K, …) of states (n, B, T, …)."""
-        if self.wanted is None:
-            return states[:, :, states.shape[2] - self.last :]
-        rows = torch.arange(self.wanted.shape[0], device=self.wanted.device)[:, None]
-        return states[:, rows, self.wanted]
-
-
-@dataclass(frozen=True)
-class KeysValues:
-    """What a block's attention reads, kept for decoding.
-
-    Args:
-        slot: branch -> its index in `keys`; branches that bypass the block have none.
-        keys: (slots, B, H, T, E), rotated.
-        values: (slots, B, H, T, E).
-    """
-
-    slot: dict[int, int]
-    keys: Tensor
-    values: Tensor
-
-
-@dataclass(frozen=True)
-class Front:
-    """What a pass leaves.
-
-    Args:
-        states: (G, B, K, D), after the last block, at the wanted positions.
-        cache: one a block, if it was asked for.
-    """
-
-    states: Tensor
-    cache: list[KeysValues]
+CALIBRATION_ROWS, _ROWS_AT_ONCE = 256, 16
 
 
 def run(
-    decoder: Decoder,
-    sheet: Sheet,
-    plan: Plan,
+    known: Anatomy,
+    tokens: Tensor,
+    trie: Plan,
     *,
-    keep_cache: bool = False,
+    cache: DynamicCache | None = None,
+    mask: Tensor | None = None,
     observer: Observer | None = None,
-) -> Front:
-    """Read the sheet under all interventions of the plan.
+    means: Means | None = None,
+    last: int | None = None,
+) -> Tensor:
+    """Read the tokens under all interventions of a plan.
 
     Args:
-        decoder: the model.
-        sheet: on the decoder's device.
-        plan: for as many blocks as the decoder has.
-        keep_cache: keep keys and values, (slots x B x T x 2D) a block.
-        observer: told after each block.
+        known: of the model.
+        tokens: (B, T) int64, on the model's device.
+        trie: for as many blocks as the model has.
+        cache: gets keys and values of all branches, or has those of earlier tokens.
+        mask: (B, T with what the cache has) int64, 0 where there is padding, on the left; None:
+            there is none.
+        observer: called after each block.
+        means: for edits that need them.
+        last: how many positions, the last ones, are wanted; None: all. Others mean nothing.
+
+    Returns:
+        (G, B, T, D), what the head reads.
     """
-    passing = _Pass(decoder, sheet)
-    states = decoder.embed(sheet.tokens, sheet.positions)[None]
-    cache = []
-    for number, step in enumerate(plan.steps):
-        kept = passing.new_cache(step) if keep_cache else None
-        wanted_only = number == len(plan.steps) - 1
-        states = passing.through(decoder.block(number), states, step, wanted_only, kept)
-        if kept is not None:
-            cache.append(kept)
+    blocks = rows_of(trie, len(tokens), tokens.device)
+    blocks[-1].last = last if last != tokens.shape[1] else None
+    call: dict[str, Any] = {}
+    if mask is not None:
+        call["attention_mask"] = mask
+        if known.has_positions:
+            call["position_ids"] = (mask.cumsum(-1) - 1).clamp_min(0)[:, -tokens.shape[1] :]
+    with hooked(known, blocks, len(tokens), mask is not None, means or {}), ExitStack() as stack:
         if observer is not None:
-            observer(number, states)
-    return Front(states, cache)
+            for number, site in enumerate(known.sites):
+                stack.callback(_observing(site.block, number, observer, len(tokens)).remove)
+        states = known.body(
+            input_ids=tokens, past_key_values=cache, use_cache=cache is not None, **call
+        )[0]
+    return torch.unflatten(states, 0, (trie.branches, len(tokens)))
 
 
-class _Pass:
-    """The parts of a pass that are the same in every block."""
+def _observing(block: nn.Module, number: int, observer: Observer, batch: int) -> Any:
+    def look(_module: nn.Module, _args: Any, returned: Any) -> None:
+        observer(number, torch.unflatten(first_of(returned), 0, (-1, batch)))
 
-    def __init__(self, decoder: Decoder, sheet: Sheet) -> None:
-        self.decoder = decoder
-        self.sheet = sheet
-        self.batch, self.length = sheet.tokens.shape
-        budget = CHUNK_TOKENS.get(decoder.device.type, max(CHUNK_TOKENS.values()))
-        self.chunk_branches = max(1, budget // sheet.tokens.numel())
-        rotary = decoder.rotary
-        positions = sheet.positions if sheet.positions.ndim == 1 else sheet.positions[:, None]
-        self.turn = None if rotary is None else rotary.at(positions, decoder.dtype)
-        self.bias: dict[int | None, Tensor] = {}
+    return block.register_forward_hook(look)
 
-    def new_cache(self, step: Step) -> KeysValues:
-        attending = [b for b, operation in enumerate(step.operations) if operation is None]
-        heads, size = self.decoder.heads, self.decoder.width // self.decoder.heads
-        keys, values = (
-            torch.empty(
-                (len(attending), self.batch, heads, self.length, size),
-                dtype=self.decoder.dtype,
-                device=self.decoder.device,
+
+def rows_of(trie: Plan, batch: int, device: torch.device) -> list[BlockRows]:
+    """For each block, the rows that a pass of `batch` rows of tokens appends and edits."""
+    row = torch.arange(batch, device=device)
+    made = []
+    for step in trie.steps:
+        parents = [parent * batch + row for parent in step.parents]
+        edits: dict[Edit, list[int]] = {}
+        for branch, edit in enumerate(step.edits):
+            if edit is not None:
+                edits.setdefault(edit, []).append(branch)
+        made.append(
+            BlockRows(
+                torch.cat(parents) if parents else None,
+                {edit: _selection(branches, batch, row) for edit, branches in edits.items()},
             )
-            for _ in range(2)
         )
-        return KeysValues({branch: slot for slot, branch in enumerate(attending)}, keys, values)
+    return made
 
-    def through(
-        self, block: Block, states: Tensor, step: Step, wanted_only: bool, kept: KeysValues | None
-    ) -> Tensor:
-        """The states (G', B, T or K, D) after a block, of the branches before it and its forks."""
-        shape = (
-            len(step.operations) + len(step.forks),
-            self.batch,
-            self.sheet.n_wanted if wanted_only else self.length,
-            self.decoder.width,
-        )
-        after = states.new_empty(shape)
-        for branches, operation in self._chunks(step):
-            chunk = states[branches.start : branches.stop]
-            hidden = self.sheet.pick(chunk) if wanted_only else chunk
-            mlp = block.mlp(hidden) if block.parallel else None
-            if operation is None:
-                context, values = self._attend(block, chunk, branches, wanted_only, kept)
-            else:
-                values = block.projections.values(block.attention_norm(hidden))
-                context = IN_PLACE_OF_ATTENTION[operation](values).flatten(3)
-            after[branches.start : branches.stop] = block.finish(hidden, context, mlp)
-            for fork in step.forks:
-                if fork.parent in branches:
-                    i = fork.parent - branches.start
-                    context = IN_PLACE_OF_ATTENTION[fork.operation](values[i]).flatten(2)
-                    after[fork.child] = block.finish(
-                        hidden[i], context, None if mlp is None else mlp[i]
-                    )
-        return after
 
-    def _chunks(self, step: Step) -> Iterator[tuple[range, str | None]]:
-        """Runs of neighbouring branches with the same operation, as long as the budget allows."""
-        start = 0
-        operations = step.operations
-        for branch in range(1, len(operations) + 1):
-            if (
-                branch == len(operations)
-                or operations[branch] != operations[start]
-                or branch - start == self.chunk_branches
-            ):
-                yield range(start, branch), operations[start]
-                start = branch
+def _selection(branches: list[int], batch: int, row: Tensor) -> Selection:
+    """The rows of some branches; neighbours as a slice, which copies nothing."""
+    if branches[-1] - branches[0] == len(branches) - 1:
+        return slice(branches[0] * batch, (branches[-1] + 1) * batch)
+    return torch.cat([branch * batch + row for branch in branches])
 
-    def _attend(
-        self,
-        block: Block,
-        states: Tensor,
-        branches: range,
-        wanted_only: bool,
-        kept: KeysValues | None,
+
+class Kept(DynamicCache):
+    """Keys and values of all branches, block by block: (rows, K, T, E) each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Attention of the chunk `states` (n, B, T, D).
+        """Keep a block's; they may be views of larger tensors, which would stay in memory."""
+        self.blocks[layer_idx] = key_states.contiguous(), value_states.contiguous()
+        return self.blocks[layer_idx]
 
-        Returns:
-            The context (n, B, T or K, D), and the values (n, B, T or K, H, E) for forks.
-        """
-        queries, keys, values = block.projections.all(block.attention_norm(states))
-        n, heads = len(branches), self.decoder.heads
-        if kept is None:
-            k, v = (x.transpose(2, 3).contiguous() for x in (keys, values))
-        else:
-            first = kept.slot[branches.start]
-            slots = slice(first, first + n)  # neighbours that attend have neighbouring slots
-            k, v = kept.keys[slots], kept.values[slots]
-            k.copy_(keys.transpose(2, 3))
-            v.copy_(values.transpose(2, 3))
-        q = queries.transpose(2, 3).contiguous()
-        if self.turn is not None:  # k, v and q are (n, B, H, T, E)
-            self.turn.apply_(k)
-            self.turn.apply_(q)
-        if wanted_only:
-            q = self.sheet.pick(q.transpose(2, 3)).transpose(2, 3).contiguous()
-        scale = self.decoder.attention_scale
-        if self.sheet.visible is None and not (wanted_only and self.sheet.wanted is not None):
-            q, k, v = (x.flatten(0, 2) for x in (q, k, v))
-            mixed = attention.causal(q, k, v, scale, block.window)
-        else:
-            bias = self._bias(block.window)
-            if wanted_only:
-                bias = self.sheet.pick(bias[None])[0]
-            q, k, v = (x.flatten(0, 1) for x in (q, k, v))
-            mixed = attention.masked(q, k, v, scale, bias, in_order=not wanted_only)
-        mixed = mixed.view(n, self.batch, heads, -1, mixed.shape[-1])
-        context = mixed.transpose(2, 3).flatten(3)
-        return context, self.sheet.pick(values) if wanted_only else values
 
-    def _bias(self, window: int | None) -> Tensor:
-        """(B, T, T) for `attention.masked`: 0 where a token attends, else minus infinity."""
-        if window not in self.bias:
-            positions = self.sheet.positions.expand(self.batch, -1)
-            distance = positions[:, :, None] - positions[:, None, :]
-            visible = self.sheet.visible
-            if visible is None:
-                visible = (distance >= 0).expand(self.batch, -1, -1)
-            if window is not None:
-                visible = visible & (distance < window)
-            bias = torch.zeros(visible.shape, dtype=self.decoder.dtype, device=visible.device)
-            self.bias[window] = bias.masked_fill_(~visible, -torch.inf)
-        return self.bias[window]
+def means_of(known: Anatomy, interventions: Sequence[Intervention], tokens: Tensor | None) -> Means:
+    """What the edits ``mean`` and ``mlp-mean`` put in the place of what passes at their sites.
+
+    Args:
+        known: of the model.
+        interventions: those that are to be run; often none needs a mean.
+        tokens: (C, T) int64; up to `CALIBRATION_ROWS` of them, evenly spread, are read.
+
+    Returns:
+        The mean over rows and positions, in float64.
+
+    Raises:
+        ValueError: a mean is needed, and there are no tokens.
+    """
+    needed = {
+        (block, EDITS[edit].site)
+        for each in interventions
+        for block, edit in each.edits.items()
+        if EDITS[edit].needs_mean
+    }
+    if not needed:
+        return {}
+    if tokens is None:
+        raise ValueError("the edits mean and mlp-mean need calibration tokens; pass some")
+    chosen = torch.arange(min(CALIBRATION_ROWS, len(tokens))) * len(tokens)
+    rows = tokens[chosen // min(CALIBRATION_ROWS, len(tokens))].to(known.model.device)
+    sums: dict[tuple[int, str], Tensor] = {}
+
+    def add(key: tuple[int, str]) -> Callable[[nn.Module, Any, Tensor], None]:
+        def hook(_module: nn.Module, _args: Any, returned: Tensor) -> None:
+            total = returned.flatten(0, -2).double().sum(0)
+            sums[key] = sums[key] + total if key in sums else total
+
+        return hook
+
+    with ExitStack() as stack:
+        for block, site in needed:
+            where = known.sites[block]
+            module = where.attention if site == ATTENTION else where.mlp
+            assert module is not None  # noqa: S101  `require_editable` has refused it
+            stack.callback(module.register_forward_hook(add((block, site))).remove)
+        for part in torch.split(rows, _ROWS_AT_ONCE):
+            known.body(input_ids=part, use_cache=False)
+    return {key: total / rows.numel() for key, total in sums.items()}

@@ -52,7 +52,7 @@ from pipeline.errors import InputError, Problem, shorten
 from pipeline.interventions.evaluation import Likelihoods, Progress, Request, silent
 from pipeline.interventions.interventions import Intervention
 from pipeline.interventions.memory import Journal
-from pipeline.interventions.scoring import calibrate, score
+from pipeline.interventions.scoring import score
 from pipeline.measure.task_files import require_plain, sandboxed
 from pipeline.shards import Arrays, Shards, seconds_a_token
 from pipeline.tables import BENCHMARK_DOCUMENTS, BENCHMARKS
@@ -154,6 +154,7 @@ def measure(
     progress: Progress = silent,
     journal: Journal | None = None,
     shards: Shards | None = None,
+    calibration: Sequence[Sequence[int]] | None = None,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Every metric of every task under every intervention.
 
@@ -173,6 +174,8 @@ def measure(
         progress: told after each batch how many requests are scored.
         journal: is told of batches halved and of choices made again in a better precision.
         shards: keep what is finished, so that a killed process can go on; None: nothing is kept.
+        calibration: C samples of T token ids each, over which the edits ``mean`` and ``mlp-mean``
+            take their means; None where there is no such edit.
 
     Returns:
         `tables.BENCHMARKS`, intervention by intervention, tasks and metrics in their order; and
@@ -191,7 +194,9 @@ def measure(
     chance = {name: _chance(task, documents[name]) for name, task in tasks.items()}
     items = _tokenize(model, tokenizer, [d for each in documents.values() for d in each])
 
-    likelihoods = _scored(model, items, interventions, token_budget, progress, journal, shards)
+    likelihoods = _scored(
+        model, items, interventions, token_budget, progress, journal, shards, calibration
+    )
 
     results, by_intervention = [], []
     # an intervention at a time: as Python's numbers, all of them would take gigabytes
@@ -352,6 +357,7 @@ def _scored(
     progress: Progress,
     journal: Journal | None,
     shards: Shards | None,
+    calibration: Sequence[Sequence[int]] | None,
 ) -> Likelihoods:
     """The answers to `items.distinct`, shard by shard; arguments are those of `measure`."""
     requests = items.distinct
@@ -360,7 +366,7 @@ def _scored(
         i for i, (context, _) in enumerate(requests) if not i or context != requests[i - 1][0]
     ]
     rows = [range(*ends) for ends in pairwise([*starts, len(requests)])]
-    calibration = calibrate(model, requests, interventions, items.max_length)
+    tokens = None if calibration is None else torch.tensor(calibration)
 
     def work(part: range) -> Arrays:
         first, stop = rows[part.start].start, rows[part.stop - 1].stop
@@ -374,7 +380,7 @@ def _scored(
             max_length=items.max_length,
             token_budget=token_budget,
             journal=journal,
-            calibration=calibration,
+            calibration_tokens=tokens,
             first=first,
         )
         return {each.name: getattr(scored, each.name).numpy() for each in fields(scored)}

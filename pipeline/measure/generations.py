@@ -18,8 +18,8 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from pipeline.errors import InputError, Problem, shorten
 from pipeline.interventions.evaluation import Progress, silent
+from pipeline.interventions.guard import bypassed
 from pipeline.interventions.interventions import BASELINE, Intervention, block_name, bypass
-from pipeline.interventions.reference import bypassed
 from pipeline.tables import GENERATIONS
 
 GREEDY, SAMPLED = DECODINGS = ("greedy", "sampled")

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from pipeline.errors import InputError, Problem
-from pipeline.interventions.completion import calibrate, complete
+from pipeline.interventions.completion import complete
 from pipeline.interventions.evaluation import Completions, Progress, silent
 from pipeline.interventions.interventions import BASELINE, Intervention
 from pipeline.interventions.memory import Journal
@@ -70,12 +70,7 @@ def measure(
     suffix_length = int(samples["suffix_length"][0])
     suffix = tokens[:, -suffix_length:]
 
-    calibration = calibrate(model, tokens, suffix_length, interventions)
     decoded = _decoded(samples, decode)
-
-    def chosen(part: range) -> dict[str, Any]:
-        """The engine decodes all unless it is told which."""
-        return {} if decoded.all() else {"decode": decoded[part.start : part.stop].to_list()}
 
     def work(part: range) -> dict[str, NDArray[Any]]:
         completed = complete(
@@ -86,9 +81,9 @@ def measure(
             progress=lambda done, _: progress(part.start + done, len(tokens)),
             token_budget=token_budget,
             journal=journal,
-            calibration=calibration,
+            decode=decoded[part.start : part.stop].to_list(),
+            calibration_tokens=tokens,
             first=part.start,
-            **chosen(part),
         )
         return _columns(completed, suffix[part.start : part.stop])
 

@@ -64,7 +64,6 @@ def memorization(data: Path, n_samples: int, n_blocks: int) -> None:
     read = tables.read(data / "samples" / f"{FAMILY}.parquet", tables.SAMPLES)
     with (
         mock.patch.object(stage, "complete", made_up),
-        mock.patch.object(stage, "calibrate"),
         open_shards(data / "partial" / "memorization" / MODEL, 0.02, {}) as shards,
     ):
         made = stage.measure(_model(PREFIX + SUFFIX), read, interventions, shards=shards)
@@ -95,7 +94,7 @@ def benchmarks(data: Path, _n_samples: int, n_blocks: int) -> None:
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=words, unk_token="?", eos_token="?", bos_token="?"
     )
-    with mock.patch.object(stage, "score", made_up), mock.patch.object(stage, "calibrate"):
+    with mock.patch.object(stage, "score", made_up):
         tasks = stage.load_tasks(["large"], _task(data / "tasks"))
         made, documents = stage.measure(_model(64), tokenizer, tasks, interventions)
     below = data / "benchmarks"

@@ -18,11 +18,12 @@ from transformers import (
 
 from pipeline import tables
 from pipeline.errors import InputError
-from pipeline.interventions import completion, reference
+from pipeline.interventions import completion
+from pipeline.interventions.guard import bypassed
 from pipeline.interventions.interventions import BASELINE, bypass
-from pipeline.interventions.reference import bypassed
 from pipeline.measure import generations
 from pipeline.measure.generations import interventions_at, measure
+from tests.oracle import plain
 
 NEW_TOKENS = 6
 PROMPTS = ["a cat", "e", "dog dog dog"]
@@ -134,7 +135,7 @@ def test_half_precision(model, tokenizer):
     frame = measure(model, tokenizer, prompts, DEPTHS, NEW_TOKENS, 0)
     assert frame.equals(measure(model, tokenizer, prompts, DEPTHS, NEW_TOKENS, 0))
     row = torch.tensor([tokenizer.encode(prompts[0]) + [7] * NEW_TOKENS])
-    made = reference.complete(model, row, NEW_TOKENS, interventions_at(DEPTHS, 5), 1)
+    made = plain.complete(model, row, NEW_TOKENS, interventions_at(DEPTHS, 5), 1)
     greedy = column(frame, "continuation", decoding="greedy")
     assert greedy == made.continuation[:, 0].tolist()
 

@@ -13,9 +13,9 @@ from pipeline import tables
 from pipeline.checkpoints.manifest import write_manifest
 from pipeline.errors import InputError
 from pipeline.interventions import evaluation
+from pipeline.interventions.guard import bypassed
 from pipeline.interventions.interventions import BASELINE, bypass, sweep
 from pipeline.interventions.memory import Journal
-from pipeline.interventions.reference import bypassed
 from pipeline.measure import memorization
 from pipeline.measure.memorization import (
     correct_length,
@@ -116,7 +116,7 @@ def test_the_table_by_hand(neo, monkeypatch):
 def not_decoding(asked: list[list[bool]]):
     """An engine that decodes only where it is told to, and notes what it was told."""
 
-    def engine(model, tokens, suffix_length, interventions, decode=True, **_):
+    def engine(model, tokens, suffix_length, interventions, decode, **_):
         asked.append(decode)
         decode = torch.tensor(decode).expand(len(tokens))
         suffix = tokens[:, -suffix_length:]
@@ -141,7 +141,7 @@ def test_what_was_not_decoded_is_null_unless_it_is_known_all_the_same(neo, monke
     samples = random_samples(9, 4, 3)  # three of each split
     kinds = [BASELINE, bypass("block-00", (0,)), bypass("block-01", (1,))]
     whole = measure(neo, samples, kinds)
-    assert asked.pop() is True
+    assert asked.pop() == [True] * 9
     assert not whole["continuation"].null_count()
 
     none = measure(neo, samples, kinds, decode="none")

@@ -1,0 +1,116 @@
+"""A model is tried before it is used: edited rows must change what they should, and nothing else.
+
+The sites of a model are found by what its modules do (`models.sites`). Here the wavefront itself
+reads a few random tokens, without a mask and with padding on the left as benchmarks have it:
+
+- the branch that nothing is done to must agree with the unmodified model;
+- the identity must change nothing at a row's first token, which attends to itself alone anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from weakref import WeakSet
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from pipeline.errors import InputError, Problem
+from pipeline.interventions.hooks import BlockRows, hooked, require_editable
+from pipeline.interventions.interventions import (
+    BASELINE,
+    IDENTITY,
+    Intervention,
+    block_name,
+    bypass,
+)
+from pipeline.interventions.plan import plan
+from pipeline.interventions.wavefront import run
+from pipeline.models.sites import Anatomy, anatomy, padded_call, random_tokens
+
+_PROVEN: WeakSet[nn.Module] = WeakSet()
+
+
+def proven(model: PreTrainedModel) -> Anatomy:
+    """What the engine knows of a model, once it is seen to be right.
+
+    Args:
+        model: a stock causal language model in evaluation mode, on any device.
+
+    Raises:
+        InputError: the model is not supported, with what was found and expected.
+    """
+    known = anatomy(model)
+    if model not in _PROVEN:
+        with torch.inference_mode():
+            for masked in (False, True):
+                _try(known, masked)
+        _PROVEN.add(model)
+    return known
+
+
+@contextmanager
+def bypassed(
+    model: PreTrainedModel, what: Intervention | Iterable[int]
+) -> Iterator[PreTrainedModel]:
+    """Edit blocks of a model for as long as the context lasts, whatever is done with it.
+
+    Args:
+        model: a stock causal language model in evaluation mode.
+        what: blocks (0-based) that get the identity, or an intervention without a mean.
+
+    Yields:
+        The same model. Its weights are not touched; afterwards, after an exception too, it
+        computes what it did before, bit for bit.
+
+    Raises:
+        InputError: an unsupported model or edit, or a block that the model does not have.
+    """
+    known = proven(model)
+    if not isinstance(what, Intervention):
+        what = Intervention("bypassed", dict.fromkeys(what, IDENTITY))
+    plan([what], len(known.sites))  # refuses a block that is not there
+    require_editable(known, [what])
+    edits = [what.at(block) for block in range(len(known.sites))]
+    every = slice(None)
+    with hooked(known, [BlockRows(edits={edit: every} if edit else {}) for edit in edits]):
+        yield model
+
+
+def _try(known: Anatomy, masked: bool) -> None:
+    tokens = random_tokens(known.model, 2)
+    call = padded_call(known.body, tokens) if masked else {}
+    blocks = range(len(known.sites))
+    trie = plan([BASELINE, *(bypass(block_name(b), (b,)) for b in blocks)], len(known.sites))
+    stock = known.body(input_ids=tokens, use_cache=False, **call)[0]
+    try:
+        states = run(known, tokens, trie, mask=call.get("attention_mask"))
+    except (RuntimeError, IndexError) as error:
+        raise _refusal(known, f"{type(error).__name__} where rows are appended: {error}") from error
+    ends = torch.tensor(trie.carrier[-1])
+    baseline, *bypasses = states[ends]
+    scale = float(stock.abs().amax()) * torch.finfo(stock.dtype).eps ** 0.5
+
+    def differ(one: Tensor, other: Tensor) -> bool:
+        return not bool(((one - other).abs() <= scale).all())
+
+    first = 1 if masked else 0  # the first column is padding in a call with a mask
+    if differ(baseline[:, first:], stock[:, first:]):
+        raise _refusal(known, "rows without an edit that differ from the unmodified model")
+    for block, states_of in enumerate(bypasses):
+        if differ(states_of[:, first], baseline[:, first]):
+            raise _refusal(known, f"a bypass of block {block} that changes the first token")
+
+
+def _refusal(known: Anatomy, got: str) -> InputError:
+    return InputError(
+        Problem(
+            what=f"{type(known.model).__name__} ({known.model.config.model_type}), tried on random "
+            "tokens",
+            got=got,
+            expected="edits that change the rows that have them, from the second token on",
+            remedy="evaluate another model, or report this architecture",
+        )
+    )

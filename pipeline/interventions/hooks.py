@@ -1,0 +1,238 @@
+"""Hooks on a stock model's own modules: they append rows to a batch, and edit what passes.
+
+The model computes; hooks only say which rows there are in which block, and carry out the edits in
+the rows that have them.
+
+Shapes: B rows of tokens in a call, n rows in a block, T positions, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from pipeline.errors import InputError, Problem
+from pipeline.interventions.edits import ATTENTION, BLOCK, CONTEXT, EDITS, MLP, Here
+from pipeline.interventions.interventions import Edit, Intervention
+from pipeline.models.sites import Anatomy, Site
+
+Means = Mapping[tuple[int, str], Tensor]
+"""(block, site) -> mean (D,) of what passes there under the baseline, for edits that need it."""
+
+Selection = slice | Tensor
+"""Rows of a batch."""
+
+_STATES = {("args", 0), ("hidden_states",)}
+"""Paths of a block's first argument."""
+
+
+@dataclass
+class BlockRows:
+    """What the hooks do in one block.
+
+    Args:
+        appended: (n,) int64, the rows that are appended once more before the block; None: none.
+        edits: edit -> the rows, after appending, that have it.
+        last: how many positions, the last ones, anybody wants of what the block returns; None: all.
+    """
+
+    appended: Tensor | None = None
+    edits: dict[Edit, Selection] = field(default_factory=dict)
+    last: int | None = None
+
+
+def require_editable(known: Anatomy, interventions: Sequence[Intervention]) -> None:
+    """Refuse edits that this model's blocks have no place for.
+
+    Raises:
+        InputError: with what was found and expected.
+    """
+    for each in interventions:
+        if each.heads and max(each.heads) >= known.n_heads:
+            raise InputError(
+                Problem(
+                    what=f"intervention {each.name}",
+                    got=f"head {max(each.heads)}",
+                    expected=f"heads 0 to {known.n_heads - 1}",
+                    remedy="name heads that the model has",
+                )
+            )
+        odd = [edit for edit in each.edits.values() if EDITS[edit].site in (ATTENTION, MLP)]
+        if odd and not known.additive:
+            raise InputError(
+                Problem(
+                    what=f"intervention {each.name}, on {type(known.model).__name__}",
+                    got="blocks that return more than their input plus one output projection's and "
+                    "one MLP matrix's output",
+                    expected=f"blocks that hand on their input where both are zero, for {odd[0]}",
+                    remedy="use the edits identity, heads and skip, which such a model allows",
+                )
+            )
+
+
+@contextmanager
+def hooked(
+    known: Anatomy,
+    blocks: Sequence[BlockRows],
+    batch: int = 0,
+    masked: bool = False,
+    means: Means | None = None,
+) -> Iterator[None]:
+    """Append and edit rows in the blocks of a model for as long as the context lasts.
+
+    The weights are not touched; afterwards, after an exception too, the model computes what it did
+    before, bit for bit.
+
+    Args:
+        known: of the model.
+        blocks: one a block; their rows may change between calls of the model.
+        batch: B, rows of tokens in a call that appends rows.
+        masked: whether the call has a mask.
+        means: for edits that need them.
+    """
+    with ExitStack() as stack:
+        for number, (site, rows) in enumerate(zip(known.sites, blocks, strict=True)):
+            if rows.appended is not None or rows.edits or rows.last:
+                hooks = _Hooks(known, site, rows, number, batch, masked, means or {})
+                for handle in hooks.register():
+                    stack.callback(handle.remove)
+        for activation in known.slow_activations:
+            activation.forward = partial(F.gelu, approximate="tanh")
+            stack.callback(delattr, activation, "forward")
+        yield
+
+
+class _Hooks:
+    """The hooks of one block: they append rows, and carry out the edits of `rows`."""
+
+    def __init__(
+        self, known: Anatomy, site: Site, rows: BlockRows, number: int, batch: int, masked: bool,
+        means: Means,
+    ) -> None:  # fmt: skip
+        self.site, self.rows, self.number, self.batch = site, rows, number, batch
+        self.batched, self.means, self.n_heads = known.batched[masked], means, known.n_heads
+        self.size = self.length = 0  # rows and positions in the block, once it has begun
+        self.values: dict[Edit, Tensor] = {}
+        self.entered: dict[Edit, Tensor] = {}
+        edits_mlp = any(EDITS[edit.name].site == MLP for edit in rows.edits)
+        # the MLP adds to appended rows what it adds to those that they copy
+        self.shares_mlp = known.parallel and rows.appended is not None and not edits_mlp
+
+    def register(self) -> Iterable[Any]:
+        """Register what the edits need; they may lose rows later, but no edit is added."""
+        sites = {EDITS[edit.name].site for edit in self.rows.edits}
+        yield self.site.block.register_forward_pre_hook(self._begin, with_kwargs=True)
+        if any(EDITS[edit.name].needs_values for edit in self.rows.edits):
+            yield self.site.source.register_forward_hook(self._keep_values)
+        if CONTEXT in sites:
+            yield self.site.mixer.register_forward_pre_hook(self._edit_context)
+        for name, module in ((ATTENTION, self.site.attention), (MLP, self.site.mlp)):
+            if name in sites and module is not None:
+                yield module.register_forward_hook(self._editor(name))
+        if self.site.whole_mlp is not None and (self.shares_mlp or self.rows.last):
+            yield self.site.whole_mlp.register_forward_pre_hook(self._narrow_mlp)
+            yield self.site.whole_mlp.register_forward_hook(self._widen_mlp)
+        if BLOCK in sites:
+            yield self.site.block.register_forward_hook(self._editor(BLOCK))
+
+    def _begin(self, _module: nn.Module, args: Any, kwargs: Any) -> Any:
+        hidden = args[0] if args else kwargs["hidden_states"]
+        if self.rows.appended is not None:
+            hidden = torch.cat([hidden, hidden[self.rows.appended]])
+        self.size, self.length = hidden.shape[:2]
+        for edit, rows in self.rows.edits.items():
+            if EDITS[edit.name].site == BLOCK:
+                self.entered[edit] = hidden[rows].clone()  # the block may change it in place
+        if not self.batch or self.size == self.batch:
+            return None
+        args, kwargs = self._widened(args, ("args",)), self._widened(kwargs, ())
+        if args:
+            return (hidden, *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": hidden}
+
+    def _widened(self, tree: Any, path: tuple[str | int, ...]) -> Any:
+        """Repeat what is batched for each branch; the body made it for the rows of tokens."""
+        if isinstance(tree, Tensor) and path in self.batched and path not in _STATES:
+            return tree.repeat(self.size // self.batch, *[1] * (tree.ndim - 1))
+        if isinstance(tree, dict):
+            return {key: self._widened(value, (*path, key)) for key, value in tree.items()}
+        if type(tree) in (tuple, list):
+            return type(tree)(self._widened(x, (*path, i)) for i, x in enumerate(tree))
+        return tree
+
+    def _narrow_mlp(self, _module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Leave out rows and positions whose output is known, or that nobody wants."""
+        rows = self.size - len(_given(self.rows.appended)) if self.shares_mlp else self.size
+        positions = slice(-self.rows.last if self.rows.last else None, None)
+        # contiguous, for some families view what they get
+        return tuple(x[:rows, positions].contiguous() if isinstance(x, Tensor) else x for x in args)
+
+    def _widen_mlp(self, _module: nn.Module, _args: Any, returned: Tensor) -> Tensor:
+        if self.shares_mlp:
+            returned = torch.cat([returned, returned[_given(self.rows.appended)]])
+        return F.pad(returned, (0, 0, self.length - returned.shape[1], 0))
+
+    def _keep_values(self, _module: nn.Module, _args: Any, returned: Tensor) -> None:
+        projected = self._by_row(returned)
+        for edit, rows in self.rows.edits.items():
+            if EDITS[edit.name].needs_values:
+                self.values[edit] = self.site.values.pick(projected[rows])
+
+    def _edit_context(self, _module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (self._edited(CONTEXT, args[0]), *args[1:])
+
+    def _editor(self, where: str) -> Callable[[nn.Module, Any, Any], Any]:
+        def edit(_module: nn.Module, _args: Any, returned: Any) -> Any:
+            made = self._edited(where, first_of(returned))
+            return made if isinstance(returned, Tensor) else (made, *returned[1:])
+
+        return edit
+
+    def _edited(self, where: str, passing: Tensor) -> Tensor:
+        """`passing` with the edits of this site carried out, in place where nothing forbids it."""
+        result = passing.clone() if torch.is_grad_enabled() else passing
+        by_row = self._by_row(result)
+        for edit, rows in self.rows.edits.items():
+            rule = EDITS[edit.name]
+            if rule.site == where:
+                by_row[rows] = rule.apply(
+                    Here(
+                        now=by_row[rows],
+                        entered=self.entered.pop(edit, None),
+                        values=self.values.pop(edit, None),
+                        project=self._project,
+                        mean=self.means.get((self.number, where)),
+                        edit=edit,
+                        n_heads=self.n_heads,
+                    )
+                )
+        return result
+
+    def _project(self, mixed: Tensor) -> Tensor:
+        site = self.site
+        if site.mixer is not site.attention:
+            mixed = site.mixer.forward(mixed)
+        projected: Tensor = site.attention.forward(mixed)  # not a call: that would run the hooks
+        return projected
+
+    def _by_row(self, x: Tensor) -> Tensor:
+        """A view (rows, T, …) of what some families pass on as (rows x T, …)."""
+        x = x.view(self.size, -1, x.shape[-1]) if x.ndim == 2 else x
+        return x.flatten(2)
+
+
+def first_of(returned: Any) -> Tensor:
+    """The states that a block returns, alone or first in a tuple."""
+    return returned if isinstance(returned, Tensor) else returned[0]
+
+
+def _given(x: Tensor | None) -> Tensor:
+    assert x is not None  # noqa: S101
+    return x

@@ -1,0 +1,387 @@
+"""Where a stock transformers model has its blocks, and in each its values and output projection.
+
+No family is named here. The modules of a block are found by what they do when the model reads a
+few random tokens. The first token can attend to itself alone, so what the output projection
+receives there is that token's value. The module whose output holds the values is the one from
+which they can be picked in one of two ways::
+
+    grouped         K groups; the last E numbers of each are a value   llama, gpt_neox, falcon, …
+    concatenated    the last K E numbers are the values                gpt2, phi3, mpt, …
+
+where K key-value heads of E numbers serve H heads. A model in which no such module exists, for it
+has sinks, gates, or state-space layers, has no "attention weights = identity", and is refused.
+
+Shapes: B rows, T positions, D width, H heads, K key-value heads, E size of a head, C = H E.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.activations import FastGELUActivation, NewGELUActivation
+
+from pipeline.errors import InputError, Problem
+
+_SLOW_GELUS = (NewGELUActivation, FastGELUActivation)
+UNBOUNDED = 2048
+"""Positions of a model that names no limit: its positions are biases of any distance."""
+
+_ROWS, _TOKENS = (2, 3), 7  # two batch sizes: what differs between them is batched
+
+
+@dataclass(frozen=True)
+class Values:
+    """How to pick the values out of what a module returns.
+
+    Args:
+        concatenated: as in the module's docstring; else grouped.
+        groups: K.
+        heads: H.
+        size: E.
+        clip: values are clamped to ±clip; None: they are not.
+    """
+
+    concatenated: bool
+    groups: int
+    heads: int
+    size: int
+    clip: float | None
+
+    def pick(self, x: Tensor) -> Tensor:
+        """(…, T, F) to (…, T, C), heads side by side as the output projection receives them."""
+        if self.concatenated:
+            x = x[..., -self.groups * self.size :]
+        x = torch.unflatten(x, -1, (self.groups, -1))[..., -self.size :]
+        if self.groups != self.heads:
+            x = x.repeat_interleave(self.heads // self.groups, -2)
+        x = x.flatten(-2)
+        return x if self.clip is None else x.clamp(-self.clip, self.clip)
+
+
+@dataclass(frozen=True)
+class Site:
+    """The modules of one block that edits act on.
+
+    Args:
+        block: (B, T, D) to (B, T, D).
+        source: returns what the values are picked from.
+        values: picks them.
+        mixer: receives the mixed values (B, T, C): the output projection, or a norm before it.
+        attention: the output projection; what it returns is what attention adds.
+        mlp: the MLP's last matrix; what it returns is what the MLP adds.
+        whole_mlp: the MLP, states (B, T, D) to states; None where it is no module of its own.
+    """
+
+    block: nn.Module
+    source: nn.Module
+    values: Values
+    mixer: nn.Module
+    attention: nn.Module
+    mlp: nn.Module | None
+    whole_mlp: nn.Module | None
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """What the engine knows of a model.
+
+    Args:
+        model: a stock causal language model.
+        body: the module that holds the blocks; returns the states that the head reads.
+        sites: one a block.
+        n_heads: H.
+        additive: whether each block returns its input plus what `attention` and `mlp` return, so
+            that these can be replaced.
+        batched: paths of a block's arguments whose first dimension grows with the batch, for calls
+            without and with a mask.
+        has_positions: whether the body takes position ids.
+        parallel: whether the MLPs read what their blocks read, whatever attention adds.
+        slow_activations: those for which PyTorch has a kernel that does the same.
+    """
+
+    model: Any
+    body: Any
+    sites: tuple[Site, ...]
+    n_heads: int
+    additive: bool
+    batched: dict[bool, frozenset[Path]]
+    has_positions: bool
+    parallel: bool
+    slow_activations: tuple[nn.Module, ...]
+
+    @property
+    def context_length(self) -> int:
+        """Positions that the model was made for."""
+        return context_length(self.model.config)
+
+
+Path = tuple[str | int, ...]
+_KNOWN: WeakKeyDictionary[nn.Module, Anatomy] = WeakKeyDictionary()
+
+
+def anatomy(model: PreTrainedModel) -> Anatomy:
+    """Find the sites of a model, once; afterwards they are known.
+
+    Args:
+        model: in evaluation mode, on any device, its weights in one precision.
+
+    Raises:
+        InputError: no causal decoder, or a block without ordinary attention, with what was found.
+    """
+    if model not in _KNOWN:
+        with torch.inference_mode():
+            _KNOWN[model] = _find(model)
+    return _KNOWN[model]
+
+
+def leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
+    """The tensors in nested tuples, lists and dicts, with their paths."""
+    if isinstance(tree, Tensor):
+        yield path, tree
+    elif isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from leaves(value, (*path, key))
+    elif isinstance(tree, (tuple, list)):
+        for i, value in enumerate(tree):
+            yield from leaves(value, (*path, i))
+
+
+def context_length(config: Any) -> int:
+    """Positions that a model of this configuration was made for."""
+    config = config.get_text_config()
+    for name in ("max_position_embeddings", "max_seq_len", "seq_length"):
+        if length := getattr(config, name, None):
+            return int(length)
+    return UNBOUNDED
+
+
+class _Call(NamedTuple):
+    """A call of a module that has no modules below it, in the order of the calls."""
+
+    name: str
+    module: nn.Module
+    received: Tensor
+    returned: Tensor
+
+
+def _find(model: Any) -> Anatomy:
+    config = model.config.get_text_config()
+    owner = next(
+        (
+            (body, child)
+            for body in model.modules()
+            for child in body.children()
+            if isinstance(child, nn.ModuleList) and len(child) == config.num_hidden_layers
+        ),
+        None,
+    )
+    if owner is None or model.config.is_encoder_decoder or model.get_output_embeddings() is None:
+        raise _refusal(model, "the model", "no list of decoder blocks with a head after them")
+    body, blocks = owner
+    batched = {}
+    for masked in (True, False):
+        few, many = (_record(model, body, blocks, rows, masked) for rows in _ROWS)
+        sizes = {path: len(x) for path, x in leaves(few.arguments) if x.ndim > 1}
+        grown = (path for path, x in leaves(many.arguments) if len(x) != sizes.get(path, len(x)))
+        batched[masked] = frozenset(tuple(path) for _block, *path in grown)
+    for number, calls in enumerate(many.calls):
+        if calls and not calls[-1].returned.isfinite().all():
+            raise _broken(model, number)
+    sites = tuple(
+        _site(model, number, block, many.calls[number]) for number, block in enumerate(blocks)
+    )
+    additive, parallel = _wiring(model, body, sites)
+    return Anatomy(
+        model=model,
+        body=body,
+        sites=sites,
+        n_heads=config.num_attention_heads,
+        additive=additive,
+        batched=batched,
+        has_positions=_has_positions(body),
+        parallel=parallel,
+        slow_activations=tuple(m for m in body.modules() if isinstance(m, _SLOW_GELUS)),
+    )
+
+
+class _Record(NamedTuple):
+    """What happens in each block while a model reads tokens, and with which arguments."""
+
+    calls: list[list[_Call]]
+    arguments: list[Any]
+
+
+def _record(model: Any, body: Any, blocks: Iterable[nn.Module], rows: int, masked: bool) -> _Record:
+    record = _Record([], [])
+
+    def keep(calls: list[_Call], name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, received: tuple[Any, ...], returned: Any) -> None:
+            x = _by_row(received[0] if received else None, rows)
+            y = _by_row(returned, rows)
+            if x is not None and y is not None:
+                calls.append(_Call(name, module, x.clone(), y.clone()))  # may change in place
+
+        return hook
+
+    def see(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        record.arguments.append({"args": args, **kwargs})
+
+    with ExitStack() as stack:
+        for block in blocks:
+            record.calls.append([])
+            stack.callback(block.register_forward_pre_hook(see, with_kwargs=True).remove)
+            for name, module in block.named_modules():
+                if next(module.children(), None) is None:
+                    hook = module.register_forward_hook(keep(record.calls[-1], name))
+                    stack.callback(hook.remove)
+        _read(model, body, rows, masked)
+    return record
+
+
+def random_tokens(model: Any, rows: int) -> Tensor:
+    """Tokens (rows, T) on the model's device, the same whenever they are asked for."""
+    generator = torch.Generator().manual_seed(0)
+    vocabulary = model.config.get_text_config().vocab_size
+    return torch.randint(vocabulary, (rows, _TOKENS), generator=generator).to(model.device)
+
+
+def padded_call(body: Any, tokens: Tensor) -> dict[str, Tensor]:
+    """The arguments with which the body takes the first column of `tokens` for padding."""
+    mask = torch.ones_like(tokens)
+    mask[:, 0] = 0
+    positions = (mask.cumsum(-1) - 1).clamp_min(0)
+    return {"attention_mask": mask} | ({"position_ids": positions} if _has_positions(body) else {})
+
+
+def _read(model: Any, body: Any, rows: int, masked: bool = False) -> None:
+    """Let the body read random tokens, the first column as padding if `masked`."""
+    tokens = random_tokens(model, rows)
+    body(input_ids=tokens, use_cache=False, **(padded_call(body, tokens) if masked else {}))
+
+
+def _has_positions(body: Any) -> bool:
+    return "position_ids" in inspect.signature(body.forward).parameters
+
+
+def _by_row(x: Any, rows: int) -> Tensor | None:
+    """A tensor (rows, T, …) or (rows x T, F) as (rows, T, F); None for any other."""
+    if not isinstance(x, Tensor) or x.ndim < 2:
+        return None
+    if x.shape[:2] == (rows, _TOKENS):
+        return x.flatten(2) if x.ndim > 2 else None
+    return torch.unflatten(x, 0, (rows, _TOKENS)) if x.shape[0] == rows * _TOKENS else None
+
+
+def _site(model: Any, number: int, block: nn.Module, calls: list[_Call]) -> Site:
+    """The site of a block: the first module that receives mixed values, and what it needs."""
+    for at, call in enumerate(calls):
+        for source in reversed(calls[:at]):
+            values = _values(model, source.returned, call.received)
+            if values is None:
+                continue
+            attention = call.name.partition(".")[0]
+            matrices = [
+                c for c in calls if getattr(getattr(c.module, "weight", None), "ndim", 0) == 2
+            ]
+            own = [c.module for c in calls[at:] if c in matrices and c.name.startswith(attention)]
+            other = [c.module for c in matrices if not c.name.startswith(attention)]
+            if own:
+                mlp = other[-1] if other else None
+                whole = next((c for c in block.children() if mlp in tuple(c.modules())[1:]), None)
+                return Site(block, source.module, values, call.module, own[0], mlp, whole)
+    found = ", ".join(dict.fromkeys(type(call.module).__name__ for call in calls))
+    raise _refusal(
+        model,
+        f"block {number}, {type(block).__name__}",
+        f"modules {found}; none receives the value of the first token at the first token",
+    )
+
+
+def _values(model: Any, projected: Tensor, mixed: Tensor) -> Values | None:
+    """How `mixed` (B, T, C) is, at the first token and only there, picked from `projected`."""
+    config = model.config.get_text_config()
+    clip = getattr(config, "clip_qkv", None)
+    if clip is None:
+        clip = getattr(getattr(config, "attn_config", None), "clip_qkv", None)
+    heads, width = getattr(config, "num_attention_heads", 0), projected.shape[-1]
+    if not heads or mixed.shape[-1] % heads:
+        return None
+    size = mixed.shape[-1] // heads
+    tolerance = 16 * torch.finfo(mixed.dtype).eps * float(mixed[:, 0].abs().amax())
+    for groups in (g for g in range(heads, 0, -1) if heads % g == 0 and g * size <= width):
+        for concatenated in (False, True):
+            if not concatenated and width % groups:
+                continue
+            values = Values(concatenated, groups, heads, size, clip)
+            near = ((values.pick(projected) - mixed).abs() <= tolerance).all(-1)
+            if near[:, 0].all() and not near[:, 1:].any():
+                return values
+    return None
+
+
+def _wiring(model: Any, body: Any, sites: Sequence[Site]) -> tuple[bool, bool]:
+    """How attention and MLP are wired into the stream, as `Anatomy` has it: additive, parallel.
+
+    Seen from what blocks return, and the first MLP receives, where both add zero.
+    """
+    if any(site.mlp is None for site in sites):
+        return False, False
+    passed: list[bool] = []
+    received: list[Tensor] = []
+
+    def nothing(_module: nn.Module, _args: Any, returned: Tensor) -> Tensor:
+        return torch.zeros_like(returned)
+
+    def compare(_module: nn.Module, args: Any, kwargs: dict[str, Any], returned: Any) -> None:
+        entered = args[0] if args else kwargs["hidden_states"]
+        left = returned if isinstance(returned, Tensor) else returned[0]
+        passed.append(torch.equal(entered, left))
+
+    def look(_module: nn.Module, args: Any) -> None:
+        received.extend(x for x in args if isinstance(x, Tensor))
+
+    with ExitStack() as stack:
+        first = sites[0].whole_mlp
+        if first is not None:
+            stack.callback(first.register_forward_pre_hook(look).remove)
+        _read(model, body, _ROWS[0])
+        for site in sites:
+            for module in (site.attention, site.mlp):
+                stack.callback(module.register_forward_hook(nothing).remove)  # type: ignore[union-attr]
+            hook = site.block.register_forward_hook(compare, with_kwargs=True)
+            stack.callback(hook.remove)
+        _read(model, body, _ROWS[0])
+    parallel = len(received) == 2 and torch.equal(*received)
+    return all(passed), parallel and len({type(site.block) for site in sites}) == 1
+
+
+def _broken(model: Any, number: int) -> InputError:
+    return InputError(
+        Problem(
+            what=f"{type(model).__name__} on random tokens",
+            got=f"NaN or infinity in block {number}, in {model.dtype}",
+            expected="finite states",
+            remedy="evaluate in float32; if it persists, the checkpoint's weights are broken",
+        )
+    )
+
+
+def _refusal(model: Any, what: str, got: str) -> InputError:
+    return InputError(
+        Problem(
+            what=f"{type(model).__name__} ({model.config.model_type}): {what}",
+            got=got,
+            expected="a decoder whose every block mixes values by attention weights, so that the "
+            "first token, which sees itself alone, gets its own value",
+            remedy="evaluate another model; sinks, gated attention and state-space layers have no "
+            "identity weights",
+        )
+    )
