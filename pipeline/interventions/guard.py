@@ -28,7 +28,7 @@ from pipeline.interventions.interventions import (
 )
 from pipeline.interventions.plan import plan
 from pipeline.interventions.wavefront import run
-from pipeline.models.sites import Anatomy, anatomy, padded_call, random_tokens
+from pipeline.models.sites import Anatomy, anatomy, broken, padded_call, random_tokens
 
 _PROVEN: WeakSet[nn.Module] = WeakSet()
 
@@ -91,6 +91,8 @@ def _try(known: Anatomy, masked: bool) -> None:
         raise _refusal(known, f"{type(error).__name__} where rows are appended: {error}") from error
     ends = torch.tensor(trie.carrier[-1])
     baseline, *bypasses = states[ends]
+    if not stock.isfinite().all():
+        raise broken(known.model, "what the head reads")
     scale = float(stock.abs().amax()) * torch.finfo(stock.dtype).eps ** 0.5
 
     def differ(one: Tensor, other: Tensor) -> bool:

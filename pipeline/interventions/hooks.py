@@ -82,7 +82,6 @@ def hooked(
     known: Anatomy,
     blocks: Sequence[BlockRows],
     batch: int = 0,
-    masked: bool = False,
     means: Means | None = None,
 ) -> Iterator[None]:
     """Append and edit rows in the blocks of a model for as long as the context lasts.
@@ -94,13 +93,12 @@ def hooked(
         known: of the model.
         blocks: one a block; their rows may change between calls of the model.
         batch: B, rows of tokens in a call that appends rows.
-        masked: whether the call has a mask.
         means: for edits that need them.
     """
     with ExitStack() as stack:
         for number, (site, rows) in enumerate(zip(known.sites, blocks, strict=True)):
             if rows.appended is not None or rows.edits or rows.last:
-                hooks = _Hooks(known, site, rows, number, batch, masked, means or {})
+                hooks = _Hooks(known, site, rows, number, batch, means or {})
                 for handle in hooks.register():
                     stack.callback(handle.remove)
         for activation in known.slow_activations:
@@ -113,11 +111,11 @@ class _Hooks:
     """The hooks of one block: they append rows, and carry out the edits of `rows`."""
 
     def __init__(
-        self, known: Anatomy, site: Site, rows: BlockRows, number: int, batch: int, masked: bool,
+        self, known: Anatomy, site: Site, rows: BlockRows, number: int, batch: int,
         means: Means,
     ) -> None:  # fmt: skip
         self.site, self.rows, self.number, self.batch = site, rows, number, batch
-        self.batched, self.means, self.n_heads = known.batched[masked], means, known.n_heads
+        self.batched, self.means, self.n_heads = known.batched, means, known.n_heads
         self.size = self.length = 0  # rows and positions in the block, once it has begun
         self.values: dict[Edit, Tensor] = {}
         self.entered: dict[Edit, Tensor] = {}
@@ -160,6 +158,8 @@ class _Hooks:
     def _widened(self, tree: Any, path: tuple[str | int, ...]) -> Any:
         """Repeat what is batched for each branch; the body made it for the rows of tokens."""
         if isinstance(tree, Tensor) and path in self.batched and path not in _STATES:
+            if len(tree) % self.batch:  # such as one row of positions for all
+                return tree
             return tree.repeat(self.size // self.batch, *[1] * (tree.ndim - 1))
         if isinstance(tree, dict):
             return {key: self._widened(value, (*path, key)) for key, value in tree.items()}

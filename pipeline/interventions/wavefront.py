@@ -79,7 +79,7 @@ def run(
         call["attention_mask"] = mask
         if known.has_positions:
             call["position_ids"] = (mask.cumsum(-1) - 1).clamp_min(0)[:, -tokens.shape[1] :]
-    with hooked(known, blocks, len(tokens), mask is not None, means or {}), ExitStack() as stack:
+    with hooked(known, blocks, len(tokens), means), ExitStack() as stack:
         if observer is not None:
             for number, site in enumerate(known.sites):
                 stack.callback(_observing(site.block, number, observer, len(tokens)).remove)

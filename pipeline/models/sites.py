@@ -100,8 +100,7 @@ class Anatomy:
         n_heads: H.
         additive: whether each block returns its input plus what `attention` and `mlp` return, so
             that these can be replaced.
-        batched: paths of a block's arguments whose first dimension grows with the batch, for calls
-            without and with a mask.
+        batched: paths of a block's arguments whose first dimension can grow with the batch.
         has_positions: whether the body takes position ids.
         parallel: whether the MLPs read what their blocks read, whatever attention adds.
         slow_activations: those for which PyTorch has a kernel that does the same.
@@ -112,7 +111,7 @@ class Anatomy:
     sites: tuple[Site, ...]
     n_heads: int
     additive: bool
-    batched: dict[bool, frozenset[Path]]
+    batched: frozenset[Path]
     has_positions: bool
     parallel: bool
     slow_activations: tuple[nn.Module, ...]
@@ -186,15 +185,15 @@ def _find(model: Any) -> Anatomy:
     if owner is None or model.config.is_encoder_decoder or model.get_output_embeddings() is None:
         raise _refusal(model, "the model", "no list of decoder blocks with a head after them")
     body, blocks = owner
-    batched = {}
+    batched: set[Path] = set()
     for masked in (True, False):
         few, many = (_record(model, body, blocks, rows, masked) for rows in _ROWS)
         sizes = {path: len(x) for path, x in leaves(few.arguments) if x.ndim > 1}
         grown = (path for path, x in leaves(many.arguments) if len(x) != sizes.get(path, len(x)))
-        batched[masked] = frozenset(tuple(path) for _block, *path in grown)
+        batched.update(tuple(path) for _block, *path in grown)
     for number, calls in enumerate(many.calls):
         if calls and not calls[-1].returned.isfinite().all():
-            raise _broken(model, number)
+            raise broken(model, f"block {number}")
     sites = tuple(
         _site(model, number, block, many.calls[number]) for number, block in enumerate(blocks)
     )
@@ -205,7 +204,7 @@ def _find(model: Any) -> Anatomy:
         sites=sites,
         n_heads=config.num_attention_heads,
         additive=additive,
-        batched=batched,
+        batched=frozenset(batched),
         has_positions=_has_positions(body),
         parallel=parallel,
         slow_activations=tuple(m for m in body.modules() if isinstance(m, _SLOW_GELUS)),
@@ -363,11 +362,12 @@ def _wiring(model: Any, body: Any, sites: Sequence[Site]) -> tuple[bool, bool]:
     return all(passed), parallel and len({type(site.block) for site in sites}) == 1
 
 
-def _broken(model: Any, number: int) -> InputError:
+def broken(model: Any, where: str) -> InputError:
+    """The error for a model that makes no finite numbers of random tokens."""
     return InputError(
         Problem(
             what=f"{type(model).__name__} on random tokens",
-            got=f"NaN or infinity in block {number}, in {model.dtype}",
+            got=f"NaN or infinity in {where}, in {model.dtype}",
             expected="finite states",
             remedy="evaluate in float32; if it persists, the checkpoint's weights are broken",
         )
