@@ -25,7 +25,6 @@ from transformers import (
     PreTrainedModel,
 )
 
-from pipeline.interventions import attention, readout, wavefront
 from pipeline.interventions.interventions import Intervention, bypass
 
 if TYPE_CHECKING:
@@ -110,23 +109,6 @@ def _threads(number: int) -> Iterator[None]:
 def threads() -> Callable[[int], AbstractContextManager[None]]:
     """A context that computes with so many threads, and afterwards with as many as before."""
     return _threads
-
-
-@pytest.fixture(params=["small-pieces", "library-attention"])
-def another_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine takes ways through the same sums that a tiny model in float32 does not need.
-
-    Several of everything that is done a piece at a time; and the attention of a GPU, which is that
-    of half precision on a CPU.
-    """
-    if request.param == "small-pieces":
-        monkeypatch.setattr(attention, "_TILE", 5)
-        monkeypatch.setattr(wavefront, "CHUNK_TOKENS", {"cpu": 230})
-        monkeypatch.setattr(readout, "_CHUNK_LOGITS", {"cpu": 11 * VOCABULARY})
-        monkeypatch.setattr(readout, "_LEAST_ROWS", 1)
-    else:
-        monkeypatch.setattr(attention, "_by_hand", lambda _: False)
-        monkeypatch.setattr(attention, "_LAUNCH_ROWS", 5)
 
 
 @pytest.fixture(scope="session", params=sorted(MODELS))
