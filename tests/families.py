@@ -227,8 +227,9 @@ UNSUPPORTED: dict[str, Callable[[], Any]] = {
 @cache
 def tiny(name: str) -> Any:
     """The model of a family. Shared: whoever changes one changes a copy."""
-    torch.manual_seed(0)
-    return randomized(FAMILIES[name]())
+    with torch.inference_mode(False):  # the weights of a shared model can have gradients
+        torch.manual_seed(0)
+        return randomized(FAMILIES[name]())
 
 
 def randomized(model: Any) -> Any:

@@ -61,7 +61,9 @@ def identity_weights(
         weights = scores.float().softmax(-1).to(query.dtype)  # (B, H, Q, T)
         if block in intervention.edits:
             itself = torch.eye(weights.shape[-1])[-weights.shape[-2] :]  # a cached step's last rows
-            weights[:, list(intervention.heads or range(heads))] = itself.to(weights)
+            chosen = torch.zeros(heads, 1, 1, dtype=torch.bool)
+            chosen[list(intervention.heads or range(heads))] = True
+            weights = torch.where(chosen, itself.to(weights), weights)
         return (weights @ value).transpose(1, 2).contiguous(), weights
 
     before = model.config._attn_implementation
