@@ -1,162 +1,306 @@
-"""The reference: stock transformers models, one intervention after the other, nothing clever.
+"""The plain loop: stock transformers models, one intervention after the other, nothing clever.
 
-It is the oracle for every faster way of evaluating and the baseline that their speed is measured
-against. Two engines with the same signatures and the same results are interchangeable.
+It is the oracle for the engine and the rival that its speed is measured against. It imports
+nothing of the engine but the classes of what goes in and comes out. Where a family has its blocks,
+values and projections is written down by hand from transformers' modeling files.
 
 Shapes: V interventions, N samples, R requests, P prefix and S suffix tokens, B batch,
-T positions, D width, H heads.
+T positions, D width, H heads, K key-value heads, E size of a head.
 
 Source: arXiv 2501.05078, section 3.2 and A.3.2 (the bypass), 4.1 and Eq. 3 to 5 (what is measured).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import GPTNeoForCausalLM, GPTNeoXForCausalLM, PreTrainedModel
 
-from pipeline.interventions.evaluation import (
-    Completions,
-    Likelihoods,
-    Progress,
-    Request,
-    require_completable,
-    require_scorable,
-    silent,
-)
-from pipeline.interventions.interventions import IDENTITY, Intervention
-from pipeline.errors import InputError, Problem
+from pipeline.interventions.evaluation import Completions, Likelihoods, Progress, Request, silent
+from pipeline.interventions.interventions import Intervention
 
-# --------------------------------------------------------------------------- the bypass
-
-
-@dataclass(frozen=True)
-class _Attention:
-    """Where one block's attention has its values and its output projection.
-
-    Args:
-        projection: its output (B, T, …) holds the values.
-        values: picks them out, (B, T, D), heads side by side as `output` expects them.
-        output: the output projection, (B, T, D) to (B, T, D).
-    """
-
-    projection: nn.Module
-    values: Callable[[Tensor], Tensor]
-    output: nn.Module
-
+# --------------------------------------------------------------------------- families
 
 # transformers' types know neither the attributes of its modules nor what `generate` returns: Any
 
 
-def _gpt_neox(model: Any) -> list[_Attention]:
-    def values_of(heads: int) -> Callable[[Tensor], Tensor]:
-        # query_key_value is interleaved head by head: (B, T, H, 3, D/H), not three parts of D
-        return lambda qkv: qkv.view(*qkv.shape[:-1], heads, 3, -1)[..., 2, :].flatten(-2)
-
-    heads = model.config.num_attention_heads
-    return [
-        _Attention(layer.attention.query_key_value, values_of(heads), layer.attention.dense)
-        for layer in model.gpt_neox.layers
-    ]
+def _separate(x: Tensor, config: Any) -> Tensor:
+    """Values alone, a head after the other, each for as many query heads as share it."""
+    groups = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    values = x.unflatten(-1, (groups, -1))
+    return values.repeat_interleave(config.num_attention_heads // groups, -2).flatten(-2)
 
 
-def _gpt_neo(model: Any) -> list[_Attention]:
-    attentions = [block.attn.attention for block in model.transformer.h]
-    return [_Attention(each.v_proj, lambda values: values, each.out_proj) for each in attentions]
-
-
-_FAMILIES: dict[type[PreTrainedModel], Callable[[Any], list[_Attention]]] = {
-    GPTNeoXForCausalLM: _gpt_neox,
-    GPTNeoForCausalLM: _gpt_neo,
-}
-
-
-@contextmanager
-def bypassed(model: PreTrainedModel, intervention: Intervention) -> Iterator[PreTrainedModel]:
-    """Give the intervention's blocks identity attention for as long as the context lasts.
-
-    A bypassed block computes its attention as always, and so keeps its KV cache (transformers
-    reads the length of the whole cache from block 0), but its output projection then receives
-    the values of the same positions in place of the mixture: what identity weights would give.
-    Masks, padding, windows and the cache cannot matter to it.
-
-    Args:
-        model: a stock GPTNeoXForCausalLM or GPTNeoForCausalLM, with any attention implementation.
-        intervention: the baseline changes nothing.
-
-    Yields:
-        The same model. Its weights are not touched; afterwards, after an exception too, it
-        computes what it did before, bit for bit.
-
-    Raises:
-        InputError: another class of model, or a block that it does not have.
-    """
-    attentions = _attentions(model)
-    _check_blocks(intervention, len(attentions))
-    with ExitStack() as stack:
-        for block, operation in intervention.edits.items():
-            if operation != IDENTITY:
-                raise NotImplementedError(f"{intervention.name}: {operation} on block {block}")
-            _pass_values_through(attentions[block], stack)
-        yield model
-
-
-def _pass_values_through(attention: _Attention, stack: ExitStack) -> None:
-    """Hand the values to the output projection until `stack` closes."""
-    values: list[Tensor] = []
-
-    def remember(_module: nn.Module, _arguments: object, projected: Tensor) -> None:
-        values.append(attention.values(projected))
-
-    def replace(_module: nn.Module, _arguments: object) -> tuple[Tensor]:
-        return (values.pop(),)
-
-    stack.callback(attention.projection.register_forward_hook(remember).remove)
-    stack.callback(attention.output.register_forward_pre_hook(replace).remove)
-
-
-def _attentions(model: PreTrainedModel) -> list[_Attention]:
-    for family, attentions in _FAMILIES.items():
-        if isinstance(model, family):
-            return attentions(model)
-    raise InputError(
-        Problem(
-            what="the model's class",
-            got=type(model).__name__,
-            expected=" or ".join(family.__name__ for family in _FAMILIES),
-            remedy="evaluate a model of the GPT-NeoX (Pythia) or GPT-Neo family",
-        )
+def _clipped(x: Tensor, config: Any) -> Tensor:
+    return _separate(
+        x if config.clip_qkv is None else x.clamp(-config.clip_qkv, config.clip_qkv), config
     )
 
 
-def _check_blocks(intervention: Intervention, n_blocks: int) -> None:
-    beyond = [block for block in intervention.blocks if block >= n_blocks]
-    if beyond:
-        raise InputError(
-            Problem(
-                what=f"intervention {intervention.name}",
-                got=f"blocks {', '.join(map(str, beyond))}",
-                expected=f"blocks 0 to {n_blocks - 1}",
-                remedy=f"plan the interventions for a model of {n_blocks} blocks",
-            )
+def _by_head(x: Tensor, config: Any) -> Tensor:
+    """Query, key and value of the first head, then of the second, and so on."""
+    return x.unflatten(-1, (config.num_attention_heads, 3, -1))[..., 2, :].flatten(-2)
+
+
+def _thirds(x: Tensor, _config: Any) -> Tensor:
+    """All queries, all keys, all values."""
+    return x.chunk(3, -1)[2]
+
+
+def _mpt(x: Tensor, config: Any) -> Tensor:
+    clip = config.attn_config.clip_qkv
+    return _thirds(x.clamp(-clip, clip) if clip else x, config)
+
+
+def _phi3(x: Tensor, config: Any) -> Tensor:
+    """All queries, all keys, all values, with fewer keys and values than queries."""
+    size = config.hidden_size // config.num_attention_heads
+    return _separate(x[..., -config.num_key_value_heads * size :], config)
+
+
+def _falcon(x: Tensor, config: Any) -> Tensor:
+    """As `FalconAttention._split_heads`."""
+    heads = config.num_attention_heads
+    if config.new_decoder_architecture:
+        groups = config.num_kv_heads
+        each = x.unflatten(-1, (groups, heads // groups + 2, -1))[..., -1, :]
+        return each.repeat_interleave(heads // groups, -2).flatten(-2)
+    if config.multi_query:
+        return x.unflatten(-1, (heads + 2, -1))[..., -1, :].repeat(1, 1, heads)
+    return _by_head(x, config)
+
+
+class Names(NamedTuple):
+    """Where a family has the modules of a block.
+
+    Args:
+        blocks: path of the list of blocks in the model; the others are paths in a block.
+        source: the module whose output holds the values.
+        values: picks them from it, (B, T, …) to (B, T, H E), as the output projection takes them.
+        context: the module that receives the mixed values.
+        output: the output projection.
+        mlp: the MLP's last matrix; none in a mixture of experts.
+    """
+
+    blocks: str
+    source: str
+    values: Callable[[Tensor, Any], Tensor]
+    context: str
+    output: str
+    mlp: str | None
+
+
+_LLAMA = Names(
+    "model.layers", "self_attn.v_proj", _separate, *["self_attn.o_proj"] * 2, "mlp.down_proj"
+)
+_NEOX = Names(
+    "gpt_neox.layers", "attention.query_key_value", _by_head, *["attention.dense"] * 2,
+    "mlp.dense_4h_to_h",
+)  # fmt: skip
+_BLOOM = Names(
+    "transformer.h", "self_attention.query_key_value", _by_head, *["self_attention.dense"] * 2,
+    "mlp.dense_4h_to_h",
+)  # fmt: skip
+_OPT = Names(
+    "model.decoder.layers", "self_attn.v_proj", _separate, *["self_attn.out_proj"] * 2, "fc2"
+)
+
+FAMILIES: Mapping[str, Names] = {
+    **dict.fromkeys(
+        (
+            "apertus", "arcee", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma2",
+            "gemma3_text", "glm", "glm4", "granite", "helium", "hunyuan_v1_dense", "llama",
+            "mistral", "nemotron", "olmo2", "olmo3", "qwen2", "qwen3", "seed_oss", "smollm3",
+            "stablelm",
+        ),
+        _LLAMA,
+    ),
+    "biogpt": _OPT._replace(blocks="biogpt.layers"),
+    "bitnet": _LLAMA._replace(context="self_attn.attn_sub_norm"),
+    "bloom": _BLOOM,
+    "falcon": _BLOOM._replace(values=_falcon),
+    "gpt2": Names("transformer.h", "attn.c_attn", _thirds, *["attn.c_proj"] * 2, "mlp.c_proj"),
+    "gpt_neo": Names(
+        "transformer.h", "attn.attention.v_proj", _separate, *["attn.attention.out_proj"] * 2,
+        "mlp.c_proj",
+    ),
+    "gpt_neox": _NEOX,
+    "gptj": Names("transformer.h", "attn.v_proj", _separate, *["attn.out_proj"] * 2, "mlp.fc_out"),
+    "mixtral": _LLAMA._replace(mlp=None),
+    "mpt": Names("transformer.blocks", "attn.Wqkv", _mpt, *["attn.out_proj"] * 2, "ffn.down_proj"),
+    "olmo": _LLAMA._replace(values=_clipped),
+    "opt": _OPT,
+    "persimmon": Names(
+        "model.layers", "self_attn.query_key_value", _by_head, *["self_attn.dense"] * 2,
+        "mlp.dense_4h_to_h",
+    ),
+    "phi": _LLAMA._replace(context="self_attn.dense", output="self_attn.dense", mlp="mlp.fc2"),
+    "phi3": _LLAMA._replace(source="self_attn.qkv_proj", values=_phi3),
+    "qwen3_moe": _LLAMA._replace(mlp=None),
+    "starcoder2": _LLAMA._replace(mlp="mlp.c_proj"),
+    "xglm": _OPT._replace(blocks="model.layers"),
+}  # fmt: skip
+"""transformers' model type -> names."""
+
+
+class Parts(NamedTuple):
+    """The modules of one block; see `Names`."""
+
+    block: nn.Module
+    source: nn.Module
+    values: Callable[[Tensor], Tensor]
+    context: nn.Module
+    output: nn.Module
+    mlp: nn.Module | None
+    heads: int
+
+
+def parts(model: Any) -> list[Parts]:
+    """The modules of each block of a model of one of the `FAMILIES`."""
+    names, config = FAMILIES[model.config.model_type], model.config
+    return [
+        Parts(
+            block,
+            block.get_submodule(names.source),
+            lambda x: names.values(x, config),
+            block.get_submodule(names.context),
+            block.get_submodule(names.output),
+            block.get_submodule(names.mlp) if names.mlp else None,
+            config.num_attention_heads,
         )
+        for block in model.get_submodule(names.blocks)
+    ]
+
+
+# --------------------------------------------------------------------------- edits
+
+Means = Mapping[tuple[int, str], Tensor]
+"""(block, ``mean`` or ``mlp-mean``) -> mean (D,) of what the projection returns."""
+
+Edited = Callable[[Any, Intervention, Means], Any]
+"""A context in which the model has the edits of an intervention."""
+
+
+@contextmanager
+def bypassed(model: Any, intervention: Intervention, means: Means | None = None) -> Iterator[Any]:
+    """Edit the intervention's blocks for as long as the context lasts.
+
+    Args:
+        model: a stock model of one of the `FAMILIES`.
+        intervention: the baseline changes nothing.
+        means: for the edits ``mean`` and ``mlp-mean``.
+
+    Yields:
+        The same model.
+    """
+    blocks = parts(model)
+    with ExitStack() as stack:
+        for block, edit in intervention.edits.items():
+            for hook in _edit(blocks[block], intervention, edit, (means or {}).get((block, edit))):
+                stack.callback(hook.remove)
+        yield model
+
+
+def _edit(part: Parts, intervention: Intervention, edit: str, mean: Tensor | None) -> Iterator[Any]:
+    """Register the hooks of one edit of one block."""
+    seen: dict[str, Tensor] = {}
+
+    def keep_values(_module: Any, _args: Any, projected: Tensor) -> None:
+        seen["values"] = part.values(projected)
+
+    def keep_input(_module: Any, args: Any, kwargs: Any) -> None:
+        seen["input"] = (args[0] if args else kwargs["hidden_states"]).clone()
+
+    def pass_values(_module: Any, args: Any) -> Any:
+        values = seen.pop("values")
+        if edit == "heads":
+            own, mixed = values.chunk(part.heads, -1), list(args[0].chunk(part.heads, -1))
+            for head in intervention.heads or ():
+                mixed[head] = own[head]
+            values = torch.cat(mixed, -1)
+        return (values, *args[1:])
+
+    def pass_noise(_module: Any, _args: Any, returned: Tensor) -> Tensor:
+        values = seen.pop("values")
+        if part.context is not part.output:
+            values = part.context.forward(values)
+        change = part.output.forward(values) - returned
+        generator = torch.Generator().manual_seed(intervention.seed)
+        width = change.shape[-1]
+        order = torch.randperm(width, generator=generator)
+        signs = torch.randint(2, (width,), generator=generator) * 2 - 1
+        return returned + change[..., order.to(change.device)] * signs.to(change)
+
+    def pass_zero(_module: Any, _args: Any, returned: Tensor) -> Tensor:
+        return torch.zeros_like(returned)
+
+    def pass_mean(_module: Any, _args: Any, returned: Tensor) -> Tensor:
+        return mean.to(returned).expand_as(returned).clone()  # type: ignore[union-attr]
+
+    def pass_input(_module: Any, _args: Any, returned: Any) -> Any:
+        entered = seen.pop("input")
+        return (entered, *returned[1:]) if isinstance(returned, tuple) else entered
+
+    if edit in ("identity", "heads", "noise"):
+        yield part.source.register_forward_hook(keep_values)
+    if edit in ("identity", "heads"):
+        yield part.context.register_forward_pre_hook(pass_values)
+    elif edit == "skip":
+        yield part.block.register_forward_pre_hook(keep_input, with_kwargs=True)
+        yield part.block.register_forward_hook(pass_input)
+    else:
+        act = {"noise": pass_noise, "zero": pass_zero, "mean": pass_mean}[edit.removeprefix("mlp-")]
+        module = part.mlp if edit.startswith("mlp-") else part.output
+        yield module.register_forward_hook(act)  # type: ignore[union-attr]
+
+
+@torch.inference_mode()
+def means_of(model: Any, interventions: Sequence[Intervention], tokens: Tensor | None) -> Means:
+    """Measure the means that the edits ``mean`` and ``mlp-mean`` put in the place of an output.
+
+    Over all positions of at most 256 of the `tokens` (C, T), evenly spread.
+    """
+    wanted = {
+        (block, edit)
+        for each in interventions
+        for block, edit in each.edits.items()
+        if edit in ("mean", "mlp-mean")
+    }
+    if not wanted or tokens is None:
+        return {}
+    rows = tokens[[i * len(tokens) // min(256, len(tokens)) for i in range(min(256, len(tokens)))]]
+    blocks, outputs = parts(model), {key: [] for key in wanted}
+    with ExitStack() as stack:
+        for block, edit in wanted:
+            module = blocks[block].mlp if edit == "mlp-mean" else blocks[block].output
+            keep = outputs[block, edit].append
+            stack.callback(
+                module.register_forward_hook(  # type: ignore[union-attr]
+                    lambda _m, _a, y, keep=keep: keep(y.flatten(0, -2).double().mean(0))
+                ).remove
+            )
+        for row in rows:
+            model(input_ids=row[None].to(model.device), use_cache=False)
+    return {key: torch.stack(each).mean(0) for key, each in outputs.items()}
 
 
 # --------------------------------------------------------------------------- memorization
 
 
 def complete(
-    model: PreTrainedModel,
+    model: Any,
     tokens: Tensor,
     suffix_length: int,
     interventions: Sequence[Intervention],
     batch_size: int,
     progress: Progress = silent,
+    *,
+    calibration_tokens: Tensor | None = None,
+    edited: Edited = bypassed,
 ) -> Completions:
     """What the model does with each sample's suffix, by the plain loop.
 
@@ -167,60 +311,51 @@ def complete(
 
     Args:
         model: in evaluation mode, on any device.
-        tokens: (N, P+S) int64, ids below the vocabulary's size; P and S at least 1.
+        tokens: (N, P+S) int64; P and S at least 1.
         suffix_length: S.
-        interventions: V of them, distinct.
-        batch_size: samples in one forward; it changes no token unless two logits nearly tie.
+        interventions: V of them.
+        batch_size: samples in one forward.
         progress: told after each batch.
+        calibration_tokens: (C, T) int64, for the means; None: `tokens`.
+        edited: carries out an intervention.
 
     Returns:
         On the CPU, in the order of `interventions` and `tokens`.
-
-    Raises:
-        InputError: an unsupported model, a block beyond the last, or logits with NaN or infinity.
     """
-    require_completable(model, tokens, suffix_length)
-    prefix_length = tokens.shape[1] - suffix_length
+    calibration_tokens = tokens if calibration_tokens is None else calibration_tokens
+    means = means_of(model, interventions, calibration_tokens)
     total = len(interventions) * -(-len(tokens) // batch_size)
     done = 0
-    rows: list[Completions] = []
+    rows = []
     for intervention in interventions:
-        parts: list[Completions] = []
-        with bypassed(model, intervention), torch.inference_mode():
-            for start in range(0, len(tokens), batch_size):
-                batch = tokens[start : start + batch_size].to(model.device)
-                where = _Place(intervention, "sample", range(start, start + len(batch)))
-                forced = _teacher_forced(model, batch, suffix_length, where)
-                greedy = _greedy(model, batch[:, :prefix_length], suffix_length, where)
-                parts.append(_to_cpu(Completions(**forced, **greedy)))
+        made = []
+        with edited(model, intervention, means), torch.inference_mode():
+            for some in tokens.split(batch_size):
+                batch = some.to(model.device)
+                forced = _teacher_forced(model, batch, suffix_length)
+                greedy = _greedy(model, batch[:, :-suffix_length], suffix_length)
+                made.append([x.cpu() for x in (*greedy, *forced)])
                 done += 1
                 progress(done, total)
-        rows.append(_join(torch.cat, parts))
-    return _join(torch.stack, rows)
+        rows.append([torch.cat(each) for each in zip(*made, strict=True)])
+    continuation, margin, *forced = (torch.stack(each) for each in zip(*rows, strict=True))
+    return Completions(continuation, *forced, margin)
 
 
-def _teacher_forced(
-    model: PreTrainedModel, batch: Tensor, suffix_length: int, where: _Place
-) -> dict[str, Tensor]:
-    """The fields of `Completions` that come from reading the true suffix; each (B, …)."""
+def _teacher_forced(model: Any, batch: Tensor, suffix_length: int) -> tuple[Tensor, ...]:
+    """Argmax (B, S), entropy (B,) and log probability (B,) of the suffix that is read."""
     # The row at position t predicts token t+1: rows P-1 to P+S-2 predict the suffix (Eq. 5), and
     # they are the last S of a forward without the last token.
     output = model(input_ids=batch[:, :-1], use_cache=False, logits_to_keep=suffix_length)
     logits = output.logits.float()  # (B, S, vocabulary)
-    where.require_finite(logits)
     log_probs = logits.log_softmax(-1)
-    suffix = batch[:, -suffix_length:]
     entropies = -(log_probs.exp() * log_probs).sum(-1, dtype=torch.float64)
-    chosen = log_probs.gather(-1, suffix.unsqueeze(-1)).squeeze(-1)
-    return {
-        "teacher_forced": logits.argmax(-1),
-        "completion_entropy": entropies.sum(-1),
-        "suffix_log_prob": chosen.sum(-1, dtype=torch.float64),
-    }
+    chosen = log_probs.gather(-1, batch[:, -suffix_length:, None])[..., 0]
+    return logits.argmax(-1), entropies.sum(-1), chosen.sum(-1, dtype=torch.float64)
 
 
-def _greedy(model: Any, prefix: Tensor, suffix_length: int, where: _Place) -> dict[str, Tensor]:
-    """The fields of `Completions` that come from the model's own continuation; each (B, …)."""
+def _greedy(model: Any, prefix: Tensor, suffix_length: int) -> tuple[Tensor, Tensor]:
+    """The continuation (B, S) and its smallest margin (B,)."""
     stop = model.generation_config.eos_token_id
     never = torch.tensor([] if stop is None else stop, dtype=torch.long, device=prefix.device)
     output = model.generate(
@@ -236,28 +371,9 @@ def _greedy(model: Any, prefix: Tensor, suffix_length: int, where: _Place) -> di
     )
     margins = []
     for logits in output.logits:  # S of them, (B, vocabulary)
-        where.require_finite(logits)
-        choice = logits.float().index_fill(-1, never, -torch.inf)
-        best, second = choice.topk(2).values.unbind(-1)
+        best, second = logits.float().index_fill(-1, never, -torch.inf).topk(2).values.unbind(-1)
         margins.append(best - second)
-    return {
-        "continuation": output.sequences[:, -suffix_length:],
-        "min_margin": torch.stack(margins).amin(0),
-    }
-
-
-def _join(how: Callable[[list[Tensor]], Tensor], parts: Sequence[Completions]) -> Completions:
-    return Completions(
-        continuation=how([part.continuation for part in parts]),
-        teacher_forced=how([part.teacher_forced for part in parts]),
-        completion_entropy=how([part.completion_entropy for part in parts]),
-        suffix_log_prob=how([part.suffix_log_prob for part in parts]),
-        min_margin=how([part.min_margin for part in parts]),
-    )
-
-
-def _to_cpu(part: Completions) -> Completions:
-    return _join(lambda tensors: tensors[0].cpu(), [part])
+    return output.sequences[:, -suffix_length:], torch.stack(margins).amin(0)
 
 
 # --------------------------------------------------------------------------- benchmarks
@@ -270,6 +386,9 @@ def score(
     batch_size: int,
     progress: Progress = silent,
     max_length: int | None = None,
+    *,
+    calibration_tokens: Tensor | None = None,
+    edited: Edited = bypassed,
 ) -> Likelihoods:
     """The log-likelihood of each continuation given its context, by the plain loop.
 
@@ -280,27 +399,24 @@ def score(
     Args:
         model: in evaluation mode, on any device.
         requests: R pairs of a context and a continuation, token ids.
-        interventions: V of them, distinct.
+        interventions: V of them.
         batch_size: rows in one forward.
         progress: told after each batch.
         max_length: positions that the model may see; its own context length unless given.
+        calibration_tokens: (C, T) int64, for the means.
+        edited: carries out an intervention.
 
     Returns:
         On the CPU, in the order of `interventions` and `requests`.
 
-    Raises:
-        InputError: an unsupported model, a block beyond the last, a request with an empty side or
-            with a continuation longer than `max_length`, or logits with NaN or infinity.
-
     Source: HFLM._loglikelihood_tokens of lm-eval 0.4.13; sums in float64, there float32.
     """
-    max_length = max_length or model.config.max_position_embeddings
-    require_scorable(model, requests, max_length)
-    batches = _batches(requests, batch_size, max_length)
+    means = means_of(model, interventions, calibration_tokens)
+    batches = _batches(requests, batch_size, max_length or model.config.max_position_embeddings)
     log_prob = torch.zeros(len(interventions), len(requests), dtype=torch.float64)
     is_greedy = torch.ones(len(interventions), len(requests), dtype=torch.bool)
     for v, intervention in enumerate(interventions):
-        with bypassed(model, intervention), torch.inference_mode():
+        with edited(model, intervention, means), torch.inference_mode():
             for done, batch in enumerate(batches):
                 output = model(
                     input_ids=batch.rows.to(model.device),
@@ -308,7 +424,6 @@ def score(
                     logits_to_keep=batch.rows.shape[1] - batch.first,
                 )
                 logits = output.logits[batch.row, batch.position - batch.first].float()
-                _Place(intervention, "request", batch.request.tolist()).require_finite(logits)
                 target = batch.target.to(model.device)
                 chosen = logits.log_softmax(-1).gather(-1, target[:, None])[:, 0]
                 log_prob[v].index_add_(0, batch.request, chosen.double().cpu())
@@ -364,31 +479,3 @@ def _batches(requests: Sequence[Request], batch_size: int, max_length: int) -> l
         padded = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
         batches.append(_Batch(padded, int(columns[1].min()), *columns))
     return batches
-
-
-# --------------------------------------------------------------------------- shared
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where logits come from, for an error message: row i is the `kind` numbers[i]."""
-
-    intervention: Intervention
-    kind: str
-    numbers: Sequence[int]
-
-    def require_finite(self, logits: Tensor) -> None:
-        """Raise an InputError for the first row of `logits` (B, …) with NaN or infinity."""
-        finite = logits.isfinite().flatten(1).all(1)
-        if finite.all():
-            return
-        blocks = ", ".join(map(str, self.intervention.blocks)) or "none"
-        number = self.numbers[int(finite.logical_not().nonzero()[0])]
-        raise InputError(
-            Problem(
-                what=f"{self.intervention.name} (bypassed blocks: {blocks}), {self.kind} {number}",
-                got="logits with NaN or infinity",
-                expected="finite logits",
-                remedy="evaluate in float32; if it persists, the checkpoint's weights are broken",
-            )
-        )

@@ -1,0 +1,145 @@
+"""Inputs for the engine and its oracles, and the comparison of what they return.
+
+Shapes: V interventions, N samples, P prefix and S suffix tokens, R requests.
+"""
+
+import math
+import random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeline.interventions import Group, Intervention, sweep
+from pipeline.interventions.evaluation import Completions, Likelihoods, Request
+from tests.families import BLOCKS, NOT_ADDITIVE, VOCABULARY
+from tests.oracle import plain
+
+PREFIX, SUFFIX, SAMPLES = 9, 6, 8
+MAX_LENGTH = 30
+
+IDENTITIES = (
+    *sweep(BLOCKS, [Group("each"), Group("quartiles"), Group((1, 3)), Group((0, 1, 2, 3, 4))]),
+    *sweep(BLOCKS, [Group((1, 3), "heads", heads=(0, 2)), Group((4,), "heads", heads=(3,))])[1:],
+)
+"""Interventions whose edits are identity attention alone, in whole blocks or in some heads."""
+
+_SKIPS = (
+    *sweep(BLOCKS, [Group((0,), "skip"), Group("last", "skip", k=2)])[1:],
+    Intervention("skip-then-identity", {1: "skip", 3: "identity"}),
+)
+_ADDITIONS = (
+    *sweep(
+        BLOCKS,
+        [
+            Group((2,), "zero"),
+            Group((1,), "mean"),
+            Group((3,), "mlp-zero"),
+            Group((2,), "mlp-mean"),
+            Group((0, 4), "noise"),
+        ],
+    )[1:],
+    Intervention("mixed", {0: "mean", 1: "heads", 2: "zero", 3: "skip", 4: "noise"}, (1,), 7),
+    Intervention("mlps", {1: "mlp-mean", 2: "identity", 4: "mlp-zero"}),
+)
+
+
+def interventions(family: str) -> list[Intervention]:
+    """All kinds of edits that a family has a place for; the baseline is not the first."""
+    found = [*IDENTITIES, *_SKIPS, *(() if family in NOT_ADDITIVE else _ADDITIONS)]
+    return [*found[3:], *found[:3]]
+
+
+def baseline_of(listed: list[Intervention]) -> int:
+    """Where the baseline stands."""
+    return next(v for v, each in enumerate(listed) if not each.edits)
+
+
+def half_remembered(model: Any, n: int = SAMPLES, seed: int = 0) -> Tensor:
+    """Samples (n, P+S) whose suffix is the model's own, with an error at another place in each.
+
+    So rows of the baseline go wrong at every place, at the last token, and nowhere.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(4, VOCABULARY, (n, PREFIX + SUFFIX), generator=generator)
+    baseline = [Intervention("baseline", {})]
+    tokens[:, PREFIX:] = plain.complete(model, tokens, SUFFIX, baseline, n).continuation[0]
+    for i in range(n):
+        if (place := i % (SUFFIX + 1)) < SUFFIX:
+            tokens[i, PREFIX + place] = 4 + (tokens[i, PREFIX + place] + 1) % (VOCABULARY - 4)
+    return tokens
+
+
+def right_tokens(found: Completions, tokens: Tensor) -> Tensor:
+    """How many tokens of each continuation (V, N) are right before the first wrong one."""
+    return (found.continuation == tokens[:, -SUFFIX:]).long().cumprod(-1).sum(-1)
+
+
+def multiple_choice() -> list[Request]:
+    """Questions of different lengths with four choices each, of one token and of several."""
+    source = random.Random(0)
+    requests: list[Request] = []
+    for length in (3, 12, 7, 12):
+        context = _text(source, length)
+        requests += [(context, _text(source, choice)) for choice in (1, 2, 5, 1)]
+    shared = _text(source, 3)  # choices that begin alike
+    requests += [(_text(source, 5), [*shared, source.randrange(VOCABULARY)]) for _ in range(3)]
+    return [*requests, requests[0]]
+
+
+def rolling() -> list[Request]:
+    """Long windows, two of which lose tokens on the left at `MAX_LENGTH`."""
+    source = random.Random(1)
+    windows = [([0], _text(source, MAX_LENGTH)), ([0], _text(source, 17))]
+    return [*windows, (_text(source, 40), _text(source, 8)), (_text(source, 24), _text(source, 9))]
+
+
+def _text(source: random.Random, length: int) -> list[int]:
+    return [source.randrange(VOCABULARY) for _ in range(length)]
+
+
+@torch.inference_mode()
+def rounding(model: Any) -> float:
+    """What rounding may do to a logit: 64 units in the last place of the largest.
+
+    A logit goes through some ten roundings in each of five blocks, which add up like a random walk.
+    """
+    tokens = torch.arange(VOCABULARY)[None, : PREFIX + SUFFIX]
+    largest = float(model(tokens, use_cache=False).logits.float().abs().max())
+    return 64 * torch.finfo(model.dtype).eps * largest
+
+
+def assert_same_completions(ours: Completions, expected: Completions, tolerance: float) -> None:
+    """Every token equal, where the choice is not a matter of rounding; the numbers close.
+
+    Args:
+        ours: of the engine.
+        expected: of an oracle.
+        tolerance: by which a logit may differ.
+    """
+    sure = expected.min_margin > 2 * tolerance
+    assert sure.float().mean() > 0.9, "nearly all choices should be clear"
+    assert torch.equal(ours.continuation[sure], expected.continuation[sure])
+    assert torch.equal(ours.teacher_forced, expected.teacher_forced)
+    for name, atol in {
+        "min_margin": 2 * tolerance,
+        "suffix_log_prob": 2 * tolerance * SUFFIX,
+        # the entropy's slope in a logit is at most p (|log p| + entropy)
+        "completion_entropy": 2 * tolerance * SUFFIX * math.log(VOCABULARY),
+    }.items():
+        left, right = getattr(ours, name)[sure], getattr(expected, name)[sure]
+        torch.testing.assert_close(left, right, rtol=0, atol=atol)
+
+
+def assert_same_scores(ours: Likelihoods, expected: Likelihoods, tolerance: float) -> None:
+    """Log-likelihoods close, and the same continuations greedy.
+
+    Args:
+        ours: of the engine.
+        expected: of an oracle.
+        tolerance: by which a logit may differ.
+    """
+    assert torch.equal(ours.is_greedy, expected.is_greedy)
+    torch.testing.assert_close(
+        ours.log_prob, expected.log_prob, rtol=0, atol=2 * tolerance * MAX_LENGTH
+    )

@@ -1,0 +1,355 @@
+"""What `complete` promises beyond the right tokens: batches, decoding on demand, errors."""
+
+import copy
+import math
+import warnings
+from dataclasses import fields
+
+import pytest
+import torch
+
+from pipeline.errors import InputError
+from pipeline.interventions import Group, Intervention, complete, sweep
+from pipeline.interventions.evaluation import Completions
+from pipeline.interventions.interventions import BASELINE, bypass
+from tests.families import BLOCKS, END_OF_TEXT, VOCABULARY, tiny
+from tests.interventions.cases import (
+    PREFIX,
+    SUFFIX,
+    assert_same_completions,
+    half_remembered,
+    interventions,
+    right_tokens,
+    rounding,
+)
+from tests.oracle import plain
+
+SWEEP = sweep(BLOCKS)
+SOME = ["gpt_neox", "gpt_neo", "gemma2", "falcon", "bloom", "mixtral"]
+some_families = pytest.mark.parametrize("family", SOME)
+
+
+def assert_equal_tokens(ours, expected):
+    assert torch.equal(ours.continuation, expected.continuation)
+    assert torch.equal(ours.teacher_forced, expected.teacher_forced)
+
+
+def random_tokens(n, low=4, high=VOCABULARY):
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(low, high, (n, PREFIX + SUFFIX), generator=generator)
+
+
+def changed(family, change):
+    """A copy of a family's model, after `change` without gradients."""
+    model = copy.deepcopy(tiny(family))
+    with torch.no_grad():
+        change(model)
+    return model
+
+
+# ------------------------------------------------------------- batches
+
+
+@some_families
+@pytest.mark.parametrize("batch_size", [1, 2, 7])
+def test_batches_change_no_token(family, batch_size):
+    model, listed = tiny(family), interventions(family)
+    tokens = half_remembered(model, 7)
+    calls = []
+    ours = complete(model, tokens, SUFFIX, listed, batch_size, lambda *call: calls.append(call))
+    assert calls == [(min(done, 7), 7) for done in range(batch_size, 7 + batch_size, batch_size)]
+    assert_same_completions(ours, complete(model, tokens, SUFFIX, listed), rounding(model))
+
+
+def test_a_small_token_budget_changes_no_token():
+    model = tiny("gpt_neox")
+    tokens = half_remembered(model)
+    calls = []
+    ours = complete(
+        model, tokens, SUFFIX, SWEEP, progress=lambda *call: calls.append(call), token_budget=1
+    )
+    assert len(calls) == len(tokens)
+    assert_equal_tokens(ours, complete(model, tokens, SUFFIX, SWEEP))
+
+
+def test_equal_samples_and_equal_interventions_have_equal_results():
+    model = tiny("llama")
+    tokens = half_remembered(model, 4).repeat(2, 1)
+    ours = complete(model, tokens, SUFFIX, [bypass("a", (1,)), BASELINE, bypass("b", (1,))])
+    for each in fields(Completions):
+        value = getattr(ours, each.name)
+        assert torch.equal(value[0], value[2])
+    assert torch.equal(ours.continuation[:, :4], ours.continuation[:, 4:])
+
+
+@some_families
+@pytest.mark.parametrize(("prefix", "suffix"), [(1, 1), (1, 5), (7, 1)])
+def test_short_prefixes_and_suffixes(family, prefix, suffix):
+    model, generator = tiny(family), torch.Generator().manual_seed(0)
+    tokens = torch.randint(4, VOCABULARY, (3, prefix + suffix), generator=generator)
+    expected = plain.complete(model, tokens, suffix, SWEEP, 3)
+    assert_equal_tokens(complete(model, tokens, suffix, SWEEP), expected)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=(RuntimeError, ValueError),
+    reason="blocks after the last fork and without an edit get no hooks, so arguments with a batch "
+    "dimension, such as masks, keep the size of the batch of tokens",
+)
+@pytest.mark.parametrize(
+    "family", ["gpt_neo", "mistral-window", "gemma2", "gptj", "bloom", "falcon", "mpt", "xglm"]
+)
+def test_an_intervention_before_blocks_without_any(family):
+    model = tiny(family)
+    tokens = half_remembered(model, 4)
+    listed = [BASELINE, bypass("block-01", (1,))]
+    expected = plain.complete(model, tokens, SUFFIX, listed, 4)
+    assert_equal_tokens(complete(model, tokens, SUFFIX, listed), expected)
+
+
+def test_types_and_shapes_are_as_promised():
+    model = tiny("gpt_neox")
+    ours = complete(model, half_remembered(model, 3), SUFFIX, SWEEP)
+    shape = (len(SWEEP), 3)
+    assert ours.continuation.dtype == ours.teacher_forced.dtype == torch.int64
+    assert ours.continuation.shape == ours.teacher_forced.shape == (*shape, SUFFIX)
+    assert ours.completion_entropy.dtype == ours.suffix_log_prob.dtype == torch.float64
+    assert ours.min_margin.dtype == torch.float32
+    assert ours.completion_entropy.shape == ours.suffix_log_prob.shape == shape
+    assert ours.min_margin.shape == shape
+
+
+# ------------------------------------------------------------- decoding on demand
+
+
+@some_families
+@pytest.mark.parametrize("decode", [False, [True, False, False, True, True, False, False, True]])
+def test_without_decoding_all_but_the_rest_is_known(family, decode):
+    model = tiny(family)
+    tokens = half_remembered(model)
+    whole = complete(model, tokens, SUFFIX, SWEEP)
+    ours = complete(model, tokens, SUFFIX, SWEEP, decode=decode)
+    off = ~torch.tensor([decode] * len(tokens) if decode is False else decode)
+    beyond = torch.arange(SUFFIX) > right_tokens(whole, tokens)[..., None]
+    left_out = beyond & off[:, None]
+    assert left_out.any()
+    assert torch.equal(ours.continuation, whole.continuation.masked_fill(left_out, -1))
+    for name in ("teacher_forced", "completion_entropy", "suffix_log_prob"):
+        torch.testing.assert_close(getattr(ours, name), getattr(whole, name))
+    torch.testing.assert_close(ours.min_margin[:, ~off], whole.min_margin[:, ~off])
+    assert (ours.min_margin >= whole.min_margin - 1e-4).all()
+
+
+# ------------------------------------------------------------- end of text
+
+
+def favouring(token):
+    """A model that ranks `token` first everywhere."""
+
+    def change(model):
+        head = torch.nn.Linear(model.lm_head.in_features, VOCABULARY)
+        head.weight.copy_(model.lm_head.weight)
+        head.bias.zero_()[token] = 1e3
+        model.set_output_embeddings(head)
+
+    return changed("gpt_neox", change)
+
+
+@pytest.mark.parametrize("stop", [END_OF_TEXT, [END_OF_TEXT], [END_OF_TEXT, 7, 9]])
+def test_end_of_text_cannot_end_a_continuation(stop):
+    model = favouring(END_OF_TEXT)
+    model.generation_config.eos_token_id = stop
+    tokens = half_remembered(tiny("gpt_neox"), 4)
+    ours = complete(model, tokens, SUFFIX, SWEEP)
+    assert (ours.teacher_forced == END_OF_TEXT).all(), "teacher-forced, it is in the vocabulary"
+    listed = [stop] if isinstance(stop, int) else stop
+    assert not torch.isin(ours.continuation, torch.tensor(listed)).any()
+    assert ours.min_margin.max() < 100, "the margin is among the tokens that may be generated"
+    assert_same_completions(
+        ours, plain.complete(model, tokens, SUFFIX, SWEEP, 4), rounding(tiny("gpt_neox"))
+    )
+
+
+def test_without_end_of_text_any_token_may_be_generated():
+    model = favouring(END_OF_TEXT)
+    model.generation_config.eos_token_id = None
+    ours = complete(model, half_remembered(tiny("gpt_neox"), 2), SUFFIX, [BASELINE])
+    assert (ours.continuation == END_OF_TEXT).all()
+
+
+@pytest.mark.parametrize("odd", [-1, VOCABULARY, 50_256])
+def test_end_of_text_outside_of_the_vocabulary_is_ignored_with_a_warning(odd):
+    model = copy.deepcopy(tiny("llama"))
+    tokens = half_remembered(model, 4)
+    expected = complete(model, tokens, SUFFIX, SWEEP)
+    model.generation_config.eos_token_id = [END_OF_TEXT, odd]
+    with pytest.warns(UserWarning, match=rf"eos_token_id \[{odd}\].*vocabulary of {VOCABULARY}"):
+        assert_equal_tokens(complete(model, tokens, SUFFIX, SWEEP), expected)
+    model.generation_config.eos_token_id = END_OF_TEXT
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        complete(model, tokens, SUFFIX, SWEEP)
+
+
+# ------------------------------------------------------------- not finite
+
+
+@some_families
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+@pytest.mark.parametrize("place", [2, -2], ids=["prefix", "suffix"])
+def test_an_infinite_embedding_is_told_with_sample_and_block(family, poison, place):
+    model = changed(family, lambda m: m.get_input_embeddings().weight[END_OF_TEXT].fill_(poison))
+    tokens = random_tokens(5)
+    tokens[3, place] = END_OF_TEXT  # no continuation comes across it
+    for batch_size in (None, 2):
+        with pytest.raises(InputError, match=r"baseline, sample 3\n[\s\S]*after block 0"):
+            complete(model, tokens, SUFFIX, sweep(BLOCKS), batch_size)
+
+
+def test_samples_are_numbered_from_first():
+    model = changed("llama", lambda m: m.get_input_embeddings().weight[END_OF_TEXT].fill_(math.nan))
+    tokens = random_tokens(5)
+    tokens[3, 2] = END_OF_TEXT
+    with pytest.raises(InputError, match="sample 103"):
+        complete(model, tokens, SUFFIX, [BASELINE], first=100)
+
+
+probed = pytest.mark.xfail(
+    strict=True,
+    raises=(InputError, AssertionError),
+    reason="the search for the model's modules reads random tokens; where a block returns NaN, or "
+    "numbers near the largest there is, it finds no values and refuses the architecture",
+)
+
+
+@pytest.mark.parametrize(
+    "block", [*(pytest.param(b, marks=probed) for b in range(BLOCKS - 1)), BLOCKS - 1]
+)
+def test_the_block_where_nan_begins_is_named(block):
+    def change(model):
+        plain.parts(model)[block].output.weight[0, 0] = math.nan
+
+    model = changed("llama", change)
+    tokens = random_tokens(2)
+    with pytest.raises(InputError, match=rf"block-00, sample 0\n[\s\S]*after block {block}, in"):
+        complete(model, tokens, SUFFIX, [bypass("block-00", (0,))])
+
+
+@probed
+def test_a_skipped_block_may_hold_nan():
+    def change(model):
+        plain.parts(model)[2].mlp.weight[0, 0] = math.nan
+
+    model = changed("llama", change)
+    tokens = half_remembered(tiny("llama"), 3)
+    skipped = sweep(BLOCKS, [Group((2,), "skip")])[1:]
+    expected = complete(tiny("llama"), tokens, SUFFIX, skipped)
+    assert_equal_tokens(complete(model, tokens, SUFFIX, skipped), expected)
+    with pytest.raises(InputError, match="baseline, sample 0"):
+        complete(model, tokens, SUFFIX, [*skipped, BASELINE])
+
+
+def test_nan_in_the_head_is_told():
+    model = changed("llama", lambda m: m.lm_head.weight[5, 0].fill_(math.nan))
+    with pytest.raises(InputError, match=r"baseline, sample 0[\s\S]*in the head"):
+        complete(model, half_remembered(tiny("llama"), 2), SUFFIX, [BASELINE])
+
+
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_nan_that_decoding_alone_meets_is_told(batch_size):
+    """The model writes a token that no sample has, and what it reads then is not finite."""
+    tokens = random_tokens(12, 4, 30)
+    written = complete(tiny("llama"), tokens, SUFFIX, [BASELINE]).continuation[0, :, :-1].tolist()
+    first = {}
+    for sample, row in enumerate(written):
+        for token in row:
+            first.setdefault(token, sample)
+    sample, token = max((sample, token) for token, sample in first.items() if token >= 30)
+    assert sample > 1, "in the second batch or later"
+    model = changed("llama", lambda m: m.get_input_embeddings().weight[token].fill_(math.nan))
+    with pytest.raises(InputError, match=rf"baseline, sample {sample}\n[\s\S]*after block 0"):
+        complete(model, tokens, SUFFIX, [BASELINE], batch_size)
+
+
+@probed
+def test_an_overflow_under_one_intervention_is_named_after_it(overflowing):
+    tokens = random_tokens(5, 8, 61)
+    tokens[3, 4] = 7
+    others = [bypass("block-02", (2,)), BASELINE]
+    assert complete(overflowing, tokens, SUFFIX, others).completion_entropy.isfinite().all()
+    refused = pytest.raises(InputError, match=r"block-00, sample 3\n[\s\S]*after block 0.*float16")
+    with refused:
+        complete(overflowing, tokens, SUFFIX, [*others, bypass("block-00", (0,))])
+
+
+# ------------------------------------------------------------- precision
+
+
+@pytest.mark.parametrize("family", ["gpt_neox", "gpt_neo", "gemma2", "falcon"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_runs(family, dtype):
+    coarse = copy.deepcopy(tiny(family)).to(dtype)
+    exact = copy.deepcopy(coarse).float()
+    tokens = half_remembered(exact)
+    ours = complete(coarse, tokens, SUFFIX, SWEEP)
+    expected = complete(exact, tokens, SUFFIX, SWEEP)
+    tolerance = rounding(coarse)
+    off = (ours.suffix_log_prob - expected.suffix_log_prob).abs()
+    assert off.max() < 2 * tolerance * SUFFIX
+    sure = expected.min_margin > 2 * tolerance
+    assert torch.equal(ours.continuation[sure], expected.continuation[sure])
+    assert (ours.teacher_forced == expected.teacher_forced).float().mean() > 0.8
+
+
+def test_double_precision_agrees_with_single():
+    model = tiny("gpt_neox")
+    tokens = half_remembered(model)
+    precise = complete(copy.deepcopy(model).double(), tokens, SUFFIX, SWEEP)
+    assert_same_completions(complete(model, tokens, SUFFIX, SWEEP), precise, rounding(model))
+
+
+def test_a_trained_model_completes_what_it_knows(trained, memorized):
+    interventions = sweep(BLOCKS)
+    expected = plain.complete(trained, memorized, 8, interventions, 8)
+    right = (expected.continuation == memorized[:, -8:]).all(-1)
+    assert right[0].all()
+    assert not right[1:].all()
+    assert_equal_tokens(complete(trained, memorized, 8, interventions), expected)
+
+
+# ------------------------------------------------------------- refusals
+
+
+def test_training_mode_is_refused():
+    model = copy.deepcopy(tiny("llama")).train()
+    with pytest.raises(ValueError, match=r"model\.eval"):
+        complete(model, torch.ones(1, 8, dtype=torch.int64), 4, [BASELINE])
+
+
+@pytest.mark.parametrize("suffix", [0, 8, 9])
+def test_prefix_and_suffix_need_a_token_each(suffix):
+    with pytest.raises(ValueError, match="a token each"):
+        complete(tiny("llama"), torch.ones(1, 8, dtype=torch.int64), suffix, [BASELINE])
+
+
+@pytest.mark.parametrize(
+    ("listed", "message"),
+    [
+        ([], "got:      none"),
+        ([bypass("far", (1, 5, 7))], r"block 5\n[\s\S]*blocks 0 to 4[\s\S]*block 7"),
+        ([Intervention("odd", {1: "heads"}, (4,))], r"head 4\n[\s\S]*heads 0 to 3"),
+    ],
+)
+def test_unfit_interventions_are_refused(listed, message):
+    with pytest.raises(InputError, match=message):
+        complete(tiny("llama"), torch.ones(1, 8, dtype=torch.int64), 4, listed)
+
+
+@pytest.mark.parametrize("family", ["opt-post-norm", "mixtral", "qwen3_moe"])
+@pytest.mark.parametrize("edit", ["zero", "mean", "noise", "mlp-zero", "mlp-mean"])
+def test_edits_that_a_model_has_no_place_for_are_refused(family, edit):
+    listed = [BASELINE, Intervention("odd", {1: edit})]
+    refused = pytest.raises(InputError, match=rf"intervention odd[\s\S]*{edit}\n[\s\S]*identity")
+    with refused:
+        complete(tiny(family), torch.ones(1, 8, dtype=torch.int64), 4, listed)

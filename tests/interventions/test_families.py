@@ -1,0 +1,105 @@
+"""Every family under every edit, token for token, against two oracles.
+
+The plain loop carries out one intervention at a time, by names written down for each family. Where
+a family uses transformers' AttentionInterface, a registered attention function is a second oracle
+for identity attention.
+"""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from pipeline.interventions import complete, score
+from pipeline.interventions.evaluation import Completions, Likelihoods
+from tests.families import FAMILIES, NOT_ADDITIVE, OWN_ATTENTION, tiny
+from tests.interventions.cases import (
+    IDENTITIES,
+    MAX_LENGTH,
+    SAMPLES,
+    SUFFIX,
+    assert_same_completions,
+    assert_same_scores,
+    baseline_of,
+    half_remembered,
+    interventions,
+    multiple_choice,
+    right_tokens,
+    rolling,
+    rounding,
+)
+from tests.oracle import plain
+from tests.oracle.attention import identity_weights
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def memorization(request):
+    """A family's completions by the engine and by the plain loop, under all its edits."""
+    model, listed = tiny(request.param), interventions(request.param)
+    tokens = half_remembered(model)
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    ours = complete(model, tokens, SUFFIX, listed)
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+    return SimpleNamespace(
+        family=request.param,
+        model=model,
+        tokens=tokens,
+        interventions=listed,
+        ours=ours,
+        expected=plain.complete(model, tokens, SUFFIX, listed, SAMPLES),
+        tolerance=rounding(model),
+    )
+
+
+def test_interventions_matter_in_this_model(memorization):
+    expected, base = memorization.expected, baseline_of(memorization.interventions)
+    moved = (expected.continuation != expected.continuation[base]).any(-1).float().mean()
+    assert moved > (0.3 if memorization.family in NOT_ADDITIVE else 0.7)
+    right = right_tokens(expected, memorization.tokens)
+    assert set(right[base].tolist()) == set(range(SUFFIX + 1)), "rows go wrong everywhere"
+
+
+def test_completions_are_the_plain_loops(memorization):
+    assert_same_completions(memorization.ours, memorization.expected, memorization.tolerance)
+
+
+def test_completions_are_those_of_identity_weights(memorization):
+    if memorization.family in OWN_ATTENTION:
+        pytest.skip("its attention is not called through the AttentionInterface")
+    own = [memorization.interventions.index(each) for each in IDENTITIES]
+    expected = plain.complete(
+        memorization.model,
+        memorization.tokens,
+        SUFFIX,
+        IDENTITIES,
+        SAMPLES,
+        edited=identity_weights,
+    )
+    ours = Completions(**{name: x[own] for name, x in vars(memorization.ours).items()})
+    assert_same_completions(ours, expected, memorization.tolerance)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scores_are_the_plain_loops(family):
+    model, listed = tiny(family), interventions(family)
+    requests = [*multiple_choice(), *rolling()]
+    calibration = half_remembered(model)
+    options = {"max_length": MAX_LENGTH, "calibration_tokens": calibration}
+    ours = score(model, requests, listed, **options)
+    expected = plain.score(model, requests, listed, len(requests), **options)
+    assert_same_scores(ours, expected, rounding(model))
+    base = baseline_of(listed)
+    moved = (expected.log_prob - expected.log_prob[base]).abs() > 20 * rounding(model) * MAX_LENGTH
+    assert moved.float().mean() > 0.5, "ten times what may differ"
+    if family not in OWN_ATTENTION:
+        own = [listed.index(each) for each in IDENTITIES]
+        explicit = plain.score(
+            model,
+            requests,
+            IDENTITIES,
+            len(requests),
+            max_length=MAX_LENGTH,
+            edited=identity_weights,
+        )
+        ours = Likelihoods(**{name: x[own] for name, x in vars(ours).items()})
+        assert_same_scores(ours, explicit, rounding(model))

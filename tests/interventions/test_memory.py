@@ -1,0 +1,183 @@
+"""Batches under a budget, and what happens when memory runs out."""
+
+import types
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.interventions import complete, completion, memory, score, scoring, sweep
+from pipeline.interventions.memory import Journal, in_batches, token_budget
+from pipeline.interventions.plan import plan
+from pipeline.models.sites import anatomy
+from tests.families import BLOCKS, tiny
+from tests.interventions.cases import (
+    SUFFIX,
+    assert_same_completions,
+    assert_same_scores,
+    half_remembered,
+    multiple_choice,
+    rounding,
+)
+
+SWEEP = sweep(BLOCKS)
+OUT_OF_MEMORY = pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("no memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"),
+    ],
+    ids=["gpu", "cpu"],
+)
+
+
+def batches(costs, budget, largest=None, fits=None, error=None):
+    """The sizes of batches that were worked on, and the journal."""
+    journal = Journal()
+
+    def work(numbers):
+        if fits is not None and len(numbers) > fits:
+            raise error
+        return list(numbers)
+
+    made = in_batches(costs, budget, largest, work, journal)
+    assert [number for each in made for number in each] == list(range(len(costs)))
+    return [len(each) for each in made], journal
+
+
+@given(
+    st.lists(st.integers(1, 50), max_size=30),
+    st.integers(1, 200),
+    st.none() | st.integers(1, 9),
+)
+def test_a_batch_stays_within_the_budget_or_is_a_single_item(costs, budget, largest):
+    sizes, journal = batches(costs, budget, largest)
+    start = 0
+    for size in sizes:
+        assert size == 1 or size * max(costs[start : start + size]) <= budget
+        assert largest is None or size <= largest
+        start += size
+        if start < len(costs) and (largest is None or size < largest):
+            assert (size + 1) * max(costs[start - size : start + 1]) > budget, "as many as fit"
+    assert journal.halvings == []
+
+
+@OUT_OF_MEMORY
+def test_running_out_of_memory_halves_the_batch_and_all_after_it(error):
+    sizes, journal = batches([1] * 20, 9, fits=3, error=error)
+    assert sizes == [2] * 10
+    assert journal.halvings == [(9, 4), (4, 2)]
+
+
+@OUT_OF_MEMORY
+def test_a_single_item_that_does_not_fit_is_an_error(error):
+    with pytest.raises(type(error), match=str(error)[:9]):
+        batches([1] * 4, 9, fits=0, error=error)
+
+
+def test_another_error_is_not_taken_for_memory():
+    with pytest.raises(RuntimeError, match="shapes"):
+        batches([1] * 4, 9, fits=0, error=RuntimeError("shapes do not match"))
+
+
+@OUT_OF_MEMORY
+@pytest.mark.parametrize("where", ["run", "read"])
+def test_completions_are_the_same_after_memory_ran_out(where, error, monkeypatch):
+    model = tiny("gpt_neox")
+    tokens = half_remembered(model, 7)
+    expected = complete(model, tokens, SUFFIX, SWEEP)
+    original, work = getattr(completion, where), completion._Batches.work
+    size = 0
+
+    def measured(self, numbers):
+        nonlocal size
+        size = len(numbers)
+        return work(self, numbers)
+
+    def small(*arguments, **options):
+        if size > 3:
+            raise error
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(completion._Batches, "work", measured)
+    monkeypatch.setattr(completion, where, small)
+    journal, calls = Journal(), []
+    ours = complete(
+        model, tokens, SUFFIX, SWEEP, progress=lambda *call: calls.append(call), journal=journal
+    )
+    assert journal.halvings == [(7, 3)]
+    assert calls == [(3, 7), (6, 7), (7, 7)]
+    assert_same_completions(ours, expected, rounding(model))
+
+
+@OUT_OF_MEMORY
+def test_scores_are_the_same_after_memory_ran_out(error, monkeypatch):
+    model = tiny("gpt_neo")
+    expected = score(model, multiple_choice(), SWEEP)
+    original, rows = scoring.read, []
+
+    def small(known, states, *rest):
+        rows.append(len(states))
+        if len(rows) == 1:
+            raise error
+        return original(known, states, *rest)
+
+    monkeypatch.setattr(scoring, "read", small)
+    journal = Journal()
+    ours = score(model, multiple_choice(), SWEEP, journal=journal)
+    assert len(journal.halvings) == 1
+    assert_same_scores(ours, expected, rounding(model))
+
+
+# ------------------------------------------------------------- the budget
+
+
+def budget(monkeypatch, free, family="gpt_neox", caching=True, interventions=SWEEP):
+    monkeypatch.setattr(memory, "available", lambda device: free)
+    return token_budget(anatomy(tiny(family)), plan(interventions, BLOCKS), caching=caching)
+
+
+@pytest.mark.parametrize("family", ["gpt_neox", "gpt_neo", "falcon", "mpt", "bloom", "opt"])
+def test_less_memory_means_a_smaller_budget_and_never_none(family, monkeypatch):
+    free = [1 << bits for bits in range(34, 0, -1)] + [0, -1 << 30]
+    found = [budget(monkeypatch, each, family) for each in free]
+    assert found == sorted(found, reverse=True)
+    assert found[0] > 10_000
+    assert found[-1] == 1
+
+
+def test_a_cache_and_more_interventions_leave_less(monkeypatch):
+    free = 1 << 30
+    assert budget(monkeypatch, free) < budget(monkeypatch, free, caching=False)
+
+
+def test_half_precision_holds_twice_as_much(monkeypatch):
+    import copy
+
+    monkeypatch.setattr(memory, "available", lambda device: 1 << 30)
+    trie = plan(SWEEP, BLOCKS)
+    known = anatomy(copy.deepcopy(tiny("gpt_neox")))
+    full = token_budget(known, trie, caching=True)
+    known.model.half()
+    assert token_budget(known, trie, caching=True) == pytest.approx(2 * full, abs=2)
+
+
+def test_what_is_available_is_positive_and_within_the_machines_memory():
+    found = memory.available(torch.device("cpu"))
+    assert 0 < found < 1 << 45
+
+
+def test_what_is_available_where_nothing_says(monkeypatch):
+    class Nowhere:
+        def __init__(self, *_parts):
+            pass
+
+        def __truediv__(self, _part):
+            return self
+
+        def read_text(self, **_options):
+            raise FileNotFoundError
+
+    monkeypatch.setattr(memory, "Path", Nowhere)
+    assert memory.available(types.SimpleNamespace(type="cpu")) == 8 << 30

@@ -1,0 +1,200 @@
+"""What `score` promises beyond the right numbers: batches, truncation, errors."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+from pipeline.errors import InputError
+from pipeline.interventions import Intervention, complete, score, sweep
+from pipeline.interventions.interventions import BASELINE, bypass
+from tests.families import BLOCKS, CONTEXT, END_OF_TEXT, VOCABULARY, tiny
+from tests.interventions.cases import (
+    MAX_LENGTH,
+    assert_same_scores,
+    half_remembered,
+    interventions,
+    multiple_choice,
+    rolling,
+    rounding,
+)
+from tests.oracle import plain
+
+SWEEP = sweep(BLOCKS)
+SOME = ["gpt_neox", "gpt_neo", "gemma2", "falcon", "bloom", "mpt", "opt"]
+MASKLESS = ["gpt_neox", "opt", "llama"]  # they make no mask where nothing is padded
+some_families = pytest.mark.parametrize("family", SOME)
+
+
+unmasked = pytest.mark.xfail(
+    strict=True,
+    raises=RuntimeError,
+    reason="without padding a model makes no mask for contexts but one for the rows that read on; "
+    "it is not repeated for the branches, for batched arguments are recorded without a cache",
+)
+
+
+@pytest.mark.parametrize(
+    ("family", "batch_size"),
+    [
+        pytest.param(family, size, marks=[unmasked] if size < 7 and family in MASKLESS else [])
+        for family in SOME
+        for size in (1, 2, 7)
+    ],
+)
+def test_batches_change_nothing(family, batch_size):
+    model, requests = tiny(family), [*multiple_choice(), *rolling()]
+    options = {"max_length": MAX_LENGTH, "calibration_tokens": half_remembered(model)}
+    listed = interventions(family)
+    whole = score(model, requests, listed, **options)
+    calls = []
+    ours = score(model, requests, listed, batch_size, lambda *call: calls.append(call), **options)
+    assert_same_scores(ours, whole, rounding(model))
+    done, total = zip(*calls, strict=True)
+    assert list(done) == sorted(set(done))
+    assert set(total) == {done[-1]}
+
+
+@pytest.mark.parametrize(
+    "family", ["gpt_neo", "bloom", *(pytest.param(each, marks=unmasked) for each in MASKLESS)]
+)
+def test_contexts_of_one_length(family):
+    model = tiny(family)
+    requests = [([4] * 9, [5, 6]), ([4] * 9, [7, 8, 9]), ([5] * 9, [4, 6]), ([5] * 9, [7, 8, 9])]
+    expected = plain.score(model, requests, SWEEP, 4, max_length=MAX_LENGTH)
+    ours = score(model, requests, SWEEP, max_length=MAX_LENGTH)
+    assert_same_scores(ours, expected, rounding(model))
+
+
+@unmasked
+def test_a_small_token_budget_changes_nothing():
+    model = tiny("gpt_neox")
+    ours = score(model, multiple_choice(), SWEEP, token_budget=1)
+    assert_same_scores(ours, score(model, multiple_choice(), SWEEP), rounding(model))
+
+
+@some_families
+@pytest.mark.xfail(
+    strict=True,
+    raises=(RuntimeError, ValueError),
+    reason="blocks after the last fork and without an edit get no hooks, so the mask keeps the "
+    "size of the batch of tokens",
+)
+def test_an_intervention_before_blocks_without_any(family):
+    model, listed = tiny(family), [BASELINE, bypass("block-01", (1,))]
+    requests = [([5, 6, 7], [8, 9]), ([5], [8, 9, 4]), ([5, 6], [8])]
+    expected = plain.score(model, requests, listed, 3, max_length=MAX_LENGTH)
+    ours = score(model, requests, listed, max_length=MAX_LENGTH)
+    assert_same_scores(ours, expected, rounding(model))
+
+
+def test_the_context_is_the_models_own_unless_given():
+    model = tiny("llama")
+    requests = [([1, 2, *range(4, CONTEXT)], [7, 8, 9, 10, 11])]
+    truncated = [(requests[0][0][2:], requests[0][1])]
+    ours = score(model, requests, SWEEP)
+    assert_same_scores(ours, score(model, truncated, SWEEP), rounding(model))
+    lost = [(requests[0][0][3:], requests[0][1])]
+    assert not torch.allclose(ours.log_prob, score(model, lost, SWEEP).log_prob)
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        "mpt",
+        "falcon",
+        pytest.param(
+            "bloom",
+            marks=pytest.mark.xfail(
+                strict=True,
+                raises=AttributeError,
+                reason="BloomConfig names no context length; asking for it is an AttributeError",
+            ),
+        ),
+    ],
+)
+def test_a_context_length_by_another_name_or_none(family):
+    requests = multiple_choice()
+    ours = score(tiny(family), requests, SWEEP)
+    expected = plain.score(tiny(family), requests, SWEEP, 8, max_length=MAX_LENGTH)
+    assert_same_scores(ours, expected, rounding(tiny(family)))
+
+
+def test_what_the_model_would_say_is_greedy():
+    model = copy.deepcopy(tiny("gpt_neox"))
+    model.generation_config.eos_token_id = None
+    tokens = torch.tensor([[5, 9, 11, 4, 4, 4, 4]])
+    for intervention in SWEEP:
+        said = complete(model, tokens, 4, [intervention]).continuation[0, 0].tolist()
+        requests = [
+            ([5, 9, 11], said),
+            ([5, 9, 11], said[:2]),
+            ([5, 9, 11], [*said[:3], (said[3] + 1) % VOCABULARY]),
+        ]
+        assert score(model, requests, [intervention]).is_greedy.tolist() == [[True, True, False]]
+
+
+def test_log_probabilities_of_all_tokens_add_up_to_one():
+    requests = [([5, 6, 7], [token]) for token in range(VOCABULARY)]
+    ours = score(tiny("gemma2"), requests, SWEEP)
+    torch.testing.assert_close(ours.log_prob.exp().sum(-1), torch.ones(len(SWEEP)).double())
+    assert (ours.is_greedy.sum(-1) == 1).all()
+
+
+def test_no_requests():
+    ours = score(tiny("llama"), [], SWEEP)
+    assert ours.log_prob.shape == ours.is_greedy.shape == (len(SWEEP), 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_runs(dtype):
+    coarse = copy.deepcopy(tiny("gpt_neox")).to(dtype)
+    exact = copy.deepcopy(coarse).float()
+    ours, expected = (score(each, multiple_choice(), SWEEP) for each in (coarse, exact))
+    off = (ours.log_prob - expected.log_prob).abs().max()
+    assert off < 2 * rounding(coarse) * 5
+
+
+# ------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize("batch_size", [None, 1])
+@pytest.mark.parametrize(
+    "where", ["context", "continuation", pytest.param("shared context", marks=unmasked)]
+)
+def test_nan_names_intervention_request_and_block(where, batch_size):
+    model = copy.deepcopy(tiny("llama"))
+    model.get_input_embeddings().weight.data[END_OF_TEXT] = math.nan
+    bad = {
+        "context": [([5, END_OF_TEXT, 6], [7])],
+        "continuation": [([5, 6], [END_OF_TEXT, 7])],
+        "shared context": [([5] * 8, [7, 8]), ([5] * 8, [8, END_OF_TEXT, 7])],
+    }[where]
+    requests = [([4, 5], [6]), ([4] * 9, [5, 6]), *bad]
+    message = rf"baseline, request {99 + len(requests)}\n[\s\S]*after block 0"
+    with pytest.raises(InputError, match=message):
+        score(model, requests, SWEEP, batch_size, first=100)
+
+
+def test_unfit_requests_are_refused_together():
+    requests = [([], [1]), ([1], [2]), ([1], []), ([1], [2] * 7)]
+    with pytest.raises(InputError, match="3 problems") as refused:
+        score(tiny("llama"), requests, [BASELINE], max_length=6)
+    assert [each.what for each in refused.value.problems] == ["request 0", "request 2", "request 3"]
+
+
+def test_training_mode_is_refused():
+    with pytest.raises(ValueError, match=r"model\.eval"):
+        score(copy.deepcopy(tiny("llama")).train(), [([1], [2])], [BASELINE])
+
+
+def test_a_mean_needs_calibration_tokens():
+    with pytest.raises(ValueError, match="calibration tokens"):
+        score(tiny("llama"), [([1], [2])], [Intervention("mean", {0: "mean"})])
+
+
+@pytest.mark.parametrize("family", ["opt-post-norm", "mixtral"])
+def test_edits_that_a_model_has_no_place_for_are_refused(family):
+    with pytest.raises(InputError, match="intervention odd"):
+        score(tiny(family), [([1], [2])], [Intervention("odd", {1: "zero"})])

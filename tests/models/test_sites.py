@@ -1,0 +1,158 @@
+"""Where the engine finds a model's modules, against names written down by hand; and refusals."""
+
+import copy
+
+import pytest
+import torch
+import transformers as t
+
+from pipeline.errors import InputError
+from pipeline.interventions import Group, bypassed, complete, score, sweep
+from pipeline.interventions.interventions import BASELINE
+from pipeline.models.sites import anatomy
+from tests.families import (
+    _GPT,
+    _GROUPED,
+    BLOCKS,
+    CONTEXT,
+    FAMILIES,
+    HEADS,
+    NOT_ADDITIVE,
+    UNSUPPORTED,
+    VOCABULARY,
+    randomized,
+    tiny,
+)
+from tests.oracle import plain
+
+every_family = pytest.mark.parametrize("family", FAMILIES)
+TOKENS = torch.randint(4, VOCABULARY, (2, 9), generator=torch.Generator().manual_seed(0))
+
+
+@every_family
+def test_modules_are_those_written_down_for_the_family(family):
+    model = tiny(family)
+    known = anatomy(model)
+    assert known.n_heads == HEADS
+    assert known.additive == (family not in NOT_ADDITIVE)
+    for site, part in zip(known.sites, plain.parts(model), strict=True):
+        assert site.block is part.block
+        assert site.source is part.source
+        assert site.mixer is part.context
+        assert site.attention is part.output
+        if known.additive:
+            assert site.mlp is part.mlp
+
+
+@every_family
+@torch.inference_mode()
+def test_values_are_those_written_down_for_the_family(family):
+    model = tiny(family)
+    for site, part in zip(anatomy(model).sites, plain.parts(model), strict=True):
+        seen = []
+        handle = part.source.register_forward_hook(lambda _m, _a, y, seen=seen: seen.append(y))
+        model(TOKENS, use_cache=False)
+        handle.remove()
+        projected = seen[0].view(*TOKENS.shape, -1)
+        assert torch.equal(site.values.pick(projected), part.values(projected))
+
+
+@every_family
+def test_finding_leaves_the_model_as_it_was(family):
+    model = copy.deepcopy(tiny(family))
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with torch.inference_mode():
+        before = model(TOKENS).logits
+        random_state = torch.get_rng_state()
+        known = anatomy(model)
+        assert anatomy(model) is known
+        assert torch.equal(torch.get_rng_state(), random_state)
+        assert torch.equal(model(TOKENS).logits, before)
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+@pytest.mark.parametrize("family", ["gpt_neox", "gpt_neo", "gpt2", "llama", "mpt", "opt"])
+def test_the_context_length(family):
+    assert anatomy(tiny(family)).context_length == CONTEXT
+
+
+FALSELY_REFUSED = pytest.mark.xfail(
+    strict=True,
+    raises=InputError,
+    reason="a position after the first whose attention is nearly its own value, within a tolerance "
+    "of 16 units in the last place of the largest value, counts against the values' module",
+)
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(
+            family,
+            marks=[FALSELY_REFUSED]
+            if family in ("biogpt", "bloom", "mixtral", "opt-post-norm")
+            else [],
+        )
+        for family in FAMILIES
+    ],
+)
+def test_sites_are_found_in_bfloat16(family):
+    known = anatomy(copy.deepcopy(tiny(family)).bfloat16())
+    expected = anatomy(tiny(family))
+    assert [site.values for site in known.sites] == [site.values for site in expected.sites]
+    assert known.additive == expected.additive
+
+
+@FALSELY_REFUSED
+def test_sites_are_found_where_a_token_is_repeated():
+    """With few tokens the first two of a row are often the same, and so are their values."""
+    config = t.LlamaConfig(**_GROUPED | {"vocab_size": 5})
+    anatomy(randomized(t.LlamaForCausalLM(config)))
+
+
+# ------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *sorted(set(UNSUPPORTED) - {"encoder"}),
+        pytest.param(
+            "encoder",
+            marks=pytest.mark.xfail(
+                strict=True,
+                raises=TypeError,
+                reason="a model with a head but without a decoder is run before it is looked at",
+            ),
+        ),
+    ],
+)
+def test_models_that_cannot_work_are_refused_in_words(name):
+    torch.manual_seed(0)
+    model = UNSUPPORTED[name]().eval()
+    calls = (
+        lambda: complete(model, TOKENS, 4, [BASELINE]),
+        lambda: score(model, [([1], [2])], [BASELINE], max_length=9),
+        lambda: bypassed(model, [1]).__enter__(),
+    )
+    for call in calls:
+        with pytest.raises(
+            InputError, match=rf"{type(model).__name__} \({model.config.model_type}"
+        ):
+            call()
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=RuntimeError,
+    reason="GPTBigCodeModel views its result in the shape of its input, which has fewer rows",
+)
+@pytest.mark.parametrize("multi_query", [True, False])
+def test_gpt_bigcode_works_or_is_refused(multi_query):
+    model = randomized(t.GPTBigCodeForCausalLM(t.GPTBigCodeConfig(**_GPT, multi_query=multi_query)))
+    try:
+        complete(model, TOKENS, 4, sweep(BLOCKS, [Group("each")]))
+    except InputError:
+        return
