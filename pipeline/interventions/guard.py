@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pipeline.errors import InputError, Problem
+from pipeline.interventions.edits import EDITS
 from pipeline.interventions.hooks import BlockRows, hooked, require_editable
 from pipeline.interventions.interventions import (
     BASELINE,
@@ -72,6 +73,15 @@ def bypassed(
     if not isinstance(what, Intervention):
         what = Intervention("bypassed", dict.fromkeys(what, IDENTITY))
     plan([what], len(known.sites))  # refuses a block that is not there
+    if any(EDITS[edit].needs_mean for edit in what.edits.values()):
+        raise InputError(
+            Problem(
+                what=f"intervention {what.name}",
+                got=f"the edit {what.edit}",
+                expected="edits without a mean",
+                remedy="use complete or score, which take tokens to calibrate on",
+            )
+        )
     require_editable(known, [what])
     edits = [what.at(block) for block in range(len(known.sites))]
     every = slice(None)

@@ -187,7 +187,10 @@ def _find(model: Any) -> Anatomy:
     body, blocks = owner
     batched: set[Path] = set()
     for masked in (True, False):
-        few, many = (_record(model, body, blocks, rows, masked) for rows in _ROWS)
+        try:
+            few, many = (_record(model, body, blocks, rows, masked) for rows in _ROWS)
+        except (TypeError, ValueError) as error:
+            raise _refusal(model, type(body).__name__, f"{error} on reading tokens") from error
         sizes = {path: len(x) for path, x in leaves(few.arguments) if x.ndim > 1}
         grown = (path for path, x in leaves(many.arguments) if len(x) != sizes.get(path, len(x)))
         batched.update(tuple(path) for _block, *path in grown)
@@ -321,7 +324,7 @@ def _values(model: Any, projected: Tensor, mixed: Tensor) -> Values | None:
                 continue
             values = Values(concatenated, groups, heads, size, clip)
             near = ((values.pick(projected) - mixed).abs() <= tolerance).all(-1)
-            if near[:, 0].all() and not near[:, 1:].any():
+            if near[:, 0].all() and not near.all():
                 return values
     return None
 
