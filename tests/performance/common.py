@@ -140,11 +140,22 @@ _FAMILIES: dict[str, Callable[[Shape], PreTrainedModel]] = {
 }
 
 
-def samples(shape: Shape, count: int | None = None, device: str = "cpu") -> Tensor:
-    """Random sequences (N, P+S)."""
+def samples(
+    shape: Shape, count: int | None = None, *, distinct: int | None = None, device: str = "cpu"
+) -> Tensor:
+    """Random sequences (N, P+S).
+
+    Args:
+        shape: of the model.
+        count: N, if not the shape's own.
+        distinct: how many different tokens; None: the whole vocabulary. Among few of them none
+            tells what follows it, so that a model needs its attention to recite.
+        device: torch's name of it.
+    """
     generator = torch.Generator().manual_seed(5)
+    tokens = torch.randperm(shape.vocabulary, generator=generator)[:distinct]
     size = (count or shape.samples, shape.prefix + shape.suffix)
-    return torch.randint(0, shape.vocabulary, size, generator=generator).to(device)
+    return tokens[torch.randint(len(tokens), size, generator=generator)].to(device)
 
 
 def memorize(
