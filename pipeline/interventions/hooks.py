@@ -99,7 +99,7 @@ def hooked(
     """
     with ExitStack() as stack:
         for number, (site, rows) in enumerate(zip(known.sites, blocks, strict=True)):
-            if rows.appended is not None or rows.edits or rows.last:
+            if batch or rows.edits:  # a block without edits too: its mask is for fewer rows
                 hooks = _Hooks(known, site, rows, number, batch, masked, means or {})
                 for handle in hooks.register():
                     stack.callback(handle.remove)
