@@ -128,8 +128,9 @@ def score(
         read_on = nn.utils.rnn.pad_sequence([torch.tensor(t.tokens) for _, t in tails], True).to(
             device
         )
-        if mask is not None:
-            mask = torch.cat([mask[of], mask.new_ones(read_on.shape)], 1)
+        # with a mask even where nothing is padded: stock models make one to read on after a cache
+        mask = torch.ones_like(tokens) if mask is None else mask
+        mask = torch.cat([mask[of], mask.new_ones(read_on.shape)], 1)
         states = run(
             known, read_on, trie, cache=_Continued(cache, trie, of), mask=mask, means=means
         )
