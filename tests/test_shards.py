@@ -114,7 +114,9 @@ def test_another_key_finds_nothing_and_clears_what_it_finds(
         assert run(folder, **changed)[1]["computed"] == 0
         assert len({path.parent for path in kept(folder)}) == 1
     run(folder)
-    monkeypatch.setattr(module, "loaded_code", lambda: {"pipeline.interventions.completion": "changed"})
+    monkeypatch.setattr(
+        module, "loaded_code", lambda: {"pipeline.interventions.completion": "changed"}
+    )
     assert run(folder)[1]["reused"] == 0
 
 

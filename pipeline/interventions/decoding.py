@@ -70,19 +70,19 @@ class _Rows(DynamicCache):
         return self.position + query_length, 0
 
     def update(
-        self, keys: Tensor, values: Tensor, layer_idx: int, *_args: Any, **_kwargs: Any
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Add one position."""
         end = self.position + 1
         both = [buffer[: self.active, :, :end] for buffer in self.buffers[layer_idx]]
-        for buffer, new in zip(both, (keys, values), strict=True):
+        for buffer, new in zip(both, (key_states, value_states), strict=True):
             buffer[:, :, self.position :] = new
         return both[0], both[1]
 
 
 def decode(
-    anatomy: Anatomy,
-    plan: Plan,
+    known: Anatomy,
+    trie: Plan,
     cache: Kept,
     start: Start,
     prefix_length: int,
@@ -93,8 +93,8 @@ def decode(
     """Generate greedily from where the rows went wrong to the end of the suffix.
 
     Args:
-        anatomy: of the model.
-        plan: that of the teacher-forced pass.
+        known: of the model.
+        trie: that of the teacher-forced pass.
         cache: the keys and values of that pass, over the P + S - 1 positions that it read. It is
             emptied: a block's are given up once the rows have theirs.
         start: n rows, at least one.
@@ -111,9 +111,9 @@ def decode(
     margins = torch.full((rows, suffix_length), torch.inf, device=device)
     tokens[torch.arange(rows, device=device), start.mismatch] = start.token
     joins = start.mismatch.tolist()
-    paths = torch.tensor([plan.path(g) for g in range(plan.branches)], device=device)[start.branch]
+    paths = torch.tensor([trie.path(g) for g in range(trie.branches)], device=device)[start.branch]
     side_by_side, blocks, members = _Rows(), [], []
-    for number, step in enumerate(plan.steps):
+    for number, step in enumerate(trie.steps):
         branch = paths[:, number]
         keys, values = cache.blocks.pop(number)
         source = branch * (len(keys) // len(step.edits)) + start.sample
@@ -127,17 +127,17 @@ def decode(
             {edit: (each, torch.tensor(each, device=device)) for edit, each in of.items()}
         )
         blocks.append(BlockRows(edits={edit: each for edit, (_, each) in members[-1].items()}))
-    with hooked(anatomy, blocks, means=means):
+    with hooked(known, blocks, means=means):
         for index in range(joins[0], suffix_length - 1):
             active = bisect_left(joins, index + 1)
             side_by_side.active, side_by_side.position = active, prefix_length + index
             for block, every in zip(blocks, members, strict=True):
                 for edit, (listed, tensor) in every.items():
                     block.edits[edit] = tensor[: bisect_left(listed, active)]
-            states = anatomy.body(
+            states = known.body(
                 input_ids=tokens[:active, index, None], past_key_values=side_by_side, use_cache=True
             )[0]
-            choice = choose(anatomy, states[:, 0], forbidden)
+            choice = choose(known, states[:, 0], forbidden)
             tokens[:active, index + 1] = choice.token
             margins[:active, index + 1] = choice.margin
     return Choice(tokens, margins)

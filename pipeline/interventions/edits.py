@@ -59,7 +59,7 @@ def heads(here: Here) -> Tensor:
     """The identity in the edit's heads alone."""
     chosen = torch.zeros(here.n_heads, 1, dtype=torch.bool, device=here.now.device)
     chosen[list(here.edit.heads or ())] = True
-    now, own = (x.unflatten(-1, (here.n_heads, -1)) for x in (here.now, _given(here.values)))
+    now, own = (torch.unflatten(x, -1, (here.n_heads, -1)) for x in (here.now, _given(here.values)))
     return torch.where(chosen, own, now).flatten(-2)
 
 

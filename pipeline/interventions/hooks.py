@@ -104,7 +104,7 @@ def hooked(
                 for handle in hooks.register():
                     stack.callback(handle.remove)
         for activation in known.slow_activations:
-            activation.forward = partial(F.gelu, approximate="tanh")  # type: ignore[method-assign]
+            activation.forward = partial(F.gelu, approximate="tanh")
             stack.callback(delattr, activation, "forward")
         yield
 

@@ -267,11 +267,12 @@ def _random_sets(n_blocks: int, k: int, draws: int, seed: int) -> list[tuple[int
             f"{draws} random draws of {k} of {n_blocks} blocks; expected at most "
             f"{comb(n_blocks, k)}, for there are no more"
         )
+    source = random.Random(f"{seed} {k} {n_blocks}")  # noqa: S311  no secret
     if comb(n_blocks, k) <= 10_000:
         every = list(combinations(range(n_blocks), k))
-        random.Random(f"{seed} {k} {n_blocks}").shuffle(every)
+        source.shuffle(every)
         return every[:draws]
-    source, found = random.Random(f"{seed} {k} {n_blocks}"), {}
+    found: dict[tuple[int, ...], None] = {}
     while len(found) < draws:
         found[tuple(sorted(source.sample(range(n_blocks), k)))] = None
     return list(found)

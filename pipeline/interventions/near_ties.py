@@ -53,7 +53,7 @@ def rounding_error(known: Anatomy, tokens: Tensor, trie: Plan, means: Means) -> 
         states = run(known, twice, trie, means=means)[:, :, -1]
     differences = [
         (logits[::2] - logits[1::2]).abs().amax()
-        for states_of in states.split(64)
+        for states_of in torch.split(states, 64)
         for _, logits in pieces(known, states_of.flatten(0, 1))
     ]
     return _SAFETY * float(torch.stack(differences).amax())

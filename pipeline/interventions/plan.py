@@ -78,7 +78,7 @@ def plan(interventions: Sequence[Intervention], n_blocks: int) -> Plan:
             wanted = [interventions[v].at(block) for v in members]
             stays, *leave = sorted(set(wanted), key=lambda edit: (edit is not None, str(edit)))
             edits.append(stays)
-            for edit in leave:
+            for edit in filter(None, leave):
                 for v, own in zip(members, wanted, strict=True):
                     if own == edit:
                         now[v] = branches + len(begun)

@@ -47,12 +47,14 @@ class Readout:
         allowed: the choice among the tokens that may be generated.
         entropy: (M,) float32, nats; NaN where logits are not all finite.
         log_prob: (M,) float32, of the target, nats.
+        behind: (M,) float32, how far the target's logit is below the largest; 0 where it is that.
     """
 
     any: Choice
     allowed: Choice
     entropy: Tensor
     log_prob: Tensor
+    behind: Tensor
 
 
 def read(anatomy: Anatomy, states: Tensor, targets: Tensor, forbidden: Tensor) -> Readout:
@@ -74,8 +76,8 @@ def read(anatomy: Anatomy, states: Tensor, targets: Tensor, forbidden: Tensor) -
         weights = logits.exp()
         total = weights.sum(-1)
         entropy = total.log() - torch.linalg.vecdot(weights, logits) / total
-        log_prob = logits.gather(1, targets[rows, None])[:, 0] - total.log()
-        parts.append((token, margin, *allowed, entropy, log_prob))
+        target = logits.gather(1, targets[rows, None])[:, 0]
+        parts.append((token, margin, *allowed, entropy, target - total.log(), -target))
     token, margin, allowed_token, allowed_margin, *rest = map(torch.cat, zip(*parts, strict=True))
     return Readout(Choice(token, margin), Choice(allowed_token, allowed_margin), *rest)
 
@@ -130,9 +132,9 @@ def _best_two(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     Maxima of blocks are one fast pass over the logits; the second largest is in the best block, or
     is the maximum of another.
     """
-    m, vocabulary = logits.shape
+    vocabulary = logits.shape[1]
     whole = vocabulary - vocabulary % _BLOCK
-    maxima = logits[:, :whole].unflatten(1, (-1, _BLOCK)).amax(-1)
+    maxima = torch.unflatten(logits[:, :whole], 1, (-1, _BLOCK)).amax(-1)
     if whole < vocabulary:
         maxima = torch.cat([maxima, logits[:, whole:].amax(-1, keepdim=True)], 1)
     largest, block = maxima.max(-1)

@@ -36,6 +36,7 @@ from pipeline.interventions.hooks import require_editable
 from pipeline.interventions.interventions import Intervention
 from pipeline.interventions.memory import Journal, in_batches
 from pipeline.interventions.memory import token_budget as default_budget
+from pipeline.interventions.near_ties import Alone, rounding_error
 from pipeline.interventions.plan import Plan, plan
 from pipeline.interventions.readout import read
 from pipeline.interventions.wavefront import Kept, means_of, run
@@ -88,11 +89,15 @@ def score(
     require_editable(known, interventions)
     means = means_of(known, interventions, calibration_tokens)
     journal = journal or Journal()
-    tally = _Tally(trie.branches, len(requests))
     rows = _rows(requests, max_length)
+    tolerance = 0.0
+    if rows:
+        tolerance = rounding_error(known, torch.tensor(rows[0].tokens), trie, means)
+        journal.tolerance = max(journal.tolerance, tolerance)
+    tally = _Tally(trie.branches, len(requests), tolerance)
     device, nothing = model.device, torch.tensor([], dtype=torch.int64, device=model.device)
 
-    def look(states: Tensor, reads: Sequence[tuple[int, Read]], lines: Sequence[Row]) -> None:
+    def look(states: Tensor, reads: Sequence[tuple[int, Read]]) -> None:
         """Score the reads; each with its row in the states (G, B, T, D)."""
         row, index = (torch.tensor(x, device=device) for x in zip(
             *((b, each.index) for b, each in reads), strict=True))  # fmt: skip
@@ -120,7 +125,7 @@ def score(
         cache = Kept() if tails else None
         tokens, mask = _padded([row.tokens for row in batch], device)
         states = run(known, tokens, trie, cache=cache, mask=mask, means=means)
-        look(states, [(b, each) for b, row in enumerate(batch) for each in row.reads], batch)
+        look(states, [(b, each) for b, row in enumerate(batch) for each in row.reads])
         del states
         if cache is None:
             return
@@ -134,7 +139,7 @@ def score(
         states = run(
             known, read_on, trie, cache=_Continued(cache, trie, of), mask=mask, means=means
         )
-        look(states, [(r, each) for r, (_, tail) in enumerate(tails) for each in tail.reads], batch)
+        look(states, [(r, each) for r, (_, tail) in enumerate(tails) for each in tail.reads])
 
     done = 0
     for shared in (True, False):
@@ -149,6 +154,15 @@ def score(
         )
         in_batches([trie.branches * row.cost for row in some], budget, batch_size, work_on, journal)
         done += len(some)
+    for branch, number in tally.unsure.nonzero().tolist():
+        intervention = interventions[trie.carrier[-1].index(branch)]
+        tokens = torch.tensor([*requests[number][0], *requests[number][1]], device=device)
+        length = len(requests[number][1])
+        row = Alone(known, tokens[-(max_length + 1) :], length, intervention, nothing, means)
+        again = bool((row.said().any.token == tokens[-length:]).all())
+        journal.near_ties += 1
+        journal.decided_again += again != bool(tally.is_greedy[branch, number])
+        tally.is_greedy[branch, number] = again
     ends = torch.tensor(trie.carrier[-1])
     return Likelihoods(log_prob=tally.log_prob[ends], is_greedy=tally.is_greedy[ends])
 
@@ -265,7 +279,7 @@ class _Continued(DynamicCache):
         return self.length + query_length, 0
 
     def update(
-        self, keys: Tensor, values: Tensor, layer_idx: int, *_args: Any, **_kwargs: Any
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """The contexts' keys and values before those of the rows."""
         both = self.contexts.blocks.pop(layer_idx)
@@ -274,7 +288,8 @@ class _Continued(DynamicCache):
         first = contexts * torch.arange(branches, device=self.of.device)
         rows = (first[:, None] + self.of).flatten()
         before, after = (
-            torch.cat([kept[rows], new], -2) for kept, new in zip(both, (keys, values), strict=True)
+            torch.cat([kept[rows], new], -2)
+            for kept, new in zip(both, (key_states, value_states), strict=True)
         )
         return before, after
 
@@ -282,14 +297,27 @@ class _Continued(DynamicCache):
 class _Tally:
     """Sums over the reads of each request, by branch."""
 
-    def __init__(self, branches: int, requests: int) -> None:
+    def __init__(self, branches: int, requests: int, tolerance: float) -> None:
+        self.tolerance = tolerance
         self.log_prob = torch.zeros(branches, requests, dtype=torch.float64)
         self.is_greedy = torch.ones(branches, requests, dtype=torch.bool)
+        self.wrong = torch.zeros(branches, requests, dtype=torch.int64)  # by more than rounding
+        self.close = torch.zeros(branches, requests, dtype=torch.int64)
+
+    @property
+    def unsure(self) -> Tensor:
+        """(G, R), whether `is_greedy` hangs on near ties."""
+        return (self.wrong == 0) & (self.close > 0)
 
     def add(self, requests: list[int], target: Tensor, said: Any) -> None:
         """The reads (G x M) of a batch; `requests` and `target` are of M reads."""
         shape = (len(self.log_prob), len(target))
         request = torch.tensor(requests)
         self.log_prob.index_add_(1, request, said.log_prob.view(shape).double().cpu())
-        wrong = (said.any.token.view(shape) != target).double().cpu()
-        self.is_greedy &= torch.zeros_like(self.log_prob).index_add_(1, request, wrong) == 0
+        right = said.any.token.view(shape) == target
+        gap = torch.where(right, said.any.margin.view(shape), said.behind.view(shape))
+        close = gap <= self.tolerance
+        self.wrong.index_add_(1, request, (~right & ~close).long().cpu())
+        self.close.index_add_(1, request, close.long().cpu())
+        wrong = torch.zeros_like(self.wrong).index_add_(1, request, (~right).long().cpu())
+        self.is_greedy &= wrong == 0

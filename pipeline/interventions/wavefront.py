@@ -86,12 +86,12 @@ def run(
         states = known.body(
             input_ids=tokens, past_key_values=cache, use_cache=cache is not None, **call
         )[0]
-    return states.unflatten(0, (trie.branches, len(tokens)))
+    return torch.unflatten(states, 0, (trie.branches, len(tokens)))
 
 
 def _observing(block: nn.Module, number: int, observer: Observer, batch: int) -> Any:
     def look(_module: nn.Module, _args: Any, returned: Any) -> None:
-        observer(number, first_of(returned).unflatten(0, (-1, batch)))
+        observer(number, torch.unflatten(first_of(returned), 0, (-1, batch)))
 
     return block.register_forward_hook(look)
 
@@ -130,10 +130,10 @@ class Kept(DynamicCache):
         self.blocks: dict[int, tuple[Tensor, Tensor]] = {}
 
     def update(
-        self, keys: Tensor, values: Tensor, layer_idx: int, *_args: Any, **_kwargs: Any
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Keep a block's; they may be views of larger tensors, which would stay in memory."""
-        self.blocks[layer_idx] = keys.contiguous(), values.contiguous()
+        self.blocks[layer_idx] = key_states.contiguous(), value_states.contiguous()
         return self.blocks[layer_idx]
 
 
@@ -178,6 +178,6 @@ def means_of(known: Anatomy, interventions: Sequence[Intervention], tokens: Tens
             module = where.attention if site == ATTENTION else where.mlp
             assert module is not None  # noqa: S101  `require_editable` has refused it
             stack.callback(module.register_forward_hook(add((block, site))).remove)
-        for part in rows.split(_ROWS_AT_ONCE):
+        for part in torch.split(rows, _ROWS_AT_ONCE):
             known.body(input_ids=part, use_cache=False)
     return {key: total / rows.numel() for key, total in sums.items()}

@@ -31,6 +31,9 @@ from transformers.activations import FastGELUActivation, NewGELUActivation
 from pipeline.errors import InputError, Problem
 
 _SLOW_GELUS = (NewGELUActivation, FastGELUActivation)
+UNBOUNDED = 2048
+"""Positions of a model that names no limit: its positions are biases of any distance."""
+
 _ROWS, _TOKENS = (2, 3), 7  # two batch sizes: what differs between them is batched
 
 
@@ -56,7 +59,7 @@ class Values:
         """(…, T, F) to (…, T, C), heads side by side as the output projection receives them."""
         if self.concatenated:
             x = x[..., -self.groups * self.size :]
-        x = x.unflatten(-1, (self.groups, -1))[..., -self.size :]
+        x = torch.unflatten(x, -1, (self.groups, -1))[..., -self.size :]
         if self.groups != self.heads:
             x = x.repeat_interleave(self.heads // self.groups, -2)
         x = x.flatten(-2)
@@ -117,8 +120,7 @@ class Anatomy:
     @property
     def context_length(self) -> int:
         """Positions that the model was made for."""
-        config = self.model.config.get_text_config()
-        return int(getattr(config, "max_position_embeddings", None) or config.max_seq_len)
+        return context_length(self.model.config)
 
 
 Path = tuple[str | int, ...]
@@ -152,6 +154,15 @@ def leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
             yield from leaves(value, (*path, i))
 
 
+def context_length(config: Any) -> int:
+    """Positions that a model of this configuration was made for."""
+    config = config.get_text_config()
+    for name in ("max_position_embeddings", "max_seq_len", "seq_length"):
+        if length := getattr(config, name, None):
+            return int(length)
+    return UNBOUNDED
+
+
 class _Call(NamedTuple):
     """A call of a module that has no modules below it, in the order of the calls."""
 
@@ -181,6 +192,9 @@ def _find(model: Any) -> Anatomy:
         sizes = {path: len(x) for path, x in leaves(few.arguments) if x.ndim > 1}
         grown = (path for path, x in leaves(many.arguments) if len(x) != sizes.get(path, len(x)))
         batched[masked] = frozenset(tuple(path) for _block, *path in grown)
+    for number, calls in enumerate(many.calls):
+        if calls and not calls[-1].returned.isfinite().all():
+            raise _broken(model, number)
     sites = tuple(
         _site(model, number, block, many.calls[number]) for number, block in enumerate(blocks)
     )
@@ -263,11 +277,11 @@ def _by_row(x: Any, rows: int) -> Tensor | None:
         return None
     if x.shape[:2] == (rows, _TOKENS):
         return x.flatten(2) if x.ndim > 2 else None
-    return x.unflatten(0, (rows, _TOKENS)) if x.shape[0] == rows * _TOKENS else None
+    return torch.unflatten(x, 0, (rows, _TOKENS)) if x.shape[0] == rows * _TOKENS else None
 
 
 def _site(model: Any, number: int, block: nn.Module, calls: list[_Call]) -> Site:
-    """The site of a block: the first module that receives values, mixed, and where they are from."""
+    """The site of a block: the first module that receives mixed values, and what it needs."""
     for at, call in enumerate(calls):
         for source in reversed(calls[:at]):
             values = _values(model, source.returned, call.received)
@@ -347,6 +361,17 @@ def _wiring(model: Any, body: Any, sites: Sequence[Site]) -> tuple[bool, bool]:
         _read(model, body, _ROWS[0])
     parallel = len(received) == 2 and torch.equal(*received)
     return all(passed), parallel and len({type(site.block) for site in sites}) == 1
+
+
+def _broken(model: Any, number: int) -> InputError:
+    return InputError(
+        Problem(
+            what=f"{type(model).__name__} on random tokens",
+            got=f"NaN or infinity in block {number}, in {model.dtype}",
+            expected="finite states",
+            remedy="evaluate in float32; if it persists, the checkpoint's weights are broken",
+        )
+    )
 
 
 def _refusal(model: Any, what: str, got: str) -> InputError:

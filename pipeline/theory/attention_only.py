@@ -16,8 +16,8 @@ from typing import Any
 
 import polars as pl
 
-from pipeline.interventions.evaluation import Progress, silent
 from pipeline.errors import InputError, Problem
+from pipeline.interventions.evaluation import Progress, silent
 from pipeline.tables import ATTENTION_ONLY
 from pipeline.theory.small_transformer import (
     CONTEXT,

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pipeline.models.decoder import Block, Decoder
 from pipeline.theory import bounds
 from pipeline.theory.linear_fit import Fits, LinearFit
-from pipeline.theory.one_block import LastToken, Norms, last_token, norms, output_matrices
+from pipeline.theory.one_block import LastToken, Norms, last_token, norms
+from pipeline.theory.parts import Parts
 
 _LEAST = torch.finfo(torch.float64).tiny  # instead of 0, below a fraction bar
 
@@ -34,20 +34,17 @@ class Known:
     through: Tensor
 
 
-def know(decoder: Decoder, number: int, fits: Fits) -> Known:
-    """What is known of block `number` of a decoder in float64."""
-    output = output_matrices(decoder.block(number), decoder.heads)
+def know(block: Parts, fits: Fits) -> Known:
+    """What is known of a block in float64."""
+    output = block.output_matrices()
     passed = output + fits.stream.weight.to(output) @ output
-    return Known(norms(decoder, number), fits, bounds.root(passed))
+    return Known(norms(block), fits, bounds.root(passed))
 
 
-def right_after(
-    decoder: Decoder, block: Block, known: Known, states: Tensor
-) -> tuple[LastToken, dict[str, Tensor]]:
+def right_after(block: Parts, known: Known, states: Tensor) -> tuple[LastToken, dict[str, Tensor]]:
     """Bypass a block: the change right after it, and Theorem 1.
 
     Args:
-        decoder: whose block it is.
         block: in float64.
         known: of the block.
         states: (B, T, D) float64, what enters it.
@@ -55,7 +52,7 @@ def right_after(
     Returns:
         The last token, and the columns of `DIVERGENCE_BOUNDS` from `change` to `violated`, (B,).
     """
-    look = last_token(decoder, block, states)
+    look = last_token(block, states)
     about, fit, parallel = known.norms, known.fits.stream, block.parallel
     change = bounds.norm(look.after[1] - look.after[0])
     attention_change = bounds.norm(look.attended[1] - look.attended[0])
@@ -76,7 +73,7 @@ def right_after(
     a5 = bounds.attention_bound(look.weights, look.values, about.roots)
     a1 = bounds.attention_bound_coarse(look.weights, look.normalized, about.heads)
     through = a5 if parallel else bounds.attention_bound(look.weights, look.values, known.through)
-    deviations = [bounds.deviation(z, block.mlp_norm.epsilon) for z in look.read]
+    deviations = [bounds.deviation(z, block.mlp_norm.eps) for z in look.read]
     corrected = {
         "bound": bounds.theorem_1(through, 1.0, epsilon, parallel),
         "bound_a5": bounds.theorem_1(a5, fit.identity_plus, epsilon, parallel),
@@ -112,12 +109,11 @@ def right_after(
 
 
 def one_block_on(
-    decoder: Decoder, block: Block, known: Known, look: LastToken, states: Tensor, other: Tensor
+    block: Parts, known: Known, look: LastToken, states: Tensor, other: Tensor
 ) -> dict[str, Tensor]:
     """Bypass the block before this one: the change right after this one, and Theorem 2.
 
     Args:
-        decoder: whose block it is.
         block: in float64; not bypassed.
         known: of the block.
         look: the last token, of `states`.
@@ -127,7 +123,7 @@ def one_block_on(
     Returns:
         The columns of `DIVERGENCE_BOUNDS` that begin with ``next_``, (B,).
     """
-    moved = last_token(decoder, block, other)
+    moved = last_token(block, other)
     about, fit, parallel = known.norms, known.fits.stream, block.parallel
     apart = other[:, -1] - states[:, -1]
     before = bounds.norm(apart)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 SLOPE = 1.13
-"""No activation of pipeline/models/activations.py is steeper: GELU's slope is at most 1.1290."""
+"""No activation of `models.parts.ACTIVATIONS` is steeper: GELU's slope is at most 1.1290."""
 
 _GRAIN = 1e-11
 

@@ -5,9 +5,10 @@ next one is predicted from, and its prompt is the prefix: there the model must h
 token of the memorized suffix. And a later token would read suffix tokens given to it, from which
 the rest is often plain. The suffix is not read at all.
 
-One pass a batch gives everything: each branch of the wavefront bypasses one block, and an observer
-takes the norms of the changes and the bounds as the pass goes along; of its states only those of
-the baseline and of the newest branch outlive a block.
+One pass a batch gives all states: each branch of the wavefront bypasses one block. An observer
+takes the norms of the changes as the pass goes along, and keeps what the bounds need: for each
+block the states of the baseline and of the branch that bypasses it. The bounds follow, a block at
+a time.
 
 Shapes: N samples, B of a batch, P prefix tokens, D width, L blocks.
 
@@ -24,18 +25,20 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pipeline.interventions.evaluation import Progress, require_completable, silent
+from pipeline.interventions.evaluation import Progress, not_finite, require_completable, silent
 from pipeline.interventions.interventions import sweep
-from pipeline.interventions.memory import Journal, default_budget, in_batches
+from pipeline.interventions.memory import Journal, in_batches
+from pipeline.interventions.memory import token_budget as default_budget
 from pipeline.interventions.plan import Plan, plan
-from pipeline.interventions.precision import not_finite
-from pipeline.interventions.wavefront import Sheet, run
-from pipeline.models.decoder import Decoder
-from pipeline.models.families import adapt
+from pipeline.interventions.readout import pieces
+from pipeline.interventions.wavefront import run
+from pipeline.models.sites import Anatomy, anatomy
 from pipeline.samples.frame import check_samples
 from pipeline.tables import DIVERGENCE_BLOCKS, DIVERGENCE_BOUNDS, DIVERGENCE_TRIANGLE, Schema
 from pipeline.theory import linear_fit
 from pipeline.theory.block_bounds import Known, know, one_block_on, right_after
+from pipeline.theory.parts import Described
+from pipeline.theory.precision import at_least_single
 
 _LOGIT_ROWS = 64
 _BEST = torch.float64
@@ -79,106 +82,113 @@ def measure(
         Three tables; rows in the order of the samples, then of the blocks.
 
     Raises:
-        InputError: what `memorization.measure` refuses, or states or logits that are not finite.
+        InputError: a model of another family, what `memorization.measure` refuses, or states or
+            logits that are not finite.
         ValueError: the model is in training mode.
     """
+    described = Described(model)
     check_samples(samples, model.config.vocab_size, model.config.max_position_embeddings)
     tokens = torch.tensor(samples["tokens"].to_list())
     require_completable(model, tokens, int(samples["suffix_length"][0]))
     prefixes = tokens[:, : int(samples["prefix_length"][0])]
-    decoder = adapt(model)
-    if decoder.dtype != _BEST:
-        decoder = decoder.in_precision(torch.float32)
-    n_blocks = len(decoder.blocks)
+    with at_least_single(model):
+        known = anatomy(model)
+    n_blocks = described.n_blocks
     trie = plan(sweep(n_blocks)[: 1 + n_blocks], n_blocks)
-    # half, for the bounds: a few batches of states and a block's weights, in float64
-    budget = token_budget or default_budget(decoder, trie, decoding=False) // 2
+    # half, for what the bounds keep; and what computes in float32 takes more than it is stored in
+    share = 2 * described.dtype.itemsize // model.dtype.itemsize
+    budget = token_budget or max(1, default_budget(known, trie, caching=False) // share)
 
     def work(numbers: range) -> dict[str, Tensor]:
-        sheet = Sheet.plain(prefixes[numbers.start : numbers.stop].to(decoder.device), last=1)
-        watcher = _Watcher(decoder, precise, trie, sheet, known)
-        run(decoder, sheet, trie, observer=watcher)
-        found = watcher.found()
-        _require_finite(decoder, sheet, found, samples["sample_id"][numbers.start :])
+        batch = prefixes[numbers.start : numbers.stop].to(model.device)
+        seen = _Seen(trie)
+        with at_least_single(model):
+            last = run(known, batch, trie, observer=seen)[list(trie.carrier[-1]), :, -1]
+            found = _of_logits(known, last)
+            _require_finite(known, batch, found["kl"], samples["sample_id"][numbers.start :])
+        found |= _bounds_of(described, blocks, described.embed(batch), seen)
+        found["triangle"] = torch.cat([*seen.triangle, found["triangle"]])
         progress(numbers.stop, len(prefixes))
         return {name: value.cpu() for name, value in found.items()}
 
     with torch.inference_mode():
-        precise = decoder.in_precision(_BEST)
-        fits = linear_fit.fit(decoder, prefixes, samples["sample_id"].to_list())
-        known = [know(precise, number, both) for number, both in enumerate(fits)]
+        fits = linear_fit.fit(described, prefixes, samples["sample_id"].to_list())
+        blocks = [know(described.block(i, _BEST), both) for i, both in enumerate(fits)]
         costs = [prefixes.shape[1] * trie.branches] * len(prefixes)
         parts = in_batches(costs, budget, None, work, journal or Journal())
-    whole = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    whole = {name: torch.cat([part[name] for part in parts], 1) for name in parts[0]}
     return Divergence(
         _triangle(samples, whole, n_blocks),
         _bounds(samples, whole, n_blocks),
-        _blocks(decoder, known),
+        _blocks(described, blocks),
     )
 
 
-class _Watcher:
-    """Looks at a pass block by block."""
+class _Seen:
+    """What is seen of a pass, block by block.
 
-    def __init__(
-        self, decoder: Decoder, precise: Decoder, trie: Plan, sheet: Sheet, known: Sequence[Known]
-    ) -> None:
-        self.decoder = decoder
-        self.precise = precise
+    Attributes:
+        triangle: (bypassed blocks, B, 2) after each block, norm of the change, and relative.
+        baseline: (B, T, D) after each block but the last.
+        bypassed: the same, with a bypass of that block.
+    """
+
+    def __init__(self, trie: Plan) -> None:
         self.trie = trie
-        self.known = known
-        self.before = decoder.embed(sheet.tokens, sheet.positions).to(_BEST)
-        self.bypassed: Tensor | None = None  # with a bypass of the block before
-        self.triangle: list[Tensor] = []  # (bypassed blocks, B, 2), norm of change, and relative
-        self.kl = torch.empty(0)  # (L, B), once the pass is over
-        self.bounds: list[dict[str, Tensor]] = []
-        self.next_bounds: list[dict[str, Tensor]] = []
+        self.triangle: list[Tensor] = []
+        self.baseline: list[Tensor] = []
+        self.bypassed: list[Tensor] = []
 
     def __call__(self, number: int, states: Tensor) -> None:
         """See `wavefront.Observer`."""
-        block = self.precise.block(number)
-        parts = self.precise, block, self.known[number]
-        look, row = right_after(*parts, self.before)
-        self.bounds.append(row)
-        if self.bypassed is not None:
-            self.next_bounds.append(one_block_on(*parts, look, self.before, self.bypassed))
-
         # the branches of the baseline and of the bypasses of blocks 0 to `number`
         baseline, *bypasses = self.trie.carrier[number + 1][: number + 2]
-        last = states[:, :, -1]
-        self.triangle.append(_compare(last[baseline].to(_BEST), last[bypasses].to(_BEST)))
-        if number == len(self.trie.steps) - 1:
-            self._look_at_logits(last[[baseline, *bypasses]])
-        else:
-            self.before = states[baseline].to(_BEST)
-            self.bypassed = states[bypasses[-1]].to(_BEST)
+        last = states[:, :, -1].to(_BEST)
+        self.triangle.append(_compare(last[baseline], last[bypasses]))
+        if number < len(self.trie.steps) - 1:
+            self.baseline.append(states[baseline].clone())
+            self.bypassed.append(states[bypasses[-1]].clone())
 
-    def _look_at_logits(self, states: Tensor) -> None:
-        """Of states (1 + L, B, D): the baseline, and the bypass of each block."""
-        shape = len(states) - 1, states.shape[1]
-        triangle = states.new_empty((*shape, 2), dtype=_BEST)
-        self.kl = states.new_empty(shape, dtype=_BEST)
-        for rows in torch.split(torch.arange(states.shape[1]), _LOGIT_ROWS):
-            without = _centred(self.decoder.logits(states[0, rows]))
-            log_probs = without.log_softmax(-1)
-            for i, each in enumerate(states[1:]):  # one by one: logits are large
-                logits = _centred(self.decoder.logits(each[rows]))
-                triangle[i, rows] = _compare(without, logits)
-                gaps = log_probs - logits.log_softmax(-1)
-                self.kl[i, rows] = (log_probs.exp() * gaps).sum(-1).clamp_min(0)
-        self.triangle.append(triangle)
 
-    def found(self) -> dict[str, Tensor]:
-        """All that was seen, a sample a row: (B, …) in float64, or bool."""
-        rows = {
-            name: torch.stack([row[name] for row in each], 1)
-            for each in (self.bounds, self.next_bounds)
-            if each
-            for name in each[0]
-        }
-        change, relative = torch.cat(self.triangle).unbind(-1)
-        triangle = {"triangle_change": change.T, "triangle_relative": relative.T}
-        return rows | triangle | {"triangle_kl": self.kl.T}
+def _bounds_of(
+    described: Described, blocks: Sequence[Known], embedded: Tensor, seen: _Seen
+) -> dict[str, Tensor]:
+    """The columns of `DIVERGENCE_BOUNDS`, (L, B), those of the next block (L - 1, B)."""
+    rows, next_rows = [], []
+    for number, about in enumerate(blocks):
+        block = described.block(number, _BEST)
+        before = (seen.baseline[number - 1] if number else embedded).to(_BEST)
+        look, row = right_after(block, about, before)
+        rows.append(row)
+        if number:
+            moved = seen.bypassed[number - 1].to(_BEST)
+            next_rows.append(one_block_on(block, about, look, before, moved))
+    return {
+        name: torch.stack([row[name] for row in each])
+        for each in (rows, next_rows)
+        if each
+        for name in each[0]
+    }
+
+
+def _of_logits(known: Anatomy, states: Tensor) -> dict[str, Tensor]:
+    """Of states (1 + L, B, D) that the head reads, of the baseline and of each bypass.
+
+    Returns:
+        ``triangle`` (L, B, 2), as `_compare`; ``kl`` (L, B), nats.
+    """
+    shape = len(states) - 1, states.shape[1]
+    triangle = states.new_empty((*shape, 2), dtype=_BEST)
+    kl = states.new_empty(shape, dtype=_BEST)
+    for rows in torch.split(torch.arange(states.shape[1]), _LOGIT_ROWS):
+        without = _centred_logits(known, states[0, rows])
+        log_probs = without.log_softmax(-1)
+        for i, each in enumerate(states[1:]):  # one by one: logits are large
+            logits = _centred_logits(known, each[rows])
+            triangle[i, rows] = _compare(without, logits)
+            gaps = log_probs - logits.log_softmax(-1)
+            kl[i, rows] = (log_probs.exp() * gaps).sum(-1).clamp_min(0)
+    return {"triangle": triangle, "kl": kl}
 
 
 def _compare(without: Tensor, bypassed: Tensor) -> Tensor:
@@ -188,25 +198,22 @@ def _compare(without: Tensor, bypassed: Tensor) -> Tensor:
     return torch.stack([change, change / without.norm(dim=-1).clamp_min(least)], -1)
 
 
-def _centred(logits: Tensor) -> Tensor:
+def _centred_logits(known: Anatomy, states: Tensor) -> Tensor:
     """Logits (B, V) without their mean, on which no probability depends; float64."""
-    logits = logits.to(_BEST)
+    logits = torch.cat([piece.to(_BEST) for _, piece in pieces(known, states)])
     return logits - logits.mean(-1, keepdim=True)
 
 
-def _require_finite(
-    decoder: Decoder, sheet: Sheet, found: dict[str, Tensor], sample_ids: pl.Series
-) -> None:
+def _require_finite(known: Anatomy, tokens: Tensor, kl: Tensor, sample_ids: pl.Series) -> None:
     """Raise for the first sample whose logits are not finite, saying where it began."""
-    finite = found["triangle_kl"].isfinite()  # (B, L)
+    finite = kl.isfinite()  # (L, B)
     if finite.all():
         return
-    row = int(finite.all(1).logical_not().nonzero()[0])
-    first = int(finite[row].logical_not().nonzero()[0])
-    interventions = sweep(finite.shape[1])  # the baseline is the first
-    guilty = interventions[1 + first] if finite[row].any() else interventions[0]
-    alone = Sheet.plain(sheet.tokens[row : row + 1], last=1)
-    raise not_finite(decoder, guilty, alone, f"sample {sample_ids[row]}")
+    row = int(finite.all(0).logical_not().nonzero()[0])
+    first = int(finite[:, row].logical_not().nonzero()[0])
+    interventions = sweep(len(finite))  # the baseline is the first
+    guilty = interventions[1 + first] if finite[:, row].any() else interventions[0]
+    raise not_finite(known, guilty, tokens[row : row + 1], f"sample {sample_ids[row]}", {})
 
 
 def _triangle(samples: pl.DataFrame, found: dict[str, Tensor], n_blocks: int) -> pl.DataFrame:
@@ -214,15 +221,12 @@ def _triangle(samples: pl.DataFrame, found: dict[str, Tensor], n_blocks: int) ->
     pairs = [(block, after) for after in range(n_blocks) for block in range(after + 1)]
     pairs += [(block, n_blocks) for block in range(n_blocks)]
     order = sorted(range(len(pairs)), key=pairs.__getitem__)
-    kl = torch.full_like(found["triangle_change"], torch.nan)
-    kl[:, -n_blocks:] = found["triangle_kl"]
-    values = {
-        "change": found["triangle_change"],
-        "relative": found["triangle_relative"],
-        "kl": kl,
-    }
+    change, relative = found["triangle"].unbind(-1)
+    kl = torch.full_like(change, torch.nan)
+    kl[-n_blocks:] = found["kl"]
+    values = {"change": change, "relative": relative, "kl": kl}
     keys = pl.DataFrame([pairs[i] for i in order], schema=["block", "after"], orient="row")
-    frame = _frame(samples, keys, {name: value[:, order] for name, value in values.items()})
+    frame = _frame(samples, keys, {name: value[order] for name, value in values.items()})
     return _cast(frame.with_columns(pl.col("kl").fill_nan(None)), DIVERGENCE_TRIANGLE)
 
 
@@ -231,8 +235,8 @@ def _bounds(samples: pl.DataFrame, found: dict[str, Tensor], n_blocks: int) -> p
     following = [name for name in DIVERGENCE_BOUNDS if name.startswith("next_")]
     for name in DIVERGENCE_BOUNDS:
         if name in following:  # there is no next block after the last
-            known = found.get(name, found["change"][:, :0])
-            values[name] = torch.cat([known, known.new_zeros(len(known), 1)], 1)
+            known = found.get(name, found["change"][:0])
+            values[name] = torch.cat([known, known.new_zeros(1, known.shape[1])])
         elif name in found:
             values[name] = found[name]
     keys = pl.DataFrame({"block": range(n_blocks)})
@@ -242,7 +246,7 @@ def _bounds(samples: pl.DataFrame, found: dict[str, Tensor], n_blocks: int) -> p
     return _cast(frame.with_columns(nulls), DIVERGENCE_BOUNDS)
 
 
-def _blocks(decoder: Decoder, known: Sequence[Known]) -> pl.DataFrame:
+def _blocks(described: Described, blocks: Sequence[Known]) -> pl.DataFrame:
     rows = [
         {
             "block": number,
@@ -260,17 +264,18 @@ def _blocks(decoder: Decoder, known: Sequence[Known]) -> pl.DataFrame:
             "up_norm": each.norms.up,
             "down_norm": each.norms.down,
         }
-        for number, (block, each) in enumerate(zip(decoder.blocks, known, strict=True))
+        for number, each in enumerate(blocks)
+        for block in [described.block(number)]
     ]
     return _cast(pl.DataFrame(rows), DIVERGENCE_BLOCKS)
 
 
 def _frame(samples: pl.DataFrame, keys: pl.DataFrame, values: dict[str, Tensor]) -> pl.DataFrame:
-    """Every sample with every row of `keys`, and beside them `values`, (N, keys) each."""
+    """Every sample with every row of `keys`, and beside them `values`, (keys, N) each."""
     # in a cross join the right side varies fastest: the order of a flattened (N, keys)
     rows = samples.select("sample_id", "split").join(keys, how="cross", maintain_order="left_right")
     return rows.with_columns(
-        pl.Series(name, value.flatten().numpy()) for name, value in values.items()
+        pl.Series(name, value.T.flatten().numpy()) for name, value in values.items()
     )
 
 

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pipeline.interventions.evaluation import not_finite
 from pipeline.interventions.interventions import BASELINE
-from pipeline.interventions.precision import not_finite
-from pipeline.interventions.wavefront import Sheet
-from pipeline.models.decoder import Decoder
+from pipeline.models.sites import anatomy
 from pipeline.theory.bounds import operator_norm
 from pipeline.theory.one_block import attend
+from pipeline.theory.parts import Described
+from pipeline.theory.precision import at_least_single
 
 LEAST_TOKENS = 10
 """Tokens for each dimension below which the ridge is no longer negligible."""
@@ -66,14 +67,14 @@ class Fits:
     normalized: LinearFit
 
 
-def fit(decoder: Decoder, tokens: Tensor, sample_ids: Sequence[int]) -> list[Fits]:
+def fit(described: Described, tokens: Tensor, sample_ids: Sequence[int]) -> list[Fits]:
     """Fit the MLP of every block, on the states of the unmodified model.
 
     Blocks are the outer loop. So the states of the fitted tokens are kept, about as many numbers as
     a block has weights, and the Gram matrices of one block; not those of all blocks.
 
     Args:
-        decoder: in float32 or better.
+        described: of a model; its states are in `described.dtype`.
         tokens: (N, T) int64; evenly spread rows of them are used, up to `MOST_TOKENS` x D tokens,
             and a quarter as many more are held out.
         sample_ids: N of them, for an error.
@@ -85,28 +86,31 @@ def fit(decoder: Decoder, tokens: Tensor, sample_ids: Sequence[int]) -> list[Fit
         InputError: states that are not finite.
     """
     length = tokens.shape[1]
-    enough = -(-MOST_TOKENS * decoder.width // length) * _HELD_OUT // (_HELD_OUT - 1) + 1
+    enough = -(-MOST_TOKENS * described.width // length) * _HELD_OUT // (_HELD_OUT - 1) + 1
     rows = torch.arange(min(enough, len(tokens)))
     rows = rows * len(tokens) // len(rows)
-    position = torch.arange(length, device=decoder.device)
-    states = decoder.embed(tokens[rows].to(decoder.device), position)
+    device = described.model.device
+    states = described.embed(tokens[rows].to(device))
     held_out = torch.arange(len(rows)) % _HELD_OUT == _HELD_OUT - 1
     chunks = torch.split(torch.arange(len(rows)), max(1, _CHUNK_TOKENS // length))
     fits = []
-    for number in range(len(decoder.blocks)):
-        block = decoder.block(number)
-        sums = [[_Sums(decoder) for _ in range(2)] for _ in range(2)]  # of both u; fitted, held out
+    for number in range(described.n_blocks):
+        block = described.block(number, described.dtype)
+        sums = [
+            [_Sums(described.width, device) for _ in range(2)] for _ in range(2)
+        ]  # of both u; fitted, held out
         for chunk in chunks:
             hidden = states[chunk]
-            attended = attend(decoder, block, hidden, length).mixed(block)
+            attended = attend(block, hidden, length).mixed(block)
             read = hidden if block.parallel else hidden + attended
-            mlp = block.mlp(read)
+            mlp = block.feed_forward(read)
             states[chunk] = after = hidden + attended + mlp
             if not after.isfinite().all():
                 finite = after.isfinite().flatten(1).all(1).cpu()
                 row = rows[chunk[finite.logical_not().nonzero()[0]]]
-                sheet = Sheet.plain(tokens[row].to(decoder.device), last=1)
-                raise not_finite(decoder, BASELINE, sheet, f"sample {sample_ids[int(row)]}")
+                known, what = anatomy(described.model), f"sample {sample_ids[int(row)]}"
+                with at_least_single(described.model):
+                    raise not_finite(known, BASELINE, tokens[row].to(device), what, {})
             for (fitted, other), u in zip(sums, (read, block.mlp_norm(read)), strict=True):
                 for each, mine in ((fitted, ~held_out[chunk]), (other, held_out[chunk])):
                     each.add(u[mine].flatten(0, 1), mlp[mine].flatten(0, 1))
@@ -117,9 +121,8 @@ def fit(decoder: Decoder, tokens: Tensor, sample_ids: Sequence[int]) -> list[Fit
 class _Sums:
     """Sums over tokens of what least squares need, in float64: any number of tokens, one size."""
 
-    def __init__(self, decoder: Decoder) -> None:
-        zero = torch.zeros((), dtype=torch.float64, device=decoder.device)
-        width = decoder.width
+    def __init__(self, width: int, device: torch.device) -> None:
+        zero = torch.zeros((), dtype=torch.float64, device=device)
         self.count = 0
         self.read, self.made = zero.repeat(width), zero.repeat(width)
         self.squares = zero.repeat(width, width)

@@ -1,7 +1,7 @@
 """One block in plain sums: its attention weights, and what happens at the last token.
 
-The engine of pipeline/interventions/ never has the weights: it mixes values in tiles. Here they are
-computed the slow way, from the same projections, for the theory to look at.
+Stock modules that attend fast never have the weights. Here they are computed the slow way, from
+what the stock projections return, for the theory to look at.
 Shapes: B samples, T positions, n positions that the last token sees, D width, H heads, E = D/H.
 """
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pipeline.models.decoder import Block, Decoder
 from pipeline.theory import bounds
+from pipeline.theory.parts import Parts
 
 
 @dataclass(frozen=True)
@@ -30,34 +30,30 @@ class Attention:
     values: Tensor
     weights: Tensor
 
-    def mixed(self, block: Block) -> Tensor:
+    def mixed(self, block: Parts) -> Tensor:
         """The attention's output (B, Q, D)."""
         context = torch.einsum("bhqi,bihe->bqhe", self.weights, self.values)
-        return block.output(context.flatten(2))
+        attended: Tensor = block.output(context.flatten(2))
+        return attended
 
 
-def attend(decoder: Decoder, block: Block, states: Tensor, queries: int) -> Attention:
+def attend(block: Parts, states: Tensor, queries: int) -> Attention:
     """The attention of a block, with its weights.
 
     Args:
-        decoder: whose block it is; gives positions and scale.
         block: in the precision of the states.
         states: (B, T, D), what enters the block; positions count from 0.
         queries: Q, 1 to T.
     """
     normalized = block.attention_norm(states)
-    query, key, values = block.projections.all(normalized)
-    query, key = (x.transpose(1, 2).contiguous() for x in (query, key))  # (B, H, T, E)
+    query, key, values = block.split(normalized)
     length = states.shape[1]
+    scores = (query[:, :, length - queries :] @ key.mT) * block.scale
     position = torch.arange(length, device=states.device)
-    if decoder.rotary is not None:
-        turn = decoder.rotary.at(position, states.dtype)
-        query, key = turn.apply_(query), turn.apply_(key)
-    scores = (query[:, :, length - queries :] @ key.mT) * decoder.attention_scale
     distance = position[length - queries :, None] - position
     hidden = (distance < 0) | (distance >= (length if block.window is None else block.window))
     weights = scores.masked_fill_(hidden, -torch.inf).softmax(-1)
-    return Attention(normalized, values, weights)
+    return Attention(normalized, values.transpose(1, 2), weights)
 
 
 @dataclass(frozen=True)
@@ -83,16 +79,16 @@ class LastToken:
     after: Tensor
 
 
-def last_token(decoder: Decoder, block: Block, states: Tensor) -> LastToken:
+def last_token(block: Parts, states: Tensor) -> LastToken:
     """The last position of states (B, T, D) that enter a block, in their precision."""
-    attention = attend(decoder, block, states, 1)
+    attention = attend(block, states, 1)
     length = states.shape[1]
     first = 0 if block.window is None else max(0, length - block.window)
     hidden = states[:, -1]
     bypassed = block.output(attention.values[:, -1].flatten(1))
     attended = torch.stack([attention.mixed(block)[:, 0], bypassed])
     read = hidden.expand_as(attended) if block.parallel else hidden + attended
-    mlp = block.mlp(read)
+    mlp = block.feed_forward(read)
     return LastToken(
         normalized=attention.normalized[:, first:],
         values=attention.values[:, first:],
@@ -123,27 +119,12 @@ class Norms:
     gain: float
 
 
-def value_matrices(block: Block) -> Tensor:
-    """W_V (H, E, D), whatever the family: the values of the unit vectors, without the bias."""
-    weight = block.output.weight
-    unit = torch.eye(weight.shape[0], dtype=weight.dtype, device=weight.device)
-    return (block.projections.values(unit) - block.projections.values(unit[:1] * 0)).permute(
-        1, 2, 0
-    )
-
-
-def output_matrices(block: Block, heads: int) -> Tensor:
-    """W_O (H, D, E): the columns of the output projection that read each head."""
-    return torch.unflatten(block.output.weight, 1, (heads, -1)).transpose(0, 1)
-
-
-def norms(decoder: Decoder, number: int) -> Norms:
-    """The norms of block `number`, in the precision of the decoder, which should be float64."""
-    block = decoder.block(number)
-    output = output_matrices(block, decoder.heads)
+def norms(block: Parts) -> Norms:
+    """The norms of a block, in its precision, which should be float64."""
+    output = block.output_matrices()
     return Norms(
         roots=bounds.root(output),
-        heads=bounds.head_norms(value_matrices(block), output),
+        heads=bounds.head_norms(block.value_matrices(), output),
         up=float(bounds.operator_norm(block.up.weight)),
         down=float(bounds.operator_norm(block.down.weight)),
         gain=float(block.mlp_norm.weight.abs().max()),

@@ -8,14 +8,13 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
+from transformers.activations import ACT2FN
 
-from pipeline.models.activations import ACTIVATIONS
-from pipeline.models.decoder import Block, Decoder, LayerNorm, Linear, Separate
-from pipeline.models.families import adapt
+from pipeline.theory.parts import ACTIVATIONS, Described, Parts
 from pipeline.theory import bounds
 from pipeline.theory.block_bounds import know, one_block_on, right_after
 from pipeline.theory.linear_fit import Fits, LinearFit
-from pipeline.theory.one_block import attend, last_token, output_matrices
+from pipeline.theory.one_block import attend, last_token
 
 SCALES = st.floats(-1.0, 1.5).map(lambda exponent: 10**exponent)  # 0.1 to 30
 
@@ -26,8 +25,8 @@ def some_fit(weight):
     return LinearFit(weight, norm, plus, None, 0, 0.0)
 
 
-def known_of(decoder, number, weight):
-    return know(decoder, number, Fits(some_fit(weight), some_fit(weight)))
+def known_of(block, weight):
+    return know(block, Fits(some_fit(weight), some_fit(weight)))
 
 
 @st.composite
@@ -39,23 +38,22 @@ def blocks_at_work(draw, odd_cases):
     for name, parameter in model.named_parameters():
         if ".h." in name or "layers." in name:
             parameter.data.mul_(scale)
-    decoder = adapt(model)
-    number = draw(st.integers(0, len(decoder.blocks) - 1))
+    described = Described(model)
+    block = described.block(draw(st.integers(0, described.n_blocks - 1)))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 999)))
 
     def random(*shape):
         return torch.randn(*shape, generator=generator, dtype=torch.float64) * draw(SCALES)
 
-    states = random(3, draw(st.integers(1, 12)), decoder.width)
+    states = random(3, draw(st.integers(1, 12)), described.width)
     other = states + random(*states.shape)
-    return decoder, number, states, other, random(decoder.width, decoder.width)
+    return block, states, other, random(described.width, described.width)
 
 
-def all_at_once(decoder, number, states, other, weight):
-    known = known_of(decoder, number, weight)
-    block = decoder.block(number)
-    look, after = right_after(decoder, block, known, states)
-    return after | one_block_on(decoder, block, known, look, states, other)
+def all_at_once(block, states, other, weight):
+    known = known_of(block, weight)
+    look, after = right_after(block, known, states)
+    return after | one_block_on(block, known, look, states, other)
 
 
 slow = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
@@ -79,12 +77,9 @@ def test_corrected_bounds_hold_for_any_block_and_any_matrix(odd_cases, data):
 @slow
 @torch.inference_mode()
 def test_the_change_of_the_attention_is_exactly_what_the_others_bring(odd_cases, data):
-    decoder, number, states, *_ = data.draw(blocks_at_work(odd_cases))
-    block = decoder.block(number)
-    look = last_token(decoder, block, states)
-    exact = bounds.attention_change(
-        look.weights, look.values, output_matrices(block, decoder.heads)
-    )
+    block, states, *_ = data.draw(blocks_at_work(odd_cases))
+    look = last_token(block, states)
+    exact = bounds.attention_change(look.weights, look.values, block.output_matrices())
     size = max(1.0, float(look.attended.abs().max()))
     torch.testing.assert_close(look.attended[1] - look.attended[0], exact, rtol=0, atol=1e-9 * size)
 
@@ -95,11 +90,11 @@ def test_the_change_of_the_attention_is_exactly_what_the_others_bring(odd_cases,
 @torch.inference_mode()
 def test_halves_of_the_bounds_are_violated(name):
     """So the checks above would see a bound that is wrong by a factor of two."""
-    decoder = one_block(heads=1)
+    block = one_block(heads=1)
     states = torch.tensor([[1.0, -1.0, 1.0, -1.0], [1.0, 1.0, -1.0, -1.0]])[None].double()
     other = states.clone()
     other[:, -1] = -other[:, -1]  # the norm keeps its length
-    found = all_at_once(decoder, 0, states, other, torch.zeros(4, 4, dtype=torch.float64))
+    found = all_at_once(block, states, other, torch.zeros(4, 4, dtype=torch.float64))
     change = found["next_change" if name.startswith("next") else "change"]
     assert not bounds.exceeds(change, found[name], change).any()
     assert bounds.exceeds(change, found[name] / 2, change).all()
@@ -107,26 +102,22 @@ def test_halves_of_the_bounds_are_violated(name):
 
 @torch.inference_mode()
 def test_the_headline_is_within_a_small_factor(model):
-    model = copy.deepcopy(model).double()
-    decoder = adapt(model)
+    described = Described(copy.deepcopy(model).double())
     generator = torch.Generator().manual_seed(3)
-    states = decoder.embed(torch.randint(1, 61, (40, 24), generator=generator), torch.arange(24))
+    states = described.embed(torch.randint(1, 61, (40, 24), generator=generator))
     ratios = []
-    for number, block in enumerate(decoder.blocks):
-        known = known_of(decoder, number, torch.zeros(32, 32, dtype=torch.float64))
-        _, found = right_after(decoder, block, known, states)
+    for block in map(described.block, range(described.n_blocks)):
+        known = known_of(block, torch.zeros(32, 32, dtype=torch.float64))
+        _, found = right_after(block, known, states)
         ratios.append(found["a5"] / found["attention_change"])
-        states = states + attend(decoder, block, states, 24).mixed(block)
+        states = states + attend(block, states, 24).mixed(block)
     assert 1 <= torch.cat(ratios).median() < 4
 
 
 def test_no_activation_is_steeper_than_the_constant():
     x = torch.linspace(-8, 8, 20001, dtype=torch.float64, requires_grad=True)
-    for name, activation in ACTIVATIONS.items():
-        # the engine's own writes in place
-        formula = nn.GELU(approximate="tanh") if name.startswith("gelu_") else activation
-        torch.testing.assert_close(formula(x), activation(x.detach().clone()))
-        (slope,) = torch.autograd.grad(formula(x).sum(), x)
+    for name in ACTIVATIONS:
+        (slope,) = torch.autograd.grad(ACT2FN[name](x).sum(), x)
         assert slope.abs().max() < bounds.SLOPE
     (slope,) = torch.autograd.grad(nn.functional.gelu(x).sum(), x)
     assert slope.max() > 1.128  # and a smaller constant would not do
@@ -139,7 +130,8 @@ def test_layer_norm_stretches_no_more_than_the_proof_says(seed, exponent, step):
     z, move, gain = torch.randn(3, 8, generator=generator, dtype=torch.float64)
     z = z * 10**exponent
     other = z + move * 10**step * 10**exponent
-    norm = LayerNorm(gain, None, 1e-5)
+    norm = nn.LayerNorm(8, eps=1e-5, bias=False, dtype=torch.float64)
+    norm.weight = nn.Parameter(gain)
     deviations = bounds.deviation(z, 1e-5) + bounds.deviation(other, 1e-5)
     limit = 2 * gain.abs().max() * (other - z).norm() / deviations
     assert (norm(other) - norm(z)).norm() <= limit * (1 + 1e-9)
@@ -162,9 +154,9 @@ def test_attention_weights_are_those_of_the_stock_model(model):
     stock.set_attn_implementation("eager")
     tokens = torch.randint(1, 61, (2, 17), generator=torch.Generator().manual_seed(4))
     seen = stock(tokens, output_attentions=True, output_hidden_states=True, use_cache=False)
-    decoder = adapt(model)
-    for number, block in enumerate(decoder.blocks):
-        ours = attend(decoder, block, seen.hidden_states[number], 5)
+    described = Described(model)
+    for number in range(described.n_blocks):
+        ours = attend(described.block(number), seen.hidden_states[number], 5)
         theirs = seen.attentions[number]
         torch.testing.assert_close(ours.weights, theirs[:, :, -5:], rtol=0, atol=2e-6)
 
@@ -172,29 +164,35 @@ def test_attention_weights_are_those_of_the_stock_model(model):
 # --------------------------------------------------------------------------- as printed: Theorem 1
 
 
+def matrix(weight):
+    made = nn.Linear(*reversed(weight.shape), bias=False)
+    made.weight = nn.Parameter(weight)
+    return made
+
+
 def one_block(*, heads, gain=1.0, parallel=False):
-    """A decoder of one block, width 4: uniform attention, an MLP that is zero, M_h = gain x I.
+    """A block of width 4: uniform attention, an MLP that is zero, M_h = gain x I.
 
     With two heads, M_h is `gain` times the projection to the first two dimensions.
     """
     size = 4 // heads
-    zero = torch.zeros(4, 4, dtype=torch.float64)
     eye = torch.eye(4, dtype=torch.float64)
-    value, output = eye[:size].repeat(heads, 1), eye[:, :size].repeat(1, heads)
-    plain = LayerNorm(torch.ones(4, dtype=torch.float64), None, 1e-9)
-    none = Linear(zero, None)
-    block = Block(
+    none = matrix(0 * eye)
+    plain = nn.LayerNorm(4, eps=1e-9, dtype=torch.float64)
+    return Parts(
         attention_norm=plain,
-        projections=Separate(none, none, Linear(value, None), heads),
-        output=Linear(gain * output, None),
+        projections=(none, none, matrix(eye[:size].repeat(heads, 1))),
+        output=matrix(gain * eye[:, :size].repeat(1, heads)),
         mlp_norm=plain,
+        mlp=nn.Sequential(none, nn.GELU(), none),
         up=none,
-        activation=nn.functional.gelu,
         down=none,
+        heads=heads,
+        scale=1.0,
         parallel=parallel,
         window=None,
+        rotary=None,
     )
-    return Decoder(eye, None, None, (block,), plain, none, heads, 1.0, 8, torch.float64)
 
 
 SIGNS = torch.tensor([[1.0, -1.0, -1.0, 1.0], [1.0, 1.0, -1.0, -1.0]], dtype=torch.float64)[None]
@@ -209,9 +207,9 @@ SIGNS = torch.tensor([[1.0, -1.0, -1.0, 1.0], [1.0, 1.0, -1.0, -1.0]], dtype=tor
 )
 @torch.inference_mode()
 def test_theorem_1_as_printed_fails_on_a_real_block(heads, gain, size, parallel):
-    decoder = one_block(heads=heads, gain=gain, parallel=parallel)
+    block = one_block(heads=heads, gain=gain, parallel=parallel)
     states = SIGNS * size
-    found = all_at_once(decoder, 0, states, states, torch.zeros(4, 4, dtype=torch.float64))
+    found = all_at_once(block, states, states, torch.zeros(4, 4, dtype=torch.float64))
     assert found["epsilon"].item() == 0  # the MLP is zero, and W = 0 is exact
     assert found["printed_violated"].all()
     assert found["printed_generous_violated"].all()
@@ -220,8 +218,8 @@ def test_theorem_1_as_printed_fails_on_a_real_block(heads, gain, size, parallel)
 
 @torch.inference_mode()
 def test_theorem_1_as_printed_holds_where_the_block_is_the_papers():
-    decoder = one_block(heads=1)
-    found = all_at_once(decoder, 0, SIGNS, SIGNS, torch.zeros(4, 4, dtype=torch.float64))
+    block = one_block(heads=1)
+    found = all_at_once(block, SIGNS, SIGNS, torch.zeros(4, 4, dtype=torch.float64))
     assert not found["printed_violated"].any()
     torch.testing.assert_close(found["printed"], found["change"])
 
@@ -230,13 +228,14 @@ def test_theorem_1_as_printed_holds_where_the_block_is_the_papers():
 def test_theorem_1_as_printed_fails_in_random_models_too(neox):
     """Not by construction alone: values four times as large, as training may make them."""
     model = copy.deepcopy(neox).double()
-    decoder = adapt(model)
+    described = Described(model)
     for layer in model.gpt_neox.layers:
         layer.attention.dense.weight.data.mul_(4)
     generator = torch.Generator().manual_seed(6)
-    states = decoder.embed(torch.randint(1, 61, (40, 12), generator=generator), torch.arange(12))
-    weight = torch.zeros(32, 32, dtype=torch.float64)
-    _, found = right_after(decoder, decoder.block(0), known_of(decoder, 0, weight), states)
+    states = described.embed(torch.randint(1, 61, (40, 12), generator=generator))
+    block = described.block(0)
+    known = known_of(block, torch.zeros(32, 32, dtype=torch.float64))
+    _, found = right_after(block, known, states)
     assert found["printed_violated"].all()
     assert not found["violated"].any()
 

@@ -6,25 +6,25 @@ import pytest
 import torch
 
 from pipeline.errors import InputError
-from pipeline.models.families import adapt
+from pipeline.theory.parts import Described
+from pipeline.models.sites import anatomy
 from pipeline.theory import linear_fit
 from pipeline.theory.one_block import attend
 
 
 @torch.inference_mode()
 def test_the_fit_is_that_of_least_squares(model):
-    decoder = adapt(copy.deepcopy(model).double())
+    described = Described(copy.deepcopy(model).double())
     tokens = torch.randint(1, 61, (40, 20), generator=torch.Generator().manual_seed(7))
-    both = linear_fit.fit(decoder, tokens, range(40))[0]
-    states = decoder.embed(tokens, torch.arange(20))
-    block = decoder.block(0)
-    read = states if block.parallel else states + attend(decoder, block, states, 20).mixed(block)
+    both = linear_fit.fit(described, tokens, range(40))[0]
+    states, block = described.embed(tokens), described.block(0)
+    read = states if block.parallel else states + attend(block, states, 20).mixed(block)
     held_out = torch.arange(40) % 5 == 4
     for fit, u in ((both.stream, read), (both.normalized, block.mlp_norm(read))):
         assert fit.tokens == 32 * 20
         assert fit.ridge == linear_fit.GRAIN
         ones = torch.ones(40, 20, 1).double()
-        design, made = torch.cat([u, ones], -1), block.mlp(read)
+        design, made = torch.cat([u, ones], -1), block.feed_forward(read)
         solution = torch.linalg.lstsq(
             design[~held_out].flatten(0, 1), made[~held_out].flatten(0, 1)
         )
@@ -40,13 +40,13 @@ def test_the_fit_is_that_of_least_squares(model):
 @torch.inference_mode()
 def test_no_more_tokens_are_fitted_than_needed(neox, monkeypatch):
     monkeypatch.setattr(linear_fit, "MOST_TOKENS", 1)
-    fits = linear_fit.fit(adapt(neox), torch.ones(30, 14, dtype=torch.int64), range(30))
+    fits = linear_fit.fit(Described(neox), torch.ones(30, 14, dtype=torch.int64), range(30))
     assert 32 <= fits[0].stream.tokens < 60
 
 
 @torch.inference_mode()
 def test_tokens_that_are_all_alike_give_a_map_of_zero(neox):
-    fit = linear_fit.fit(adapt(neox), torch.ones(3, 1, dtype=torch.int64), range(3))[0].stream
+    fit = linear_fit.fit(Described(neox), torch.ones(3, 1, dtype=torch.int64), range(3))[0].stream
     assert fit.norm < 1e-3
     assert fit.identity_plus == pytest.approx(1, abs=1e-3)
     assert fit.ridge == linear_fit.RIDGE
@@ -56,8 +56,9 @@ def test_tokens_that_are_all_alike_give_a_map_of_zero(neox):
 @torch.inference_mode()
 def test_the_sample_that_is_not_finite_is_named(neox):
     model = copy.deepcopy(neox)
+    anatomy(model)  # found before the weights break, and kept
     model.gpt_neox.embed_in.weight.data[7] = torch.inf
     tokens = torch.ones(9, 4, dtype=torch.int64)
     tokens[6, 2] = 7
     with pytest.raises(InputError, match="sample 106"):
-        linear_fit.fit(adapt(model), tokens, range(100, 109))
+        linear_fit.fit(Described(model), tokens, range(100, 109))

@@ -1,0 +1,53 @@
+"""A model in half precision computes in float32, one module's weights at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@contextmanager
+def at_least_single(model: nn.Module) -> Iterator[None]:
+    """Compute in float32 what has weights of fewer bits, for as long as the context lasts.
+
+    Before such a module is called, its weights are put aside for a copy in float32, and put back
+    afterwards. Embeddings are looked up as they are. Between calls no copy exists; after the
+    context, after an exception too, the model has its own parameters again.
+
+    Args:
+        model: in one precision or several; one without half precision is left alone.
+    """
+    aside: dict[nn.Module, dict[str, nn.Parameter]] = {}
+
+    def widen(module: nn.Module, _args: Any) -> None:
+        own = aside.setdefault(module, dict(module.named_parameters(recurse=False)))
+        for name, weight in own.items():
+            delattr(module, name)  # a parameter may not become a plain tensor
+            setattr(module, name, weight.float())
+
+    def put_back(module: nn.Module, _args: Any = None, _returned: Any = None) -> None:
+        for name, weight in aside.pop(module).items():
+            setattr(module, name, weight)
+
+    def widen_result(_module: nn.Module, _args: Any, returned: Tensor) -> Tensor:
+        return returned.float()
+
+    with ExitStack() as stack:
+        for module in model.modules():
+            weights = module.parameters(recurse=False)
+            if not any(torch.finfo(weight.dtype).bits < 32 for weight in weights):
+                continue
+            if isinstance(module, nn.Embedding):
+                stack.callback(module.register_forward_hook(widen_result).remove)
+            else:
+                stack.callback(module.register_forward_pre_hook(widen).remove)
+                stack.callback(module.register_forward_hook(put_back).remove)
+        try:
+            yield
+        finally:
+            for module in list(aside):  # an exception may have come in between
+                put_back(module)
