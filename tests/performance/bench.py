@@ -288,7 +288,7 @@ def matrix_rate(shape: Shape) -> list[str]:
     )
     size = 1024
     square = torch.randn(size, size)
-    spent = rounds((lambda: square @ square, *works), seconds, 2 * PAIRS)
+    spent = rounds((lambda: square @ square, *works), seconds, PAIRS)
     most, *rates = (
         count / min(times)
         for count, times in zip((2 * size**3, *map(operations, works)), spent, strict=True)
