@@ -97,7 +97,7 @@ def hooked(
     """
     with ExitStack() as stack:
         for number, (site, rows) in enumerate(zip(known.sites, blocks, strict=True)):
-            if batch or rows.edits:
+            if batch or rows.edits:  # without edits too: a mask is for fewer rows
                 hooks = _Hooks(known, site, rows, number, batch, means or {})
                 for handle in hooks.register():
                     stack.callback(handle.remove)

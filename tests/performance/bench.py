@@ -1,11 +1,10 @@
-"""How much faster the engine is than plain loops over the interventions, side by side.
+"""How much faster the engine is than its rivals, side by side, at the shapes of real models.
 
     python -m tests.performance.bench [REPORT]
 
-Everything runs in one process on one thread, rivals taking turns; a ratio is that of two times of
-one round. Times are the process's own CPU time, which other work on the machine disturbs less
-than a clock on the wall. The loops take all samples in one batch, which suits them best; the engine
-chooses its own. Takes about half an hour.
+Everything runs on one thread, in one process except for memory, with the rivals taking turns; a
+ratio is that of two times of one round. Times are the process's own CPU time, which other work on
+the machine disturbs less than a clock on the wall. Takes about 25 minutes on an idle core.
 """
 
 import logging
@@ -14,41 +13,55 @@ import random
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import torch
+from torch import Tensor
 
-from pipeline.interventions import reference
-from pipeline.interventions.completion import complete
-from pipeline.interventions.interventions import sweep
+from pipeline.interventions import bypassed, complete, completion, decoding, score, sweep
+from pipeline.interventions.evaluation import Completions
+from pipeline.interventions.memory import Journal
+from pipeline.interventions.near_ties import Alone
 from pipeline.interventions.plan import plan
-from pipeline.interventions.reference import bypassed
-from pipeline.interventions.scoring import score
-from pipeline.interventions.wavefront import Sheet, run
-from pipeline.models.families import adapt
-from tests.performance import tuned
+from pipeline.interventions.readout import read
+from pipeline.interventions.wavefront import run
+from pipeline.models.sites import anatomy
+from tests.oracle import plain
 from tests.performance.common import (
-    VOCABULARY,
+    Shape,
     build,
     compared,
     memorize,
     noted,
+    operations,
     rounds,
+    samples,
     table,
 )
 
 HEAD = """# How fast
 
-Written by `make bench`. Times are CPU times on one thread; ratios are medians and ranges of five
-rounds in which the rivals take turns, on 64 samples of 32 + 32 tokens. *Plain loop*: one forward
-and one `generate` an intervention; *tuned loop*: as fast as stock transformers allow; *engine*:
-all interventions in one pass (*wavefront*), then only rows that go wrong are decoded. Shapes are
-width x blocks.
+Written by `make bench`. Times are CPU times on one thread; ratios are medians and ranges of three
+rounds in which the rivals take turns. *Plain loop*: one forward and one `generate` an intervention,
+all samples in one batch. *Engine*: all interventions in one pass, then only rows that go wrong are
+decoded; *without decoding*, no row is, and a continuation ends with its first wrong token.
+*Trained* models recite their samples, which are of 64 different tokens so that attention is needed
+for that; the others have random weights. Samples are random, of 32 + 32 tokens. The interventions
+are the baseline, each block and each quartile. Shapes are width x blocks. The engine tries a model
+before it is first used; that does not count. *Safeguard*: measuring the rounding error, and making
+choices that nearly tie again.
 """
-PAIRS, SAMPLES = 5, 64
-PREFIX, SUFFIX, WIDTH = 32, 32, 64  # as in the tiny study
+PAIRS = 3
+NEOX, NEO = (Shape(family, 512, 6, heads=8, samples=8) for family in ("GPT-NeoX", "GPT-Neo"))
+PYTHIA = Shape("GPT-NeoX", 768, 12, heads=12, samples=4)
+SMOLLM = Shape("Llama", 576, 30, heads=9, samples=2, vocabulary=49_152, groups=3, inner=1536)
+SWEEPS = ((NEOX, True), (NEO, True), (NEOX, False), (NEO, False), (PYTHIA, False), (SMOLLM, False))
+LARGER = (NEOX, 32), (PYTHIA, 8)  # samples for peak memory: as many as fill the engine's budget
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -58,51 +71,181 @@ def seconds(work: Callable[[], object]) -> float:
     return time.process_time() - begin
 
 
-def ratios(engine: Callable[[], object], *rivals: Callable[[], object]) -> list[str]:
-    """Median and range of rival / engine over the rounds, for each rival."""
-    engine()
-    first, *others = rounds((engine, *rivals), seconds, PAIRS)
-    return [compared(other, first) for other in others]
+# --------------------------------------------------------------------------- memorization
+
+PASS, READOUT, BODY, HEAD_OF, SAFEGUARD, REST = PARTS = (
+    "pass", "reading out", "decoding, blocks", "decoding, head", "safeguard", "the rest",
+)  # fmt: skip
+CALLED = (
+    (completion, "run", PASS),
+    (completion, "read", READOUT),
+    (decoding, "decode", BODY),
+    (decoding, "choose", HEAD_OF),
+    (completion, "rounding_error", SAFEGUARD),
+    *((Alone, name, SAFEGUARD) for name in ("said", "path", "continuation")),
+)
+"""What the engine calls, by the names that it calls it by."""
 
 
-def samples(count: int = SAMPLES) -> torch.Tensor:
-    """Random sequences (count, P + S)."""
-    generator = torch.Generator().manual_seed(5)
-    return torch.randint(0, VOCABULARY, (count, PREFIX + SUFFIX), generator=generator)
+@contextmanager
+def timed_by_part(spent: dict[str, float]) -> Iterator[None]:
+    """Add the CPU seconds of each part to `spent`; what a part calls for itself is its own."""
+    inside, since = [REST], time.process_time()
+
+    def switch() -> None:
+        nonlocal since
+        now = time.process_time()
+        spent[inside[-1]] += now - since
+        since = now
+
+    def timed(part: str, function: Callable[..., object]) -> Callable[..., object]:
+        def call(*args: object, **kwargs: object) -> object:
+            switch()
+            inside.append(SAFEGUARD if SAFEGUARD in inside else part)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                switch()
+                inside.pop()
+
+        return call
+
+    with ExitStack() as stack:
+        for owner, name, part in CALLED:
+            wrapped = timed(part, getattr(owner, name))
+            stack.enter_context(mock.patch.object(owner, name, wrapped))
+        yield
+        switch()
 
 
-def memorization(family: str, width: int, blocks: int, trained: bool) -> list[str]:
-    """One row: the sweep against both loops."""
-    model, tokens, interventions = build(family, width, blocks), samples(), sweep(blocks)
+def memorization(shape: Shape, trained: bool) -> tuple[list[str], list[str]]:
+    """Two rows: the sweep against the plain loop, and where the engine's time goes."""
+    model, interventions = build(shape, trainable=trained), sweep(shape.blocks)
+    tokens = samples(shape, distinct=64 if trained else None)
+    name = f"{shape.name}, {'trained' if trained else 'random'}"
     if trained:
-        memorize(model, tokens)
-    asked = model, tokens, SUFFIX, interventions
-    plain = reference.complete(*asked, SAMPLES)
-    ours = complete(*asked)
-    surely = plain.min_margin > 1e-4
-    assert torch.equal(ours.continuation[surely], plain.continuation[surely])
-    assert torch.equal(tuned.complete(*asked, SAMPLES)[surely], plain.continuation[surely])
-    right = (ours.continuation == tokens[:, PREFIX:]).long().cumprod(-1).sum(-1)
-    return [
-        f"{family} {width}x{blocks}",
-        f"{(right[0] == SUFFIX).float().mean():.2f}",
-        f"{(right < SUFFIX - 1).float().mean():.0%}",
-        *ratios(
-            partial(complete, *asked),
-            partial(reference.complete, *asked, SAMPLES),
-            partial(tuned.complete, *asked, SAMPLES),
-        ),
-    ]
+        steps = memorize(model, tokens, shape.suffix)
+        print(f"{name}: recites after {steps} steps", file=sys.stderr, flush=True)
+    asked = model, tokens, shape.suffix, interventions
+    made: dict[str, Completions] = {}
+    spent: dict[str, float] = defaultdict(float)
+    journal = Journal()
+
+    def loop() -> None:
+        made["plain"] = plain.complete(*asked, shape.samples)
+
+    def engine() -> None:
+        nonlocal journal
+        journal = Journal()
+        with timed_by_part(spent):
+            made["engine"] = complete(*asked, journal=journal)
+
+    def without_decoding() -> None:
+        made["cut"] = complete(*asked, decode=False)
+
+    complete(model, tokens[:1], shape.suffix, interventions[:1])  # tries the model
+    slow, fast, cut = rounds((loop, engine, without_decoding), seconds, PAIRS)
+
+    truth = made["plain"]
+    surely = truth.min_margin > journal.tolerance
+    assert surely.float().mean() > 0.5, f"{name}: near ties up to {journal.tolerance:.2g}"
+    require_equal(name, made["engine"].continuation[surely], truth.continuation[surely])
+    short = made["cut"].continuation[surely]
+    require_equal(name, short, truth.continuation[surely].where(short >= 0, -1))
+
+    right = (made["engine"].continuation == tokens[:, shape.prefix :]).long().cumprod(-1).sum(-1)
+    ratios = [compared(slow, fast), compared(slow, cut)]
+    matched = f"{(right[0] == shape.suffix).float().mean():.2f}"
+    decodes = f"{(right < shape.suffix - 1).float().mean():.0%}"
+    shares = [f"{spent[part] / sum(spent.values()):.0%}" for part in PARTS]
+    ties = [f"{journal.near_ties} of {right.numel() * shape.suffix}", f"{journal.decided_again}"]
+    return noted([name, matched, decodes, *ratios]), noted([name, *shares, *ties])
 
 
-def peak(loop: Callable[..., object], family: str, blocks: int, batch_size: int | None) -> float:
-    """Most memory (MB) that a sweep of an untrained model takes on top of the model itself."""
+def require_equal(name: str, ours: Tensor, theirs: Tensor) -> None:
+    """Raise where tokens differ."""
+    wrong = int((ours != theirs).any(-1).sum())
+    assert not wrong, f"{name}: {wrong} of {len(ours)} continuations differ from the plain loop's"
+
+
+# --------------------------------------------------------------------------- benchmarks
+
+TASKS = {  # questions, choices, tokens of the context and of a continuation
+    "arc_easy": (3, 4, 28, 4),
+    "hellaswag": (1, 4, 55, 22),
+    "piqa": (4, 2, 14, 20),
+    "lambada_openai": (4, 1, 75, 2),
+    "wikitext": (1, 1, 1, 200),
+}
+
+
+def requests_like(task: str, vocabulary: int) -> list[tuple[list[int], list[int]]]:
+    """Random requests of the task's shape."""
+    rng = random.Random(task)
+    questions, choices, context, continuation = TASKS[task]
+
+    def text(length: float, spread: float) -> list[int]:
+        length = max(1, round(rng.gauss(length, spread)))
+        return [rng.randrange(1, vocabulary) for _ in range(length)]
+
+    made = []
+    for _ in range(questions):
+        shared = text(context, context / 4 if context > 1 else 0)
+        made += [(shared, text(continuation, continuation / 8)) for _ in range(choices)]
+    return made
+
+
+def benchmarks(shape: Shape) -> Iterator[list[str]]:
+    """A row a task: its requests against lm-eval's HFLM, once an intervention."""
+    from lm_eval.models.huggingface import HFLM
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    model, interventions = build(shape), sweep(shape.blocks)
+    words = {str(i): i for i in range(shape.vocabulary)}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="0")),
+        eos_token="0", pad_token="0", unk_token="0",
+    )  # fmt: skip
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns of a model that is handed over
+    lm = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=32, device="cpu")
+    made: dict[str, Tensor] = {}
+    for task in TASKS:
+        requests = requests_like(task, shape.vocabulary)
+        items = [((str(i), ""), *request) for i, request in enumerate(requests)]
+
+        def engine(requests: Sequence[tuple[list[int], list[int]]] = requests) -> None:
+            made["engine"] = score(model, requests, interventions).log_prob
+
+        def hflm(items: Sequence[object] = items) -> None:
+            answers = []
+            for intervention in interventions:
+                with bypassed(model, intervention):
+                    told = lm._loglikelihood_tokens(items, disable_tqdm=True)
+                answers.append([log_prob for log_prob, _ in told])
+            made["hflm"] = torch.tensor(answers, dtype=torch.float64)
+
+        score(model, requests[:1], interventions[:1])
+        fast, slow = rounds((engine, hflm), seconds, PAIRS)
+        torch.testing.assert_close(made["engine"], made["hflm"], atol=1e-3, rtol=0)
+        yield noted([f"{shape.name}, {task}", compared(slow, fast)])
+
+
+# --------------------------------------------------------------------------- memory
+
+
+def peak(engine: bool, shape: Shape, count: int) -> float:
+    """Most memory (MB) that a sweep takes on top of the model itself."""
     torch.set_num_threads(1)
-    model, tokens, interventions = build(family, WIDTH, blocks), samples(256), sweep(blocks)
+    model, tokens, interventions = build(shape), samples(shape, count), sweep(shape.blocks)
+    work: Callable[..., object] = complete
+    if not engine:
+        # the loop takes no more for more interventions
+        work, interventions = partial(plain.complete, batch_size=count), interventions[:2]
     # once before it counts: libraries load what they need at first use
-    loop(model, tokens[:1], SUFFIX, interventions[:1], batch_size)
+    work(model, tokens[:1], shape.suffix, interventions[:1])
     before = high_water()
-    loop(model, tokens, SUFFIX, interventions, batch_size)
+    work(model, tokens, shape.suffix, interventions)
     return high_water() - before
 
 
@@ -116,141 +259,69 @@ def high_water() -> float:
     return int(line.split()[1]) / 1024
 
 
-def memory(family: str, blocks: int) -> list[str]:
-    """One row: peak memory of the engine and both loops, each in a process of its own."""
-    row = [f"{family} {WIDTH}x{blocks}"]
-    for loop, size in ((complete, None), (reference.complete, 64), (tuned.complete, 64)):
+def memory(shape: Shape, count: int) -> list[str]:
+    """One row: peak memory of engine and plain loop, each in a process of its own."""
+    row = [shape.name, f"{count}"]
+    for engine in (True, False):
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            row.append(f"{pool.apply(peak, (loop, family, blocks, size)):.0f} MB")
-    return row
+            row.append(f"{pool.apply(peak, (engine, shape, count)):.0f} MB")
+    return noted(row)
 
 
-SHAPES = {  # task: questions, choices, tokens of the context and of a continuation
-    "arc_easy": (48, 4, 28, 4),
-    "hellaswag": (24, 4, 55, 22),
-    "piqa": (48, 2, 14, 20),
-    "lambada_openai": (96, 1, 75, 2),
-    "wikitext": (24, 1, 1, 200),
-}
-
-
-def requests_like(task: str) -> list[tuple[list[int], list[int]]]:
-    """Random requests of the task's shape."""
-    rng = random.Random(task)
-    questions, choices, context, continuation = SHAPES[task]
-
-    def text(length: float, spread: float) -> list[int]:
-        return [
-            rng.randrange(1, VOCABULARY) for _ in range(max(1, round(rng.gauss(length, spread))))
-        ]
-
-    made = []
-    for _ in range(questions):
-        shared = text(context, context / 4 if context > 1 else 0)
-        made += [(shared, text(continuation, continuation / 8)) for _ in range(choices)]
-    return made
-
-
-def benchmark(family: str, task: str) -> list[str]:
-    """One row: a task's requests against lm-eval's HFLM, once an intervention."""
-    from lm_eval.models.huggingface import HFLM
-    from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast
-
-    model = build(family, WIDTH, 8)
-    words = {str(i): i for i in range(VOCABULARY)}
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="0")),
-        eos_token="0", pad_token="0", unk_token="0",
-    )  # fmt: skip
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # that a model is handed over is no news
-    lm = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=32, device="cpu")
-    requests, interventions = requests_like(task), sweep(8)
-    items = [((str(i), ""), *request) for i, request in enumerate(requests)]
-
-    def hflm() -> list[list[float]]:
-        answers = []
-        for intervention in interventions:
-            with bypassed(model, intervention):
-                told = lm._loglikelihood_tokens(items, disable_tqdm=True)
-            answers.append([log_prob for log_prob, _ in told])
-        return answers
-
-    ours = score(model, requests, interventions).log_prob
-    assert (ours - torch.tensor(hflm(), dtype=torch.float64)).abs().max() < 1e-3
-    return [f"{family}, {task}", *ratios(lambda: score(model, requests, interventions), hflm)]
+# --------------------------------------------------------------------------- matrix products
 
 
 @torch.inference_mode()
-def growth_with_blocks() -> list[list[str]]:
-    """Teacher-forced pass alone: time over that of 8 blocks, and block evaluations."""
-    tokens = samples(16)[:, :-1]
-    works, evaluations = [], []
-    for blocks in (8, 16, 32):
-        decoder, trie = adapt(build("GPT-NeoX", WIDTH, blocks)), plan(sweep(blocks), blocks)
-        works.append(partial(run, decoder, Sheet.plain(tokens, SUFFIX), trie))
-        evaluations.append(trie.block_evaluations)
-    first, *_ = spent = rounds(works, seconds, PAIRS)
-    return [
-        [f"{blocks} blocks", compared(times, first), f"{count}", f"{blocks**2 // 2}"]
-        for blocks, times, count in zip((8, 16, 32), spent, evaluations, strict=True)
-    ]
+def matrix_rate(shape: Shape) -> list[str]:
+    """One row: share of the machine's matrix-product rate, engine and stock model by turns."""
+    model, tokens = build(shape), samples(shape)
+    known, trie = anatomy(model), plan(sweep(shape.blocks), shape.blocks)
+    read_in, nothing = tokens[:, :-1], torch.tensor([], dtype=torch.int64)
+    states = run(known, read_in, trie, last=shape.suffix)[:, :, -shape.suffix :].flatten(0, 2)
+    targets = tokens[:, -shape.suffix :].expand(trie.branches, -1, -1).flatten()
+    few = states[: shape.samples * shape.suffix]
+    works = (
+        lambda: run(known, read_in, trie, last=shape.suffix),
+        lambda: model.base_model(read_in, use_cache=False),
+        lambda: read(known, states, targets, nothing),
+        lambda: model.get_output_embeddings()(few),
+    )
+    size = 1024
+    square = torch.randn(size, size)
+    spent = rounds((lambda: square @ square, *works), seconds, PAIRS)
+    most, *rates = (
+        count / min(times)
+        for count, times in zip((2 * size**3, *map(operations, works)), spent, strict=True)
+    )
+    return noted([shape.name, *(f"{rate / most:.0%}" for rate in rates)])
 
 
-def growth_with_samples() -> list[list[str]]:
-    """The whole sweep of an untrained model, decoding too: time over that of 64 samples."""
-    model, counts = build("GPT-NeoX", WIDTH, 8), (64, 128, 256)
-    works = [partial(complete, model, samples(n), SUFFIX, sweep(8)) for n in counts]
-    first, *_ = spent = rounds(works, seconds, PAIRS)
-    return [
-        [f"{n} samples", compared(times, first)] for n, times in zip(counts, spent, strict=True)
-    ]
-
-
-@torch.inference_mode()
-def matrix_rate(width: int) -> list[str]:
-    """Share of the machine's own matrix-product rate that the pass and a stock forward reach."""
-    model = build("GPT-NeoX", width, 4)
-    decoder, trie = adapt(model), plan(sweep(4)[:5], 4)
-    tokens = torch.randint(0, VOCABULARY, (16, PREFIX + SUFFIX - 1))
-    square = torch.randn(1024, 1024)
-    most = max(2 * 1024**3 / seconds(lambda: square @ square) for _ in range(10))
-    per_block = 24 * width**2 * tokens.numel()
-    ours = min(seconds(lambda: run(decoder, Sheet.plain(tokens, 63), trie)) for _ in range(5))
-    stock = min(seconds(lambda: model.gpt_neox(tokens, use_cache=False)) for _ in range(5))
-    # a fork computes its output projection alone: 2 D^2 of a block's 24 D^2 a token
-    flops = per_block * (trie.block_evaluations + 4 * 2 / 24)
-    return [f"width {width}", f"{flops / ours / most:.0%}", f"{per_block * 4 / stock / most:.0%}"]
+# --------------------------------------------------------------------------- all
 
 
 def main() -> None:
-    """Print the tables, and write them to the file named on the command line."""
+    """Print the tables, and write those so far to the file named on the command line."""
     torch.set_num_threads(1)
-    parts = [HEAD]
+    texts = [HEAD]
 
-    def show(*arguments: object) -> None:
-        parts.append(table(*arguments))  # type: ignore[arg-type]
-        print(parts[-1], flush=True)
+    def show(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        texts.append(table(title, head, rows))
+        print(texts[-1], flush=True)
+        if len(sys.argv) > 1:
+            Path(sys.argv[1]).write_text("\n".join(texts), encoding="utf-8")
 
-    families = ("GPT-NeoX", "GPT-Neo")
+    sweeps, shares = zip(*(memorization(*each) for each in SWEEPS), strict=True)
     head = ["model", "exact match", "rows that decode"]
-    head += ["plain loop / engine", "tuned loop / engine"]
-    for trained, title in ((True, "memorizing models"), (False, "untrained models")):
-        shapes = [(f, *s) for s in ((WIDTH, 8), (WIDTH, 12)) for f in families]
-        rows = [noted(memorization(*shape, trained)) for shape in shapes]
-        show(f"Memorization sweep, {title}", head, rows)
-    tasks = [noted(benchmark(family, task)) for family in families for task in SHAPES]
-    show("Benchmarks", ["requests", "HFLM per intervention / engine"], tasks)
-    head = ["model", "engine", "plain loop, batch 64", "tuned loop, batch 64"]
-    shapes = [(family, blocks) for family in families for blocks in (8, 12)]
-    show("Peak memory, 256 samples", head, [noted(memory(*shape)) for shape in shapes])
-    head = ["model", "time", "block evaluations", "L^2 / 2"]
-    show("Growth with blocks, teacher-forced pass", head, growth_with_blocks())
-    show("Growth with samples", ["sweep", "time"], growth_with_samples())
-    rates = [matrix_rate(width) for width in (WIDTH, 128, 512)]
-    show("Share of the matrix-product rate", ["model", "wavefront", "stock forward"], rates)
-    if len(sys.argv) > 1:
-        Path(sys.argv[1]).write_text("\n".join(parts))
+    head += ["plain loop / engine", "plain loop / engine without decoding"]
+    show("Memorization sweep", head, sweeps)
+    show("Where the engine's time goes", ["model", *PARTS, "near ties", "decided again"], shares)
+    rows = [row for shape in (NEOX, NEO) for row in benchmarks(shape)]
+    show("Benchmarks", ["requests", "HFLM per intervention / engine"], rows)
+    rows = [memory(*each) for each in LARGER]
+    show("Peak memory", ["model", "samples", "engine", "plain loop"], rows)
+    head = ["model", "pass", "blocks of a stock forward", "reading out", "head of a stock forward"]
+    rows = [matrix_rate(shape) for shape in (NEOX, PYTHIA)]
+    show("Share of the matrix-product rate", head, rows)
 
 
 if __name__ == "__main__":

@@ -3,49 +3,82 @@
 Imports the standard library, torch and transformers alone.
 """
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
     GPTNeoConfig,
     GPTNeoForCausalLM,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
     PreTrainedModel,
 )
-
-VOCABULARY = 640  # of the tiny study's models
 
 # --------------------------------------------------------------------------- models
 
 
+@dataclass(frozen=True)
+class Shape:
+    """A model's shape, and how much goes through it.
+
+    Args:
+        family: ``GPT-NeoX``, ``GPT-Neo`` or ``Llama``.
+        width: D.
+        blocks: L; even for GPT-Neo.
+        heads: H.
+        samples: N.
+        vocabulary: V.
+        groups: key-value heads of a Llama.
+        inner: width of the MLPs; 0: 4 D.
+        prefix: P.
+        suffix: S.
+        context: positions that the model has.
+        window: of GPT-Neo's local attention.
+        label: name in tables; family, width and blocks unless given.
+    """
+
+    family: str
+    width: int
+    blocks: int
+    heads: int
+    samples: int
+    vocabulary: int = 50_304
+    groups: int = 0
+    inner: int = 0
+    prefix: int = 32
+    suffix: int = 32
+    context: int = 2048
+    window: int = 256
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name in tables."""
+        return self.label or f"{self.family} {self.width}x{self.blocks}"
+
+
 def build(
-    family: str,
-    width: int,
-    blocks: int,
+    shape: Shape,
     *,
-    heads: int = 2,
-    vocabulary: int = VOCABULARY,
-    context: int = 320,
-    window: int | None = None,
-    activation: str = "gelu",
+    trainable: bool = False,
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> PreTrainedModel:
-    """An untrained model, made where and as it is wanted; by default in the tiny study's shape.
+    """An untrained model, the same at every call, made on the device and in the precision.
 
     Args:
-        family: ``GPT-NeoX`` or ``GPT-Neo``.
-        width: D.
-        blocks: L, even.
-        heads: H.
-        vocabulary: V.
-        context: positions.
-        window: of GPT-Neo's local attention; None: `context`.
-        activation: of the MLPs, as transformers names it.
+        shape: of the model.
+        trainable: keep the family's initial weights. Otherwise all matrices are doubled: under
+            initial weights, logits are so flat that many choices nearly tie.
         device: torch's name of it.
         dtype: of the weights.
     """
@@ -54,81 +87,125 @@ def build(
     torch.set_default_dtype(dtype)
     try:
         with torch.device(device):
-            if family == "GPT-NeoX":
-                model = GPTNeoXForCausalLM(
-                    GPTNeoXConfig(
-                        vocab_size=vocabulary, hidden_size=width, num_hidden_layers=blocks,
-                        num_attention_heads=heads, intermediate_size=4 * width,
-                        max_position_embeddings=context, bos_token_id=None, eos_token_id=None,
-                        hidden_act=activation, attn_implementation="sdpa",
-                    )
-                )  # fmt: skip
-            else:
-                model = GPTNeoForCausalLM(
-                    GPTNeoConfig(
-                        vocab_size=vocabulary, hidden_size=width, num_layers=blocks,
-                        num_heads=heads, intermediate_size=4 * width,
-                        max_position_embeddings=context, window_size=window or context,
-                        attention_types=[[["global", "local"], blocks // 2]], embed_dropout=0.0,
-                        resid_dropout=0.0, attention_dropout=0.0, activation_function=activation,
-                        bos_token_id=None, eos_token_id=None,
-                    )
-                )  # fmt: skip
+            model = _FAMILIES[shape.family](shape)
     finally:
         torch.set_default_dtype(usual)
+    if not trainable:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.ndim == 2:
+                    parameter.mul_(2)
     return model.eval()
+
+
+def _gpt_neox(shape: Shape) -> PreTrainedModel:
+    return GPTNeoXForCausalLM(
+        GPTNeoXConfig(
+            vocab_size=shape.vocabulary, hidden_size=shape.width, num_hidden_layers=shape.blocks,
+            num_attention_heads=shape.heads, intermediate_size=shape.inner or 4 * shape.width,
+            max_position_embeddings=shape.context, bos_token_id=None, eos_token_id=None,
+            attn_implementation="sdpa",
+        )
+    )  # fmt: skip
+
+
+def _gpt_neo(shape: Shape) -> PreTrainedModel:
+    return GPTNeoForCausalLM(
+        GPTNeoConfig(
+            vocab_size=shape.vocabulary, hidden_size=shape.width, num_layers=shape.blocks,
+            num_heads=shape.heads, intermediate_size=shape.inner or 4 * shape.width,
+            max_position_embeddings=shape.context, window_size=shape.window,
+            attention_types=[[["global", "local"], shape.blocks // 2]], embed_dropout=0.0,
+            resid_dropout=0.0, attention_dropout=0.0, bos_token_id=None, eos_token_id=None,
+        )
+    )  # fmt: skip
+
+
+def _llama(shape: Shape) -> PreTrainedModel:
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=shape.vocabulary, hidden_size=shape.width, num_hidden_layers=shape.blocks,
+            num_attention_heads=shape.heads, num_key_value_heads=shape.groups or shape.heads,
+            intermediate_size=shape.inner or 4 * shape.width, tie_word_embeddings=True,
+            max_position_embeddings=shape.context, bos_token_id=None, eos_token_id=None,
+            attn_implementation="sdpa",
+        )
+    )  # fmt: skip
+
+
+_FAMILIES: dict[str, Callable[[Shape], PreTrainedModel]] = {
+    "GPT-NeoX": _gpt_neox,
+    "GPT-Neo": _gpt_neo,
+    "Llama": _llama,
+}
+
+
+def samples(
+    shape: Shape, count: int | None = None, *, distinct: int | None = None, device: str = "cpu"
+) -> Tensor:
+    """Random sequences (N, P+S).
+
+    Args:
+        shape: of the model.
+        count: N, if not the shape's own.
+        distinct: how many different tokens; None: the whole vocabulary. Among few of them none
+            tells what follows it, so that a model needs its attention to recite.
+        device: torch's name of it.
+    """
+    generator = torch.Generator().manual_seed(5)
+    tokens = torch.randperm(shape.vocabulary, generator=generator)[:distinct]
+    size = (count or shape.samples, shape.prefix + shape.suffix)
+    return tokens[torch.randint(len(tokens), size, generator=generator)].to(device)
 
 
 def memorize(
     model: PreTrainedModel,
     tokens: Tensor,
-    steps: int = 300,
+    suffix_length: int,
     *,
-    rate: float = 6e-3,
-    batch_size: int = 32,
-    enough: float = 0.0,
+    steps: int = 200,
+    rate: float = 1e-3,
     autocast: bool = False,
-) -> float:
-    """Train on random sequences until the model knows them by heart.
+) -> int:
+    """Train on the samples until the model recites each suffix after its prefix.
 
     Args:
         model: in float32.
-        tokens: (N, T) int64, on the model's device.
+        tokens: (N, P+S) int64, on the model's device; all of them are one batch.
+        suffix_length: S.
         steps: at most.
-        rate: the highest learning rate.
-        batch_size: sequences a step.
-        enough: stop where the loss of a step, nats a token, is below.
+        rate: of learning.
         autocast: compute in bfloat16.
 
     Returns:
-        The last step's loss.
+        The number of steps taken.
+
+    Raises:
+        RuntimeError: too few steps.
     """
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
-    generator = torch.Generator().manual_seed(1)
-    last = torch.inf
-    for _ in range(steps):
-        batch = tokens[torch.randint(0, len(tokens), (batch_size,), generator=generator)]
+    suffix = tokens[:, -suffix_length:]
+    for step in range(steps):
         with torch.autocast(tokens.device.type, torch.bfloat16, enabled=autocast):
-            logits = model(batch[:, :-1]).logits
-        loss = torch.nn.functional.cross_entropy(
-            logits.flatten(0, 1).float(), batch[:, 1:].flatten()
-        )
-        optimizer.zero_grad()
-        loss.backward()
+            logits = model(
+                tokens[:, :-1], use_cache=False, logits_to_keep=suffix_length
+            ).logits.float()
+        # while every choice agrees with the suffix, reading it and generating it are the same
+        if torch.equal(logits.argmax(-1), suffix):
+            optimizer.zero_grad()
+            model.eval()
+            return step
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), suffix.flatten()).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        schedule.step()
-        last = loss.item()
-        if last < enough:
-            break
-    optimizer.zero_grad()
-    model.eval()
-    return last
+        optimizer.zero_grad()
+    raise RuntimeError(
+        f"the model does not recite its samples after {steps} steps; allow more, or change the rate"
+    )
 
 
-# --------------------------------------------------------------------------- time
+# --------------------------------------------------------------------------- measuring
 
 
 def rounds(
@@ -150,6 +227,16 @@ def compared(rival: Sequence[float], engine: Sequence[float]) -> str:
     return f"{median(each):.2f} ({min(each):.2f}–{max(each):.2f})"
 
 
+def operations(work: Callable[[], object]) -> int:
+    """Multiplications and additions of the matrix products that one call carries out.
+
+    PyTorch does not count those within its fused attention on a CPU, here about one percent.
+    """
+    with FlopCounterMode(display=False) as counter:
+        work()
+    return int(counter.get_total_flops())
+
+
 # --------------------------------------------------------------------------- tables
 
 
@@ -159,7 +246,7 @@ def noted(row: list[str]) -> list[str]:
     return row
 
 
-def table(title: str, head: list[str], rows: list[list[str]]) -> str:
+def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return f"### {title}\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
