@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from pipeline.interventions.hooks import BlockRows, Means, hooked
+from pipeline.interventions.hooks import BlockRows, Means, fast_activations, hooked
 from pipeline.interventions.interventions import Edit
 from pipeline.interventions.plan import Plan
 from pipeline.interventions.readout import Choice, choose
@@ -127,7 +127,7 @@ def decode(
             {edit: (each, torch.tensor(each, device=device)) for edit, each in of.items()}
         )
         blocks.append(BlockRows(edits={edit: each for edit, (_, each) in members[-1].items()}))
-    with hooked(known, blocks, means=means):
+    with hooked(known, blocks, means=means), fast_activations(known):
         for index in range(joins[0], suffix_length - 1):
             active = bisect_left(joins, index + 1)
             side_by_side.active, side_by_side.position = active, prefix_length + index

@@ -101,10 +101,24 @@ def hooked(
                 hooks = _Hooks(known, site, rows, number, batch, means or {})
                 for handle in hooks.register():
                     stack.callback(handle.remove)
-        for activation in known.slow_activations:
-            activation.forward = partial(F.gelu, approximate="tanh")
-            stack.callback(delattr, activation, "forward")
         yield
+
+
+@contextmanager
+def fast_activations(known: Anatomy) -> Iterator[None]:
+    """Compute GELUs that transformers spells out by PyTorch's kernel, six times as fast on a CPU.
+
+    Only in float32, where the two differ by a unit of rounding.
+    """
+    suits = known.model.device.type == "cpu" and known.model.dtype == torch.float32
+    activations = known.slow_activations if suits else ()
+    for activation in activations:
+        activation.forward = partial(F.gelu, approximate="tanh")
+    try:
+        yield
+    finally:
+        for activation in activations:
+            del activation.forward
 
 
 class _Hooks:

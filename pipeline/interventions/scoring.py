@@ -133,8 +133,10 @@ def score(
         read_on = nn.utils.rnn.pad_sequence([torch.tensor(t.tokens) for _, t in tails], True).to(
             device
         )
-        if mask is not None:
-            mask = torch.cat([mask[of], mask.new_ones(read_on.shape)], 1)
+        real = torch.arange(read_on.shape[1]) < torch.tensor([[len(t.tokens)] for _, t in tails])
+        if mask is not None or not real.all():
+            mask = torch.ones_like(tokens) if mask is None else mask
+            mask = torch.cat([mask[of], real.to(mask)], 1)
         states = run(
             known, read_on, trie, cache=_Continued(cache, trie, of), mask=mask, means=means
         )

@@ -30,7 +30,14 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from pipeline.interventions.edits import ATTENTION, EDITS
-from pipeline.interventions.hooks import BlockRows, Means, Selection, first_of, hooked
+from pipeline.interventions.hooks import (
+    BlockRows,
+    Means,
+    Selection,
+    fast_activations,
+    first_of,
+    hooked,
+)
 from pipeline.interventions.interventions import Edit, Intervention
 from pipeline.interventions.plan import Plan
 from pipeline.models.sites import Anatomy
@@ -79,7 +86,11 @@ def run(
         call["attention_mask"] = mask
         if known.has_positions:
             call["position_ids"] = (mask.cumsum(-1) - 1).clamp_min(0)[:, -tokens.shape[1] :]
-    with hooked(known, blocks, len(tokens), means), ExitStack() as stack:
+    with (
+        hooked(known, blocks, len(tokens), means),
+        fast_activations(known),
+        ExitStack() as stack,
+    ):
         if observer is not None:
             for number, site in enumerate(known.sites):
                 stack.callback(_observing(site.block, number, observer, len(tokens)).remove)

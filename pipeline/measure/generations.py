@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from pipeline.errors import InputError, Problem, shorten
-from pipeline.interventions.evaluation import Progress, silent
+from pipeline.interventions.evaluation import Progress, forbidden_tokens, silent
 from pipeline.interventions.guard import bypassed
 from pipeline.interventions.interventions import BASELINE, Intervention, block_name, bypass
 from pipeline.tables import GENERATIONS
@@ -148,8 +148,7 @@ def _continue(
 
 def _finite(model: Any, where: str) -> Callable[[Tensor, Tensor], Tensor]:
     """A processor of logits that refuses NaN and infinity, and changes nothing."""
-    stop = model.generation_config.eos_token_id
-    never = torch.tensor([] if stop is None else stop, dtype=torch.long, device=model.device)
+    never = forbidden_tokens(model)
 
     def require_finite(_tokens: Tensor, logits: Tensor) -> Tensor:
         # generate has set the end-of-text tokens to minus infinity already
@@ -175,7 +174,8 @@ def _plain_generation(model: Any) -> Iterator[None]:
     `generate` takes from it whatever it is not told: penalties, banned tokens, beams.
     """
     own = model.generation_config
-    plain = GenerationConfig(eos_token_id=own.eos_token_id)  # type: ignore[no-untyped-call]
+    stop = forbidden_tokens(model).tolist()  # those that the vocabulary has
+    plain = GenerationConfig(eos_token_id=stop or None)  # type: ignore[no-untyped-call]
     model.generation_config = plain
     try:
         yield

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torch import nn
 from transformers.activations import ACT2FN
 
-from pipeline.theory.parts import ACTIVATIONS, Described, Parts
 from pipeline.theory import bounds
 from pipeline.theory.block_bounds import know, one_block_on, right_after
 from pipeline.theory.linear_fit import Fits, LinearFit
 from pipeline.theory.one_block import attend, last_token
+from pipeline.theory.parts import ACTIVATIONS, Described, Parts
 
 SCALES = st.floats(-1.0, 1.5).map(lambda exponent: 10**exponent)  # 0.1 to 30
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from pipeline.errors import InputError
-from pipeline.theory.parts import Described
 from pipeline.models.sites import anatomy
 from pipeline.theory import linear_fit
 from pipeline.theory.one_block import attend
+from pipeline.theory.parts import Described
 
 
 @torch.inference_mode()
