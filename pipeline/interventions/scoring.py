@@ -122,6 +122,14 @@ def score(
 
     def work(batch: Sequence[Row]) -> None:
         tails = [(b, tail) for b, row in enumerate(batch) for tail in row.tails]
+        longest = [
+            max((len(x.tokens) for x in xs), default=0) for xs in (batch, (t for _, t in tails))
+        ]
+        if sum(longest) > known.context_length and len(batch) > 1:
+            # side by side they would be longer than the model's tables of positions
+            work(batch[: len(batch) // 2])
+            work(batch[len(batch) // 2 :])
+            return
         cache = Kept() if tails else None
         tokens, mask = _padded([row.tokens for row in batch], device)
         states = run(known, tokens, trie, cache=cache, mask=mask, means=means)

@@ -205,11 +205,6 @@ def test_a_head_beyond_the_last_is_refused():
         pass
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="an intervention with a mean is accepted and fails an assertion in the first forward",
-)
 def test_an_intervention_with_a_mean_is_refused():
     model = tiny("llama")
     refused = pytest.raises((InputError, ValueError))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pipeline.errors import InputError
-from pipeline.interventions import Group, Intervention, complete, sweep
+from pipeline.interventions import Intervention, complete, sweep
 from pipeline.interventions.evaluation import Completions
 from pipeline.interventions.interventions import BASELINE, bypass
 from tests.families import BLOCKS, END_OF_TEXT, VOCABULARY, tiny
@@ -91,12 +91,6 @@ def test_short_prefixes_and_suffixes(family, prefix, suffix):
     assert_equal_tokens(complete(model, tokens, suffix, SWEEP), expected)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=(RuntimeError, ValueError),
-    reason="blocks after the last fork and without an edit get no hooks, so arguments with a batch "
-    "dimension, such as masks, keep the size of the batch of tokens",
-)
 @pytest.mark.parametrize(
     "family", ["gpt_neo", "mistral-window", "gemma2", "gptj", "bloom", "falcon", "mpt", "xglm"]
 )
@@ -215,39 +209,15 @@ def test_samples_are_numbered_from_first():
         complete(model, tokens, SUFFIX, [BASELINE], first=100)
 
 
-probed = pytest.mark.xfail(
-    strict=True,
-    raises=(InputError, AssertionError),
-    reason="the search for the model's modules reads random tokens; where a block returns NaN, or "
-    "numbers near the largest there is, it finds no values and refuses the architecture",
-)
-
-
-@pytest.mark.parametrize(
-    "block", [*(pytest.param(b, marks=probed) for b in range(BLOCKS - 1)), BLOCKS - 1]
-)
+@pytest.mark.parametrize("block", range(BLOCKS))
 def test_the_block_where_nan_begins_is_named(block):
     def change(model):
         plain.parts(model)[block].output.weight[0, 0] = math.nan
 
     model = changed("llama", change)
     tokens = random_tokens(2)
-    with pytest.raises(InputError, match=rf"block-00, sample 0\n[\s\S]*after block {block}, in"):
+    with pytest.raises(InputError, match=rf"NaN or infinity in block {block}, in torch.float32"):
         complete(model, tokens, SUFFIX, [bypass("block-00", (0,))])
-
-
-@probed
-def test_a_skipped_block_may_hold_nan():
-    def change(model):
-        plain.parts(model)[2].mlp.weight[0, 0] = math.nan
-
-    model = changed("llama", change)
-    tokens = half_remembered(tiny("llama"), 3)
-    skipped = sweep(BLOCKS, [Group((2,), "skip")])[1:]
-    expected = complete(tiny("llama"), tokens, SUFFIX, skipped)
-    assert_equal_tokens(complete(model, tokens, SUFFIX, skipped), expected)
-    with pytest.raises(InputError, match="baseline, sample 0"):
-        complete(model, tokens, SUFFIX, [*skipped, BASELINE])
 
 
 def test_nan_in_the_head_is_told():
@@ -272,7 +242,6 @@ def test_nan_that_decoding_alone_meets_is_told(batch_size):
         complete(model, tokens, SUFFIX, [BASELINE], batch_size)
 
 
-@probed
 def test_an_overflow_under_one_intervention_is_named_after_it(overflowing):
     tokens = random_tokens(5, 8, 61)
     tokens[3, 4] = 7

@@ -23,26 +23,11 @@ from tests.oracle import plain
 
 SWEEP = sweep(BLOCKS)
 SOME = ["gpt_neox", "gpt_neo", "gemma2", "falcon", "bloom", "mpt", "opt"]
-MASKLESS = ["gpt_neox", "opt", "llama"]  # they make no mask where nothing is padded
 some_families = pytest.mark.parametrize("family", SOME)
 
 
-unmasked = pytest.mark.xfail(
-    strict=True,
-    raises=RuntimeError,
-    reason="without padding a model makes no mask for contexts but one for the rows that read on; "
-    "it is not repeated for the branches, for batched arguments are recorded without a cache",
-)
-
-
-@pytest.mark.parametrize(
-    ("family", "batch_size"),
-    [
-        pytest.param(family, size, marks=[unmasked] if size < 7 and family in MASKLESS else [])
-        for family in SOME
-        for size in (1, 2, 7)
-    ],
-)
+@some_families
+@pytest.mark.parametrize("batch_size", [1, 2, 7])
 def test_batches_change_nothing(family, batch_size):
     model, requests = tiny(family), [*multiple_choice(), *rolling()]
     options = {"max_length": MAX_LENGTH, "calibration_tokens": half_remembered(model)}
@@ -56,9 +41,7 @@ def test_batches_change_nothing(family, batch_size):
     assert set(total) == {done[-1]}
 
 
-@pytest.mark.parametrize(
-    "family", ["gpt_neo", "bloom", *(pytest.param(each, marks=unmasked) for each in MASKLESS)]
-)
+@pytest.mark.parametrize("family", ["gpt_neo", "bloom", "gpt_neox", "opt", "llama"])
 def test_contexts_of_one_length(family):
     model = tiny(family)
     requests = [([4] * 9, [5, 6]), ([4] * 9, [7, 8, 9]), ([5] * 9, [4, 6]), ([5] * 9, [7, 8, 9])]
@@ -67,7 +50,6 @@ def test_contexts_of_one_length(family):
     assert_same_scores(ours, expected, rounding(model))
 
 
-@unmasked
 def test_a_small_token_budget_changes_nothing():
     model = tiny("gpt_neox")
     ours = score(model, multiple_choice(), SWEEP, token_budget=1)
@@ -75,12 +57,6 @@ def test_a_small_token_budget_changes_nothing():
 
 
 @some_families
-@pytest.mark.xfail(
-    strict=True,
-    raises=(RuntimeError, ValueError),
-    reason="blocks after the last fork and without an edit get no hooks, so the mask keeps the "
-    "size of the batch of tokens",
-)
 def test_an_intervention_before_blocks_without_any(family):
     model, listed = tiny(family), [BASELINE, bypass("block-01", (1,))]
     requests = [([5, 6, 7], [8, 9]), ([5], [8, 9, 4]), ([5, 6], [8])]
@@ -99,21 +75,7 @@ def test_the_context_is_the_models_own_unless_given():
     assert not torch.allclose(ours.log_prob, score(model, lost, SWEEP).log_prob)
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        "mpt",
-        "falcon",
-        pytest.param(
-            "bloom",
-            marks=pytest.mark.xfail(
-                strict=True,
-                raises=AttributeError,
-                reason="BloomConfig names no context length; asking for it is an AttributeError",
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("family", ["mpt", "falcon", "bloom"])
 def test_a_context_length_by_another_name_or_none(family):
     requests = multiple_choice()
     ours = score(tiny(family), requests, SWEEP)
@@ -160,9 +122,7 @@ def test_half_precision_runs(dtype):
 
 
 @pytest.mark.parametrize("batch_size", [None, 1])
-@pytest.mark.parametrize(
-    "where", ["context", "continuation", pytest.param("shared context", marks=unmasked)]
-)
+@pytest.mark.parametrize("where", ["context", "continuation", "shared context"])
 def test_nan_names_intervention_request_and_block(where, batch_size):
     model = copy.deepcopy(tiny("llama"))
     model.get_input_embeddings().weight.data[END_OF_TEXT] = math.nan
