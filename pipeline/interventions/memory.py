@@ -19,7 +19,8 @@ from pipeline.models.sites import Anatomy
 
 _SHARE_OF_FREE = 0.5  # the rest is for the kernels' own workspaces
 _ENOUGH = {"cpu": 1 << 30}
-"""Bytes beyond which a larger batch is no faster."""
+_ENOUGH_TOKENS = {"cpu": 1 << 15}
+"""Bytes and tokens beyond which a larger batch is no faster."""
 
 _Result = TypeVar("_Result")
 
@@ -62,7 +63,8 @@ def token_budget(anatomy: Anatomy, plan: Plan, *, caching: bool) -> int:
         )
     free = available(device) - 4 * 3 * CHUNK_LOGITS[device.type]
     most = min(_SHARE_OF_FREE * free, _ENOUGH.get(device.type, free))
-    return max(1, int(most / (numbers * anatomy.model.dtype.itemsize)))
+    tokens = int(most / (numbers * anatomy.model.dtype.itemsize))
+    return max(1, min(tokens, _ENOUGH_TOKENS.get(device.type, tokens)))
 
 
 def available(device: torch.device) -> int:

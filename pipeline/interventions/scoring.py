@@ -42,7 +42,7 @@ from pipeline.interventions.readout import read
 from pipeline.interventions.wavefront import Kept, means_of, run
 
 _LEAST_SAVED = 0.2  # of a context's tokens, below which its continuations are read one by one
-_PAD_UP_TO = 2048  # tokens of a batch before branches: longer ones are padded more, for no gain
+_PAD_UP_TO = 1024  # tokens of a batch before branches: longer ones are padded more, for no gain
 
 
 @torch.inference_mode()
@@ -132,7 +132,8 @@ def score(
             return
         cache = Kept() if tails else None
         tokens, mask = _padded([row.tokens for row in batch], device)
-        states = run(known, tokens, trie, cache=cache, mask=mask, means=means)
+        last = max(-each.index for row in batch for each in row.reads)
+        states = run(known, tokens, trie, cache=cache, mask=mask, means=means, last=last)
         look(states, [(b, each) for b, row in enumerate(batch) for each in row.reads])
         del states
         if cache is None:
@@ -238,7 +239,10 @@ def _rows(requests: Sequence[Request], max_length: int) -> list[Row]:
                 ]
                 row.tails.append(Row(tail, reads))
         rows.append(row)
-    return sorted(rows, key=lambda row: -row.cost)
+    # neighbours are alike, so little is padded
+    longest_tail = [max((len(tail.tokens) for tail in row.tails), default=0) for row in rows]
+    order = sorted(range(len(rows)), key=lambda i: (-longest_tail[i], -len(rows[i].tokens)))
+    return [rows[i] for i in order]
 
 
 def _whole(
