@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import InputError, Problem, shorten
 from pipeline.files import write_json
+from pipeline.limits import context_length
 
 if TYPE_CHECKING:  # what reads a manifest needs no torch
     from transformers import PreTrainedModel
@@ -92,7 +93,7 @@ def write_manifest(
         n_blocks=config.num_hidden_layers,
         width=config.hidden_size,
         n_heads=config.num_attention_heads,
-        context=config.max_position_embeddings,
+        context=context_length(config),
         vocabulary=config.vocab_size,
         tokens=tokens,
         parameters=model.num_parameters(),

@@ -20,6 +20,7 @@ from pipeline.errors import InputError, Problem, shorten
 from pipeline.interventions.evaluation import Progress, forbidden_tokens, silent
 from pipeline.interventions.guard import bypassed
 from pipeline.interventions.interventions import BASELINE, Intervention, block_name, bypass
+from pipeline.limits import context_length
 from pipeline.tables import GENERATIONS
 
 GREEDY, SAMPLED = DECODINGS = ("greedy", "sampled")
@@ -216,7 +217,7 @@ def _check(
     new_tokens: int,
 ) -> None:
     """Raise an InputError with everything that keeps a study from fitting a model."""
-    vocabulary, context = model.config.vocab_size, model.config.max_position_embeddings
+    vocabulary, context = model.config.vocab_size, context_length(model.config)
     problems = []
     if not prompts:
         problems.append(

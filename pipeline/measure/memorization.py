@@ -23,6 +23,7 @@ from pipeline.interventions.completion import complete
 from pipeline.interventions.evaluation import Completions, Progress, silent
 from pipeline.interventions.interventions import BASELINE, Intervention
 from pipeline.interventions.memory import Journal
+from pipeline.limits import context_length
 from pipeline.samples.frame import check_samples, of_each_split
 from pipeline.shards import Shards, seconds_a_token
 from pipeline.tables import MEMORIZATION
@@ -65,7 +66,7 @@ def measure(
         InputError: samples of several lengths or longer than the model's context, token ids
             beyond its vocabulary, or what `complete` refuses.
     """
-    check_samples(samples, model.config.vocab_size, model.config.max_position_embeddings)
+    check_samples(samples, model.config.vocab_size, context_length(model.config))
     tokens = torch.tensor(samples["tokens"].to_list())
     suffix_length = int(samples["suffix_length"][0])
     suffix = tokens[:, -suffix_length:]

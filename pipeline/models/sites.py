@@ -29,11 +29,9 @@ from transformers import PreTrainedModel
 from transformers.activations import FastGELUActivation, NewGELUActivation
 
 from pipeline.errors import InputError, Problem
+from pipeline.limits import context_length
 
 _SLOW_GELUS = (NewGELUActivation, FastGELUActivation)
-UNBOUNDED = 2048
-"""Positions of a model that names no limit: its positions are biases of any distance."""
-
 _ROWS, _TOKENS = (2, 3), 7  # two batch sizes: what differs between them is batched
 
 
@@ -151,15 +149,6 @@ def leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
     elif isinstance(tree, (tuple, list)):
         for i, value in enumerate(tree):
             yield from leaves(value, (*path, i))
-
-
-def context_length(config: Any) -> int:
-    """Positions that a model of this configuration was made for."""
-    config = config.get_text_config()
-    for name in ("max_position_embeddings", "max_seq_len", "seq_length"):
-        if length := getattr(config, name, None):
-            return int(length)
-    return UNBOUNDED
 
 
 class _Call(NamedTuple):

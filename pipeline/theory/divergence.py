@@ -32,6 +32,7 @@ from pipeline.interventions.memory import token_budget as default_budget
 from pipeline.interventions.plan import Plan, plan
 from pipeline.interventions.readout import pieces
 from pipeline.interventions.wavefront import run
+from pipeline.limits import context_length
 from pipeline.models.sites import Anatomy, anatomy
 from pipeline.samples.frame import check_samples
 from pipeline.tables import DIVERGENCE_BLOCKS, DIVERGENCE_BOUNDS, DIVERGENCE_TRIANGLE, Schema
@@ -87,7 +88,7 @@ def measure(
         ValueError: the model is in training mode.
     """
     described = Described(model)
-    check_samples(samples, model.config.vocab_size, model.config.max_position_embeddings)
+    check_samples(samples, model.config.vocab_size, context_length(model.config))
     tokens = torch.tensor(samples["tokens"].to_list())
     require_completable(model, tokens, int(samples["suffix_length"][0]))
     prefixes = tokens[:, : int(samples["prefix_length"][0])]

@@ -1,0 +1,17 @@
+"""What a model's configuration says of its length; needs no torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+UNBOUNDED = 2048
+"""Positions of a model that names no limit: its positions are biases of any distance."""
+
+
+def context_length(config: Any) -> int:
+    """Positions that a model of this transformers configuration was made for, 1 or more."""
+    config = config.get_text_config()
+    for name in ("max_position_embeddings", "max_seq_len", "seq_length"):
+        if length := getattr(config, name, None):
+            return int(length)
+    return UNBOUNDED
