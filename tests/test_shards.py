@@ -212,7 +212,8 @@ def test_the_code_of_a_stage_is_in_the_key(group: str) -> None:
     """Every module that dvc.yaml lists for a stage that keeps shards."""
     stage = next(stage for stage in Dag(ROOT).stages.values() if stage.group == group)
     script = (
-        f"import pipeline.measure.{group}, pipeline.checkpoints.loading;"
+        f"import pipeline.measure.{group}, pipeline.checkpoints.loading, pipeline.parts;"
+        "import pipeline.measure.listed, pipeline.samples.frame;"
         "from pipeline.shards import loaded_code; print(*loaded_code())"
     )
     said = subprocess.run(
