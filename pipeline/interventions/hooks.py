@@ -251,5 +251,5 @@ def first_of(returned: Any) -> Tensor:
 
 
 def _given(x: Tensor | None) -> Tensor:
-    assert x is not None  # noqa: S101
+    assert x is not None  # noqa: S101  only blocks that append rows ask for them
     return x
