@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 ALLOWED: tuple[str, ...] = (
     "to mount a small disk ",  # takes root; the limit on a file's size stands in for a full disk
+    "its attention is not called through the AttentionInterface",  # the plain loop is its oracle
 )
 """How an allowed reason begins, and why it may stand."""
 
