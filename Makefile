@@ -4,6 +4,7 @@
 # make faults   kills, fuzzing, a soak, for hours, with their figures; a short form is in make test;
 #             `make -j2 faults` runs two at a time, `make faults-kills` that one
 # make check    style, types, workflow
+# make docs     the documentation as a site, in site/
 # make bench    how much faster the engine is than plain loops, side by side
 # Each sets up what it needs: a virtual environment in .venv with the tested set of packages.
 
@@ -25,7 +26,9 @@ CLUSTER := slurmd:slurm-wlm munged:munge sshd:openssh-server
 
 LONG := cases guided kills soak rounds memory
 
-.PHONY: run test test-cluster check bench faults $(LONG:%=faults-%)
+export NO_MKDOCS_2_WARNING := 1 # an advertisement
+
+.PHONY: run test test-cluster check docs bench faults $(LONG:%=faults-%)
 
 run: $(INSTALLED)
 	snakemake --cores $(CORES) $(if $(STUDY),--config study=$(STUDY))
@@ -70,6 +73,9 @@ check: $(INSTALLED)
 	mypy
 	snakefmt --check Snakefile
 	python tests/lint_workflow.py
+
+docs: $(INSTALLED)
+	python -m mkdocs build --quiet
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; name another with PYTHON=…")'

@@ -1,12 +1,19 @@
-"""The README's Python example runs and prints what it says."""
+"""The Python examples of the README and the docs run and print what they say."""
 
 import doctest
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_readmes_example():
-    found = doctest.testfile(str(ROOT / "README.md"), module_relative=False)
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_the_example(page):
+    found = doctest.testfile(str(ROOT / page), module_relative=False)
     assert found.attempted > 5
     assert not found.failed
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120

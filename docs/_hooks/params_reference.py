@@ -1,0 +1,83 @@
+"""Writes the reference of params.yaml into the page that asks for it, from the schema itself."""
+
+from __future__ import annotations
+
+import inspect
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from pipeline.params import Study
+
+MARK = "<!-- reference of params.yaml -->"
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Replace the mark by one table for each section of params.yaml."""
+    return markdown.replace(MARK, "\n\n".join(_sections())) if MARK in markdown else markdown
+
+
+def _sections() -> list[str]:
+    """The sections in the order of the file, each class once."""
+    waiting: list[tuple[str, type[BaseModel]]] = [("The whole file", Study)]
+    seen: set[type[BaseModel]] = set()
+    written = []
+    while waiting:
+        title, section = waiting.pop(0)
+        if section in seen:
+            continue
+        seen.add(section)
+        rows = [_row(name, field) for name, field in section.model_fields.items()]
+        written.append(
+            f"### {title}\n\n{inspect.getdoc(section)}\n\n"
+            "| key | type | default | meaning |\n|---|---|---|---|\n" + "\n".join(rows)
+        )
+        below = [
+            (f"{name}" if section is Study else f"{title}.{name}", model)
+            for name, field in section.model_fields.items()
+            for model in _models(field.annotation)
+        ]
+        waiting = below + waiting
+    return written
+
+
+def _row(name: str, field: FieldInfo) -> str:
+    default = "required" if field.is_required() else f"`{_value(field)}`"
+    meaning = (field.description or "see below").replace("|", "\\|")
+    return f"| `{name}` | {_type(field.annotation)} | {default} | {meaning} |"
+
+
+def _value(field: FieldInfo) -> object:
+    made = field.get_default(call_default_factory=True)
+    if isinstance(made, BaseModel):
+        return "as below"
+    return "null" if made is None else made
+
+
+def _type(kind: Any) -> str:
+    if get_origin(kind) is Annotated:
+        return _type(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(_type(each) for each in get_args(kind))
+    if get_origin(kind) is Literal:
+        return ", ".join(f"`{value}`" for value in get_args(kind))
+    if get_origin(kind) is list:
+        return f"list of {_type(get_args(kind)[0])}"
+    if get_origin(kind) is dict:
+        key, value = get_args(kind)
+        return f"mapping of {_type(key)} to {_type(value)}"
+    if kind is type(None):
+        return "null"
+    if inspect.isclass(kind) and issubclass(kind, BaseModel):
+        return f"section {kind.__name__}"
+    return {"str": "text", "int": "integer", "float": "number", "bool": "true or false"}.get(
+        kind.__name__, kind.__name__
+    )
+
+
+def _models(kind: Any) -> list[type[BaseModel]]:
+    if inspect.isclass(kind) and issubclass(kind, BaseModel):
+        return [kind]
+    return [model for each in get_args(kind) for model in _models(each)]
