@@ -810,21 +810,24 @@ def cross_check(study: Study, where: str) -> list[Problem]:
         )
     problems += _own(study, where)
     problems += _lengths(study, where)
-    if not problems and study.loops != (derived := loops(study.model_dump())):
-        other = sorted(
-            f"{group}.{key}"
-            for group, entries in derived.items()
-            if entries != (known := study.loops.get(group))
-            for key in (entries if isinstance(entries, dict) else ())
-            if not isinstance(known, dict) or known.get(key) != entries[key]
-        )
-        add(
-            DERIVED,
-            f"what does not fit the other sections, {shorten(other)}" if other else "too much",
+    return problems
+
+
+def derivation(study: Study, where: str) -> list[Problem]:
+    """What of the section that dvc.yaml loops over does not fit the others."""
+    derived = loops(study.model_dump())
+    if study.loops == derived:
+        return []
+    other = [group for group, entries in derived.items() if study.loops.get(group) != entries]
+    return [
+        Problem(
+            f"{where}: {DERIVED}",
+            "what does not fit the other sections: "
+            + (", ".join(other) or shorten(sorted(set(study.loops) - set(derived)))),
             "what is derived from them",
             "derive it again: python -m pipeline study",
         )
-    return problems
+    ]
 
 
 def _tasks(study: Study, asked: Benchmarks, where: str) -> list[Problem]:
