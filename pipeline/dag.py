@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import dvc.api
+import dvc.cli
 import networkx
 from dvc.exceptions import NotDvcRepoError
 from dvc.lock import LockError
@@ -45,7 +46,16 @@ LOCKS = Path(".snakemake/locks")
 FILE_SUFFIXES = frozenset({".parquet", ".json", ".html"})
 """Outputs with other endings are folders: a model name has dots, so "no suffix" does not tell."""
 
-WILDCARDS = {"families": "family", "models": "model", "theory": "experiment"}
+WILDCARDS = dict.fromkeys(
+    (
+        "models",
+        "loops.checkpoint",
+        "loops.benchmarks",
+        "loops.divergence",
+        "loops.generations",
+    ),
+    "model",
+) | {"loops.samples": "family", "loops.theory": "experiment"}
 """The section of params.yaml that a group of stages loops over -> the wildcard of its rule."""
 
 
@@ -176,7 +186,7 @@ class Rule:
     def __init__(self, dag: Dag, group: str) -> None:
         self._dag = dag
         declared = dag.declared[group]
-        section = re.fullmatch(r"\$\{(\w+)\}", str(declared["foreach"]))
+        section = re.fullmatch(r"\$\{([\w.]+)\}", str(declared["foreach"]))
         self._wildcard = WILDCARDS.get(section[1]) if section else None
         study = dag.study
         kinds = (declared["do"].get(kind, []) for kind in ("outs", "metrics", "plots"))
@@ -284,7 +294,7 @@ def _naming_the_holder() -> Iterator[None]:
 
 
 def take_turn() -> None:
-    """Be the one Snakemake at work in this checkout, until this process ends, however it ends.
+    """Be the one run at work in this checkout, until this process ends, however it ends.
 
     Snakemake's own lock stays behind when it is killed, so that nothing could go on before somebody
     has looked; the kernel drops this one. Who gets it removes what a killed one has left of those.
@@ -300,7 +310,7 @@ def take_turn() -> None:
         raise InputError(
             Problem(
                 "this checkout",
-                f"a snakemake is at work in it: {TURN.read_text()}",
+                f"a run is at work in it: {TURN.read_text()}",
                 "one at a time",
                 "when that has ended, give the same command again",
             )
@@ -311,6 +321,18 @@ def take_turn() -> None:
     os.write(descriptor, f"process {os.getpid()} on {platform.node()}".encode())
     shutil.rmtree(LOCKS, ignore_errors=True)
     LOCKS.mkdir()
+
+
+def reproduce() -> None:
+    """Run what is stale, one stage after the other, as `dvc repro` does.
+
+    Raises:
+        SystemExit: a stage failed, and has said why.
+    """
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    os.environ["PATH"] = path  # the stages' `python` is this one
+    if status := dvc.cli.main(["repro"]):
+        sys.exit(status)
 
 
 def _set_aside_damaged_lock(lock: Path) -> None:
@@ -370,8 +392,10 @@ def read_at(path: str, revision: str) -> bytes:
 
 def _name(path: str) -> str:
     """``benchmarks`` for data/tiny/benchmarks/{model}.parquet, ``code`` for a module."""
-    if path.endswith(".py"):
+    if path.startswith("pipeline/"):
         return "code"
+    if not path.startswith(("data/", "reports/")):
+        return "own"
     below = path.split("/")[2:]
     kind = [part.partition(".")[0] for part in below[:1]]
     extra = re.findall(r"\.(documents|bounds|blocks)\.", path)

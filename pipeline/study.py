@@ -17,7 +17,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from pipeline.errors import InputError, Problem, disk_problem, shorten
-from pipeline.params import PARAMS, Study, cross_check
+from pipeline.loops import loops
+from pipeline.params import DERIVED, PARAMS, Study, cross_check, derivation
 
 CONF = Path("pipeline/conf")
 
@@ -31,7 +32,10 @@ def load(path: str | Path = PARAMS) -> Study:
     Raises:
         InputError: every problem of the file at once, each with what, got, expected, remedy.
     """
-    return check(_read(Path(path)), str(path))
+    study = check(read_yaml(Path(path)), str(path))
+    if problems := derivation(study, str(path)):
+        raise InputError(*problems)
+    return study
 
 
 def check(values: object, where: str = str(PARAMS)) -> Study:
@@ -75,6 +79,9 @@ def compose(choices: Mapping[str, str], conf: Path = CONF, path: Path = PARAMS) 
     from dvc.utils.hydra import compose_and_dump
 
     from pipeline.files import atomic
+    from pipeline.loops import register
+
+    register()
 
     groups = {
         g.name: sorted(f.stem for f in g.glob("*.yaml")) for g in conf.iterdir() if g.is_dir()
@@ -124,6 +131,33 @@ def compose(choices: Mapping[str, str], conf: Path = CONF, path: Path = PARAMS) 
     return study
 
 
+def derive(path: Path = PARAMS) -> Study:
+    """Derive the section `loops` of params.yaml again, after an edit of the others.
+
+    Raises:
+        InputError: the study has problems beside that.
+    """
+    values = read_yaml(path)
+    if isinstance(values, dict):
+        try:
+            values[DERIVED] = loops(values)
+        except (KeyError, TypeError, AttributeError):  # which the check explains
+            values[DERIVED] = {}
+    study = check(values, str(path))
+    write(values, path)
+    return study
+
+
+def write(values: object, path: Path) -> None:
+    """Write a study to `path`, atomically, in the form in which `compose` does."""
+    from omegaconf import OmegaConf
+
+    from pipeline.files import write_text
+
+    # nothing in it is an interpolation: a path may hold ${
+    write_text(path, OmegaConf.to_yaml(values))
+
+
 def switch(choices: Mapping[str, str], dry_run: bool) -> Study:
     """The study that `choices` name: the one in force, with its edits, if it is that one already.
 
@@ -137,9 +171,9 @@ def switch(choices: Mapping[str, str], dry_run: bool) -> Study:
     if not choices:
         return load()
     if set(choices) == {"study"}:
-        values = _read(PARAMS) if PARAMS.exists() else None
+        values = read_yaml(PARAMS) if PARAMS.exists() else None
         if isinstance(values, Mapping) and values.get("study") == choices["study"]:
-            return check(values)
+            return load()
     if dry_run:
         others = [f"{group}={option}" for group, option in choices.items() if group != "study"]
         command = " ".join(["python -m pipeline study", choices.get("study", "NAME"), *others])
@@ -154,7 +188,12 @@ def switch(choices: Mapping[str, str], dry_run: bool) -> Study:
     return compose(choices)
 
 
-def _read(path: Path) -> object:
+def read_yaml(path: Path) -> Any:
+    """What a file of params holds.
+
+    Raises:
+        InputError: it cannot be read, or is no YAML.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # a name with a null byte is a ValueError

@@ -10,9 +10,10 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from pipeline import tables
-from pipeline.checkpoints.loading import load_model, load_tokenizer
+from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.manifest import read_manifest
 from pipeline.checkpoints.training import Recipe, build, train, write_checkpoint
+from pipeline.checkpoints.verified import load_tokenizer
 from pipeline.samples.corpus import generate, write
 
 VOCABULARY = 640
