@@ -89,6 +89,7 @@ def test_a_name_that_is_no_name_of_a_stage_is_refused(name: str, asked: audit.As
         ("limit", "--limit", 10**30),
         ("num_fewshot", "--num-fewshot", 101),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_numbers_beyond_all_use_are_refused(
     field: str, flag: str, value: int, asked: audit.Asked
