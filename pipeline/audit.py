@@ -19,11 +19,11 @@ import polars as pl
 from transformers import PreTrainedTokenizerBase
 
 from pipeline import tables
-from pipeline.checkpoints.hub import FILES, describe, fetch
+from pipeline.checkpoints.hub import describe, fetch
 from pipeline.checkpoints.manifest import Manifest, read_manifest, sha256, write_manifest
 from pipeline.errors import InputError, Problem, shorten
 from pipeline.files import atomic
-from pipeline.hub import Snapshot
+from pipeline.hub import CHECKPOINT_FILES, Snapshot
 from pipeline.report.aggregate import aggregate
 from pipeline.report.figures import write_figures
 from pipeline.report.measured import ModelTables
@@ -158,7 +158,9 @@ def checkpoint(model: str, name: str, folder: Path) -> Manifest:
     if "folder" in origin:
         source = Path(model)
         files = sorted(
-            path.name for path in source.iterdir() if any(fnmatchcase(path.name, f) for f in FILES)
+            path.name
+            for path in source.iterdir()
+            if any(fnmatchcase(path.name, kind) for kind in CHECKPOINT_FILES)
         )
         found = Snapshot(source.resolve(), {each: sha256(source / each) for each in files})
         described, tokens = describe(found, str(source))

@@ -13,22 +13,7 @@ from pipeline.checkpoints.fit import not_understood, skeleton
 from pipeline.checkpoints.manifest import Manifest, write_manifest
 from pipeline.errors import InputError, Problem
 from pipeline.files import atomic
-from pipeline.hub import Snapshot, snapshot
-
-FILES = (
-    "config.json",
-    "*.safetensors",
-    "*.safetensors.index.json",
-    "adapter_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-)
-"""What is fetched of a repository. No pickles, no code, no weights of other frameworks; an adapter
-to be refused."""
+from pipeline.hub import CHECKPOINT_FILES, Snapshot, snapshot
 
 SIZE_TOLERANCE = 0.1
 """How far the parameters may be from the size that the study gives; it rounds, and may count
@@ -52,7 +37,7 @@ def fetch(
         InputError: what `pipeline.hub.snapshot` and `describe` raise; another size than the study
             says.
     """
-    got = snapshot(repo, commit, FILES)
+    got = snapshot(repo, commit, CHECKPOINT_FILES)
     where = f"{repo} at {commit}"
     model, tokens = describe(got, where)
     parameters = model.num_parameters()

@@ -16,11 +16,11 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from pipeline.checkpoints import loading
-from pipeline.checkpoints.hub import FILES, describe, fetch
+from pipeline.checkpoints.hub import describe, fetch
 from pipeline.checkpoints.loading import load_model, load_tokenizer
 from pipeline.checkpoints.manifest import Manifest, checksums, read_manifest, write_manifest
 from pipeline.errors import InputError, Problem
-from pipeline.hub import snapshot
+from pipeline.hub import CHECKPOINT_FILES, snapshot
 from tests.hub import miniatures
 from tests.hub.population import GPT_NEO, PICKLE_ONLY, PYTHIA, SHARDED
 from tests.hub.server import Fault, Hub
@@ -108,10 +108,10 @@ def test_no_pickle_and_nothing_of_other_frameworks_is_fetched(hub: Hub, tmp_path
     manifest = fetched(GPT_NEO_125M, tmp_path / "checkpoint")
     files = hub.model(GPT_NEO_125M).files()
     assert set(files) - set(manifest.files) == {
-        *("pytorch_model.bin", "flax_model.msgpack", "generation_config.json", "README.md")
+        *("pytorch_model.bin", "flax_model.msgpack", "rust_model.ot", "README.md", ".gitattributes")
     }
-    assert hub.requests(r"\.bin|\.msgpack|\.py$") == []
-    assert not any(pattern.endswith((".bin", ".py", "*")) for pattern in FILES)
+    assert hub.requests(r"\.bin|\.msgpack|\.ot|\.py$") == []
+    assert not any(pattern.endswith((".bin", ".py", "*")) for pattern in CHECKPOINT_FILES)
 
 
 def test_a_sharded_checkpoint_names_its_shards_and_their_index(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_the_manifest_is_the_same_bytes_each_time(tmp_path: Path) -> None:
 def test_describing_reads_no_weights(tmp_path: Path) -> None:
     commit, _ = PYTHIA[PYTHIA_70M]
     fetched(PYTHIA_70M, tmp_path / "checkpoint")
-    model, tokens = describe(snapshot(PYTHIA_70M, commit, FILES), "a checkpoint")
+    model, tokens = describe(snapshot(PYTHIA_70M, commit, CHECKPOINT_FILES), "a checkpoint")
     assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
     assert tokens == VOCABULARY
 
@@ -396,7 +396,7 @@ def test_a_hub_that_has_other_files_under_that_commit_is_refused(
     manifest = fetched(PYTHIA_70M, folder)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(hub_home / "another"))
     files = hub.model(PYTHIA_70M).files()
-    other = miniatures.pythia(6, dtype=torch.float32)
+    other = miniatures.pythia(5)
     hub.model(PYTHIA_70M).add(
         files | {"model.safetensors": other["model.safetensors"]}, manifest.origin["commit"]
     )
