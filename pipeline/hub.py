@@ -71,6 +71,12 @@ SPARE_BYTES = 1 << 30
 CONNECT_SECONDS = 8.0
 """In which a hub must answer to count as reachable. A name server can take longer to give up."""
 
+CACHED = (
+    "name a mirror in HF_ENDPOINT; or, where a cache has it all, set HF_HOME to that cache and "
+    "HF_HUB_OFFLINE=1"
+)
+"""How to go on where the hub cannot be reached."""
+
 # Large files lie in Xet storage. Its client fails with a RuntimeError after retries of its own that
 # take minutes, and resumes nothing; the same files can be had by HTTP, whose faults are known here.
 constants.HF_HUB_DISABLE_XET = True
@@ -228,19 +234,19 @@ def require_network(*wanted: str) -> None:
         raise NoNetworkError(no_network(why, *wanted))
 
 
-def no_network(why: str, *wanted: str) -> Problem:
+def no_network(why: str, *wanted: str, remedy: str = CACHED) -> Problem:
     """The problem of a machine without a network.
 
     Args:
         why: no connection could be made.
         wanted: what would be fetched.
+        remedy: how to go on with what is there.
     """
     return Problem(
         "to fetch " + ", ".join(wanted),
         why,
-        f"a network in which {constants.ENDPOINT} answers",
-        "mend the network; or name a mirror in HF_ENDPOINT; or, where a cache has it all, set "
-        "HF_HOME to that cache and HF_HUB_OFFLINE=1; or choose a study that fetches nothing: "
+        "a network, or all of it on this machine",
+        f"mend the network; or {remedy}; or choose a study that fetches nothing: "
         "make run STUDY=tiny",
     )
 

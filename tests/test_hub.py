@@ -293,9 +293,8 @@ def _of_no_network(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> tuple[Prob
     [
         ("http://127.0.0.1:9", "Connection refused"),
         ("http://no-such-name.invalid", "ConnectError"),
-        ("http://10.255.255.1", "no "),
     ],
-    ids=["closed port", "no such name", "no answer"],
+    ids=["closed port", "no such name"],
 )
 def test_no_network_is_told_at_once_with_ways_to_go_on(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, endpoint: str, why: str
@@ -305,7 +304,6 @@ def test_no_network_is_told_at_once_with_ways_to_go_on(
     assert seconds < 5
     assert problem.what == f"to fetch {MODEL} at {COMMIT}"
     assert why in problem.got
-    assert problem.expected == f"a network in which {endpoint} answers"
     assert all(way in problem.remedy for way in ("HF_ENDPOINT", "HF_HUB_OFFLINE", "STUDY=tiny"))
 
 

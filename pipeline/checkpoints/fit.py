@@ -31,6 +31,12 @@ DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat1
 LONGEST_CONTEXT = 1 << 20
 """Positions; tables of their angles are made for all of them."""
 
+MOST_LAYERS = 1000
+"""Of a model whose weights are not there yet; afterwards no more than it has tensors."""
+
+LARGEST = 1 << 24
+"""Of any other size that config.json gives: widths, heads, entries of the vocabulary."""
+
 _MASKS = re.compile(r"\.attention\.(masked_)?bias$")
 """What old versions of transformers stored beside the weights. It says itself that it ignores them
 of GPT-NeoX, but not so of GPT-Neo."""
@@ -54,11 +60,7 @@ def skeleton(folder: Path, files: Collection[str], where: str) -> PreTrainedMode
     """
     shapes, dtype = _stored(folder, files, where)
     try:
-        config = _config(folder, len(shapes), where)
-        with _quiet(), torch.device("meta"):
-            built = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-                config, dtype=dtype, trust_remote_code=False
-            )
+        config, built = _built(folder, len(shapes), dtype, where)
         with _quiet():
             model: PreTrainedModel
             model, report = type(built).from_pretrained(
@@ -73,12 +75,29 @@ def skeleton(folder: Path, files: Collection[str], where: str) -> PreTrainedMode
                 trust_remote_code=False,
             )
         require_fit(report, where)
-        _require_rotary(model, where)
     except InputError:
         raise
     except Exception as error:  # each of transformers' many parts raises its own
         raise not_understood(where, error) from error
     return model
+
+
+def require_known(folder: Path, where: str) -> None:
+    """Refuse, by config.json alone, a model that could not be built whatever its weights are.
+
+    Args:
+        folder: of config.json.
+        where: what to call the checkpoint in an error.
+
+    Raises:
+        InputError: as for `skeleton`.
+    """
+    try:
+        _built(folder, MOST_LAYERS, torch.float32, where)
+    except InputError:
+        raise
+    except Exception as error:  # each of transformers' many parts raises its own
+        raise not_understood(where, error) from error
 
 
 def require_fit(report: Mapping[str, Any], where: str) -> None:
@@ -144,24 +163,31 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def _config(folder: Path, tensors: int, where: str) -> PreTrainedConfig:
+def _built(
+    folder: Path, layers: int, dtype: torch.dtype, where: str
+) -> tuple[PreTrainedConfig, PreTrainedModel]:
+    """The configuration, and its model without weights."""
+    config = _config(folder, layers, where)
+    with _quiet(), torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            config, dtype=dtype, trust_remote_code=False
+        )
+    _require_rotary(model, where)
+    return config, model
+
+
+def _config(folder: Path, layers: int, where: str) -> PreTrainedConfig:
     """The configuration, of sizes that can be built: transformers would build any, without end."""
     values = json.loads((folder / "config.json").read_text("utf-8"))
-    limits = {
-        **dict.fromkeys(("num_hidden_layers", "num_layers"), tensors),  # each layer has some
-        "max_position_embeddings": LONGEST_CONTEXT,
-    }
-    sizes = [(key, values[key], limit) for key, limit in limits.items() if key in values]
-    sizes += [("attention_types", each[1], tensors) for each in values.get("attention_types") or []]
     problems = [
         Problem(
             f"{where}: config.json: {key}",
             shorten(value),
-            f"1 to {limit}" + (", as many tensors as are stored" if limit == tensors else ""),
+            f"{least} to {most}" + (", as many tensors as are stored" if most == layers else ""),
             "correct config.json, or name another checkpoint",
         )
-        for key, value, limit in sizes
-        if isinstance(value, (int, float)) and not 1 <= value <= limit
+        for key, value, least, most in _limited(values, layers)
+        if isinstance(value, (int, float)) and not least <= value <= most
     ]
     if values.get("quantization_config") is not None:
         problems.append(
@@ -178,6 +204,27 @@ def _config(folder: Path, tensors: int, where: str) -> PreTrainedConfig:
         folder, local_files_only=True, trust_remote_code=False
     )
     return config
+
+
+def _limited(values: Mapping[str, Any], layers: int) -> Iterator[tuple[str, Any, float, float]]:
+    """Each number of config.json that sizes something, with the least and the most that it may be.
+
+    Shares of a head that are rotated are at most 1. What is 0 or negative means none, or is
+    refused by transformers; nothing of that takes memory.
+    """
+    for key, value in values.items():
+        if key in ("num_hidden_layers", "num_layers", "n_layer", "n_layers"):
+            yield key, value, 1, layers  # each layer has some tensors
+        elif key in ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"):
+            yield key, value, 1, LONGEST_CONTEXT
+        elif key in ("rotary_pct", "partial_rotary_factor"):
+            yield key, value, 0, 1
+        elif re.search(r"(_size|_dim|_heads?|width|^n_\w+|^d_\w+|_window)$", key):
+            yield key, value, -1, LARGEST
+        elif isinstance(value, Mapping) and not key.startswith("quantization"):
+            yield from ((f"{key}.{k}", *rest) for k, *rest in _limited(value, layers))
+    for each in values.get("attention_types") or []:
+        yield "attention_types", each[1], 1, layers
 
 
 def _require_rotary(model: PreTrainedModel, where: str) -> None:

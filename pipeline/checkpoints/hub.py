@@ -9,11 +9,11 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedModel
 
-from pipeline.checkpoints.fit import not_understood, skeleton
+from pipeline.checkpoints.fit import not_understood, require_known, skeleton
 from pipeline.checkpoints.manifest import Manifest, write_manifest
 from pipeline.errors import InputError, Problem
 from pipeline.files import atomic
-from pipeline.hub import CHECKPOINT_FILES, Snapshot, snapshot
+from pipeline.hub import CHECKPOINT_FILES, TOKENIZER_FILES, Snapshot, snapshot
 
 SIZE_TOLERANCE = 0.1
 """How far the parameters may be from the size that the study gives; it rounds, and may count
@@ -37,8 +37,10 @@ def fetch(
         InputError: what `pipeline.hub.snapshot` and `describe` raise; another size than the study
             says.
     """
-    got = snapshot(repo, commit, CHECKPOINT_FILES)
     where = f"{repo} at {commit}"
+    with snapshot(repo, commit, TOKENIZER_FILES).alone() as small:  # before gigabytes are fetched
+        require_known(small, where)
+    got = snapshot(repo, commit, CHECKPOINT_FILES)
     model, tokens = describe(got, where)
     parameters = model.num_parameters()
     if billions is not None and abs(parameters / 1e9 - billions) > SIZE_TOLERANCE * billions:

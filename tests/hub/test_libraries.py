@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from pipeline.errors import InputError
 from pipeline.hub import CHECKPOINT_FILES, snapshot
 from pipeline.samples.datasets import load
 from tests.hub.population import DATASETS, GPT_NEO
-from tests.hub.server import CONTENT, Fault, Hub
+from tests.hub.server import Fault, Hub
 from tests.project import ROOT
 
 PINNED = YAML(typ="safe").load(ROOT / "pipeline/conf/study/paper.yaml")["datasets"]["paper"]
@@ -83,12 +84,10 @@ def test_transformers_takes_an_error_of_the_hub_for_a_missing_file(
     hub: Hub, tmp_path: Path
 ) -> None:
     commit = GPT_NEO[NEO][0]
-    right = stock(hub, tmp_path / "one", TOKENIZE, NEO, commit)
-    assert right.returncode == 0, right.stderr
-    hub.faults.append(
-        Fault(f"{CONTENT}.*tokenizer_config.json", "status", "GET|HEAD", times=None, status=500)
-    )
-    wrong = stock(hub, tmp_path / "two", TOKENIZE, NEO, commit)
-    assert wrong.returncode == 0, "and nothing is said"
+    hub.faults.append(Fault("tokenizer_config.json", "status", "GET|HEAD", times=None, status=403))
+    done = stock(hub, tmp_path / "stock", TOKENIZE, NEO, commit)
+    assert done.returncode == 0, "and nothing is said"
+    with pytest.raises(InputError, match="HF_TOKEN"):
+        snapshot(NEO, commit, CHECKPOINT_FILES)
     hub.faults.clear()
     assert "tokenizer_config.json" in snapshot(NEO, commit, CHECKPOINT_FILES).files

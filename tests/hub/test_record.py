@@ -119,9 +119,7 @@ def test_a_dataset_has_the_recorded_files_and_columns(repo: str) -> None:
 def test_every_pin_is_recorded(name: str) -> None:
     found = pins(STUDIES[name])
     assert len(found) > 10
-    assert dict(found) == {
-        repo: RECORD[repo]["commit"] for repo, _ in found
-    }
+    assert dict(found) == {repo: RECORD[repo]["commit"] for repo, _ in found}
 
 
 @pytest.mark.parametrize("name", STUDIES)
