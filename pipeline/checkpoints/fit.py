@@ -165,11 +165,11 @@ def _quiet() -> Iterator[None]:
 
 def _built(
     folder: Path, layers: int, dtype: torch.dtype, where: str
-) -> tuple[PreTrainedConfig, PreTrainedModel]:
+) -> tuple[PreTrainedConfig, Any]:
     """The configuration, and its model without weights."""
     config = _config(folder, layers, where)
     with _quiet(), torch.device("meta"):
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+        model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
             config, dtype=dtype, trust_remote_code=False
         )
     _require_rotary(model, where)
@@ -183,7 +183,8 @@ def _config(folder: Path, layers: int, where: str) -> PreTrainedConfig:
         Problem(
             f"{where}: config.json: {key}",
             shorten(value),
-            f"{least} to {most}" + (", as many tensors as are stored" if most == layers else ""),
+            f"{least} to {most}"
+            + (", as many tensors as are stored" if most == layers != MOST_LAYERS else ""),
             "correct config.json, or name another checkpoint",
         )
         for key, value, least, most in _limited(values, layers)
@@ -253,11 +254,15 @@ def _stored(
     """
     shapes: dict[str, list[int]] = {}
     numbers: Counter[str] = Counter()
+    holders: dict[str, str] = {}
     for name in _weight_files(folder, files, where):
         try:
             with safe_open(folder / name, framework="pt") as weights:
                 for key in weights.keys():  # noqa: SIM118 - not a mapping
                     part = weights.get_slice(key)
+                    if key in holders:
+                        _require_equal(folder, key, holders[key], name, where)
+                    holders[key] = name
                     numbers[part.get_dtype()] += prod(part.get_shape())
                     if part.get_dtype() in DTYPES:
                         shapes[key] = part.get_shape()
@@ -282,6 +287,23 @@ def _stored(
     return shapes, getattr(torch, DTYPES[max(DTYPES, key=numbers.__getitem__)])
 
 
+def _require_equal(folder: Path, key: str, one: str, other: str, where: str) -> None:
+    """Refuse a tensor that two files hold with different values: which is loaded is chance."""
+    values = []
+    for name in (one, other):
+        with safe_open(folder / name, framework="pt") as weights:
+            values.append(weights.get_tensor(key))
+    if values[0].dtype != values[1].dtype or not torch.equal(*values):
+        raise InputError(
+            Problem(
+                f"{where}: {key}",
+                f"other values in {one} than in {other}",
+                "each tensor once",
+                "name a checkpoint whose files belong together",
+            )
+        )
+
+
 def _weight_files(folder: Path, files: Collection[str], where: str) -> list[str]:
     """The files that transformers loads: one of this name, or else those of the index."""
     if adapters := [name for name in files if Path(name).name.startswith("adapter_")]:
@@ -304,6 +326,15 @@ def _weight_files(folder: Path, files: Collection[str], where: str) -> list[str]
                 or f"{WEIGHTS}, or {INDEX} and what it names; a pickle is never loaded",
                 "name a commit that has them; many repositories have one as a pull request "
                 "(refs/pr/N), whose commit can be pinned",
+            )
+        )
+    if WEIGHTS in names and listed - {WEIGHTS}:
+        raise InputError(
+            Problem(
+                where,
+                f"{WEIGHTS}, and beside it {INDEX} with {', '.join(sorted(listed))}",
+                "one set of weights: transformers would load the one file, whatever it is",
+                "name a commit that has one of the two, or move the wrong one away",
             )
         )
     return [WEIGHTS] if WEIGHTS in names else sorted(listed)

@@ -55,15 +55,10 @@ def fetch(
     downloads = pooch.create(
         cache, base_url=f"{url}/", registry=dict(sha256), retry_if_failed=TRIES - 1
     )
-    if folder is None and not all((cache / name).exists() for name in FILES):
-        if why := unreachable(url):  # pooch would try again, and for each file
-            raise NoNetworkError(
-                no_network(
-                    why,
-                    url,
-                    remedy="name in run.pile_folder of params.yaml a folder that holds the three files",
-                )
-            )
+    here = folder is not None or all((cache / name).exists() for name in FILES)
+    if not here and (why := unreachable(url)):  # pooch would try again, and for each file
+        remedy = "name a folder that holds the three files in run.pile_folder of params.yaml"
+        raise NoNetworkError(no_network(why, url, remedy=remedy))
     parts, problems = [], []
     for name, length in FILES.items():
         remedy = "check the folder (run.pile_folder in params.yaml), or null to download"

@@ -84,12 +84,12 @@ def _through_faults(populated_hub: Hub, home: Path, root: Path) -> Run:
     """The study, run through three faults that pass and one that stays until the hub is mended."""
     run = _checkout(root, populated_hub, home)
     with populated_hub.kept():
-        stays = Fault(f"{TWELVE}/model.safetensors", "corrupt", times=None)
+        stays = Fault(f"xet-bridge/.*{TWELVE}/model-00002", "corrupt", times=None)
         populated_hub.faults += [
             stays,
-            Fault("pythia-1.4b/resolve/.*/model.safetensors", "corrupt"),
+            Fault("xet-bridge/.*pythia-1.4b/.*/model.safetensors", "corrupt"),
             Fault("ai2_arc/resolve/.*parquet", "status", status=500),
-            Fault("gpt-neo-1.3B/resolve/.*/config.json", "reset"),
+            Fault("gpt-neo-1.3B/.*/config.json", "reset"),
         ]
         first = run.snakemake("--config", "study=paper")
         assert first.returncode != 0
@@ -106,7 +106,7 @@ def _through_faults(populated_hub: Hub, home: Path, root: Path) -> Run:
         ran = re.findall(r"^localrule (\w+):", second.stderr, re.MULTILINE)
         # the one model, and what needs all
         assert Counter(ran) == dict.fromkeys(
-            ("all", "checkpoint", *EVALUATE, "check_results", "aggregate", "figures", "report"), 1
+            ("all", "checkpoint", "interventions", *EVALUATE, "check_results", "aggregate", "figures", "report"), 1
         )
         assert all(request.authorized for request in populated_hub.log if "/api/" in request.path)
     return run
