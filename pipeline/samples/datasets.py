@@ -137,10 +137,11 @@ def _explained(repo: str, commit: str, name: str | None) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # each of the many parts of datasets raises its own
+        cause = error.__cause__ or error  # it wraps what is wrong with a file
         raise InputError(
             Problem(
                 f"{repo} at {commit}" + (f", configuration {name}" if name else ""),
-                shorten(f"{type(error).__name__}: {error}", 300),
+                shorten(f"{type(cause).__name__}: {cause}", 300),
                 "a README.md and files that the library `datasets` can read",
                 "name a commit and a configuration that it can load",
             )

@@ -106,7 +106,17 @@ def _through_faults(populated_hub: Hub, home: Path, root: Path) -> Run:
         ran = re.findall(r"^localrule (\w+):", second.stderr, re.MULTILINE)
         # the one model, and what needs all
         assert Counter(ran) == dict.fromkeys(
-            ("all", "checkpoint", "interventions", *EVALUATE, "check_results", "aggregate", "figures", "report"), 1
+            (
+                "all",
+                "checkpoint",
+                "interventions",
+                *EVALUATE,
+                "check_results",
+                "aggregate",
+                "figures",
+                "report",
+            ),
+            1,
         )
         assert all(request.authorized for request in populated_hub.log if "/api/" in request.path)
     return run
