@@ -16,6 +16,7 @@ from snakemake.utils import min_version
 from pipeline import device
 from pipeline.dag import Dag, held, take_turn
 from pipeline.errors import InputError
+from pipeline.outlook.downloads import require_downloads
 from pipeline.params import PARAMS
 from pipeline.scheduling import Needs
 from pipeline.study import load, switch
@@ -41,6 +42,21 @@ try:
         dvc.write_marks()
 except InputError as error:
     raise WorkflowError(str(error)) from None
+
+
+onstart:
+    try:
+        require_downloads(
+            study,
+            [
+                dvc.stages[job.params.stage]
+                for job in workflow.dag.needrun_jobs()
+                if job.params.get("stage")
+            ],
+        )
+    except InputError as error:
+        raise WorkflowError(str(error)) from None
+
 
 REPRO = "dvc --wait-for-lock repro --single-item {params.stage:q} >{log:q} 2>&1"
 # a machine without a GPU has none to share out, so its rules compete for cores alone; where the

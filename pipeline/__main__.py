@@ -75,9 +75,19 @@ def accept() -> None:
 
 
 @app.command()
-def plan() -> None:
+def plan(
+    check: Annotated[
+        bool, typer.Option(help="only ask the hub, for listings, whether every pin is there")
+    ] = False,
+) -> None:
     """Say what the study in force will fetch, compute and store, and what is done already."""
     from pipeline.dag import Dag
+    from pipeline.outlook import downloads
+
+    if check:
+        lines = downloads.check(load(), Dag(decide=False).stages.values())
+        print("\n".join(lines or ["this study fetches nothing"]))
+        return
     from pipeline.outlook.table import outlook
 
     print(outlook(load(), Dag()))

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.checkpoints.describe import FILES, describe
+from pipeline.checkpoints.describe import describe
 from pipeline.checkpoints.folder import found, require_tokenizer
+from pipeline.checkpoints.hub import fetch_files
 from pipeline.checkpoints.manifest import BYTES
 from pipeline.checkpoints.verified import encoder, tokenizer_of
 from pipeline.errors import InputError, Problem, shorten
 from pipeline.files import write_text
-from pipeline.hub import snapshot
 from pipeline.limits import context_length
 from pipeline.samples.file import samples as cut
 from pipeline.samples.frame import check_samples
@@ -180,7 +180,7 @@ def study(asked: Asked, offered: Mapping[str, Sequence[str]]) -> dict[str, Any]:
             nobody offers; from hub, folder and file what those modules raise.
     """
     origin, own = asked.origin, Path(asked.model).is_dir()
-    files = found(Path(asked.model)) if own else snapshot(origin["repo"], origin["commit"], FILES)
+    files = found(Path(asked.model)) if own else fetch_files(origin["repo"], origin["commit"])
     model, tokens = describe(files, asked.model)
     require_tokenizer(files.files, asked.model)
     config: Any = model.config

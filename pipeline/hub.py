@@ -4,6 +4,11 @@ huggingface_hub resumes a body that is cut and retries some failures. It does no
 it keeps a body of the right length whatever it holds. Here every wanted file of a commit is fetched
 and compared with the hub's own record of it; what differs is dropped and fetched anew.
 
+Files are named by their kind, not by a list for each repository. transformers and datasets read
+them from a folder and never from the hub itself: transformers takes an error of the hub for a file
+that the repository does not have, and datasets reads nothing offline that it has not loaded before
+(tests/hub/test_libraries.py shows both).
+
 Respects HF_HOME, HF_ENDPOINT and HF_HUB_OFFLINE, and takes a token from HF_TOKEN alone. Nothing
 here changes a result: a commit and its checksums determine the bytes.
 """
@@ -14,13 +19,16 @@ import hashlib
 import logging
 import os
 import shutil
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Any, Literal, TypeVar
 
 import httpx2
@@ -42,6 +50,14 @@ from pipeline.progress import bar_class
 
 Kind = Literal["model", "dataset"]
 
+TOKENIZER_FILES = ("*.json", "*.txt", "*.model", "*.jinja")
+"""The kinds of file of which a tokenizer and a configuration are made: config.json is among them,
+which alone names the tokenizer of some repositories."""
+
+CHECKPOINT_FILES = ("*.safetensors", *TOKENIZER_FILES)
+"""The kinds of file that a model is loaded from. No pickles, no code, no weights of other
+frameworks."""
+
 TRIES = 7
 LONGEST_WAIT = 60.0
 """Seconds; the waits between tries double from about one, with jitter: some two minutes in all."""
@@ -51,6 +67,19 @@ WORTH_ANOTHER_TRY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 SPARE_BYTES = 1 << 30
 """Of a disk, which a download must leave free."""
+
+CONNECT_SECONDS = 8.0
+"""In which a hub must answer to count as reachable. A name server can take longer to give up."""
+
+CACHED = (
+    "name a mirror in HF_ENDPOINT; or, where a cache has it all, set HF_HOME to that cache and "
+    "HF_HUB_OFFLINE=1"
+)
+"""How to go on where the hub cannot be reached."""
+
+# Large files lie in Xet storage. Its client fails with a RuntimeError after retries of its own that
+# take minutes, and resumes nothing; the same files can be had by HTTP, whose faults are known here.
+constants.HF_HUB_DISABLE_XET = True
 
 logger = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -79,6 +108,10 @@ class Snapshot:
             yield Path(temporary)
 
 
+class NoNetworkError(InputError):
+    """The hub cannot be reached; whatever else would be fetched cannot be had either."""
+
+
 class _CorruptError(Exception):
     """Files whose content is not what the hub's record says."""
 
@@ -101,7 +134,9 @@ def snapshot(repo: str, commit: str, wanted: Sequence[str], kind: Kind = "model"
     """
     where = f"{repo} at {commit}"
     record = _select(listing(repo, commit, kind), wanted, where)
-    _require_room(record, repo, commit, kind)
+    if missing := missing_bytes(record, repo, commit, kind):
+        require_network(where)
+        _require_room(missing, repo)
 
     def fetch() -> Snapshot:
         folder = Path(
@@ -132,6 +167,8 @@ def listing(repo: str, commit: str, kind: Kind = "model") -> list[RepoFile]:
     except CachedRepoTreeNotFoundError:
         pass
 
+    require_network(f"{repo} at {commit}")
+
     def ask() -> list[RepoFile]:
         entries = HfApi(token=_token()).list_repo_tree(
             repo, recursive=True, revision=commit, repo_type=kind
@@ -159,6 +196,91 @@ def select(files: Sequence[RepoFile], wanted: Sequence[str]) -> list[RepoFile]:
     return sorted((file for file in files if is_wanted(file.path)), key=lambda file: file.path)
 
 
+def require_inside(paths: Sequence[str], where: str) -> None:
+    """Refuse paths that lead out of the folder that they are relative to.
+
+    Args:
+        paths: of a listing.
+        where: what to call the repository in an error.
+
+    Raises:
+        InputError: one does.
+    """
+    outside = [path for path in paths if not _stays_inside(path)]
+    if outside:
+        raise InputError(
+            Problem(
+                where,
+                f"the path {shorten(outside[0])}",
+                "paths inside the repository's folder",
+                "do not use this repository: its listing tries to write elsewhere",
+            )
+        )
+
+
+# --------------------------------------------------------------------------- the network
+
+
+def require_network(*wanted: str) -> None:
+    """Say at once, and once, that the hub cannot be reached. Does nothing where it is not asked.
+
+    Args:
+        wanted: what would be fetched.
+
+    Raises:
+        NoNetworkError: no connection to the hub can be made, or its name does not resolve.
+    """
+    if not constants.HF_HUB_OFFLINE and (why := unreachable(constants.ENDPOINT)):
+        raise NoNetworkError(no_network(why, *wanted))
+
+
+def no_network(why: str, *wanted: str, remedy: str = CACHED) -> Problem:
+    """The problem of a machine without a network.
+
+    Args:
+        why: no connection could be made.
+        wanted: what would be fetched.
+        remedy: how to go on with what is there.
+    """
+    return Problem(
+        "to fetch " + ", ".join(wanted),
+        why,
+        "a network, or all of it on this machine",
+        f"mend the network; or {remedy}; or choose a study that fetches nothing: "
+        "make run STUDY=tiny",
+    )
+
+
+@cache
+def unreachable(url: str) -> str | None:
+    """Why no connection to the host of a URL can be made; None: it answers, whatever it says.
+
+    Asked once, and never for longer than `CONNECT_SECONDS`.
+    """
+    answers: list[str | None] = []
+
+    def ask() -> None:
+        try:
+            httpx2.head(url, timeout=CONNECT_SECONDS)
+        except (
+            httpx2.ConnectError,
+            httpx2.TimeoutException,
+            httpx2.ProxyError,
+            httpx2.UnsupportedProtocol,
+            httpx2.InvalidURL,
+        ) as error:
+            answers.append(f"no connection to {url}: {_brief(error)}")
+        except httpx2.HTTPError:  # an answer, if a bad one
+            answers.append(None)
+        else:
+            answers.append(None)
+
+    asking = Thread(target=ask, daemon=True)  # a name server may keep it waiting for longer
+    asking.start()
+    asking.join(CONNECT_SECONDS)
+    return answers[0] if answers else f"no answer of {url} in {CONNECT_SECONDS:.0f} s"
+
+
 # --------------------------------------------------------------------------- before
 
 
@@ -173,16 +295,7 @@ def _select(files: Sequence[RepoFile], wanted: Sequence[str], where: str) -> lis
                 "name a commit that has them",
             )
         )
-    outside = [file.path for file in chosen if not _stays_inside(file.path)]
-    if outside:
-        raise InputError(
-            Problem(
-                where,
-                f"the path {shorten(outside[0])}",
-                "paths inside the repository's folder",
-                "do not use this repository: its listing tries to write elsewhere",
-            )
-        )
+    require_inside([file.path for file in chosen], where)
     return chosen
 
 
@@ -191,15 +304,14 @@ def _stays_inside(path: str) -> bool:
     return not path.startswith("/") and "\\" not in path and ".." not in parts and ":" not in path
 
 
-def _require_room(files: Sequence[RepoFile], repo: str, commit: str, kind: Kind) -> None:
-    missing = missing_bytes(files, repo, commit, kind)
-    cache = Path(constants.HF_HUB_CACHE)
-    existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
+def _require_room(missing: int, repo: str) -> None:
+    where = Path(constants.HF_HUB_CACHE)
+    existing = next(folder for folder in (where, *where.parents) if folder.exists())
     free = shutil.disk_usage(existing).free
-    if missing and missing + SPARE_BYTES > free:
+    if missing + SPARE_BYTES > free:
         raise InputError(
             Problem(
-                f"the disk that holds {cache}",
+                f"the disk that holds {where}",
                 f"{free / 1e9:.1f} GB free",
                 f"{(missing + SPARE_BYTES) / 1e9:.1f} GB: {missing / 1e9:.1f} for {repo}, and "
                 f"{SPARE_BYTES / 1e9:.1f} to spare",
@@ -295,17 +407,29 @@ def _may_pass(error: BaseException) -> bool:
         return error.__cause__ is not None and _may_pass(error.__cause__)
     if isinstance(error, HfHubHTTPError):
         return error.response is not None and error.response.status_code in WORTH_ANOTHER_TRY
-    if isinstance(error, (_CorruptError, httpx2.TransportError)):
+    if isinstance(error, httpx2.TransportError):
+        return not _is_unresolved(error)
+    if isinstance(error, _CorruptError):
         return True
     if isinstance(error, ValueError):  # a page of a proxy in place of JSON
         return "JSON" in type(error).__name__
     return isinstance(error, OSError) and "Consistency check failed" in str(error)
 
 
+def _is_unresolved(error: BaseException) -> bool:
+    """Whether a name did not resolve; to ask again is of no use."""
+    chain: BaseException | None = error
+    while chain is not None and not isinstance(chain, socket.gaierror):
+        chain = chain.__cause__ or chain.__context__
+    return chain is not None
+
+
 def _explain(error: BaseException, where: str) -> Problem:
     cause = error
     while isinstance(cause, LocalEntryNotFoundError) and cause.__cause__ is not None:
         cause = cause.__cause__
+    if _is_unresolved(cause):
+        return no_network(_brief(cause), where)
     if isinstance(cause, OfflineModeIsEnabled) or (
         isinstance(cause, LocalEntryNotFoundError) and constants.HF_HUB_OFFLINE
     ):

@@ -59,9 +59,6 @@ Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
 """A whole commit; a branch or a tag could move."""
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Pattern = Annotated[str, Field(pattern=r"^[\w*?][\w.*?-]*(/[\w*?-][\w.*?-]*)*$")]
-"""Names files of a repository: a path, with * and ? as in a shell; no part begins with a dot."""
-
 PileFile = Annotated[str, Field(pattern=r"^train_(preprefix|prefix|suffix)\.npy$")]
 Count = Annotated[int, Field(ge=1, lt=2**31, strict=True)]
 """More than any study counts, and less than what overflows in a library."""
@@ -315,12 +312,14 @@ class Model(Section):
 
 
 class Dataset(Repository):
-    """The dataset of one of lm-eval's own tasks."""
+    """The dataset of one of lm-eval's own tasks, as the task's configuration names it."""
 
-    files: list[Pattern] = Field(
-        min_length=1, description="those that the task's configuration needs, README.md included"
+    name: str | None = Field(
+        default=None, min_length=1, description="of the dataset's configuration; null: its default"
     )
-    columns: list[str] = Field(min_length=1, description="that the task reads of each data file")
+    split: str = Field(min_length=1, description="that the task evaluates")
+    documents: Count = Field(description="of that split; another number stops the study")
+    columns: list[str] = Field(min_length=1, description="of that split, which the task reads")
 
 
 Index = Annotated[int, Field(ge=0, lt=2**16)]

@@ -359,7 +359,6 @@ def hub_home(hub: "Hub", tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         "HF_HUB_CACHE": str(home / "hub"),
         "HF_TOKEN_PATH": str(home / "token"),
         "HF_HUB_OFFLINE": False,
-        "HF_HUB_DISABLE_XET": True,
         "HF_HUB_DOWNLOAD_TIMEOUT": 10,
         "HF_HUB_ETAG_TIMEOUT": 10,
     }.items():

@@ -6,25 +6,38 @@ import errno
 import hashlib
 import resource
 import shutil
+import socket
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx2
 import pytest
 from huggingface_hub import constants
 
 from pipeline.errors import InputError, Problem
-from pipeline.hub import TRIES, Snapshot, listing, missing_bytes, select, snapshot
+from pipeline.hub import (
+    TRIES,
+    Snapshot,
+    listing,
+    missing_bytes,
+    select,
+    snapshot,
+    unreachable,
+)
 from tests.hub.population import DATASETS, PICKLE_ONLY, PYTHIA, SHARDED
-from tests.hub.server import CLIMBING_CONTENT, CLIMBING_PATH, Fault, Hub
+from tests.hub.server import CLIMBING_CONTENT, CLIMBING_PATH, CONTENT, Fault, Hub
+from tests.hub.test_server import ask
 
 MODEL = "EleutherAI/pythia-70m"
 COMMIT = PYTHIA[MODEL][0]
 WANTED = ("config.json", "*.safetensors", "tokenizer*.json")
 NAMES = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
-WEIGHTS = "/resolve/.*/model.safetensors$"
-CONFIG = "/resolve/.*/config.json$"
+WEIGHTS = CONTENT + ".*/model.safetensors$"
+CONFIG = CONTENT + ".*/config.json$"
 TREE = "/tree/"
 
 pytestmark = pytest.mark.usefixtures("hub_home")
@@ -209,10 +222,10 @@ def test_a_log_holds_lines_and_no_moves_of_a_cursor(
 def test_whole_files_are_kept_between_tries(hub: Hub) -> None:
     hub.faults += [Fault(WEIGHTS, "status", status=500, times=3), Fault(CONFIG, "corrupt")]
     fetch()
-    assert len(hub.requests(WEIGHTS, "GET")) == 4
-    assert len(hub.requests(CONFIG, "GET")) == 2
-    assert len(hub.requests("/tokenizer.json", "GET")) == 1
-    assert len(hub.requests("/tokenizer_config.json", "GET")) == 1
+    assert len(hub.requests("/resolve/.*/model.safetensors", "GET")) == 4
+    assert len(hub.requests("/resolve-cache/.*/config.json", "GET")) == 2
+    assert len(hub.requests("/resolve-cache/.*/tokenizer.json", "GET")) == 1
+    assert len(hub.requests("/resolve-cache/.*/tokenizer_config.json", "GET")) == 1
 
 
 def test_whole_files_are_kept_between_runs(hub: Hub) -> None:
@@ -262,17 +275,85 @@ def test_corrupt_content_is_named_with_what_to_look_for(hub: Hub) -> None:
     problem = refusal()
     assert problem.got == f"other content than the hub lists, in {TRIES} tries: model.safetensors"
     assert "proxy" in problem.remedy
-    assert len(hub.requests(WEIGHTS, "GET")) == TRIES
+    assert len(hub.requests("/resolve/.*/model.safetensors", "GET")) == TRIES
 
 
-def test_no_network_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    nowhere = "http://127.0.0.1:9"
-    monkeypatch.setattr(constants, "ENDPOINT", nowhere)
-    monkeypatch.setattr("pipeline.hub.TRIES", 2)
+# ---------------------------------------------------------------------- no network
+
+
+def _of_no_network(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> tuple[Problem, float]:
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+    start = time.monotonic()
     problem = refusal()
-    assert "ConnectError" in problem.got
-    assert problem.expected == f"an answer of the hub at {nowhere}"
-    assert "HF_ENDPOINT" in problem.remedy
+    return problem, time.monotonic() - start
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "why"),
+    [
+        ("http://127.0.0.1:9", "Connection refused"),
+        ("http://no-such-name.invalid", "ConnectError"),
+    ],
+    ids=["closed port", "no such name"],
+)
+def test_no_network_is_told_at_once_with_ways_to_go_on(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, endpoint: str, why: str
+) -> None:
+    monkeypatch.setattr("pipeline.hub.CONNECT_SECONDS", 2)
+    problem, seconds = _of_no_network(monkeypatch, endpoint)
+    assert seconds < 5
+    assert problem.what == f"to fetch {MODEL} at {COMMIT}"
+    assert why in problem.got
+    assert all(way in problem.remedy for way in ("HF_ENDPOINT", "HF_HUB_OFFLINE", "STUDY=tiny"))
+
+
+def _hang(*_: object, **__: object) -> None:
+    threading.Event().wait(5)
+    raise socket.gaierror(-3, "Temporary failure in name resolution")
+
+
+def test_a_name_server_that_does_not_answer_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pipeline.hub.CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(socket, "getaddrinfo", _hang)
+    problem, seconds = _of_no_network(monkeypatch, "http://a-name-that-hangs.invalid")
+    assert seconds < 5
+    assert problem.got == "no answer of http://a-name-that-hangs.invalid in 0 s"
+
+
+def test_a_name_that_stops_resolving_is_not_tried_again(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert unreachable(hub.url) is None
+
+    def gone(*_: object, **__: object) -> None:
+        raise httpx2.ConnectError("no name") from socket.gaierror(-3, "Temporary failure")
+
+    monkeypatch.setattr("pipeline.hub.HfApi", gone)
+    assert "STUDY=tiny" in refusal().remedy
+    assert "try 2" not in capsys.readouterr().out
+
+
+def test_a_whole_cache_needs_no_network(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = fetch()
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    assert fetch() == first
+
+
+# ---------------------------------------------------------------------- Xet
+
+
+def test_xet_is_off_whatever_the_hub_offers(hub: Hub) -> None:
+    """Its client knows none of the retries and explanations that are tested here."""
+    from huggingface_hub.utils._runtime import is_xet_available
+
+    assert not is_xet_available()
+    headers = ask(hub, f"/{MODEL}/resolve/{COMMIT}/model.safetensors", "HEAD")[1]
+    assert headers["X-Xet-Hash"], "the hub offers it"
+    fetch()
+    assert hub.requests("xet-read-token") == []
+    assert len(hub.requests("/xet-bridge/", "GET")) == 1
 
 
 # ---------------------------------------------------------------------- what is not there
@@ -386,7 +467,7 @@ def test_a_file_that_was_changed_in_the_cache_is_fetched_again(hub: Hub) -> None
     config.resolve().write_bytes(b"{}")
     hub.log.clear()
     assert_whole(hub, fetch())
-    assert [r.path.rpartition("/")[2] for r in hub.requests("/resolve/", "GET")] == ["config.json"]
+    assert [r.path.rpartition("/")[2] for r in hub.requests(CONTENT, "GET")] == ["config.json"]
 
 
 # ---------------------------------------------------------------------- the disk
@@ -449,7 +530,9 @@ def test_a_token_of_the_environment_is_sent(hub: Hub, monkeypatch: pytest.Monkey
     monkeypatch.setenv("HF_TOKEN", SECRET)
     fetch()
     assert hub.log
-    assert all(request.authorized for request in hub.log)
+    assert all(request.authorized != ("xet-bridge" in request.path) for request in hub.log), (
+        "and not to another host"
+    )
 
 
 def test_a_token_in_a_file_is_not(hub: Hub, hub_home: Path) -> None:

@@ -110,7 +110,7 @@ HUB = {
     "billions": 1.4,
     "hub": PIN,
 }
-DATASET = {**PIN, "files": ["README.md"], "columns": ["goal"]}
+DATASET = {**PIN, "split": "test", "documents": 8, "columns": ["goal"]}
 
 # name: (edit, what the message has to hold)
 BAD = {
@@ -247,13 +247,9 @@ BAD = {
         _set("datasets", {"other": {"piqa": DATASET}}),
         ["datasets.other", "call it by the study's name"],
     ),
-    "a file that climbs": (
-        _set("datasets", {"tiny": {"piqa": DATASET | {"files": ["../*.parquet"]}}}),
-        ["datasets.tiny.piqa.files.0", "../*.parquet"],
-    ),
-    "an absolute file": (
-        _set("datasets", {"tiny": {"piqa": DATASET | {"files": ["/etc/passwd"]}}}),
-        ["datasets.tiny.piqa.files.0", "/etc/passwd"],
+    "no documents": (
+        _set("datasets", {"tiny": {"piqa": DATASET | {"documents": 0}}}),
+        ["datasets.tiny.piqa.documents", "0"],
     ),
     "no prompts": (_set("generations/prompts", []), ["generations.prompts"]),
     "an empty prompt": (_set("generations/prompts", [""]), ["generations.prompts.0"]),

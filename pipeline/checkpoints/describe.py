@@ -7,21 +7,6 @@ from transformers import AutoTokenizer, PreTrainedModel
 from pipeline.checkpoints.fit import not_understood, skeleton
 from pipeline.hub import Snapshot
 
-FILES = (
-    "config.json",
-    "*.safetensors",
-    "*.safetensors.index.json",
-    "adapter_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-)
-"""What is taken of a repository or folder. No pickles, no code, no weights of other frameworks; an
-adapter to be refused."""
-
 
 def describe(checkpoint: Snapshot, where: str) -> tuple[PreTrainedModel, int]:
     """The model without its weights, and the number of tokens that its tokenizer knows.

@@ -31,6 +31,12 @@ DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat1
 LONGEST_CONTEXT = 1 << 20
 """Positions; tables of their angles are made for all of them."""
 
+MOST_LAYERS = 1000
+"""Of a model whose weights are not there yet; afterwards no more than it has tensors."""
+
+LARGEST = 1 << 24
+"""Of any other size that config.json gives: widths, heads, entries of the vocabulary."""
+
 _MASKS = re.compile(r"\.attention\.(masked_)?bias$")
 """What old versions of transformers stored beside the weights. It says itself that it ignores them
 of GPT-NeoX, but not so of GPT-Neo."""
@@ -54,11 +60,7 @@ def skeleton(folder: Path, files: Collection[str], where: str) -> PreTrainedMode
     """
     shapes, dtype = _stored(folder, files, where)
     try:
-        config = _config(folder, len(shapes), where)
-        with _quiet(), torch.device("meta"):
-            built = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-                config, dtype=dtype, trust_remote_code=False
-            )
+        config, built = _built(folder, len(shapes), dtype, where)
         with _quiet():
             model: PreTrainedModel
             model, report = type(built).from_pretrained(
@@ -73,12 +75,29 @@ def skeleton(folder: Path, files: Collection[str], where: str) -> PreTrainedMode
                 trust_remote_code=False,
             )
         require_fit(report, where)
-        _require_rotary(model, where)
     except InputError:
         raise
     except Exception as error:  # each of transformers' many parts raises its own
         raise not_understood(where, error) from error
     return model
+
+
+def require_known(folder: Path, where: str) -> None:
+    """Refuse, by config.json alone, a model that could not be built whatever its weights are.
+
+    Args:
+        folder: of config.json.
+        where: what to call the checkpoint in an error.
+
+    Raises:
+        InputError: as for `skeleton`.
+    """
+    try:
+        _built(folder, MOST_LAYERS, torch.float32, where)
+    except InputError:
+        raise
+    except Exception as error:  # each of transformers' many parts raises its own
+        raise not_understood(where, error) from error
 
 
 def require_fit(report: Mapping[str, Any], where: str) -> None:
@@ -144,24 +163,32 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def _config(folder: Path, tensors: int, where: str) -> PreTrainedConfig:
+def _built(
+    folder: Path, layers: int, dtype: torch.dtype, where: str
+) -> tuple[PreTrainedConfig, Any]:
+    """The configuration, and its model without weights."""
+    config = _config(folder, layers, where)
+    with _quiet(), torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            config, dtype=dtype, trust_remote_code=False
+        )
+    _require_rotary(model, where)
+    return config, model
+
+
+def _config(folder: Path, layers: int, where: str) -> PreTrainedConfig:
     """The configuration, of sizes that can be built: transformers would build any, without end."""
     values = json.loads((folder / "config.json").read_text("utf-8"))
-    limits = {
-        **dict.fromkeys(("num_hidden_layers", "num_layers"), tensors),  # each layer has some
-        "max_position_embeddings": LONGEST_CONTEXT,
-    }
-    sizes = [(key, values[key], limit) for key, limit in limits.items() if key in values]
-    sizes += [("attention_types", each[1], tensors) for each in values.get("attention_types") or []]
     problems = [
         Problem(
             f"{where}: config.json: {key}",
             shorten(value),
-            f"1 to {limit}" + (", as many tensors as are stored" if limit == tensors else ""),
+            f"{least} to {most}"
+            + (", as many tensors as are stored" if most == layers != MOST_LAYERS else ""),
             "correct config.json, or name another checkpoint",
         )
-        for key, value, limit in sizes
-        if isinstance(value, (int, float)) and not 1 <= value <= limit
+        for key, value, least, most in _limited(values, layers)
+        if isinstance(value, (int, float)) and not least <= value <= most
     ]
     if values.get("quantization_config") is not None:
         problems.append(
@@ -178,6 +205,27 @@ def _config(folder: Path, tensors: int, where: str) -> PreTrainedConfig:
         folder, local_files_only=True, trust_remote_code=False
     )
     return config
+
+
+def _limited(values: Mapping[str, Any], layers: int) -> Iterator[tuple[str, Any, float, float]]:
+    """Each number of config.json that sizes something, with the least and the most that it may be.
+
+    Shares of a head that are rotated are at most 1. What is 0 or negative means none, or is
+    refused by transformers; nothing of that takes memory.
+    """
+    for key, value in values.items():
+        if key in ("num_hidden_layers", "num_layers", "n_layer", "n_layers"):
+            yield key, value, 1, layers  # each layer has some tensors
+        elif key in ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"):
+            yield key, value, 1, LONGEST_CONTEXT
+        elif key in ("rotary_pct", "partial_rotary_factor"):
+            yield key, value, 0, 1
+        elif re.search(r"(_size|_dim|_heads?|width|^n_\w+|^d_\w+|_window)$", key):
+            yield key, value, -1, LARGEST
+        elif isinstance(value, Mapping) and not key.startswith("quantization"):
+            yield from ((f"{key}.{k}", *rest) for k, *rest in _limited(value, layers))
+    for each in values.get("attention_types") or []:
+        yield "attention_types", each[1], 1, layers
 
 
 def _require_rotary(model: PreTrainedModel, where: str) -> None:
@@ -206,11 +254,15 @@ def _stored(
     """
     shapes: dict[str, list[int]] = {}
     numbers: Counter[str] = Counter()
+    holders: dict[str, str] = {}
     for name in _weight_files(folder, files, where):
         try:
             with safe_open(folder / name, framework="pt") as weights:
                 for key in weights.keys():  # noqa: SIM118 - not a mapping
                     part = weights.get_slice(key)
+                    if key in holders:
+                        _require_equal(folder, key, holders[key], name, where)
+                    holders[key] = name
                     numbers[part.get_dtype()] += prod(part.get_shape())
                     if part.get_dtype() in DTYPES:
                         shapes[key] = part.get_shape()
@@ -235,6 +287,23 @@ def _stored(
     return shapes, getattr(torch, DTYPES[max(DTYPES, key=numbers.__getitem__)])
 
 
+def _require_equal(folder: Path, key: str, one: str, other: str, where: str) -> None:
+    """Refuse a tensor that two files hold with different values: which is loaded is chance."""
+    values = []
+    for name in (one, other):
+        with safe_open(folder / name, framework="pt") as weights:
+            values.append(weights.get_tensor(key))
+    if values[0].dtype != values[1].dtype or not torch.equal(*values):
+        raise InputError(
+            Problem(
+                f"{where}: {key}",
+                f"other values in {one} than in {other}",
+                "each tensor once",
+                "name a checkpoint whose files belong together",
+            )
+        )
+
+
 def _weight_files(folder: Path, files: Collection[str], where: str) -> list[str]:
     """The files that transformers loads: one of this name, or else those of the index."""
     if adapters := [name for name in files if Path(name).name.startswith("adapter_")]:
@@ -257,6 +326,15 @@ def _weight_files(folder: Path, files: Collection[str], where: str) -> list[str]
                 or f"{WEIGHTS}, or {INDEX} and what it names; a pickle is never loaded",
                 "name a commit that has them; many repositories have one as a pull request "
                 "(refs/pr/N), whose commit can be pinned",
+            )
+        )
+    if WEIGHTS in names and listed - {WEIGHTS}:
+        raise InputError(
+            Problem(
+                where,
+                f"{WEIGHTS}, and beside it {INDEX} with {', '.join(sorted(listed))}",
+                "one set of weights: transformers would load the one file, whatever it is",
+                "name a commit that has one of the two, or move the wrong one away",
             )
         )
     return [WEIGHTS] if WEIGHTS in names else sorted(listed)

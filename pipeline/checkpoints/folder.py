@@ -6,11 +6,11 @@ from collections.abc import Collection
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from pipeline.checkpoints.describe import FILES, describe
+from pipeline.checkpoints.describe import describe
 from pipeline.checkpoints.manifest import Manifest, sha256, write_manifest
 from pipeline.errors import InputError, Problem
 from pipeline.files import atomic
-from pipeline.hub import Snapshot
+from pipeline.hub import CHECKPOINT_FILES, Snapshot
 
 
 def take(folder: Path, source: Path, *, name: str, family: str) -> Manifest:
@@ -57,7 +57,9 @@ def found(source: Path) -> Snapshot:
             )
         )
     names = sorted(
-        path.name for path in source.iterdir() if any(fnmatchcase(path.name, f) for f in FILES)
+        path.name
+        for path in source.iterdir()
+        if any(fnmatchcase(path.name, kind) for kind in CHECKPOINT_FILES)
     )
     return Snapshot(source.resolve(), dict.fromkeys(names, ""))
 

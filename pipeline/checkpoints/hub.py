@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.checkpoints.describe import FILES, describe
+from pipeline.checkpoints.describe import describe
+from pipeline.checkpoints.fit import require_known
 from pipeline.checkpoints.manifest import Manifest, write_manifest
 from pipeline.errors import InputError, Problem
 from pipeline.files import atomic
-from pipeline.hub import snapshot
+from pipeline.hub import CHECKPOINT_FILES, TOKENIZER_FILES, Snapshot, snapshot
 
 SIZE_TOLERANCE = 0.1
 """How far the parameters may be from the size that the study gives; it rounds, and may count
@@ -32,11 +33,11 @@ def fetch(
         billions: of parameters, as the study says; None where nobody said.
 
     Raises:
-        InputError: what `pipeline.hub.snapshot` and `describe` raise; another size than the study
+        InputError: what `fetch_files` and `describe` raise; another size than the study
             says.
     """
-    got = snapshot(repo, commit, FILES)
     where = f"{repo} at {commit}"
+    got = fetch_files(repo, commit)
     model, tokens = describe(got, where)
     parameters = model.num_parameters()
     if billions is not None and abs(parameters / 1e9 - billions) > SIZE_TOLERANCE * billions:
@@ -59,3 +60,19 @@ def fetch(
             origin={"repo": repo, "commit": commit},
             files=got.files,
         )
+
+
+def fetch_files(repo: str, commit: str) -> Snapshot:
+    """Fetch the files of a checkpoint, the configuration first: a model that cannot be evaluated
+    is refused before its gigabytes are fetched.
+
+    Args:
+        repo: OWNER/NAME.
+        commit: 40 hexadecimal digits.
+
+    Raises:
+        InputError: what `pipeline.hub.snapshot` and `fit.require_known` raise.
+    """
+    with snapshot(repo, commit, TOKENIZER_FILES).alone() as small:
+        require_known(small, f"{repo} at {commit}")
+    return snapshot(repo, commit, CHECKPOINT_FILES)

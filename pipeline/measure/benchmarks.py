@@ -46,6 +46,7 @@ from lm_eval.api.task import ConfigurableTask
 from lm_eval.evaluator_utils import get_sample_size
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
+from lm_eval.tasks._yaml_loader import load_yaml
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from pipeline.errors import InputError, Problem, shorten
@@ -105,7 +106,7 @@ def load_tasks(
 
     Raises:
         InputError: names that the folder, or lm-eval, does not have; a file of a folder that is
-            more than data; a dataset that does not fit.
+            more than data; a dataset that does not fit, or is not the one that the task names.
     """
     datasets_of = _datasets(Path(folder))
     if not datasets_of:
@@ -128,10 +129,12 @@ def load_tasks(
     # or datasets counts each loading of a local file at s3.amazonaws.com
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
     # lm-eval merges overrides into a task's YAML only for a member of a group
-    here = {name: {"dataset_path": str(path)} for name, path in datasets_of.items()}
     members = [
-        {"task": name} | (here[name] if here else _beside_yaml(manager, name)) for name in names
+        {"task": name} | (datasets_of[name] if datasets_of else _beside_yaml(manager, name))
+        for name in names
     ]
+    if datasets_of:
+        _require_same(manager, names, Path(folder))
     with _quiet(), _explained(folder), _cache_of(Path(folder)):
         loaded = manager.load([{"group": "study", "task": members}])["tasks"]
     tasks = {name: loaded[name] for name in names}
@@ -496,12 +499,53 @@ def _check_metrics(name: str, task: ConfigurableTask, documents: Sequence[_Docum
 # --------------------------------------------------------------------------- lm-eval's manners
 
 
-def _datasets(folder: Path) -> dict[str, Path]:
-    """Task -> the folder of its dataset; none where the folder has tasks of its own."""
+def _datasets(folder: Path) -> dict[str, dict[str, Any]]:
+    """Task -> what makes lm-eval read its dataset here; none where the folder has its own tasks."""
     index = folder / DATASETS_INDEX
     if not index.is_file():
         return {}
-    return {name: (folder / name).resolve() for name in json.loads(index.read_text("utf-8"))}
+    return {
+        name: {
+            "dataset_path": "parquet",
+            "dataset_name": None,
+            "dataset_kwargs": {
+                "data_files": {
+                    path.stem: str(path) for path in (folder / name).resolve().glob("*.parquet")
+                }
+            },
+        }
+        for name in json.loads(index.read_text("utf-8"))
+    }
+
+
+def _require_same(manager: TaskManager, names: Sequence[str], folder: Path) -> None:
+    """Refuse a dataset, configuration or split that is not the one which the task evaluates.
+
+    Raises:
+        InputError: it was pinned for another task, or for another version of lm-eval.
+    """
+    fetched = json.loads((folder / DATASETS_INDEX).read_text("utf-8"))
+    problems = []
+    for name in names:
+        task = load_yaml(manager.task_index[name].yaml_path, resolve_func=False)
+        wanted = {
+            "repo": task.get("dataset_path"),
+            "name": task.get("dataset_name"),
+            "split": task.get("test_split") or task.get("validation_split"),
+        }
+        got = {key: fetched[name].get(key) for key in wanted}
+        if got != wanted:
+            problems.append(
+                Problem(
+                    f"the dataset of {name}",
+                    ", ".join(f"{key} {value}" for key, value in got.items()),
+                    ", ".join(f"{key} {value}" for key, value in wanted.items())
+                    + ", as lm-eval's task says",
+                    f"correct datasets.STUDY.{name} in the study",
+                )
+            )
+    if problems:
+        raise InputError(*problems)
 
 
 def _official(names: Sequence[str]) -> TaskManager:

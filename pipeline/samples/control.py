@@ -9,19 +9,16 @@ say which; ours are from the documents that the study pins.
 
 from __future__ import annotations
 
-from pathlib import Path
-
+import datasets
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from pipeline.errors import InputError, Problem, shorten
-from pipeline.hub import snapshot
+from pipeline.hub import TOKENIZER_FILES, snapshot
+from pipeline.samples.datasets import load
 from pipeline.samples.draw import number
 
-TOKENIZER_FILES = ("tokenizer*.json", "special_tokens_map.json", "vocab.json", "merges.txt")
-DOCUMENT_FILES = ("*.parquet", "data/*.parquet", "README.md")
 LONGEST_TEXT = 20_000
 """Characters of a document that are tokenized: many windows, and no document takes long."""
 
@@ -80,11 +77,12 @@ def fetch(
 
 
 def _tokenizer(repo: str, commit: str) -> PreTrainedTokenizerBase:
-    folder = snapshot(repo, commit, TOKENIZER_FILES).folder
+    got = snapshot(repo, commit, TOKENIZER_FILES)
     try:
-        made: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
-        )
+        with got.alone() as folder:  # what else the cache has of it depends on what ran before
+            made: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
     except Exception as error:  # each of transformers' many parts raises its own
         raise InputError(
             Problem(
@@ -98,32 +96,18 @@ def _tokenizer(repo: str, commit: str) -> PreTrainedTokenizerBase:
 
 
 def _texts(repo: str, commit: str) -> list[str]:
-    got = snapshot(repo, commit, DOCUMENT_FILES, "dataset")
+    splits, _ = load(repo, commit)
     texts: list[str] = []
-    for path in [got.folder / name for name in got.files if name.endswith(".parquet")]:
-        texts += _column(path, repo)
-    return texts
-
-
-def _column(path: Path, repo: str) -> list[str]:
-    try:
-        column = pl.read_parquet(path, columns=["text"])["text"]
-    except pl.exceptions.PolarsError as error:
-        raise InputError(
-            Problem(
-                f"{repo}: {path.name}",
-                str(error).splitlines()[0],
-                "a parquet file with a column `text`",
-                "name a dataset of documents",
+    for name, rows in splits.items():
+        kind = rows.features.get("text")
+        if kind not in (datasets.Value("string"), datasets.Value("large_string")):
+            raise InputError(
+                Problem(
+                    f"{repo}: {name}",
+                    f"a column `text` of {kind}" if kind else "columns " + ", ".join(rows.features),
+                    "a column `text` of strings",
+                    "name a dataset of documents",
+                )
             )
-        ) from error
-    if column.dtype != pl.String:
-        raise InputError(
-            Problem(
-                f"{repo}: {path.name}",
-                f"a column `text` of type {column.dtype}",
-                "a parquet file with a column `text`",
-                "name a dataset of documents",
-            )
-        )
-    return [text or "" for text in column.to_list()]
+        texts += rows["text"]
+    return [text or "" for text in texts]

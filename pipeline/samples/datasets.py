@@ -1,118 +1,167 @@
-"""Fetch the datasets of lm-eval's own tasks, so that no run can take another revision in silence.
+"""Fetch datasets of the hub at pinned commits, and check what came.
 
-Each lies whole in a folder named after its task, which lm-eval then reads in place of the hub. DVC
-keeps the folder: an evaluation needs neither the network nor the Hugging Face cache.
+The library `datasets` decides which files make which split, as it would for lm-eval. It reads a
+folder that has every path of the commit: README and data fetched and verified, all else empty. So
+it finds the same files without a network, and no byte comes from the hub unchecked.
+
+The datasets of lm-eval's own tasks are written to a folder that DVC keeps: an evaluation needs
+neither the network nor the Hugging Face cache.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-import polars as pl
-from huggingface_hub import metadata_load, metadata_save
+import datasets
 
-from pipeline.errors import InputError, Problem
+from pipeline.errors import InputError, Problem, shorten
 from pipeline.files import atomic, write_json
-from pipeline.hub import Snapshot, snapshot
+from pipeline.hub import NoNetworkError, Snapshot, listing, require_inside, snapshot
 
 INDEX = "datasets.json"
 
+METADATA = ("README.md", ".huggingface.yaml", "dataset_infos.json")
+"""What `datasets` reads of a repository before any data, where it is there."""
 
-def fetch(folder: Path, datasets: Mapping[str, Mapping[str, Any]]) -> None:
-    """Fetch every dataset, check it, and write them to `folder`, atomically.
+datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # or each loading is counted at a host of its own
+datasets.disable_progress_bars()
+
+
+def fetch(folder: Path, pinned: Mapping[str, Mapping[str, Any]]) -> None:
+    """Fetch the datasets of tasks, check them, and write them to `folder`, atomically.
 
     Args:
-        folder: becomes TASK/…, the files of each, and datasets.json: task -> repo, commit, files.
-            Their READMEs name the fetched configurations alone.
-        datasets: task -> repo, commit, files (patterns) and columns that each data file must have.
+        folder: becomes TASK/SPLIT.parquet, and datasets.json: task -> what was pinned and checked
+            of it, and files: path in the repository -> sha256.
+        pinned: task -> repo, commit, name (of the configuration, or None), split (that is
+            evaluated), documents (its number) and columns (that it must have).
 
     Raises:
-        InputError: what `pipeline.hub.snapshot` raises, or a data file without rows or without one
-            of the columns; of all datasets at once.
+        InputError: what `load` raises, or a split without the columns or with another number of
+            documents; of all datasets at once.
     """
     problems: list[Problem] = []
-    fetched: dict[str, Snapshot] = {}
-    for task, pinned in datasets.items():
-        try:
-            fetched[task] = snapshot(pinned["repo"], pinned["commit"], pinned["files"], "dataset")
-            problems += _check(fetched[task], pinned["repo"], pinned["columns"])
-        except InputError as error:
-            problems += error.problems
-    if problems:
-        raise InputError(*problems)
+    index = {}
     with atomic(folder, directory=True) as temporary:
-        for task, got in fetched.items():
-            for name in got.files:
-                (temporary / task / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(got.folder / name, temporary / task / name)
-            _keep_configurations(temporary / task, list(got.files))
-        write_json(
-            temporary / INDEX,
-            {
-                task: {"repo": pinned["repo"], "commit": pinned["commit"], "files": got.files}
-                for (task, pinned), got in zip(datasets.items(), fetched.values(), strict=True)
-            },
-        )
+        for task, pin in pinned.items():
+            try:
+                data, files = load(pin["repo"], pin["commit"], pin["name"])
+                problems += _check(data, pin)
+            except NoNetworkError:
+                raise
+            except InputError as error:
+                problems += error.problems
+                continue
+            index[task] = {**pin, "files": files}
+            (temporary / task).mkdir()
+            for split, rows in data.items():
+                rows.to_parquet(temporary / task / f"{split}.parquet")
+        if problems:
+            raise InputError(*problems)
+        write_json(temporary / INDEX, index)
 
 
-def _keep_configurations(folder: Path, files: Sequence[str]) -> None:
-    """Drop from the README the configurations whose data was not fetched.
+def load(
+    repo: str, commit: str, name: str | None = None
+) -> tuple[Mapping[str, datasets.Dataset], dict[str, str]]:
+    """A configuration of a dataset, in memory, and the files that it was read from.
 
-    `datasets` looks at the first one that the README names, whichever is asked for.
+    Args:
+        repo: OWNER/NAME.
+        commit: 40 hexadecimal digits.
+        name: of the configuration; None: the default one.
+
+    Returns:
+        Split -> its rows; and path in the repository -> sha256, README included.
+
+    Raises:
+        InputError: what `pipeline.hub.snapshot` raises, or files of which `datasets` makes nothing.
     """
-    card = folder / "README.md"
-    metadata: dict[str, Any] = (metadata_load(card) if card.is_file() else None) or {}
-    if "configs" not in metadata:
-        return
-
-    def is_here(configuration: Mapping[str, Any]) -> bool:
-        patterns = _patterns(configuration.get("data_files", "*"))
-        below = configuration.get("data_dir")
-        patterns = [f"{below}/{pattern}" if below else pattern for pattern in patterns]
-        return all(any(fnmatchcase(file, pattern) for file in files) for pattern in patterns)
-
-    kept = [each for each in metadata["configs"] if is_here(each)]
-    names = {each.get("config_name") for each in kept}
-    described = metadata.get("dataset_info")
-    if isinstance(described, list):
-        metadata["dataset_info"] = [d for d in described if d.get("config_name") in names]
-    metadata_save(card, {**metadata, "configs": kept})
-
-
-def _patterns(data_files: Any) -> list[str]:
-    """The patterns of a configuration's `data_files`, which is text, a list, or by split."""
-    if isinstance(data_files, str):
-        return [data_files]
-    if isinstance(data_files, Mapping):
-        return _patterns(data_files.get("path", list(data_files.values())))
-    return [pattern for each in data_files for pattern in _patterns(each)]
-
-
-def _check(got: Snapshot, repo: str, columns: Sequence[str]) -> list[Problem]:
-    data = [name for name in got.files if name.endswith((".parquet", ".jsonl", ".json"))]
-    problems = [_problem(got.folder / name, f"{repo}: {name}", columns) for name in data]
-    if not data:
-        problems.append(
-            Problem(repo, ", ".join(got.files), "parquet or JSON lines", "name the data files")
+    chosen = find(repo, commit, name)
+    with _laid_out(repo, commit, chosen) as (below, got), _explained(repo, commit, name):
+        data = datasets.load_dataset(
+            str(below), name, cache_dir=str(below.parent / "cache"), keep_in_memory=True
         )
-    return [problem for problem in problems if problem is not None]
+    return data, got.files
 
 
-def _problem(path: Path, where: str, columns: Sequence[str]) -> Problem | None:
-    """What is wrong with a data file, if anything is."""
-    scan = pl.scan_parquet if path.suffix == ".parquet" else pl.scan_ndjson
-    remedy = "name the dataset and commit that the task was written for"
+def find(repo: str, commit: str, name: str | None = None) -> list[str]:
+    """The files that make a configuration; asks the hub for its listing and for metadata alone.
+
+    Args:
+        repo: as for `load`, and so are the others.
+        commit: likewise.
+        name: likewise.
+
+    Returns:
+        Paths in the repository, without those of `METADATA`, sorted.
+
+    Raises:
+        InputError: as for `load`.
+    """
+    with _laid_out(repo, commit) as (below, _), _explained(repo, commit, name):
+        builder = datasets.load_dataset_builder(
+            str(below), name, cache_dir=str(below.parent / "cache")
+        )
+        splits = (builder.config.data_files or {}).values()
+        return sorted({Path(each).relative_to(below).as_posix() for e in splits for each in e})
+
+
+@contextmanager
+def _laid_out(
+    repo: str, commit: str, wanted: Sequence[str] = ()
+) -> Iterator[tuple[Path, Snapshot]]:
+    """A folder with every path of a commit: metadata and the wanted files, all others empty."""
+    paths = [file.path for file in listing(repo, commit, "dataset")]
+    require_inside(paths, f"{repo} at {commit}")
+    fetched = [path for path in (*METADATA, *wanted) if path in paths]
+    got = snapshot(repo, commit, fetched, "dataset") if fetched else Snapshot(Path(), {})
+    with TemporaryDirectory(prefix="dataset-") as temporary:
+        below = Path(temporary).resolve() / "repository"
+        for path in paths:
+            here = below / path
+            here.parent.mkdir(parents=True, exist_ok=True)
+            if path in got.files:
+                here.symlink_to((got.folder / path).resolve())
+            else:
+                here.touch()
+        yield below, got
+
+
+@contextmanager
+def _explained(repo: str, commit: str, name: str | None) -> Iterator[None]:
     try:
-        table = scan(path)
-        found = table.collect_schema().names()
-        rows = table.select(pl.len()).collect().item()
-    except (pl.exceptions.PolarsError, OSError) as error:
-        got = str(error).strip().splitlines() or [type(error).__name__]
-        return Problem(where, got[0], "a table that can be read", remedy)
-    if missing := [column for column in columns if column not in found]:
-        return Problem(where, "columns " + ", ".join(found), "also " + ", ".join(missing), remedy)
-    return None if rows else Problem(where, "no rows", "some", remedy)
+        yield
+    except Exception as error:  # each of the many parts of datasets raises its own
+        cause = error.__cause__ or error  # it wraps what is wrong with a file
+        raise InputError(
+            Problem(
+                f"{repo} at {commit}" + (f", configuration {name}" if name else ""),
+                shorten(f"{type(cause).__name__}: {cause}", 300),
+                "a README.md and files that the library `datasets` can read",
+                "name a commit and a configuration that it can load",
+            )
+        ) from error
+
+
+def _check(data: Mapping[str, datasets.Dataset], pin: Mapping[str, Any]) -> list[Problem]:
+    """What is wrong with the split that is evaluated."""
+    where = f"{pin['repo']} at {pin['commit']}: {pin['split']}"
+    remedy = "name the dataset and commit that the task was written for"
+    if pin["split"] not in data:
+        return [Problem(where, "the splits " + ", ".join(data), pin["split"], remedy)]
+    rows = data[pin["split"]]
+    problems = []
+    if missing := [column for column in pin["columns"] if column not in rows.column_names]:
+        got = "columns " + ", ".join(rows.column_names)
+        problems.append(Problem(where, got, "also " + ", ".join(missing), remedy))
+    if len(rows) != pin["documents"]:
+        expected = f"{pin['documents']}, as the study says"
+        problems.append(
+            Problem(where, f"{len(rows)} documents", expected, f"{remedy}, or correct `documents`")
+        )
+    return problems

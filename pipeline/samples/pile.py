@@ -21,6 +21,7 @@ import pooch
 from numpy.typing import NDArray
 
 from pipeline.errors import InputError, Problem, shorten
+from pipeline.hub import NoNetworkError, no_network, unreachable
 from pipeline.samples.draw import draw
 
 FILES = {"train_preprefix.npy": 100, "train_prefix.npy": 50, "train_suffix.npy": 50}
@@ -47,12 +48,17 @@ def fetch(
         (N, 200) uint16 token ids; at the pinned commit N is 15,000.
 
     Raises:
+        NoNetworkError: the host cannot be reached.
         InputError: a file is missing, unreadable, not the pinned one or not such an array; every
             one is named.
     """
     downloads = pooch.create(
         cache, base_url=f"{url}/", registry=dict(sha256), retry_if_failed=TRIES - 1
     )
+    here = folder is not None or all((cache / name).exists() for name in FILES)
+    if not here and (why := unreachable(url)):  # pooch would try again, and for each file
+        remedy = "name a folder that holds the three files in run.pile_folder of params.yaml"
+        raise NoNetworkError(no_network(why, url, remedy=remedy))
     parts, problems = [], []
     for name, length in FILES.items():
         remedy = "check the folder (run.pile_folder in params.yaml), or null to download"

@@ -16,13 +16,13 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from pipeline.checkpoints import loading
-from pipeline.checkpoints.describe import FILES, describe
+from pipeline.checkpoints.describe import describe
 from pipeline.checkpoints.hub import fetch
 from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.manifest import Manifest, checksums, read_manifest, write_manifest
 from pipeline.checkpoints.verified import load_tokenizer
 from pipeline.errors import InputError, Problem
-from pipeline.hub import snapshot
+from pipeline.hub import CHECKPOINT_FILES, snapshot
 from tests.hub import miniatures
 from tests.hub.population import GPT_NEO, PICKLE_ONLY, PYTHIA, SHARDED
 from tests.hub.server import Fault, Hub
@@ -110,10 +110,10 @@ def test_no_pickle_and_nothing_of_other_frameworks_is_fetched(hub: Hub, tmp_path
     manifest = fetched(GPT_NEO_125M, tmp_path / "checkpoint")
     files = hub.model(GPT_NEO_125M).files()
     assert set(files) - set(manifest.files) == {
-        *("pytorch_model.bin", "flax_model.msgpack", "generation_config.json", "README.md")
+        *("pytorch_model.bin", "flax_model.msgpack", "rust_model.ot", "README.md", ".gitattributes")
     }
-    assert hub.requests(r"\.bin|\.msgpack|\.py$") == []
-    assert not any(pattern.endswith((".bin", ".py", "*")) for pattern in FILES)
+    assert hub.requests(r"\.bin|\.msgpack|\.ot|\.py$") == []
+    assert not any(pattern.endswith((".bin", ".py", "*")) for pattern in CHECKPOINT_FILES)
 
 
 def test_a_sharded_checkpoint_names_its_shards_and_their_index(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_the_manifest_is_the_same_bytes_each_time(tmp_path: Path) -> None:
 def test_describing_reads_no_weights(tmp_path: Path) -> None:
     commit, _ = PYTHIA[PYTHIA_70M]
     fetched(PYTHIA_70M, tmp_path / "checkpoint")
-    model, tokens = describe(snapshot(PYTHIA_70M, commit, FILES), "a checkpoint")
+    model, tokens = describe(snapshot(PYTHIA_70M, commit, CHECKPOINT_FILES), "a checkpoint")
     assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
     assert tokens == VOCABULARY
 
@@ -211,33 +211,41 @@ def _config(**changes: object) -> Callable[[dict[str, bytes]], None]:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        _config(model_type="unheard_of", architectures=["Unheard"]),
-        _config(model_type=None),
-        _config(model_type="vit"),
-        _config(
-            model_type="unheard_of", auto_map={"AutoConfig": "code.Config", "AutoModel": "code.M"}
-        ),
-        _config(num_attention_heads=0),
-        _config(hidden_size="wide"),
-        lambda files: files.update({"config.json": b"{"}),
-        lambda files: files.update({"config.json": b"[]"}),
-        lambda files: files.pop("config.json"),
-        lambda files: files.update({"tokenizer.json": b"{}"}),
-    ],
-    ids=[
-        *("unknown", "no type", "of images", "code of its own", "no heads", "no number"),
-        *("broken", "a list", "missing", "no tokenizer"),
-    ],
+    ("case", "change"),
+    list(
+        zip(
+            [
+                *("unknown", "no type", "of images", "code of its own", "no heads", "no number"),
+                *("broken", "a list", "missing", "no tokenizer"),
+            ],
+            [
+                _config(model_type="unheard_of", architectures=["Unheard"]),
+                _config(model_type=None),
+                _config(model_type="vit"),
+                _config(
+                    model_type="unheard_of",
+                    auto_map={"AutoConfig": "code.Config", "AutoModel": "code.M"},
+                ),
+                _config(num_attention_heads=0),
+                _config(hidden_size="wide"),
+                lambda files: files.update({"config.json": b"{"}),
+                lambda files: files.update({"config.json": b"[]"}),
+                lambda files: files.pop("config.json"),
+                lambda files: files.update({"tokenizer.json": b"{}"}),
+            ],
+            strict=True,
+        )
+    ),
 )
 def test_a_configuration_that_transformers_does_not_know_is_refused(
-    hub: Hub, tmp_path: Path, change: Callable[[dict[str, bytes]], Any]
+    hub: Hub, tmp_path: Path, case: str, change: Callable[[dict[str, bytes]], Any]
 ) -> None:
     commit = variant(hub, change)
     problem = refusal(tmp_path / "checkpoint", "mini/odd", commit)
     assert problem.what == f"mini/odd at {commit}"
     assert problem.expected == "a configuration and a tokenizer that transformers knows"
+    if "tokenizer" not in case and case != "missing":
+        assert not hub.requests("safetensors"), "config.json is enough to know"
 
 
 Weights = dict[str, Tensor]
@@ -297,6 +305,9 @@ def test_a_head_that_is_neither_stored_nor_tied_is_missing(hub: Hub, tmp_path: P
         ("attention_types", [[["global", "local"], 10**9]]),
         ("max_position_embeddings", 10**12),
         ("quantization_config", {"quant_method": "bitsandbytes", "load_in_8bit": True}),
+        *((key, 1e9) for key in ("rotary_pct", "partial_rotary_factor")),
+        *((key, 10**9) for key in ("hidden_size", "vocab_size", "intermediate_size", "head_dim")),
+        ("rope_scaling", {"partial_rotary_factor": 1e9, "rope_type": "default"}),
         ("rope_parameters", {"partial_rotary_factor": 50, "rope_type": "default"}),
         ("rope_parameters", {"rope_theta": -1, "rope_type": "default"}),
     ],
@@ -307,7 +318,8 @@ def test_what_the_configuration_asks_for_in_vain_is_named(
     """Before it is built: that would take for ever, or all memory."""
     commit = variant(hub, _config(**{key: value}), neo=key == "attention_types")
     problem = refusal(tmp_path / "checkpoint", "mini/odd", commit)
-    assert problem.what == f"mini/odd at {commit}: config.json: {key}"
+    assert problem.what.startswith(f"mini/odd at {commit}: config.json: {key}")
+    assert not hub.requests("safetensors"), "config.json is enough to know"
 
 
 def _old_neox(weights: Weights) -> None:
@@ -342,6 +354,33 @@ def test_the_names_of_older_files_are_taken(
         states.append(load_model(tmp_path / name, "float32").state_dict())
     assert states[0].keys() == states[1].keys()
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def _second_value(files: dict[str, bytes], delta: float) -> None:
+    """The first tensor of the first shard stands in the second as well, changed by so much."""
+    one, two = sorted(name for name in files if name.endswith(".safetensors"))
+    key, value = next(iter(load(files[one]).items()))
+    files[two] = save({**load(files[two]), key: value + delta}, {"format": "pt"})
+
+
+@pytest.mark.parametrize(("delta", "refused"), [(0, False), (1, True)])
+def test_a_tensor_with_two_values_is_refused(
+    hub: Hub, tmp_path: Path, delta: float, refused: bool
+) -> None:
+    commit = variant(hub, lambda files: _second_value(files, delta), sharded=True)
+    if not refused:
+        assert fetched("mini/odd", tmp_path / "checkpoint", commit).n_blocks == 2
+        return
+    problem = refusal(tmp_path / "checkpoint", "mini/odd", commit)
+    assert problem.got.startswith("other values in model-00001-of-00002.safetensors")
+
+
+def test_two_sets_of_weights_are_refused(hub: Hub, tmp_path: Path) -> None:
+    """As in the step revisions of pythia-2.8b, whose one file is of the last step."""
+    final = miniatures.pythia(2)["model.safetensors"]
+    commit = variant(hub, lambda f: f.update({"model.safetensors": final}), sharded=True)
+    problem = refusal(tmp_path / "checkpoint", "mini/odd", commit)
+    assert "model.safetensors, and beside it model.safetensors.index.json" in problem.got
 
 
 @pytest.mark.parametrize("index", [b"{", b"{}", b"[]"])
@@ -398,7 +437,7 @@ def test_a_hub_that_has_other_files_under_that_commit_is_refused(
     manifest = fetched(PYTHIA_70M, folder)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(hub_home / "another"))
     files = hub.model(PYTHIA_70M).files()
-    other = miniatures.pythia(6, dtype=torch.float32)
+    other = miniatures.pythia(5)
     hub.model(PYTHIA_70M).add(
         files | {"model.safetensors": other["model.safetensors"]}, manifest.origin["commit"]
     )

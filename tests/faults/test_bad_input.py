@@ -177,7 +177,7 @@ def _at(path: str, value: object) -> Callable[[Values], None]:
 
 MODEL, FAMILY = "models/tiny-pythia-8", "families/tiny-pythia"
 PIN = {"repo": "owner/name", "commit": "0" * 40}
-DATASET = {**PIN, "files": ["README.md"], "columns": ["goal"]}
+DATASET = {**PIN, "split": "test", "documents": 8, "columns": ["goal"]}
 
 
 def _hub(**changes: object) -> Callable[[Values], None]:
@@ -185,8 +185,8 @@ def _hub(**changes: object) -> Callable[[Values], None]:
     return _at(MODEL, {**model, "billions": 1.0, "hub": {**PIN, **changes}})
 
 
-def _files(*patterns: object) -> Callable[[Values], None]:
-    return _at("datasets", {"tiny": {"piqa": {**DATASET, "files": list(patterns)}}})
+def _dataset(**changes: object) -> Callable[[Values], None]:
+    return _at("datasets", {"tiny": {"piqa": {**DATASET, **changes}}})
 
 
 PARAMS: dict[str, tuple[Callable[[Values], None], tuple[str, ...]]] = {
@@ -218,14 +218,12 @@ PARAMS: dict[str, tuple[Callable[[Values], None], tuple[str, ...]]] = {
     "repository that climbs": (_hub(repo="../name"), ("hub.repo",)),
     "repository of the disk": (_hub(repo="/owner/name"), ("hub.repo",)),
     "repository with a command": (_hub(repo="o/$(touch pwned)"), ("hub.repo",)),
-    "absolute file": (_files("/etc/passwd"), ("files.0",)),
-    "file that climbs": (_files("../x"), ("files.0",)),
-    "file that climbs later": (_files("a/../../x"), ("files.0",)),
-    "file that stays": (_files("a/./x"), ("files.0",)),
-    "file of the user": (_files("~/x"), ("files.0",)),
-    "file with a space": (_files("a b"), ("files.0",)),
-    "file that is no text": (_files(1), ("files.0",)),
-    "no files": (_files(), ("files",)),
+    "no documents": (_dataset(documents=0), ("documents", "0")),
+    "documents as text": (_dataset(documents="8"), ("documents", "'8'")),
+    "no split": (_dataset(split=""), ("split",)),
+    "no name": (_dataset(name=""), ("name",)),
+    "no columns": (_dataset(columns=[]), ("columns",)),
+    "files": (_dataset(files=["*.parquet"]), ("files",)),
     "task twice": (_at("benchmarks/tasks", ["tiny_piqa"] * 2), ("tiny_piqa twice",)),
     "unknown task": (_at("benchmarks/tasks", ["tiny_x"]), ("tiny_x", "the corpus comes with")),
     "limit of a task that is not run": (_at("benchmarks/limit", {"x": 1}), ("benchmarks.limit",)),

@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
         populate(hub)
         home = parsed.home.resolve() if parsed.home else Path(temporary)
         samples = {"GPT_NEO_SAMPLES_URL": hub.url + GPT_NEO_SAMPLES}
-        environment = {**os.environ, **hub.environment(home), **samples}
+        environment = {**os.environ, **hub.environment(home), **samples, "HF_HUB_DISABLE_XET": "1"}
         status = subprocess.run(parsed.command, env=environment).returncode
         tally = Counter(map(_line, hub.log))
     for line, count in sorted(tally.items(), key=lambda item: item[0][5:]):

@@ -1,6 +1,9 @@
-"""Miniature models and data sets in the layouts and schemas of the real ones.
+"""Miniature models and datasets in the recorded layouts and schemas of the real ones.
 
-All content is random and the same in every process. The models have learned nothing.
+record.json holds what is known of the real repositories at the commits that the studies pin: paths,
+sizes, checksums, small texts, columns, numbers of rows; `presumed` names texts that were derived
+from a recorded size or taken from a neighbouring commit. All content here is random and the same in
+every process. The models have learned nothing.
 """
 
 from __future__ import annotations
@@ -9,10 +12,12 @@ import io
 import json
 import pickle
 import random
+import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +31,11 @@ from transformers import GPTNeoConfig, GPTNeoForCausalLM, GPTNeoXConfig, GPTNeoX
 
 Files = dict[str, bytes]
 Family = Literal["pythia", "gpt-neo"]
+
+RECORD: dict[str, dict[str, Any]] = json.loads(
+    Path(__file__).with_name("record.json").read_text("utf-8")
+)
+EVALS = "EleutherAI/pythia-memorized-evals"
 
 WIDTH = 32
 HEADS = 4
@@ -84,147 +94,97 @@ def tokenizer(family: Family) -> Tokenizer:
 
 
 @cache
-def pythia(
-    n_blocks: int,
-    dtype: torch.dtype = torch.float16,
-    sharded: bool = False,
-    pickle_only: bool = False,
-) -> Mapping[str, bytes]:
-    """The files of a Pythia checkpoint.
+def checkpoint(repo: str, n_blocks: int | None = None) -> Mapping[str, bytes]:
+    """The files of a recorded model, with its layout and its texts; only sizes are smaller.
+
+    Args:
+        repo: of `RECORD`.
+        n_blocks: transformer blocks; None: the real number.
+    """
+    recorded = RECORD[repo]
+    texts = recorded["texts"]
+    neo = texts["config.json"]["model_type"] == "gpt_neo"
+    family: Family = "gpt-neo" if neo else "pythia"
+    config = _smaller(texts["config.json"], n_blocks)
+    bpe = json.loads(tokenizer(family).to_str())
+    merges = ["#version: 0.2", *(" ".join(pair) for pair in bpe["model"]["merges"])]
+    ends = {key: config[key] for key in ("bos_token_id", "eos_token_id")}
+    made = {
+        "config.json": _json(config),
+        "tokenizer.json": _json(bpe),
+        "vocab.json": _json(bpe["model"]["vocab"] | {END_OF_TEXT: VOCABULARY - 1}),
+        "merges.txt": ("\n".join(merges) + "\n").encode(),
+        "generation_config.json": _json(texts.get("generation_config.json", {}) | ends),
+        "special_tokens_map.json": _json(texts["special_tokens_map.json"]),
+        "tokenizer_config.json": _json(
+            texts["tokenizer_config.json"] | ({"model_max_length": CONTEXT} if neo else {})
+        ),
+        "pytorch_model.bin.index.json": b"{}",
+    }
+    paths = [file["path"] for file in recorded["files"]]
+    made |= _stored(_weights(config, neo), [p for p in paths if p.endswith(".safetensors")])
+    return {path: made.get(path) or _other(path) for path in paths}
+
+
+def pythia(n_blocks: int, sharded: bool = False, pickle_only: bool = False) -> Mapping[str, bytes]:
+    """A Pythia of any depth.
 
     Args:
         n_blocks: transformer blocks.
-        dtype: of the stored weights.
         sharded: two weight files and their index instead of one file.
         pickle_only: no safetensors at all.
     """
-    config: dict[str, Any] = {
-        "architectures": ["GPTNeoXForCausalLM"],
-        "bos_token_id": 0,
-        "eos_token_id": 0,
-        "hidden_act": "gelu",
-        "hidden_size": WIDTH,
-        "initializer_range": 0.02,
-        "intermediate_size": 4 * WIDTH,
-        "layer_norm_eps": 1e-05,
-        "max_position_embeddings": CONTEXT,
-        "model_type": "gpt_neox",
-        "num_attention_heads": HEADS,
-        "num_hidden_layers": n_blocks,
-        "rotary_emb_base": 10000,
-        "rotary_pct": 0.25,
-        "tie_word_embeddings": False,
-        "torch_dtype": str(dtype).removeprefix("torch."),
-        "transformers_version": "4.24.0",
-        "use_cache": True,
-        "use_parallel_residual": True,
-        "vocab_size": PYTHIA_PADDED,
-    }
+    files = checkpoint("EleutherAI/pythia-6.9b" if sharded else "EleutherAI/pythia-70m", n_blocks)
+    return {name: files[name] for name in files if not (pickle_only and "safetensors" in name)}
+
+
+def gpt_neo(n_blocks: int) -> Mapping[str, bytes]:
+    """A GPT-Neo of any even depth, whose blocks are global and local by turns."""
+    return checkpoint("EleutherAI/gpt-neo-1.3B", n_blocks)
+
+
+def _smaller(config: Mapping[str, Any], n_blocks: int | None) -> dict[str, Any]:
+    """The configuration with small sizes."""
+    if config["model_type"] == "gpt_neo":
+        blocks = n_blocks or config["num_layers"]
+        sizes = {
+            "num_layers": blocks,
+            "num_heads": HEADS,
+            "attention_layers": ["global", "local"] * (blocks // 2),
+            "attention_types": [[["global", "local"], blocks // 2]],
+            "window_size": WINDOW,
+            "vocab_size": VOCABULARY,
+            "bos_token_id": VOCABULARY - 1,
+            "eos_token_id": VOCABULARY - 1,
+        }
+    else:
+        sizes = {
+            "num_hidden_layers": n_blocks or config["num_hidden_layers"],
+            "num_attention_heads": HEADS,
+            "intermediate_size": 4 * WIDTH,
+            "vocab_size": PYTHIA_PADDED,
+        }
+    return {**config, **sizes, "hidden_size": WIDTH, "max_position_embeddings": CONTEXT}
+
+
+def _other(path: str) -> bytes:
+    """What no loader may want: weights of other frameworks are traps."""
+    if path.endswith((".bin", ".msgpack", ".ot")):
+        return pickle.dumps(_Trap(path))
+    return f"a miniature of {path}\n".encode()
+
+
+def _weights(config: Mapping[str, Any], neo: bool) -> dict[str, torch.Tensor]:
+    """Random weights, so large that attention matters, and what old versions stored beside them."""
+    dtype = torch.float32 if neo else torch.float16
+    blocks = config["num_layers" if neo else "num_hidden_layers"]
     with torch.device("meta"):
-        model = GPTNeoXForCausalLM(GPTNeoXConfig(**config))
-    weights = _weights(model, dtype, seed=n_blocks)
-    causal = torch.ones(CONTEXT, CONTEXT, dtype=torch.bool).tril()[None, None]
-    for block in range(n_blocks):
-        # Old versions of transformers stored these, and so the real files have them.
-        weights[f"gpt_neox.layers.{block}.attention.bias"] = causal.clone()
-        weights[f"gpt_neox.layers.{block}.attention.masked_bias"] = torch.tensor(-1e9).to(dtype)
-    bpe = json.loads(tokenizer("pythia").to_str())
-    files = {
-        "config.json": _json(config),
-        "tokenizer.json": _json(bpe),
-        "tokenizer_config.json": _json(
-            {
-                **_special_tokens(),
-                "add_prefix_space": False,
-                "name_or_path": "EleutherAI/gpt-neox-20b",
-                "tokenizer_class": "GPTNeoXTokenizer",
-            }
-        ),
-        "special_tokens_map.json": _json(_special_tokens()),
-        "pytorch_model.bin": _trap("pytorch_model.bin"),
-        "README.md": b"# A miniature Pythia\n",
-    }
-    return files if pickle_only else files | _stored(weights, 2 if sharded else 1)
-
-
-@cache
-def gpt_neo(n_blocks: int, dtype: torch.dtype = torch.float32) -> Mapping[str, bytes]:
-    """The files of a GPT-Neo checkpoint, whose blocks are global and local by turns.
-
-    Args:
-        n_blocks: transformer blocks, an even number.
-        dtype: of the stored weights.
-    """
-    config: dict[str, Any] = {
-        "activation_function": "gelu_new",
-        "architectures": ["GPTNeoForCausalLM"],
-        "attention_dropout": 0,
-        "attention_layers": ["global", "local"] * (n_blocks // 2),
-        "attention_types": [[["global", "local"], n_blocks // 2]],
-        "bos_token_id": VOCABULARY - 1,
-        "embed_dropout": 0,
-        "eos_token_id": VOCABULARY - 1,
-        "gradient_checkpointing": False,
-        "hidden_size": WIDTH,
-        "initializer_range": 0.02,
-        "intermediate_size": None,
-        "layer_norm_epsilon": 1e-05,
-        "max_position_embeddings": CONTEXT,
-        "model_type": "gpt_neo",
-        "num_heads": HEADS,
-        "num_layers": n_blocks,
-        "resid_dropout": 0,
-        "tokenizer_class": "GPT2Tokenizer",
-        "transformers_version": "4.9.0.dev0",
-        "use_cache": True,
-        "vocab_size": VOCABULARY,
-        "window_size": WINDOW,
-    }
-    with torch.device("meta"):
-        model = GPTNeoForCausalLM(GPTNeoConfig(**config))
-    weights = _weights(model, dtype, seed=1000 + n_blocks)
-    del weights["lm_head.weight"]  # it is the token embedding
-    bpe = json.loads(tokenizer("gpt-neo").to_str())["model"]
-    merges = ["#version: 0.2", *(" ".join(pair) for pair in bpe["merges"])]
-    vocabulary = bpe["vocab"] | {END_OF_TEXT: VOCABULARY - 1}
-    return {
-        "config.json": _json(config),
-        "generation_config.json": _json(
-            {
-                "_from_model_config": True,
-                "bos_token_id": VOCABULARY - 1,
-                "eos_token_id": VOCABULARY - 1,
-                "transformers_version": "4.27.0.dev0",
-            }
-        ),
-        "vocab.json": json.dumps(vocabulary).encode(),
-        "merges.txt": ("\n".join(merges) + "\n").encode(),
-        "tokenizer_config.json": _json(
-            {
-                **_special_tokens(),
-                "add_prefix_space": False,
-                "errors": "replace",
-                "model_max_length": CONTEXT,
-                "name_or_path": "gpt2",
-                "special_tokens_map_file": None,
-                "tokenizer_class": "GPT2Tokenizer",
-            }
-        ),
-        "special_tokens_map.json": _json(_special_tokens()),
-        "pytorch_model.bin": _trap("pytorch_model.bin"),
-        "flax_model.msgpack": _trap("flax_model.msgpack"),
-        "README.md": b"# A miniature GPT-Neo\n",
-        **_stored(weights, 1),
-    }
-
-
-def _special_tokens() -> dict[str, str]:
-    return dict.fromkeys(("bos_token", "eos_token", "unk_token"), END_OF_TEXT)
-
-
-def _weights(model: torch.nn.Module, dtype: torch.dtype, seed: int) -> dict[str, torch.Tensor]:
-    """Random weights for a model, so large that its attention matters; fresh ones are too small."""
-    generator = torch.Generator().manual_seed(seed)
+        model = (
+            GPTNeoForCausalLM(GPTNeoConfig(**config))
+            if neo
+            else GPTNeoXForCausalLM(GPTNeoXConfig(**config))
+        )
+    generator = torch.Generator().manual_seed(1000 * neo + blocks)
     weights = {}
     for name, parameter in model.state_dict().items():
         value = torch.randn(parameter.shape, generator=generator)
@@ -232,20 +192,32 @@ def _weights(model: torch.nn.Module, dtype: torch.dtype, seed: int) -> dict[str,
         if name.endswith("weight") and value.dim() == 1:
             value += 1  # of a layer norm
         weights[name] = value.to(dtype)
+    if neo:
+        del weights["lm_head.weight"]  # it is the token embedding
+    causal = torch.ones(CONTEXT, CONTEXT, dtype=torch.uint8).tril()[None, None]
+    for block in range(blocks):
+        name = (
+            f"transformer.h.{block}.attn.attention"
+            if neo
+            else (f"gpt_neox.layers.{block}.attention")
+        )
+        weights[f"{name}.masked_bias"] = torch.tensor(-1e9).to(dtype)
+        if not neo or block % 2 == 0:  # local blocks have none
+            weights[f"{name}.bias"] = causal.clone()
+        if not neo:
+            turned = int(config["rotary_pct"] * config["hidden_size"] / HEADS)
+            weights[f"{name}.rotary_emb.inv_freq"] = torch.ones(turned // 2, dtype=dtype)
     return weights
 
 
-def _stored(weights: Mapping[str, torch.Tensor], shards: int) -> Files:
-    """The weights as safetensors, in one file or in several with an index."""
-    if shards == 1:
-        return {"model.safetensors": safetensors.torch.save(dict(weights), {"format": "pt"})}
+def _stored(weights: Mapping[str, torch.Tensor], paths: Sequence[str]) -> Files:
+    """The weights as safetensors of these names, with an index where there are several."""
     names = list(weights)
     files, where = {}, {}
-    for number in range(shards):
-        part = names[number * len(names) // shards : (number + 1) * len(names) // shards]
-        file = f"model-{number + 1:05}-of-{shards:05}.safetensors"
-        files[file] = safetensors.torch.save({n: weights[n] for n in part}, {"format": "pt"})
-        where |= dict.fromkeys(part, file)
+    for number, path in enumerate(paths):
+        part = names[number * len(names) // len(paths) : (number + 1) * len(names) // len(paths)]
+        files[path] = safetensors.torch.save({n: weights[n] for n in part}, {"format": "pt"})
+        where |= dict.fromkeys(part, path)
     size = sum(weight.nbytes for weight in weights.values())
     index = {"metadata": {"total_size": size}, "weight_map": where}
     return files | {"model.safetensors.index.json": _json(index)}
@@ -261,17 +233,13 @@ class _Trap:
         return sys.exit, (f"{self.name} was loaded",)
 
 
-def _trap(name: str) -> bytes:
-    return pickle.dumps(_Trap(name))
-
-
 # ---------------------------------------------------------------------- benchmarks
 
 _TEXT = pa.string()
 
 
 def ai2_arc(documents: int = 8) -> Files:
-    """allenai/ai2_arc; one question has five choices, and one numbers them instead."""
+    """allenai/ai2_arc; questions have three, four or five choices, some are numbered."""
     rng = random.Random("arc")
     choices = pa.struct([("text", pa.list_(_TEXT)), ("label", pa.list_(_TEXT))])
     schema = pa.schema(
@@ -279,7 +247,7 @@ def ai2_arc(documents: int = 8) -> Files:
     )
 
     def question(number: int) -> dict[str, Any]:
-        labels = {0: "ABCDE", 1: "1234"}.get(number, "ABCD")
+        labels = {0: "ABCDE", 1: "1234", 2: "ABC"}.get(number, "ABCD")
         return {
             "id": f"MINI_{number}",
             "question": _sentence(rng, 8) + "?",
@@ -290,13 +258,7 @@ def ai2_arc(documents: int = 8) -> Files:
             "answerKey": rng.choice(labels),
         }
 
-    return _dataset(
-        {
-            config: {split: [question(i) for i in range(documents)] for split in _SPLITS}
-            for config in ("ARC-Challenge", "ARC-Easy")
-        },
-        schema,
-    )
+    return _dataset("allenai/ai2_arc", schema, lambda *_: [question(i) for i in range(documents)])
 
 
 def hellaswag(documents: int = 8) -> Files:
@@ -328,20 +290,22 @@ def hellaswag(documents: int = 8) -> Files:
             "label": "" if split == "test" else str(rng.randint(0, 3)),
         }
 
-    splits = {split: [scene(i, split) for i in range(documents)] for split in _SPLITS}
-    return _dataset({"default": splits}, schema)
+    return _dataset(
+        "Rowan/hellaswag",
+        schema,
+        lambda path: [scene(i, _split(path)) for i in range(documents)],
+    )
 
 
 def lambada_openai(documents: int = 8) -> Files:
-    """EleutherAI/lambada_openai, English and German, as lines of JSON."""
-    rng = random.Random("lambada")
-    files, card = {}, {}
-    for config, language in (("default", "en"), ("de", "de")):
-        path = f"data/lambada_test_{language}.jsonl"
-        lines = [json.dumps({"text": _sentence(rng, 15)}) for _ in range(documents)]
-        files[path] = ("\n".join(lines) + "\n").encode()
-        card[config] = {"test": path}
-    return files | {"README.md": _card(card)}
+    """EleutherAI/lambada_openai: five languages, English twice, as parquet and as lines of JSON."""
+
+    def passages(path: str) -> list[dict[str, Any]]:
+        language = (re.search(r"[_/](de|es|fr|it)\.", path) or ["", "en"])[1]
+        rng = random.Random(f"lambada {language}")
+        return [{"text": f"{language} {_sentence(rng, 15)}"} for _ in range(documents)]
+
+    return _dataset("EleutherAI/lambada_openai", pa.schema([("text", _TEXT)]), passages)
 
 
 def piqa(documents: int = 8) -> Files:
@@ -357,8 +321,9 @@ def piqa(documents: int = 8) -> Files:
             "label": -1 if split == "test" else rng.randint(0, 1),
         }
 
-    splits = {split: [goal(split) for _ in range(documents)] for split in _SPLITS}
-    return _dataset({"default": splits}, schema)
+    return _dataset(
+        "baber/piqa", schema, lambda path: [goal(_split(path)) for _ in range(documents)]
+    )
 
 
 def wikitext(documents: int = 8) -> Files:
@@ -370,45 +335,52 @@ def wikitext(documents: int = 8) -> Files:
         return {"page": f" \n = {rng.choice(WORDS)} = \n \n {_sentence(rng, 60)}{marks}"}
 
     return _dataset(
-        {
-            config: {split: [page() for _ in range(documents)] for split in _SPLITS}
-            for config in ("wikitext-103-raw-v1", "wikitext-2-raw-v1")
-        },
+        "EleutherAI/wikitext_document_level",
         pa.schema([("page", _TEXT)]),
+        lambda _: [page() for _ in range(documents)],
     )
 
 
-_SPLITS = ("test", "train", "validation")
+def _split(path: str) -> str:
+    """The split that a file is of, by its name."""
+    return next(split for split in ("test", "train", "validation") if split in path)
 
 
-def _dataset(
-    configs: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]], schema: pa.Schema
-) -> Files:
-    """A file a split, in the folder of its configuration, or `data` if there is only one."""
+def _dataset(repo: str, schema: pa.Schema, rows_of: Callable[[str], list[dict[str, Any]]]) -> Files:
+    """The files of a recorded dataset.
+
+    Args:
+        repo: of `RECORD`.
+        schema: of its rows.
+        rows_of: path of a data file -> its rows.
+    """
     files: Files = {}
-    card: dict[str, dict[str, str]] = {}
-    for config, splits in configs.items():
-        folder = config if len(configs) > 1 else "data"
-        for split, rows in splits.items():
-            files[f"{folder}/{split}-00000-of-00001.parquet"] = _parquet(rows, schema)
-        card[config] = {split: f"{folder}/{split}-*" for split in splits}
-    return files | {"README.md": _card(card)}
+    for path in (file["path"] for file in RECORD[repo]["files"]):
+        if path.endswith(".parquet"):
+            files[path] = _parquet(rows_of(path), schema)
+        elif path.endswith(".jsonl"):
+            lines = [json.dumps(row) for row in rows_of(path)]
+            files[path] = ("\n".join(lines) + "\n").encode()
+        elif path == "README.md":
+            documents = len(rows_of("test"))
+            files[path] = _readme(RECORD[repo].get("front_matter", ""), documents)
+        elif path == "dataset_infos.json":
+            files[path] = b"{}"
+        else:
+            files[path] = _other(path)
+    return files
+
+
+def _readme(front_matter: str, documents: int) -> bytes:
+    """The recorded front matter, with as many documents in every split as the miniature has."""
+    text = re.sub(r"num_examples: \d+", f"num_examples: {documents}", front_matter)
+    return (f"---\n{text}---\n" if text else "").encode() + b"A miniature.\n"
 
 
 def _parquet(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> bytes:
     buffer = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), buffer)
     return buffer.getvalue()
-
-
-def _card(configs: Mapping[str, Mapping[str, str]]) -> bytes:
-    """A README whose head says which files make which split of which configuration."""
-    lines = ["---", "configs:"]
-    for config, splits in configs.items():
-        lines += [f"- config_name: {config}", "  data_files:"]
-        for split, path in splits.items():
-            lines += [f"  - split: {split}", f"    path: {path}"]
-    return "\n".join([*lines, "---", "A miniature.", ""]).encode()
 
 
 # ---------------------------------------------------------------------- samples
@@ -428,21 +400,30 @@ def memorized_evals() -> Files:
     rows = dict(zip(indices, _token_rows("pythia", POOL, TOKENS, "memorized"), strict=True))
     wrong = dict(zip(indices, _token_rows("pythia", POOL, TOKENS, "wrong"), strict=True))
     files: Files = {}
-    card = {}
     scales = ("70m", "160m", "410m", "1b", "1.4b", "2.8b", "6.9b", "12b")
-    splits = [(f"duped.{scale}", 2, rows) for scale in scales]
-    splits += [("duped.12b.23000", 1, wrong), ("deduped.12b", 2, wrong), ("deduped.1.4b", 2, wrong)]
+    splits = [(f"duped.{scale}", 3 if scale == "6.9b" else 2, rows) for scale in scales]
+    splits += [("duped.12b.43000", 1, wrong), ("deduped.12b.83000", 1, wrong)]
+    splits += [("deduped.12b", 2, wrong), ("deduped.1.4b", 2, wrong), ("deduped.1b", 2, wrong)]
+    splits += [("deduped.1b.new", 2, wrong)]
+    names = {_without_digits(file["path"]): file["path"] for file in RECORD[EVALS]["files"]}
     for split, shards, content in splits:
         chosen = sorted(common + rng.sample(others, MEMORIZED - COMMON))
         for shard in range(shards):
             part = chosen[shard * MEMORIZED // shards : (shard + 1) * MEMORIZED // shards]
             path = f"data/{split}-{shard:05}-of-{shards:05}.parquet"
-            files[path] = _memorized({index: content[index] for index in part}, rng)
-        card[split] = f"data/{split}-*"
-    return files | {"README.md": _card({"default": card})}
+            digits = "" if re.search(r"b\.\d+$", split) else f"-{rng.getrandbits(64):016x}"
+            named = names.get(path, path.removesuffix(".parquet") + f"{digits}.parquet")
+            files[named] = _memorized({index: content[index] for index in part})
+    card = _readme(RECORD[EVALS]["front_matter"], 0)
+    return files | {"README.md": card, ".gitattributes": _other(".gitattributes")}
 
 
-def _memorized(tokens: Mapping[int, NDArray[np.int64]], rng: random.Random) -> bytes:
+def _without_digits(path: str) -> str:
+    """The name of a shard without the 16 hexadecimal digits that end some."""
+    return re.sub(r"-[0-9a-f]{16}\.parquet$", ".parquet", path)
+
+
+def _memorized(tokens: Mapping[int, NDArray[np.int64]]) -> bytes:
     schema = pa.schema(
         [
             ("index", pa.int64()),
@@ -451,8 +432,7 @@ def _memorized(tokens: Mapping[int, NDArray[np.int64]], rng: random.Random) -> b
         ]
     )
     rows = [
-        {"index": i, "tokens": row.tolist(), "__index_level_0__": rng.randrange(1_000_000)}
-        for i, row in tokens.items()
+        {"index": i, "tokens": row.tolist(), "__index_level_0__": i} for i, row in tokens.items()
     ]
     return _parquet(rows, schema)
 
@@ -468,10 +448,7 @@ def pile_10k(documents: int = 60) -> Files:
         }
         for _ in range(documents)
     ]
-    return {
-        "data/train-00000-of-00001-4746b8785c874cc7.parquet": _parquet(rows, schema),
-        "README.md": _card({"default": {"train": "data/train-*"}}),
-    }
+    return _dataset("NeelNanda/pile-10k", schema, lambda path: rows if path != "test" else [])
 
 
 def gpt_neo_samples() -> Files:

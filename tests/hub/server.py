@@ -20,7 +20,10 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qs, unquote, urlsplit
 
-LFS_SUFFIXES = (".bin", ".msgpack", ".npy", ".parquet", ".safetensors")
+LFS_SUFFIXES = (".bin", ".jsonl", ".msgpack", ".npy", ".ot", ".parquet", ".safetensors")
+CONTENT = "/(resolve|resolve-cache|xet-bridge)/"
+"""Found in the path of every question for a file, and for where its content is."""
+
 CLIMBING_PATH = "../../climbed.txt"
 CLIMBING_CONTENT = b"this file lies outside of its folder\n"
 
@@ -31,6 +34,10 @@ Kind = Literal[
 _DAY = "2024-01-01T00:00:00.000Z"
 _RESOLVE = re.compile(
     r"/(?P<kind>datasets/)?(?P<id>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)"
+)
+_CONTENT = re.compile(
+    r"/(?:api/resolve-cache|xet-bridge)/(?P<kind>models|datasets)/(?P<id>[^/]+/[^/]+)"
+    r"/(?P<revision>[^/]+)/(?P<path>.+)"
 )
 _API = re.compile(
     r"/api/(?P<kind>models|datasets)/(?P<id>[^/]+/[^/]+)"
@@ -231,6 +238,11 @@ class Hub:
         """Without a slash at its end."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
+    @property
+    def bridge(self) -> str:
+        """The other host, from which large files come; it is this server by another name."""
+        return self.url.replace("127.0.0.1", "localhost")
+
     def model(self, name: str) -> Repository:
         """The model repository OWNER/NAME, which is made if there is none."""
         return self.models.setdefault(name, Repository())
@@ -250,7 +262,6 @@ class Hub:
             "HF_HUB_OFFLINE": "0",
             "HF_DATASETS_OFFLINE": "0",
             "TRANSFORMERS_OFFLINE": "0",
-            "HF_HUB_DISABLE_XET": "1",
             "HF_HUB_DISABLE_TELEMETRY": "1",
             "HF_HUB_DISABLE_UPDATE_CHECK": "1",
             "NO_PROXY": local,
@@ -283,6 +294,8 @@ class Hub:
 
     def note(self, request: Request) -> Fault | None:
         """Log a request, and give the fault that is to hit it."""
+        if request.path == "/":  # asks whether there is a hub, and for nothing
+            return None
         with self._lock:
             fault = next((f for f in self.faults if f.hits(request.method, request.path)), None)
             if fault is not None:
@@ -374,7 +387,9 @@ class _Handler(BaseHTTPRequestHandler):
             if self._spoilt_at_once():
                 return
             if found := _RESOLVE.fullmatch(url.path):
-                self._resolve(found)
+                self._redirect(found)
+            elif found := _CONTENT.fullmatch(url.path):
+                self._content(found)
             elif found := _API.fullmatch(url.path):
                 self._api(found, parse_qs(url.query), body)
             elif (data := self.server.hub.files.get(unquote(url.path))) is not None:
@@ -384,21 +399,45 @@ class _Handler(BaseHTTPRequestHandler):
         except _UnansweredError:
             self.close_connection = True
 
-    def _resolve(self, found: re.Match[str]) -> None:
+    def _redirect(self, found: re.Match[str]) -> None:
+        """Send on to where the content is: a large file lies on another host, in Xet storage."""
         kind = "datasets" if found["kind"] else "models"
+        file, headers = self._found(kind, found)
+        if file is None:
+            return
+        below = f"{kind}/{found['id']}/{headers['X-Repo-Commit']}/{found['path']}"
+        headers["Location"] = f"/api/resolve-cache/{below}"
+        if file.lfs:
+            extra = self.fault.extra if self.fault and self.fault.kind == "wrong_length" else 0
+            headers |= {
+                "Location": f"{self.server.hub.bridge}/xet-bridge/{below}",
+                "X-Linked-ETag": f'"{file.etag}"',
+                "X-Linked-Size": str(len(file.data) + extra),
+                "X-Xet-Hash": file.sha256,
+                "Link": f'<{self.server.hub.url}/xet-read-token>; rel="xet-auth"',
+            }
+            if self.fault and self.fault.kind == "no_etag":
+                del headers["X-Linked-ETag"]
+        self._send(302 if file.lfs else 307, b"", headers)
+
+    def _content(self, found: re.Match[str]) -> None:
+        file, headers = self._found(found["kind"], found)
+        if file is not None:
+            self._file(file, headers)
+
+    def _found(self, kind: str, found: re.Match[str]) -> tuple[File | None, dict[str, str]]:
+        """The file and the first of its headers; if there is none, the answer has said so."""
         repository, commit = self._revision(kind, found)
         if repository is None or commit is None:
-            return
+            return None, {}
         path = unquote(found["path"])
         file = repository.commits[commit].get(path)
         if file is None and path == CLIMBING_PATH:
             file = File.at(path, CLIMBING_CONTENT)
-        if file is None:
-            return self._missing("EntryNotFound", "Entry not found", {"X-Repo-Commit": commit})
         headers = {"X-Repo-Commit": commit}
-        if file.lfs:
-            headers |= {"X-Linked-ETag": f'"{file.etag}"', "X-Linked-Size": str(len(file.data))}
-        self._file(file, headers)
+        if file is None:
+            self._missing("EntryNotFound", "Entry not found", headers)
+        return file, headers
 
     def _api(self, found: re.Match[str], query: dict[str, list[str]], body: bytes) -> None:
         repository, commit = self._revision(found["kind"], found)
@@ -447,8 +486,6 @@ class _Handler(BaseHTTPRequestHandler):
         if self.fault and self.fault.kind == "wrong_length":
             extra = self.fault.extra
             data = data + bytes(extra) if extra >= 0 else data[:extra]
-            if "X-Linked-Size" in headers:
-                headers["X-Linked-Size"] = str(len(data))
         headers |= {"ETag": f'"{file.etag}"', "Accept-Ranges": "bytes"}
         if self.fault and self.fault.kind == "no_etag":
             headers = {k: v for k, v in headers.items() if "etag" not in k.lower()}

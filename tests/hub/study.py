@@ -13,8 +13,10 @@ import safetensors.torch
 from ruamel.yaml import YAML
 
 from tests.hub import miniatures
-from tests.hub.population import GPT_NEO, PYTHIA
 from tests.project import ROOT, commit_all, copy_files
+
+DOCUMENTS = 8
+"""Of every split of the miniatures."""
 
 EXPERIMENTS: dict[str, dict[str, Any]] = {
     "associative": {"widths": [8], "trained_widths": [8], "steps": 2},
@@ -34,7 +36,7 @@ def miniature(name: str, samples_url: str) -> str:
         samples_url: the folder of the GPT-Neo samples.
 
     Returns:
-        YAML. Repositories, commits, files, splits and lengths are the real study's.
+        YAML. Repositories, commits, configurations, splits and lengths are the real study's.
     """
     yaml = YAML()
     values: dict[str, Any] = yaml.load(ROOT / "pipeline/conf/study" / f"{name}.yaml")
@@ -47,6 +49,8 @@ def miniature(name: str, samples_url: str) -> str:
                 file: hashlib.sha256(content).hexdigest()
                 for file, content in miniatures.gpt_neo_samples().items()
             }
+    for dataset in values["datasets"][name].values():
+        dataset["documents"] = DOCUMENTS
     for model in values["models"].values():
         model["billions"] = _billions(model["hub"]["repo"])
     values["generations"]["new_tokens"] = 8
@@ -62,13 +66,16 @@ def miniature(name: str, samples_url: str) -> str:
 
 def _billions(repo: str) -> float:
     """The size of a miniature, from the headers of its safetensors."""
-    if repo in PYTHIA:
-        files = miniatures.pythia(PYTHIA[repo][1])
-    else:
-        files = miniatures.gpt_neo(GPT_NEO[repo][1])
-    weights = safetensors.torch.load(files["model.safetensors"])
-    numbers = sum(part.numel() for part in weights.values() if part.is_floating_point())
-    return round(numbers / 1e9, 8)
+    files = miniatures.checkpoint(repo)
+    weights = [
+        safetensors.torch.load(files[name]) for name in files if name.endswith(".safetensors")
+    ]
+    parts = [part for shard in weights for name, part in shard.items() if _is_parameter(name)]
+    return round(sum(part.numel() for part in parts) / 1e9, 8)
+
+
+def _is_parameter(name: str) -> bool:
+    return not name.endswith(("attention.bias", "masked_bias", "inv_freq"))
 
 
 def copy_project(root: Path, samples_url: str) -> None:

@@ -39,7 +39,8 @@ def test_a_model_loads_and_its_attention_matters(
     model, report = AutoModelForCausalLM.from_pretrained(
         folder, use_safetensors=True, local_files_only=True, output_loading_info=True
     )
-    assert not any(report.values()), report
+    unused = {name for name in report.pop("unexpected_keys") if "attention" not in name}
+    assert not any([unused, *report.values()]), report
     assert (model.config.num_hidden_layers, model.dtype) == (blocks, dtype)
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     assert len(tokenizer) == miniatures.VOCABULARY <= model.config.vocab_size
@@ -80,7 +81,7 @@ def test_the_memorized_splits_share_what_they_should() -> None:
 
     def split(name: str) -> pl.DataFrame:
         shards = [data for path, data in files.items() if path.startswith(f"data/{name}-")]
-        assert len(shards) == 2
+        assert len(shards) == (3 if name.endswith("6.9b") else 2)
         return pl.concat(pl.read_parquet(io.BytesIO(shard)) for shard in shards)
 
     names = ["duped." + s for s in ("70m", "160m", "410m", "1b", "1.4b", "2.8b", "6.9b", "12b")]

@@ -1,6 +1,7 @@
 """Benchmarks against lm-eval's own evaluation of a model that was bypassed by hand."""
 
 import copy
+import io
 import json
 import logging
 import math
@@ -561,7 +562,10 @@ def test_metrics_that_are_not_one_number_are_refused(reader, tokenizer, tmp_path
 
 # ---------------------------------------------------------------------- lm-eval's own tasks
 
-PINNED = YAML(typ="safe").load(ROOT / "pipeline/conf/study/paper.yaml")["datasets"]["paper"]
+STUDY = YAML(typ="safe").load(ROOT / "pipeline/conf/study/paper.yaml")
+PINNED = {
+    task: {"name": None, **pin, "documents": 8} for task, pin in STUDY["datasets"]["paper"].items()
+}
 ARC = ["id", "question", "choices", "answerKey"]
 HELLASWAG = ["ind", "activity_label", "ctx_a", "ctx_b", "ctx", "endings", "source_id", "split"]
 OFFICIAL = {
@@ -602,8 +606,9 @@ def test_the_official_tasks_load_from_the_folder_alone(hub, fetched):
     assert list(tasks) == list(OFFICIAL)
     for name, (version, configuration, split, columns) in OFFICIAL.items():
         task = tasks[name]
-        assert (task.VERSION, task.config.dataset_name) == (version, configuration)
-        assert task.config.dataset_path == str((fetched / name).resolve())
+        assert (task.VERSION, PINNED[name]["name"]) == (version, configuration)
+        files = task.config.dataset_kwargs["data_files"]
+        assert files[split] == str((fetched / name / f"{split}.parquet").resolve())
         assert task.config.test_split == split or (
             task.config.test_split is None and task.config.validation_split == split
         )
@@ -628,7 +633,7 @@ def test_nothing_of_an_official_task_differs_but_where_its_data_lies(pairs):
         ours, theirs = one.config.to_dict(), other.config.to_dict()
         assert theirs["dataset_path"] == PINNED[name]["repo"]
         differing = {key for key in ours | theirs if ours.get(key) != theirs.get(key)}
-        assert differing <= {"dataset_path", "num_fewshot"}
+        assert differing <= {"dataset_path", "dataset_name", "dataset_kwargs", "num_fewshot"}
         assert one.config.num_fewshot == (other.config.num_fewshot or 0) == 0
         for task in (one, other):
             task.build_all_requests()
@@ -647,7 +652,7 @@ def test_the_official_tasks_are_measured(reader, tokenizer, fetched, tmp_path):
     assert frame["task"].unique(maintain_order=True).to_list() == list(OFFICIAL)
     chance = values(frame.filter(intervention="baseline"), "task", "metric")
     assert chance["piqa", "acc"]["chance"] == 0.5
-    assert chance["arc_easy", "acc"]["chance"] == pytest.approx((1 / 5 + 1 / 4 + 1 / 4) / 3)
+    assert chance["arc_easy", "acc"]["chance"] == pytest.approx((1 / 5 + 1 / 4 + 1 / 3) / 3)
     assert {m for t, m in chance if t == "wikitext"} == {
         *("word_perplexity", "byte_perplexity", "bits_per_byte")
     }
@@ -700,10 +705,10 @@ def test_another_revision_is_not_taken_for_one_that_was_read_before(hub, fetched
     (before,) = load_tasks(["lambada_openai"], fetched).values()
     pinned = PINNED["lambada_openai"]
     files = hub.dataset(pinned["repo"]).files()
-    changed = {
-        path: data.replace(b'{"text": "', b'{"text": "now ') if path.startswith("data/") else data
-        for path, data in files.items()
-    }
+    content = io.BytesIO()
+    rows = pl.read_parquet(io.BytesIO(files["default/test/default.parquet"]))
+    rows.select(text="now " + pl.col("text")).write_parquet(content)
+    changed = {**files, "default/test/default.parquet": content.getvalue()}
     commit = hub.dataset(pinned["repo"]).add(changed)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     fetch(fetched, {"lambada_openai": pinned | {"commit": commit}})
@@ -714,13 +719,26 @@ def test_another_revision_is_not_taken_for_one_that_was_read_before(hub, fetched
 
 
 @pytest.mark.parametrize(
+    "change", [{"repo": "other/piqa"}, {"name": "other"}, {"split": "test"}], ids=str
+)
+def test_a_dataset_that_is_not_the_tasks_is_refused(fetched, change):
+    index = fetched / "datasets.json"
+    pinned = json.loads(index.read_text())
+    pinned["piqa"] |= change
+    index.write_text(json.dumps(pinned))
+    with pytest.raises(InputError, match="the dataset of piqa") as caught:
+        load_tasks(["arc_easy", "piqa"], fetched)
+    (problem,) = caught.value.problems
+    assert problem.expected.startswith("repo baber/piqa, name None, split validation")
+
+
+@pytest.mark.parametrize(
     "damage",
     [
         lambda folder: [p.unlink() for p in (folder / "arc_easy").rglob("*test*.parquet")],
-        lambda folder: (folder / "arc_easy/README.md").unlink(),
         lambda folder: [p.write_bytes(b"x") for p in (folder / "arc_easy").rglob("*.parquet")],
     ],
-    ids=["a split is gone", "no configurations", "no parquet"],
+    ids=["a split is gone", "no parquet"],
 )
 def test_a_folder_that_was_damaged_is_refused(fetched, damage):
     damage(fetched)

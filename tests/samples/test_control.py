@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.errors import InputError
+from pipeline.hub import snapshot
 from pipeline.samples import control
 from tests.hub import miniatures
 from tests.hub.population import DATASETS, GPT_NEO, PYTHIA
@@ -92,9 +93,8 @@ def test_what_is_memorized_is_passed_over() -> None:
 
 def test_nothing_but_text_and_tokenizer_is_fetched(hub: Hub) -> None:
     windows()
-    assert hub.requests("safetensors|config.json$|pytorch_model") == hub.requests(
-        "tokenizer_config.json$"
-    )
+    fetched = {request.path.rpartition("/")[2] for request in hub.requests("models.*/resolve/")}
+    assert not any(name.endswith((".safetensors", ".bin", ".md")) for name in fetched)
     hub.log.clear()
     windows()
     assert hub.log == []
@@ -137,15 +137,32 @@ def test_the_files_of_a_dataset_are_taken_together(hub: Hub) -> None:
 
 
 @pytest.mark.parametrize(
-    "content",
-    [parquet(pl.DataFrame({"content": ["a"]})), b"PAR1", parquet(pl.DataFrame({"text": [1]}))],
-    ids=["another column", "no parquet", "numbers"],
+    ("content", "got"),
+    [
+        (parquet(pl.DataFrame({"content": ["a"]})), "columns content"),
+        (b"PAR1", "Parquet"),
+        (parquet(pl.DataFrame({"text": [1]})), "int64"),
+        (parquet(pl.DataFrame({"text": [b"a\xff"]})), "binary"),
+    ],
+    ids=["another column", "no parquet", "numbers", "bytes"],
 )
-def test_documents_without_a_column_of_text_are_refused(hub: Hub, content: bytes) -> None:
+def test_documents_without_a_column_of_text_are_refused(hub: Hub, content: bytes, got: str) -> None:
     commit = hub.dataset("mini/odd").add({"data/train.parquet": content})
-    with pytest.raises(InputError, match="column `text`") as caught:
+    with pytest.raises(InputError) as caught:
         windows(documents=("mini/odd", commit))
-    assert caught.value.problems[0].what == "mini/odd: train.parquet"
+    (problem,) = caught.value.problems
+    assert problem.what.startswith("mini/odd")
+    assert got in problem.got
+
+
+@pytest.mark.parametrize("repo", ["EleutherAI/gpt-neo-1.3B", "EleutherAI/gpt-neo-125m"])
+def test_the_tokenizer_is_the_same_whatever_ran_before(hub: Hub, repo: str) -> None:
+    """Only config.json names the tokenizer of gpt-neo-1.3B."""
+    alone = control.fetch(PILE_10K, (repo, GPT_NEO[repo][0]), 64, 8, 0, NONE)
+    snapshot(repo, GPT_NEO[repo][0], ["*"])
+    assert control.fetch(PILE_10K, (repo, GPT_NEO[repo][0]), 64, 8, 0, NONE).tolist() == (
+        alone.tolist()
+    )
 
 
 def test_a_tokenizer_that_cannot_be_read_is_refused(hub: Hub) -> None:
