@@ -122,7 +122,7 @@ def audit(
     from pipeline.files import atomic
     from pipeline.interventions.interventions import sweep
     from pipeline.interventions.memory import Journal
-    from pipeline.measure.listed import as_table, from_table
+    from pipeline.measure.listed import as_table
     from pipeline.measure.memorization import measure, require_baseline
     from pipeline.progress import reporter
     from pipeline.samples.frame import check_samples
@@ -160,7 +160,7 @@ def audit(
         measured = measure(
             loaded,
             made,
-            from_table(tables.read(listed, tables.INTERVENTIONS)),
+            swept,
             token_budget,
             progress=reporter(f"memorization of {name}", "samples"),
             journal=journal,
@@ -351,7 +351,7 @@ def memorization(model: ModelName) -> None:
     from pipeline.dag import cached
     from pipeline.inputs import code
     from pipeline.interventions.memory import Journal
-    from pipeline.measure.listed import from_table
+    from pipeline.measure.listed import read_listed
     from pipeline.measure.memorization import measure, require_baseline
     from pipeline.parts import KEYS, extended, keys
     from pipeline.progress import reporter
@@ -366,9 +366,7 @@ def memorization(model: ModelName) -> None:
     sampled = study.data / "samples" / f"{entry.family}.parquet"
     samples = tables.read(sampled, tables.SAMPLES)
     check_samples(samples, min(manifest.vocabulary, manifest.tokens), manifest.context)
-    listed = from_table(
-        tables.read(study.data / "interventions" / f"{model}.parquet", tables.INTERVENTIONS)
-    )
+    listed = read_listed(study.data, model)
     provenance = _determined_by(study.study, **_checkpoint(manifest), evaluation=how.model_dump())
     address = study.address("memorization", model)
     path = study.data / "memorization" / f"{model}.parquet"
@@ -412,7 +410,7 @@ def benchmarks(model: ModelName) -> None:
     from pipeline.inputs import code
     from pipeline.interventions.memory import Journal
     from pipeline.measure.benchmarks import describe, load_tasks, measure
-    from pipeline.measure.listed import from_table
+    from pipeline.measure.listed import read_listed
     from pipeline.parts import KEYS, extended, keys
     from pipeline.progress import reporter
     from pipeline.samples.frame import check_samples
@@ -423,9 +421,7 @@ def benchmarks(model: ModelName) -> None:
     how = study.evaluation[entry.family]
     folder = study.data / "checkpoints" / model
     manifest = read_manifest(folder)
-    listed = from_table(
-        tables.read(study.data / "interventions" / f"{model}.parquet", tables.INTERVENTIONS)
-    )
+    listed = read_listed(study.data, model)
     sampled = study.data / "samples" / f"{entry.family}.parquet"
     samples = tables.read(sampled, tables.SAMPLES)
     check_samples(samples, min(manifest.vocabulary, manifest.tokens), manifest.context)

@@ -27,7 +27,7 @@ from pipeline.interventions.interventions import Intervention
 from pipeline.interventions.memory import Journal, in_batches
 from pipeline.interventions.memory import token_budget as default_budget
 from pipeline.interventions.near_ties import Alone, rounding_error
-from pipeline.interventions.plan import plan
+from pipeline.interventions.plan import Plan, plan
 from pipeline.interventions.readout import read
 from pipeline.interventions.wavefront import Kept, means_of, run
 from pipeline.models.sites import Anatomy
@@ -84,10 +84,9 @@ def complete(
     means = means_of(
         known, interventions, tokens if calibration_tokens is None else calibration_tokens
     )
-    tolerance = rounding_error(known, tokens[0], trie, means) if len(tokens) else 0.0
-    journal.tolerance = max(journal.tolerance, tolerance)
+    tolerance = rounding_error(known, tokens[:1], trie, means, journal)
     batches = _Batches(
-        known, tokens, suffix_length, interventions, wanted.bool(), forbidden_tokens(model),
+        known, tokens, suffix_length, interventions, trie, wanted.bool(), forbidden_tokens(model),
         means, tolerance, journal, first,
     )  # fmt: skip
 
@@ -115,6 +114,7 @@ class _Batches:
         tokens: Tensor,
         suffix_length: int,
         interventions: Sequence[Intervention],
+        trie: Plan,
         wanted: Tensor,
         forbidden: Tensor,
         means: Means,
@@ -123,10 +123,9 @@ class _Batches:
         first: int,
     ) -> None:
         self.known, self.tokens, self.length = known, tokens, suffix_length
-        self.interventions, self.wanted = interventions, wanted
+        self.interventions, self.trie, self.wanted = interventions, trie, wanted
         self.forbidden, self.means, self.first = forbidden, means, first
         self.tolerance, self.journal = tolerance, journal
-        self.plan = plan(interventions, len(known.sites))
 
     def work(self, numbers: range) -> Completions:
         """By branch: teacher-forced pass, readout, and decoding of the rows that went wrong."""
@@ -135,10 +134,10 @@ class _Batches:
         wanted = self.wanted[numbers.start : numbers.stop].to(device)
         length = self.length
         suffix = batch[:, -length:]
-        shape = (self.plan.branches, len(batch), length)
+        shape = (self.trie.branches, len(batch), length)
         cache = Kept() if wanted.any() else None
         states = run(
-            self.known, batch[:, :-1], self.plan, cache=cache, means=self.means, last=length
+            self.known, batch[:, :-1], self.trie, cache=cache, means=self.means, last=length
         )
         said = read(
             self.known,
@@ -162,7 +161,7 @@ class _Batches:
             branch, sample = branch[order], sample[order]
             start = decoding.Start(branch, sample, first, token[branch, sample, first])
             later = decoding.decode(
-                self.known, self.plan, cache, start, batch.shape[1] - length, length,
+                self.known, self.trie, cache, start, batch.shape[1] - length, length,
                 self.forbidden, self.means,
             )  # fmt: skip
             fresh = beyond[branch, sample]
@@ -187,7 +186,7 @@ class _Batches:
         close, forced_close = margin <= self.tolerance, forced_margin <= self.tolerance
         self.journal.near_ties += int(close.sum())
         for branch, i in (close | forced_close).any(-1).nonzero().tolist():
-            intervention = self.interventions[self.plan.carrier[-1].index(branch)]
+            intervention = self.interventions[self.trie.ending_in(branch)]
             how = (self.length, intervention, self.forbidden, self.means)
             row = Alone(self.known, batch[i], *how)
             if forced_close[branch, i].any():
@@ -210,7 +209,7 @@ class _Batches:
             row = torch.cat([row[: -self.length], written[branch, i].clamp_min(0)])
         raise not_finite(
             self.known,
-            self.interventions[self.plan.carrier[-1].index(branch)],
+            self.interventions[self.trie.ending_in(branch)],
             row[None, :-1],
             f"sample {self.first + numbers[i]}",
             self.means,

@@ -15,11 +15,12 @@ import torch
 
 from pipeline.interventions.plan import Plan
 from pipeline.interventions.readout import CHUNK_LOGITS
+from pipeline.limits import CPU_TOKENS
 from pipeline.models.sites import Anatomy
 
 _SHARE_OF_FREE = 0.5  # the rest is for the kernels' own workspaces
 _ENOUGH = {"cpu": 1 << 30}
-_ENOUGH_TOKENS = {"cpu": 1 << 15}
+_ENOUGH_TOKENS = {"cpu": CPU_TOKENS}
 """Bytes and tokens beyond which a larger batch is no faster."""
 
 _Result = TypeVar("_Result")
@@ -42,28 +43,28 @@ class Journal:
     decided_again: int = 0
 
 
-def token_budget(anatomy: Anatomy, plan: Plan, *, caching: bool) -> int:
+def token_budget(known: Anatomy, trie: Plan, *, caching: bool) -> int:
     """How many tokens, counted once for every branch, one pass may hold: half the free memory.
 
     Args:
-        anatomy: of the model, its weights loaded.
-        plan: that of the pass.
+        known: of the model, its weights loaded.
+        trie: that of the pass.
         caching: whether keys and values are kept for tokens that follow.
     """
-    device = anatomy.model.device
-    config = anatomy.model.config.get_text_config()
-    width, values = config.hidden_size, anatomy.sites[0].values
+    device = known.model.device
+    config = known.model.config.get_text_config()
+    width, values = config.hidden_size, known.sites[0].values
     inner = getattr(config, "intermediate_size", None) or 4 * width
     # in a block: the stream twice, and queries, keys, values or the MLP's inner states twice
     numbers = 4 * width + 2 * max(inner, 3 * values.heads * values.size)
     if caching:  # those of the pass, and those of the rows that decode
-        per_branch = [2 * values.groups * values.size * len(step.edits) for step in plan.steps]
-        numbers += sum(per_branch) / plan.branches + 2 * values.groups * values.size * len(
-            plan.steps
+        per_branch = [2 * values.groups * values.size * len(step.edits) for step in trie.steps]
+        numbers += sum(per_branch) / trie.branches + 2 * values.groups * values.size * len(
+            trie.steps
         )
     free = available(device) - 4 * 3 * CHUNK_LOGITS[device.type]
     most = min(_SHARE_OF_FREE * free, _ENOUGH.get(device.type, free))
-    tokens = int(most / (numbers * anatomy.model.dtype.itemsize))
+    tokens = int(most / (numbers * known.model.dtype.itemsize))
     return max(1, min(tokens, _ENOUGH_TOKENS.get(device.type, tokens)))
 
 

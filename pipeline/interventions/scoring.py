@@ -40,6 +40,7 @@ from pipeline.interventions.near_ties import Alone, rounding_error
 from pipeline.interventions.plan import Plan, plan
 from pipeline.interventions.readout import read
 from pipeline.interventions.wavefront import Kept, means_of, run
+from pipeline.limits import context_length
 
 _LEAST_SAVED = 0.2  # of a context's tokens, below which its continuations are read one by one
 _PAD_UP_TO = 1024  # tokens of a batch before branches: longer ones are padded more, for no gain
@@ -82,18 +83,17 @@ def score(
             with a continuation longer than `max_length`, or NaN or infinity.
         ValueError: the model is in training mode, or an edit lacks its calibration tokens.
     """
-    known = proven(model)
-    max_length = max_length or known.context_length
+    positions = context_length(model.config)
+    max_length = max_length or positions
     require_scorable(model, requests, max_length)
+    known = proven(model)
     trie = plan(interventions, len(known.sites))
     require_editable(known, interventions)
     means = means_of(known, interventions, calibration_tokens)
     journal = journal or Journal()
     rows = _rows(requests, max_length)
-    tolerance = 0.0
-    if rows:
-        tolerance = rounding_error(known, torch.tensor(rows[0].tokens), trie, means)
-        journal.tolerance = max(journal.tolerance, tolerance)
+    one = torch.tensor([row.tokens for row in rows[:1]])
+    tolerance = rounding_error(known, one, trie, means, journal)
     tally = _Tally(trie.branches, len(requests), tolerance)
     device, nothing = model.device, torch.tensor([], dtype=torch.int64, device=model.device)
 
@@ -113,7 +113,7 @@ def score(
             tokens = [*context, *continuation][-(max_length + 1) : -1]
             raise not_finite(
                 known,
-                interventions[trie.carrier[-1].index(branch)],
+                interventions[trie.ending_in(branch)],
                 torch.tensor([tokens], device=device),
                 f"request {first + request}",
                 means,
@@ -125,7 +125,7 @@ def score(
         longest = [
             max((len(x.tokens) for x in xs), default=0) for xs in (batch, (t for _, t in tails))
         ]
-        if sum(longest) > known.context_length and len(batch) > 1:
+        if sum(longest) > positions and len(batch) > 1:
             # side by side they would be longer than the model's tables of positions
             work(batch[: len(batch) // 2])
             work(batch[len(batch) // 2 :])
@@ -165,7 +165,7 @@ def score(
         in_batches([trie.branches * row.cost for row in some], budget, batch_size, work_on, journal)
         done += len(some)
     for branch, number in tally.unsure.nonzero().tolist():
-        intervention = interventions[trie.carrier[-1].index(branch)]
+        intervention = interventions[trie.ending_in(branch)]
         tokens = torch.tensor([*requests[number][0], *requests[number][1]], device=device)
         length = len(requests[number][1])
         row = Alone(known, tokens[-(max_length + 1) :], length, intervention, nothing, means)
@@ -210,7 +210,7 @@ class Row:
 
 
 def _rows(requests: Sequence[Request], max_length: int) -> list[Row]:
-    """Rows for all requests, the longest first.
+    """Rows for all requests: those with the longest tails first, then the longest.
 
     Requests that share a context share a row where that saves much. What is longer than
     `max_length` loses tokens on the left, as in lm-eval.
