@@ -19,6 +19,7 @@ from pipeline.errors import InputError, Problem
 from pipeline.interventions.interventions import BASELINE, block_name, bypass
 from pipeline.interventions.plan import plan
 from pipeline.interventions.wavefront import run
+from pipeline.models.precision import at_least_single
 from pipeline.models.sites import Anatomy, anatomy, broken, padded_call, random_tokens
 
 _PROVEN: WeakSet[nn.Module] = WeakSet()
@@ -35,7 +36,7 @@ def proven(model: PreTrainedModel) -> Anatomy:
     """
     known = anatomy(model)
     if model not in _PROVEN:
-        with torch.inference_mode():
+        with torch.inference_mode(), at_least_single(model):
             for masked in (False, True):
                 _try(known, masked)
         _PROVEN.add(model)
@@ -65,7 +66,7 @@ def _try(known: Anatomy, masked: bool) -> None:
     if differ(baseline[:, first:], stock[:, first:]):
         raise _refusal(known, "rows without an edit that differ from the unmodified model")
     for block, states_of in enumerate(bypasses):
-        edited = states_of[:, first]  # may overflow in half precision: evaluation tells where
+        edited = states_of[:, first]  # may overflow: evaluation tells where
         if edited.isfinite().all() and differ(edited, baseline[:, first]):
             raise _refusal(known, f"a bypass of block {block} that changes the first token")
 

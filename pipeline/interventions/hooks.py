@@ -134,6 +134,7 @@ class _Hooks:
         self.site, self.rows, self.number, self.batch = site, rows, number, batch
         self.batched, self.means, self.n_heads = known.batched, means, known.n_heads
         self.size = self.length = 0  # rows and positions in the block, once it has begun
+        self.projecting = False
         self.values: dict[Edit, Tensor] = {}
         self.entered: dict[Edit, Tensor] = {}
         edits_mlp = any(EDITS[edit.name].site == MLP for edit in rows.edits)
@@ -214,6 +215,8 @@ class _Hooks:
 
     def _edited(self, where: str, passing: Tensor) -> Tensor:
         """`passing` with the edits of this site carried out, in place where nothing forbids it."""
+        if self.projecting:  # a call of `_project`
+            return passing
         result = passing.clone() if torch.is_grad_enabled() else passing
         by_row = self._by_row(result)
         for edit, rows in self.rows.edits.items():
@@ -234,9 +237,11 @@ class _Hooks:
 
     def _project(self, mixed: Tensor) -> Tensor:
         site = self.site
+        self.projecting = True
         if site.mixer is not site.attention:
-            mixed = site.mixer.forward(mixed)
-        projected: Tensor = site.attention.forward(mixed)  # not a call: that would run the hooks
+            mixed = site.mixer(mixed)
+        projected: Tensor = site.attention(mixed)
+        self.projecting = False
         return projected
 
     def _by_row(self, x: Tensor) -> Tensor:

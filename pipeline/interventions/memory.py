@@ -35,21 +35,27 @@ class Journal:
         tolerance: logits; the measured rounding error of a choice's margin.
         near_ties: choices whose margin is within the tolerance.
         decided_again: how many of them another way of computing decided otherwise.
+        overflows: results that were not finite in half precision, and were found again in float32.
     """
 
     halvings: list[tuple[int, int]] = field(default_factory=list)
     tolerance: float = 0.0
     near_ties: int = 0
     decided_again: int = 0
+    overflows: int = 0
 
 
-def token_budget(known: Anatomy, trie: Plan, *, caching: bool) -> int:
+def token_budget(
+    known: Anatomy, trie: Plan, length: int, *, caching: bool, in_single: bool = False
+) -> int:
     """How many tokens, counted once for every branch, one pass may hold: half the free memory.
 
     Args:
         known: of the model, its weights loaded.
         trie: that of the pass.
+        length: of the longest rows, in tokens.
         caching: whether keys and values are kept for tokens that follow.
+        in_single: whether a model in half precision computes in float32, a module at a time.
     """
     device = known.model.device
     config = known.model.config.get_text_config()
@@ -57,14 +63,20 @@ def token_budget(known: Anatomy, trie: Plan, *, caching: bool) -> int:
     inner = getattr(config, "intermediate_size", None) or 4 * width
     # in a block: the stream twice, and queries, keys, values or the MLP's inner states twice
     numbers = 4 * width + 2 * max(inner, 3 * values.heads * values.size)
+    if config._attn_implementation == "eager":  # scores: masked, in float32, and as weights
+        numbers += 3 * values.heads * length
     if caching:  # those of the pass, and those of the rows that decode
         per_branch = [2 * values.groups * values.size * len(step.edits) for step in trie.steps]
         numbers += sum(per_branch) / trie.branches + 2 * values.groups * values.size * len(
             trie.steps
         )
     free = available(device) - 4 * 3 * CHUNK_LOGITS[device.type]
+    size = known.model.dtype.itemsize
+    if in_single:
+        size = 4
+        free -= 4 * max(weight.numel() for weight in known.model.parameters())
     most = min(_SHARE_OF_FREE * free, _ENOUGH.get(device.type, free))
-    tokens = int(most / (numbers * known.model.dtype.itemsize))
+    tokens = int(most / (numbers * size))
     return max(1, min(tokens, _ENOUGH_TOKENS.get(device.type, tokens)))
 
 

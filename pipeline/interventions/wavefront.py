@@ -39,6 +39,7 @@ from pipeline.interventions.hooks import (
 )
 from pipeline.interventions.interventions import Edit, Intervention
 from pipeline.interventions.plan import Plan
+from pipeline.models.precision import at_least_single
 from pipeline.models.sites import Anatomy, masked_call, states_out
 
 Observer = Callable[[int, Tensor], None]
@@ -152,7 +153,7 @@ def means_of(known: Anatomy, interventions: Sequence[Intervention], tokens: Tens
         tokens: (C, T) int64; up to `CALIBRATION_ROWS` of them, evenly spread, are read.
 
     Returns:
-        The mean over rows and positions, in float64.
+        The mean over rows and positions, in float64; the model computes in float32 at least.
 
     Raises:
         ValueError: a mean is needed, and there are no tokens.
@@ -178,7 +179,7 @@ def means_of(known: Anatomy, interventions: Sequence[Intervention], tokens: Tens
 
         return hook
 
-    with ExitStack() as stack:
+    with at_least_single(known.model), ExitStack() as stack:
         for block, site in needed:
             where = known.sites[block]
             module = where.attention if site == ATTENTION else where.mlp

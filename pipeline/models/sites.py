@@ -29,6 +29,7 @@ from transformers import PreTrainedModel
 from transformers.activations import FastGELUActivation, NewGELUActivation
 
 from pipeline.errors import InputError, Problem
+from pipeline.models.precision import at_least_single
 
 _SLOW_GELUS = (NewGELUActivation, FastGELUActivation)
 _ROWS, _TOKENS = (2, 3), 7  # two batch sizes: what differs between them is batched
@@ -128,7 +129,7 @@ def anatomy(model: PreTrainedModel) -> Anatomy:
         InputError: no causal decoder, or a block without ordinary attention, with what was found.
     """
     if model not in _KNOWN:
-        with torch.inference_mode():
+        with torch.inference_mode(), at_least_single(model):
             _KNOWN[model] = replace(_find(model), model=None)  # would keep its own key alive
     return replace(_KNOWN[model], model=model)
 
@@ -373,9 +374,9 @@ def broken(model: Any, where: str) -> InputError:
     return InputError(
         Problem(
             what=f"{type(model).__name__} on random tokens",
-            got=f"NaN or infinity in {where}, in {model.dtype}",
+            got=f"NaN or infinity in {where}, in {torch.promote_types(model.dtype, torch.float32)}",
             expected="finite states",
-            remedy="evaluate in float32; if it persists, the checkpoint's weights are broken",
+            remedy="check the checkpoint: its weights are broken",
         )
     )
 

@@ -15,8 +15,8 @@ def at_least_single(model: nn.Module) -> Iterator[None]:
     """Compute in float32 what has weights of fewer bits, for as long as the context lasts.
 
     Before such a module is called, its weights are put aside for a copy in float32, and put back
-    afterwards. Embeddings are looked up as they are. Between calls no copy exists; after the
-    context, after an exception too, the model has its own parameters again.
+    afterwards. Embeddings are looked up as they are, unless a family scales them. Between calls no
+    copy exists; after the context, after an exception too, the model has its own parameters again.
 
     Args:
         model: in one precision or several; one without half precision is left alone.
@@ -41,7 +41,7 @@ def at_least_single(model: nn.Module) -> Iterator[None]:
             weights = module.parameters(recurse=False)
             if not any(torch.finfo(weight.dtype).bits < 32 for weight in weights):
                 continue
-            if isinstance(module, nn.Embedding):
+            if type(module).forward is nn.Embedding.forward:
                 stack.callback(module.register_forward_hook(widen_result).remove)
             else:
                 stack.callback(module.register_forward_pre_hook(widen).remove)
