@@ -15,13 +15,10 @@ import torch
 
 from pipeline.interventions.plan import Plan
 from pipeline.interventions.readout import CHUNK_LOGITS
-from pipeline.limits import CPU_TOKENS
+from pipeline.limits import CPU_BYTES, CPU_TOKENS
 from pipeline.models.sites import Anatomy
 
 _SHARE_OF_FREE = 0.5  # the rest is for the kernels' own workspaces
-_ENOUGH = {"cpu": 1 << 30}
-_ENOUGH_TOKENS = {"cpu": CPU_TOKENS}
-"""Bytes and tokens beyond which a larger batch is no faster."""
 
 _Result = TypeVar("_Result")
 
@@ -75,9 +72,10 @@ def token_budget(
     if in_single:
         size = 4
         free -= 4 * max(weight.numel() for weight in known.model.parameters())
-    most = min(_SHARE_OF_FREE * free, _ENOUGH.get(device.type, free))
-    tokens = int(most / (numbers * size))
-    return max(1, min(tokens, _ENOUGH_TOKENS.get(device.type, tokens)))
+    tokens = _SHARE_OF_FREE * free / (numbers * size)
+    if device.type == "cpu":
+        tokens = min(tokens, CPU_TOKENS, CPU_BYTES / (numbers * size))
+    return max(1, int(tokens))
 
 
 def available(device: torch.device) -> int:

@@ -17,7 +17,7 @@ from pipeline.device import WEIGHTS_SHARE
 from pipeline.errors import InputError, Problem
 from pipeline.interventions.interventions import Intervention, sweep
 from pipeline.interventions.plan import plan
-from pipeline.limits import CPU_TOKENS
+from pipeline.limits import CPU_BYTES, CPU_TOKENS
 from pipeline.outlook.calibration import Device
 from pipeline.outlook.shapes import Shape
 from pipeline.params import FITTING, Experiment, Family, Model, Study
@@ -322,4 +322,4 @@ def memory(shape: Shape, dtype: str, kind: str, tokens: int | None) -> float:
         return weights / WEIGHTS_SHARE
     # keys and values of a block's every branch, twice, and the states: as in `interventions.memory`
     kept = (2 + 2 * (shape.n_blocks + 1)) * shape.width * BYTES[dtype]
-    return BASE_BYTES + weights + (tokens or CPU_TOKENS) * kept
+    return BASE_BYTES + weights + (tokens * kept if tokens else min(CPU_TOKENS * kept, CPU_BYTES))
