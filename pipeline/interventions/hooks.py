@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from pipeline.errors import InputError, Problem
 from pipeline.interventions.edits import ATTENTION, BLOCK, CONTEXT, EDITS, MLP, Here, given
 from pipeline.interventions.interventions import Edit, Intervention
+from pipeline.models.precision import without_hooks
 from pipeline.models.sites import Anatomy, Site, states_in, states_out
 
 Means = Mapping[tuple[int, str], Tensor]
@@ -134,7 +135,6 @@ class _Hooks:
         self.site, self.rows, self.number, self.batch = site, rows, number, batch
         self.batched, self.means, self.n_heads = known.batched, means, known.n_heads
         self.size = self.length = 0  # rows and positions in the block, once it has begun
-        self.projecting = False
         self.values: dict[Edit, Tensor] = {}
         self.entered: dict[Edit, Tensor] = {}
         edits_mlp = any(EDITS[edit.name].site == MLP for edit in rows.edits)
@@ -215,8 +215,6 @@ class _Hooks:
 
     def _edited(self, where: str, passing: Tensor) -> Tensor:
         """`passing` with the edits of this site carried out, in place where nothing forbids it."""
-        if self.projecting:  # a call of `_project`
-            return passing
         result = passing.clone() if torch.is_grad_enabled() else passing
         by_row = self._by_row(result)
         for edit, rows in self.rows.edits.items():
@@ -237,12 +235,9 @@ class _Hooks:
 
     def _project(self, mixed: Tensor) -> Tensor:
         site = self.site
-        self.projecting = True
         if site.mixer is not site.attention:
-            mixed = site.mixer(mixed)
-        projected: Tensor = site.attention(mixed)
-        self.projecting = False
-        return projected
+            mixed = without_hooks(site.mixer, mixed)
+        return without_hooks(site.attention, mixed)
 
     def _by_row(self, x: Tensor) -> Tensor:
         """A view (rows, T, …) of what some families pass on as (rows x T, …)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -51,3 +52,13 @@ def at_least_single(model: nn.Module) -> Iterator[None]:
         finally:
             for module in list(aside):  # an exception may have come in between
                 put_back(module)
+
+
+def without_hooks(module: nn.Module, x: Tensor) -> Tensor:
+    """What a module without children makes of `x` in the precision of `x`; no hook is called."""
+    if any(weight.dtype != x.dtype for weight in module.parameters()):
+        module = copy.copy(module)
+        own: dict[str, Any] = module._parameters
+        module._parameters = {name: None if w is None else w.to(x.dtype) for name, w in own.items()}
+    made: Tensor = module.forward(x)
+    return made
