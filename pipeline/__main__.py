@@ -379,7 +379,7 @@ def memorization(model: ModelName) -> None:
     from pipeline.dag import cached
     from pipeline.inputs import code
     from pipeline.interventions.memory import Journal
-    from pipeline.measure.listed import from_table
+    from pipeline.measure.listed import read_listed
     from pipeline.measure.memorization import measure, require_baseline
     from pipeline.parts import KEYS, extended, keys
     from pipeline.progress import reporter
@@ -394,9 +394,7 @@ def memorization(model: ModelName) -> None:
     sampled = study.data / "samples" / f"{entry.family}.parquet"
     samples = tables.read(sampled, tables.SAMPLES)
     check_samples(samples, min(manifest.vocabulary, manifest.tokens), manifest.context)
-    listed = from_table(
-        tables.read(study.data / "interventions" / f"{model}.parquet", tables.INTERVENTIONS)
-    )
+    listed = read_listed(study.data, model)
     provenance = _determined_by(study.study, **_checkpoint(manifest), evaluation=how.model_dump())
     address = study.address("memorization", model)
     path = study.data / "memorization" / f"{model}.parquet"
@@ -440,7 +438,7 @@ def benchmarks(model: ModelName) -> None:
     from pipeline.inputs import code
     from pipeline.interventions.memory import Journal
     from pipeline.measure.benchmarks import describe, load_tasks, measure
-    from pipeline.measure.listed import from_table
+    from pipeline.measure.listed import read_listed
     from pipeline.parts import KEYS, extended, keys
     from pipeline.progress import reporter
     from pipeline.samples.frame import check_samples
@@ -451,9 +449,7 @@ def benchmarks(model: ModelName) -> None:
     how = study.evaluation[entry.family]
     folder = study.data / "checkpoints" / model
     manifest = read_manifest(folder)
-    listed = from_table(
-        tables.read(study.data / "interventions" / f"{model}.parquet", tables.INTERVENTIONS)
-    )
+    listed = read_listed(study.data, model)
     sampled = study.data / "samples" / f"{entry.family}.parquet"
     samples = tables.read(sampled, tables.SAMPLES)
     check_samples(samples, min(manifest.vocabulary, manifest.tokens), manifest.context)

@@ -1,8 +1,11 @@
-"""What a model's configuration says of its length; needs no torch."""
+"""Limits that plans need as well as evaluations; needs no torch."""
 
 from __future__ import annotations
 
 from typing import Any
+
+CPU_TOKENS, CPU_BYTES = 1 << 15, 1 << 30
+"""Tokens at once, and bytes that they take, beyond which a larger batch is no faster on a CPU."""
 
 UNBOUNDED = 2048
 """Positions of a model that names no limit: its positions are biases of any distance."""

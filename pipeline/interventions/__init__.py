@@ -9,12 +9,12 @@ from pipeline.interventions.interventions import Group, Intervention, sweep
 
 if TYPE_CHECKING:
     from pipeline.interventions.completion import complete
-    from pipeline.interventions.guard import bypassed
+    from pipeline.interventions.editing import bypassed
     from pipeline.interventions.scoring import score
 
 __all__ = ["Group", "Intervention", "bypassed", "complete", "score", "sweep"]
 
-_HOMES = {"bypassed": "guard", "complete": "completion", "score": "scoring"}
+_HOMES = {"bypassed": "editing", "complete": "completion", "score": "scoring"}
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,7 @@ Shapes: V interventions, N samples, P prefix and S suffix tokens, G branches, B 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -17,7 +17,6 @@ from pipeline.interventions.evaluation import (
     Completions,
     Progress,
     forbidden_tokens,
-    not_finite,
     require_completable,
     silent,
 )
@@ -27,7 +26,8 @@ from pipeline.interventions.interventions import Intervention
 from pipeline.interventions.memory import Journal, in_batches
 from pipeline.interventions.memory import token_budget as default_budget
 from pipeline.interventions.near_ties import Alone, rounding_error
-from pipeline.interventions.plan import plan
+from pipeline.interventions.overflow import again_in_single, not_finite
+from pipeline.interventions.plan import Plan, plan
 from pipeline.interventions.readout import read
 from pipeline.interventions.wavefront import Kept, means_of, run
 from pipeline.models.sites import Anatomy
@@ -65,14 +65,14 @@ def complete(
         calibration_tokens: (C, T) int64, over which the edits ``mean`` and ``mlp-mean`` take their
             means; None: `tokens`.
         token_budget: tokens at a time, counted once a branch; None: from the memory that is free.
-        journal: is told of batches halved and of near ties.
+        journal: is told of batches halved, of near ties and of rows that overflowed.
         first: what the first of `tokens` is called in errors.
 
     Returns:
         On the CPU, in the order of `interventions` and `tokens`.
 
     Raises:
-        InputError: an unsupported model, a block beyond the last, or NaN or infinity.
+        InputError: an unsupported model, a block beyond the last, or NaN or infinity in float32.
         ValueError: the model is in training mode, or P or S would be 0.
     """
     require_completable(model, tokens, suffix_length)
@@ -81,64 +81,86 @@ def complete(
     require_editable(known, interventions)
     wanted = torch.tensor([decode] * len(tokens) if isinstance(decode, bool) else list(decode))
     journal = journal or Journal()
-    means = means_of(
-        known, interventions, tokens if calibration_tokens is None else calibration_tokens
-    )
-    tolerance = rounding_error(known, tokens[0], trie, means) if len(tokens) else 0.0
-    journal.tolerance = max(journal.tolerance, tolerance)
+    calibration = tokens if calibration_tokens is None else calibration_tokens
+    means = means_of(known, interventions, calibration)
     batches = _Batches(
-        known, tokens, suffix_length, interventions, wanted.bool(), forbidden_tokens(model),
-        means, tolerance, journal, first,
+        known, tokens, suffix_length, interventions, trie, wanted.bool(), forbidden_tokens(model),
+        means, journal, batch_size, token_budget,
     )  # fmt: skip
-
-    def work(numbers: range) -> Completions:
-        made = batches.work(numbers)
-        progress(numbers.stop, len(tokens))
-        return made
-
-    budget = token_budget or default_budget(known, trie, caching=bool(wanted.any()))
-    cost = trie.branches * (tokens.shape[1] - 1)
-    parts = in_batches([cost] * len(tokens), budget, batch_size, work, journal)
-    ends = torch.tensor(trie.carrier[-1])
-    names = [each.name for each in fields(Completions)]
-    return Completions(
-        **{name: torch.cat([getattr(part, name) for part in parts], 1)[ends] for name in names}
-    )
+    found = batches.complete(progress)
+    again_in_single(model, found, lambda v, n: batches.some(v, n).complete(), journal)
+    if found.bad.any():
+        v, n = found.bad.nonzero()[0].tolist()
+        row = tokens[n]
+        if not found.completion_entropy[v, n].isnan():  # what it wrote is to blame
+            row = torch.cat([row[:-suffix_length], found.continuation[v, n]])
+        raise not_finite(known, interventions[v], row[:-1], f"sample {first + n}", means)
+    return found
 
 
+@dataclass(frozen=True)
 class _Batches:
-    """A model and its interventions at work on batches of samples."""
+    """A model and its interventions at work on batches of samples; as `complete` has it."""
 
-    def __init__(
-        self,
-        known: Anatomy,
-        tokens: Tensor,
-        suffix_length: int,
-        interventions: Sequence[Intervention],
-        wanted: Tensor,
-        forbidden: Tensor,
-        means: Means,
-        tolerance: float,
-        journal: Journal,
-        first: int,
-    ) -> None:
-        self.known, self.tokens, self.length = known, tokens, suffix_length
-        self.interventions, self.wanted = interventions, wanted
-        self.forbidden, self.means, self.first = forbidden, means, first
-        self.tolerance, self.journal = tolerance, journal
-        self.plan = plan(interventions, len(known.sites))
+    known: Anatomy
+    tokens: Tensor
+    length: int
+    interventions: Sequence[Intervention]
+    trie: Plan
+    wanted: Tensor
+    forbidden: Tensor
+    means: Means
+    journal: Journal
+    batch_size: int | None
+    token_budget: int | None
+    in_single: bool = False
 
-    def work(self, numbers: range) -> Completions:
+    def complete(self, progress: Progress = silent) -> Completions:
+        """All samples, in as many batches as the memory asks for."""
+
+        def work(numbers: range) -> Completions:
+            made = self.work(numbers, tolerance)
+            progress(numbers.stop, len(self.tokens))
+            return made
+
+        tolerance = rounding_error(self.known, self.tokens[:1], self.trie, self.means, self.journal)
+        budget = self.token_budget or default_budget(
+            self.known, self.trie, self.tokens.shape[1], caching=bool(self.wanted.any()),
+            in_single=self.in_single,
+        )  # fmt: skip
+        cost = self.trie.branches * (self.tokens.shape[1] - 1)
+        costs = [cost] * len(self.tokens)
+        parts = in_batches(costs, budget, self.batch_size, work, self.journal)
+        ends = torch.tensor(self.trie.carrier[-1])
+        names = [each.name for each in fields(Completions)]
+        return Completions(
+            **{name: torch.cat([getattr(part, name) for part in parts], 1)[ends] for name in names}
+        )
+
+    def some(self, listed: list[int], numbers: list[int]) -> _Batches:
+        """Some interventions on some samples, for a model that computes in float32."""
+        interventions = [self.interventions[v] for v in listed]
+        return replace(
+            self,
+            interventions=interventions,
+            trie=plan(interventions, len(self.known.sites)),
+            tokens=self.tokens[numbers],
+            wanted=self.wanted[numbers],
+            token_budget=self.token_budget and max(1, self.token_budget // 2),
+            in_single=True,
+        )
+
+    def work(self, numbers: range, tolerance: float) -> Completions:
         """By branch: teacher-forced pass, readout, and decoding of the rows that went wrong."""
         device = self.known.model.device
         batch = self.tokens[numbers.start : numbers.stop].to(device)
         wanted = self.wanted[numbers.start : numbers.stop].to(device)
         length = self.length
         suffix = batch[:, -length:]
-        shape = (self.plan.branches, len(batch), length)
+        shape = (self.trie.branches, len(batch), length)
         cache = Kept() if wanted.any() else None
         states = run(
-            self.known, batch[:, :-1], self.plan, cache=cache, means=self.means, last=length
+            self.known, batch[:, :-1], self.trie, cache=cache, means=self.means, last=length
         )
         said = read(
             self.known,
@@ -149,7 +171,6 @@ class _Batches:
         del states
         token, margin = said.allowed.token.view(shape), said.allowed.margin.view(shape)
         entropy = said.entropy.view(shape)
-        self._require_finite(entropy, numbers, batch)
 
         # Up to and including its first wrong choice a row's greedy path is the teacher-forced one.
         mismatch = (token == suffix).long().cumprod(-1).sum(-1)  # S where there is none
@@ -162,15 +183,15 @@ class _Batches:
             branch, sample = branch[order], sample[order]
             start = decoding.Start(branch, sample, first, token[branch, sample, first])
             later = decoding.decode(
-                self.known, self.plan, cache, start, batch.shape[1] - length, length,
+                self.known, self.trie, cache, start, batch.shape[1] - length, length,
                 self.forbidden, self.means,
             )  # fmt: skip
             fresh = beyond[branch, sample]
             token[branch, sample] = later.token.where(fresh, token[branch, sample])
             margin[branch, sample] = later.margin.where(fresh, margin[branch, sample])
-            self._require_finite(margin, numbers, batch, token)
         forced = said.any.token.view(shape)
-        self._settle(batch, wanted, token, margin, forced, said.any.margin.view(shape))
+        close = margin <= tolerance, said.any.margin.view(shape) <= tolerance
+        self._settle(batch, wanted, token, forced, *close)
         return Completions(
             continuation=token.cpu(),
             teacher_forced=forced.cpu(),
@@ -180,14 +201,13 @@ class _Batches:
         )
 
     def _settle(
-        self, batch: Tensor, wanted: Tensor, token: Tensor, margin: Tensor, forced: Tensor,
-        forced_margin: Tensor,
+        self, batch: Tensor, wanted: Tensor, token: Tensor, forced: Tensor, close: Tensor,
+        forced_close: Tensor,
     ) -> None:  # fmt: skip
         """Make near ties among the choices (G, B, S) again, in place; each row alone."""
-        close, forced_close = margin <= self.tolerance, forced_margin <= self.tolerance
         self.journal.near_ties += int(close.sum())
         for branch, i in (close | forced_close).any(-1).nonzero().tolist():
-            intervention = self.interventions[self.plan.carrier[-1].index(branch)]
+            intervention = self.interventions[self.trie.ending_in(branch)]
             how = (self.length, intervention, self.forbidden, self.means)
             row = Alone(self.known, batch[i], *how)
             if forced_close[branch, i].any():
@@ -196,22 +216,3 @@ class _Batches:
                 before = token[branch, i].clone()
                 token[branch, i] = row.continuation(before) if wanted[i] else row.path()
                 self.journal.decided_again += int((token[branch, i] != before).any())
-
-    def _require_finite(
-        self, numbers_said: Tensor, numbers: range, batch: Tensor, written: Tensor | None = None
-    ) -> None:
-        """Raise for the first NaN in (G, B, S); `written` (G, B, S) is what rows read by then."""
-        bad = numbers_said.isnan().any(-1).nonzero()
-        if not len(bad):
-            return
-        branch, i = bad[0].tolist()
-        row = batch[i]
-        if written is not None:
-            row = torch.cat([row[: -self.length], written[branch, i].clamp_min(0)])
-        raise not_finite(
-            self.known,
-            self.interventions[self.plan.carrier[-1].index(branch)],
-            row[None, :-1],
-            f"sample {self.first + numbers[i]}",
-            self.means,
-        )

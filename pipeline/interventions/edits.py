@@ -52,14 +52,14 @@ def identity(here: Here) -> Tensor:
 
     Source: arXiv 2501.05078, section 3.2.
     """
-    return _given(here.values)
+    return given(here.values)
 
 
 def heads(here: Here) -> Tensor:
     """The identity in the edit's heads alone."""
     chosen = torch.zeros(here.n_heads, 1, dtype=torch.bool, device=here.now.device)
     chosen[list(here.edit.heads or ())] = True
-    now, own = (torch.unflatten(x, -1, (here.n_heads, -1)) for x in (here.now, _given(here.values)))
+    now, own = (torch.unflatten(x, -1, (here.n_heads, -1)) for x in (here.now, given(here.values)))
     return torch.where(chosen, own, now).flatten(-2)
 
 
@@ -70,7 +70,7 @@ def zero(here: Here) -> Tensor:
 
 def mean(here: Here) -> Tensor:
     """What is added is its mean over the calibration tokens, under the baseline."""
-    return _given(here.mean).to(here.now.dtype).expand_as(here.now)
+    return given(here.mean).to(here.now.dtype).expand_as(here.now)
 
 
 def skip(here: Here) -> Tensor:
@@ -78,7 +78,7 @@ def skip(here: Here) -> Tensor:
 
     Source: ShortGPT, arXiv 2403.03853; LLM-Drop, arXiv 2406.15786.
     """
-    return _given(here.entered)
+    return given(here.entered)
 
 
 def noise(here: Here) -> Tensor:
@@ -87,7 +87,7 @@ def noise(here: Here) -> Tensor:
     The turn permutes the dimensions and flips signs, by the edit's seed: the same for every
     position and sample, so a result depends on no batch.
     """
-    change = here.project(_given(here.values)) - here.now
+    change = here.project(given(here.values)) - here.now
     generator = torch.Generator().manual_seed(here.edit.seed or 0)
     order = torch.randperm(change.shape[-1], generator=generator).to(change.device)
     signs = 2 * torch.randint(2, order.shape, generator=generator).to(change) - 1
@@ -116,6 +116,7 @@ EDITS: Mapping[str, Rule] = {
 """Edit -> its rule."""
 
 
-def _given(x: Tensor | None) -> Tensor:
-    assert x is not None  # noqa: S101  the hooks give what the rule needs
+def given(x: Tensor | None) -> Tensor:
+    """What the hooks always give where it is asked for."""
+    assert x is not None  # noqa: S101  for the type checker
     return x

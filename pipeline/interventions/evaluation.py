@@ -15,11 +15,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from pipeline.errors import InputError, Problem
-from pipeline.interventions.hooks import Means
-from pipeline.interventions.interventions import Intervention
-from pipeline.interventions.plan import plan
-from pipeline.interventions.wavefront import run
-from pipeline.models.sites import Anatomy
 
 Request = tuple[Sequence[int], Sequence[int]]
 """Token ids of a context and of the continuation to score, one or more of each."""
@@ -54,18 +49,29 @@ class Completions:
     suffix_log_prob: Tensor
     min_margin: Tensor
 
+    @property
+    def bad(self) -> Tensor:
+        """(V, N) bool, where logits were not all finite."""
+        return self.completion_entropy.isnan() | self.min_margin.isnan()
+
 
 @dataclass(frozen=True)
 class Likelihoods:
     """The log-likelihood of R continuations, each given its context, under V interventions.
 
     Args:
-        log_prob: (V, R) float64, nats, summed over the continuation's tokens.
+        log_prob: (V, R) float64, nats, summed over the continuation's tokens; NaN where logits
+            were not all finite.
         is_greedy: (V, R) bool, whether every token of the continuation is the argmax.
     """
 
     log_prob: Tensor
     is_greedy: Tensor
+
+    @property
+    def bad(self) -> Tensor:
+        """(V, R) bool, where logits were not all finite."""
+        return self.log_prob.isnan()
 
 
 def require_completable(model: PreTrainedModel, tokens: Tensor, suffix_length: int) -> None:
@@ -134,33 +140,3 @@ def forbidden_tokens(model: Any) -> Tensor:
             stacklevel=3,
         )
     return torch.tensor(valid, dtype=torch.int64, device=model.device)
-
-
-def not_finite(
-    known: Anatomy, intervention: Intervention, tokens: Tensor, what: str, means: Means
-) -> InputError:
-    """The error for logits with NaN or infinity, with the block where they first appear.
-
-    Args:
-        known: of the model.
-        intervention: under which it happened.
-        tokens: (1, T), the offending row alone.
-        what: it is, such as ``sample 17``.
-        means: for edits that need them.
-    """
-    bad: list[int] = []
-
-    def look(block: int, states: Tensor) -> None:
-        if not states.isfinite().all():
-            bad.append(block)
-
-    run(known, tokens, plan([intervention], len(known.sites)), observer=look, means=means)
-    where = f"after block {bad[0]}" if bad else "in the head"
-    return InputError(
-        Problem(
-            what=f"{intervention.name}, {what}",
-            got=f"NaN or infinity {where}, in {known.model.dtype}",
-            expected="finite states and logits",
-            remedy="evaluate in float32; if it persists, the checkpoint's weights are broken",
-        )
-    )

@@ -9,8 +9,6 @@ reads a few random tokens, without a mask and with padding on the left as benchm
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from weakref import WeakSet
 
 import torch
@@ -18,17 +16,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pipeline.errors import InputError, Problem
-from pipeline.interventions.edits import EDITS
-from pipeline.interventions.hooks import BlockRows, hooked, require_editable
-from pipeline.interventions.interventions import (
-    BASELINE,
-    IDENTITY,
-    Intervention,
-    block_name,
-    bypass,
-)
+from pipeline.interventions.interventions import BASELINE, block_name, bypass
 from pipeline.interventions.plan import plan
 from pipeline.interventions.wavefront import run
+from pipeline.models.precision import at_least_single
 from pipeline.models.sites import Anatomy, anatomy, broken, padded_call, random_tokens
 
 _PROVEN: WeakSet[nn.Module] = WeakSet()
@@ -45,48 +36,11 @@ def proven(model: PreTrainedModel) -> Anatomy:
     """
     known = anatomy(model)
     if model not in _PROVEN:
-        with torch.inference_mode():
+        with torch.inference_mode(), at_least_single(model):
             for masked in (False, True):
                 _try(known, masked)
         _PROVEN.add(model)
     return known
-
-
-@contextmanager
-def bypassed(
-    model: PreTrainedModel, what: Intervention | Iterable[int]
-) -> Iterator[PreTrainedModel]:
-    """Edit blocks of a model for as long as the context lasts, whatever is done with it.
-
-    Args:
-        model: a stock causal language model in evaluation mode.
-        what: blocks (0-based) that get the identity, or an intervention without a mean.
-
-    Yields:
-        The same model. Its weights are not touched; afterwards, after an exception too, it
-        computes what it did before, bit for bit.
-
-    Raises:
-        InputError: an unsupported model or edit, or a block that the model does not have.
-    """
-    known = proven(model)
-    if not isinstance(what, Intervention):
-        what = Intervention("bypassed", dict.fromkeys(what, IDENTITY))
-    plan([what], len(known.sites))  # refuses a block that is not there
-    if any(EDITS[edit].needs_mean for edit in what.edits.values()):
-        raise InputError(
-            Problem(
-                what=f"intervention {what.name}",
-                got=f"the edit {what.edit}",
-                expected="edits without a mean",
-                remedy="use complete or score, which take tokens to calibrate on",
-            )
-        )
-    require_editable(known, [what])
-    edits = [what.at(block) for block in range(len(known.sites))]
-    every = slice(None)
-    with hooked(known, [BlockRows(edits={edit: every} if edit else {}) for edit in edits]):
-        yield model
 
 
 def _try(known: Anatomy, masked: bool) -> None:
@@ -112,7 +66,7 @@ def _try(known: Anatomy, masked: bool) -> None:
     if differ(baseline[:, first:], stock[:, first:]):
         raise _refusal(known, "rows without an edit that differ from the unmodified model")
     for block, states_of in enumerate(bypasses):
-        edited = states_of[:, first]  # may overflow in half precision: evaluation tells where
+        edited = states_of[:, first]  # may overflow: evaluation tells where
         if edited.isfinite().all() and differ(edited, baseline[:, first]):
             raise _refusal(known, f"a bypass of block {block} that changes the first token")
 

@@ -19,9 +19,10 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from pipeline.errors import InputError, Problem
-from pipeline.interventions.edits import ATTENTION, BLOCK, CONTEXT, EDITS, MLP, Here
+from pipeline.interventions.edits import ATTENTION, BLOCK, CONTEXT, EDITS, MLP, Here, given
 from pipeline.interventions.interventions import Edit, Intervention
-from pipeline.models.sites import Anatomy, Site
+from pipeline.models.precision import without_hooks
+from pipeline.models.sites import Anatomy, Site, states_in, states_out
 
 Means = Mapping[tuple[int, str], Tensor]
 """(block, site) -> mean (D,) of what passes there under the baseline, for edits that need it."""
@@ -158,7 +159,7 @@ class _Hooks:
             yield self.site.block.register_forward_hook(self._editor(BLOCK))
 
     def _begin(self, _module: nn.Module, args: Any, kwargs: Any) -> Any:
-        hidden = args[0] if args else kwargs["hidden_states"]
+        hidden = states_in(args, kwargs)
         if self.rows.appended is not None:
             hidden = torch.cat([hidden, hidden[self.rows.appended]])
         self.size, self.length = hidden.shape[:2]
@@ -186,14 +187,14 @@ class _Hooks:
 
     def _narrow_mlp(self, _module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Leave out rows and positions whose output is known, or that nobody wants."""
-        rows = self.size - len(_given(self.rows.appended)) if self.shares_mlp else self.size
+        rows = self.size - len(given(self.rows.appended)) if self.shares_mlp else self.size
         positions = slice(-self.rows.last if self.rows.last else None, None)
         # contiguous, for some families view what they get
         return tuple(x[:rows, positions].contiguous() if isinstance(x, Tensor) else x for x in args)
 
     def _widen_mlp(self, _module: nn.Module, _args: Any, returned: Tensor) -> Tensor:
         if self.shares_mlp:
-            returned = torch.cat([returned, returned[_given(self.rows.appended)]])
+            returned = torch.cat([returned, returned[given(self.rows.appended)]])
         return F.pad(returned, (0, 0, self.length - returned.shape[1], 0))
 
     def _keep_values(self, _module: nn.Module, _args: Any, returned: Tensor) -> None:
@@ -207,7 +208,7 @@ class _Hooks:
 
     def _editor(self, where: str) -> Callable[[nn.Module, Any, Any], Any]:
         def edit(_module: nn.Module, _args: Any, returned: Any) -> Any:
-            made = self._edited(where, first_of(returned))
+            made = self._edited(where, states_out(returned))
             return made if isinstance(returned, Tensor) else (made, *returned[1:])
 
         return edit
@@ -235,21 +236,10 @@ class _Hooks:
     def _project(self, mixed: Tensor) -> Tensor:
         site = self.site
         if site.mixer is not site.attention:
-            mixed = site.mixer.forward(mixed)
-        projected: Tensor = site.attention.forward(mixed)  # not a call: that would run the hooks
-        return projected
+            mixed = without_hooks(site.mixer, mixed)
+        return without_hooks(site.attention, mixed)
 
     def _by_row(self, x: Tensor) -> Tensor:
         """A view (rows, T, …) of what some families pass on as (rows x T, …)."""
         x = x.view(self.size, -1, x.shape[-1]) if x.ndim == 2 else x
         return x.flatten(2)
-
-
-def first_of(returned: Any) -> Tensor:
-    """The states that a block returns, alone or first in a tuple."""
-    return returned if isinstance(returned, Tensor) else returned[0]
-
-
-def _given(x: Tensor | None) -> Tensor:
-    assert x is not None  # noqa: S101  only blocks that append rows ask for them
-    return x

@@ -202,64 +202,66 @@ def quartile_blocks(quartile: int, n_blocks: int) -> range:
 def _members(group: Group, n_blocks: int, n_heads: int | None) -> Iterator[Intervention]:
     """The interventions of one group, for a model of L blocks."""
     kind = group.blocks if isinstance(group.blocks, str) else "blocks"
-    random_blocks = group.draws if kind == RANDOM and group.edit != NOISE else None
-    directions = group.draws if group.edit == NOISE and group.draws > 1 else 1
-    seeded = f"-seed-{group.seed}" if group.seed and (kind == RANDOM or group.edit == NOISE) else ""
     suffix = "" if group.edit in (IDENTITY, HEADS) else f".{group.edit}"
-    for number, (name, blocks, heads) in enumerate(_sets(group, n_blocks, n_heads), 1):
+    for name, blocks, heads, draw in _sets(group, n_blocks, n_heads):
         if blocks and max(blocks) >= n_blocks:
             raise ValueError(f"{name}: block {max(blocks)}; expected 0 to {n_blocks - 1}")
         if heads and n_heads is not None and max(heads) >= n_heads:
             raise ValueError(f"{name}: head {max(heads)}; expected 0 to {n_heads - 1}")
-        for direction in range(1, directions + 1):
-            draw = number if random_blocks else direction if directions > 1 else None
-            drawn = f"-draw-{draw}" if draw else ""
+        edits = dict.fromkeys(blocks, group.edit)
+        if group.edit != NOISE:
+            yield Intervention(name + suffix, edits, heads, group=kind, draw=draw)
+            continue
+        for direction in range(1, group.draws + 1):
+            drawn = direction if group.draws > 1 else None
+            seed = 1000 * group.seed + direction
             yield Intervention(
-                name=f"{name}{seeded}{drawn}{suffix}" if random_blocks
-                else f"{name}{suffix}{seeded}{drawn}",
-                edits=dict.fromkeys(blocks, group.edit),
-                heads=heads,
-                seed=1000 * group.seed + direction if group.edit == NOISE else 0,
-                group=kind,
-                draw=draw,
-            )  # fmt: skip
+                name + suffix + _drawn(group, drawn), edits, heads, seed, kind, drawn
+            )
+
+
+def _drawn(group: Group, draw: int | None) -> str:
+    """How the name of a draw ends; the seed 0 and an only draw go without saying."""
+    return (f"-seed-{group.seed}" if group.seed else "") + (f"-draw-{draw}" if draw else "")
 
 
 def _sets(
     group: Group, n_blocks: int, n_heads: int | None
-) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...] | None]]:
-    """Name, blocks and heads of each intervention of a group, before edit and draw are named."""
+) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...] | None, int | None]]:
+    """Name, blocks, heads and draw of each set of blocks of a group, before its edit is named."""
     k = group.k or 0
     if k > n_blocks:
         raise ValueError(f"{group.blocks} {k} blocks; the model has {n_blocks}")
     if group.blocks == EACH:
-        yield from ((block_name(b), (b,), None) for b in range(n_blocks))
+        yield from ((block_name(b), (b,), None, None) for b in range(n_blocks))
     elif group.blocks == QUARTILE and n_blocks >= QUARTILES:
         for q in range(1, QUARTILES + 1):
-            yield f"quartile-{q}", tuple(quartile_blocks(q, n_blocks)), None
+            yield f"quartile-{q}", tuple(quartile_blocks(q, n_blocks)), None, None
     elif group.blocks == FIRST:
-        yield f"first-{k}", tuple(range(k)), None
+        yield f"first-{k}", tuple(range(k)), None, None
     elif group.blocks == LAST:
-        yield f"last-{k}", tuple(range(n_blocks - k, n_blocks)), None
+        yield f"last-{k}", tuple(range(n_blocks - k, n_blocks)), None, None
     elif group.blocks == WINDOWS:
-        for start in range(n_blocks - k + 1):
-            yield f"window-{start:02d}-to-{start + k - 1:02d}", tuple(range(start, start + k)), None
+        for first in range(n_blocks - k + 1):
+            blocks = tuple(range(first, first + k))
+            yield f"window-{first:02d}-to-{blocks[-1]:02d}", blocks, None, None
+    elif group.blocks == RANDOM and group.edit == NOISE:  # its draws are of directions
+        yield f"random-{k}", _random_sets(n_blocks, k, 1, group.seed)[0], None, None
     elif group.blocks == RANDOM:
-        draws = group.draws if group.edit != NOISE else 1
-        for blocks in _random_sets(n_blocks, k, draws, group.seed):
-            yield f"random-{k}", blocks, None
+        for draw, blocks in enumerate(_random_sets(n_blocks, k, group.draws, group.seed), 1):
+            yield f"random-{k}{_drawn(group, draw)}", blocks, None, draw
     elif group.blocks == EACH_HEAD:
         if n_heads is None:
             raise ValueError("the group `heads` needs the number of heads")
         for block in range(n_blocks):
             for head in range(n_heads):
-                yield f"{block_name(block)}.head-{head:02d}", (block,), (head,)
+                yield f"{block_name(block)}.head-{head:02d}", (block,), (head,), None
     elif not isinstance(group.blocks, str):
         blocks = tuple(sorted(group.blocks))
         name = block_name(blocks[0]) if len(blocks) == 1 else f"blocks-{_joined(blocks)}"
         if group.heads:
             name += f".head-{_joined(group.heads)}"
-        yield name, blocks, group.heads
+        yield name, blocks, group.heads, None
 
 
 def _random_sets(n_blocks: int, k: int, draws: int, seed: int) -> list[tuple[int, ...]]:

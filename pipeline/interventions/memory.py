@@ -15,12 +15,10 @@ import torch
 
 from pipeline.interventions.plan import Plan
 from pipeline.interventions.readout import CHUNK_LOGITS
+from pipeline.limits import CPU_BYTES, CPU_TOKENS
 from pipeline.models.sites import Anatomy
 
 _SHARE_OF_FREE = 0.5  # the rest is for the kernels' own workspaces
-_ENOUGH = {"cpu": 1 << 30}
-_ENOUGH_TOKENS = {"cpu": 1 << 15}
-"""Bytes and tokens beyond which a larger batch is no faster."""
 
 _Result = TypeVar("_Result")
 
@@ -34,37 +32,50 @@ class Journal:
         tolerance: logits; the measured rounding error of a choice's margin.
         near_ties: choices whose margin is within the tolerance.
         decided_again: how many of them another way of computing decided otherwise.
+        overflows: results that were not finite in half precision, and were found again in float32.
     """
 
     halvings: list[tuple[int, int]] = field(default_factory=list)
     tolerance: float = 0.0
     near_ties: int = 0
     decided_again: int = 0
+    overflows: int = 0
 
 
-def token_budget(anatomy: Anatomy, plan: Plan, *, caching: bool) -> int:
+def token_budget(
+    known: Anatomy, trie: Plan, length: int, *, caching: bool, in_single: bool = False
+) -> int:
     """How many tokens, counted once for every branch, one pass may hold: half the free memory.
 
     Args:
-        anatomy: of the model, its weights loaded.
-        plan: that of the pass.
+        known: of the model, its weights loaded.
+        trie: that of the pass.
+        length: of the longest rows, in tokens.
         caching: whether keys and values are kept for tokens that follow.
+        in_single: whether a model in half precision computes in float32, a module at a time.
     """
-    device = anatomy.model.device
-    config = anatomy.model.config.get_text_config()
-    width, values = config.hidden_size, anatomy.sites[0].values
+    device = known.model.device
+    config = known.model.config.get_text_config()
+    width, values = config.hidden_size, known.sites[0].values
     inner = getattr(config, "intermediate_size", None) or 4 * width
     # in a block: the stream twice, and queries, keys, values or the MLP's inner states twice
     numbers = 4 * width + 2 * max(inner, 3 * values.heads * values.size)
+    if config._attn_implementation == "eager":  # scores: masked, in float32, and as weights
+        numbers += 3 * values.heads * length
     if caching:  # those of the pass, and those of the rows that decode
-        per_branch = [2 * values.groups * values.size * len(step.edits) for step in plan.steps]
-        numbers += sum(per_branch) / plan.branches + 2 * values.groups * values.size * len(
-            plan.steps
+        per_branch = [2 * values.groups * values.size * len(step.edits) for step in trie.steps]
+        numbers += sum(per_branch) / trie.branches + 2 * values.groups * values.size * len(
+            trie.steps
         )
     free = available(device) - 4 * 3 * CHUNK_LOGITS[device.type]
-    most = min(_SHARE_OF_FREE * free, _ENOUGH.get(device.type, free))
-    tokens = int(most / (numbers * anatomy.model.dtype.itemsize))
-    return max(1, min(tokens, _ENOUGH_TOKENS.get(device.type, tokens)))
+    size = known.model.dtype.itemsize
+    if in_single:
+        size = 4
+        free -= 4 * max(weight.numel() for weight in known.model.parameters())
+    tokens = _SHARE_OF_FREE * free / (numbers * size)
+    if device.type == "cpu":
+        tokens = min(tokens, CPU_TOKENS, CPU_BYTES / (numbers * size))
+    return max(1, int(tokens))
 
 
 def available(device: torch.device) -> int:

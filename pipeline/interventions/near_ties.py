@@ -19,29 +19,38 @@ from torch import Tensor, nn
 from pipeline.interventions.decoding import Start, decode
 from pipeline.interventions.hooks import Means
 from pipeline.interventions.interventions import Intervention
+from pipeline.interventions.memory import Journal
 from pipeline.interventions.plan import Plan, plan
 from pipeline.interventions.readout import Readout, pieces, read
 from pipeline.interventions.wavefront import Kept, run
-from pipeline.models.sites import Anatomy
+from pipeline.models.sites import Anatomy, states_in
 
 _SAFETY = 8.0
 _TOKENS = 16
 
 
-def rounding_error(known: Anatomy, tokens: Tensor, trie: Plan, means: Means) -> float:
+def rounding_error(
+    known: Anatomy, tokens: Tensor, trie: Plan, means: Means, journal: Journal
+) -> float:
     """The margin (logits) up to which a choice could depend on the batch.
 
     Args:
         known: of the model.
-        tokens: (T,) int64, a sample; its last 16 tokens are read.
+        tokens: (N, T) int64; the last 16 tokens of the first row are read.
         trie: the plan of the interventions.
         means: for edits that need them.
+        journal: is told.
+
+    Returns:
+        0 where there are no tokens.
     """
-    twice = tokens[-_TOKENS:].expand(2, -1).to(known.model.device)
+    if not len(tokens):
+        return 0.0
+    twice = tokens[0, -_TOKENS:].expand(2, -1).to(known.model.device)
     generator = torch.Generator().manual_seed(0)
 
     def disturb(_module: nn.Module, args: Any, kwargs: Any) -> None:
-        hidden = args[0] if args else kwargs["hidden_states"]
+        hidden = states_in(args, kwargs)
         unit = torch.finfo(hidden.dtype).eps
         error = torch.rand(hidden[1::2].shape, generator=generator).to(hidden) * 2 - 1
         hidden[1::2] += hidden[1::2] * error * unit
@@ -52,11 +61,13 @@ def rounding_error(known: Anatomy, tokens: Tensor, trie: Plan, means: Means) -> 
             stack.callback(hook.remove)
         states = run(known, twice, trie, means=means)[:, :, -1]
     differences = [
-        (logits[::2] - logits[1::2]).abs().amax()
+        (logits[::2] - logits[1::2]).abs().nan_to_num(0, 0).amax()  # 0 where they overflow
         for states_of in torch.split(states, 64)
         for _, logits in pieces(known, states_of.flatten(0, 1))
     ]
-    return _SAFETY * float(torch.stack(differences).amax())
+    tolerance = _SAFETY * float(torch.stack(differences).amax())
+    journal.tolerance = max(journal.tolerance, tolerance)
+    return tolerance
 
 
 class Alone:
@@ -82,7 +93,9 @@ class Alone:
     def said(self, suffix: Tensor | None = None, cache: Kept | None = None) -> Readout:
         """What the model says at the positions of the suffix (S,), its own or another."""
         row = self.row if suffix is None else torch.cat([self.row[: -self.length], suffix])
-        states = run(self.known, row[None, :-1], self.trie, cache=cache, means=self.means)
+        states = run(
+            self.known, row[None, :-1], self.trie, cache=cache, means=self.means, last=self.length
+        )
         return read(self.known, states[0, 0, -self.length :], row[-self.length :], self.forbidden)
 
     def path(self) -> Tensor:

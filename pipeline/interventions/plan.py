@@ -50,9 +50,13 @@ class Plan:
         """Evaluations of a block, summed over branches."""
         return sum(len(step.edits) for step in self.steps)
 
+    def ending_in(self, branch: int) -> int:
+        """The first intervention v that ends in `branch`; others that do compute the same."""
+        return self.carrier[-1].index(branch)
+
     def path(self, branch: int) -> tuple[int, ...]:
         """The branch in each block, after its forks, of the interventions that end in `branch`."""
-        v = self.carrier[-1].index(branch)
+        v = self.ending_in(branch)
         return tuple(after[v] for after in self.carrier[1:])
 
 

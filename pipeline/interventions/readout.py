@@ -57,17 +57,17 @@ class Readout:
     behind: Tensor
 
 
-def read(anatomy: Anatomy, states: Tensor, targets: Tensor, forbidden: Tensor) -> Readout:
+def read(known: Anatomy, states: Tensor, targets: Tensor, forbidden: Tensor) -> Readout:
     """Everything about the predictions made from `states`.
 
     Args:
-        anatomy: of the model.
+        known: of the model.
         states: (M, D), as `wavefront.run` returns them.
         targets: (M,) int64.
         forbidden: (E,) int64, ids that are never generated; often none.
     """
     parts = []
-    for rows, logits in pieces(anatomy, states):
+    for rows, logits in pieces(known, states):
         token, margin, largest = _best_two(logits)
         allowed = _without(logits, token, margin, forbidden)
         # With weights w = exp(x - largest) and their sum Z, log p = x - largest - log Z, and the
@@ -82,26 +82,26 @@ def read(anatomy: Anatomy, states: Tensor, targets: Tensor, forbidden: Tensor) -
     return Readout(Choice(token, margin), Choice(allowed_token, allowed_margin), *rest)
 
 
-def choose(anatomy: Anatomy, states: Tensor, forbidden: Tensor) -> Choice:
+def choose(known: Anatomy, states: Tensor, forbidden: Tensor) -> Choice:
     """The next tokens after `states` (M, D), without the `forbidden` ids (E,)."""
     parts = []
-    for _rows, logits in pieces(anatomy, states):
+    for _rows, logits in pieces(known, states):
         token, margin, _ = _best_two(logits)
         parts.append(_without(logits, token, margin, forbidden))
     return Choice(*map(torch.cat, zip(*parts, strict=True)))
 
 
-def pieces(anatomy: Anatomy, states: Tensor) -> Iterator[tuple[slice, Tensor]]:
+def pieces(known: Anatomy, states: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Rows of `states` (M, D), and their logits (m, V) in float32 or better, to be changed freely.
 
     The head is the model's own, whatever it does: scales, caps, biases.
     """
-    vocabulary = anatomy.model.get_output_embeddings().weight.shape[0]
+    vocabulary = known.model.get_output_embeddings().weight.shape[0]
     kind = states.device.type
     many, few = (max(1, each[kind] // vocabulary) for each in (CHUNK_LOGITS, _PIECE_LOGITS))
     for start in range(0, len(states), many):
-        with _body_returns(anatomy, states[None, start : start + many]):
-            logits = anatomy.model(input_ids=None, use_cache=False).logits[0]
+        with _body_returns(known, states[None, start : start + many]):
+            logits = known.model(input_ids=None, use_cache=False).logits[0]
         for first in range(0, len(logits), few):
             piece = logits[first : first + few]
             rows = slice(start + first, start + first + len(piece))
@@ -109,14 +109,14 @@ def pieces(anatomy: Anatomy, states: Tensor) -> Iterator[tuple[slice, Tensor]]:
 
 
 @contextmanager
-def _body_returns(anatomy: Anatomy, states: Tensor) -> Iterator[None]:
+def _body_returns(known: Anatomy, states: Tensor) -> Iterator[None]:
     """Let the model's body compute nothing, and hand these states to the head."""
     given = _Handed(last_hidden_state=states)
-    anatomy.body.forward = lambda *_args, **_kwargs: given
+    known.body.forward = lambda *_args, **_kwargs: given
     try:
         yield
     finally:
-        del anatomy.body.forward
+        del known.body.forward
 
 
 class _Handed(BaseModelOutputWithPast):

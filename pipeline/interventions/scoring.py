@@ -27,19 +27,21 @@ from pipeline.interventions.evaluation import (
     Likelihoods,
     Progress,
     Request,
-    not_finite,
     require_scorable,
     silent,
 )
 from pipeline.interventions.guard import proven
-from pipeline.interventions.hooks import require_editable
+from pipeline.interventions.hooks import Means, require_editable
 from pipeline.interventions.interventions import Intervention
 from pipeline.interventions.memory import Journal, in_batches
 from pipeline.interventions.memory import token_budget as default_budget
 from pipeline.interventions.near_ties import Alone, rounding_error
+from pipeline.interventions.overflow import again_in_single, not_finite
 from pipeline.interventions.plan import Plan, plan
 from pipeline.interventions.readout import read
 from pipeline.interventions.wavefront import Kept, means_of, run
+from pipeline.limits import context_length
+from pipeline.models.sites import Anatomy
 
 _LEAST_SAVED = 0.2  # of a context's tokens, below which its continuations are read one by one
 _PAD_UP_TO = 1024  # tokens of a batch before branches: longer ones are padded more, for no gain
@@ -71,7 +73,7 @@ def score(
             requests lose tokens on the left.
         calibration_tokens: (C, T) int64, for the edits ``mean`` and ``mlp-mean``.
         token_budget: tokens at a time, counted once a branch; None: from the memory that is free.
-        journal: is told of batches halved and of near ties.
+        journal: is told of batches halved, of near ties and of requests that overflowed.
         first: what the first of `requests` is called in errors.
 
     Returns:
@@ -79,23 +81,45 @@ def score(
 
     Raises:
         InputError: an unsupported model, a block beyond the last, a request with an empty side or
-            with a continuation longer than `max_length`, or NaN or infinity.
+            with a continuation longer than `max_length`, or NaN or infinity in float32.
         ValueError: the model is in training mode, or an edit lacks its calibration tokens.
     """
-    known = proven(model)
-    max_length = max_length or known.context_length
+    max_length = max_length or context_length(model.config)
     require_scorable(model, requests, max_length)
-    trie = plan(interventions, len(known.sites))
+    known = proven(model)
+    plan(interventions, len(known.sites))  # refuses a block that is not there
     require_editable(known, interventions)
-    means = means_of(known, interventions, calibration_tokens)
     journal = journal or Journal()
+    means = means_of(known, interventions, calibration_tokens)
+
+    def some(listed: Sequence[int], numbers: Sequence[int], in_single: bool) -> Likelihoods:
+        budget = token_budget and max(1, token_budget >> in_single)
+        return _scored(
+            known, [requests[n] for n in numbers], [interventions[v] for v in listed], batch_size,
+            silent if in_single else progress, max_length, means, budget, journal, in_single,
+        )  # fmt: skip
+
+    found = some(range(len(interventions)), range(len(requests)), False)
+    again_in_single(model, found, lambda v, n: some(v, n, True), journal)
+    if found.bad.any():
+        v, n = found.bad.nonzero()[0].tolist()
+        row = torch.tensor([*requests[n][0], *requests[n][1]][-(max_length + 1) : -1])
+        raise not_finite(known, interventions[v], row, f"request {first + n}", means)
+    return found
+
+
+def _scored(
+    known: Anatomy, requests: Sequence[Request], interventions: Sequence[Intervention],
+    batch_size: int | None, progress: Progress, max_length: int, means: Means,
+    token_budget: int | None, journal: Journal, in_single: bool,
+) -> Likelihoods:  # fmt: skip
+    """As `score`; NaN where logits are not finite."""
+    trie, positions = plan(interventions, len(known.sites)), context_length(known.model.config)
     rows = _rows(requests, max_length)
-    tolerance = 0.0
-    if rows:
-        tolerance = rounding_error(known, torch.tensor(rows[0].tokens), trie, means)
-        journal.tolerance = max(journal.tolerance, tolerance)
-    tally = _Tally(trie.branches, len(requests), tolerance)
-    device, nothing = model.device, torch.tensor([], dtype=torch.int64, device=model.device)
+    one = torch.tensor([row.tokens for row in rows[:1]])
+    tally = _Tally(trie.branches, len(requests), rounding_error(known, one, trie, means, journal))
+    device = known.model.device
+    nothing = torch.tensor([], dtype=torch.int64, device=device)
 
     def look(states: Tensor, reads: Sequence[tuple[int, Read]]) -> None:
         """Score the reads; each with its row in the states (G, B, T, D)."""
@@ -105,19 +129,6 @@ def score(
         said = read(
             known, states[:, row, index].flatten(0, 1), target.repeat(trie.branches), nothing
         )
-        bad = said.entropy.isnan().nonzero()
-        if len(bad):
-            branch, number = divmod(int(bad[0]), len(reads))
-            request = reads[number][1].request
-            context, continuation = requests[request]
-            tokens = [*context, *continuation][-(max_length + 1) : -1]
-            raise not_finite(
-                known,
-                interventions[trie.carrier[-1].index(branch)],
-                torch.tensor([tokens], device=device),
-                f"request {first + request}",
-                means,
-            )
         tally.add([each.request for _, each in reads], target, said)
 
     def work(batch: Sequence[Row]) -> None:
@@ -125,7 +136,7 @@ def score(
         longest = [
             max((len(x.tokens) for x in xs), default=0) for xs in (batch, (t for _, t in tails))
         ]
-        if sum(longest) > known.context_length and len(batch) > 1:
+        if sum(longest) > positions and len(batch) > 1:
             # side by side they would be longer than the model's tables of positions
             work(batch[: len(batch) // 2])
             work(batch[len(batch) // 2 :])
@@ -159,13 +170,15 @@ def score(
             work(some[numbers.start : numbers.stop])
             progress(done + numbers.stop, len(rows))
 
+        longest = max((len(row.tokens) for row in some), default=0)
         budget = token_budget or min(
-            default_budget(known, trie, caching=shared), _PAD_UP_TO * trie.branches
+            default_budget(known, trie, longest, caching=shared, in_single=in_single),
+            _PAD_UP_TO * trie.branches,
         )
         in_batches([trie.branches * row.cost for row in some], budget, batch_size, work_on, journal)
         done += len(some)
     for branch, number in tally.unsure.nonzero().tolist():
-        intervention = interventions[trie.carrier[-1].index(branch)]
+        intervention = interventions[trie.ending_in(branch)]
         tokens = torch.tensor([*requests[number][0], *requests[number][1]], device=device)
         length = len(requests[number][1])
         row = Alone(known, tokens[-(max_length + 1) :], length, intervention, nothing, means)
@@ -210,7 +223,7 @@ class Row:
 
 
 def _rows(requests: Sequence[Request], max_length: int) -> list[Row]:
-    """Rows for all requests, the longest first.
+    """Rows for all requests: those with the longest tails first, then the longest.
 
     Requests that share a context share a row where that saves much. What is longer than
     `max_length` loses tokens on the left, as in lm-eval.
@@ -326,7 +339,8 @@ class _Tally:
         """The reads (G x M) of a batch; `requests` and `target` are of M reads."""
         shape = (len(self.log_prob), len(target))
         request = torch.tensor(requests)
-        self.log_prob.index_add_(1, request, said.log_prob.view(shape).double().cpu())
+        log_prob = said.log_prob.masked_fill(said.entropy.isnan(), torch.nan)
+        self.log_prob.index_add_(1, request, log_prob.view(shape).double().cpu())
         right = said.any.token.view(shape) == target
         gap = torch.where(right, said.any.margin.view(shape), said.behind.view(shape))
         close = gap <= self.tolerance

@@ -35,12 +35,12 @@ from pipeline.interventions.hooks import (
     Means,
     Selection,
     fast_activations,
-    first_of,
     hooked,
 )
 from pipeline.interventions.interventions import Edit, Intervention
 from pipeline.interventions.plan import Plan
-from pipeline.models.sites import Anatomy
+from pipeline.models.precision import at_least_single
+from pipeline.models.sites import Anatomy, masked_call, states_out
 
 Observer = Callable[[int, Tensor], None]
 """Called after each block with its number b and the states after it, (G, B, T, D).
@@ -81,11 +81,7 @@ def run(
     """
     blocks = rows_of(trie, len(tokens), tokens.device)
     blocks[-1].last = last if last != tokens.shape[1] else None
-    call: dict[str, Any] = {}
-    if mask is not None:
-        call["attention_mask"] = mask
-        if known.has_positions:
-            call["position_ids"] = (mask.cumsum(-1) - 1).clamp_min(0)[:, -tokens.shape[1] :]
+    call = {} if mask is None else masked_call(mask, tokens.shape[1], known.has_positions)
     with (
         hooked(known, blocks, len(tokens), means),
         fast_activations(known),
@@ -102,7 +98,7 @@ def run(
 
 def _observing(block: nn.Module, number: int, observer: Observer, batch: int) -> Any:
     def look(_module: nn.Module, _args: Any, returned: Any) -> None:
-        observer(number, torch.unflatten(first_of(returned), 0, (-1, batch)))
+        observer(number, torch.unflatten(states_out(returned), 0, (-1, batch)))
 
     return block.register_forward_hook(look)
 
@@ -157,7 +153,7 @@ def means_of(known: Anatomy, interventions: Sequence[Intervention], tokens: Tens
         tokens: (C, T) int64; up to `CALIBRATION_ROWS` of them, evenly spread, are read.
 
     Returns:
-        The mean over rows and positions, in float64.
+        The mean over rows and positions, in float64; the model computes in float32 at least.
 
     Raises:
         ValueError: a mean is needed, and there are no tokens.
@@ -183,7 +179,7 @@ def means_of(known: Anatomy, interventions: Sequence[Intervention], tokens: Tens
 
         return hook
 
-    with ExitStack() as stack:
+    with at_least_single(known.model), ExitStack() as stack:
         for block, site in needed:
             where = known.sites[block]
             module = where.attention if site == ATTENTION else where.mlp

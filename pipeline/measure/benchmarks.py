@@ -195,7 +195,7 @@ def measure(
         limit: documents a task, or below 1 the share of its documents, or task -> documents; all
             of a task unless given.
         progress: told after each batch how many requests are scored.
-        journal: is told of batches halved and of choices made again in a better precision.
+        journal: is told of batches halved and of near ties.
         shards: keep what is finished, so that a killed process can go on; None: nothing is kept.
         calibration: C samples of T token ids each, over which the edits ``mean`` and ``mlp-mean``
             take their means; None where there is no such edit.

@@ -17,8 +17,8 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from pipeline.errors import InputError, Problem, shorten
+from pipeline.interventions.editing import bypassed
 from pipeline.interventions.evaluation import Progress, forbidden_tokens, silent
-from pipeline.interventions.guard import bypassed
 from pipeline.interventions.interventions import BASELINE, Intervention, block_name, bypass
 from pipeline.limits import context_length
 from pipeline.tables import GENERATIONS

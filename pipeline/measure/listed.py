@@ -6,11 +6,12 @@ Knows no model and no torch, so that the stage that lists them takes a second.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import polars as pl
 
 from pipeline.interventions.interventions import Intervention
-from pipeline.tables import INTERVENTIONS
+from pipeline.tables import INTERVENTIONS, read
 
 
 def as_table(interventions: Sequence[Intervention]) -> pl.DataFrame:
@@ -50,3 +51,13 @@ def from_table(table: pl.DataFrame) -> tuple[Intervention, ...]:
         )
         for row in table.iter_rows(named=True)
     )
+
+
+def read_listed(data: Path, model: str) -> tuple[Intervention, ...]:
+    """The interventions that a study lists for a model.
+
+    Args:
+        data: folder of the study's tables.
+        model: its name.
+    """
+    return from_table(read(data / "interventions" / f"{model}.parquet", INTERVENTIONS))

@@ -54,7 +54,7 @@ def measure(
         token_budget: tokens at a time, counted once a branch of the wavefront; it changes no
             result; None: from the memory that is free.
         progress: told after each batch.
-        journal: is told of batches halved and of choices made again in a better precision.
+        journal: is told of batches halved and of near ties.
         shards: keep what is finished, so that a killed process can go on; None: nothing is kept.
         decode: which continuations are decoded to the end: ``all``, ``none``, or those of so many
             samples of each split. The others' are known where they are right up to the last token.

@@ -17,9 +17,9 @@ Shapes: B rows, T positions, D width, H heads, K key-value heads, E size of a he
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -29,7 +29,7 @@ from transformers import PreTrainedModel
 from transformers.activations import FastGELUActivation, NewGELUActivation
 
 from pipeline.errors import InputError, Problem
-from pipeline.limits import context_length
+from pipeline.models.precision import at_least_single
 
 _SLOW_GELUS = (NewGELUActivation, FastGELUActivation)
 _ROWS, _TOKENS = (2, 3), 7  # two batch sizes: what differs between them is batched
@@ -114,11 +114,6 @@ class Anatomy:
     parallel: bool
     slow_activations: tuple[nn.Module, ...]
 
-    @property
-    def context_length(self) -> int:
-        """Positions that the model was made for."""
-        return context_length(self.model.config)
-
 
 Path = tuple[str | int, ...]
 _KNOWN: WeakKeyDictionary[nn.Module, Anatomy] = WeakKeyDictionary()
@@ -134,9 +129,9 @@ def anatomy(model: PreTrainedModel) -> Anatomy:
         InputError: no causal decoder, or a block without ordinary attention, with what was found.
     """
     if model not in _KNOWN:
-        with torch.inference_mode():
-            _KNOWN[model] = _find(model)
-    return _KNOWN[model]
+        with torch.inference_mode(), at_least_single(model):
+            _KNOWN[model] = replace(_find(model), model=None)  # would keep its own key alive
+    return replace(_KNOWN[model], model=model)
 
 
 def leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
@@ -149,6 +144,17 @@ def leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
     elif isinstance(tree, (tuple, list)):
         for i, value in enumerate(tree):
             yield from leaves(value, (*path, i))
+
+
+def states_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    """The states that a block receives, first or by name."""
+    states: Tensor = args[0] if args else kwargs["hidden_states"]
+    return states
+
+
+def states_out(returned: Any) -> Tensor:
+    """The states that a block returns, alone or first in a tuple."""
+    return returned if isinstance(returned, Tensor) else returned[0]
 
 
 class _Call(NamedTuple):
@@ -248,8 +254,19 @@ def padded_call(body: Any, tokens: Tensor) -> dict[str, Tensor]:
     """The arguments with which the body takes the first column of `tokens` for padding."""
     mask = torch.ones_like(tokens)
     mask[:, 0] = 0
-    positions = (mask.cumsum(-1) - 1).clamp_min(0)
-    return {"attention_mask": mask} | ({"position_ids": positions} if _has_positions(body) else {})
+    return masked_call(mask, tokens.shape[1], _has_positions(body))
+
+
+def masked_call(mask: Tensor, length: int, has_positions: bool) -> dict[str, Tensor]:
+    """The arguments that tell a body of padding.
+
+    Args:
+        mask: (B, T with what a cache has) int64, 0 where there is padding.
+        length: T, tokens to be read.
+        has_positions: whether the body takes position ids.
+    """
+    positions = (mask.cumsum(-1) - 1).clamp_min(0)[:, -length:]
+    return {"attention_mask": mask} | ({"position_ids": positions} if has_positions else {})
 
 
 def _read(model: Any, body: Any, rows: int, masked: bool = False) -> None:
@@ -332,9 +349,7 @@ def _wiring(model: Any, body: Any, sites: Sequence[Site]) -> tuple[bool, bool]:
         return torch.zeros_like(returned)
 
     def compare(_module: nn.Module, args: Any, kwargs: dict[str, Any], returned: Any) -> None:
-        entered = args[0] if args else kwargs["hidden_states"]
-        left = returned if isinstance(returned, Tensor) else returned[0]
-        passed.append(torch.equal(entered, left))
+        passed.append(torch.equal(states_in(args, kwargs), states_out(returned)))
 
     def look(_module: nn.Module, args: Any) -> None:
         received.extend(x for x in args if isinstance(x, Tensor))
@@ -359,9 +374,9 @@ def broken(model: Any, where: str) -> InputError:
     return InputError(
         Problem(
             what=f"{type(model).__name__} on random tokens",
-            got=f"NaN or infinity in {where}, in {model.dtype}",
+            got=f"NaN or infinity in {where}, in {torch.promote_types(model.dtype, torch.float32)}",
             expected="finite states",
-            remedy="evaluate in float32; if it persists, the checkpoint's weights are broken",
+            remedy="check the checkpoint: its weights are broken",
         )
     )
 

@@ -17,6 +17,7 @@ from pipeline.device import WEIGHTS_SHARE
 from pipeline.errors import InputError, Problem
 from pipeline.interventions.interventions import Intervention, sweep
 from pipeline.interventions.plan import plan
+from pipeline.limits import CPU_BYTES, CPU_TOKENS
 from pipeline.outlook.calibration import Device
 from pipeline.outlook.shapes import Shape
 from pipeline.params import FITTING, Experiment, Family, Model, Study, given
@@ -58,9 +59,6 @@ BYTES_A_SECOND = {"cpu": 8e9, "cuda": 1e12}
 
 BASE_BYTES = 0.6e9
 """Memory of an evaluation without a model. Measured on the tiny study."""
-
-CPU_TOKENS = 1 << 15
-"""What the engine takes at once on a CPU unless told; on a GPU, what fits."""
 
 
 @dataclass(frozen=True)
@@ -326,6 +324,6 @@ def memory(shape: Shape, dtype: str, kind: str, tokens: int | None) -> float:
     weights = shape.parameters * BYTES[dtype]
     if kind == "cuda":  # the engine takes of the rest what there is
         return weights / WEIGHTS_SHARE
-    # keys and values of a block's every branch, twice, and the states: as in `bypass.memory`
+    # keys and values of a block's every branch, twice, and the states: as in `interventions.memory`
     kept = (2 + 2 * (shape.n_blocks + 1)) * shape.width * BYTES[dtype]
-    return BASE_BYTES + weights + (tokens or CPU_TOKENS) * kept
+    return BASE_BYTES + weights + (tokens * kept if tokens else min(CPU_TOKENS * kept, CPU_BYTES))

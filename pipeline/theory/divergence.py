@@ -25,21 +25,22 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pipeline.interventions.evaluation import Progress, not_finite, require_completable, silent
+from pipeline.interventions.evaluation import Progress, require_completable, silent
 from pipeline.interventions.interventions import sweep
 from pipeline.interventions.memory import Journal, in_batches
 from pipeline.interventions.memory import token_budget as default_budget
+from pipeline.interventions.overflow import not_finite
 from pipeline.interventions.plan import Plan, plan
 from pipeline.interventions.readout import pieces
 from pipeline.interventions.wavefront import run
 from pipeline.limits import context_length
+from pipeline.models.precision import at_least_single
 from pipeline.models.sites import Anatomy, anatomy
 from pipeline.samples.frame import check_samples
 from pipeline.tables import DIVERGENCE_BLOCKS, DIVERGENCE_BOUNDS, DIVERGENCE_TRIANGLE, Schema
 from pipeline.theory import linear_fit
 from pipeline.theory.block_bounds import Known, know, one_block_on, right_after
 from pipeline.theory.parts import Described
-from pipeline.theory.precision import at_least_single
 
 _LOGIT_ROWS = 64
 _BEST = torch.float64
@@ -92,13 +93,12 @@ def measure(
     tokens = torch.tensor(samples["tokens"].to_list())
     require_completable(model, tokens, int(samples["suffix_length"][0]))
     prefixes = tokens[:, : int(samples["prefix_length"][0])]
-    with at_least_single(model):
-        known = anatomy(model)
+    known = anatomy(model)
     n_blocks = described.n_blocks
     trie = plan(sweep(n_blocks)[: 1 + n_blocks], n_blocks)
-    # half, for what the bounds keep; and what computes in float32 takes more than it is stored in
-    share = 2 * described.dtype.itemsize // model.dtype.itemsize
-    budget = token_budget or max(1, default_budget(known, trie, caching=False) // share)
+    in_single = described.dtype != model.dtype
+    most = default_budget(known, trie, prefixes.shape[1], caching=False, in_single=in_single)
+    budget = token_budget or max(1, most // 2)  # half, for what the bounds keep
 
     def work(numbers: range) -> dict[str, Tensor]:
         batch = prefixes[numbers.start : numbers.stop].to(model.device)
@@ -214,7 +214,7 @@ def _require_finite(known: Anatomy, tokens: Tensor, kl: Tensor, sample_ids: pl.S
     first = int(finite[:, row].logical_not().nonzero()[0])
     interventions = sweep(len(finite))  # the baseline is the first
     guilty = interventions[1 + first] if finite[:, row].any() else interventions[0]
-    raise not_finite(known, guilty, tokens[row : row + 1], f"sample {sample_ids[row]}", {})
+    raise not_finite(known, guilty, tokens[row], f"sample {sample_ids[row]}", {})
 
 
 def _triangle(samples: pl.DataFrame, found: dict[str, Tensor], n_blocks: int) -> pl.DataFrame:

@@ -10,19 +10,19 @@ Shapes: N samples, T positions, D width, L blocks.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pipeline.interventions.evaluation import not_finite
 from pipeline.interventions.interventions import BASELINE
+from pipeline.interventions.overflow import not_finite
 from pipeline.models.sites import anatomy
 from pipeline.theory.bounds import operator_norm
 from pipeline.theory.one_block import attend
-from pipeline.theory.parts import Described
-from pipeline.theory.precision import at_least_single
+from pipeline.theory.parts import Described, Parts
 
 LEAST_TOKENS = 10
 """Tokens for each dimension below which the ridge is no longer negligible."""
@@ -109,13 +109,21 @@ def fit(described: Described, tokens: Tensor, sample_ids: Sequence[int]) -> list
                 finite = after.isfinite().flatten(1).all(1).cpu()
                 row = rows[chunk[finite.logical_not().nonzero()[0]]]
                 known, what = anatomy(described.model), f"sample {sample_ids[int(row)]}"
-                with at_least_single(described.model):
-                    raise not_finite(known, BASELINE, tokens[row].to(device), what, {})
-            for (fitted, other), u in zip(sums, (read, block.mlp_norm(read)), strict=True):
+                raise not_finite(known, BASELINE, tokens[int(row)], what, {})
+            for (fitted, other), u in zip(sums, (read, _normalized(block, read)), strict=True):
                 for each, mine in ((fitted, ~held_out[chunk]), (other, held_out[chunk])):
                     each.add(u[mine].flatten(0, 1), mlp[mine].flatten(0, 1))
         fits.append(Fits(*(_solve(*pair) for pair in sums)))
     return fits
+
+
+def _normalized(block: Parts, read: Tensor) -> Tensor:
+    """What the MLP's norm makes of `read` (B, T, D), in float64.
+
+    After the norm one direction has no variance. In a lower precision it would have that of the
+    rounding errors, and the fit would follow them.
+    """
+    return copy.deepcopy(block.mlp_norm).double()(read.double())  # type: ignore[no-any-return]
 
 
 class _Sums:

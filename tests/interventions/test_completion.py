@@ -12,7 +12,9 @@ from pipeline.errors import InputError
 from pipeline.interventions import Intervention, complete, sweep
 from pipeline.interventions.evaluation import Completions
 from pipeline.interventions.interventions import BASELINE, bypass
-from tests.families import BLOCKS, END_OF_TEXT, VOCABULARY, tiny
+from pipeline.interventions.memory import Journal
+from pipeline.models.precision import at_least_single
+from tests.families import BLOCKS, END_OF_TEXT, FAMILIES, VOCABULARY, tiny
 from tests.interventions.cases import (
     PREFIX,
     SUFFIX,
@@ -247,9 +249,61 @@ def test_an_overflow_under_one_intervention_is_named_after_it(overflowing):
     tokens[3, 4] = 7
     others = [bypass("block-02", (2,)), BASELINE]
     assert complete(overflowing, tokens, SUFFIX, others).completion_entropy.isfinite().all()
-    refused = pytest.raises(InputError, match=r"block-00, sample 3\n[\s\S]*after block 0.*float16")
+    broken = copy.deepcopy(overflowing)
+    plain.parts(broken)[0].output.weight.data[0, 0] = math.inf  # in any precision
+    refused = pytest.raises(InputError, match=r"[\s\S]*NaN or infinity.*float32")
     with refused:
-        complete(overflowing, tokens, SUFFIX, [*others, bypass("block-00", (0,))])
+        complete(broken, tokens, SUFFIX, [*others, bypass("block-00", (0,))])
+
+
+@pytest.mark.parametrize("decode", [True, False])
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_rows_that_overflow_in_half_precision_are_done_again_in_single(
+    overflowing, batch_size, decode
+):
+    tokens = random_tokens(5, 8, 61)
+    tokens[3, 4] = tokens[1, 4] = 7
+    listed = [bypass("block-02", (2,)), bypass("block-00", (0,)), BASELINE]
+    state = {name: value.clone() for name, value in overflowing.state_dict().items()}
+    journal, kept = Journal(), Journal()
+    ours = complete(overflowing, tokens, SUFFIX, listed, batch_size, journal=journal, decode=decode)
+    assert journal.overflows == 2
+    coarse = complete(overflowing, tokens, SUFFIX, listed[::2], batch_size, decode=decode)
+    exact = copy.deepcopy(overflowing).float()
+    expected = complete(exact, tokens, SUFFIX, listed, batch_size, journal=kept, decode=decode)
+    for field in fields(ours):
+        found, in_half, in_single = (getattr(x, field.name) for x in (ours, coarse, expected))
+        assert torch.equal(found[::2], in_half), "what is finite stays as it is"
+        torch.testing.assert_close(found[1, [1, 3]], in_single[1, [1, 3]])
+    assert kept.overflows == 0
+    assert all(torch.equal(overflowing.state_dict()[name], value) for name, value in state.items())
+
+
+def test_a_row_that_overflows_while_it_decodes_is_done_again(overflowing):
+    """Token 7 is in no sample, but the model writes it."""
+    model = copy.deepcopy(overflowing)
+    model.lm_head.weight.data.zero_()
+    model.lm_head.weight.data[7, 1] = 1
+    model.lm_head.weight.data[8, 1] = -1
+    tokens = random_tokens(4, 8, 61)
+    journal, listed = Journal(), [bypass("block-00", (0,)), BASELINE]
+    ours = complete(model, tokens, SUFFIX, listed, journal=journal)
+    expected = complete(copy.deepcopy(model).float(), tokens, SUFFIX, listed)
+    again = (expected.continuation == 7).any(-1)
+    assert journal.overflows > 0
+    assert torch.equal(ours.continuation[0][again[0]], expected.continuation[0][again[0]])
+    assert ours.min_margin.isfinite().all()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_can_be_done_again_in_single(family):
+    coarse = copy.deepcopy(tiny(family)).half()
+    exact = copy.deepcopy(coarse).float()
+    tokens, listed = half_remembered(exact, 4), interventions(family)
+    expected = complete(exact, tokens, SUFFIX, listed)
+    with at_least_single(coarse):
+        ours = complete(coarse, tokens, SUFFIX, listed)
+    assert_same_completions(ours, expected, rounding(exact))
 
 
 # ------------------------------------------------------------- precision

@@ -1,16 +1,20 @@
 """Batches under a budget, and what happens when memory runs out."""
 
+import multiprocessing
 import types
+from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.interventions import complete, completion, memory, score, scoring, sweep
 from pipeline.interventions.memory import Journal, in_batches, token_budget
 from pipeline.interventions.plan import plan
-from pipeline.models.sites import anatomy
+from pipeline.models.sites import Values, anatomy
 from tests.families import BLOCKS, tiny
 from tests.interventions.cases import (
     SUFFIX,
@@ -20,6 +24,7 @@ from tests.interventions.cases import (
     multiple_choice,
     rounding,
 )
+from tests.performance.bench import high_water
 
 SWEEP = sweep(BLOCKS)
 OUT_OF_MEMORY = pytest.mark.parametrize(
@@ -90,10 +95,10 @@ def test_completions_are_the_same_after_memory_ran_out(where, error, monkeypatch
     original, work = getattr(completion, where), completion._Batches.work
     size = 0
 
-    def measured(self, numbers):
+    def measured(self, numbers, tolerance):
         nonlocal size
         size = len(numbers)
-        return work(self, numbers)
+        return work(self, numbers, tolerance)
 
     def small(*arguments, **options):
         if size > 3:
@@ -135,7 +140,7 @@ def test_scores_are_the_same_after_memory_ran_out(error, monkeypatch):
 
 def budget(monkeypatch, free, family="gpt_neox", caching=True, interventions=SWEEP):
     monkeypatch.setattr(memory, "available", lambda device: free)
-    return token_budget(anatomy(tiny(family)), plan(interventions, BLOCKS), caching=caching)
+    return token_budget(anatomy(tiny(family)), plan(interventions, BLOCKS), 20, caching=caching)
 
 
 @pytest.mark.parametrize("family", ["gpt_neox", "gpt_neo", "falcon", "mpt", "bloom", "opt"])
@@ -162,9 +167,79 @@ def test_half_precision_holds_twice_as_much(monkeypatch):
     monkeypatch.setattr(memory, "available", lambda device: LITTLE)
     trie = plan(SWEEP, BLOCKS)
     known = anatomy(copy.deepcopy(tiny("gpt_neox")))
-    full = token_budget(known, trie, caching=True)
+    full = token_budget(known, trie, 20, caching=True)
     known.model.half()
-    assert token_budget(known, trie, caching=True) == pytest.approx(2 * full, abs=2)
+    assert token_budget(known, trie, 20, caching=True) == pytest.approx(2 * full, abs=2)
+    again = token_budget(known, trie, 20, caching=True, in_single=True)
+    assert 0.9 * full < again < full, "float32, and one module's weights in it"
+
+
+@pytest.mark.parametrize("in_single", [False, True])
+def test_a_sweep_of_12_billion_parameters_fits_into_40_gb(in_single, monkeypatch):
+    """Of a GPU with 39.4 GiB: Pythia-12b in float16, and a sample under all interventions."""
+    config = transformers.GPTNeoXConfig(
+        vocab_size=50_688, hidden_size=5120, intermediate_size=20_480, num_hidden_layers=36,
+        num_attention_heads=40,
+    )  # fmt: skip
+    with torch.device("meta"):
+        whole = transformers.GPTNeoXForCausalLM(config).half()
+    weights = sum(weight.nbytes for weight in whole.parameters())
+    assert 23e9 < weights < 24.5e9
+    monkeypatch.setattr(memory, "available", lambda device: int(39.4 * 2**30) - weights)
+    model = types.SimpleNamespace(
+        device=torch.device("cuda"), config=config, dtype=torch.float16, parameters=whole.parameters
+    )
+    site = types.SimpleNamespace(values=Values(False, 40, 40, 128, None))
+    trie = plan(sweep(36), 36)
+    found = token_budget(
+        types.SimpleNamespace(model=model, sites=[site]),
+        trie,
+        64,
+        caching=True,
+        in_single=in_single,
+    )
+    assert found >= 63 * trie.branches
+
+
+def peak(model, length, free, decode):
+    """Batches, and the most memory (bytes) that a sweep adds, where `free` bytes are to be had."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    listed, calls = sweep(model.config.num_hidden_layers), []
+    tokens = torch.randint(4, 1000, (24, length))
+    with mock.patch.object(memory, "available", return_value=free):
+        complete(model, tokens[:1, :4], 2, listed[:1])  # what libraries load at first use
+        before = high_water()
+        complete(model, tokens, 8, listed, decode=decode, progress=lambda *_: calls.append(1))
+    return len(calls), (high_water() - before) * 2**20
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize(
+    ("family", "length", "dtype", "decode"),
+    [
+        ("gpt_neox", 64, torch.float32, True),
+        ("gpt_neox", 64, torch.bfloat16, True),
+        ("gpt_neo", 200, torch.float32, False),
+    ],
+)
+def test_a_sweep_stays_within_the_memory_that_there_is(family, length, dtype, decode):
+    """Weights, keys and values of all branches, states, scores and logits, at a made-up limit."""
+    shape = {"vocab_size": 8000, "hidden_size": 256, "max_position_embeddings": 256}
+    config = {
+        "gpt_neox": lambda: transformers.GPTNeoXConfig(
+            **shape, num_hidden_layers=6, num_attention_heads=8, intermediate_size=1024
+        ),
+        "gpt_neo": lambda: transformers.GPTNeoConfig(
+            **shape, num_layers=6, num_heads=8, attention_types=[[["global", "local"], 3]]
+        ),
+    }[family]()
+    model = transformers.AutoModelForCausalLM.from_config(config).to(dtype).eval()
+    free = 700 << 20
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        batches, most = pool.apply(peak, (model, length, free, decode))
+    assert batches > 1, "all at once would be too much"
+    assert 0.1 * free < most < free
 
 
 def test_what_is_available_is_positive_and_within_the_machines_memory():

@@ -9,6 +9,7 @@ import torch
 from pipeline.errors import InputError
 from pipeline.interventions import Intervention, complete, score, sweep
 from pipeline.interventions.interventions import BASELINE, bypass
+from pipeline.interventions.memory import Journal
 from tests.families import BLOCKS, CONTEXT, END_OF_TEXT, VOCABULARY, tiny
 from tests.interventions.cases import (
     MAX_LENGTH,
@@ -116,6 +117,19 @@ def test_half_precision_runs(dtype):
     ours, expected = (score(each, multiple_choice(), SWEEP) for each in (coarse, exact))
     off = (ours.log_prob - expected.log_prob).abs().max()
     assert off < 2 * rounding(coarse) * 5
+
+
+def test_requests_that_overflow_in_half_precision_are_done_again_in_single(overflowing):
+    requests = [([5, 6, 9, 4], [8, 4]), ([5, 6, 7, 6], [8, 9]), ([5, 6], [9]), ([4, 5, 6, 7], [8])]
+    listed = [BASELINE, bypass("block-00", (0,)), bypass("block-02", (2,))]
+    journal = Journal()
+    ours = score(overflowing, requests, listed, journal=journal)
+    assert journal.overflows == 2
+    coarse = score(overflowing, requests, listed[::2])
+    assert torch.equal(ours.log_prob[::2], coarse.log_prob)
+    exact = score(copy.deepcopy(overflowing).float(), requests, listed)
+    torch.testing.assert_close(ours.log_prob[1, [1, 3]], exact.log_prob[1, [1, 3]])
+    assert torch.equal(ours.is_greedy[1, [1, 3]], exact.is_greedy[1, [1, 3]])
 
 
 # ------------------------------------------------------------- errors

@@ -19,7 +19,7 @@ from transformers import (
 from pipeline import tables
 from pipeline.errors import InputError
 from pipeline.interventions import completion
-from pipeline.interventions.guard import bypassed
+from pipeline.interventions.editing import bypassed
 from pipeline.interventions.interventions import BASELINE, bypass
 from pipeline.measure import generations
 from pipeline.measure.generations import interventions_at, measure

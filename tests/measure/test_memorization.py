@@ -13,7 +13,7 @@ from pipeline import tables
 from pipeline.checkpoints.manifest import write_manifest
 from pipeline.errors import InputError
 from pipeline.interventions import evaluation
-from pipeline.interventions.guard import bypassed
+from pipeline.interventions.editing import bypassed
 from pipeline.interventions.interventions import BASELINE, bypass, sweep
 from pipeline.interventions.memory import Journal
 from pipeline.measure import memorization

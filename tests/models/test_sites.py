@@ -1,6 +1,8 @@
 """Where the engine finds a model's modules, against names written down by hand; and refusals."""
 
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ import transformers as t
 from pipeline.errors import InputError
 from pipeline.interventions import Group, bypassed, complete, score, sweep
 from pipeline.interventions.interventions import BASELINE
+from pipeline.limits import context_length
 from pipeline.models.sites import anatomy
 from tests.families import (
     _GPT,
@@ -65,7 +68,7 @@ def test_finding_leaves_the_model_as_it_was(family):
         before = model(TOKENS).logits
         random_state = torch.get_rng_state()
         known = anatomy(model)
-        assert anatomy(model) is known
+        assert anatomy(model).sites is known.sites
         assert torch.equal(torch.get_rng_state(), random_state)
         assert torch.equal(model(TOKENS).logits, before)
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
@@ -74,7 +77,7 @@ def test_finding_leaves_the_model_as_it_was(family):
 
 @pytest.mark.parametrize("family", ["gpt_neox", "gpt_neo", "gpt2", "llama", "mpt", "opt"])
 def test_the_context_length(family):
-    assert anatomy(tiny(family)).context_length == CONTEXT
+    assert context_length(tiny(family).config) == CONTEXT
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -89,6 +92,15 @@ def test_sites_are_found_where_a_token_is_repeated():
     """With few tokens the first two of a row are often the same, and so are their values."""
     config = t.LlamaConfig(**_GROUPED | {"vocab_size": 5})
     anatomy(randomized(t.LlamaForCausalLM(config)))
+
+
+def test_a_model_that_nobody_holds_is_freed():
+    model = copy.deepcopy(tiny("gpt_neox"))
+    complete(model, TOKENS, 4, [BASELINE])
+    held = weakref.ref(model)
+    del model
+    gc.collect()
+    assert held() is None
 
 
 # ------------------------------------------------------------- refusals

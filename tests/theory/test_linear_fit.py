@@ -38,6 +38,19 @@ def test_the_fit_is_that_of_least_squares(model):
 
 
 @torch.inference_mode()
+def test_single_precision_fits_what_double_precision_fits(model):
+    """After the norm one direction has no variance, and rounding must not become one."""
+    tokens = torch.randint(1, 61, (100, 20), generator=torch.Generator().manual_seed(7))
+    single, double = (
+        linear_fit.fit(Described(each), tokens, range(100))
+        for each in (model, copy.deepcopy(model).double())
+    )
+    for ours, exact in zip(single, double, strict=True):
+        assert ours.normalized.norm == pytest.approx(exact.normalized.norm, rel=0.01)
+        assert ours.stream.norm == pytest.approx(exact.stream.norm, rel=0.01)
+
+
+@torch.inference_mode()
 def test_no_more_tokens_are_fitted_than_needed(neox, monkeypatch):
     monkeypatch.setattr(linear_fit, "MOST_TOKENS", 1)
     fits = linear_fit.fit(Described(neox), torch.ones(30, 14, dtype=torch.int64), range(30))

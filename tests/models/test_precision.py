@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from pipeline.theory.precision import at_least_single
+from pipeline.models.precision import at_least_single
 
 TOKENS = torch.randint(1, 61, (3, 20), generator=torch.Generator().manual_seed(0))
 HALVES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -15,8 +16,8 @@ def at_least_single(model: nn.Module) -> Iterator[None]:
     """Compute in float32 what has weights of fewer bits, for as long as the context lasts.
 
     Before such a module is called, its weights are put aside for a copy in float32, and put back
-    afterwards. Embeddings are looked up as they are. Between calls no copy exists; after the
-    context, after an exception too, the model has its own parameters again.
+    afterwards. Embeddings are looked up as they are, unless a family scales them. Between calls no
+    copy exists; after the context, after an exception too, the model has its own parameters again.
 
     Args:
         model: in one precision or several; one without half precision is left alone.
@@ -41,7 +42,7 @@ def at_least_single(model: nn.Module) -> Iterator[None]:
             weights = module.parameters(recurse=False)
             if not any(torch.finfo(weight.dtype).bits < 32 for weight in weights):
                 continue
-            if isinstance(module, nn.Embedding):
+            if type(module).forward is nn.Embedding.forward:
                 stack.callback(module.register_forward_hook(widen_result).remove)
             else:
                 stack.callback(module.register_forward_pre_hook(widen).remove)
@@ -51,3 +52,13 @@ def at_least_single(model: nn.Module) -> Iterator[None]:
         finally:
             for module in list(aside):  # an exception may have come in between
                 put_back(module)
+
+
+def without_hooks(module: nn.Module, x: Tensor) -> Tensor:
+    """What a module without children makes of `x` in the precision of `x`; no hook is called."""
+    if any(weight.dtype != x.dtype for weight in module.parameters()):
+        module = copy.copy(module)
+        own: dict[str, Any] = module._parameters
+        module._parameters = {name: None if w is None else w.to(x.dtype) for name, w in own.items()}
+    made: Tensor = module.forward(x)
+    return made

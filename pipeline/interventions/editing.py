@@ -1,0 +1,55 @@
+"""A stock model with edited blocks, for whatever it is asked to do.
+
+Shapes: L blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from transformers import PreTrainedModel
+
+from pipeline.errors import InputError, Problem
+from pipeline.interventions.edits import EDITS
+from pipeline.interventions.guard import proven
+from pipeline.interventions.hooks import BlockRows, hooked, require_editable
+from pipeline.interventions.interventions import IDENTITY, Intervention
+from pipeline.interventions.plan import plan
+
+
+@contextmanager
+def bypassed(
+    model: PreTrainedModel, what: Intervention | Iterable[int]
+) -> Iterator[PreTrainedModel]:
+    """Edit blocks of a model for as long as the context lasts, whatever is done with it.
+
+    Args:
+        model: a stock causal language model in evaluation mode.
+        what: blocks (0-based) that get the identity, or an intervention without a mean.
+
+    Yields:
+        The same model. Its weights are not touched; afterwards, after an exception too, it
+        computes what it did before, bit for bit.
+
+    Raises:
+        InputError: an unsupported model or edit, or a block that the model does not have.
+    """
+    known = proven(model)
+    if not isinstance(what, Intervention):
+        what = Intervention("bypassed", dict.fromkeys(what, IDENTITY))
+    plan([what], len(known.sites))  # refuses a block that is not there
+    if any(EDITS[edit].needs_mean for edit in what.edits.values()):
+        raise InputError(
+            Problem(
+                what=f"intervention {what.name}",
+                got=f"the edit {what.edit}",
+                expected="edits without a mean",
+                remedy="use complete or score, which take tokens to calibrate on",
+            )
+        )
+    require_editable(known, [what])
+    edits = [what.at(block) for block in range(len(known.sites))]
+    every = slice(None)
+    with hooked(known, [BlockRows(edits={edit: every} if edit else {}) for edit in edits]):
+        yield model

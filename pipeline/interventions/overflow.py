@@ -1,0 +1,90 @@
+"""Numbers that are not finite: done again in float32, or an error that says where they begin.
+
+Shapes: V interventions, N samples or requests, T positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from pipeline.errors import InputError, Problem
+from pipeline.interventions.evaluation import Completions, Likelihoods
+from pipeline.interventions.hooks import Means
+from pipeline.interventions.interventions import Intervention
+from pipeline.interventions.memory import Journal
+from pipeline.interventions.plan import plan
+from pipeline.interventions.wavefront import run
+from pipeline.models.precision import at_least_single
+from pipeline.models.sites import Anatomy
+
+_Found = TypeVar("_Found", Completions, Likelihoods)
+
+
+def again_in_single(
+    model: PreTrainedModel,
+    found: _Found,
+    again: Callable[[list[int], list[int]], _Found],
+    journal: Journal,
+) -> None:
+    """Replace what overflowed in half precision by what float32 finds, all at once.
+
+    Float32 and not bfloat16, for it has the range as well, and what it finds of a row is nearest to
+    what the row's neighbours would be without rounding. A module's weights are converted when it is
+    called, so no second model needs memory.
+
+    Args:
+        model: in any precision; with 32 bits or more nothing is done again.
+        found: changed in place, where it is bad.
+        again: given interventions and samples or requests (their numbers), returns all of them.
+        journal: is told of how many.
+    """
+    bad = found.bad
+    if not bad.any() or torch.finfo(model.dtype).bits >= 32:
+        return
+    listed, items = (bad.any(along).nonzero()[:, 0] for along in (1, 0))
+    with at_least_single(model):
+        made = again(listed.tolist(), items.tolist())
+    v, n = bad.nonzero(as_tuple=True)
+    at = torch.searchsorted(listed, v), torch.searchsorted(items, n)
+    for each in fields(found):
+        getattr(found, each.name)[v, n] = getattr(made, each.name)[at]
+    journal.overflows += len(v)
+
+
+def not_finite(
+    known: Anatomy, intervention: Intervention, tokens: Tensor, what: str, means: Means
+) -> InputError:
+    """The error for logits with NaN or infinity in float32, with the block where they appear first.
+
+    Args:
+        known: of the model.
+        intervention: under which it happened.
+        tokens: (T,) int64, the offending row.
+        what: it is, such as ``sample 17``.
+        means: for edits that need them.
+    """
+    bad: list[int] = []
+
+    def look(block: int, states: Tensor) -> None:
+        if not states.isfinite().all():
+            bad.append(block)
+
+    precision = torch.promote_types(known.model.dtype, torch.float32)
+    row, trie = tokens[None].to(known.model.device), plan([intervention], len(known.sites))
+    with at_least_single(known.model):
+        run(known, row, trie, observer=look, means=means)
+    where = f"after block {bad[0]}" if bad else "in the head"
+    return InputError(
+        Problem(
+            what=f"{intervention.name}, {what}",
+            got=f"NaN or infinity {where}, in {precision}",
+            expected="finite states and logits",
+            remedy="leave out the intervention; if it is the baseline, the weights are broken",
+        )
+    )
