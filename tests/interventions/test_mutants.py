@@ -10,8 +10,9 @@ from functools import cache
 import pytest
 
 from pipeline.interventions import complete, decoding, readout, score, scoring, wavefront
+from pipeline.interventions.guard import proven
 from pipeline.interventions.hooks import BlockRows
-from pipeline.models.sites import Values, anatomy
+from pipeline.models.sites import Values
 from tests.families import tiny
 from tests.interventions.cases import (
     MAX_LENGTH,
@@ -272,7 +273,7 @@ MUTANTS = [
     ids=[f"{mutant.__name__}-{family}-{measure.__name__}" for mutant, family, measure in MUTANTS],
 )
 def test_the_comparison_sees(mutant, family, measure, monkeypatch):
-    anatomy(tiny(family))  # found before, so that what is broken is the engine
+    proven(tiny(family))  # tried before, so that what is broken is the engine
     case(family, measure)
     mutant(monkeypatch.setattr)
     assert not survives(family, measure)
