@@ -22,7 +22,7 @@ from pydantic_core import PydanticCustomError
 
 from pipeline.errors import InputError, Problem, shorten
 from pipeline.interventions.interventions import EDITS, GROUPS, IDENTITY, Group, sweep
-from pipeline.loops import OWN, loops
+from pipeline.loops import OPTIONAL, OWN, loops
 
 PARAMS = Path("params.yaml")
 GENERATED_TASKS = tuple(
@@ -815,9 +815,11 @@ def cross_check(study: Study, where: str) -> list[Problem]:
 def derivation(study: Study, where: str) -> list[Problem]:
     """What of the section that dvc.yaml loops over does not fit the others."""
     derived = loops(study.model_dump())
-    if study.loops == derived:
+    missing = [each for each in (*OPTIONAL, "theory") if each not in study.model_fields_set]
+    if study.loops == derived and not missing:  # DVC wants every section, be it null
         return []
     other = [group for group, entries in derived.items() if study.loops.get(group) != entries]
+    other += [f"no section {each}, not even null" for each in missing]
     return [
         Problem(
             f"{where}: {DERIVED}",

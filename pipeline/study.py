@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from pipeline.errors import InputError, Problem, disk_problem, shorten
-from pipeline.loops import loops
+from pipeline.loops import OPTIONAL, loops
 from pipeline.params import DERIVED, PARAMS, Study, cross_check, derivation
 
 CONF = Path("pipeline/conf")
@@ -139,6 +139,7 @@ def derive(path: Path = PARAMS) -> Study:
     """
     values = read_yaml(path)
     if isinstance(values, dict):
+        values = {**dict.fromkeys(OPTIONAL), "theory": {}, **values}
         try:
             values[DERIVED] = loops(values)
         except (KeyError, TypeError, AttributeError):  # which the check explains
