@@ -45,7 +45,16 @@ LOCKS = Path(".snakemake/locks")
 FILE_SUFFIXES = frozenset({".parquet", ".json", ".html"})
 """Outputs with other endings are folders: a model name has dots, so "no suffix" does not tell."""
 
-WILDCARDS = {"families": "family", "models": "model", "theory": "experiment"}
+WILDCARDS = dict.fromkeys(
+    (
+        "models",
+        "loops.checkpoint",
+        "loops.benchmarks",
+        "loops.divergence",
+        "loops.generations",
+    ),
+    "model",
+) | {"loops.samples": "family", "loops.theory": "experiment"}
 """The section of params.yaml that a group of stages loops over -> the wildcard of its rule."""
 
 
@@ -176,7 +185,7 @@ class Rule:
     def __init__(self, dag: Dag, group: str) -> None:
         self._dag = dag
         declared = dag.declared[group]
-        section = re.fullmatch(r"\$\{(\w+)\}", str(declared["foreach"]))
+        section = re.fullmatch(r"\$\{([\w.]+)\}", str(declared["foreach"]))
         self._wildcard = WILDCARDS.get(section[1]) if section else None
         study = dag.study
         kinds = (declared["do"].get(kind, []) for kind in ("outs", "metrics", "plots"))
@@ -370,8 +379,10 @@ def read_at(path: str, revision: str) -> bytes:
 
 def _name(path: str) -> str:
     """``benchmarks`` for data/tiny/benchmarks/{model}.parquet, ``code`` for a module."""
-    if path.endswith(".py"):
+    if path.startswith("pipeline/"):
         return "code"
+    if not path.startswith(("data/", "reports/")):
+        return "own"
     below = path.split("/")[2:]
     kind = [part.partition(".")[0] for part in below[:1]]
     extra = re.findall(r"\.(documents|bounds|blocks)\.", path)

@@ -77,8 +77,8 @@ def declared(address: str) -> tuple[list[Path], list[str]]:
     group, _, key = address.partition("@")
     values = _read(PARAMS)
     stage = _read(STAGES)["stages"][group]
-    loop = re.fullmatch(r"\$\{(\w+)\}", str(stage["foreach"]))
-    values |= {"key": key, "item": values[loop[1]][key] if loop else key}
+    loop = re.fullmatch(r"\$\{([\w.]+)\}", str(stage["foreach"]))
+    values |= {"key": key, "item": _value(values, loop[1])[key] if loop else key}
 
     def filled(text: str) -> str:
         return re.sub(r"\$\{([\w.]+)\}", lambda found: str(_value(values, found[1])), text)

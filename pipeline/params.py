@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     model_validator,
@@ -21,6 +22,7 @@ from pydantic_core import PydanticCustomError
 
 from pipeline.errors import InputError, Problem, shorten
 from pipeline.interventions.interventions import EDITS, GROUPS, IDENTITY, Group, sweep
+from pipeline.loops import OWN, loops
 
 PARAMS = Path("params.yaml")
 GENERATED_TASKS = tuple(
@@ -34,6 +36,9 @@ FITTING = (
     "change the lines under `interventions` in params.yaml",
 )
 """Of interventions that do not fit a model: what was expected, and the remedy."""
+
+DERIVED = "loops"
+"""The section that is derived from the others, for dvc.yaml."""
 
 SOURCED = ("samples", "checkpoint")
 """Commands with a subcommand for each source."""
@@ -60,6 +65,12 @@ Pattern = Annotated[str, Field(pattern=r"^[\w*?][\w.*?-]*(/[\w*?-][\w.*?-]*)*$")
 PileFile = Annotated[str, Field(pattern=r"^train_(preprefix|prefix|suffix)\.npy$")]
 Count = Annotated[int, Field(ge=1, lt=2**31, strict=True)]
 """More than any study counts, and less than what overflows in a library."""
+
+Length = Annotated[int, Field(ge=1, lt=2**16, strict=True)]
+"""Tokens of a prefix or a suffix: what a samples table holds."""
+
+OwnPath = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f]$")]
+"""Of a user's file or folder, absolute or from the folder of params.yaml."""
 
 Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 Dtype = Literal["float32", "float16", "bfloat16"]
@@ -158,26 +169,44 @@ class Pythia(Section):
     control: Control
 
 
+class File(Section):
+    """Samples from a user's file: parquet, JSON lines, CSV or plain text."""
+
+    path: OwnPath = Field(
+        description="of the file; pipeline/samples/table_file.py says what it may hold"
+    )
+    tokenizer: Name | None = Field(
+        default=None,
+        description="the model of this study whose tokenizer cuts a column `text`, or plain text; "
+        "null for a column `tokens`",
+    )
+    skip_short: bool = Field(
+        default=False, description="leave out samples that are too short, instead of refusing them"
+    )
+
+
 class Family(Section):
     """The samples of one model family."""
 
     name: Key = Field(description="as the tables and figures call it")
-    source: Literal["records", "pile", "pythia"] = Field(
+    source: Literal["records", "pile", "pythia", "file"] = Field(
         description="the module of pipeline/samples/, and the section below that it reads"
     )
-    input: Literal["corpus", "study.json"] = Field(
+    input: Literal["corpus", "study.json"] | None = Field(
+        default=None,
         description="what below data/STUDY/ the samples stage reads: the generated corpus, or, "
-        "for samples that are fetched, nothing but the checked study"
+        "for samples that are fetched, nothing but the checked study; null for a file",
     )
-    prefix_length: Count = Field(description="P, tokens; the paper: 150 GPT-Neo, 32 Pythia")
-    suffix_length: Count = Field(description="S, tokens; the paper: 50 GPT-Neo, 32 Pythia")
+    prefix_length: Length = Field(description="P, tokens; the paper: 150 GPT-Neo, 32 Pythia")
+    suffix_length: Length = Field(description="S, tokens; the paper: 50 GPT-Neo, 32 Pythia")
     records: Records | None = None
     pile: Pile | None = None
     pythia: Pythia | None = None
+    file: File | None = None
 
     @model_validator(mode="after")
     def _source_fits(self) -> Family:
-        _require_section(self, ("records", "pile", "pythia"), self.source)
+        _require_section(self, ("records", "pile", "pythia", "file"), self.source)
         _require_input(self, generated="records")
         return self
 
@@ -229,34 +258,46 @@ class Training(Section):
         return self
 
 
+class Folder(Section):
+    """A user's folder with a checkpoint, as `save_pretrained` writes it."""
+
+    path: OwnPath = Field(
+        description="of the folder: config, safetensors and tokenizer; a change of any file in it "
+        "is noticed"
+    )
+
+
 class Model(Section):
     """One checkpoint, and where it comes from. This is the one entry that adds a model."""
 
     name: Name = Field(description="as the tables and figures call it")
     family: Key = Field(description="whose samples it completes: the name of a family")
-    source: Literal["training", "hub"] = Field(
+    source: Literal["training", "hub", "folder"] = Field(
         description="the module of pipeline/checkpoints/, and the section below that it reads"
     )
-    input: Literal["corpus", "study.json"] = Field(
+    input: Literal["corpus", "study.json"] | None = Field(
+        default=None,
         description="what below data/STUDY/ that stage reads: the generated corpus, or, for a "
-        "checkpoint that is fetched, nothing but the checked study"
+        "checkpoint that is fetched, nothing but the checked study; null for a folder",
     )
     seed: Seed | None = Field(
         default=None, description="of the initial weights and the order of the rows, if trained"
     )
     training: Training | None = None
     hub: Repository | None = None
+    folder: Folder | None = None
     billions: float = Field(
         default=0,
         ge=0,
         lt=1e6,
         description="parameters, in billions, from which a scheduler is asked for memory and time "
-        "before the checkpoint is there; checked against it; 0 for a model that is trained here",
+        "before the checkpoint is there; checked against it; 0 for a model that is trained here, "
+        "and for a folder whose size does not matter",
     )
 
     @model_validator(mode="after")
     def _source_fits(self) -> Model:
-        _require_section(self, ("training", "hub"), self.source)
+        _require_section(self, ("training", "hub", "folder"), self.source)
         _require_input(self, generated="training")
         if (self.source == "training") != (self.seed is not None):
             raise _problem(
@@ -264,10 +305,10 @@ class Model(Section):
                 "a seed with source: training, and with no other source",
                 "give the seed of a model that is trained here; remove it elsewhere",
             )
-        if (self.source == "hub") != (self.billions > 0):
+        if self.source != "folder" and (self.source == "hub") != (self.billions > 0):
             raise _problem(
                 f"source {self.source} with billions {self.billions:g}",
-                "billions above 0 with source: hub, and with no other source",
+                "billions above 0 with source: hub, and none with source: training",
                 "give the size of a checkpoint that is fetched; remove it elsewhere",
             )
         return self
@@ -329,9 +370,12 @@ class Edited(Section):
 class Benchmarks(Section):
     """What lm-eval evaluates, in its own terms."""
 
-    input: Literal["tasks", "datasets"] = Field(
+    input: Literal["tasks", "datasets", "folder"] = Field(
         description="what below data/STUDY/ they are read from: the tasks that the corpus comes "
-        "with, or lm-eval's own on the datasets that were fetched"
+        "with, or lm-eval's own on the datasets that were fetched; or a `folder` of one's own"
+    )
+    folder: OwnPath | None = Field(
+        default=None, description="of lm-eval's YAML files and their data, with input: folder"
     )
     tasks: list[Key] = Field(min_length=1, description="each once, as lm-eval names it")
     num_fewshot: int = Field(ge=0, lt=2**31, description="examples before each question")
@@ -339,6 +383,16 @@ class Benchmarks(Section):
         description="documents a task; or task -> documents, and all of those that it leaves out; "
         "null for all"
     )
+
+    @model_validator(mode="after")
+    def _folder_fits(self) -> Benchmarks:
+        if (self.input == "folder") != (self.folder is not None):
+            raise _problem(
+                f"input {self.input} with folder {shorten(self.folder)}",
+                "a folder with input: folder, and with no other input",
+                "name the folder of the task files, or remove it",
+            )
+        return self
 
     def limit_of(self, task: str) -> int | None:
         """The documents of a task that are evaluated; None for all."""
@@ -566,6 +620,10 @@ class Run(Section):
     )
 
 
+Experiments = Annotated[dict[Key, Experiment], BeforeValidator(lambda each: each or {})]
+"""None at all may be null, too."""
+
+
 class Study(Section):
     """One study: what is measured, on what, and how."""
 
@@ -579,13 +637,18 @@ class Study(Section):
     interventions: Annotated[list[Edited], Once] = Field(
         min_length=1, description="beside the baseline, which is always there"
     )
-    benchmarks: Benchmarks
-    generations: Generations
-    divergence: Divergence
-    theory: dict[Key, Experiment] = Field(min_length=1, description="experiments without a model")
+    benchmarks: Benchmarks | None = Field(default=None, description="or none")
+    generations: Generations | None = Field(default=None, description="or none")
+    divergence: Divergence | None = Field(default=None, description="or none")
+    theory: Experiments = Field(
+        default_factory=dict, description="experiments without a model; or none"
+    )
     evaluation: dict[Key, Evaluation] = Field(description="by the name of the family")
     statistics: Statistics
     report: Report
+    loops: dict[str, Any] = Field(
+        default_factory=dict, description="what dvc.yaml loops over; derived from the rest"
+    )
     run: Run
 
     @property
@@ -597,6 +660,11 @@ class Study(Section):
     def reports(self) -> Path:
         """reports/STUDY, where its report lies."""
         return Path("reports") / self.study
+
+    @property
+    def tasks(self) -> Path:
+        """Where the benchmark tasks lie, or their datasets."""
+        return Path(loops(self.model_dump())["tasks"])
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -693,25 +761,8 @@ def cross_check(study: Study, where: str) -> list[Problem]:
                     "rename or remove one of the two",
                 )
             seen.setdefault(entry.name.lower(), key)
-    tasks = study.benchmarks.tasks
-    if study.benchmarks.input == "datasets":
-        known = tuple(task for section in study.datasets.values() for task in section)
-        whence = f"datasets.{study.study} names datasets for"
-    else:
-        known = GENERATED_TASKS if study.corpus else ()
-        whence = "the corpus comes with"
-    if unknown := [task for task in tasks if task not in known]:
-        add(
-            "benchmarks.tasks",
-            ", ".join(unknown),
-            f"of those that {whence}: {', '.join(known) or 'none'}",
-            "name some of these, or add what is missing",
-        )
-    limits = study.benchmarks.limit
-    if isinstance(limits, dict) and (strange := [task for task in limits if task not in tasks]):
-        add("benchmarks.limit", ", ".join(strange), "of " + ", ".join(tasks), "name tasks")
-    if repeated := sorted({task for task in tasks if tasks.count(task) > 1}):
-        add("benchmarks.tasks", ", ".join(repeated) + " twice", "each once", "remove one")
+    if study.benchmarks:
+        problems += _tasks(study, study.benchmarks, where)
     for section, keys in (("corpus", study.corpus), ("datasets", study.datasets)):
         for key in keys:
             if key != study.study:
@@ -754,7 +805,80 @@ def cross_check(study: Study, where: str) -> list[Problem]:
             f"a section corpus.{study.study}",
             "add the corpus, or take another source",
         )
+    problems += _own(study, where)
     problems += _lengths(study, where)
+    if not problems and study.loops != (derived := loops(study.model_dump())):
+        other = sorted(
+            f"{group}.{key}"
+            for group, entries in derived.items()
+            if entries != (known := study.loops.get(group))
+            for key in (entries if isinstance(entries, dict) else ())
+            if not isinstance(known, dict) or known.get(key) != entries[key]
+        )
+        add(
+            DERIVED,
+            f"what does not fit the other sections, {shorten(other)}" if other else "too much",
+            "what is derived from them",
+            "derive it again: python -m pipeline study",
+        )
+    return problems
+
+
+def _tasks(study: Study, asked: Benchmarks, where: str) -> list[Problem]:
+    """Tasks that nothing offers, or named twice, and limits of others."""
+    problems, tasks = [], asked.tasks
+    if asked.input == "datasets":
+        known = tuple(task for section in study.datasets.values() for task in section)
+        whence = f"datasets.{study.study} names datasets for"
+    elif asked.input == "tasks":
+        known = GENERATED_TASKS if study.corpus else ()
+        whence = "the corpus comes with"
+    else:  # the stage that loads them looks into the folder
+        known, whence = tuple(tasks), ""
+    if unknown := [task for task in tasks if task not in known]:
+        problems.append(
+            Problem(
+                f"{where}: benchmarks.tasks",
+                ", ".join(unknown),
+                f"of those that {whence}: {', '.join(known) or 'none'}",
+                "name some of these, or add what is missing",
+            )
+        )
+    if isinstance(asked.limit, dict) and (strange := [t for t in asked.limit if t not in tasks]):
+        problems.append(
+            Problem(
+                f"{where}: benchmarks.limit",
+                ", ".join(strange),
+                "of " + ", ".join(tasks),
+                "name tasks",
+            )
+        )
+    if repeated := sorted({task for task in tasks if tasks.count(task) > 1}):
+        problems.append(
+            Problem(
+                f"{where}: benchmarks.tasks",
+                ", ".join(repeated) + " twice",
+                "each once",
+                "remove one",
+            )
+        )
+    return problems
+
+
+def _own(study: Study, where: str) -> list[Problem]:
+    """A user's file is cut by the tokenizer of a model that completes its samples."""
+    problems = []
+    for key, family in study.families.items():
+        of = [model.name for model in study.models.values() if model.family == family.name]
+        if family.file and family.file.tokenizer not in (None, *of):
+            problems.append(
+                Problem(
+                    f"{where}: families.{key}.file.tokenizer",
+                    str(family.file.tokenizer),
+                    "null, or a model of this family: " + (", ".join(of) or "there is none"),
+                    "name the model whose tokenizer cuts the text",
+                )
+            )
     return problems
 
 
@@ -787,7 +911,7 @@ def _lengths(study: Study, where: str) -> list[Problem]:
         for key, family in study.families.items()
         if family.records and family.records.memorized_copies > max(corpus.records)
     ]
-    asked = study.generations.new_tokens
+    asked = study.generations.new_tokens if study.generations else 0
     trained = [key for key, model in study.models.items() if model.source == "training"]
     unwritten = [
         Problem(
@@ -838,10 +962,12 @@ def _require_section(entry: Named, sections: tuple[str, ...], chosen: str) -> No
 
 def _require_input(entry: Sourced, generated: str) -> None:
     """What is generated here reads the corpus; what is fetched reads no data."""
-    if (entry.source == generated) != (entry.input == "corpus"):
+    own = entry.source in OWN
+    if (entry.source == generated) != (entry.input == "corpus") or own != (entry.input is None):
         raise _problem(
             f"source {entry.source} with input {entry.input}",
-            f"input: corpus for source: {generated}; input: study.json for any other source",
+            f"input: corpus for source: {generated}; none for {' and '.join(OWN)}; "
+            "input: study.json for any other source",
             "set `input` to what the source reads",
         )
 

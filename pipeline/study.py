@@ -17,7 +17,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from pipeline.errors import InputError, Problem, disk_problem, shorten
-from pipeline.params import PARAMS, Study, cross_check
+from pipeline.loops import loops
+from pipeline.params import DERIVED, PARAMS, Study, cross_check
 
 CONF = Path("pipeline/conf")
 
@@ -75,6 +76,9 @@ def compose(choices: Mapping[str, str], conf: Path = CONF, path: Path = PARAMS) 
     from dvc.utils.hydra import compose_and_dump
 
     from pipeline.files import atomic
+    from pipeline.loops import register
+
+    register()
 
     groups = {
         g.name: sorted(f.stem for f in g.glob("*.yaml")) for g in conf.iterdir() if g.is_dir()
@@ -122,6 +126,33 @@ def compose(choices: Mapping[str, str], conf: Path = CONF, path: Path = PARAMS) 
         finally:
             composed.unlink(missing_ok=True)
     return study
+
+
+def derive(path: Path = PARAMS) -> Study:
+    """Derive the section `loops` of params.yaml again, after an edit of the others.
+
+    Raises:
+        InputError: the study has problems beside that.
+    """
+    values = _read(path)
+    if isinstance(values, dict):
+        try:
+            values[DERIVED] = loops(values)
+        except (KeyError, TypeError, AttributeError):  # which the check explains
+            values[DERIVED] = {}
+    study = check(values, str(path))
+    write(values, path)
+    return study
+
+
+def write(values: object, path: Path) -> None:
+    """Write a study to `path`, atomically, in the form in which `compose` does."""
+    from omegaconf import OmegaConf
+
+    from pipeline.files import write_text
+
+    # nothing in it is an interpolation: a path may hold ${
+    write_text(path, OmegaConf.to_yaml(values))
 
 
 def switch(choices: Mapping[str, str], dry_run: bool) -> Study:
