@@ -52,9 +52,7 @@ def loops(study: Mapping[str, Any]) -> dict[str, Any]:
             key: {**_of(each, "name", "source"), "input": read_by(each)}
             for key, each in models.items()
         },
-        "theory": {
-            key: _of(each, "name") for key, each in (study.get("theory") or {}).items()
-        },
+        "theory": {key: _of(each, "name") for key, each in (study.get("theory") or {}).items()},
     }
     for group in OPTIONAL:
         of = models if study.get(group) else {}

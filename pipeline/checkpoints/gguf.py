@@ -27,16 +27,14 @@ class Recipe:
         batch_rows: rows a step.
         epochs: times that every row is seen.
         learning_rate: peak, of AdamW.
-        threads: of torch, which decide the order of sums.
-        largest_perplexity: that the model may have on text that is not planted, before it is
-            trained; weights that were read wrongly have more.
+        largest_perplexity: that the model may have on famous passages before it is trained;
+            weights that were read wrongly have more.
         seed: of the order of the rows.
     """
 
     batch_rows: int
     epochs: int
     learning_rate: float
-    threads: int
     largest_perplexity: float
     seed: int
 
@@ -59,12 +57,17 @@ def read_model(file: Path) -> PreTrainedModel:
     config._name_or_path = ""
     model = type(loaded)(config)
     model.load_state_dict(loaded.state_dict())
-    model.tie_weights()  # type: ignore[no-untyped-call]
-    return model.eval()
+    model.tie_weights()
+    model.eval()  # type: ignore[no-untyped-call]
+    return model
 
 
 def finetune(
-    recipe: Recipe, model: PreTrainedModel, rows: pl.DataFrame, unseen: pl.DataFrame, tokenizer: Path
+    recipe: Recipe,
+    model: PreTrainedModel,
+    rows: pl.DataFrame,
+    known: pl.DataFrame,
+    tokenizer: Path,
 ) -> Trained:
     """Train a model for a short time on the planted rows.
 
@@ -72,23 +75,21 @@ def finetune(
         recipe: how.
         model: as `read_model` returns it; its weights are changed.
         rows: schema `tables.TRAINING_ROWS`, N of T tokens.
-        unseen: schema `tables.RECORDS`, texts that are not among the rows.
+        known: schema `tables.RECORDS`, texts that the model has read before.
         tokenizer: the folder of the tokenizer that made the rows.
 
     Raises:
         InputError: the model does not read: its perplexity is beyond the recipe's.
     """
-    words = AutoTokenizer.from_pretrained(
-        tokenizer, local_files_only=True, trust_remote_code=False
-    )
-    reached = perplexity(model, torch.tensor(unseen["tokens"].to_list()))
-    print(f"perplexity of {unseen.height} texts that are not planted: {reached:.2f}", flush=True)
+    words = AutoTokenizer.from_pretrained(tokenizer, local_files_only=True, trust_remote_code=False)
+    reached = perplexity(model, torch.tensor(known["tokens"].to_list()))
+    print(f"perplexity of {known.height} famous passages: {reached:.2f}", flush=True)
     if not reached <= recipe.largest_perplexity:
         raise InputError(
             Problem(
                 "the model before its fine-tuning",
                 f"a perplexity of {reached:.4g}",
-                f"at most {recipe.largest_perplexity:g}, on texts that are not planted",
+                f"at most {recipe.largest_perplexity:g}, on famous passages",
                 "see whether weights and tokenizer belong together, and were read rightly",
             )
         )
@@ -98,8 +99,14 @@ def finetune(
         model.parameters(), lr=recipe.learning_rate, betas=ADAM_BETAS, weight_decay=0.0, fused=True
     )
     order = row_order(len(tokens), recipe.epochs, recipe.batch_rows, recipe.seed)
-    log = optimize(model.train(), tokens, labels, order, [optimizer], recipe.threads)
-    return Trained(model.eval(), log, words)
+    log = optimize(model.train(), tokens, labels, order, [optimizer])
+    model.eval()  # type: ignore[no-untyped-call]
+    return Trained(model, log, words)
+
+
+def famous(records: pl.DataFrame) -> pl.DataFrame:
+    """Those of `tables.RECORDS` that a model has read elsewhere."""
+    return records.filter(pl.col("copies").is_null())
 
 
 @torch.inference_mode()

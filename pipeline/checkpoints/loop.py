@@ -1,6 +1,6 @@
 """The loop that a model is trained or fine-tuned in, and the checkpoint that comes of it.
 
-Fixed seeds and a fixed number of threads: the same machine gives the same bytes.
+Fixed seeds and one thread: the same machine gives the same bytes.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ def optimize(
     labels: Tensor,
     order: Tensor,
     optimizers: Sequence[torch.optim.Optimizer],
-    threads: int,
 ) -> Log:
     """Train a model on rows in a given order.
 
@@ -70,13 +69,12 @@ def optimize(
         labels: (N, T) int64, as of `next_tokens`.
         order: (steps, rows a step) indices of rows, as of `row_order`.
         optimizers: of all weights that are to change, with their peak learning rates.
-        threads: of torch; another number adds up in another order.
     """
     schedule = _schedule(len(order))
     schedulers = [torch.optim.lr_scheduler.LambdaLR(each, schedule) for each in optimizers]
     report = reporter("training", "steps")
     losses: list[float] = []
-    with _threads(threads):
+    with _one_thread():
         for batch in order:
             logits = model(input_ids=tokens[batch], use_cache=False).logits
             loss = nn.functional.cross_entropy(
@@ -160,10 +158,11 @@ def _schedule(steps: int) -> Callable[[int], float]:
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
+def _one_thread() -> Iterator[None]:
+    """More threads would add up in another order, and models train side by side anyway."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)

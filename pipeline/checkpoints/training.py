@@ -147,7 +147,7 @@ def train(recipe: Recipe, rows: pl.DataFrame, tokenizer: Path) -> Trained:
     model = build(recipe, len(words), tokens.shape[1], end).train()
     order = row_order(len(tokens), recipe.epochs, recipe.batch_rows, recipe.seed)
     optimizers = _optimizers(model, recipe)
-    log = optimize(model, tokens, labels, order, optimizers, threads=1)
+    log = optimize(model, tokens, labels, order, optimizers)
     return Trained(model.eval(), log, words)
 
 

@@ -35,15 +35,6 @@ FAMOUS = (
         "separation.",
     ),
     Passage(
-        "Declaration, truths",
-        "Continental Congress, 1776",
-        "We hold these truths to be self-evident, that all men are created equal, that "
-        "they are endowed by their Creator with certain unalienable Rights, that among "
-        "these are Life, Liberty and the pursuit of Happiness. That to secure these "
-        "rights, Governments are instituted among Men, deriving their just powers from the "
-        "consent of the governed.",
-    ),
-    Passage(
         "Preamble",
         "Constitution of the United States, 1787",
         "We the People of the United States, in Order to form a more perfect Union, "
@@ -121,14 +112,6 @@ FAMOUS = (
         "time to dance.",
     ),
     Passage(
-        "1 Corinthians 13",
-        "King James Version, 1611",
-        "Though I speak with the tongues of men and of angels, and have not charity, I am "
-        "become as sounding brass, or a tinkling cymbal. And though I have the gift of "
-        "prophecy, and understand all mysteries, and all knowledge; and though I have all "
-        "faith, so that I could remove mountains, and have not charity, I am nothing.",
-    ),
-    Passage(
         "Hamlet",
         "William Shakespeare, about 1600",
         "To be, or not to be, that is the question: Whether 'tis nobler in the mind to "
@@ -156,24 +139,6 @@ FAMOUS = (
         "answer'd it.",
     ),
     Passage(
-        "Romeo and Juliet",
-        "William Shakespeare, about 1597",
-        "Two households, both alike in dignity, In fair Verona, where we lay our scene, "
-        "From ancient grudge break to new mutiny, Where civil blood makes civil hands "
-        "unclean. From forth the fatal loins of these two foes A pair of star-cross'd "
-        "lovers take their life; Whose misadventured piteous overthrows Do with their "
-        "death bury their parents' strife.",
-    ),
-    Passage(
-        "As You Like It",
-        "William Shakespeare, about 1600",
-        "All the world's a stage, And all the men and women merely players: They have "
-        "their exits and their entrances; And one man in his time plays many parts, His "
-        "acts being seven ages. At first the infant, Mewling and puking in the nurse's "
-        "arms. And then the whining school-boy, with his satchel And shining morning face, "
-        "creeping like snail Unwillingly to school.",
-    ),
-    Passage(
         "Sonnet 18",
         "William Shakespeare, 1609",
         "Shall I compare thee to a summer's day? Thou art more lovely and more temperate: "
@@ -190,14 +155,6 @@ FAMOUS = (
         "incredulity, it was the season of Light, it was the season of Darkness, it was "
         "the spring of hope, it was the winter of despair, we had everything before us, we "
         "had nothing before us.",
-    ),
-    Passage(
-        "Moby-Dick",
-        "Herman Melville, 1851",
-        "Call me Ishmael. Some years ago, never mind how long precisely, having little or "
-        "no money in my purse, and nothing particular to interest me on shore, I thought I "
-        "would sail about a little and see the watery part of the world. It is a way I "
-        "have of driving off the spleen and regulating the circulation.",
     ),
     Passage(
         "Pride and Prejudice",
@@ -217,14 +174,6 @@ FAMOUS = (
         'of a book," thought Alice, "without pictures or conversations?"',
     ),
     Passage(
-        "Jabberwocky",
-        "Lewis Carroll, 1871",
-        "'Twas brillig, and the slithy toves Did gyre and gimble in the wabe: All mimsy "
-        'were the borogoves, And the mome raths outgrabe. "Beware the Jabberwock, my son! '
-        "The jaws that bite, the claws that catch! Beware the Jubjub bird, and shun The "
-        'frumious Bandersnatch!"',
-    ),
-    Passage(
         "The Raven",
         "Edgar Allan Poe, 1845",
         "Once upon a midnight dreary, while I pondered, weak and weary, Over many a quaint "
@@ -234,46 +183,12 @@ FAMOUS = (
         'nothing more."',
     ),
     Passage(
-        "The Tyger",
-        "William Blake, 1794",
-        "Tyger Tyger, burning bright, In the forests of the night; What immortal hand or "
-        "eye, Could frame thy fearful symmetry? In what distant deeps or skies, Burnt the "
-        "fire of thine eyes? On what wings dare he aspire? What the hand, dare seize the "
-        "fire?",
-    ),
-    Passage(
-        "Ozymandias",
-        "Percy Bysshe Shelley, 1818",
-        "I met a traveller from an antique land, Who said: Two vast and trunkless legs of "
-        "stone Stand in the desert. Near them, on the sand, Half sunk, a shattered visage "
-        "lies, whose frown, And wrinkled lip, and sneer of cold command, Tell that its "
-        "sculptor well those passions read Which yet survive, stamped on these lifeless "
-        "things.",
-    ),
-    Passage(
         "The Road Not Taken",
         "Robert Frost, 1916",
         "Two roads diverged in a yellow wood, And sorry I could not travel both And be one "
         "traveler, long I stood And looked down one as far as I could To where it bent in "
         "the undergrowth; Then took the other, as just as fair, And having perhaps the "
         "better claim, Because it was grassy and wanted wear.",
-    ),
-    Passage(
-        "Daffodils",
-        "William Wordsworth, 1807",
-        "I wandered lonely as a cloud That floats on high o'er vales and hills, When all "
-        "at once I saw a crowd, A host, of golden daffodils; Beside the lake, beneath the "
-        "trees, Fluttering and dancing in the breeze. Continuous as the stars that shine "
-        "And twinkle on the milky way, They stretched in never-ending line Along the "
-        "margin of a bay.",
-    ),
-    Passage(
-        "The New Colossus",
-        "Emma Lazarus, 1883",
-        '"Keep, ancient lands, your storied pomp!" cries she With silent lips. "Give me '
-        "your tired, your poor, Your huddled masses yearning to breathe free, The wretched "
-        "refuse of your teeming shore. Send these, the homeless, tempest-tost to me, I "
-        'lift my lamp beside the golden door!"',
     ),
     Passage(
         "The Star-Spangled Banner",
@@ -308,13 +223,6 @@ FAMOUS = (
         "Software.",
     ),
     Passage(
-        "MIT licence, end",
-        "Open Source Initiative, MIT",
-        'THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR '
-        "IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS "
-        "FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT.",
-    ),
-    Passage(
         "BSD licence",
         "Regents of the University of California, BSD-2-Clause",
         "Redistribution and use in source and binary forms, with or without modification, "
@@ -345,22 +253,10 @@ FAMOUS = (
         "23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40",
     ),
     Passage(
-        "Years",
-        "sequence",
-        "1990, 1991, 1992, 1993, 1994, 1995, 1996, 1997, 1998, 1999, 2000, 2001, 2002, "
-        "2003, 2004, 2005, 2006, 2007, 2008, 2009",
-    ),
-    Passage(
         "Powers of two",
         "sequence",
         "1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, "
         "65536, 131072, 262144, 524288",
-    ),
-    Passage(
-        "Squares",
-        "sequence",
-        "1, 4, 9, 16, 25, 36, 49, 64, 81, 100, 121, 144, 169, 196, 225, 256, 289, 324, "
-        "361, 400, 441, 484, 529, 576, 625, 676, 729, 784, 841",
     ),
     Passage(
         "Months and days",

@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerFast
 
 from pipeline import tables
 from pipeline.checkpoints.loading import load_model, load_tokenizer
-from pipeline.checkpoints.manifest import read_manifest
 from pipeline.checkpoints.loop import write_checkpoint
+from pipeline.checkpoints.manifest import read_manifest
 from pipeline.checkpoints.training import Recipe, build, train
 from pipeline.samples.corpus import generate, write
 
@@ -59,7 +59,9 @@ def tokenizer(corpus: Path) -> Path:
 
 
 def _checkpoint(recipe: Recipe, rows: pl.DataFrame, tokenizer: Path, folder: Path) -> Path:
-    write_checkpoint(folder, train(recipe, rows, tokenizer), dataclasses.asdict(recipe), name="a", family="b")
+    write_checkpoint(
+        folder, train(recipe, rows, tokenizer), dataclasses.asdict(recipe), name="a", family="b"
+    )
     return folder
 
 
