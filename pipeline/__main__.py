@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -19,8 +19,8 @@ import typer
 
 from pipeline.errors import InputError, disk_problem
 from pipeline.interruption import watch
-from pipeline.params import FITTING, PARAMS, RUN_SECTION, Dtype, Study, given
-from pipeline.study import compose, load
+from pipeline.params import DERIVED, FITTING, PARAMS, RUN_SECTION, Dtype, Study, given
+from pipeline.study import compose, derive, load
 
 if TYPE_CHECKING:
     import polars as pl
@@ -50,17 +50,20 @@ ModelName = Annotated[str, typer.Argument(help="name of a model of the study")]
 
 @app.command()
 def study(
-    name: Annotated[str, typer.Argument(help="a file of pipeline/conf/study/")],
+    name: Annotated[
+        str | None,
+        typer.Argument(help="a file of pipeline/conf/study/; none: the one in force, edited"),
+    ] = None,
     choices: Annotated[
         list[str] | None, typer.Argument(help="GROUP=OPTION of pipeline/conf/, such as seeds=three")
     ] = None,
 ) -> None:
-    """Compose params.yaml for a study."""
+    """Compose params.yaml for a study, or, after an edit, derive what dvc.yaml reads of it."""
     from pipeline.dag import held
 
     chosen = dict(choice.partition("=")[::2] for choice in choices or [])
     with held(PARAMS):
-        made = compose({"study": name, **chosen})
+        made = compose({"study": name, **chosen}) if name else derive()
     print(f"{PARAMS} is now study {made.study}: {len(made.models)} models. Next: make run")
 
 
@@ -106,72 +109,54 @@ def compare(
 
 @app.command()
 def audit(
-    model: Annotated[str, typer.Option(help="a folder, or REPO@COMMIT of the hub")],
-    samples: Annotated[Path, typer.Option(help="parquet with a column `tokens` or `text`")],
+    model: Annotated[str, typer.Option(help="a folder, or OWNER/NAME@COMMIT of the hub")],
+    samples: Annotated[
+        Path, typer.Option(help="parquet, JSON lines or CSV with `tokens` or `text`; or plain text")
+    ],
     name: Annotated[str, typer.Option(help="of the report: reports/audit-NAME/")] = "model",
-    prefix_length: Annotated[int | None, typer.Option(min=1, help="tokens")] = None,
-    suffix_length: Annotated[int | None, typer.Option(min=1, help="tokens")] = None,
+    prefix_length: Annotated[int, typer.Option(min=1, help="tokens")] = 32,
+    suffix_length: Annotated[int, typer.Option(min=1, help="tokens")] = 32,
+    tasks: Annotated[
+        str | None, typer.Option(help="such as arc_easy,piqa; or a folder of lm-eval's YAML files")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="documents a task")] = None,
+    num_fewshot: Annotated[int, typer.Option(min=0, help="examples before a question")] = 0,
     dtype: Annotated[Dtype | None, typer.Option(help="of the weights; default: as stored")] = None,
     skip_short: Annotated[bool, typer.Option(help="leave out samples that are too short")] = False,
+    show_text: Annotated[bool, typer.Option(help="show samples as text on the page")] = False,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads")] = 1,
     token_budget: Annotated[
         int | None, typer.Option(min=1, help="tokens at once; default: what the memory allows")
     ] = None,
 ) -> None:
-    """Sweep over the blocks of one checkpoint on samples of one's own, without a study."""
+    """Write a study of one's own checkpoint and samples, and run it."""
     from pipeline import audit as auditing
-    from pipeline import tables
-    from pipeline.checkpoints.loading import load_model, load_tokenizer
-    from pipeline.files import atomic
-    from pipeline.interventions.interventions import sweep
-    from pipeline.interventions.memory import Journal
-    from pipeline.measure.listed import as_table, from_table
-    from pipeline.measure.memorization import measure, require_baseline
-    from pipeline.progress import reporter
-    from pipeline.samples.frame import check_samples
+    from pipeline.dag import held, reproduce, take_turn
+    from pipeline.interruption import saying
+    from pipeline.loops import loops
+    from pipeline.study import check as check_study
+    from pipeline.study import write
 
-    auditing.require_name(name)
-    auditing.require_threads(threads)
-    data, reports = Path("data") / f"audit-{name}", Path("reports") / f"audit-{name}"
-    folder = data / "checkpoints" / name
-    auditing.require_own(model, folder, data, reports)
-    with atomic(folder, directory=True) as described:  # an earlier audit stays until all is checked
-        manifest = auditing.checkpoint(model, name, described)
-        made = auditing.samples(
-            samples, load_tokenizer(described), prefix_length, suffix_length, skip_short=skip_short
-        )
-        check_samples(made, min(manifest.vocabulary, manifest.tokens), manifest.context)
-        auditing.clear(data, reports)
-    precision = dtype or manifest.dtype
-    provenance = _determined_by(
-        f"audit-{name}", **_checkpoint(manifest), samples=str(samples), dtype=precision
-    )
-    swept = sweep(manifest.n_blocks)
-    listed = data / "interventions" / f"{name}.parquet"
-    tables.write(as_table(swept), listed, tables.INTERVENTIONS, provenance)
-    family = data / "samples" / f"{auditing.FAMILY}.parquet"
-    tables.write(made, family, tables.SAMPLES, provenance)
-    journal = Journal()
-    with (
-        _costed(data, "memorization", name, journal) as notes,
-        _evaluating(threads, name, manifest.weight_bytes(precision), notes) as device,
-    ):
-        loaded = load_model(folder, precision, device)
-        # no floor, whose remedy is one of a study
-        notes["baseline"] = require_baseline(loaded, made, 0, False, token_budget)
-        auditing.warn(notes["baseline"])
-        measured = measure(
-            loaded,
-            made,
-            from_table(tables.read(listed, tables.INTERVENTIONS)),
-            token_budget,
-            progress=reporter(f"memorization of {name}", "samples"),
-            journal=journal,
-        )
-    path = data / "memorization" / f"{name}.parquet"
-    tables.write(measured, path, tables.MEMORIZATION, provenance)
-    auditing.report(f"audit-{name}", manifest, data, reports, provenance)
-    print(f"the report: {(reports / 'index.html').resolve()}")
+    asked = auditing.Asked(
+        name, model, samples, prefix_length, suffix_length, tasks, limit, num_fewshot, dtype,
+        skip_short, show_text, threads, token_budget,
+    )  # fmt: skip
+    auditing.require_sound(asked)
+    auditing.require_own(asked)
+    values = auditing.study(asked, {"tasks": _tasks_in(tasks)})
+    values["loops"] = loops(values)
+    made = check_study(values, str(asked.folder / PARAMS))
+    with _working_in(asked.folder):
+        take_turn()
+    auditing.prepare(asked)
+    page = (made.reports / "index.html").resolve()
+    with _working_in(asked.folder):
+        with held(PARAMS):
+            write(values, PARAMS)
+        kept = "finished stages and shards are kept; the same command goes on from there"
+        with saying(lambda: kept):
+            reproduce()
+    print(f"the report: {page}\nagain: {auditing.command(asked)}")
 
 
 # ------------------------------------------------------------------------------ stages
@@ -283,6 +268,28 @@ def samples_pythia(family: FamilyName) -> None:
     tables.write(made, path, tables.SAMPLES, _determined_by(study.study, family=entry.described()))
 
 
+@samples_app.command("file")
+def samples_file(family: FamilyName) -> None:
+    """A user's file."""
+    from pipeline import tables
+    from pipeline.checkpoints.verified import encoder, load_tokenizer
+    from pipeline.samples.file import samples
+
+    study = load()
+    entry = study.family(family)
+    source = given(entry.file)
+    owner = source.tokenizer and study.data / "checkpoints" / source.tokenizer
+    made = samples(
+        Path(source.path),
+        encoder(load_tokenizer(owner)) if owner else None,
+        entry.prefix_length,
+        entry.suffix_length,
+        skip_short=source.skip_short,
+    )
+    path = study.data / "samples" / f"{family}.parquet"
+    tables.write(made, path, tables.SAMPLES, _determined_by(study.study, family=entry.described()))
+
+
 @app.command()
 def datasets() -> None:
     """Fetch the datasets of lm-eval's own tasks."""
@@ -361,6 +368,17 @@ def checkpoint_hub(model: ModelName) -> None:
         family=entry.family,
         billions=entry.billions,
     )
+
+
+@checkpoint_app.command("folder")
+def checkpoint_folder(model: ModelName) -> None:
+    """Describe the checkpoint in a user's folder."""
+    from pipeline.checkpoints.folder import take
+
+    study = load()
+    entry = study.model(model)
+    source = Path(given(entry.folder).path)
+    take(study.data / "checkpoints" / model, source, name=model, family=entry.family)
 
 
 @app.command()
@@ -472,7 +490,7 @@ def benchmarks(model: ModelName) -> None:
     sampled = study.data / "samples" / f"{entry.family}.parquet"
     samples = tables.read(sampled, tables.SAMPLES)
     check_samples(samples, min(manifest.vocabulary, manifest.tokens), manifest.context)
-    asked, below = study.benchmarks, study.data / study.benchmarks.input
+    asked, below = given(study.benchmarks), study.tasks
     tasks = load_tasks(asked.tasks, below, asked.num_fewshot)
     provenance = _determined_by(
         study.study,
@@ -532,7 +550,7 @@ def generations(model: ModelName) -> None:
     how = study.evaluation[study.model(model).family]
     folder = study.data / "checkpoints" / model
     manifest = read_manifest(folder)
-    wanted = study.generations
+    wanted = given(study.generations)
     with (
         _costed(study.data, "generations", model) as notes,
         _evaluating(study.run.threads, model, manifest.weight_bytes(how.dtype), notes) as device,
@@ -568,7 +586,7 @@ def divergence(model: ModelName) -> None:
     study = load()
     entry = study.model(model)
     how = study.evaluation[entry.family]
-    asked = study.divergence
+    asked = given(study.divergence)
     folder = study.data / "checkpoints" / model
     manifest = read_manifest(folder)
     every = tables.read(study.data / "samples" / f"{entry.family}.parquet", tables.SAMPLES)
@@ -679,7 +697,12 @@ def check_results() -> None:
 
     study = load()
     models = [(model.name, model.family) for model in study.models.values()]
-    checked = check_tables(models, study.data, study.divergence.samples)
+    checked = check_tables(
+        models,
+        study.data,
+        study.divergence.samples if study.divergence else None,
+        benchmarked=study.benchmarks is not None,
+    )
     write_json(study.data / "results.json", checked)
 
 
@@ -698,7 +721,15 @@ def aggregate(
     stale = _stale() if partial else None
     models = [(model.name, model.family) for model in study.models.values()]
     path = study.data / "summary.parquet"
-    summary = write_summary(study.study, models, study.data, path, study.statistics.seed, stale)
+    summary = write_summary(
+        study.study,
+        models,
+        study.data,
+        path,
+        study.statistics.seed,
+        stale,
+        benchmarked=study.benchmarks is not None,
+    )
     write_headline(summary, study.data / "metrics.json", study.data / "curves")
     remove_finished(study.data)
 
@@ -709,7 +740,13 @@ def figures() -> None:
     from pipeline.report.figures import write_figures
 
     study = load()
-    write_figures(study.data / "summary.parquet", study.reports / "figures", study.data)
+    write_figures(
+        study.data / "summary.parquet",
+        study.reports / "figures",
+        study.data,
+        divergence=study.divergence is not None,
+        experiments=[each.name for each in study.theory.values()],
+    )
 
 
 @app.command()
@@ -725,19 +762,23 @@ def report() -> None:
         study.study,
         [(model.name, model.family) for model in study.models.values()],
         study.data,
-        study.data / study.benchmarks.input,
+        study.tasks,
         study.reports / "figures",
         study.reports / "index.html",
         study.reports / "tables",
         {
             "study": study.study,
-            "params": study.model_dump(exclude={RUN_SECTION}),
+            "params": study.model_dump(exclude={RUN_SECTION, DERIVED}),
             "versions": measured_with,
-            "commands": [f"make run STUDY={study.study}", f"dvc repro report@{study.study}"],
+            "commands": [study.report.command]
+            if study.report.command
+            else [f"make run STUDY={study.study}", f"dvc repro report@{study.study}"],
         },
         show_text=study.report.show_text,
         thresholds=Thresholds(**study.statistics.thresholds.model_dump()),
-        with_theory=True,
+        generations=study.generations is not None,
+        divergence=study.divergence is not None,
+        experiments=[each.name for each in study.theory.values()],
     )
 
 
@@ -784,6 +825,23 @@ def _evaluating(
         require_memory(model, weight_bytes, device)
         notes.update(device=device, threads=threads)
         yield device
+
+
+@contextmanager
+def _working_in(folder: Path) -> Iterator[None]:
+    """Make the folder if need be, and work in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with chdir(folder):
+        yield
+
+
+def _tasks_in(folder: str | None) -> list[str]:
+    """The tasks of a user's folder, once they were loaded; none if it is no folder."""
+    from pipeline.measure.benchmarks import load_tasks, tasks_in
+
+    if folder is None or not Path(folder).is_dir():
+        return []
+    return list(load_tasks(tasks_in(folder), folder))
 
 
 def _stale() -> dict[str, list[Path]]:

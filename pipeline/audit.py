@@ -1,417 +1,360 @@
-"""Audit one checkpoint on one's own samples, without a study: the sweep, its table, a report.
+"""A study of one's own checkpoint and samples, in a folder of its own.
 
-It runs the same stages as a study does, one after the other in one process, and leaves out what
-needs a study: benchmarks, prompts, other models.
+An audit is a study like any other, and runs as any other does. Its folder has its own params.yaml
+beside links to the code, so that it never touches the study in force, and one can work in it with
+both engines; DVC keeps its results there::
+
+    audits/NAME/   params.yaml data/ reports/ logs/, and links: dvc.yaml Snakefile pipeline …
+                   model samples.csv tasks   links to what is the user's
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
-from collections.abc import Collection, Mapping
-from fnmatch import fnmatchcase
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import polars as pl
-from transformers import PreTrainedTokenizerBase
-
-from pipeline import tables
-from pipeline.checkpoints.hub import FILES, describe, fetch
-from pipeline.checkpoints.manifest import Manifest, read_manifest, sha256, write_manifest
+from pipeline.checkpoints.describe import FILES, describe
+from pipeline.checkpoints.folder import found, require_tokenizer
+from pipeline.checkpoints.manifest import BYTES
+from pipeline.checkpoints.verified import encoder, tokenizer_of
 from pipeline.errors import InputError, Problem, shorten
-from pipeline.files import atomic
-from pipeline.hub import Snapshot
-from pipeline.report.aggregate import aggregate
-from pipeline.report.figures import write_figures
-from pipeline.report.measured import ModelTables
-from pipeline.report.page import write_page
-from pipeline.samples.frame import first_of, samples_frame
+from pipeline.files import write_text
+from pipeline.hub import snapshot
+from pipeline.limits import context_length
+from pipeline.samples.file import samples as cut
+from pipeline.samples.frame import check_samples
+from pipeline.samples.table_file import is_running_text, read
+from pipeline.study import CONF, read_yaml
 
+ROOT = Path(__file__).parents[1]
+LINKED = ("CITATION.cff", "Snakefile", "dvc.yaml", "pipeline", "profiles")
+AUDITS = Path("audits")
 FAMILY = "audit"
-FLOOR = 0.9
-"""Exact match of the baseline on memorized samples, below which a warning is printed."""
+DVC_CONFIG = "[core]\n    no_scm = true\n    analytics = false\n    check_update = false\n"
 
-NAME_LENGTH = 63
+NAME_LENGTH = 56
 MOST_THREADS = 4
 """Of each CPU: beyond that a typing mistake is likelier than a reason."""
 
-MOST = 2**32 - 1
-"""The largest token id, and the largest number of copies, that a samples table holds."""
 
-TYPES: Mapping[str, pl.DataType | type[pl.DataType]] = {
-    "tokens": pl.List(pl.Int64),
-    "text": pl.String,
-    "split": pl.String,
-    "copies": pl.UInt32,
-}
-"""What the columns of a user's file are cast to: others write texts as categories, or as bytes."""
-
-DERIVED = ("summary.parquet", "memorization", "interventions", "cost", "samples")
-PAGE = ("index.html", "provenance.json", "tables", "figures")
-"""What an audit writes below data/ and reports/, the last first; but the manifest."""
-
-BOOTSTRAP_SEED = 0
-
-
-def require_name(name: str) -> None:
-    """Refuse a name that would not do as that of a folder and of a file.
-
-    Raises:
-        InputError: it is too long, or holds more than letters, digits, dots, hyphens and
-            underscores.
-    """
-    if len(name) > NAME_LENGTH:
-        raise InputError(
-            Problem("--name", f"{len(name)} characters", f"at most {NAME_LENGTH}", "shorten it")
-        )
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name, re.ASCII):
-        raise InputError(
-            Problem(
-                "--name",
-                shorten(name),
-                "letters, digits, dots, hyphens, underscores; a letter or digit first",
-                "name it otherwise",
-            )
-        )
-
-
-def require_threads(threads: int) -> None:
-    """Refuse more CPU threads than this machine can make any use of.
-
-    Raises:
-        InputError: more than four times its CPUs.
-    """
-    most = MOST_THREADS * (os.cpu_count() or 1)
-    if threads > most:
-        raise InputError(
-            Problem(
-                "--threads",
-                str(threads),
-                f"1 to {most}, {MOST_THREADS} for each CPU of this machine",
-                "lower it; one for each core is fastest",
-            )
-        )
-
-
-def require_own(model: str, folder: Path, data: Path, reports: Path) -> None:
-    """Refuse a name under which another model was audited, before anything is fetched or read.
-
-    What lies there may have taken hours, and nobody said that it may go. The same model's is
-    replaced: its path or its commit tells, so weights that were mended in place are the same.
-
-    Args:
-        model: as for `checkpoint`.
-        folder: of the checkpoint's manifest.
-        data: where the audit of this name has its tables.
-        reports: where it has its page.
-
-    Raises:
-        InputError: the manifest in `folder` is of another model or commit, or is none; or `model`
-            is neither a folder nor a commit.
-    """
-    origin = _origin(model)
-    if not folder.exists():
-        return
-    try:
-        found = dict(read_manifest(folder).origin)
-    except InputError:  # whose remedy is that of a study
-        found = {"manifest": "unreadable"}
-    if found != origin:
-        raise InputError(
-            Problem(
-                f"--name: {data}",
-                "the audit of another model: " + ", ".join(f"{k} {v}" for k, v in found.items()),
-                "a name of its own for " + ", ".join(f"{k} {v}" for k, v in origin.items()),
-                f"give another --name, or delete {data} and {reports}",
-            )
-        )
-
-
-def clear(data: Path, reports: Path) -> None:
-    """Remove what an earlier audit left, so that a failing one leaves nothing beside what is new.
-
-    The page goes first and the samples last: a kill in between leaves nothing without its source.
-    """
-    for path in (*(reports / each for each in PAGE), *(data / each for each in DERIVED)):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-
-
-def checkpoint(model: str, name: str, folder: Path) -> Manifest:
-    """Describe the model to be audited, and write its manifest.
-
-    Args:
-        model: a folder with config, safetensors and tokenizer, or REPO@COMMIT of the hub.
-        name: how tables and figures call it.
-        folder: gets the manifest.
-
-    Raises:
-        InputError: there is no such folder or repository, no tokenizer beside the weights, or what
-            `checkpoints.hub.fetch` raises.
-    """
-    origin = _origin(model)
-    if "folder" in origin:
-        source = Path(model)
-        files = sorted(
-            path.name for path in source.iterdir() if any(fnmatchcase(path.name, f) for f in FILES)
-        )
-        found = Snapshot(source.resolve(), {each: sha256(source / each) for each in files})
-        described, tokens = describe(found, str(source))
-        _require_tokenizer(files, str(source))
-        with atomic(folder, directory=True) as temporary:
-            return write_manifest(
-                temporary,
-                described,
-                name=name,
-                family=FAMILY,
-                tokens=tokens,
-                seed=None,
-                origin=origin,
-                files=found.files,
-            )
-    with atomic(folder, directory=True) as temporary:
-        manifest = fetch(temporary, **origin, name=name, family=FAMILY, billions=None)
-        _require_tokenizer(manifest.files, model)
-        return manifest
-
-
-def samples(
-    file: Path,
-    tokenizer: PreTrainedTokenizerBase,
-    prefix_length: int | None,
-    suffix_length: int | None,
-    *,
-    skip_short: bool,
-) -> pl.DataFrame:
-    """The samples table from a user's file.
-
-    Args:
-        file: parquet, a row a sample, with a column ``tokens`` (lists of ids) or ``text``, of which
-            the first P + S tokens are taken, of ``tokens`` if it has both; and, if it likes,
-            ``split`` (memorized, exposed, control; memorized without), ``copies``, and, equal in
-            all rows, ``prefix_length`` and ``suffix_length``.
-        tokenizer: the model's own; cuts the text. No special tokens are added.
-        prefix_length: P, tokens; None: as the file says.
-        suffix_length: S, tokens; None: as the file says.
-        skip_short: leave out samples of fewer than P + S tokens, instead of refusing them.
-
-    Returns:
-        As `tables.SAMPLES`; ``sample_id`` counts the samples that were taken, and the column
-        ``row`` (u32) has their rows in the file.
-
-    Raises:
-        InputError: the file cannot be read, a column is missing or of another type, a length is
-            not given, a sample is too short, or none is left.
-    """
-    frame = tables.read(file, {}, remedy="name another file").drop("row", strict=False)
-    frame = frame.with_row_index("row")
-    _require_columns(frame, file)
-    casts = {name: dtype for name, dtype in TYPES.items() if name in frame.columns}
-    frame = frame.cast(casts)  # type: ignore[arg-type]
-    lengths = {
-        "prefix_length": _length(frame, "prefix_length", prefix_length, file),
-        "suffix_length": _length(frame, "suffix_length", suffix_length, file),
-    }
-    if "tokens" not in frame.columns:
-        ids = tokenizer(frame["text"].to_list(), add_special_tokens=False, verbose=False)
-        frame = frame.with_columns(pl.Series("tokens", ids["input_ids"], pl.List(pl.Int64)))
-    elif "text" in frame.columns:
-        print("the samples have both `tokens` and `text`: `tokens` is used", flush=True)
-    no_id = pl.element().is_null() | ~pl.element().is_between(0, MOST)
-    if len(odd := frame.filter(pl.col("tokens").list.eval(no_id).list.any())):
-        raise InputError(
-            Problem(
-                first_of(f"{file}: row {odd['row'][0]}", len(odd)),
-                shorten(odd["tokens"][0].to_list()),
-                "token ids, 0 or more",
-                "make them with the model's own tokenizer",
-            )
-        )
-    total = sum(lengths.values())
-    short = frame.filter(pl.col("tokens").list.len() < total)
-    if len(short) and not skip_short:
-        raise InputError(
-            Problem(
-                first_of(f"{file}: row {short['row'][0]}", len(short)),
-                f"{short['tokens'].list.len()[0]} tokens",
-                f"{total} or more: {lengths['prefix_length']} of prefix and "
-                f"{lengths['suffix_length']} of suffix",
-                "lower --prefix-length or --suffix-length, or leave such samples out: --skip-short",
-            )
-        )
-    frame = frame.filter(pl.col("tokens").list.len() >= total)
-    if frame.is_empty():
-        raise InputError(Problem(str(file), "no sample", "one or more", "name another file"))
-    told = {name: frame[name].to_list() for name in ("split", "copies") if name in frame.columns}
-    made = samples_frame(
-        np.array(frame["tokens"].list.head(total).to_list()),
-        lengths["prefix_length"],
-        told.get("split", ["memorized"] * len(frame)),
-        told.get("copies", [None] * len(frame)),
-    )
-    return made.with_columns(frame["row"])
-
-
-def warn(baseline: Mapping[str, float]) -> None:
-    """Say that the baseline surely does not reach the floor, with what to do about it here.
-
-    Args:
-        baseline: as `measure.memorization.require_baseline` returns it.
-    """
-    if baseline and baseline["high"] < FLOOR:
-        problem = Problem(
-            f"the baseline on {baseline['n']} of the memorized samples",
-            f"exact match {baseline['exact_match']:.3f}",
-            f"{FLOOR:g} or more",
-            "none is needed where not all are memorized (a column `split` says which are); else "
-            "check that samples, tokenizer, revision and --dtype belong together",
-        )
-        print(f"warning: {problem}", flush=True)
-
-
-def report(
-    name: str,
-    manifest: Manifest,
-    data: Path,
-    reports: Path,
-    provenance: Mapping[str, Any],
-) -> None:
-    """Summarize the audit's tables, draw its figures, write its page.
+@dataclass(frozen=True)
+class Asked:
+    """What is to be audited, as the command line has it.
 
     Args:
         name: of the audit.
-        manifest: of the model.
-        data: holds samples/, checkpoints/ and memorization/, as a study's folder does.
-        reports: gets index.html, figures/ and tables/.
-        provenance: what determines the result, for the page.
+        model: a folder, or OWNER/NAME@COMMIT of the hub.
+        samples: a file, as `samples.table_file` reads it.
+        prefix_length: P, tokens.
+        suffix_length: S, tokens.
+        tasks: names of lm-eval's tasks, separated by commas, or a folder of its YAML files; None:
+            no benchmarks.
+        limit: documents a task; None: all.
+        num_fewshot: examples before each question.
+        dtype: of the weights; None: as stored.
+        skip_short: leave out samples that are too short.
+        show_text: show samples as text on the page.
+        threads: CPU threads.
+        token_budget: tokens at once; None: what the memory allows.
     """
-    measured = ModelTables(
-        manifest.name,
-        FAMILY,
-        manifest.n_blocks,
-        tables.read(data / "interventions" / f"{manifest.name}.parquet", tables.INTERVENTIONS),
-        tables.read(data / "samples" / f"{FAMILY}.parquet", tables.SAMPLES),
-        tables.read(data / "memorization" / f"{manifest.name}.parquet", tables.MEMORIZATION),
-        None,
-        pl.DataFrame(),
-        manifest.parameters,
-    )
-    path = data / "summary.parquet"
-    tables.write(aggregate([measured], BOOTSTRAP_SEED), path, tables.SUMMARY, dict(provenance))
-    write_figures(path, reports / "figures")
-    write_page(
-        name,
-        [(manifest.name, FAMILY)],
-        data,
-        data / "tasks",
-        reports / "figures",
-        reports / "index.html",
-        reports / "tables",
-        provenance,
-    )
 
+    name: str
+    model: str
+    samples: Path
+    prefix_length: int
+    suffix_length: int
+    tasks: str | None
+    limit: int | None
+    num_fewshot: int
+    dtype: str | None
+    skip_short: bool
+    show_text: bool
+    threads: int
+    token_budget: int | None
 
-def _require_columns(frame: pl.DataFrame, file: Path) -> None:
-    """Refuse a table without tokens or text, or with columns of other types, all at once."""
-    problems = []
-    if not {"tokens", "text"} & set(frame.columns):
-        problems.append(
-            Problem(
-                str(file),
-                "columns " + ", ".join(frame.columns),
-                "a column `tokens` (lists of token ids) or `text`",
-                "name the column so",
-            )
-        )
-    for name, dtype in TYPES.items():
-        if name not in frame.columns or name == "copies":
-            continue
-        try:
-            cast = frame[name].cast(dtype)
-        except pl.exceptions.PolarsError:
-            got = str(frame.schema[name])
-            problems.append(Problem(f"{file}: {name}", got, str(dtype), "convert the column"))
-            continue
-        if name == "tokens" and not frame.schema[name].inner.is_integer():  # type: ignore[attr-defined]
-            got = str(frame.schema[name])
-            problems.append(Problem(f"{file}: {name}", got, "lists of integers", "convert it"))
-        if cast.null_count():
-            problems.append(
-                Problem(f"{file}: {name}", f"{cast.null_count()} nulls", "none", "leave them out")
-            )
-        if name == "split" and (odd := set(cast.drop_nulls()) - set(tables.SPLITS)):
-            problems.append(
+    @property
+    def study(self) -> str:
+        """The name of the study."""
+        return f"audit-{self.name}"
+
+    @property
+    def folder(self) -> Path:
+        """Where it lives."""
+        return AUDITS / self.name
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """Where the model comes from: a folder, or repo and commit of the hub.
+
+        Raises:
+            InputError: it is neither.
+        """
+        if Path(self.model).is_dir():
+            return {"folder": str(Path(self.model).resolve())}
+        pinned = re.fullmatch(r"(?P<repo>[\w.-]+/[\w.-]+)@(?P<commit>[0-9a-f]{40})", self.model)
+        if pinned is None:
+            raise InputError(
                 Problem(
-                    f"{file}: split", shorten(sorted(odd)), ", ".join(tables.SPLITS), "use these"
+                    "--model",
+                    shorten(self.model),
+                    "a folder that is there, or OWNER/NAME@COMMIT with the commit's 40 hexadecimal "
+                    "digits",
+                    "look the commit up on the hub: a branch or a tag could move",
                 )
             )
-    if "copies" in frame.columns and (got := _no_copies(frame)):
-        expected = f"whole numbers, 0 to {MOST}; null where unknown"
-        problems.append(Problem(f"{file}: copies", got, expected, "mend or drop the column"))
+        return pinned.groupdict()
+
+
+def require_sound(asked: Asked) -> None:
+    """Refuse names and numbers that cannot be, all at once, before anything is read.
+
+    Raises:
+        InputError: which, and what would do.
+    """
+    problems = []
+    if not re.fullmatch(rf"[a-z0-9][a-z0-9_-]{{0,{NAME_LENGTH - 1}}}", asked.name, re.ASCII):
+        problems.append(
+            Problem(
+                "--name",
+                shorten(asked.name),
+                f"at most {NAME_LENGTH} lower-case letters, digits, hyphens, underscores; a letter "
+                "or digit first",
+                "name it otherwise",
+            )
+        )
+    most = MOST_THREADS * (os.cpu_count() or 1)
+    for flag, value, largest, why in (
+        ("--threads", asked.threads, most, f", {MOST_THREADS} for each CPU of this machine"),
+        ("--prefix-length", asked.prefix_length, 2**16 - 1, ", tokens"),
+        ("--suffix-length", asked.suffix_length, 2**16 - 1, ", tokens"),
+        ("--token-budget", asked.token_budget, 2**31 - 1, ", tokens"),
+        ("--limit", asked.limit, 2**31 - 1, ", documents a task"),
+        ("--num-fewshot", asked.num_fewshot, 100, ", examples"),
+    ):
+        if value is not None and value > largest:
+            expected = f"at most {largest}{why}"
+            problems.append(Problem(flag, shorten(value), expected, "lower it"))
     if problems:
         raise InputError(*problems)
 
 
-def _no_copies(frame: pl.DataFrame) -> str:
-    """What of the column `copies` is no number of copies; nothing if all is.
+def require_own(asked: Asked) -> None:
+    """Refuse a name under which another model was audited; the same model's is gone on with.
 
-    Whole floats are taken: pandas stores a column of numbers and nulls so.
+    Raises:
+        InputError: its params.yaml names another model, or cannot be read; or `data` and `reports`
+            have a folder of this name that is no audit's.
     """
-    dtype, copies = frame.schema["copies"], pl.col("copies")
-    if dtype == pl.Null:
-        return ""
-    if not dtype.is_numeric():
-        return str(dtype)
-    odd = frame.filter(~(copies.is_between(0, MOST) & (copies.floor() == copies)))
-    return first_of(f"{odd['copies'][0]} in row {odd['row'][0]}", len(odd)) if len(odd) else ""
-
-
-def _origin(model: str) -> dict[str, str]:
-    """Where a model comes from, as its manifest says: a folder, or repo and commit of the hub."""
-    if Path(model).is_dir():
-        return {"folder": str(Path(model).resolve())}
-    pinned = re.fullmatch(r"(?P<repo>[\w.-]+/[\w.-]+)@(?P<commit>[0-9a-f]{40})", model)
-    if pinned is None:
+    path = asked.folder / "origin"
+    known = path.read_text("utf-8") if path.is_file() else None
+    if asked.folder.exists() and known != _told(asked.origin):
         raise InputError(
             Problem(
-                "--model",
-                shorten(model),
-                "a folder that is there, or REPO@COMMIT with the commit's 40 hexadecimal digits",
-                "look the commit up on the hub: a branch or a tag could move",
+                f"--name: {asked.folder}",
+                f"the audit of another model: {known}" if known else "a folder that is no audit",
+                f"a name of its own for {_told(asked.origin)}",
+                f"give another --name, or delete {asked.folder}",
             )
         )
-    return pinned.groupdict()
-
-
-def _require_tokenizer(files: Collection[str], where: str) -> None:
-    """Refuse a checkpoint for which transformers makes up a tokenizer of next to no tokens."""
-    if "tokenizer.json" not in files and not {"vocab.json", "merges.txt"} <= set(files):
-        raise InputError(
-            Problem(
-                where,
-                "no tokenizer; " + ", ".join(sorted(files)),
-                "tokenizer.json, or vocab.json and merges.txt, beside the weights",
-                "save it there: AutoTokenizer.from_pretrained(…).save_pretrained(FOLDER)",
+    for link in _shown(asked):
+        if link.exists() and not link.is_symlink():
+            raise InputError(
+                Problem(str(link), "a folder", "no such folder", "give another --name, or move it")
             )
-        )
 
 
-def _length(frame: pl.DataFrame, column: str, given: int | None, file: Path) -> int:
-    if given is not None:
-        return given
-    found = frame[column].unique().to_list() if column in frame.columns else []
-    if len(found) == 1 and isinstance(found[0], int) and found[0] > 0:
-        return found[0]
-    raise InputError(
-        Problem(
-            f"{column} of {file}",
-            f"the values {shorten(found)}" if found else "no such column",
-            "one length in tokens",
-            f"give --{column.replace('_', '-')}",
-        )
+def study(asked: Asked, offered: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """The study, once all that it is about was looked at: nothing is written yet.
+
+    Args:
+        asked: what is to be audited.
+        offered: ``tasks``: names of the tasks of the folder that `asked` names, if it names one.
+
+    Raises:
+        InputError: a model that cannot be evaluated, samples that are not its own, tasks that
+            nobody offers; from hub, folder and file what those modules raise.
+    """
+    origin, own = asked.origin, Path(asked.model).is_dir()
+    files = found(Path(asked.model)) if own else snapshot(origin["repo"], origin["commit"], FILES)
+    require_tokenizer(files.files, asked.model)
+    model, tokens = describe(files, asked.model)
+    config: Any = model.config
+    made = cut(
+        asked.samples,
+        encoder(tokenizer_of(files)),
+        asked.prefix_length,
+        asked.suffix_length,
+        skip_short=asked.skip_short,
     )
+    check_samples(made, min(config.vocab_size, tokens), context_length(config))
+    needs_tokenizer = "tokens" not in read(asked.samples).columns
+    stored = str(model.dtype).removeprefix("torch.")
+    dtype = asked.dtype or (stored if stored in BYTES and stored != "float64" else "float32")
+    key = f"{asked.study}-{asked.name}"
+    source: dict[str, Any] = (
+        {"source": "folder", "folder": {"path": "model"}}
+        if own
+        else {"source": "hub", "input": "study.json", "hub": origin}
+    )
+    shared = read_yaml(ROOT / CONF / "config.yaml")
+    return {
+        **{name: shared[name] for name in shared if name not in ("defaults", "loops")},
+        "study": asked.study,
+        "corpus": {},
+        "families": {
+            f"{asked.study}-samples": {
+                "name": FAMILY,
+                "source": "file",
+                "prefix_length": asked.prefix_length,
+                "suffix_length": asked.suffix_length,
+                "file": {
+                    "path": _samples_link(asked.samples),
+                    "tokenizer": asked.name if needs_tokenizer else None,
+                    "skip_short": asked.skip_short,
+                },
+            }
+        },
+        "models": {
+            key: {
+                "name": asked.name,
+                "family": FAMILY,
+                **source,
+                "billions": model.num_parameters() / 1e9,
+            }
+        },
+        "interventions": [
+            {"blocks": "each", "edit": "identity"},
+            {"blocks": "quartiles", "edit": "identity"},
+        ],
+        **_benchmarks(asked, offered),
+        "evaluation": {
+            FAMILY: {"dtype": dtype, "baseline_floor": 0.9, "below_floor": "warn", "decode": "all"}
+        },
+        "report": {"show_text": asked.show_text, "command": command(asked)},
+        "run": {**shared["run"], "threads": asked.threads, "token_budget": asked.token_budget},
+    }
+
+
+def prepare(asked: Asked) -> None:
+    """Make the audit's folder, or what it lacks; its params.yaml is written by the caller.
+
+    Raises:
+        InputError: the package is not that of a clone.
+    """
+    if missing := [name for name in LINKED if not (ROOT / name).exists()]:
+        raise InputError(
+            Problem(str(ROOT), f"no {', '.join(missing)}", "a clone of the project", "clone it")
+        )
+    folder = asked.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in LINKED:
+        _link(folder / name, ROOT / name)
+    for old in folder.glob("samples*"):
+        old.unlink()
+    _link(folder / _samples_link(asked.samples), asked.samples.absolute())
+    if Path(asked.model).is_dir():
+        _link(folder / "model", Path(asked.model).absolute())
+    if asked.tasks and Path(asked.tasks).is_dir():
+        _link(folder / "tasks", Path(asked.tasks).absolute())
+    write_text(folder / ".dvc" / "config", DVC_CONFIG)
+    write_text(folder / "origin", _told(asked.origin))
+    for link in _shown(asked):
+        link.parent.mkdir(exist_ok=True)
+        _link(link, Path("..") / folder / link)
+
+
+def command(asked: Asked) -> str:
+    """The command line of the audit, for bash, from the folder that it was given in."""
+    words = ["python", "-m", "pipeline", "audit", "--model", asked.model]
+    words += ["--samples", str(asked.samples), "--name", asked.name]
+    options = {
+        "--prefix-length": asked.prefix_length,
+        "--suffix-length": asked.suffix_length,
+        "--tasks": asked.tasks,
+        "--limit": asked.limit,
+        "--num-fewshot": asked.num_fewshot or None,
+        "--dtype": asked.dtype,
+        "--threads": asked.threads,
+        "--token-budget": asked.token_budget,
+    }
+    for flag, value in options.items():
+        words += [] if value is None else [flag, str(value)]
+    words += ["--skip-short"] * asked.skip_short + ["--show-text"] * asked.show_text
+    return " ".join(map(_quoted, words))
+
+
+def _benchmarks(asked: Asked, offered: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """The sections `benchmarks` and `datasets`."""
+    if asked.tasks is None:
+        return {"benchmarks": None, "datasets": {}}
+    how = {"num_fewshot": asked.num_fewshot, "limit": asked.limit}
+    if Path(asked.tasks).is_dir():
+        tasks = list(offered["tasks"])
+        return {
+            "benchmarks": {"input": "folder", "folder": "tasks", "tasks": tasks, **how},
+            "datasets": {},
+        }
+    known: dict[str, Any] = {}
+    for path in sorted((ROOT / CONF / "study").glob("*.yaml")):
+        for pinned in (read_yaml(path).get("datasets") or {}).values():
+            known |= pinned
+    tasks = [task.strip() for task in asked.tasks.split(",")]
+    if unknown := [task for task in tasks if task not in known]:
+        raise InputError(
+            Problem(
+                "--tasks",
+                ", ".join(map(shorten, unknown)),
+                "a folder of lm-eval's YAML files, or some of " + ", ".join(sorted(known)),
+                "copy the task's YAML and its data into a folder; or write a study that pins its "
+                "dataset, as pipeline/conf/study/small.yaml does",
+            )
+        )
+    return {
+        "benchmarks": {"input": "datasets", "tasks": tasks, **how},
+        "datasets": {asked.study: {task: known[task] for task in tasks}},
+    }
+
+
+def _samples_link(samples: Path) -> str:
+    """What the file is called in the audit's folder: a name that anything can read."""
+    if is_running_text(samples):
+        return "samples.txt"
+    suffix = samples.suffix.lower()
+    return f"samples{suffix if suffix in ('.jsonl', '.ndjson', '.json', '.csv') else '.parquet'}"
+
+
+def _shown(asked: Asked) -> tuple[Path, Path]:
+    """Where the results are found as those of any study are."""
+    return Path("data") / asked.study, Path("reports") / asked.study
+
+
+def _told(origin: Mapping[str, str]) -> str:
+    """On one line, in letters that any file can hold."""
+    text = ", ".join(f"{key} {value}" for key, value in origin.items())
+    return os.fsencode(text).decode("utf-8", "backslashreplace").replace("\n", "\\n")
+
+
+def _link(link: Path, target: Path) -> None:
+    """Point a link at the target; whatever it was before, there is always one."""
+    if link.is_symlink() and link.readlink() == target:
+        return
+    temporary = link.with_name(f".{link.name}.{os.getpid()}.part")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(target)
+    temporary.replace(link)
+
+
+def _quoted(word: str) -> str:
+    """One word of a command line, in ASCII where it could not be read otherwise."""
+    if word.isprintable():
+        return shlex.quote(word)
+    letters = (
+        chr(b) if 32 <= b < 127 and chr(b) not in "'\\" else f"\\x{b:02x}"
+        for b in os.fsencode(word)
+    )
+    return "$'" + "".join(letters) + "'"

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import dvc.api
+import dvc.cli
 import networkx
 from dvc.exceptions import NotDvcRepoError
 from dvc.lock import LockError
@@ -293,7 +294,7 @@ def _naming_the_holder() -> Iterator[None]:
 
 
 def take_turn() -> None:
-    """Be the one Snakemake at work in this checkout, until this process ends, however it ends.
+    """Be the one run at work in this checkout, until this process ends, however it ends.
 
     Snakemake's own lock stays behind when it is killed, so that nothing could go on before somebody
     has looked; the kernel drops this one. Who gets it removes what a killed one has left of those.
@@ -309,7 +310,7 @@ def take_turn() -> None:
         raise InputError(
             Problem(
                 "this checkout",
-                f"a snakemake is at work in it: {TURN.read_text()}",
+                f"a run is at work in it: {TURN.read_text()}",
                 "one at a time",
                 "when that has ended, give the same command again",
             )
@@ -320,6 +321,18 @@ def take_turn() -> None:
     os.write(descriptor, f"process {os.getpid()} on {platform.node()}".encode())
     shutil.rmtree(LOCKS, ignore_errors=True)
     LOCKS.mkdir()
+
+
+def reproduce() -> None:
+    """Run what is stale, one stage after the other, as `dvc repro` does.
+
+    Raises:
+        SystemExit: a stage failed, and has said why.
+    """
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    os.environ["PATH"] = path  # the stages' `python` is this one
+    if status := dvc.cli.main(["repro"]):
+        sys.exit(status)
 
 
 def _set_aside_damaged_lock(lock: Path) -> None:

@@ -26,7 +26,7 @@ import psutil
 GRACE_SECONDS = 3.0
 POLL_SECONDS = 1.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-STARTERS = {"dvc", "snakemake"}
+STARTERS = {"dvc", "snakemake", "pipeline"}
 
 _lines: list[Callable[[], str]] = [lambda: "what is finished is kept; the same command goes on"]
 _untold = threading.Lock()
@@ -77,7 +77,7 @@ def _tell() -> None:
 
 
 def _starters() -> list[psutil.Process]:
-    """The `dvc` that runs this command as a stage, and the `snakemake` that runs that one."""
+    """The `dvc`, or the audit, that runs this command as a stage, and the `snakemake` above it."""
     if "DVC_STAGE" not in os.environ:
         return []
     found = []

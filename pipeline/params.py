@@ -652,6 +652,9 @@ class Report(Section):
         description="whether samples of real data, which can be private, are shown as text; as "
         "token ids otherwise. Generated ones are always shown as text"
     )
+    command: str | None = Field(
+        default=None, description="that makes it again; null: make run, with the study's name"
+    )
 
 
 class Run(Section):

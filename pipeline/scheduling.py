@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 
 from pipeline.interventions.interventions import Group, sweep
-from pipeline.params import Dtype, Family, Model, Study
+from pipeline.params import Dtype, Family, Model, Study, given
 
 BASE = {
     "check": (2000, 10),
@@ -106,18 +108,18 @@ class Needs:
         if rule == "memorization":
             family = self._study.family(model.family)
             length = family.prefix_length + family.suffix_length
-            return self._interventions * _samples(family) * length
+            return self._interventions * known_samples(family) * length
         if rule == "divergence":  # the bounds take about as long as the pass
             family = self._study.family(model.family)
             return (
                 2
                 * len(sweep(DEEPEST[0]))
                 * 2
-                * self._study.divergence.samples
+                * given(self._study.divergence).samples
                 * family.prefix_length
             )
         if rule == "benchmarks":
-            asked = self._study.benchmarks
+            asked = given(self._study.benchmarks)
             tokens = sum(
                 min(TASK_TOKENS, (asked.limit_of(task) or TASK_TOKENS) * DOCUMENT_TOKENS)
                 for task in asked.tasks
@@ -135,9 +137,13 @@ def _count(group: Group) -> int:
         return group.draws
 
 
-def _samples(family: Family) -> int:
-    """Samples of a family that is fetched; those from a generated corpus are as few as its models
-    are small.
+def known_samples(family: Family) -> int:
+    """Samples of a family that is fetched, or the most that a user's file can have, a token being
+    a byte at least; none of a generated corpus: they are as few as its models are small.
     """
+    if family.file:
+        with suppress(OSError):  # which the stage that reads it explains
+            size = Path(family.file.path).stat().st_size
+            return size // (family.prefix_length + family.suffix_length)
     source = family.pile or family.pythia
     return source.n_memorized + source.control.n if source else 0

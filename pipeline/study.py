@@ -32,7 +32,7 @@ def load(path: str | Path = PARAMS) -> Study:
     Raises:
         InputError: every problem of the file at once, each with what, got, expected, remedy.
     """
-    return check(_read(Path(path)), str(path))
+    return check(read_yaml(Path(path)), str(path))
 
 
 def check(values: object, where: str = str(PARAMS)) -> Study:
@@ -134,7 +134,7 @@ def derive(path: Path = PARAMS) -> Study:
     Raises:
         InputError: the study has problems beside that.
     """
-    values = _read(path)
+    values = read_yaml(path)
     if isinstance(values, dict):
         try:
             values[DERIVED] = loops(values)
@@ -168,7 +168,7 @@ def switch(choices: Mapping[str, str], dry_run: bool) -> Study:
     if not choices:
         return load()
     if set(choices) == {"study"}:
-        values = _read(PARAMS) if PARAMS.exists() else None
+        values = read_yaml(PARAMS) if PARAMS.exists() else None
         if isinstance(values, Mapping) and values.get("study") == choices["study"]:
             return check(values)
     if dry_run:
@@ -185,7 +185,12 @@ def switch(choices: Mapping[str, str], dry_run: bool) -> Study:
     return compose(choices)
 
 
-def _read(path: Path) -> object:
+def read_yaml(path: Path) -> Any:
+    """What a file of params holds.
+
+    Raises:
+        InputError: it cannot be read, or is no YAML.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # a name with a null byte is a ValueError

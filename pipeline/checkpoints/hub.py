@@ -7,28 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from transformers import AutoTokenizer, PreTrainedModel
-
-from pipeline.checkpoints.fit import not_understood, skeleton
+from pipeline.checkpoints.describe import FILES, describe
 from pipeline.checkpoints.manifest import Manifest, write_manifest
 from pipeline.errors import InputError, Problem
 from pipeline.files import atomic
-from pipeline.hub import Snapshot, snapshot
-
-FILES = (
-    "config.json",
-    "*.safetensors",
-    "*.safetensors.index.json",
-    "adapter_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-)
-"""What is fetched of a repository. No pickles, no code, no weights of other frameworks; an adapter
-to be refused."""
+from pipeline.hub import snapshot
 
 SIZE_TOLERANCE = 0.1
 """How far the parameters may be from the size that the study gives; it rounds, and may count
@@ -76,28 +59,3 @@ def fetch(
             origin={"repo": repo, "commit": commit},
             files=got.files,
         )
-
-
-def describe(checkpoint: Snapshot, where: str) -> tuple[PreTrainedModel, int]:
-    """The model without its weights, and the number of tokens that its tokenizer knows.
-
-    Args:
-        checkpoint: files of a model, safetensors among them.
-        where: what to call it in an error.
-
-    Returns:
-        The model, on torch's meta device, in the precision of its stored weights; and the tokens.
-
-    Raises:
-        InputError: as for `fit.skeleton`; a tokenizer that transformers cannot read without
-            running code of the repository.
-    """
-    with checkpoint.alone() as folder:
-        model = skeleton(folder, checkpoint.files, where)
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False
-            )
-        except Exception as error:  # each of transformers' many parts raises its own
-            raise not_understood(where, error) from error
-    return model, len(tokenizer)

@@ -7,18 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from pipeline.checkpoints.fit import require_fit, skeleton
-from pipeline.checkpoints.manifest import MANIFEST, Manifest, read_manifest, sha256
-from pipeline.errors import InputError, Problem
-from pipeline.hub import Snapshot, snapshot
+from pipeline.checkpoints.verified import tokenizer_of, verified
+from pipeline.hub import Snapshot
 
 
 def load_model(
@@ -36,16 +30,7 @@ def load_model(
         InputError: the manifest is missing, a file is missing or is not the one it names, or the
             weights are not those of the configuration.
     """
-    return _model(_verified(Path(folder)), dtype, device)
-
-
-def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a checkpoint.
-
-    Raises:
-        InputError: the manifest is missing, or a file is missing or is not the one it names.
-    """
-    return _tokenizer(_verified(Path(folder)))
+    return _model(verified(Path(folder)), dtype, device)
 
 
 def load(
@@ -61,8 +46,8 @@ def load(
     Raises:
         InputError: as for `load_model`.
     """
-    verified = _verified(Path(folder))
-    return _model(verified, dtype, device), _tokenizer(verified)
+    files = verified(Path(folder))
+    return _model(files, dtype, device), tokenizer_of(files)
 
 
 def _model(checkpoint: Snapshot, dtype: torch.dtype | str, device: str) -> PreTrainedModel:
@@ -84,50 +69,3 @@ def _model(checkpoint: Snapshot, dtype: torch.dtype | str, device: str) -> PreTr
     require_fit(report, where)
     model.to(device).eval()  # type: ignore[arg-type]
     return model
-
-
-def _tokenizer(checkpoint: Snapshot) -> PreTrainedTokenizerBase:
-    with checkpoint.alone() as folder:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
-        )
-    return tokenizer
-
-
-def _verified(folder: Path) -> Snapshot:
-    """The files of a checkpoint where they lie, each compared with the manifest."""
-    manifest = read_manifest(folder)
-    if not any(name.endswith(".safetensors") for name in manifest.files):
-        raise InputError(
-            Problem(
-                f"{folder / MANIFEST}: files",
-                ", ".join(manifest.files) or "no file",
-                "weights as safetensors",
-                "make the checkpoint again: delete its folder and run its stage",
-            )
-        )
-    if "repo" in manifest.origin:
-        origin = manifest.origin
-        fetched = snapshot(origin["repo"], origin["commit"], tuple(manifest.files))
-        _compare(manifest, fetched.files, fetched.folder)
-        return fetched
-    below = Path(manifest.origin.get("folder", folder))
-    found = {name: sha256(below / name) for name in manifest.files if (below / name).is_file()}
-    _compare(manifest, found, below)
-    return Snapshot(below, found)
-
-
-def _compare(manifest: Manifest, found: dict[str, str], folder: Path) -> None:
-    """Report all files that differ from the manifest at once."""
-    problems = [
-        Problem(
-            str(folder / name),
-            f"sha256 {found[name]}" if name in found else "no such file",
-            f"sha256 {expected}",
-            "restore the checkpoint (dvc checkout), or delete its folder and run its stage",
-        )
-        for name, expected in manifest.files.items()
-        if found.get(name) != expected
-    ]
-    if problems:
-        raise InputError(*problems)

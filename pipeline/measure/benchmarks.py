@@ -144,6 +144,26 @@ def load_tasks(
     return tasks
 
 
+def tasks_in(folder: str | Path) -> list[str]:
+    """The names of a folder's own tasks.
+
+    Raises:
+        InputError: it has none, or a file is more than data.
+    """
+    require_plain(Path(folder), metric_registry)
+    names = TaskManager(include_path=str(folder), include_defaults=False).all_subtasks
+    if not names:
+        raise InputError(
+            Problem(
+                str(folder),
+                "no task",
+                "a folder with lm-eval's YAML files",
+                "name another folder; lm-eval skips YAML files that it cannot read",
+            )
+        )
+    return sorted(names)
+
+
 def measure(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,

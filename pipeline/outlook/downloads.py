@@ -11,7 +11,7 @@ from huggingface_hub import constants, get_cached_repo_tree
 from huggingface_hub.errors import CachedRepoTreeNotFoundError
 from huggingface_hub.hf_api import RepoFile
 
-from pipeline.checkpoints import hub as checkpoints
+from pipeline.checkpoints import describe as checkpoints
 from pipeline.checkpoints.manifest import BYTES
 from pipeline.dag import Stage
 from pipeline.errors import InputError

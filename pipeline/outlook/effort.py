@@ -19,7 +19,8 @@ from pipeline.interventions.interventions import Intervention, sweep
 from pipeline.interventions.plan import plan
 from pipeline.outlook.calibration import Device
 from pipeline.outlook.shapes import Shape
-from pipeline.params import FITTING, Experiment, Family, Model, Study
+from pipeline.params import FITTING, Experiment, Family, Model, Study, given
+from pipeline.scheduling import known_samples
 
 FORCED_SHARE = {
     "cpu": ((64, 0.40), (128, 0.58), (512, 0.82)),
@@ -242,18 +243,18 @@ def tasks_of(study: Study) -> list[Task]:
     for corpus in study.corpus.values():
         for name, (items, read, wanted) in TINY_TASKS.items():
             known[name] = Task(corpus.task_items // items, read, wanted, round(read))
-    found = {name: known.get(name, OTHER_TASK) for name in study.benchmarks.tasks}
-    limits = {name: study.benchmarks.limit_of(name) or found[name].documents for name in found}
+    asked = given(study.benchmarks)
+    found = {name: known.get(name, OTHER_TASK) for name in asked.tasks}
+    limits = {name: asked.limit_of(name) or found[name].documents for name in found}
     return [
         replace(task, documents=min(task.documents, limits[name])) for name, task in found.items()
     ]
 
 
 def samples_of(study: Study, family: Family) -> int:
-    """N, memorized and all others."""
-    source = family.pile or family.pythia
-    if source:
-        return source.n_memorized + source.control.n
+    """N, memorized and all others; of a user's file the most that there can be."""
+    if family.source != "records":
+        return known_samples(family)
     corpus = next(iter(study.corpus.values()))
     return sum(corpus.records.values()) + corpus.control_records
 
@@ -280,12 +281,15 @@ def effort_of(study: Study, group: str, model: Model, shape: Shape) -> Effort:
         )
     if group == "benchmarks":
         swept = interventions_of(study, shape)
-        return benchmark_effort(shape, tasks_of(study), study.benchmarks.num_fewshot, swept)
+        return benchmark_effort(shape, tasks_of(study), given(study.benchmarks).num_fewshot, swept)
     if group == "generations":
-        asked = study.generations
+        asked = given(study.generations)
         return generation_effort(shape, len(asked.prompts), asked.depths, asked.new_tokens)
     if group == "divergence":
-        samples, prefix = 2 * study.divergence.samples, study.family(model.family).prefix_length
+        samples, prefix = (
+            2 * given(study.divergence).samples,
+            study.family(model.family).prefix_length,
+        )
         return divergence_effort(shape, samples, prefix)
     if group == "checkpoint" and model.training is not None:
         return training_effort(shape, training_tokens(study, model))

@@ -113,15 +113,18 @@ def shape_of(study: Study, model: Model, online: bool) -> Shape:
     try:
         return shape_of_config(_config(model, online))
     except (InputError, OSError, ValueError, KeyError):
-        return shape_of_size(model.billions, tied)
+        return shape_of_size(model.billions or _stored_billions(model), tied)
 
 
 def _config(model: Model, online: bool) -> Mapping[str, Any]:
-    """config.json of the pinned commit.
+    """config.json of the pinned commit, or of the user's folder.
 
     Raises:
-        OSError: it is not in the cache, and the hub may not be asked.
+        OSError: it is not in the cache, and the hub may not be asked; or the folder has none.
     """
+    if model.folder is not None:
+        own: Mapping[str, Any] = json.loads((Path(model.folder.path) / "config.json").read_text())
+        return own
     if model.hub is None:
         raise FileNotFoundError
     repo, commit = model.hub.repo, model.hub.commit
@@ -132,3 +135,9 @@ def _config(model: Model, online: bool) -> Mapping[str, Any]:
         cached = str(snapshot(repo, commit, ["config.json"]).folder / "config.json")
     found: Mapping[str, Any] = json.loads(Path(cached).read_text("utf-8"))
     return found
+
+
+def _stored_billions(model: Model) -> float:
+    """Parameters of a user's folder, in billions, if each takes two bytes; never none."""
+    below = Path(model.folder.path) if model.folder else Path()
+    return max(1, sum(path.stat().st_size for path in below.glob("*.safetensors"))) / 2e9

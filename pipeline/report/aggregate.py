@@ -101,6 +101,8 @@ def write_summary(
     path: Path,
     seed: int = 0,
     stale: Mapping[str, Collection[Path]] | None = None,
+    *,
+    benchmarked: bool = True,
 ) -> pl.DataFrame:
     """Read the tables of a study, aggregate them, write the summary.
 
@@ -114,6 +116,7 @@ def write_summary(
             it writes, which may be there from before. They are left out, with the models whose
             samples, checkpoint or memorization they are, and the page says so. None: nothing may
             be missing.
+        benchmarked: False: the study has no benchmarks.
 
     Returns:
         The summary.
@@ -154,7 +157,9 @@ def write_summary(
     def readable() -> Iterator[ModelTables]:
         for name, family in wanted:
             try:
-                model = read_tables(data, name, family, benchmarked=usable(*benchmarks[name]))
+                model = read_tables(
+                    data, name, family, benchmarked=benchmarked and usable(*benchmarks[name])
+                )
             except InputError as error:
                 problems.extend(error.problems)
             else:

@@ -8,7 +8,7 @@ downloaded are the same numbers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from matplotlib.figure import Figure
 from pipeline import tables
 from pipeline.files import atomic, write_json
 from pipeline.report import link, style, views
-from pipeline.report.plots import attention_only, divergence
+from pipeline.report.plots import attention_only
+from pipeline.report.plots import divergence as theorems
 from pipeline.report.plots.copies import doses
 from pipeline.report.plots.drops import drops
 from pipeline.report.plots.over_blocks import blocks, entropy, kept, lengths, perplexity
@@ -35,20 +36,30 @@ INDEX = "figures.json"
 _MAKERS = (kept, scatters, blocks, drops, lengths, entropy, perplexity, quartiles, doses)
 
 
-def write_figures(summary: Path, folder: Path, data: Path | None = None) -> None:
+def write_figures(
+    summary: Path,
+    folder: Path,
+    data: Path,
+    *,
+    divergence: bool = False,
+    experiments: Collection[str] = (),
+) -> None:
     """Draw every figure of a study.
 
     Args:
         summary: the study's summary table.
         folder: becomes a folder with each figure as SVG, PNG and PDF, its data as CSV, and
             ``figures.json``. A folder of that name is replaced.
-        data: the study's folder, ``data/STUDY``, for the theory's tables; None: without them.
+        data: the study's folder, ``data/STUDY``, for the theory's tables.
+        divergence: whether the theorems were to be measured on the models.
+        experiments: on attention-only transformers, that were to be run.
 
     Raises:
         InputError: the summary is missing or does not fit its schema.
     """
     frame = tables.read(summary, tables.SUMMARY)
-    registry = plots(frame, read_theory(data, views.models(frame)) if data else None)
+    measured = views.models(frame) if divergence else []
+    registry = plots(frame, read_theory(data, measured, experiments=experiments))
     with atomic(folder, directory=True) as temporary:
         for plot in registry:
             style.save(figure(plot), temporary, plot.name)
@@ -80,9 +91,9 @@ def plots(summary: pl.DataFrame, theory: Theory | None = None) -> list[Plot]:
 
 
 def _of_theory(summary: pl.DataFrame, theory: Theory) -> Iterator[Plot]:
-    yield from divergence.triangles(theory)
-    yield from divergence.bounded(theory)
-    yield from divergence.damage(link.pairs(summary, theory.quantities))
+    yield from theorems.triangles(theory)
+    yield from theorems.bounded(theory)
+    yield from theorems.damage(link.pairs(summary, theory.quantities))
     yield from attention_only.capacities(theory)
     yield from attention_only.low_ranks(theory)
     yield from attention_only.trained(theory)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +72,9 @@ def write_page(
     *,
     show_text: bool = False,
     thresholds: Thresholds | None = None,
-    with_theory: bool = False,
+    generations: bool = True,
+    divergence: bool = False,
+    experiments: Collection[str] = (),
 ) -> None:
     """Write the page, its tables, and ``provenance.json`` beside it.
 
@@ -87,7 +89,9 @@ def write_page(
         provenance: what determines the study, by heading; see `render`.
         show_text: show samples of real data as text, not as token ids.
         thresholds: when a claim counts as shown.
-        with_theory: show what the theory's stages measured, and say so where they did not.
+        generations: whether the models were to write; what they did not is said.
+        divergence: whether the theorems were to be measured on the models, likewise.
+        experiments: on attention-only transformers, that were to be run, likewise.
 
     Raises:
         InputError: the summary is missing or does not fit. What else is missing, the page says.
@@ -107,7 +111,7 @@ def write_page(
     except InputError as error:
         missing.append(f"There are no figures: {error.problems[0].got}")
     written: list[Generations] = []
-    for manifest in manifests:
+    for manifest in manifests if generations else ():
         try:
             written += read_generations(data, [manifest], show_text=show_text)
         except InputError as error:
@@ -116,8 +120,8 @@ def write_page(
             )
     samples, unreadable = read_browser(data, models, manifests, show_text=show_text)
     explained: list[TheorySection] = []
-    if with_theory:
-        theory = read_theory(data, models)
+    if divergence or experiments:
+        theory = read_theory(data, models if divergence else [], experiments=experiments)
         explained = theory_sections(summary, theory)
         missing += theory.missing
     whole = collect(study, data, manifests, provenance)

@@ -82,14 +82,20 @@ TRIANGLE_RULES: Mapping[str, pl.Expr] = {
 
 
 def check_results(
-    models: Sequence[tuple[str, str]], data: Path, divergence_samples: int
+    models: Sequence[tuple[str, str]],
+    data: Path,
+    divergence_samples: int | None,
+    *,
+    benchmarked: bool = True,
 ) -> dict[str, dict[str, int]]:
     """Check every table of a study that holds results.
 
     Args:
         models: (name, family) of each.
         data: the study's folder, ``data/STUDY``.
-        divergence_samples: of each split, for which the theorems were measured.
+        divergence_samples: of each split, for which the theorems were measured; None: they were
+            not.
+        benchmarked: whether the study has benchmarks.
 
     Returns:
         Model -> table -> rows that were checked.
@@ -101,7 +107,7 @@ def check_results(
     problems, checked = list[Problem](), {}
     for name, family in models:
         try:
-            measured = read_tables(data, name, family)
+            measured = read_tables(data, name, family, benchmarked=benchmarked)
             problems += grid_problems(measured)
             counts = _check_model(measured, data, divergence_samples, problems)
         except InputError as error:
@@ -114,7 +120,7 @@ def check_results(
 
 
 def _check_model(
-    measured: ModelTables, data: Path, divergence_samples: int, problems: list[Problem]
+    measured: ModelTables, data: Path, divergence_samples: int | None, problems: list[Problem]
 ) -> dict[str, int]:
     """Append what is wrong with one model's tables to `problems`; the rows of each table."""
     name = measured.name
@@ -127,17 +133,29 @@ def _check_model(
     problems += _broken(f"memorization of {name}", with_suffix, MEMORIZATION_RULES)
     problems += _without_effect(f"memorization of {name}", measured.memorization, "suffix_log_prob")
 
-    assert measured.benchmarks is not None  # noqa: S101  only a partial reading leaves them out
-    for what, frame, rules in (
-        ("benchmarks", measured.benchmarks, BENCHMARK_RULES),
-        ("documents", measured.documents, {"the value is finite": pl.col("value").is_finite()}),
-    ):
-        problems += _broken(f"{what} of {name}", [frame], rules)
-    # a block may well leave every answer of a few documents right or wrong, but no likelihood
-    every_one_right_or_wrong = pl.col("value").is_in([0.0, 1.0]).all().over("task", "metric")
-    graded = measured.documents.filter(~every_one_right_or_wrong)
-    problems += _without_effect(f"documents of {name}", graded, "value")
+    counts = {"memorization": measured.memorization.height}
+    if measured.benchmarks is not None:
+        for what, frame, rules in (
+            ("benchmarks", measured.benchmarks, BENCHMARK_RULES),
+            ("documents", measured.documents, {"the value is finite": pl.col("value").is_finite()}),
+        ):
+            problems += _broken(f"{what} of {name}", [frame], rules)
+            counts[what] = frame.height
+        # a block may well leave every answer of a few documents right or wrong, but no likelihood
+        every_one_right_or_wrong = pl.col("value").is_in([0.0, 1.0]).all().over("task", "metric")
+        graded = measured.documents.filter(~every_one_right_or_wrong)
+        if graded.height:
+            problems += _without_effect(f"documents of {name}", graded, "value")
+    if divergence_samples is not None:
+        counts |= _check_divergence(measured, data, divergence_samples, problems)
+    return counts
 
+
+def _check_divergence(
+    measured: ModelTables, data: Path, divergence_samples: int, problems: list[Problem]
+) -> dict[str, int]:
+    """The same of what the theorems are measured by."""
+    name = measured.name
     folder = data / "divergence"
     triangle = tables.read(folder / f"{name}.parquet", tables.DIVERGENCE_TRIANGLE)
     bounds = tables.read(folder / f"{name}.bounds.parquet", tables.DIVERGENCE_BOUNDS)
@@ -162,9 +180,6 @@ def _check_model(
                 )
             )
     return {
-        "memorization": measured.memorization.height,
-        "benchmarks": measured.benchmarks.height,
-        "documents": measured.documents.height,
         "divergence": triangle.height,
         "bounds": bounds.height,
         "blocks": blocks.height,

@@ -5,7 +5,7 @@ A table that is not there, or does not fit, is named in `Theory.missing`; the re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -77,13 +77,20 @@ class Theory:
     missing: Sequence[str] = ()
 
 
-def read_theory(data: Path, models: Sequence[tuple[str, str]], seed: int = 0) -> Theory:
+def read_theory(
+    data: Path,
+    models: Sequence[tuple[str, str]],
+    seed: int = 0,
+    experiments: Collection[str] = tuple(EXPERIMENTS),
+) -> Theory:
     """Read the theory's tables of a study.
 
     Args:
         data: the study's folder, ``data/STUDY``.
-        models: (name, family) of each, in the order of the report.
+        models: (name, family) of each on which the theorems were measured, in the order of the
+            report.
         seed: of the bootstrap.
+        experiments: those of the study, of `EXPERIMENTS`.
     """
     triangles, quantities, bounds, missing = [], [], [], []
     for name, family in models:
@@ -102,17 +109,19 @@ def read_theory(data: Path, models: Sequence[tuple[str, str]], seed: int = 0) ->
         triangles.append(_median_changes(triangle).select(*model, pl.all()))
         quantities.append(_quantities(triangle, bound, samples, seed).select(*model, pl.all()))
         bounds.append(bound.select(*model, pl.all()))
-    experiments = {}
+    found = {}
     for experiment, schema in EXPERIMENTS.items():
+        if experiment not in experiments:
+            continue
         try:
-            experiments[experiment] = tables.read(data / "theory" / f"{experiment}.parquet", schema)
+            found[experiment] = tables.read(data / "theory" / f"{experiment}.parquet", schema)
         except InputError as error:
             what = experiment.replace("_", " ")
             missing.append(f"There is no table of the {what} experiment: {error.problems[0].got}")
     whole = [
         pl.concat(each) if each else pl.DataFrame() for each in (triangles, quantities, bounds)
     ]
-    return Theory(whole[0], whole[1], whole[2], experiments, missing)
+    return Theory(whole[0], whole[1], whole[2], found, missing)
 
 
 def per_block(bounds: pl.DataFrame, theorem: int) -> pl.DataFrame:

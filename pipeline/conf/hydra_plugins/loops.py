@@ -1,4 +1,4 @@
-"""Lets every Hydra that composes a study here fill in ``${loops:}``, `dvc exp run -S` among them."""
+"""Lets Hydra fill in ``${loops:}``, whoever composes a study: `dvc exp run -S`, too."""
 
 from pipeline.loops import register
 

@@ -1,0 +1,79 @@
+"""Describe the checkpoint in a user's folder; the weights stay where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from pipeline.checkpoints.describe import FILES, describe
+from pipeline.checkpoints.manifest import Manifest, sha256, write_manifest
+from pipeline.errors import InputError, Problem
+from pipeline.files import atomic
+from pipeline.hub import Snapshot
+
+
+def take(folder: Path, source: Path, *, name: str, family: str) -> Manifest:
+    """Write the manifest of a checkpoint in a user's folder, atomically.
+
+    Args:
+        folder: gets the manifest, and nothing else.
+        source: the user's folder, with config, safetensors and tokenizer.
+        name: of the model, as the study calls it.
+        family: of the model, as the study calls it.
+
+    Raises:
+        InputError: what `found` and `describe` raise.
+    """
+    files = found(source)
+    model, tokens = describe(files, str(source))
+    with atomic(folder, directory=True) as temporary:
+        return write_manifest(
+            temporary,
+            model,
+            name=name,
+            family=family,
+            tokens=tokens,
+            seed=None,
+            origin={"folder": str(source.resolve())},
+            files={each: sha256(source / each) for each in files.files},
+        )
+
+
+def found(source: Path) -> Snapshot:
+    """What a user's folder has of a checkpoint, without checksums.
+
+    Raises:
+        InputError: it is no folder, or has no tokenizer.
+    """
+    if not source.is_dir():
+        raise InputError(
+            Problem(
+                str(source),
+                "no such folder",
+                "a folder with a checkpoint",
+                "name one that is there",
+            )
+        )
+    names = sorted(
+        path.name for path in source.iterdir() if any(fnmatchcase(path.name, f) for f in FILES)
+    )
+    require_tokenizer(names, str(source))
+    return Snapshot(source.resolve(), dict.fromkeys(names, ""))
+
+
+def require_tokenizer(files: Collection[str], where: str) -> None:
+    """Refuse a checkpoint for which transformers makes up a tokenizer of next to no tokens.
+
+    Raises:
+        InputError: none of the files is a tokenizer's.
+    """
+    if "tokenizer.json" not in files and not {"vocab.json", "merges.txt"} <= set(files):
+        raise InputError(
+            Problem(
+                where,
+                "no tokenizer; " + ", ".join(sorted(files)),
+                "tokenizer.json, or vocab.json and merges.txt, beside the weights",
+                "save it there: AutoTokenizer.from_pretrained(…).save_pretrained(FOLDER)",
+            )
+        )

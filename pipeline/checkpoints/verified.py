@@ -1,0 +1,104 @@
+"""The files of a checkpoint where they lie, each compared with its manifest; and its tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from pipeline.checkpoints.manifest import MANIFEST, Manifest, read_manifest, sha256
+from pipeline.errors import InputError, Problem
+from pipeline.hub import Snapshot, snapshot
+
+WEIGHTS = (".safetensors", ".safetensors.index.json")
+
+
+def verified(folder: Path, *, weights: bool = True) -> Snapshot:
+    """The files of a checkpoint, each compared with the manifest.
+
+    Args:
+        folder: of the checkpoint's manifest. Files of the hub that are not in the cache are
+            fetched, at the commit that the manifest names.
+        weights: the weights among them, whose checksums take long.
+
+    Raises:
+        InputError: the manifest is missing or names no weights, or a file is missing or is not the
+            one that it names.
+    """
+    manifest = read_manifest(folder)
+    if not any(name.endswith(".safetensors") for name in manifest.files):
+        raise InputError(
+            Problem(
+                f"{folder / MANIFEST}: files",
+                ", ".join(manifest.files) or "no file",
+                "weights as safetensors",
+                "make the checkpoint again: delete its folder and run its stage",
+            )
+        )
+    wanted = {
+        name: expected
+        for name, expected in manifest.files.items()
+        if weights or not name.endswith(WEIGHTS)
+    }
+    origin = manifest.origin
+    if "repo" in origin:
+        got = snapshot(origin["repo"], origin["commit"], tuple(wanted))
+    else:
+        below = Path(origin.get("folder", folder))
+        files = {name: sha256(below / name) for name in wanted if (below / name).is_file()}
+        got = Snapshot(below, files)
+    _compare(manifest, wanted, got)
+    return got
+
+
+def tokenizer_of(checkpoint: Snapshot) -> PreTrainedTokenizerBase:
+    """The tokenizer among the files of a checkpoint."""
+    with checkpoint.alone() as folder:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    return tokenizer
+
+
+def encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[str]], list[list[int]]]:
+    """What turns texts into token ids, without special tokens."""
+
+    def encode(texts: Sequence[str]) -> list[list[int]]:
+        ids: list[list[int]] = tokenizer(list(texts), add_special_tokens=False, verbose=False)[
+            "input_ids"
+        ]
+        return ids
+
+    return encode
+
+
+def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of a checkpoint.
+
+    Args:
+        folder: as for `verified`.
+
+    Raises:
+        InputError: as for `verified`; of the weights nothing is read.
+    """
+    return tokenizer_of(verified(Path(folder), weights=False))
+
+
+def _compare(manifest: Manifest, wanted: Mapping[str, str], got: Snapshot) -> None:
+    """Report all files that differ from the manifest at once."""
+    remedy = "restore the checkpoint (dvc checkout), or delete its folder and run its stage"
+    if "folder" in manifest.origin:
+        remedy = "run its stage again: the user's folder has changed since"
+    problems = [
+        Problem(
+            str(got.folder / name),
+            f"sha256 {got.files[name]}" if name in got.files else "no such file",
+            f"sha256 {expected}",
+            remedy,
+        )
+        for name, expected in wanted.items()
+        if got.files.get(name) != expected
+    ]
+    if problems:
+        raise InputError(*problems)

@@ -1,0 +1,93 @@
+"""The samples of a family from a user's file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from pipeline.errors import InputError, Problem
+from pipeline.samples.frame import first_of, samples_frame
+from pipeline.samples.table_file import is_running_text, read
+
+Encode = Callable[[Sequence[str]], list[list[int]]]
+"""Texts to their token ids, without special tokens."""
+
+
+def samples(
+    path: Path,
+    encode: Encode | None,
+    prefix_length: int,
+    suffix_length: int,
+    *,
+    skip_short: bool,
+) -> pl.DataFrame:
+    """The samples table from a user's file.
+
+    Of each row of a table the first P + S tokens are taken. Plain text is cut into consecutive
+    samples of P + S tokens; what is left at its end is left out.
+
+    Args:
+        path: as `table_file.read` takes it. ``tokens`` is used where there is ``text`` too.
+            Without ``split`` all samples are memorized. Samples with equal suffixes count as one
+            cluster in intervals, or those with an equal ``group`` where there is such a column.
+        encode: cuts the text; None: there is no tokenizer.
+        prefix_length: P, tokens.
+        suffix_length: S, tokens.
+        skip_short: leave out samples of fewer than P + S tokens, instead of refusing them.
+
+    Returns:
+        As `tables.SAMPLES`; ``sample_id`` counts the samples that were taken, and the column
+        ``row`` (u32) has their rows in the file.
+
+    Raises:
+        InputError: what `table_file.read` raises, text and no tokenizer, a sample that is too
+            short, or none is left.
+    """
+    total = prefix_length + suffix_length
+    frame = read(path)
+    if "tokens" not in frame.columns:
+        if encode is None:
+            raise InputError(
+                Problem(
+                    str(path),
+                    "text, and no tokenizer",
+                    "a column `tokens`, or a tokenizer",
+                    "name the model whose tokenizer cuts the text: file.tokenizer of the family",
+                )
+            )
+        ids = encode(frame["text"].to_list())
+        frame = frame.with_columns(pl.Series("tokens", ids, pl.List(pl.Int64)))
+    elif "text" in frame.columns:
+        print("the samples have both `tokens` and `text`: `tokens` is used", flush=True)
+    if is_running_text(path):
+        whole = frame["tokens"][0].to_list()
+        count = max(1, len(whole) // total)
+        cut = [whole[i * total : (i + 1) * total] for i in range(count)]
+        types = {"row": pl.UInt32, "tokens": pl.List(pl.Int64)}
+        frame = pl.DataFrame({"row": range(count), "tokens": cut}, schema=types)
+    short = frame.filter(pl.col("tokens").list.len() < total)
+    if len(short) and not skip_short:
+        raise InputError(
+            Problem(
+                first_of(f"{path}: row {short['row'][0]}", len(short)),
+                f"{short['tokens'].list.len()[0]} tokens",
+                f"{total} or more: {prefix_length} of prefix and {suffix_length} of suffix",
+                "shorten prefix_length or suffix_length, or leave such samples out: skip_short",
+            )
+        )
+    frame = frame.filter(pl.col("tokens").list.len() >= total)
+    if frame.is_empty():
+        raise InputError(Problem(str(path), "no sample", "one or more", "name another file"))
+    told = {name: frame[name].to_list() for name in ("split", "copies") if name in frame.columns}
+    made = samples_frame(
+        np.array(frame["tokens"].list.head(total).to_list()),
+        prefix_length,
+        told.get("split", ["memorized"] * len(frame)),
+        told.get("copies", [None] * len(frame)),
+    ).with_columns(frame["row"])
+    if "group" in frame.columns:
+        made = made.with_columns(suffix_group=frame["group"].rank("dense") - 1)
+    return made.cast({"suffix_group": pl.UInt32})

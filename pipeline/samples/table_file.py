@@ -1,0 +1,188 @@
+"""A user's file, read as a table: parquet, JSON lines, CSV or plain text, whatever its name."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+
+import polars as pl
+
+from pipeline import tables
+from pipeline.errors import InputError, Problem, disk_problem, shorten
+from pipeline.samples.frame import first_of
+
+MOST = 2**32 - 1
+"""The largest token id, and the largest number of copies, that a samples table holds."""
+
+LINES = (".jsonl", ".ndjson", ".json")
+COMMA = (".csv",)
+PARQUET = b"PAR1"
+"""How a parquet file begins."""
+
+TYPES: Mapping[str, pl.DataType | type[pl.DataType]] = {
+    "tokens": pl.List(pl.Int64),
+    "text": pl.String,
+    "split": pl.String,
+    "copies": pl.UInt32,
+    "group": pl.String,
+}
+"""What the columns are cast to: others write texts as categories, or as bytes."""
+
+REMEDY = "name another file"
+
+
+def is_running_text(path: Path) -> bool:
+    """Whether the file is plain text and no table.
+
+    Raises:
+        InputError: there is no such file, or it may not be read.
+    """
+    return not (path.suffix.lower() in (*LINES, *COMMA, ".parquet") or _head(path) == PARQUET)
+
+
+def read(path: Path) -> pl.DataFrame:
+    """The rows of a file.
+
+    Args:
+        path: ``.jsonl``, ``.ndjson`` and ``.json`` are JSON lines, ``.csv`` is CSV with a header,
+            in which lists of tokens are written as in JSON; what begins as parquet does is that;
+            anything else is plain text, UTF-8, and makes one row.
+
+    Returns:
+        ``row`` u32, from 0, and those of `TYPES` that the file has, in their types; ``tokens``,
+        ``text``, or both are among them.
+
+    Raises:
+        InputError: the file cannot be read, or a column is missing, of another type, or holds what
+            no samples table can; all such columns at once.
+    """
+    running = is_running_text(path)
+    frame = pl.DataFrame({"text": [_text(path)]}) if running else _table(path)
+    kept = [name for name in TYPES if name in frame.columns]
+    if not {"tokens", "text"} & set(kept):
+        raise InputError(
+            Problem(
+                str(path),
+                "columns " + ", ".join(frame.columns),
+                "a column `tokens` (lists of token ids) or `text`",
+                "name the column so",
+            )
+        )
+    frame = frame.select(kept).with_row_index("row")
+    problems, made = list[Problem](), [frame["row"]]
+    for name in kept:
+        found, problem = _cast(frame[name])
+        if problem is not None:
+            problems.append(Problem(f"{path}: {name}", *problem))
+        elif strange := _odd(found):
+            where = first_of(f"{path}: {name}, row {strange[0][0]}", len(strange[0]))
+            problems.append(Problem(where, *strange[1:]))
+        made.append(found)
+    if problems:
+        raise InputError(*problems)
+    if frame.is_empty():
+        raise InputError(Problem(str(path), "no row", "one or more", REMEDY))
+    return pl.DataFrame(made)
+
+
+def _table(path: Path) -> pl.DataFrame:
+    """The table of a file that is no plain text."""
+    if path.suffix.lower() not in (*LINES, *COMMA) or _head(path) == PARQUET:
+        return tables.read(path, {}, remedy=REMEDY)
+    content = io.BytesIO(_bytes(path))  # polars takes a name for a pattern
+    strings = {name: pl.String for name in TYPES if name != "copies"}
+    try:
+        if path.suffix.lower() in COMMA:
+            return pl.read_csv(content, schema_overrides=strings, infer_schema_length=None)
+        return pl.read_ndjson(content, infer_schema_length=None)
+    except tables.DAMAGED as error:
+        got = str(error).strip().splitlines() or [type(error).__name__]
+        kind = "CSV" if path.suffix.lower() in COMMA else "JSON lines, an object a line"
+        raise InputError(
+            Problem(str(path), shorten(got[0], 300), f"{kind}, in UTF-8", REMEDY)
+        ) from error
+
+
+def _cast(column: pl.Series) -> tuple[pl.Series, tuple[str, str, str] | None]:
+    """The column in its type of `TYPES`, or why it cannot be."""
+    name, dtype, wanted = column.name, column.dtype, TYPES[column.name]
+    if name == "copies" and dtype == pl.Null:
+        return column.cast(pl.UInt32), None
+    if name == "copies" and not dtype.is_numeric():
+        return column, (str(dtype), f"whole numbers, 0 to {MOST}", "mend or drop the column")
+    try:
+        if name == "tokens" and dtype == pl.String:  # CSV has no lists
+            column = column.str.json_decode(pl.List(pl.Int64))
+        elif name == "tokens" and not (
+            isinstance(dtype, (pl.List, pl.Array)) and dtype.inner.is_integer()
+        ):
+            return column, (str(dtype), "lists of integers", "convert it")
+        if name == "copies":
+            odd = column.filter(~(column.is_between(0, MOST) & (column.floor() == column)))
+            if len(odd):
+                expected = f"whole numbers, 0 to {MOST}; null where unknown"
+                return column, (first_of(str(odd[0]), len(odd)), expected, "mend or drop it")
+        return column.cast(wanted), None
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        got = str(error).strip().splitlines() or [str(dtype)]
+        return column, (f"{dtype}: {shorten(got[0])}", str(wanted), "convert the column")
+
+
+def _odd(column: pl.Series) -> tuple[list[int], str, str, str] | None:
+    """The rows that no samples table can hold, and what is wrong with the first."""
+    if column.name == "copies":
+        return None
+    if null := column.is_null().arg_true().to_list():
+        return null, "null", "a value in every row", "leave such rows out"
+    if column.name == "split":
+        known = column.is_in(tables.SPLITS)
+        expected, remedy = ", ".join(tables.SPLITS), "use these"
+    elif column.name == "tokens":
+        no_id = pl.element().is_null() | ~pl.element().is_between(0, MOST)
+        known = ~column.list.eval(no_id).list.any()
+        expected, remedy = "token ids, 0 or more", "make them with the model's own tokenizer"
+    else:
+        known = pl.Series([_is_utf8(text) for text in column.cast(pl.Binary)], dtype=pl.Boolean)
+        expected, remedy = "text in UTF-8", "write it in UTF-8"
+    if not (odd := (~known).arg_true().to_list()):
+        return None
+    got = column[odd[0]] if column.name in ("split", "tokens") else column.cast(pl.Binary)[odd[0]]
+    shown = got.to_list() if isinstance(got, pl.Series) else got
+    return odd, shorten(shown), expected, remedy
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _head(path: Path) -> bytes:
+    with _readable(path) as file:
+        return file.read(len(PARQUET))
+
+
+def _bytes(path: Path) -> bytes:
+    with _readable(path) as file:
+        return file.read()
+
+
+def _text(path: Path) -> str:
+    try:
+        return _bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            Problem(str(path), str(error), "text in UTF-8, or a parquet file", "write it in UTF-8")
+        ) from error
+
+
+def _readable(path: Path) -> io.BufferedReader:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        refused = disk_problem(error)
+        expected, remedy = (refused.expected, refused.remedy) if refused else ("a file", REMEDY)
+        raise InputError(Problem(str(path), str(error.strerror), expected, remedy)) from error

@@ -1,0 +1,122 @@
+"""What a user has at hand: the folder of a checkpoint, a text that it recites, tasks of one's own.
+
+By hand: ``python -m tests.own FAMILY FOLDER`` writes FOLDER/model, FOLDER/text.txt, FOLDER/tasks.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers as t
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+VOCABULARY, CONTEXT, BLOCKS = 320, 64, 4
+
+_GPT = {"vocab_size": VOCABULARY, "n_embd": 64, "n_layer": BLOCKS, "n_head": 4}
+_END: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0}
+CONFIGS = {
+    "llama": lambda: t.LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=BLOCKS,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        **_END,
+    ),
+    "gpt2": lambda: t.GPT2Config(**_GPT, n_positions=CONTEXT, **_END),
+    "bloom": lambda: t.BloomConfig(
+        vocab_size=VOCABULARY, hidden_size=64, n_layer=BLOCKS, n_head=4, **_END
+    ),
+}
+
+
+def text(words: int = 900, seed: int = 0) -> str:
+    """Running text that no model knows."""
+    rng = random.Random(seed)
+    known = ["".join(rng.choices("abdegiklmnoprstu", k=rng.randint(2, 7))) for _ in range(80)]
+    lines = [" ".join(rng.choices(known, k=12)) + "." for _ in range(words // 12)]
+    return "\n".join(lines) + "\n"
+
+
+def write_tokenizer(folder: Path) -> t.PreTrainedTokenizerFast:
+    """A byte-level BPE of `VOCABULARY` entries."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=["<eos>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator(text().splitlines(), trainer)
+    made = t.PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<eos>", bos_token="<eos>")
+    made.save_pretrained(folder)
+    return made
+
+
+def write_checkpoint(folder: Path, family: str, steps: int = 0) -> None:
+    """A checkpoint of a family of `CONFIGS`, random or trained to recite `text`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    words = write_tokenizer(folder)
+    torch.manual_seed(0)
+    model = t.AutoModelForCausalLM.from_config(CONFIGS[family]())
+    ids = torch.tensor(words(text(), add_special_tokens=False)["input_ids"])
+    rows = ids[: len(ids) // 32 * 32].view(-1, 32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(rows, labels=rows).loss.backward()
+        optimizer.step()
+    model.save_pretrained(folder)
+
+
+def write_tasks(folder: Path) -> None:
+    """Two tasks in lm-eval's own form: a choice between two, and a last word."""
+    folder.mkdir(parents=True)
+    lines = text().splitlines()
+    common = {"dataset_path": "json", "test_split": "test", "metadata": {"version": 1}}
+    acc = [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}]
+    documents = [
+        {"context": line[:40], "ends": [line[40:], lines[i - 1][40:]]}
+        for i, line in enumerate(lines[:30])
+    ]
+    choice = {
+        **common,
+        "task": "own_choice",
+        "output_type": "multiple_choice",
+        "dataset_kwargs": {"data_files": {"test": "choice.jsonl"}},
+        "doc_to_text": "{{context}}",
+        "doc_to_choice": "{{ends}}",
+        "doc_to_target": 0,
+        "target_delimiter": "",
+        "metric_list": acc,
+    }
+    last = {
+        **common,
+        "task": "own_last_word",
+        "output_type": "loglikelihood",
+        "dataset_kwargs": {"data_files": {"test": "last.jsonl"}},
+        "doc_to_text": "{{context}}",
+        "doc_to_target": "{{word}}",
+        "metric_list": acc,
+    }
+    cut = [line.rsplit(" ", 1) for line in lines[:30]]
+    words = [{"context": context, "word": word} for context, word in cut]
+    for name, task, rows in (("choice", choice, documents), ("last", last, words)):
+        (folder / f"{name}.yaml").write_text(json.dumps(task))  # JSON is YAML
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+if __name__ == "__main__":
+    family, below = sys.argv[1], Path(sys.argv[2])
+    write_checkpoint(below / "model", family, steps=150)
+    (below / "text.txt").write_text(text())
+    write_tasks(below / "tasks")
