@@ -851,14 +851,15 @@ def cross_check(study: Study, where: str) -> list[Problem]:
                 "samples of the text that the model was trained on",
                 "name a family whose samples are records of the corpus",
             )
-        weights = [corpus.weights for corpus in study.corpus.values()]
-        if model.input == "corpus" and weights != [model.gguf and model.gguf.weights]:
-            add(
-                f"models.{key}.gguf.weights",
-                str(model.gguf and model.gguf.weights.package),
-                "the weights of the corpus: " + ", ".join(str(w and w.package) for w in weights),
-                "name the same in both places",
-            )
+        own = model.gguf and model.gguf.weights
+        for corpus in study.corpus.values() if model.input == "corpus" else ():
+            if corpus.weights != own:
+                add(
+                    f"models.{key}, weights",
+                    own.package if own else "none",
+                    f"those of the corpus: {corpus.weights.package if corpus.weights else 'none'}",
+                    "name the same package, checksum and file in both places, or in neither",
+                )
         if made := model.training:
             try:
                 sweep(made.n_blocks, study.groups, made.n_heads)
