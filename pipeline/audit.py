@@ -181,8 +181,8 @@ def study(asked: Asked, offered: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """
     origin, own = asked.origin, Path(asked.model).is_dir()
     files = found(Path(asked.model)) if own else snapshot(origin["repo"], origin["commit"], FILES)
-    require_tokenizer(files.files, asked.model)
     model, tokens = describe(files, asked.model)
+    require_tokenizer(files.files, asked.model)
     config: Any = model.config
     made = cut(
         asked.samples,

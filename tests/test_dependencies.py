@@ -16,7 +16,7 @@ import pytest
 
 from pipeline.dag import Dag, Stage
 from pipeline.inputs import declared
-from pipeline.params import EXPERIMENTS, RUN_SECTION, Study
+from pipeline.params import DERIVED, EXPERIMENTS, RUN_SECTION, Study
 from pipeline.study import load
 
 ROOT = Path(__file__).parents[1]
@@ -26,6 +26,7 @@ CARRIERS = {
     COMMANDS: "parses, reads, calls, writes; no logic",
     "pipeline/params.py": "carries the values that dvc.yaml lists under params",
     "pipeline/study.py": "reads them",
+    "pipeline/loops.py": "derives what dvc.yaml loops over",
     "pipeline/dag.py": "says where DVC's cache has an earlier table",
     "pipeline/inputs.py": "reads what dvc.yaml declares",
     "pipeline/device.py": "chooses where a stage runs",
@@ -37,7 +38,7 @@ CARRIERS = {
 }
 """Modules that no stage depends on, though its command runs them: they compute nothing."""
 
-NOT_PARAMS = {"study", "data", "reports", "run", "address"}
+NOT_PARAMS = {"study", "data", "reports", "run", "address", "tasks"}
 """Of a study: its name and folders are in each stage's name and paths; `run` changes no result."""
 
 IN_PATHS = {"name", "family"}
@@ -90,8 +91,8 @@ def _shared_with_other_sources(stage: Stage) -> set[str]:
     A source's own module is not among them: its name is filled in.
     """
     group = {
-        "samples": ("records", "pile", "pythia"),
-        "checkpoint": ("training", "hub", "gguf"),
+        "samples": ("records", "pile", "pythia", "file"),
+        "checkpoint": ("training", "hub", "gguf", "folder"),
         "theory": EXPERIMENTS,
     }
     functions = {
@@ -129,7 +130,7 @@ def test_params_are_those_that_the_command_uses(dag: Dag, address: str) -> None:
     declared = {key for dep in resolved.deps for key in getattr(dep, "params", [])}
     item = address.partition("@")[2]
     if stage.group in ("check", "report"):  # the one checks them all, the other shows them all
-        assert declared == set(Study.model_fields) - {RUN_SECTION}
+        assert declared == set(Study.model_fields) - {RUN_SECTION, DERIVED}
         return
     families = {key: model.family for key, model in load(ROOT / "params.yaml").models.items()}
     used = set()

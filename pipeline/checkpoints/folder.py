@@ -23,10 +23,11 @@ def take(folder: Path, source: Path, *, name: str, family: str) -> Manifest:
         family: of the model, as the study calls it.
 
     Raises:
-        InputError: what `found` and `describe` raise.
+        InputError: what `found`, `describe` and `require_tokenizer` raise.
     """
     files = found(source)
     model, tokens = describe(files, str(source))
+    require_tokenizer(files.files, str(source))
     with atomic(folder, directory=True) as temporary:
         return write_manifest(
             temporary,
@@ -44,7 +45,7 @@ def found(source: Path) -> Snapshot:
     """What a user's folder has of a checkpoint, without checksums.
 
     Raises:
-        InputError: it is no folder, or has no tokenizer.
+        InputError: it is no folder.
     """
     if not source.is_dir():
         raise InputError(
@@ -58,7 +59,6 @@ def found(source: Path) -> Snapshot:
     names = sorted(
         path.name for path in source.iterdir() if any(fnmatchcase(path.name, f) for f in FILES)
     )
-    require_tokenizer(names, str(source))
     return Snapshot(source.resolve(), dict.fromkeys(names, ""))
 
 

@@ -119,7 +119,8 @@ def _cast(column: pl.Series) -> tuple[pl.Series, tuple[str, str, str] | None]:
         ):
             return column, (str(dtype), "lists of integers", "convert it")
         if name == "copies":
-            odd = column.filter(~(column.is_between(0, MOST) & (column.floor() == column)))
+            whole = pl.col(name).is_between(0, MOST) & (pl.col(name).floor() == pl.col(name))
+            odd = column.to_frame().filter(~whole)[name]
             if len(odd):
                 expected = f"whole numbers, 0 to {MOST}; null where unknown"
                 return column, (first_of(str(odd[0]), len(odd)), expected, "mend or drop it")

@@ -16,9 +16,11 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from pipeline.checkpoints import loading
-from pipeline.checkpoints.hub import FILES, describe, fetch
-from pipeline.checkpoints.loading import load_model, load_tokenizer
+from pipeline.checkpoints.describe import FILES, describe
+from pipeline.checkpoints.hub import fetch
+from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.manifest import Manifest, checksums, read_manifest, write_manifest
+from pipeline.checkpoints.verified import load_tokenizer
 from pipeline.errors import InputError, Problem
 from pipeline.hub import snapshot
 from tests.hub import miniatures

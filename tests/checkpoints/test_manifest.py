@@ -8,8 +8,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from pipeline.checkpoints.loading import load_model, load_tokenizer
+from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.manifest import read_manifest, sha256, write_manifest
+from pipeline.checkpoints.verified import load_tokenizer
 from pipeline.errors import InputError
 
 
@@ -33,18 +34,24 @@ def test_what_was_written_is_loaded_in_the_dtype_asked_for(
     assert read_manifest(checkpoint).parameters == neox.num_parameters()
 
 
-@pytest.mark.parametrize("load", [lambda f: load_model(f, torch.float32), load_tokenizer])
-def test_a_flipped_byte_is_refused(checkpoint: Path, load) -> None:
-    weights = checkpoint / "model.safetensors"
-    content = bytearray(weights.read_bytes())
+@pytest.mark.parametrize(
+    ("load", "name"),
+    [
+        (lambda f: load_model(f, torch.float32), "model.safetensors"),
+        (load_tokenizer, "config.json"),
+    ],
+)
+def test_a_flipped_byte_is_refused(checkpoint: Path, load, name: str) -> None:
+    path = checkpoint / name
+    content = bytearray(path.read_bytes())
     content[-1] ^= 1
-    weights.write_bytes(content)
+    path.write_bytes(content)
     with pytest.raises(InputError) as caught:
         load(checkpoint)
     (problem,) = caught.value.problems
-    assert problem.what == str(weights)
+    assert problem.what == str(path)
     assert problem.got.startswith("sha256 ")
-    assert problem.expected == f"sha256 {read_manifest(checkpoint).files['model.safetensors']}"
+    assert problem.expected == f"sha256 {read_manifest(checkpoint).files[name]}"
 
 
 def test_all_missing_files_are_named_at_once(checkpoint: Path) -> None:

@@ -10,10 +10,11 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from pipeline import tables
-from pipeline.checkpoints.loading import load_model, load_tokenizer
+from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.loop import write_checkpoint
 from pipeline.checkpoints.manifest import read_manifest
 from pipeline.checkpoints.training import Recipe, build, train
+from pipeline.checkpoints.verified import load_tokenizer
 from pipeline.samples.corpus import generate, write
 
 VOCABULARY = 640

@@ -178,7 +178,7 @@ def test_a_second_run_beside_the_first(fresh: Project, first: str, second: str) 
             said = beside.stdout + beside.stderr
             assert second == "dvc" or short_lock not in said
         if first == second == "snakemake":
-            assert f"a snakemake is at work in it: process {running.pid} on " in said
+            assert f"a run is at work in it: process {running.pid} on " in said
         else:
             assert re.search(
                 r"(checkpoints/n-2.7b|tasks|params.yaml)' is busy, it is being blocked by:", said

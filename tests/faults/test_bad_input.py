@@ -11,7 +11,7 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from pipeline import audit, tables
-from pipeline.checkpoints.loading import load_model, load_tokenizer
+from pipeline.checkpoints.folder import take
+from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.manifest import MANIFEST, read_manifest
+from pipeline.checkpoints.verified import load_tokenizer
 from pipeline.errors import InputError
 from pipeline.samples import pile, records
+from pipeline.samples.file import samples as own_samples
 from pipeline.samples.frame import check_samples
 from pipeline.study import check, load
 from tests.project import commit_all, copy_files
@@ -412,7 +415,10 @@ def test_records_that_are_too_short_are_refused() -> None:
 
 # ---------------------------------------------------------------------- a user's own samples
 
-TOKENIZER: Any = lambda texts, **_: {"input_ids": [[ord(c) for c in text] for text in texts]}  # noqa: E731
+
+def _encode(texts: Sequence[str]) -> list[list[int]]:
+    return [[ord(letter) for letter in text] for text in texts]
+
 
 OWN: dict[str, tuple[pl.DataFrame, tuple[str, ...]]] = {
     "negative": (pl.DataFrame({"tokens": [[1, 2], [3, -4]]}), ("row 1\n", "[3, -4]", "0 or more")),
@@ -422,26 +428,26 @@ OWN: dict[str, tuple[pl.DataFrame, tuple[str, ...]]] = {
     "not a number": (pl.DataFrame({"tokens": [[float("nan")] * 2]}), ("List(Float64)",)),
     "texts in lists": (pl.DataFrame({"tokens": [["1", "2"]]}), ("tokens",)),
     "no list": (pl.DataFrame({"tokens": [1, 2]}), ("tokens",)),
-    "a null text": (pl.DataFrame({"text": ["ab", None]}), ("text", "1 nulls")),
-    "an empty text": (pl.DataFrame({"text": ["ab", ""]}), ("row 1", "0 tokens", "--skip-short")),
+    "a null text": (pl.DataFrame({"text": ["ab", None]}), ("text, row 1", "null")),
+    "an empty text": (pl.DataFrame({"text": ["ab", ""]}), ("row 1", "0 tokens", "skip_short")),
     "neither": (pl.DataFrame({"words": ["a"]}), ("words", "`tokens`")),
-    "no rows": (pl.DataFrame({"text": []}, schema={"text": pl.String}), ("no sample",)),
+    "no rows": (pl.DataFrame({"text": []}, schema={"text": pl.String}), ("no row",)),
     "another split": (pl.DataFrame({"text": ["ab"], "split": ["train"]}), ("train", "memorized")),
     "negative copies": (
         pl.DataFrame({"text": ["ab"] * 3, "copies": [1, -3, -4]}),
-        ("copies", "-3 in row 1 and 1 more", "whole numbers"),
+        ("copies", "-3 and 1 more", "whole numbers"),
     ),
     "half a copy": (
         pl.DataFrame({"text": ["ab"] * 2, "copies": [None, 1.5]}),
-        ("copies", "1.5 in row 1\n", "whole numbers"),
+        ("copies", "1.5\n", "whole numbers"),
     ),
     "no number of copies": (
         pl.DataFrame({"text": ["ab"], "copies": [float("nan")]}),
-        ("copies", "nan in row 0\n"),
+        ("copies", "nan\n"),
     ),
     "copies beyond 32 bits": (
         pl.DataFrame({"text": ["ab"], "copies": [2**32]}),
-        ("copies", "4294967296 in row 0\n"),
+        ("copies", "4294967296\n"),
     ),
     "copies as text": (pl.DataFrame({"text": ["ab"], "copies": ["3"]}), ("copies", "String")),
     "copies as truths": (pl.DataFrame({"text": ["ab"], "copies": [True]}), ("copies", "Boolean")),
@@ -453,17 +459,22 @@ def test_bad_samples_of_a_user_are_refused(tmp_path: Path, case: str) -> None:
     frame, said = OWN[case]
     path = tmp_path / "own 'table' $(x).parquet"
     frame.write_parquet(path)
-    refused(lambda: audit.samples(path, TOKENIZER, 1, 1, skip_short=False), "own 'table'", *said)
+    refused(lambda: own_samples(path, _encode, 1, 1, skip_short=False), "own 'table'", *said)
+
+
+def _asked(name: str) -> audit.Asked:
+    nothing = (None, None, 0, None, False, False, 1, None)
+    return audit.Asked(name, "model", Path("samples.csv"), 1, 1, *nothing)
 
 
 @pytest.mark.parametrize("name", [n for n in HOSTILE.values() if isinstance(n, str)])
 def test_a_hostile_name_of_an_audit_is_refused(name: str) -> None:
-    refused(lambda: audit.require_name(name), "--name")
+    refused(lambda: audit.require_sound(_asked(name)), "--name")
 
 
 def test_a_long_name_of_an_audit_is_told_its_length() -> None:
-    refused(lambda: audit.require_name("a" * 300), "300 characters", "at most 63")
-    audit.require_name("a" * 63)
+    refused(lambda: audit.require_sound(_asked("a" * 300)), "aaa", "at most 56")
+    audit.require_sound(_asked("a" * 56))
 
 
 # ---------------------------------------------------------------------- checkpoints
@@ -582,7 +593,7 @@ def test_bad_checkpoints_are_refused(
     spoil(folder)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("builtins.input", lambda *_: "y")  # nobody is asked, and nobody can agree
-    refused(lambda: audit.checkpoint(str(folder), "m", tmp_path / "out"), *said)
+    refused(lambda: take(tmp_path / "out", folder, name="m", family="f"), *said)
     assert [each.name for each in tmp_path.iterdir()] == [folder.name], "no code of theirs ran"
 
 
@@ -597,7 +608,7 @@ def test_a_checkpoint_with_code_beside_it_is_loaded_without(
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "odd.py").write_text("import os\nos.mkdir('pwned')\nclass Odd: pass\n")
     monkeypatch.chdir(tmp_path)
-    audit.checkpoint(str(folder), "m", tmp_path / "out")
+    take(tmp_path / "out", folder, name="m", family="f")
     assert load_model(tmp_path / "out", "float32").config.model_type == "gpt_neox"
     assert len(load_tokenizer(tmp_path / "out")) == 2
     assert not (tmp_path / "pwned").exists()

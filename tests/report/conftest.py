@@ -29,5 +29,5 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[
     )
     models = small.write(root / "data")
     aggregate.write_summary("tiny", models, root / "data", root / "data" / "summary.parquet")
-    figures.write_figures(root / "data" / "summary.parquet", root / "figures")
+    figures.write_figures(root / "data" / "summary.parquet", root / "figures", root / "data")
     return root, models

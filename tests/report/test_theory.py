@@ -21,7 +21,7 @@ from pipeline.report.attention_only_statements import attention_only_statements,
 from pipeline.report.plots.plot import Plot
 from pipeline.report.statements import Statement, theorem_statements
 from pipeline.report.text import visible
-from pipeline.report.theory import Theory, over_seeds, per_block, read_theory
+from pipeline.report.theory import EXPERIMENTS, Theory, over_seeds, per_block, read_theory
 from pipeline.report.theory_sections import theory_sections
 
 NAME = "tiny-neo-8"
@@ -457,7 +457,8 @@ def write_page(root: Path, out: Path, *, with_theory: bool = True) -> str:
         out / "index.html",
         out / "tables",
         {},
-        with_theory=with_theory,
+        divergence=with_theory,
+        experiments=tuple(EXPERIMENTS) if with_theory else (),
     )
     return (out / "index.html").read_text(encoding="utf-8")
 

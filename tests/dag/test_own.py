@@ -1,0 +1,98 @@
+"""A study of a user's own things, without what is optional: one DAG under both engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from tests.dag.conftest import Project
+
+ALL = {
+    "check@own",
+    "samples@own-text",
+    "checkpoint@own-model",
+    "interventions@own-model",
+    "memorization@own-model",
+    "check_results@own",
+    "aggregate@own",
+    "figures@own",
+    "report@own",
+}
+SAMPLES = ALL - {"check@own", "checkpoint@own-model", "interventions@own-model"}
+OPTIONAL = ("benchmarks", "divergence", "generations", "theory")
+
+
+@pytest.fixture
+def own(fresh: Project) -> Project:
+    """The study `own`, run once by snakemake."""
+    folder = fresh.root / "my model's $(folder) {x} 100%"
+    folder.mkdir()
+    (folder / "config.json").write_text("1")
+    text = fresh.root / "a 'text' ${x} #1 é.csv"
+    text.write_text("1")
+    study = YAML(typ="safe").load((fresh.root / "params.yaml").read_text())
+    values = {
+        "study": "own",
+        "corpus": {},
+        "datasets": {},
+        "families": {
+            "own-text": {
+                "name": "text",
+                "source": "file",
+                "prefix_length": 2,
+                "suffix_length": 2,
+                "file": {"path": text.name, "tokenizer": "model-1.0"},
+            }
+        },
+        "models": {
+            "own-model": {
+                "name": "model-1.0",
+                "family": "text",
+                "source": "folder",
+                "folder": {"path": str(folder)},
+            }
+        },
+        "benchmarks": None,  # the others are missing
+        "interventions": study["interventions"],
+        "evaluation": {"text": study["evaluation"]["pythia"]},
+        **{each: study[each] for each in ("statistics", "report", "run")},
+    }
+    with (fresh.root / "params.yaml").open("w") as file:
+        YAML(typ="safe").dump(values, file)
+    refused = fresh.command("python", "-c", "from pipeline.study import load; load()", check=False)
+    assert "python -m pipeline study" in refused.stderr
+    script = "from pipeline.study import derive; derive()"
+    fresh.command("python", "-c", script)
+    fresh.describe()
+    fresh.snakemake()
+    return fresh
+
+
+def test_what_a_study_leaves_out_is_not_there(own: Project) -> None:
+    assert set(own.ran()) == ALL
+    own.assert_idle()
+    assert set(own.describe()) == ALL
+    assert not any((own.root / "data/own" / each).exists() for each in OPTIONAL)
+
+
+@pytest.mark.parametrize("engine", ["snakemake", "dvc"])
+def test_a_change_of_what_is_the_users_is_noticed(own: Project, engine: str) -> None:
+    run = own.snakemake if engine == "snakemake" else lambda: own.dvc("repro")
+    own.ran()
+    next(own.root.glob("a 'text'*")).write_text("2")
+    run()
+    assert set(own.ran()) == SAMPLES
+    (next(own.root.glob("my model's*")) / "tokenizer.json").write_text("2")
+    run()
+    assert set(own.ran()) == ALL - {"check@own"}
+    own.assert_idle()
+
+
+def test_a_file_that_is_gone_is_named(own: Project) -> None:
+    path: Path = next(own.root.glob("a 'text'*"))
+    path.unlink()
+    done = own.dvc("repro", check=False)
+    assert done.returncode
+    assert path.name in done.stderr

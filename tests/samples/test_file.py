@@ -1,0 +1,193 @@
+"""Samples of a user's file: every kind of file, any name, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from pipeline import tables
+from pipeline.errors import InputError
+from pipeline.samples.file import samples
+
+ROWS = {
+    "text": ["abcde", "fghi", "abhi"],
+    "split": ["memorized", "control", "exposed"],
+    "copies": [64, 0, None],
+    "group": ["x", "y", "x"],
+}
+NAMES = (
+    b"a b.{}",
+    b'it\'s "quoted".{}',
+    b"100%.{}",
+    b"$(touch x) `y` ${{z}} {{w}} #1 *?[a].{}",
+    b"-rf.{}",
+    "ünïcode\nnewline.{}".encode(),
+    b"not utf-8 \xff.{}",
+)
+
+
+def encode(texts: Sequence[str]) -> list[list[int]]:
+    return [[ord(letter) for letter in text] for text in texts]
+
+
+def write(frame: pl.DataFrame, path: Path) -> Path:
+    with path.open("wb") as file:
+        match path.suffix:
+            case ".parquet":
+                frame.write_parquet(file)
+            case ".csv":
+                frame.write_csv(file)
+            case _:
+                frame.write_ndjson(file)
+    return path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_kind_of_table_gives_the_same_samples(tmp_path: Path, name: bytes) -> None:
+    made = []
+    for kind in (b"parquet", b"csv", b"jsonl"):
+        path = tmp_path / os.fsdecode(name.replace(b"{{", b"{").replace(b"}}", b"}"))
+        path = path.with_name(path.name.replace("{}", os.fsdecode(kind)))
+        made.append(samples(write(pl.DataFrame(ROWS), path), encode, 1, 3, skip_short=False))
+    assert made[0]["tokens"].to_list() == [row[:4] for row in encode(ROWS["text"])]
+    assert made[0]["split"].to_list() == ROWS["split"]
+    assert made[0]["copies"].to_list() == ROWS["copies"]
+    assert made[0]["suffix_group"].to_list() == [0, 1, 0]
+    assert made[0].equals(made[1])
+    assert made[0].equals(made[2])
+    tables.write(made[0], tmp_path / "t.parquet", tables.SAMPLES, {})
+
+
+def test_tokens_in_csv_are_written_as_in_json(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text('tokens\n"[1, 2, 3]"\n"[4,5,6]"\n')
+    made = samples(tmp_path / "t.csv", None, 2, 1, skip_short=False)
+    assert made["tokens"].to_list() == [[1, 2, 3], [4, 5, 6]]
+
+
+@pytest.mark.parametrize("name", ["book.txt", "book", "book.md"])
+def test_plain_text_is_cut_into_consecutive_samples(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"\xef\xbb\xbfabcdefgh")  # a byte order mark is no text
+    made = samples(tmp_path / name, encode, 2, 1, skip_short=False)
+    assert made["tokens"].to_list() == encode(["abc", "def"])
+    assert set(made["split"]) == {"memorized"}
+    with pytest.raises(InputError, match=r"8 tokens[\s\S]*12 or more"):
+        samples(tmp_path / name, encode, 6, 6, skip_short=False)
+
+
+def test_a_column_of_digits_is_text(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("text\n007\n")
+    made = samples(tmp_path / "t.csv", encode, 2, 1, skip_short=False)
+    assert made["tokens"].to_list() == encode(["007"])
+
+
+def test_short_samples_are_refused_or_left_out_with_their_rows_named(tmp_path: Path) -> None:
+    path = write(pl.DataFrame({"tokens": [[1, 2, 3, 4], [1], [5, 6, 7, 8]]}), tmp_path / "t.jsonl")
+    with pytest.raises(InputError, match="row 1\n"):
+        samples(path, None, 2, 2, skip_short=False)
+    assert samples(path, None, 2, 2, skip_short=True)["row"].to_list() == [0, 2]
+
+
+def test_tokens_are_used_where_there_is_text_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(pl.DataFrame({"tokens": [[1, 2]], "text": ["ab"]}), tmp_path / "t.parquet")
+    assert samples(path, encode, 1, 1, skip_short=False)["tokens"].to_list() == [[1, 2]]
+    assert "`tokens` is used" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "copies",
+    [
+        pl.Series([3.0, None]),
+        pl.Series([3, None], dtype=pl.UInt8),
+        pl.Series([None, None], dtype=pl.Null),
+    ],
+)
+def test_copies_may_be_whole_floats_and_text_a_category(tmp_path: Path, copies: pl.Series) -> None:
+    text = pl.Series(["ab", "cd"], dtype=pl.Categorical)
+    split = pl.Series([b"control", b"exposed"])
+    frame = pl.DataFrame({"text": text, "split": split, "copies": copies})
+    made = samples(write(frame, tmp_path / "t.parquet"), encode, 1, 1, skip_short=False)
+    assert made["copies"].to_list() == copies.to_list()
+    assert made["split"].to_list() == ["control", "exposed"]
+
+
+def _broken_string() -> pa.Array:
+    """A text column that says it is UTF-8 and is not, as other writers leave them."""
+    offsets = pa.py_buffer(b"\0\0\0\0\2\0\0\0\4\0\0\0")
+    return pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"ab\xff\xfe")])
+
+
+ARROW: dict[str, tuple[pa.Array, str, str]] = {
+    "tokens of nulls": (pa.nulls(2), "tokens", "Null"),
+    "tokens in lists of nulls": (pa.array([[None], []]), "tokens", "lists of integers"),
+    "tokens in maps": (
+        pa.array([[("a", 1)]] * 2, type=pa.map_(pa.string(), pa.int64())),
+        "tokens",
+        "lists of integers",
+    ),
+    "tokens beyond 64 bits": (
+        pa.array([[2**64 - 1], [1]], type=pa.list_(pa.uint64())),
+        "tokens",
+        "List",
+    ),
+    "text that is no UTF-8": (_broken_string(), "text", "UTF-8"),
+    "bytes that are no UTF-8": (pa.array([b"ab", b"\xff\xfe"]), "text", "String"),
+    "text in maps": (
+        pa.array([[("a", 1)]] * 2, type=pa.map_(pa.string(), pa.int64())),
+        "text",
+        "String",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ARROW)
+def test_hostile_columns_are_refused(tmp_path: Path, case: str) -> None:
+    column, name, told = ARROW[case]
+    path = tmp_path / "t.parquet"
+    parquet.write_table(pa.table({name: column}), path)
+    with pytest.raises(InputError, match=told) as caught:
+        samples(path, encode, 1, 1, skip_short=False)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("t.csv", b"text\nab\n\xff\xfe\n", "UTF-8"),
+        ("t.csv", b"", "CSV"),
+        ("t.csv", b'text\n"ab', "CSV"),
+        ("t.csv", b"tokens\n1 2 3\n", "tokens"),
+        ("t.csv", b'tokens\n"[1, 99999999999999999999999]"\n', "tokens"),
+        ("t.jsonl", b'{"text": "\xff"}\n', "UTF-8"),
+        ("t.jsonl", b"{", "JSON lines"),
+        ("t.jsonl", b'{"tokens": [1' + b"0" * 400 + b"]}\n", "t.jsonl"),
+        ("t.json", b"[1]\n", "t.json"),
+        ("t.txt", b"ab\xff", "UTF-8"),
+        ("t.parquet", b"no table", "a whole parquet file"),
+        ("t", b"PAR1 no table", "a whole parquet file"),
+    ],
+)
+def test_hostile_files_are_refused(tmp_path: Path, name: str, content: bytes, told: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=told):
+        samples(tmp_path / name, encode, 1, 1, skip_short=False)
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path / "nowhere.csv", tmp_path):
+        with pytest.raises(InputError, match="remedy"):
+            samples(path, encode, 1, 1, skip_short=False)
+
+
+def test_text_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text(json.dumps({"text": "ab"}))
+    with pytest.raises(InputError, match=r"file\.tokenizer"):
+        samples(tmp_path / "t.jsonl", None, 1, 1, skip_short=False)
