@@ -117,7 +117,7 @@ def generate(
     for kind, ids in islice(_texts(tokenizer, row_length, rng), TRIES * len(copies)):
         if len(drawn) == len(copies):
             break
-        if not seen & (runs := _runs(ids)):
+        if len(ids) == row_length and not seen & (runs := _runs(ids)):
             seen |= runs
             drawn.append(Record(kind, copies[len(drawn)], ids))
     _require("control_records, records and row_length", len(drawn), len(copies))
@@ -157,12 +157,10 @@ def write(
 def _texts(
     tokenizer: PreTrainedTokenizerFast, length: int, rng: random.Random
 ) -> Iterator[tuple[str, list[int]]]:
-    """Endless passages of `length` tokens with their kinds, which take turns."""
+    """Endless passages of at most `length` tokens with their kinds, which take turns."""
     while True:
         for kind in prose.KINDS:
-            ids = _encode(tokenizer, prose.passage(kind, rng))
-            if len(ids) >= length:
-                yield kind, ids[:length]
+            yield kind, _encode(tokenizer, prose.passage(kind, rng))[:length]
 
 
 def _runs(ids: list[int]) -> set[tuple[int, ...]]:
