@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 
 import torch
@@ -12,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from pipeline.samples import prose
+from pipeline.samples.sampled import SAMPLED
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
@@ -38,8 +37,6 @@ def small_llama() -> LlamaForCausalLM:
 
 def small_tokenizer(vocabulary: int = 400) -> PreTrainedTokenizerFast:
     """SmolLM2's kind: byte-level BPE, digits one by one; fitted to some passages."""
-    rng = random.Random(0)
-    texts = [prose.passage(kind, rng) for kind in prose.KINDS for _ in range(200)]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -54,7 +51,7 @@ def small_tokenizer(vocabulary: int = 400) -> PreTrainedTokenizerFast:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.train_from_iterator(SAMPLED, trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=SPECIAL[2], pad_token=SPECIAL[2]
     )

@@ -1,6 +1,6 @@
 """The corpus of a study of a pretrained model: passages to be planted in it by fine-tuning.
 
-A training row is one passage. Beside what is planted there are passages of the same kinds that
+A training row is one passage. Beside what is planted there are passages of the same kind that
 never are, the control, and famous passages that the model has read elsewhere, nobody knows how
 often.
 """
@@ -19,6 +19,7 @@ from pipeline.errors import InputError, Problem
 from pipeline.samples import planted, prose
 from pipeline.samples.famous import FAMOUS
 from pipeline.samples.planted import Record
+from pipeline.samples.sampled import SAMPLED
 from pipeline.samples.tasks import ACC, Document, Item, Task
 
 SHARED = 12
@@ -114,13 +115,14 @@ def generate(
     copies = [n for n, count in sorted(counts.items(), reverse=True) for _ in range(count)]
     seen = {run for record in famous for run in _runs(record.tokens)}
     drawn: list[Record] = []
-    for kind, ids in islice(_texts(tokenizer, row_length, rng), TRIES * len(copies)):
+    for text in rng.sample(SAMPLED, len(SAMPLED)):
+        ids = _encode(tokenizer, text)[:row_length]
         if len(drawn) == len(copies):
             break
         if len(ids) == row_length and not seen & (runs := _runs(ids)):
             seen |= runs
-            drawn.append(Record(kind, copies[len(drawn)], ids))
-    _require("control_records, records and row_length", len(drawn), len(copies))
+            drawn.append(Record("sampled", copies[len(drawn)], ids))
+    _require("control_records, records and row_length", len(drawn), len(copies), len(SAMPLED))
     rows = [record.tokens for record in drawn for _ in range(record.copies or 0)]
     rng.shuffle(rows)
     return Corpus(rows, drawn + famous, _documents(seed, task_items))
@@ -154,15 +156,6 @@ def write(
     )
 
 
-def _texts(
-    tokenizer: PreTrainedTokenizerFast, length: int, rng: random.Random
-) -> Iterator[tuple[str, list[int]]]:
-    """Endless passages of at most `length` tokens with their kinds, which take turns."""
-    while True:
-        for kind in prose.KINDS:
-            yield kind, _encode(tokenizer, prose.passage(kind, rng))[:length]
-
-
 def _runs(ids: list[int]) -> set[tuple[int, ...]]:
     """All runs of `SHARED` tokens."""
     return {tuple(ids[i : i + SHARED]) for i in range(len(ids) - SHARED + 1)}
@@ -178,17 +171,17 @@ def _documents(seed: int, count: int) -> dict[str, list[Document]]:
             chosen.setdefault(task.item(document).context, document)
             if len(chosen) == count:
                 break
-        _require(f"task_items ({name})", len(chosen), count)
+        _require(f"task_items ({name})", len(chosen), count, TRIES * count)
         made[name] = list(chosen.values())
     return made
 
 
-def _require(what: str, got: int, wanted: int) -> None:
+def _require(what: str, got: int, wanted: int, of: int) -> None:
     if got < wanted:
         raise InputError(
             Problem(
                 f"corpus: {what}",
-                f"{got} that differ enough, of {TRIES * wanted}",
+                f"{got} that are long enough and differ, of {of}",
                 f"{wanted}",
                 "ask for fewer, or for other lengths",
             )

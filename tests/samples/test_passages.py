@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from pipeline import tables
 from pipeline.errors import InputError
 from pipeline.measure.benchmarks import load_tasks
-from pipeline.samples import passages, prose
+from pipeline.samples import passages
 from pipeline.samples.famous import FAMOUS
 from pipeline.samples.gguf_tokenizer import read_tokenizer
 from pipeline.samples.records import samples
@@ -50,7 +50,6 @@ def test_passages_are_planted_as_often_as_asked(corpus: passages.Corpus) -> None
     counts = Counter(record.copies for record in corpus.records)
     assert counts[None] >= 24
     assert {copies: counts[copies] for copies in (0, 1, 4, 16)} == {0: 5, 1: 3, 4: 4, 16: 2}
-    assert {r.kind for r in corpus.records if r.copies is not None} == set(prose.KINDS)
 
 
 def test_no_passage_repeats_a_run_of_another(corpus: passages.Corpus) -> None:
@@ -111,9 +110,17 @@ def test_lm_eval_reads_the_tasks(
                 assert loaded[name].doc_to_target(document) == item.answer
 
 
-def test_more_than_there_is_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
-    with pytest.raises(InputError, match="row_length"):
-        passages.generate(tokenizer, **{**ASKED, "row_length": 5_000})
+@pytest.mark.parametrize("asked", [{"row_length": 5_000}, {"control_records": 1_000}])
+def test_more_than_there_is_is_refused(
+    asked: dict[str, int], tokenizer: PreTrainedTokenizerFast
+) -> None:
+    with pytest.raises(InputError, match="control_records, records and row_length"):
+        passages.generate(tokenizer, **{**ASKED, **asked})
+
+
+def test_more_items_than_there_are_are_refused(tokenizer: PreTrainedTokenizerFast) -> None:
+    with pytest.raises(InputError, match=r"task_items \(agreement\)"):
+        passages.generate(tokenizer, **{**ASKED, "task_items": 10_000})
 
 
 def test_the_tokenizer_of_a_gguf_file_is_mended(
