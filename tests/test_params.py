@@ -102,6 +102,7 @@ PYTHIA = {
     "pythia": {"evals": PIN, "splits": ["duped.1.4b"], **DRAWN},
 }
 LONG = {"name": "long", "prefix_length": 151, "suffix_length": 50}
+WEIGHTS = {"package": "boxed==1.0", "sha256": "0" * 64, "file": "boxed/weights.gguf"}
 HUB = {
     "name": "tiny-pythia-8",
     "family": "pythia",
@@ -258,6 +259,26 @@ BAD = {
     "no models": (_set("models", {}), ["models"]),
     "a list of models": (_set("models", ["a"]), ["models"]),
     "no corpus": (_set("corpus", {}), ["a section corpus.tiny"]),
+    "a world without words": (
+        _set("corpus/tiny/vocabulary", None),
+        ["corpus.tiny", "vocabulary None", "or weights, for passages"],
+    ),
+    "a world and passages": (
+        _set("corpus/tiny/weights", WEIGHTS),
+        ["corpus.tiny", "weights boxed==1.0", "or weights, for passages"],
+    ),
+    "passages for a model that is trained from scratch": (
+        lambda v: v["corpus"]["tiny"].update(weights=WEIGHTS, vocabulary=None, world_tokens=None),
+        [f"{DOTTED}, weights", "none", "those of the corpus: boxed==1.0"],
+    ),
+    "weights that any version may have": (
+        _set("corpus/tiny/weights", WEIGHTS | {"package": "boxed"}),
+        ["corpus.tiny.weights.package", "boxed"],
+    ),
+    "a file out of its package": (
+        _set("corpus/tiny/weights", WEIGHTS | {"file": "../a.gguf"}),
+        ["corpus.tiny.weights.file", "../a.gguf"],
+    ),
     "corpus of another study": (
         lambda v: v["corpus"].update({"other": v["corpus"].pop("tiny")}),
         ["corpus.other", "call it by the study's name"],

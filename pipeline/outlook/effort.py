@@ -20,7 +20,8 @@ from pipeline.interventions.plan import plan
 from pipeline.limits import CPU_BYTES, CPU_TOKENS
 from pipeline.outlook.calibration import Device
 from pipeline.outlook.shapes import Shape
-from pipeline.params import FITTING, Experiment, Family, Model, Study, given
+from pipeline.params import FITTING, TRAINED, Experiment, Family, Model, Study, given
+from pipeline.samples.famous import FAMOUS
 from pipeline.scheduling import known_samples
 
 FORCED_SHARE = {
@@ -96,6 +97,9 @@ TINY_TASKS = {
     "tiny_wikitext": (4, 57, 57),
 }
 """Of a generated corpus: items a document, tokens read and wanted, counted."""
+
+PASSAGE_TASKS = {"story_cloze": (48, 1.1), "agreement": (7, 2)}
+"""Of a corpus of passages: tokens read and wanted, counted."""
 
 OTHER_TASK = Task(2000, 100, 50, 100)
 """A task that is not known."""
@@ -241,6 +245,8 @@ def tasks_of(study: Study) -> list[Task]:
     for corpus in study.corpus.values():
         for name, (items, read, wanted) in TINY_TASKS.items():
             known[name] = Task(corpus.task_items // items, read, wanted, round(read))
+        for name, (read, wanted) in PASSAGE_TASKS.items():
+            known[name] = Task(corpus.task_items, read, wanted, read)
     asked = given(study.benchmarks)
     found = {name: known.get(name, OTHER_TASK) for name in asked.tasks}
     limits = {name: asked.limit_of(name) or found[name].documents for name in found}
@@ -254,15 +260,16 @@ def samples_of(study: Study, family: Family) -> int:
     if family.source != "records":
         return known_samples(family)
     corpus = next(iter(study.corpus.values()))
-    return sum(corpus.records.values()) + corpus.control_records
+    famous = len(FAMOUS) if corpus.weights else 0
+    return sum(corpus.records.values()) + corpus.control_records + famous
 
 
 def training_tokens(study: Study, model: Model) -> int:
     """Tokens that a model sees in training."""
     corpus = next(iter(study.corpus.values()))
     planted = sum(copies * records for copies, records in corpus.records.items())
-    epochs = model.training.epochs if model.training else 0
-    return epochs * (corpus.world_tokens + planted * corpus.row_length)
+    how = model.training or model.gguf
+    return how.epochs * ((corpus.world_tokens or 0) + planted * corpus.row_length) if how else 0
 
 
 def effort_of(study: Study, group: str, model: Model, shape: Shape) -> Effort:
@@ -272,7 +279,7 @@ def effort_of(study: Study, group: str, model: Model, shape: Shape) -> Effort:
         n = samples_of(study, family)
         swept = interventions_of(study, shape)
         decode = study.evaluation[model.family].decode
-        # a number is of each split, and there are three at most
+        # a number is of each split, and there are three at most, but for famous passages
         decoded = {"all": n, "none": 0}.get(decode, 0) if isinstance(decode, str) else 3 * decode
         return memorization_effort(
             shape, n, family.prefix_length, family.suffix_length, swept, min(n, decoded)
@@ -289,7 +296,7 @@ def effort_of(study: Study, group: str, model: Model, shape: Shape) -> Effort:
             study.family(model.family).prefix_length,
         )
         return divergence_effort(shape, samples, prefix)
-    if group == "checkpoint" and model.training is not None:
+    if group == "checkpoint" and model.source in TRAINED:
         return training_effort(shape, training_tokens(study, model))
     return Effort()
 

@@ -32,7 +32,7 @@ from pipeline.outlook.effort import (
 )
 from pipeline.outlook.shapes import Shape, shape_of
 from pipeline.outlook.words import amount, duration
-from pipeline.params import Experiment, Family, Model, Study, given
+from pipeline.params import TRAINED, Experiment, Family, Model, Study, given
 from pipeline.scheduling import EVALUATE, LOAD_MINUTES
 
 START_SECONDS = 15
@@ -258,7 +258,7 @@ def _stored(study: Study, stage: Stage, shapes: Mapping[str, Shape], fetch: Fetc
     if stage.group == "divergence":
         pairs = shape.n_blocks * (shape.n_blocks + 3) // 2
         return 2 * given(study.divergence).samples * (pairs * 20 + shape.n_blocks * 300)
-    if stage.group == "checkpoint" and model.training is not None:
+    if stage.group == "checkpoint" and model.source in TRAINED:
         return shape.parameters * BYTES["float32"]
     return 4_000
 

@@ -23,8 +23,8 @@ from pipeline.report import views
 from pipeline.report.manifests import trained_here
 from pipeline.report.text import visible
 
-BROKEN, WHOLE, CONTROL = 8, 4, 4
-"""Samples a family: those that most interventions break, those that fewest do, control."""
+BROKEN, WHOLE, CONTROL, FAMOUS = 8, 4, 4, 4
+"""Samples a family: those that most interventions break, those that fewest do, control, famous."""
 
 PREFIX_TOKENS = 96
 """Of a longer prefix only the end is shown."""
@@ -48,7 +48,7 @@ class Sample:
 
     Args:
         sample_id: as in the samples table.
-        split: memorized or control.
+        split: memorized, control or famous.
         copies: times in the training data, where known.
         prefix: token ids, at most the last `PREFIX_TOKENS`.
         suffix: token ids, at most the first `SUFFIX_TOKENS`.
@@ -266,7 +266,8 @@ def _pick(ranked: pl.DataFrame) -> pl.DataFrame:
     rest = memorized.slice(most.height).sort("share", "sample_id")
     fewest = rest.filter(pl.col("of") > 0).head(WHOLE)
     control = ranked.filter(split="control").sort("sample_id").head(CONTROL)
-    return pl.concat([most, fewest, control])
+    famous = ranked.filter(split="famous").sort("sample_id").head(FAMOUS)
+    return pl.concat([most, fewest, control, famous])
 
 
 def _continuations(scan: pl.LazyFrame, ids: Sequence[int]) -> dict[int, dict[str, list[int]]]:

@@ -67,12 +67,13 @@ def models(
 ) -> tuple[list[str], list[list[str]]]:
     """Heading and rows of the table of models."""
     whole = views.baseline(summary)
+    famous = ["famous"] if "famous" in whole["split"] else []
+    splits = ["memorized", "control", *famous]
     rows = []
     for manifest in manifests:
         name = str(manifest["name"])
         estimates = [
-            views.memorization(whole, "exact_match", split).filter(model=name)
-            for split in ("memorized", "control")
+            views.memorization(whole, "exact_match", split).filter(model=name) for split in splits
         ]
         rows.append(
             [
@@ -84,8 +85,7 @@ def models(
     heading = [
         "model",
         *_SIZE.values(),
-        "exact match, memorized",
-        "exact match, control",
+        *(f"exact match, {split}" for split in splits),
     ]
     return heading, rows
 

@@ -41,6 +41,11 @@ def read_manifests(data: Path, models: Sequence[tuple[str, str]]) -> list[dict[s
 
 
 def trained_here(manifest: Mapping[str, Any]) -> bool:
-    """Whether the model was trained on a generated world, so that nothing it writes is private."""
+    """Whether the model was trained on generated text, so that nothing it recites is private."""
     origin = manifest.get("origin")
     return isinstance(origin, Mapping) and "recipe" in origin
+
+
+def pretrained(manifest: Mapping[str, Any]) -> bool:
+    """Whether the model was taken from elsewhere, and only fine-tuned here."""
+    return trained_here(manifest) and "weights" in manifest["origin"]["recipe"]

@@ -26,7 +26,7 @@ from pipeline.report import facts, views
 from pipeline.report.browser import Family, Sample, as_json, places, read_browser, shown, wrong
 from pipeline.report.findings import Thresholds, findings, in_short
 from pipeline.report.generations import Generations, read_generations
-from pipeline.report.manifests import read_manifests
+from pipeline.report.manifests import pretrained, read_manifests
 from pipeline.report.markup import CODE_PATH, inline_svg, template
 from pipeline.report.provenance import collect
 from pipeline.report.theory import read_theory
@@ -208,8 +208,8 @@ def render(
         provenance: how the study was made, by heading, as `provenance.collect` gives it.
             ``commands`` (a list of lines) is shown as the way to make it again; any other mapping
             as a table, anything else as JSON. Its models and tables are left to the file.
-        blind: what scorers without attention reach, as `read_blind` reads it; given for a
-            generated world alone.
+        blind: what scorers without attention reach, as `read_blind` reads it; given where the
+            benchmarks come with the corpus.
         written: what the models wrote, as `read_generations` reads it.
         thresholds: when a claim counts as shown.
         samples: as `browser.read_browser` reads them.
@@ -218,6 +218,7 @@ def render(
     """
     limits = thresholds or Thresholds()
     judged = findings(summary, limits)
+    planted = any(map(pretrained, manifests))
     script = "\n".join((CODE_PATH / name).read_text(encoding="utf-8") for name in SCRIPTS)
     sections: dict[str, list[tuple[int, PageFigure]]] = {}
     for i, figure in enumerate(figures[1:], start=2):
@@ -239,7 +240,10 @@ def render(
         models=facts.models(summary, manifests),
         benchmarks=facts.benchmarks(summary, blind or {}),
         without_interval=_without_interval(summary),
-        generated=bool(blind),
+        blind=bool(blind),
+        generated=bool(blind) and not planted,
+        planted=planted,
+        famous="famous" in summary["split"],
         written=written,
         inline_svg=inline_svg,
         data_table=facts.data_table,

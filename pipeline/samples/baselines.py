@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from pipeline.samples.tasks import TASKS, Document, Item
+from pipeline.samples.tasks import Document, Item, Task
 
 Encode = Callable[[str], list[int]]
 Scorer = Callable[[Item, str], float]
@@ -53,6 +53,7 @@ class Frequencies:
 
 def baselines(
     documents: Mapping[str, Sequence[Document]],
+    tasks: Mapping[str, Task],
     frequencies: Frequencies,
     encode: Encode,
     end: int,
@@ -61,6 +62,7 @@ def baselines(
 
     Args:
         documents: task -> its documents.
+        tasks: task -> what a scorer sees of a document.
         frequencies: of the training rows.
         encode: text -> token ids.
         end: id of the end-of-text token, which precedes what has no context.
@@ -77,7 +79,7 @@ def baselines(
         "loglikelihood_rolling": _of_texts,
     }
     result = {}
-    for name, task in TASKS.items():
+    for name, task in tasks.items():
         items = [task.item(document) for document in documents[name]]
         result[name] = by_type[task.config["output_type"]](items, frequencies, encode, end)
     return result

@@ -15,16 +15,13 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-import polars as pl
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from pipeline import tables
 from pipeline.errors import InputError, Problem
-from pipeline.files import atomic, write_json
-from pipeline.samples import canaries
-from pipeline.samples.baselines import Frequencies, baselines
-from pipeline.samples.tasks import Document, Item, held_out_animals, make_documents, write_tasks
+from pipeline.samples import canaries, planted
+from pipeline.samples.planted import Record
+from pipeline.samples.tasks import TASKS, Document, Item, held_out_animals, make_documents
 from pipeline.samples.world import Side, document, make_world
 
 END_OF_TEXT = "<eos>"
@@ -32,15 +29,6 @@ TOKENIZER_DOCUMENTS = 6_000
 """How many documents the tokenizer is fitted to; the text beyond is of the same kinds."""
 LOOKAHEAD = 32
 """How many documents wait to fill the rest of a row."""
-
-
-@dataclass(frozen=True)
-class Record:
-    """A planted record, or with 0 copies one that is never planted."""
-
-    kind: str
-    copies: int
-    tokens: list[int]
 
 
 @dataclass(frozen=True)
@@ -114,31 +102,19 @@ def write(corpus: Corpus, folder: Path, tasks: Path, provenance: Mapping[str, ob
         tasks: gets a YAML and a JSONL file a task, and baselines.json.
         provenance: what determines the corpus; stored in the tables.
     """
-    rows = pl.DataFrame({"tokens": corpus.rows}, schema={"tokens": pl.List(pl.UInt32)})
-    records = pl.DataFrame(
-        {
-            "record_id": range(len(corpus.records)),
-            "kind": [record.kind for record in corpus.records],
-            "copies": [record.copies for record in corpus.records],
-            "tokens": [record.tokens for record in corpus.records],
-        },
-        schema={name: column.dtype for name, column in tables.RECORDS.items()},
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=corpus.tokenizer, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT
     )
-    with atomic(folder, directory=True) as temporary:
-        tables.write(rows, temporary / "rows.parquet", tables.TRAINING_ROWS, provenance)
-        tables.write(records, temporary / "records.parquet", tables.RECORDS, provenance)
-        PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-            tokenizer_object=corpus.tokenizer, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT
-        ).save_pretrained(temporary / "tokenizer")
-    with atomic(tasks, directory=True) as temporary:
-        write_tasks(temporary, corpus.documents)
-        reached = baselines(
-            corpus.documents,
-            Frequencies(corpus.rows, corpus.tokenizer.get_vocab_size()),
-            lambda text: list(corpus.tokenizer.encode(text).ids),
-            _end_of_text(corpus.tokenizer),
-        )
-        write_json(temporary / "baselines.json", reached)
+    planted.write(
+        corpus.rows,
+        corpus.records,
+        tokenizer,
+        corpus.documents,
+        TASKS,
+        folder,
+        tasks,
+        provenance,
+    )
 
 
 def _fit_tokenizer(side: Side, vocabulary: int, rng: random.Random) -> Tokenizer:

@@ -23,7 +23,7 @@ def samples_frame(
     Args:
         tokens: (N, P + S) token ids.
         prefix_length: P, tokens; the rest is the suffix.
-        splits: (N,) memorized, exposed or control.
+        splits: (N,) memorized, exposed, control or famous.
         copies: (N,) times that a sample is in the training data; None where that is unknown.
 
     Returns:

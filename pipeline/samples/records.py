@@ -22,7 +22,8 @@ def samples(
         prefix_length: P, tokens.
         suffix_length: S, tokens; P + S is at most a record's length.
         memorized_copies: records planted at least so often are the memorized split, those planted
-            less often the exposed one, those never planted the control; at least 1.
+            less often the exposed one, those never planted the control, those whose copies nobody
+            knows the famous one; at least 1.
 
     Returns:
         Schema `tables.SAMPLES`, and the column ``kind``.
@@ -42,8 +43,13 @@ def samples(
         )
     tokens = np.array(records["tokens"].list.head(length).to_list())
     copies = records["copies"].to_list()
-    splits = [
-        "memorized" if planted >= memorized_copies else "exposed" if planted else "control"
-        for planted in copies
-    ]
+    splits = [_split(planted, memorized_copies) for planted in copies]
     return samples_frame(tokens, prefix_length, splits, copies).with_columns(records["kind"])
+
+
+def _split(copies: int | None, memorized_copies: int) -> str:
+    if copies is None:
+        return "famous"
+    if copies >= memorized_copies:
+        return "memorized"
+    return "exposed" if copies else "control"

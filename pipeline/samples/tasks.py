@@ -63,13 +63,14 @@ class Task:
     """One benchmark: how its documents are made, and what lm-eval does with them.
 
     Args:
-        documents: endless, from the held-out side; duplicates are left out by `make_documents`.
+        documents: endless, from what they are made of and a random number generator; duplicates
+            are left out by whoever chooses among them.
         item: what a scorer sees of one document.
         chance: accuracy of a blind guess; None where there is no accuracy by guessing.
         config: the fields of lm-eval's YAML that differ between the tasks.
     """
 
-    documents: Callable[[Side, random.Random], Iterator[Document]]
+    documents: Callable[..., Iterator[Document]]
     item: Callable[[Document], Item]
     chance: float | None
     config: Mapping[str, Any]
@@ -114,10 +115,12 @@ def make_documents(
     return made
 
 
-def write_tasks(folder: Path, documents: Mapping[str, Sequence[Document]]) -> None:
+def write_tasks(
+    folder: Path, documents: Mapping[str, Sequence[Document]], tasks: Mapping[str, Task]
+) -> None:
     """Write NAME.yaml and NAME.jsonl of each task into the folder `folder`, which exists."""
     yaml = YAML()
-    for name, task in TASKS.items():
+    for name, task in tasks.items():
         config = {
             "task": name,
             "dataset_path": "json",

@@ -11,8 +11,9 @@ from transformers import PreTrainedTokenizerFast
 
 from pipeline import tables
 from pipeline.checkpoints.loading import load_model
+from pipeline.checkpoints.loop import write_checkpoint
 from pipeline.checkpoints.manifest import read_manifest
-from pipeline.checkpoints.training import Recipe, build, train, write_checkpoint
+from pipeline.checkpoints.training import Recipe, build, train
 from pipeline.checkpoints.verified import load_tokenizer
 from pipeline.samples.corpus import generate, write
 
@@ -59,7 +60,9 @@ def tokenizer(corpus: Path) -> Path:
 
 
 def _checkpoint(recipe: Recipe, rows: pl.DataFrame, tokenizer: Path, folder: Path) -> Path:
-    write_checkpoint(folder, train(recipe, rows, tokenizer), recipe, name="a", family="b")
+    write_checkpoint(
+        folder, train(recipe, rows, tokenizer), dataclasses.asdict(recipe), name="a", family="b"
+    )
     return folder
 
 
@@ -99,7 +102,7 @@ def test_a_checkpoint_gives_back_the_model_that_was_trained(
     trained = train(recipe, rows, tokenizer)
     model = trained.model
     folder = tmp_path / "checkpoint"
-    manifest = write_checkpoint(folder, trained, recipe, name="a", family="b")
+    manifest = write_checkpoint(folder, trained, dataclasses.asdict(recipe), name="a", family="b")
     loaded = load_model(folder, torch.float32)
     assert type(loaded) is type(model)
     assert not loaded.training

