@@ -37,7 +37,7 @@ def read_tokenizer(file: Path) -> PreTrainedTokenizerFast:
                 "add to pipeline/samples/gguf_tokenizer.py how this one splits a text",
             )
         )
-    tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(
+    tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(  # type: ignore[assignment]
         file.parent, gguf_file=file.name, local_files_only=True, trust_remote_code=False
     )
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
