@@ -673,7 +673,7 @@ def figures() -> None:
 def report() -> None:
     """Write the page."""
     from pipeline import tables
-    from pipeline.report.findings import Thresholds
+    from pipeline.report.claims import Thresholds
     from pipeline.report.page import write_page
 
     study = load()

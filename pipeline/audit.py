@@ -25,8 +25,9 @@ from pipeline.errors import InputError, Problem, shorten
 from pipeline.files import atomic
 from pipeline.hub import Snapshot
 from pipeline.report.aggregate import aggregate
+from pipeline.report.evidence import EVIDENCE, evidence
 from pipeline.report.figures import write_figures
-from pipeline.report.measured import ModelTables
+from pipeline.report.measured import ModelTables, with_second_half
 from pipeline.report.page import write_page
 from pipeline.samples.frame import first_of, samples_frame
 
@@ -49,7 +50,10 @@ TYPES: Mapping[str, pl.DataType | type[pl.DataType]] = {
 }
 """What the columns of a user's file are cast to: others write texts as categories, or as bytes."""
 
-DERIVED = ("summary.parquet", "memorization", "interventions", "cost", "samples")
+DERIVED = (
+    *("summary.parquet", "evidence.parquet"),
+    *("memorization", "interventions", "cost", "samples"),
+)
 PAGE = ("index.html", "provenance.json", "tables", "figures")
 """What an audit writes below data/ and reports/, the last first; but the manifest."""
 
@@ -290,19 +294,24 @@ def report(
         reports: gets index.html, figures/ and tables/.
         provenance: what determines the result, for the page.
     """
+    table = tables.read(data / "samples" / f"{FAMILY}.parquet", tables.SAMPLES)
     measured = ModelTables(
         manifest.name,
         FAMILY,
         manifest.n_blocks,
         tables.read(data / "interventions" / f"{manifest.name}.parquet", tables.INTERVENTIONS),
-        tables.read(data / "samples" / f"{FAMILY}.parquet", tables.SAMPLES),
-        tables.read(data / "memorization" / f"{manifest.name}.parquet", tables.MEMORIZATION),
+        table,
+        with_second_half(
+            tables.read(data / "memorization" / f"{manifest.name}.parquet", tables.MEMORIZATION),
+            table,
+        ),
         None,
         pl.DataFrame(),
         manifest.parameters,
     )
     path = data / "summary.parquet"
     tables.write(aggregate([measured], BOOTSTRAP_SEED), path, tables.SUMMARY, dict(provenance))
+    tables.write(evidence([measured]), data / EVIDENCE, tables.EVIDENCE, dict(provenance))
     write_figures(path, reports / "figures")
     write_page(
         name,

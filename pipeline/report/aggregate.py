@@ -1,7 +1,7 @@
 """One summary of a study: every estimate with its 95% interval, one row each.
 
-Reads the tables of samples, memorization and benchmarks; writes ``summary.parquet``. Beyond the
-columns of `tables.SUMMARY`:
+Reads the tables of samples, memorization and benchmarks; writes ``summary.parquet``, and
+``evidence.parquet`` for the verdicts (see `evidence`). Beyond the columns of `tables.SUMMARY`:
 
 - edit, group, blocks: what the intervention is, as in its model's table of interventions.
 - block (u16): the edited block, 0-based, where each is edited alone (group ``each``); else null.
@@ -30,6 +30,8 @@ from numpy.typing import NDArray
 from pipeline import tables
 from pipeline.errors import InputError, Problem
 from pipeline.interventions.interventions import BASELINE, EACH
+from pipeline.report.documents import by_document, link_of, same
+from pipeline.report.evidence import EVIDENCE, evidence_of, gathered
 from pipeline.report.measured import ModelTables, grid_problems, read_tables
 from pipeline.report.statistics import (
     DRAWS,
@@ -102,13 +104,13 @@ def write_summary(
     seed: int = 0,
     stale: Mapping[str, Collection[Path]] | None = None,
 ) -> pl.DataFrame:
-    """Read the tables of a study, aggregate them, write the summary.
+    """Read the tables of a study, aggregate them, write the summary, and the evidence beside it.
 
     Args:
         study: its name, for the summary's metadata.
         models: (name, family) of each, in the order of the report.
         data: the study's folder, ``data/STUDY``.
-        path: where the summary goes.
+        path: where the summary goes; `EVIDENCE` goes into the same folder.
         seed: of the bootstrap.
         stale: after a stage failed: each stage that has not run on the study as it is -> the files
             it writes, which may be there from before. They are left out, with the models whose
@@ -159,7 +161,10 @@ def write_summary(
                 problems.extend(error.problems)
             else:
                 yield model
+                if not problems and not grid_problems(model):
+                    parts.append(evidence_of(model))
 
+    parts = list[pl.DataFrame]()
     try:
         summary = aggregate(readable(), seed)
     except InputError as error:
@@ -178,6 +183,7 @@ def write_summary(
         **({"stale": sorted(stale)} if stale else {}),
     }
     tables.write(summary, path, tables.SUMMARY, provenance)
+    tables.write(gathered(parts), path.with_name(EVIDENCE), tables.EVIDENCE, provenance)
     return summary
 
 
@@ -352,16 +358,16 @@ def _benchmark(
     value = frame["value"].to_numpy()
     low, high = normal(value, frame["stderr"].fill_null(float("nan")).to_numpy())
     differences = None
-    by_document = _by_document(documents, task, metric, frame["intervention"].to_list())
-    if by_document is not None:
-        values, weights = by_document
-        link = _link(values, weights, value)
+    found = by_document(documents, task, metric, frame["intervention"].to_list())
+    if found is not None:
+        values, weights = found
+        link = link_of(values, weights, value)
         if link is not None:
             each = np.arange(len(values))
             whole = [frame["intervention"].to_list().index(BASELINE.name)]
-            how = _How(weights=weights, link=None if link is _same else link)
+            how = _How(weights=weights, link=None if link is same else link)
             differences = paired_differences(values, values[:, whole], each, seed, **how)
-            if link is _same and np.isin(values, (0.0, 1.0)).all():
+            if link is same and np.isin(values, (0.0, 1.0)).all():
                 low, high = wilson(values.sum(axis=0), np.full(len(value), float(len(values))))
             elif np.isnan(low).any() and np.isfinite(values).all():
                 drawn = clustered_means(values, each, seed, **how)
@@ -369,60 +375,6 @@ def _benchmark(
                 high = np.where(np.isnan(high), drawn.high, high)
     ends = frame.with_columns(pl.Series("low", low), pl.Series("high", high))
     return ends.with_columns(_difference_columns(differences, slice(None), len(value)))
-
-
-def _by_document(
-    documents: pl.DataFrame, task: object, metric: object, names: Sequence[str]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """The documents' values (N, V) and their weights (N,); None where the table is not whole."""
-    if not documents.height:
-        return None
-    rows = documents.filter(pl.col("intervention").is_in(names), task=task, metric=metric).sort(
-        pl.col("intervention").cast(pl.Enum(names)), "doc_id"
-    )
-    count = rows.height // len(names)
-    if not count or rows.height % len(names):
-        return None
-    shape = (len(names), count)
-    ids = rows["doc_id"].to_numpy().reshape(shape)
-    who = rows["intervention"].cast(pl.Enum(names)).to_physical().to_numpy().reshape(shape)
-    if (ids != ids[0]).any() or (who != np.arange(len(names))[:, None]).any():
-        return None
-    weights = rows["weight"].to_numpy()[:count] if "weight" in rows.columns else np.ones(count)
-    return rows["value"].to_numpy().reshape(shape).T, weights
-
-
-def _same(means: NDArray[np.float64]) -> NDArray[np.float64]:
-    return means
-
-
-def _perplexity(means: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of the mean log-likelihood, nats a word or a byte."""
-    with np.errstate(over="ignore"):
-        perplexity: NDArray[np.float64] = np.exp(-means)
-    return perplexity
-
-
-def _bits(means: NDArray[np.float64]) -> NDArray[np.float64]:
-    bits: NDArray[np.float64] = means / -np.log(2.0)
-    return bits
-
-
-def _link(
-    values: NDArray[np.float64], weights: NDArray[np.float64], reported: NDArray[np.float64]
-) -> Link | None:
-    """How lm-eval's values come from the documents': found by trying, so that no name is trusted.
-
-    Args:
-        values: (N, V).
-        weights: (N,).
-        reported: (V,) lm-eval's values.
-    """
-    means = values.sum(axis=0) / weights.sum()
-    for link in (_same, _perplexity, _bits):
-        if np.allclose(link(means), reported, rtol=1e-6, atol=1e-9):
-            return link
-    return None
 
 
 def _rows(

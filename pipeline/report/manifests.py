@@ -44,3 +44,19 @@ def trained_here(manifest: Mapping[str, Any]) -> bool:
     """Whether the model was trained on a generated world, so that nothing it writes is private."""
     origin = manifest.get("origin")
     return isinstance(origin, Mapping) and "recipe" in origin
+
+
+def recipe_key(manifest: Mapping[str, Any]) -> str | None:
+    """What models that differ in their training seed alone have in common; None where no seed is.
+
+    It is all of the manifest but name, seed and files. Models that were not trained here have no
+    seed, so each of them is a recipe of its own.
+    """
+    if manifest.get("seed") is None:
+        return None
+    own = ("name", "seed", "files", "origin")
+    origin = manifest.get("origin")
+    recipe = dict(origin.get("recipe") or {}) if isinstance(origin, Mapping) else {}
+    recipe.pop("seed", None)
+    kind = {word: value for word, value in manifest.items() if word not in own}
+    return json.dumps([kind, recipe], sort_keys=True, default=str)

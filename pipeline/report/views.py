@@ -15,7 +15,9 @@ ONE_QUARTILE = (pl.col("group") == QUARTILE) & (pl.col("edit") == IDENTITY)
 MEMORIZATION = "memorization"
 """What stands in the column ``task`` where no benchmark does."""
 
-PREFERRED_METRICS = ("acc", "word_perplexity")
+WORD_PERPLEXITY = "word_perplexity"
+
+PREFERRED_METRICS = ("acc", WORD_PERPLEXITY)
 """Of a benchmark's metrics the first of these is shown, as in the paper; else the first by name."""
 
 ABILITIES = {"reasoning": ("piqa", "arc_easy"), "language": ("hellaswag", "lambada_openai")}

@@ -16,7 +16,7 @@ import polars as pl
 from pipeline import tables
 from pipeline.interventions.interventions import SWEEP, Group, Intervention, sweep
 from pipeline.measure.listed import as_table
-from pipeline.report.measured import ModelTables
+from pipeline.report.measured import ModelTables, with_second_half
 
 MODELS = {
     "tiny-pythia-8": ("pythia", 8),
@@ -223,7 +223,7 @@ def _model(
         n_blocks,
         as_table(interventions),
         samples,
-        pl.concat(parts),
+        with_second_half(pl.concat(parts), samples),
         pl.DataFrame(
             benchmarks,
             schema={c: column.dtype for c, column in tables.BENCHMARKS.items()},
