@@ -647,7 +647,9 @@ def aggregate(
     ] = False,
 ) -> None:
     """Put every number that the report shows, with its interval, into one table."""
+    from pipeline import tables
     from pipeline.report.aggregate import write_summary
+    from pipeline.report.evidence import EVIDENCE
     from pipeline.report.headline import write_headline
     from pipeline.shards import remove_finished
 
@@ -656,7 +658,8 @@ def aggregate(
     models = [(model.name, model.family) for model in study.models.values()]
     path = study.data / "summary.parquet"
     summary = write_summary(study.study, models, study.data, path, study.statistics.seed, stale)
-    write_headline(summary, study.data / "metrics.json", study.data / "curves")
+    evidence = tables.read(study.data / EVIDENCE, tables.EVIDENCE)
+    write_headline(summary, evidence, study.data / "metrics.json", study.data / "curves")
     remove_finished(study.data)
 
 

@@ -343,7 +343,7 @@ EVIDENCE: Schema = {
     "value": Column(pl.Float64, "the estimate; 1: nothing is lost, for kept and retained"),
     "stderr": Column(pl.Float64, "standard error; null where nothing can be said", nullable=True),
     "n": Column(pl.UInt32, "samples or documents"),
-    "n_effective": Column(pl.Float64, "groups of near-duplicates, as if of equal size"),
+    "n_effective": Column(pl.Float64, "groups of near-duplicates, as if of equal weight"),
     "scale": Column(pl.Float64, "n times what one sample can change; 0: no limit"),
     "least": Column(pl.Float64, "the least value possible; null: no limit", nullable=True),
     "most": Column(pl.Float64, "the largest value possible; null: no limit", nullable=True),

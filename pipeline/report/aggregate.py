@@ -8,6 +8,7 @@ Reads the tables of samples, memorization and benchmarks; writes ``summary.parqu
 - copies (u32): times in the training data, for ``exact_match_by_copies``; else null.
 - higher_is_better, chance: of a benchmark, as in its table; null for memorization.
 - parameters (u64): of the model, as its checkpoint's manifest says; null where it does not.
+- recipe: the first of the models that differ from it in their training seed at most.
 - difference: the value minus the baseline's, on the same samples or documents; with it
   difference_low, difference_high (95%), and p_value of no difference. Null for the baseline itself,
   and where the documents do not give lm-eval's value. The interval is also null where no sample
@@ -74,6 +75,7 @@ _COLUMNS = {name: column.dtype for name, column in tables.SUMMARY.items()} | {
     "higher_is_better": pl.Boolean,
     "chance": pl.Float64,
     "parameters": pl.UInt64,
+    "recipe": pl.String,
     **dict.fromkeys(_DIFFERENCE, pl.Float64),
     "p_holm": pl.Float64,
 }
@@ -233,7 +235,8 @@ def aggregate(models: Iterable[ModelTables], seed: int = 0) -> pl.DataFrame:
         raise InputError(*problems)
     if not parts:
         return pl.DataFrame(schema=_COLUMNS)
-    return _with_holm(pl.concat(parts, how="vertical_relaxed"))
+    whole = pl.concat(parts, how="vertical_relaxed")
+    return _with_holm(whole.with_columns(recipe=pl.col("model").first().over("recipe")))
 
 
 def k_values(suffix_length: int) -> list[int]:
@@ -440,6 +443,7 @@ def _finish(frame: pl.DataFrame, model: ModelTables) -> pl.DataFrame:
             pl.lit(model.family).alias("family"),
             pl.when(group=EACH).then(pl.col("blocks").list.first()).alias("block"),
             pl.lit(model.parameters).alias("parameters"),
+            pl.lit(model.recipe or model.name).alias("recipe"),
             *(
                 pl.when(pl.col("intervention") != BASELINE.name).then(pl.col(name)).alias(name)
                 for name in _DIFFERENCE

@@ -318,7 +318,9 @@ def _log_ratios(
         change = values @ weights - values[:, [whole]] * weights.sum(axis=0)
         ratio, errors = clustered_errors(-change, each, sizes)
         measure = _Measure(task, views.WORD_PERPLEXITY, values, each)
-        yield _frame(measure, "log_ratio", overs, _columns(ratio, errors, each, 0.0))
+        columns = _columns(ratio, errors, each, 0.0)
+        columns["n_effective"] = effective_number(each, sizes)  # long texts count for more
+        yield _frame(measure, "log_ratio", overs, columns)
 
 
 def _columns(

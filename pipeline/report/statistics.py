@@ -239,7 +239,8 @@ def clustered_errors(
 ) -> tuple[_Floats, _Floats]:
     """Means and their standard errors, samples of one group taken together.
 
-    The error is that of a ratio estimator over groups: the residuals of each group are summed.
+    The error is the jackknife's, leaving out one group at a time; with groups of equal size it is
+    the standard error of the groups' means. Groups that weigh much make it larger.
 
     Args:
         values: (N, C).
@@ -253,20 +254,23 @@ def clustered_errors(
     mean = sums.sum(axis=0) / sizes.sum()
     if len(sizes) < 2:
         return mean, np.full(mean.shape, np.nan)
-    squares = ((sums - sizes[:, None] * mean) ** 2).sum(axis=0) * len(sizes) / (len(sizes) - 1)
-    return mean, np.sqrt(squares) / sizes.sum()
+    others = (sizes.sum() - sizes)[:, None]
+    changes = (sums - sizes[:, None] * mean) / others  # of the mean, without the group
+    return mean, np.sqrt((changes**2).sum(axis=0) * (len(sizes) - 1) / len(sizes))
 
 
-def effective_number(groups: NDArray[np.integer]) -> float:
+def effective_number(groups: NDArray[np.integer], weights: _Floats | None = None) -> float:
     """How many independent samples N samples in groups are worth where groups agree wholly.
 
-    Kish's N² / sum of the squared group sizes: N where every group has one sample.
+    Kish's squared sum of the groups' sizes over the sum of their squares: N where every group has
+    one sample.
 
     Args:
         groups: (N,) samples with the same number belong together; N above 0.
+        weights: (N,) of the samples in the mean; None: all 1.
     """
-    sizes = np.unique(groups, return_counts=True)[1].astype(np.float64)
-    return float(len(groups) ** 2 / (sizes**2).sum())
+    sizes, _ = _group_sums(np.ones((len(groups), 1)), groups, weights)
+    return float(sizes.sum() ** 2 / (sizes**2).sum())
 
 
 def reach(stderr: float, n: float, scale: float, level: float) -> float:

@@ -98,7 +98,16 @@ def test_errors_of_groups() -> None:
     weights = np.arange(1.0, 11.0)
     ratio, _ = clustered_errors(values, np.arange(10), weights)
     assert ratio == pytest.approx(values.sum(axis=0) / 55)
+    assert effective_number(np.arange(10), weights) == pytest.approx(55**2 / 385)
     assert np.isnan(clustered_errors(values, np.zeros(10, dtype=int))[1]).all()
+
+
+def test_errors_are_the_jackknifes() -> None:
+    random = np.random.default_rng(1)
+    values, groups = random.random((40, 1)), random.integers(6, size=40)
+    without = np.array([values[groups != g].mean() for g in range(6)])
+    expected = math.sqrt(((without - values.mean()) ** 2).sum() * 5 / 6)
+    assert clustered_errors(values, groups)[1] == pytest.approx(expected)
 
 
 def test_reach() -> None:
