@@ -719,7 +719,9 @@ def aggregate(
     ] = False,
 ) -> None:
     """Put every number that the report shows, with its interval, into one table."""
+    from pipeline import tables
     from pipeline.report.aggregate import write_summary
+    from pipeline.report.evidence import EVIDENCE
     from pipeline.report.headline import write_headline
     from pipeline.shards import remove_finished
 
@@ -736,7 +738,8 @@ def aggregate(
         stale,
         benchmarked=study.benchmarks is not None,
     )
-    write_headline(summary, study.data / "metrics.json", study.data / "curves")
+    evidence = tables.read(study.data / EVIDENCE, tables.EVIDENCE)
+    write_headline(summary, evidence, study.data / "metrics.json", study.data / "curves")
     remove_finished(study.data)
 
 
@@ -759,7 +762,7 @@ def figures() -> None:
 def report() -> None:
     """Write the page."""
     from pipeline import tables
-    from pipeline.report.findings import Thresholds
+    from pipeline.report.claims import Thresholds
     from pipeline.report.page import write_page
 
     study = load()

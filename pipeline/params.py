@@ -609,24 +609,26 @@ class Thresholds(Section):
 
     significance: Share = Field(
         default=0.05,
-        description="largest p-value of a fall in exact match, adjusted for all blocks of a model",
+        description="largest chance that any verdict of one claim is wrong, over all models and "
+        "blocks",
     )
     reduced: Share = Field(
         default=0.1, description="least share that exact match loses where it is reduced"
     )
     little_cost: Share = Field(
         default=0.1,
-        description="largest share of their lead over chance that the benchmarks lose where a "
-        "bypass costs little",
+        description="largest share of its lead over chance that each benchmark loses, and by which "
+        "perplexity grows, where a bypass costs little",
     )
     collapsed: Share = Field(default=0.5, description="least share that is lost in a collapse")
     resists: Share = Field(
         default=0.05,
-        description="least share by which one keeps more than another that it resists more than",
+        description="least share by which one keeps more than another that it resists more than; "
+        "of sizes, for each tenfold of the parameters",
     )
     near_zero: Share = Field(
         default=0.05,
-        description="largest share that the upper end of an interval is at, where it is near zero",
+        description="largest share that is kept where exact match is near zero",
     )
     by_length: Share = Field(
         default=0.5,

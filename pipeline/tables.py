@@ -64,7 +64,7 @@ SAMPLES: Schema = {
     "tokens": Column(pl.List(pl.UInt32), "prefix and suffix, token ids"),
     "prefix_length": Column(pl.UInt16, "P, tokens"),
     "suffix_length": Column(pl.UInt16, "S, tokens"),
-    "suffix_group": Column(pl.UInt32, "samples with equal suffixes share it"),
+    "suffix_group": Column(pl.UInt32, "samples with equal or nearly equal suffixes share it"),
     "copies": Column(pl.UInt32, "times in the training data; null where unknown", nullable=True),
 }
 
@@ -330,6 +330,27 @@ SUMMARY: Schema = {
     "low": Column(pl.Float64, "lower end of the 95% interval", nullable=True),
     "high": Column(pl.Float64, "upper end of the 95% interval", nullable=True),
     "n": Column(pl.UInt32, "samples or documents"),
+}
+
+EVIDENCE: Schema = {
+    "model": Column(pl.String, "name"),
+    "recipe": Column(pl.String, "the first model that differs from it in its seed at most"),
+    "family": Column(pl.String, "name"),
+    "parameters": Column(pl.UInt64, "of the model; null where unknown", nullable=True),
+    "n_blocks": Column(pl.UInt16, "L, of the model"),
+    "task": Column(pl.String, "memorization, or the benchmark's name"),
+    "metric": Column(pl.String, "exact_match, second_half, acc, word_perplexity, …"),
+    "quantity": Column(pl.String, "kept, retained, difference or log_ratio"),
+    "kind": Column(pl.String, "of what it is over: block, quartile, range or contrast"),
+    "over": Column(pl.String, "the interventions it is over, by name"),
+    "block": Column(pl.UInt16, "0-based, where it is one block alone; else null", nullable=True),
+    "value": Column(pl.Float64, "the estimate; 1: nothing is lost, for kept and retained"),
+    "stderr": Column(pl.Float64, "standard error; null where nothing can be said", nullable=True),
+    "n": Column(pl.UInt32, "samples or documents"),
+    "n_effective": Column(pl.Float64, "groups of near-duplicates, as if of equal weight"),
+    "scale": Column(pl.Float64, "n times what one sample can change; 0: no limit"),
+    "least": Column(pl.Float64, "the least value possible; null: no limit", nullable=True),
+    "most": Column(pl.Float64, "the largest value possible; null: no limit", nullable=True),
 }
 
 

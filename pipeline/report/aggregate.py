@@ -1,13 +1,14 @@
 """One summary of a study: every estimate with its 95% interval, one row each.
 
-Reads the tables of samples, memorization and benchmarks; writes ``summary.parquet``. Beyond the
-columns of `tables.SUMMARY`:
+Reads the tables of samples, memorization and benchmarks; writes ``summary.parquet``, and
+``evidence.parquet`` for the verdicts (see `evidence`). Beyond the columns of `tables.SUMMARY`:
 
 - edit, group, blocks: what the intervention is, as in its model's table of interventions.
 - block (u16): the edited block, 0-based, where each is edited alone (group ``each``); else null.
 - copies (u32): times in the training data, for ``exact_match_by_copies``; else null.
 - higher_is_better, chance: of a benchmark, as in its table; null for memorization.
 - parameters (u64): of the model, as its checkpoint's manifest says; null where it does not.
+- recipe: the first of the models that differ from it in their training seed at most.
 - difference: the value minus the baseline's, on the same samples or documents; with it
   difference_low, difference_high (95%), and p_value of no difference. Null for the baseline itself,
   and where the documents do not give lm-eval's value. The interval is also null where no sample
@@ -30,6 +31,8 @@ from numpy.typing import NDArray
 from pipeline import tables
 from pipeline.errors import InputError, Problem
 from pipeline.interventions.interventions import BASELINE, EACH
+from pipeline.report.documents import by_document, link_of, same
+from pipeline.report.evidence import EVIDENCE, evidence_of, gathered
 from pipeline.report.measured import ModelTables, grid_problems, read_tables
 from pipeline.report.statistics import (
     DRAWS,
@@ -72,6 +75,7 @@ _COLUMNS = {name: column.dtype for name, column in tables.SUMMARY.items()} | {
     "higher_is_better": pl.Boolean,
     "chance": pl.Float64,
     "parameters": pl.UInt64,
+    "recipe": pl.String,
     **dict.fromkeys(_DIFFERENCE, pl.Float64),
     "p_holm": pl.Float64,
 }
@@ -104,13 +108,13 @@ def write_summary(
     *,
     benchmarked: bool = True,
 ) -> pl.DataFrame:
-    """Read the tables of a study, aggregate them, write the summary.
+    """Read the tables of a study, aggregate them, write the summary, and the evidence beside it.
 
     Args:
         study: its name, for the summary's metadata.
         models: (name, family) of each, in the order of the report.
         data: the study's folder, ``data/STUDY``.
-        path: where the summary goes.
+        path: where the summary goes; `EVIDENCE` goes into the same folder.
         seed: of the bootstrap.
         stale: after a stage failed: each stage that has not run on the study as it is -> the files
             it writes, which may be there from before. They are left out, with the models whose
@@ -164,7 +168,10 @@ def write_summary(
                 problems.extend(error.problems)
             else:
                 yield model
+                if not problems and not grid_problems(model):
+                    parts.append(evidence_of(model))
 
+    parts = list[pl.DataFrame]()
     try:
         summary = aggregate(readable(), seed)
     except InputError as error:
@@ -183,6 +190,7 @@ def write_summary(
         **({"stale": sorted(stale)} if stale else {}),
     }
     tables.write(summary, path, tables.SUMMARY, provenance)
+    tables.write(gathered(parts), path.with_name(EVIDENCE), tables.EVIDENCE, provenance)
     return summary
 
 
@@ -232,7 +240,8 @@ def aggregate(models: Iterable[ModelTables], seed: int = 0) -> pl.DataFrame:
         raise InputError(*problems)
     if not parts:
         return pl.DataFrame(schema=_COLUMNS)
-    return _with_holm(pl.concat(parts, how="vertical_relaxed"))
+    whole = pl.concat(parts, how="vertical_relaxed")
+    return _with_holm(whole.with_columns(recipe=pl.col("model").first().over("recipe")))
 
 
 def k_values(suffix_length: int) -> list[int]:
@@ -357,16 +366,16 @@ def _benchmark(
     value = frame["value"].to_numpy()
     low, high = normal(value, frame["stderr"].fill_null(float("nan")).to_numpy())
     differences = None
-    by_document = _by_document(documents, task, metric, frame["intervention"].to_list())
-    if by_document is not None:
-        values, weights = by_document
-        link = _link(values, weights, value)
+    found = by_document(documents, task, metric, frame["intervention"].to_list())
+    if found is not None:
+        values, weights = found
+        link = link_of(values, weights, value)
         if link is not None:
             each = np.arange(len(values))
             whole = [frame["intervention"].to_list().index(BASELINE.name)]
-            how = _How(weights=weights, link=None if link is _same else link)
+            how = _How(weights=weights, link=None if link is same else link)
             differences = paired_differences(values, values[:, whole], each, seed, **how)
-            if link is _same and np.isin(values, (0.0, 1.0)).all():
+            if link is same and np.isin(values, (0.0, 1.0)).all():
                 low, high = wilson(values.sum(axis=0), np.full(len(value), float(len(values))))
             elif np.isnan(low).any() and np.isfinite(values).all():
                 drawn = clustered_means(values, each, seed, **how)
@@ -374,60 +383,6 @@ def _benchmark(
                 high = np.where(np.isnan(high), drawn.high, high)
     ends = frame.with_columns(pl.Series("low", low), pl.Series("high", high))
     return ends.with_columns(_difference_columns(differences, slice(None), len(value)))
-
-
-def _by_document(
-    documents: pl.DataFrame, task: object, metric: object, names: Sequence[str]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """The documents' values (N, V) and their weights (N,); None where the table is not whole."""
-    if not documents.height:
-        return None
-    rows = documents.filter(pl.col("intervention").is_in(names), task=task, metric=metric).sort(
-        pl.col("intervention").cast(pl.Enum(names)), "doc_id"
-    )
-    count = rows.height // len(names)
-    if not count or rows.height % len(names):
-        return None
-    shape = (len(names), count)
-    ids = rows["doc_id"].to_numpy().reshape(shape)
-    who = rows["intervention"].cast(pl.Enum(names)).to_physical().to_numpy().reshape(shape)
-    if (ids != ids[0]).any() or (who != np.arange(len(names))[:, None]).any():
-        return None
-    weights = rows["weight"].to_numpy()[:count] if "weight" in rows.columns else np.ones(count)
-    return rows["value"].to_numpy().reshape(shape).T, weights
-
-
-def _same(means: NDArray[np.float64]) -> NDArray[np.float64]:
-    return means
-
-
-def _perplexity(means: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of the mean log-likelihood, nats a word or a byte."""
-    with np.errstate(over="ignore"):
-        perplexity: NDArray[np.float64] = np.exp(-means)
-    return perplexity
-
-
-def _bits(means: NDArray[np.float64]) -> NDArray[np.float64]:
-    bits: NDArray[np.float64] = means / -np.log(2.0)
-    return bits
-
-
-def _link(
-    values: NDArray[np.float64], weights: NDArray[np.float64], reported: NDArray[np.float64]
-) -> Link | None:
-    """How lm-eval's values come from the documents': found by trying, so that no name is trusted.
-
-    Args:
-        values: (N, V).
-        weights: (N,).
-        reported: (V,) lm-eval's values.
-    """
-    means = values.sum(axis=0) / weights.sum()
-    for link in (_same, _perplexity, _bits):
-        if np.allclose(link(means), reported, rtol=1e-6, atol=1e-9):
-            return link
-    return None
 
 
 def _rows(
@@ -493,6 +448,7 @@ def _finish(frame: pl.DataFrame, model: ModelTables) -> pl.DataFrame:
             pl.lit(model.family).alias("family"),
             pl.when(group=EACH).then(pl.col("blocks").list.first()).alias("block"),
             pl.lit(model.parameters).alias("parameters"),
+            pl.lit(model.recipe or model.name).alias("recipe"),
             *(
                 pl.when(pl.col("intervention") != BASELINE.name).then(pl.col(name)).alias(name)
                 for name in _DIFFERENCE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 
 import polars as pl
@@ -10,7 +11,12 @@ import polars as pl
 from pipeline import tables
 from pipeline.report import views
 from pipeline.report.browser import Family
+from pipeline.report.cases import Measured, Setup
+from pipeline.report.evidence import LATE, SECOND_HALF
+from pipeline.report.manifests import recipe_key
+from pipeline.report.statistics import LEVEL
 from pipeline.report.text import MISSING, number, percent, percent_interval, plural
+from pipeline.report.verdicts import Estimate
 
 # of a checkpoint's manifest: key -> heading in the table of models
 _SIZE = {"family": "family", "n_blocks": "blocks", "parameters": "parameters"}
@@ -23,6 +29,13 @@ _TOOK = {
     "device": "device",
     "processor": "processor",
     "python": "Python",
+}
+
+# (metric, quantity) of the evidence -> heading in the table of retention
+_MEMORY = {
+    ("exact_match", "kept"): "exact match, all samples",
+    ("exact_match", "retained"): "exact match, recited samples",
+    (SECOND_HALF, "kept"): "second half, of first halves recited",
 }
 
 RUN_HEADING = ("stage", *_TOOK.values(), "events")
@@ -63,12 +76,16 @@ def overview(
 
 
 def models(
-    summary: pl.DataFrame, manifests: Sequence[Mapping[str, object]]
+    summary: pl.DataFrame, manifests: Sequence[Mapping[str, object]], evidence: pl.DataFrame
 ) -> tuple[list[str], list[list[str]]]:
     """Heading and rows of the table of models."""
     whole = views.baseline(summary)
     famous = ["famous"] if "famous" in whole["split"] else []
     splits = ["memorized", "control", *famous]
+    independent = evidence.filter(metric="exact_match", quantity="kept").select(
+        "model", "n_effective"
+    )
+    effective = dict(independent.iter_rows())
     rows = []
     for manifest in manifests:
         name = str(manifest["name"])
@@ -80,14 +97,50 @@ def models(
                 name,
                 *(_plain(manifest.get(word)) for word in _SIZE),
                 *(_estimate(each) for each in estimates),
+                number(effective.get(name)),
             ]
         )
     heading = [
         "model",
         *_SIZE.values(),
         *(f"exact match, {split}" for split in splits),
+        "effective n, memorized",
     ]
     return heading, rows
+
+
+def retention(evidence: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows of the table of what one late block leaves: the plain way, on equal terms.
+
+    Each cell is the mean over the single late blocks, with its 95% interval; see `evidence` for the
+    quantities. Memory loss minus ability loss is on equal terms, by acc.
+    """
+    late = evidence.filter(over=LATE)
+    models = [Measured(rows, Setup()) for _, rows in late.group_by("recipe", maintain_order=True)]
+    tasks = sorted({task for model in models for task in model.metrics})
+    rows = []
+    for model in models:
+        memory = [
+            model.pooled(model.memory(LATE, quantity, metric), LEVEL)
+            for metric, quantity in _MEMORY
+        ]
+        ability = [
+            model.pooled(model.ability(task, LATE, quantity), LEVEL)
+            for task in tasks
+            for quantity in ("kept", "retained")
+        ]
+        gap = model.pooled(model.gap(LATE), LEVEL) if model.gaps(LATE) else None
+        seeds = f" ({plural(len(model.seeds), 'seed')})" if len(model.seeds) > 1 else ""
+        rows.append([model.name + seeds, *map(_interval, (gap, *memory, *ability))])
+    headings = [f"{task}, {of}" for task in tasks for of in ("all documents", "answered rightly")]
+    return ["model", "memory loss minus ability loss", *_MEMORY.values(), *headings], rows
+
+
+def _interval(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return MISSING
+    ends = [each if math.isfinite(each) else None for each in (estimate.low, estimate.high)]
+    return percent_interval(estimate.value, *ends)
 
 
 def benchmarks(
@@ -169,19 +222,14 @@ def data_table(frame: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
 
 
 def seed_counts(manifests: Sequence[Mapping[str, object]]) -> list[int]:
-    """How many seeds each kind of model was trained with; a kind is all but name, seed, files.
+    """How many seeds each recipe was trained with, see `manifests.recipe_key`.
 
     Models that were not trained here have none.
     """
-    own = ("name", "seed", "files", "origin")
     seeds: dict[str, set[str]] = {}
-    for manifest in (each for each in manifests if each.get("seed") is not None):
-        origin = manifest.get("origin")
-        recipe = dict(origin.get("recipe") or {}) if isinstance(origin, Mapping) else {}
-        recipe.pop("seed", None)
-        kind = {word: value for word, value in manifest.items() if word not in own}
-        key = json.dumps([kind, recipe], sort_keys=True, default=str)
-        seeds.setdefault(key, set()).add(str(manifest.get("seed")))
+    for manifest in manifests:
+        if (key := recipe_key(manifest)) is not None:
+            seeds.setdefault(key, set()).add(str(manifest.get("seed")))
     return [len(each) for each in seeds.values()]
 
 

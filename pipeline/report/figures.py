@@ -71,13 +71,14 @@ def write_figures(
 
 
 def plots(summary: pl.DataFrame, theory: Theory | None = None) -> list[Plot]:
-    """All figures that there is data for, in the order of the page.
+    """All figures that there is data for, in the order of the page; seeds of a recipe are one line.
 
     Args:
         summary: as `aggregate.aggregate` gives it.
         theory: as `read_theory` gives it; None: without its figures.
     """
-    made = [plot for maker in _MAKERS for plot in maker(summary)]
+    pooled = views.over_seeds(summary)
+    made = [plot for maker in _MAKERS for plot in maker(pooled)]
     if theory is not None:
         made += _of_theory(summary, theory)
     made = [plot for plot in made if plot.data.height]

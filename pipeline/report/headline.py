@@ -8,31 +8,40 @@ import polars as pl
 
 from pipeline.files import atomic, write_json
 from pipeline.report import views
+from pipeline.report.cases import Measured, Setup
+from pipeline.report.evidence import LATE
+from pipeline.report.statistics import LEVEL
 
 CURVES = ("exact_match", "token_accuracy", "completion_entropy")
 """Of memorized samples, by bypassed block."""
 
 
-def write_headline(summary: pl.DataFrame, metrics: Path, curves: Path) -> None:
+def write_headline(
+    summary: pl.DataFrame, evidence: pl.DataFrame, metrics: Path, curves: Path
+) -> None:
     """Write the numbers as JSON, and the curves as one CSV a model.
 
     Args:
         summary: as `aggregate.aggregate` gives it.
+        evidence: schema `tables.EVIDENCE`.
         metrics: the JSON file.
         curves: becomes the folder of the CSV files, each named after its model.
     """
-    write_json(metrics, numbers(summary))
+    write_json(metrics, numbers(summary, evidence))
     with atomic(curves, directory=True) as temporary:
         for model, _ in views.models(summary):
             by_block(summary.filter(model=model)).write_csv(temporary / f"{model}.csv")
 
 
-def numbers(summary: pl.DataFrame) -> dict[str, dict[str, dict[str, float]]]:
-    """Exact match on memorized samples, and the mean accuracy of the benchmarks.
+def numbers(
+    summary: pl.DataFrame, evidence: pl.DataFrame
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Exact match, the mean accuracy of the benchmarks, and memory loss minus ability loss.
 
     Returns:
         model -> ``baseline``, ``one_block`` (the mean over the single blocks), ``one_quartile``
-        (likewise) -> ``exact_match``, ``accuracy``; what was not measured is left out.
+        (likewise) -> ``exact_match``, ``accuracy``; ``late_blocks`` (the mean over them) ->
+        ``memory_minus_ability``; what was not measured is left out.
     """
     rows = pl.concat(
         [
@@ -45,10 +54,16 @@ def numbers(summary: pl.DataFrame) -> dict[str, dict[str, dict[str, float]]]:
         "one_block": views.single_blocks(rows),
         "one_quartile": views.quartiles(rows),
     }
-    return {
+    found = {
         model: {cut: _means(part.filter(model=model)) for cut, part in cuts.items()}
         for model, _ in views.models(summary)
     }
+    for [name], rows in evidence.group_by("model", maintain_order=True):
+        measured = Measured(rows, Setup())
+        if measured.gaps(LATE):
+            gap = measured.gap(LATE)(str(name), LEVEL).value
+            found[str(name)]["late_blocks"] = {"memory_minus_ability": round(gap, 6)}
+    return found
 
 
 def by_block(summary: pl.DataFrame) -> pl.DataFrame:

@@ -49,3 +49,19 @@ def trained_here(manifest: Mapping[str, Any]) -> bool:
 def pretrained(manifest: Mapping[str, Any]) -> bool:
     """Whether the model was taken from elsewhere, and only fine-tuned here."""
     return trained_here(manifest) and "weights" in manifest["origin"]["recipe"]
+
+
+def recipe_key(manifest: Mapping[str, Any]) -> str | None:
+    """What models that differ in their training seed alone have in common; None where no seed is.
+
+    It is all of the manifest but name, seed and files. Models that were not trained here have no
+    seed, so each of them is a recipe of its own.
+    """
+    if manifest.get("seed") is None:
+        return None
+    own = ("name", "seed", "files", "origin")
+    origin = manifest.get("origin")
+    recipe = dict(origin.get("recipe") or {}) if isinstance(origin, Mapping) else {}
+    recipe.pop("seed", None)
+    kind = {word: value for word, value in manifest.items() if word not in own}
+    return json.dumps([kind, recipe], sort_keys=True, default=str)

@@ -10,7 +10,7 @@ import polars as pl
 
 from pipeline import tables
 from pipeline.errors import Problem, shorten
-from pipeline.report.manifests import read_manifests
+from pipeline.report.manifests import read_manifests, recipe_key
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,14 @@ class ModelTables:
         n_blocks: L.
         interventions: what was to be measured, schema `tables.INTERVENTIONS`.
         samples: the family's table, schema `tables.SAMPLES`.
-        memorization: the model's, schema `tables.MEMORIZATION`.
+        memorization: the model's, schema `tables.MEMORIZATION` and `second_half` (see
+            `with_second_half`); it needs no `continuation`.
         benchmarks: the model's, schema `tables.BENCHMARKS`; None where none were run.
         documents: the model's, schema `tables.BENCHMARK_DOCUMENTS`, and if it likes `weight`, what
             lm-eval divides by; may be empty.
         parameters: of the model; None where unknown.
+        recipe: what models that differ in their training seed alone share; None: a recipe of its
+            own. See `manifests.recipe_key`.
     """
 
     name: str
@@ -39,6 +42,7 @@ class ModelTables:
     benchmarks: pl.DataFrame | None
     documents: pl.DataFrame
     parameters: int | None = None
+    recipe: str | None = None
 
 
 def read_tables(data: Path, name: str, family: str, *, benchmarked: bool = True) -> ModelTables:
@@ -59,22 +63,62 @@ def read_tables(data: Path, name: str, family: str, *, benchmarked: bool = True)
     none = pl.DataFrame(
         schema={key: each.dtype for key, each in tables.BENCHMARK_DOCUMENTS.items()}
     )
+    samples = tables.read(data / "samples" / f"{family}.parquet", tables.SAMPLES)
+    memorization = data / "memorization" / f"{name}.parquet"
     return ModelTables(
         name,
         family,
         manifest["n_blocks"],
         tables.read(data / "interventions" / f"{name}.parquet", tables.INTERVENTIONS),
-        tables.read(data / "samples" / f"{family}.parquet", tables.SAMPLES),
-        # without what no estimate needs, which is most of the table
-        tables.read(
-            data / "memorization" / f"{name}.parquet",
-            tables.MEMORIZATION,
-            without=["continuation"],
+        samples,
+        # some rows at a time: the continuations are most of the table
+        pl.concat(
+            with_second_half(batch, samples).drop("continuation")
+            for batch in tables.batches(memorization, tables.MEMORIZATION)
         ),
         tables.read(benchmarks, tables.BENCHMARKS) if benchmarked else None,
         tables.read(documents, tables.BENCHMARK_DOCUMENTS) if benchmarked else none,
         manifest.get("parameters"),
+        recipe_key(manifest),
     )
+
+
+def with_second_half(memorization: pl.DataFrame, samples: pl.DataFrame) -> pl.DataFrame:
+    """Add the share of the suffix's second half that the continuations have right.
+
+    Samples can then be chosen by the first half of the suffix and judged by the second.
+
+    Args:
+        memorization: rows of schema `tables.MEMORIZATION`.
+        samples: of the same family, schema `tables.SAMPLES`.
+
+    Returns:
+        The rows with the column `second_half` (f64, 0 to 1): the share of the positions S // 2 to
+        S - 1 at which the greedy continuation has the suffix's token; null where the continuation
+        was not decoded.
+    """
+    tail = pl.col("suffix_length") - pl.col("suffix_length") // 2
+    ends = samples.select(
+        "sample_id", pl.col("tokens").list.tail(tail).alias("true"), tail.alias("tail")
+    )
+    joined = memorization.select("sample_id", "continuation").join(
+        ends, on="sample_id", how="left", maintain_order="left"
+    )
+    flat = (
+        joined.select(
+            pl.int_range(pl.len()).alias("row"),
+            pl.col("continuation").list.tail(pl.col("tail")).alias("own"),
+            "true",
+        )
+        .drop_nulls()
+        .filter(pl.col("own").list.len() == pl.col("true").list.len())
+        .explode("own", "true")
+        .group_by("row")
+        .agg((pl.col("own") == pl.col("true")).mean().alias("second_half"))
+    )
+    rows = pl.DataFrame({"row": pl.int_range(memorization.height, eager=True)})
+    share = rows.join(flat, on="row", how="left", maintain_order="left")["second_half"]
+    return memorization.with_columns(share.cast(pl.Float64))
 
 
 def grid_problems(model: ModelTables) -> list[Problem]:

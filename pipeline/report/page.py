@@ -24,7 +24,9 @@ from pipeline.files import atomic, write_text
 from pipeline.interventions.interventions import BASELINE
 from pipeline.report import facts, views
 from pipeline.report.browser import Family, Sample, as_json, places, read_browser, shown, wrong
-from pipeline.report.findings import Thresholds, findings, in_short
+from pipeline.report.claims import Thresholds
+from pipeline.report.evidence import EVIDENCE, gathered
+from pipeline.report.findings import by_metric, findings, in_short
 from pipeline.report.generations import Generations, read_generations
 from pipeline.report.manifests import pretrained, read_manifests
 from pipeline.report.markup import CODE_PATH, inline_svg, template
@@ -85,7 +87,7 @@ def write_page(
         tasks: the folder of the benchmark tasks.
         figures: the folder that `figures.write_figures` wrote.
         page: where the page goes, ``reports/STUDY/index.html``.
-        csv: becomes a folder with the summary as CSV, ``reports/STUDY/tables``.
+        csv: becomes a folder with the summary and the evidence as CSV, ``reports/STUDY/tables``.
         provenance: what determines the study, by heading; see `render`.
         show_text: show samples of real data as text, not as token ids.
         thresholds: when a claim counts as shown.
@@ -94,9 +96,11 @@ def write_page(
         experiments: on attention-only transformers, that were to be run, likewise.
 
     Raises:
-        InputError: the summary is missing or does not fit. What else is missing, the page says.
+        InputError: the summary or the evidence is missing or does not fit. What else is missing,
+            the page says.
     """
     summary = tables.read(data / "summary.parquet", tables.SUMMARY)
+    evidence = tables.read(data / EVIDENCE, tables.EVIDENCE)
     manifests, missing = _manifests(data, models)
     if stale := tables.provenance(data / "summary.parquet").get("stale"):
         assert isinstance(stale, list)  # noqa: S101
@@ -137,6 +141,7 @@ def write_page(
         missing=missing + unreadable,
         thresholds=thresholds,
         theory=explained,
+        evidence=evidence,
     )
     write_text(page, html)
     # all in ASCII: a name may hold what no file can
@@ -144,6 +149,7 @@ def write_page(
     with atomic(csv, directory=True) as temporary:
         blocks = pl.col("blocks").cast(pl.List(pl.String)).list.join(" ")  # CSV has no lists
         summary.with_columns(blocks).write_csv(temporary / "summary.csv")
+        evidence.write_csv(temporary / "evidence.csv")
 
 
 def read_figures(folder: Path) -> list[PageFigure]:
@@ -197,6 +203,7 @@ def render(
     samples: Sequence[Family] = (),
     missing: Sequence[str] = (),
     theory: Sequence[TheorySection] = (),
+    evidence: pl.DataFrame | None = None,
 ) -> str:
     """The page as HTML.
 
@@ -215,9 +222,12 @@ def render(
         samples: as `browser.read_browser` reads them.
         missing: what could not be shown and why, as sentences.
         theory: as `theory_sections.theory_sections` makes them.
+        evidence: of the verdicts, schema `tables.EVIDENCE`; None: nothing can be judged.
     """
     limits = thresholds or Thresholds()
-    judged = findings(summary, limits)
+    if evidence is None:
+        evidence = gathered([])
+    judged = findings(evidence, limits)
     planted = any(map(pretrained, manifests))
     script = "\n".join((CODE_PATH / name).read_text(encoding="utf-8") for name in SCRIPTS)
     sections: dict[str, list[tuple[int, PageFigure]]] = {}
@@ -232,12 +242,14 @@ def render(
         script_hash=_content_hash(script),
         findings=judged,
         in_short=in_short(judged),
+        by_metric=by_metric(judged),
+        retention=facts.retention(evidence),
         thresholds=limits,
         facts=facts.overview(summary, manifests, samples),
         lead=figures[0] if figures else None,
         sections=sections,
         theory={explained.title: explained for explained in theory},
-        models=facts.models(summary, manifests),
+        models=facts.models(summary, manifests, evidence),
         benchmarks=facts.benchmarks(summary, blind or {}),
         without_interval=_without_interval(summary),
         blind=bool(blind),

@@ -101,7 +101,7 @@ def _tables(data: Path) -> dict[str, Any]:
     """Path -> sha256 and what determines it; a damaged table has an error instead."""
     paths = [path for each in _TABLES for path in sorted((data / each).glob("*.parquet"))]
     found: dict[str, Any] = {}
-    for path in (*paths, data / "summary.parquet"):
+    for path in (*paths, data / "summary.parquet", data / "evidence.parquet"):
         try:
             with path.open("rb") as file:
                 sha256 = hashlib.file_digest(file, "sha256").hexdigest()

@@ -234,6 +234,73 @@ def holm(p_values: _Floats) -> _Floats:
     return adjusted
 
 
+def clustered_errors(
+    values: _Floats, groups: NDArray[np.integer], weights: _Floats | None = None
+) -> tuple[_Floats, _Floats]:
+    """Means and their standard errors, samples of one group taken together.
+
+    The error is the jackknife's, leaving out one group at a time; with groups of equal size it is
+    the standard error of the groups' means. Groups that weigh much make it larger.
+
+    Args:
+        values: (N, C).
+        groups: (N,) samples with the same number belong together.
+        weights: (N,) the mean is the sum of the values over the sum of these; None: all 1.
+
+    Returns:
+        mean, standard error: (C,) each; the error is NaN where there is only one group.
+    """
+    sizes, sums = _group_sums(values, groups, weights)
+    mean = sums.sum(axis=0) / sizes.sum()
+    if len(sizes) < 2:
+        return mean, np.full(mean.shape, np.nan)
+    others = (sizes.sum() - sizes)[:, None]
+    changes = (sums - sizes[:, None] * mean) / others  # of the mean, without the group
+    return mean, np.sqrt((changes**2).sum(axis=0) * (len(sizes) - 1) / len(sizes))
+
+
+def effective_number(groups: NDArray[np.integer], weights: _Floats | None = None) -> float:
+    """How many independent samples N samples in groups are worth where groups agree wholly.
+
+    Kish's squared sum of the groups' sizes over the sum of their squares: N where every group has
+    one sample.
+
+    Args:
+        groups: (N,) samples with the same number belong together; N above 0.
+        weights: (N,) of the samples in the mean; None: all 1.
+    """
+    sizes, _ = _group_sums(np.ones((len(groups), 1)), groups, weights)
+    return float(sizes.sum() ** 2 / (sizes**2).sum())
+
+
+def reach(stderr: float, n: float, scale: float, level: float) -> float:
+    """Half the width of an interval for a mean, at any level.
+
+    ``t * sqrt(stderr² + (t * scale / n)²)``, t of Student's distribution with n - 1 degrees of
+    freedom. The second term stands for what n samples may have missed: of a share of which no
+    sample has any, the interval reaches to t²/n, and not to 0. It is what Agresti and Coull's t²/2
+    added successes and failures do to a rate at 0 or 1; here it does the same to differences and
+    averages of shares, a little wider than theirs.
+
+    Args:
+        stderr: standard error of the mean.
+        n: effective number of samples.
+        scale: by how much one sample can move n times the mean: 1 for a share; 0 where that has
+            no limit, which leaves the second term out.
+        level: of the interval, such as 0.95.
+
+    Returns:
+        Infinity where fewer than two samples, or no standard error, can tell anything.
+
+    Source: Agresti and Coull (1998), The American Statistician 52, 119-126; for paired
+    differences Bonett and Price (2012), Statistics in Medicine 31, 1231-1237.
+    """
+    if n < 2 or math.isnan(stderr):
+        return math.inf
+    t = float(stats.t.ppf((1 + level) / 2, n - 1))
+    return t * math.hypot(stderr, t * scale / n)
+
+
 def student(values: _Floats) -> tuple[float, float]:
     """Student's interval for the mean of a few numbers, such as one a seed; NaN below two.
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import polars as pl
+from scipy import stats
 
 from pipeline.interventions.interventions import BASELINE, EACH, IDENTITY, QUARTILE
+from pipeline.report.statistics import LEVEL
 
 ONE_BLOCK = (pl.col("group") == EACH) & (pl.col("edit") == IDENTITY)
 """Picks the rows of the summary, or of a table of interventions, where one block is bypassed."""
@@ -15,7 +19,9 @@ ONE_QUARTILE = (pl.col("group") == QUARTILE) & (pl.col("edit") == IDENTITY)
 MEMORIZATION = "memorization"
 """What stands in the column ``task`` where no benchmark does."""
 
-PREFERRED_METRICS = ("acc", "word_perplexity")
+WORD_PERPLEXITY = "word_perplexity"
+
+PREFERRED_METRICS = ("acc", WORD_PERPLEXITY)
 """Of a benchmark's metrics the first of these is shown, as in the paper; else the first by name."""
 
 ABILITIES = {"reasoning": ("piqa", "arc_easy"), "language": ("hellaswag", "lambada_openai")}
@@ -93,6 +99,44 @@ def models(summary: pl.DataFrame) -> list[tuple[str, str]]:
 def tasks(rows: pl.DataFrame) -> list[str]:
     """The tasks in `rows`, by name."""
     return sorted(rows["task"].unique())
+
+
+def over_seeds(summary: pl.DataFrame) -> pl.DataFrame:
+    """The summary with the seeds of one recipe as one model.
+
+    Values are means over the seeds. Intervals hold the mean of the seeds' own and Student's between
+    the seeds, as in `verdicts.pooled`; p-values are the largest of the seeds'.
+    """
+    count = pl.col("model").n_unique().over("recipe")
+    several = summary.with_row_index("row").filter(count > 1)
+    if not several.height:
+        return summary
+    key = ["recipe", "intervention", "split", "task", "metric", "k", "copies"]
+    most = several["model"].n_unique()
+    quantiles = {n: stats.t.ppf(0.5 + LEVEL / 2, n - 1) for n in range(2, most + 1)}
+    seeds = pl.len().replace_strict(quantiles, default=math.inf, return_dtype=pl.Float64)
+    ends = []
+    for name, low, high in (
+        ("value", "low", "high"),
+        ("difference", "difference_low", "difference_high"),
+    ):
+        mean, half = pl.mean(name), seeds * pl.std(name) / pl.len().sqrt()
+        ends += [
+            mean.alias(name),
+            pl.min_horizontal(pl.mean(low), mean - half).alias(low),
+            pl.max_horizontal(pl.mean(high), mean + half).alias(high),
+        ]
+    named = pl.format("{} ({} seeds)", pl.first("recipe"), pl.len())
+    differences = ("difference", "difference_low", "difference_high")
+    taken = (*key, "model", "value", "low", "high", *differences, "p_value", "p_holm")
+    together = several.group_by(key, maintain_order=True).agg(
+        named.alias("model"),
+        *ends,
+        pl.max("p_value", "p_holm"),
+        pl.exclude(taken).first(),
+    )
+    rest = summary.with_row_index("row").filter(count == 1)
+    return pl.concat([rest, together.select(rest.columns)]).sort("row").drop("row")
 
 
 def kept(summary: pl.DataFrame) -> pl.DataFrame:

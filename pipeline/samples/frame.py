@@ -9,6 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipeline.errors import InputError, Problem, shorten
+from pipeline.samples.duplicates import suffix_groups
 from pipeline.tables import SAMPLES, SPLITS
 
 
@@ -27,11 +28,11 @@ def samples_frame(
         copies: (N,) times that a sample is in the training data; None where that is unknown.
 
     Returns:
-        tables.SAMPLES; `sample_id` is the row of `tokens`, and samples whose suffixes are equal
-        share a `suffix_group`, so that intervals can be clustered by it.
+        tables.SAMPLES; `sample_id` is the row of `tokens`, and samples whose suffixes are equal or
+        nearly so share a `suffix_group` (see `duplicates`), so that intervals can be clustered by
+        it.
     """
     suffixes = tokens[:, prefix_length:]
-    _, groups = np.unique(suffixes, axis=0, return_inverse=True)
     count = len(tokens)
     columns = {
         "sample_id": np.arange(count),
@@ -39,7 +40,7 @@ def samples_frame(
         "tokens": tokens.tolist(),
         "prefix_length": np.full(count, prefix_length),
         "suffix_length": np.full(count, suffixes.shape[1]),
-        "suffix_group": groups,
+        "suffix_group": suffix_groups(suffixes),
         "copies": copies,
     }
     return pl.DataFrame(columns, schema={name: c.dtype for name, c in SAMPLES.items()})

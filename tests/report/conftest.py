@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 import synthetic
 
-from pipeline.report import aggregate, figures
+from pipeline.report import aggregate, evidence, figures
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +18,12 @@ def study() -> synthetic.Study:
 def summary(study: synthetic.Study) -> pl.DataFrame:
     """Of the study whose story is the paper's."""
     return aggregate.aggregate(study.models)
+
+
+@pytest.fixture(scope="session")
+def evidence_of_paper(study: synthetic.Study) -> pl.DataFrame:
+    """Of the same study."""
+    return evidence.evidence(study.models)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ import polars as pl
 from pipeline import tables
 from pipeline.interventions.interventions import SWEEP, Group, Intervention, sweep
 from pipeline.measure.listed import as_table
-from pipeline.report.measured import ModelTables
+from pipeline.report.measured import ModelTables, with_second_half
 
 MODELS = {
     "tiny-pythia-8": ("pythia", 8),
@@ -201,6 +201,8 @@ def _model(
     random = np.random.default_rng(seed)
     parts, benchmarks, documents = [], [], []
     interventions = sweep(n_blocks, groups, 2)
+    # the same under every intervention, so that one that leaves a score changes few answers
+    answers = {task: random.random(N_DOCUMENTS) for task in accuracies}
     for intervention in interventions:
         shares = [
             (story.memorization(b / n_blocks), story.benchmarks(b / n_blocks))
@@ -214,7 +216,7 @@ def _model(
             language *= story.language
         parts.append(_memorization(intervention, samples, memorized, random))
         able_at = {t: language if t.endswith(LANGUAGE) else able for t in accuracies}
-        rows, cases = _benchmarks(intervention, able_at, able, accuracies, random)
+        rows, cases = _benchmarks(intervention, able_at, able, accuracies, answers, random)
         benchmarks += rows
         documents.append(cases)
     return ModelTables(
@@ -223,7 +225,7 @@ def _model(
         n_blocks,
         as_table(interventions),
         samples,
-        pl.concat(parts),
+        with_second_half(pl.concat(parts), samples),
         pl.DataFrame(
             benchmarks,
             schema={c: column.dtype for c, column in tables.BENCHMARKS.items()},
@@ -270,13 +272,14 @@ def _benchmarks(
     shares: Mapping[str, float],
     share: float,
     accuracies: Mapping[str, tuple[float | None, float]],
+    answers: Mapping[str, np.ndarray],
     random: np.random.Generator,
 ) -> tuple[list[tuple[object, ...]], pl.DataFrame]:
     rows: list[tuple[object, ...]] = []
     cases = []
     for task, (chance, baseline) in accuracies.items():
         floor = chance or 0.0
-        right = random.random(N_DOCUMENTS) < floor + shares[task] * (baseline - floor)
+        right = answers[task] < floor + shares[task] * (baseline - floor)
         value = float(right.mean())
         stderr = float(right.std(ddof=1) / np.sqrt(N_DOCUMENTS))
         rows.append((intervention.name, task, "acc", value, stderr, N_DOCUMENTS, True, chance))

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 
 from pipeline import tables
-from pipeline.report import colours, figures, style
+from pipeline.report import colours, figures, style, views
 from pipeline.report.aggregate import aggregate
 from pipeline.report.plots.plot import Plot
+from pipeline.report.statistics import student
 
 WRITTEN = tuple[Path, list[tuple[str, str]]]
 
@@ -289,3 +291,30 @@ def test_small_and_odd_studies_are_drawn() -> None:
     _, drawn = line(panels(by_name["perplexity"])["f"], "a.b")
     assert np.isnan(drawn[0])
     assert np.isfinite(drawn[1:]).all()
+
+
+def test_seeds_of_one_recipe_are_one_line(study: synthetic.Study) -> None:
+    models = study.models[:3]
+    seeds = [replace(models[0], name=f"s-{i}", recipe="r") for i in range(2)]
+    other = replace(synthetic.study(synthetic.NOTHING).models[0], name="s-2", recipe="r")
+    summary = aggregate([*seeds, models[1], other])
+    pooled = views.over_seeds(summary)
+    assert pooled["model"].unique(maintain_order=True).to_list() == [
+        "s-0 (3 seeds)",
+        "tiny-pythia-12",
+    ]
+    where = {"intervention": "block-05", "metric": "exact_match", "split": "memorized"}
+    own = summary.filter(family="pythia", **where).filter(pl.col("model").str.starts_with("s-"))
+    [row] = pooled.filter(model="s-0 (3 seeds)", **where).iter_rows(named=True)
+    low, high = student(own["value"].to_numpy())
+    assert row["value"] == pytest.approx(own["value"].mean())
+    assert (row["low"], row["high"]) == pytest.approx((low, high))
+    assert row["difference"] == pytest.approx(own["difference"].mean())
+    alone = summary.filter(model="tiny-pythia-12")
+    assert pooled.filter(model="tiny-pythia-12").equals(alone)
+    assert views.over_seeds(alone) is alone
+    lines = next(plot for plot in figures.plots(summary) if plot.name == "kept").data
+    assert lines["model"].unique(maintain_order=True).to_list() == [
+        "s-0 (3 seeds)",
+        "tiny-pythia-12",
+    ]

@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from pipeline.report.evidence import gathered
 from pipeline.report.headline import by_block, numbers, write_headline
 
 
@@ -16,8 +17,8 @@ def _value(summary: pl.DataFrame, **where: object) -> float:
     return float(value)
 
 
-def test_numbers_are_the_summarys(summary: pl.DataFrame) -> None:
-    made = numbers(summary)["tiny-neo-8"]
+def test_numbers_are_the_summarys(summary: pl.DataFrame, evidence_of_paper: pl.DataFrame) -> None:
+    made = numbers(summary, evidence_of_paper)["tiny-neo-8"]
     where = {"model": "tiny-neo-8", "intervention": "baseline"}
     whole = _value(summary, **where, metric="exact_match", split="memorized")
     assert made["baseline"]["exact_match"] == pytest.approx(whole, abs=1e-6)
@@ -30,6 +31,11 @@ def test_numbers_are_the_summarys(summary: pl.DataFrame) -> None:
     assert made["one_block"]["exact_match"] == pytest.approx(blocks["value"].mean(), abs=1e-6)
     quarters = exact.filter(pl.col("intervention").str.starts_with("quartile-"))
     assert made["one_quartile"]["exact_match"] == pytest.approx(quarters["value"].mean(), abs=1e-6)
+    late = evidence_of_paper.filter(model="tiny-neo-8", over="late", quantity="retained")
+    memory = late.filter(metric="exact_match")["value"][0]
+    ability = late.filter(metric="acc")["value"].mean()
+    gap = made["late_blocks"]["memory_minus_ability"]
+    assert gap == pytest.approx(ability - memory, abs=1e-6)
 
 
 def test_curves_have_a_row_a_block(summary: pl.DataFrame) -> None:
@@ -40,8 +46,10 @@ def test_curves_have_a_row_a_block(summary: pl.DataFrame) -> None:
     assert curve["exact_match"][3] == at["value"][0]
 
 
-def test_files_are_written_for_each_model(summary: pl.DataFrame, tmp_path: Path) -> None:
-    write_headline(summary, tmp_path / "metrics.json", tmp_path / "curves")
+def test_files_are_written_for_each_model(
+    summary: pl.DataFrame, evidence_of_paper: pl.DataFrame, tmp_path: Path
+) -> None:
+    write_headline(summary, evidence_of_paper, tmp_path / "metrics.json", tmp_path / "curves")
     models = set(summary["model"])
     assert set(json.loads((tmp_path / "metrics.json").read_text())) == models
     assert {path.stem for path in (tmp_path / "curves").iterdir()} == models
@@ -49,4 +57,5 @@ def test_files_are_written_for_each_model(summary: pl.DataFrame, tmp_path: Path)
 
 def test_without_benchmarks_there_are_the_others(summary: pl.DataFrame) -> None:
     alone = summary.filter(task="memorization")
-    assert [list(cut) for cut in numbers(alone)["tiny-neo-8"].values()] == [["exact_match"]] * 3
+    found = numbers(alone, gathered([]))
+    assert [list(cut) for cut in found["tiny-neo-8"].values()] == [["exact_match"]] * 3

@@ -117,7 +117,8 @@ def test_only_the_pages_own_script_may_run(html: str) -> None:
 def test_all_sentences_figures_and_tables_are_there(html: str, written: WRITTEN) -> None:
     summary = tables.read(written[0] / "data" / "summary.parquet", tables.SUMMARY)
     outline = Outline(html)
-    for finding in findings(summary):
+    evidence = tables.read(written[0] / "data" / "evidence.parquet", tables.EVIDENCE)
+    for finding in findings(evidence):
         assert finding.sentence in outline.text
         assert finding.verdict in outline.text
     plots = figures.plots(summary)
@@ -236,6 +237,7 @@ def test_what_is_missing_is_said(tmp_path: Path, written: WRITTEN) -> None:
         shutil.copytree(root / "data" / folder, tmp_path / "data" / folder)
     summary = tables.read(root / "data" / "summary.parquet", tables.SUMMARY)
     partial = {"stale": ["memorization@lost-nowhere"]}
+    shutil.copy(root / "data" / "evidence.parquet", tmp_path / "data")
     tables.write(summary, tmp_path / "data" / "summary.parquet", tables.SUMMARY, partial)
     (tmp_path / "data" / "samples" / "lost.parquet").write_bytes(b"PAR1 and no more")
     (tmp_path / "data" / "generations").mkdir()
