@@ -147,17 +147,17 @@ def require_own(asked: Asked) -> None:
     """Refuse a name under which another model was audited; the same model's is gone on with.
 
     Raises:
-        InputError: its params.yaml names another model, or cannot be read; or `data` and `reports`
-            have a folder of this name that is no audit's.
+        InputError: `asked.model` is neither a folder nor a commit; the audit's folder is of another
+            model; or `data` or `reports` has a folder of this name that is no audit's.
     """
-    path = asked.folder / "origin"
+    path, own = asked.folder / "origin", _told(asked.origin)
     known = path.read_text("utf-8") if path.is_file() else None
-    if asked.folder.exists() and known != _told(asked.origin):
+    if asked.folder.exists() and known != own:
         raise InputError(
             Problem(
                 f"--name: {asked.folder}",
                 f"the audit of another model: {known}" if known else "a folder that is no audit",
-                f"a name of its own for {_told(asked.origin)}",
+                f"a name of its own for {own}",
                 f"give another --name, or delete {asked.folder}",
             )
         )

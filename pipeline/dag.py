@@ -228,12 +228,16 @@ class Rule:
         return lambda wildcards: self._stage(wildcards).address
 
     def _ignored(self, file: str, reader: Stage) -> bool:
-        """Whether a fresh stage reads a file that can never change.
+        """Whether Snakemake cannot have a file as an input, or a fresh one that can never change.
+
+        It takes braces in a user's file name for wildcards. DVC looks at the file in any case.
 
         Such an input is left out: when the stage that writes it runs again, Snakemake would run
         all that is below it, or (if the input is ancient, snakemake issue 4166) nothing below it,
         stale or not. A stale reader keeps it, and so waits until it is written.
         """
+        if "{" in file:
+            return True
         writer = self._dag.stages.get(self._dag.producer.get(file, ""))
         return writer is not None and writer.constant and reader.address not in self._dag.stale
 

@@ -22,7 +22,7 @@ from pydantic_core import PydanticCustomError
 
 from pipeline.errors import InputError, Problem, shorten
 from pipeline.interventions.interventions import EDITS, GROUPS, IDENTITY, Group, sweep
-from pipeline.loops import OWN, loops
+from pipeline.loops import OPTIONAL, OWN, loops
 
 PARAMS = Path("params.yaml")
 GENERATED_TASKS = tuple(
@@ -876,21 +876,26 @@ def cross_check(study: Study, where: str) -> list[Problem]:
         )
     problems += _own(study, where)
     problems += _lengths(study, where)
-    if not problems and study.loops != (derived := loops(study.model_dump())):
-        other = sorted(
-            f"{group}.{key}"
-            for group, entries in derived.items()
-            if entries != (known := study.loops.get(group))
-            for key in (entries if isinstance(entries, dict) else ())
-            if not isinstance(known, dict) or known.get(key) != entries[key]
-        )
-        add(
-            DERIVED,
-            f"what does not fit the other sections, {shorten(other)}" if other else "too much",
+    return problems
+
+
+def derivation(study: Study, where: str) -> list[Problem]:
+    """What of the section that dvc.yaml loops over does not fit the others."""
+    derived = loops(study.model_dump())
+    missing = [each for each in (*OPTIONAL, "theory") if each not in study.model_fields_set]
+    if study.loops == derived and not missing:  # DVC wants every section, be it null
+        return []
+    other = [group for group, entries in derived.items() if study.loops.get(group) != entries]
+    other += [f"no section {each}, not even null" for each in missing]
+    return [
+        Problem(
+            f"{where}: {DERIVED}",
+            "what does not fit the other sections: "
+            + (", ".join(other) or shorten(sorted(set(study.loops) - set(derived)))),
             "what is derived from them",
             "derive it again: python -m pipeline study",
         )
-    return problems
+    ]
 
 
 def _tasks(study: Study, asked: Benchmarks, where: str) -> list[Problem]:

@@ -17,8 +17,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from pipeline.errors import InputError, Problem, disk_problem, shorten
-from pipeline.loops import loops
-from pipeline.params import DERIVED, PARAMS, Study, cross_check
+from pipeline.loops import OPTIONAL, loops
+from pipeline.params import DERIVED, PARAMS, Study, cross_check, derivation
 
 CONF = Path("pipeline/conf")
 
@@ -32,7 +32,10 @@ def load(path: str | Path = PARAMS) -> Study:
     Raises:
         InputError: every problem of the file at once, each with what, got, expected, remedy.
     """
-    return check(read_yaml(Path(path)), str(path))
+    study = check(read_yaml(Path(path)), str(path))
+    if problems := derivation(study, str(path)):
+        raise InputError(*problems)
+    return study
 
 
 def check(values: object, where: str = str(PARAMS)) -> Study:
@@ -136,6 +139,7 @@ def derive(path: Path = PARAMS) -> Study:
     """
     values = read_yaml(path)
     if isinstance(values, dict):
+        values = {**dict.fromkeys(OPTIONAL), "theory": {}, **values}
         try:
             values[DERIVED] = loops(values)
         except (KeyError, TypeError, AttributeError):  # which the check explains
@@ -170,7 +174,7 @@ def switch(choices: Mapping[str, str], dry_run: bool) -> Study:
     if set(choices) == {"study"}:
         values = read_yaml(PARAMS) if PARAMS.exists() else None
         if isinstance(values, Mapping) and values.get("study") == choices["study"]:
-            return check(values)
+            return load()
     if dry_run:
         others = [f"{group}={option}" for group, option in choices.items() if group != "study"]
         command = " ".join(["python -m pipeline study", choices.get("study", "NAME"), *others])

@@ -151,15 +151,15 @@ def write_summary(
     benchmarks = {
         name: [data / "benchmarks" / f"{name}{end}" for end in (".parquet", ".documents.parquet")]
         for name, _ in wanted
+        if benchmarked
     }
     problems = list[Problem]()
 
     def readable() -> Iterator[ModelTables]:
         for name, family in wanted:
             try:
-                model = read_tables(
-                    data, name, family, benchmarked=benchmarked and usable(*benchmarks[name])
-                )
+                there = benchmarked and usable(*benchmarks[name])
+                model = read_tables(data, name, family, benchmarked=there)
             except InputError as error:
                 problems.extend(error.problems)
             else:

@@ -66,8 +66,8 @@ def samples(
         whole = frame["tokens"][0].to_list()
         count = max(1, len(whole) // total)
         cut = [whole[i * total : (i + 1) * total] for i in range(count)]
-        types = {"row": pl.UInt32, "tokens": pl.List(pl.Int64)}
-        frame = pl.DataFrame({"row": range(count), "tokens": cut}, schema=types)
+        tokens = pl.Series("tokens", cut, pl.List(pl.Int64))
+        frame = pl.DataFrame([pl.arange(count, dtype=pl.UInt32, eager=True).alias("row"), tokens])
     short = frame.filter(pl.col("tokens").list.len() < total)
     if len(short) and not skip_short:
         raise InputError(

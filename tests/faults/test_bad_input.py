@@ -139,7 +139,7 @@ PLACES = {
     "key of the corpus": (_key("corpus"), "corpus."),
     "task": (_task, "benchmarks.tasks.0"),
     "source": (_source, ".source"),
-    "input": (_input, ".input"),
+    "input": (_input, "input"),
 }
 """Whatever dvc.yaml puts into a command, a path or the name of a stage."""
 
@@ -204,7 +204,7 @@ PARAMS: dict[str, tuple[Callable[[Values], None], tuple[str, ...]]] = {
     "bytes": (_at("study", b"tiny"), ("study",)),
     "truth": (_at("run/threads", True), ("run.threads", "True")),
     "prefix beyond the context": (_at(f"{FAMILY}/prefix_length", 64), ("64 + suffix_length",)),
-    "prefix beyond sixteen bits": (_at(f"{FAMILY}/prefix_length", 70_000), ("at most 64",)),
+    "prefix beyond sixteen bits": (_at(f"{FAMILY}/prefix_length", 70_000), ("less than 65536",)),
     "unknown key, hostile": (_at("a\x1b[2J", 1), ("unknown key a\\x1b[2J",)),
     "unknown key of many letters": (_at("a" * 10_000, 1), ("unknown key 'aaa", "…")),
     "unknown key below an option": (_hub(comit="x"), ("did you mean commit?",)),

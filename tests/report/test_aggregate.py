@@ -302,6 +302,17 @@ def test_written_twice_it_is_the_same_file(study: synthetic.Study, tmp_path: Pat
     assert some["model"].unique(maintain_order=True).to_list() == [n for n, _ in models[:0:-1]]
 
 
+def test_a_study_without_benchmarks_has_a_summary(study: synthetic.Study, tmp_path: Path) -> None:
+    models = study.write(tmp_path)
+    for table in (tmp_path / "benchmarks").iterdir():
+        table.unlink()
+    summary = write_summary(
+        "tiny", models, tmp_path, tmp_path / "summary.parquet", benchmarked=False
+    )
+    assert summary["task"].unique().to_list() == ["memorization"]
+    assert summary["model"].n_unique() == len(models)
+
+
 def test_every_missing_manifest_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="2 problems") as caught:
         write_summary("tiny", [("a", "f"), ("b", "f")], tmp_path, tmp_path / "summary.parquet")
