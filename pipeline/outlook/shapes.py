@@ -14,7 +14,7 @@ from huggingface_hub import try_to_load_from_cache
 from pipeline.checkpoints.manifest import read_manifest
 from pipeline.errors import InputError
 from pipeline.hub import snapshot
-from pipeline.params import Model, Study
+from pipeline.params import Model, Study, given
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def shape_of(study: Study, model: Model, online: bool) -> Shape:
     tied = study.family(model.family).source != "pythia"
     if model.training is not None:
         made = model.training
-        vocabulary = next(iter(study.corpus.values())).vocabulary
+        vocabulary = given(next(iter(study.corpus.values())).vocabulary)
         return Shape(made.n_blocks, made.width, vocabulary, made.n_heads, tied=True)
     try:
         known = read_manifest(study.data / "checkpoints" / model.name)

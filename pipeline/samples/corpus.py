@@ -82,7 +82,7 @@ def generate(
         )
     drawn = _draw_records(tokenizer, row_length, {**records, 0: control_records}, rng)
     rows = list(_pack(_encoded(world.training, tokenizer, rng), row_length, world_tokens, end, rng))
-    rows += [record.tokens for record in drawn for _ in range(record.copies)]
+    rows += [record.tokens for record in drawn for _ in range(record.copies or 0)]
     rng.shuffle(rows)
 
     def fits(item: Item) -> bool:
