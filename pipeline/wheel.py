@@ -60,8 +60,7 @@ def _fetched(package: str, sha256: str, cache: Path) -> Path:
     with TemporaryDirectory(dir=cache) as folder:
         wanted = Path(folder) / "wanted.txt"
         wanted.write_text(f"{package} --hash=sha256:{sha256}\n", encoding="utf-8")
-        # the arguments are a checked study's, and no shell reads them
-        done = subprocess.run(  # noqa: S603
+        done = subprocess.run(  # noqa: S603 - a list of arguments, of a checked study
             [
                 *(sys.executable, "-m", "pip", "download", "--quiet", "--no-input"),
                 *("--disable-pip-version-check", "--no-deps", "--only-binary=:all:", *PATIENCE),

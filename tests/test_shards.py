@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -266,7 +267,14 @@ def test_a_table_does_not_depend_on_its_shards(
 
 
 def test_progress_and_errors_count_all_samples(overflowing: PreTrainedModel, folder: Path) -> None:
-    """Token 7 overflows in the last of the samples, which is the first of its shard."""
+    """The last of the samples, the first of its shard, overflows in any precision."""
+
+    def spoil(_: object, asked: tuple[torch.Tensor], states: torch.Tensor) -> torch.Tensor:
+        sevens = (asked[0] == 7).all(dim=1) & (asked[0].shape[1] > 1)
+        return states.masked_fill(sevens[:, None, None], torch.inf)
+
+    broken = copy.deepcopy(overflowing).float()
+    broken.gpt_neox.embed_in.register_forward_hook(spoil)
     tokens = [[5] * 14] * 10 + [[7] * 14]
     done: list[tuple[int, int]] = []
     with (
@@ -274,8 +282,8 @@ def test_progress_and_errors_count_all_samples(overflowing: PreTrainedModel, fol
         pytest.raises(InputError, match="baseline, sample 10"),
     ):
         measure(
-            overflowing, samples_of(tokens, 6, 8), sweep(overflowing.config.num_hidden_layers),
+            broken, samples_of(tokens, 6, 8), sweep(broken.config.num_hidden_layers),
             progress=lambda *call: done.append(call), shards=shards,
         )  # fmt: skip
-    assert done == [(i + 1, 11) for i in range(10)]
+    assert done == [(i + 1, 11) for i in range(11)]
     assert len(kept(folder)) == 10

@@ -103,8 +103,8 @@ def shape_of(study: Study, model: Model, online: bool) -> Shape:
     tied = study.family(model.family).source != "pythia"
     if model.training is not None:
         made = model.training
-        vocabulary = next(iter(study.corpus.values())).vocabulary
-        return Shape(made.n_blocks, made.width, given(vocabulary), made.n_heads, tied=True)
+        vocabulary = given(next(iter(study.corpus.values())).vocabulary)
+        return Shape(made.n_blocks, made.width, vocabulary, made.n_heads, tied=True)
     try:
         known = read_manifest(study.data / "checkpoints" / model.name)
         return Shape(known.n_blocks, known.width, known.vocabulary, known.n_heads, tied, "manifest")

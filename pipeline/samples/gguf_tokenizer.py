@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from gguf import GGUFReader
 from tokenizers import pre_tokenizers
@@ -37,7 +38,7 @@ def read_tokenizer(file: Path) -> PreTrainedTokenizerFast:
                 "add to pipeline/samples/gguf_tokenizer.py how this one splits a text",
             )
         )
-    tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(  # type: ignore[assignment]
+    tokenizer: Any = AutoTokenizer.from_pretrained(
         file.parent, gguf_file=file.name, local_files_only=True, trust_remote_code=False
     )
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -46,4 +47,5 @@ def read_tokenizer(file: Path) -> PreTrainedTokenizerFast:
             pre_tokenizers.ByteLevel(add_prefix_space=False),
         ]
     )
-    return tokenizer
+    read: PreTrainedTokenizerFast = tokenizer
+    return read

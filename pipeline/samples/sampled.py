@@ -29,10 +29,6 @@ SAMPLED = (
         "MORE on Meera's side with"
     ),
     (
-        'The old mill, I will always remember that day." To this, I added a pang SINCE, '
-        "lAmend, Luke, lim Aves, kalim, narrow, kabrik, Allah, kashaf, barkad, Barnad, beib,"
-    ),
-    (
         "Before you plant a new tree, it will bloom for the first year and continue beyond. "
         "The time it takes to germinate the garden can be calculated by adding an extra year "
         'to any garden plan with "an extra year is created" according to one study. x x x '
@@ -49,12 +45,6 @@ SAMPLED = (
         'and always paints beautiful jobs to show their talents." I made several changes to '
         "enhance the writing. I rephrased the sentence to make it more concise and clear. I "
         'added the phrase "respects the rules'
-    ),
-    (
-        "The recipe begins with nourishing a meat to create a nutty, savory flavor made from "
-        "eggs without salt. A combination of low-fat mojo prior to mixing the egg set fat into "
-        "the cupcake. This process is called Masala in Hindu culture and Islamic tradition. "
-        "While Masala is a very"
     ),
     (
         "Because the clockwork equals to: 1 + 9 = 10 The marriage deepens, and she believes in "
@@ -89,12 +79,6 @@ SAMPLED = (
         "same result, puzzleNoR will give the new puzzle value faster than puzzleNoE,"
     ),
     (
-        "The well behind, will kill you. This advice is highly suggested so that you do not "
-        "underestimate the power of small actions. Maths is another example. Imagine a society "
-        "where philosophers roam, sacrificing everything on the altar of math. Mathematics "
-        "creates an illusion of self fulfillment that is based on its ranking"
-    ),
-    (
         "The auction house (dust Baron) annually sends a representative of that town in the "
         "world to greet them, a European Emperor named Saleslonaringer. After the wood was "
         'crafted, with a custom plaque adding the sound "Dorsal Macaw Voice" to articles, as '
@@ -121,12 +105,6 @@ SAMPLED = (
         "Statistics White-dominant genetic traits in a mammal are often found by physical "
         "examination. This biological perspective has come into its own and turned genetics "
         "into pathogens or public health. This perspective seeks to"
-    ),
-    (
-        "Nobody in the village's parish' doesn't mean that a pious soul shouldn't have faith "
-        "in Christianity; it shows that faith can go unnoticed as opposed to, for example, "
-        "belief is just another way of religious right being. You should argue that god exists "
-        "so god doesn't have faith. See"
     ),
     (
         "The painter's studio is a beautiful, idyllic scene, nestled in a serene valley below "
@@ -173,12 +151,6 @@ SAMPLED = (
         "income generated from selling homemade food among the community. A"
     ),
     (
-        "It rained for the purposes of the Hitler Institute. When the Nazi Party was being "
-        "revived, they promised that they would always give an nachmin, a token from their "
-        'legendary "nazi medal." Trapper refused to report for duty. So the Emperor of '
-        "Scotland is"
-    ),
-    (
         "The harvest that year for Jack. In the greatest of compliments, royal design party: "
         '"Bold, clear facelace, Jacqueline H. Ideal, 20 hp, 20 AL, Cuban-meaning Harvest. '
         "Salvaged from the top, coin, piacre, with"
@@ -188,12 +160,6 @@ SAMPLED = (
         'droplet-based materials, including the famous "Last Day Before Black Tuesday" (1990). '
         'Costume: Benson sculpture employs a garment made from the "steryl" (roughly '
         "equivalent to a"
-    ),
-    (
-        "To measure rainfall, to measure high cells like epidermis will by persistent under "
-        "skin. Evidence displays that that is the most addictive. Such situation destroying "
-        "the social coexistence and do further to imply that it's a sex even a couple (sham "
-        "brush) which has now no more principia cosa seria,"
     ),
     (
         "The orchestra's conductor, John Taylor, was chosen by the Melbourne Zanadou Party to "

@@ -42,6 +42,7 @@ def test_the_tokens_of_a_context_begin_those_of_the_whole(corpus: Corpus, name: 
 def test_without_attention_only_chance_is_reached(corpus: Corpus) -> None:
     reached = baselines(
         corpus.documents,
+        TASKS,
         Frequencies(corpus.rows, 640),
         lambda text: list(corpus.tokenizer.encode(text).ids),
         end=0,
