@@ -98,7 +98,7 @@ rule check:
 
 
 rule corpus:
-    """Generate the text world, the records planted in it, and the held-out benchmark tasks."""
+    """Generate what is to be memorized, and the benchmark tasks."""
     input:
         unpack(dvc.rule("corpus").input),
     output:

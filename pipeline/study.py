@@ -170,11 +170,11 @@ def switch(choices: Mapping[str, str], dry_run: bool) -> Study:
         InputError: what `load` and `compose` raise, or a dry run would have to change the study.
     """
     if not choices:
-        return load()
+        return _in_force(dry_run)
     if set(choices) == {"study"}:
         values = read_yaml(PARAMS) if PARAMS.exists() else None
         if isinstance(values, Mapping) and values.get("study") == choices["study"]:
-            return load()
+            return _in_force(dry_run)
     if dry_run:
         others = [f"{group}={option}" for group, option in choices.items() if group != "study"]
         command = " ".join(["python -m pipeline study", choices.get("study", "NAME"), *others])
@@ -187,6 +187,13 @@ def switch(choices: Mapping[str, str], dry_run: bool) -> Study:
             )
         )
     return compose(choices)
+
+
+def _in_force(dry_run: bool) -> Study:
+    """The study of params.yaml, the section `loops` derived again where an edit calls for it."""
+    if dry_run or not derivation(check(read_yaml(PARAMS)), str(PARAMS)):
+        return load()
+    return derive()
 
 
 def read_yaml(path: Path) -> Any:
