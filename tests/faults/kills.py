@@ -109,7 +109,7 @@ class Project:
 
 
 def prepare(root: Path, models: Sequence[str] = tuple(MODELS)) -> Project:
-    """Everything up to the checkpoints of these models, by DVC."""
+    """Everything up to the interventions of these models, by DVC."""
     root.mkdir()
     copy_files(root)
     shutil.copy(HERE / "kills.yaml", root / f"pipeline/conf/study/{STUDY}.yaml")
@@ -122,7 +122,7 @@ def prepare(root: Path, models: Sequence[str] = tuple(MODELS)) -> Project:
     targets = [
         target
         for model in models
-        for target in (f"checkpoint@{MODELS[model]}", f"samples@{STUDY}-{FAMILIES[model]}")
+        for target in (f"interventions@{MODELS[model]}", f"samples@{STUDY}-{FAMILIES[model]}")
     ]
     project.run("dvc", "repro", *targets)
     return project
