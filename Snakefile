@@ -13,13 +13,14 @@ import sys
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import min_version
 
-from pipeline import device
-from pipeline.dag import Dag, held, take_turn
-from pipeline.errors import InputError
-from pipeline.outlook.downloads import require_downloads
-from pipeline.params import PARAMS
-from pipeline.scheduling import Needs
-from pipeline.study import load, switch
+from pipeline.workflow import device
+from pipeline.workflow.dag import Dag, held, take_turn
+from pipeline.workflow.dependencies import require_versions
+from pipeline.workflow.errors import InputError
+from pipeline.plan.downloads import require_downloads
+from pipeline.workflow.files import PARAMS
+from pipeline.plan.scheduling import Needs
+from pipeline.study.composition import load, switch
 
 min_version("9.27")
 
@@ -39,6 +40,7 @@ try:
             study = switch(chosen, dry_run=False)
     dvc = Dag(decide=workflow.is_main_process)
     if workflow.is_main_process:
+        require_versions()
         dvc.write_marks()
 except InputError as error:
     raise WorkflowError(str(error)) from None

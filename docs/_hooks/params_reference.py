@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from pipeline.params import Study
+from pipeline.study.schema import Study
 
 MARK = "<!-- reference of params.yaml -->"
 

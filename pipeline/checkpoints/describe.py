@@ -5,7 +5,7 @@ from __future__ import annotations
 from transformers import AutoTokenizer, PreTrainedModel
 
 from pipeline.checkpoints.fit import not_understood, skeleton
-from pipeline.hub import Snapshot
+from pipeline.workflow.hub import Snapshot
 
 
 def describe(checkpoint: Snapshot, where: str) -> tuple[PreTrainedModel, int]:

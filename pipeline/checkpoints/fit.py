@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
-from pipeline.errors import InputError, Problem, shorten
+from pipeline.workflow.errors import InputError, Problem, shorten
 
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pipeline.checkpoints.describe import describe
 from pipeline.checkpoints.manifest import Manifest, sha256, write_manifest
-from pipeline.errors import InputError, Problem
-from pipeline.files import atomic
-from pipeline.hub import CHECKPOINT_FILES, Snapshot
+from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.files import atomic
+from pipeline.workflow.hub import CHECKPOINT_FILES, Snapshot
 
 
 def take(folder: Path, source: Path, *, name: str, family: str) -> Manifest:

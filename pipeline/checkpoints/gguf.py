@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from pipeline.checkpoints.loop import Trained, next_tokens, optimize, row_order
-from pipeline.errors import InputError, Problem
+from pipeline.workflow.errors import InputError, Problem
 
 ADAM_BETAS = (0.9, 0.95)
 

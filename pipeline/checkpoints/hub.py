@@ -10,9 +10,9 @@ from pathlib import Path
 from pipeline.checkpoints.describe import describe
 from pipeline.checkpoints.fit import require_known
 from pipeline.checkpoints.manifest import Manifest, write_manifest
-from pipeline.errors import InputError, Problem
-from pipeline.files import atomic
-from pipeline.hub import CHECKPOINT_FILES, TOKENIZER_FILES, Snapshot, snapshot
+from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.files import atomic
+from pipeline.workflow.hub import CHECKPOINT_FILES, TOKENIZER_FILES, Snapshot, snapshot
 
 SIZE_TOLERANCE = 0.1
 """How far the parameters may be from the size that the study gives; it rounds, and may count
@@ -71,7 +71,7 @@ def fetch_files(repo: str, commit: str) -> Snapshot:
         commit: 40 hexadecimal digits.
 
     Raises:
-        InputError: what `pipeline.hub.snapshot` and `fit.require_known` raise.
+        InputError: what `pipeline.workflow.hub.snapshot` and `fit.require_known` raise.
     """
     with snapshot(repo, commit, TOKENIZER_FILES).alone() as small:
         require_known(small, f"{repo} at {commit}")

@@ -12,7 +12,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from pipeline.checkpoints.fit import require_fit, skeleton
 from pipeline.checkpoints.verified import tokenizer_of, verified
-from pipeline.hub import Snapshot
+from pipeline.workflow.hub import Snapshot
 
 
 def load_model(

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from pipeline.checkpoints.manifest import Manifest, write_manifest
-from pipeline.files import atomic, write_json
-from pipeline.progress import reporter
+from pipeline.workflow.files import atomic, write_json
+from pipeline.workflow.progress import reporter
 
 WARM_UP = 0.05
 """Share of the steps in which the learning rates rise; then they fall, linearly, to zero."""

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import InputError, Problem, shorten
-from pipeline.files import write_json
-from pipeline.limits import context_length
+from pipeline.models.context import context_length
+from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.files import write_json
 
 if TYPE_CHECKING:  # what reads a manifest needs no torch
     from transformers import PreTrainedModel

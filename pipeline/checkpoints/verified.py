@@ -8,8 +8,8 @@ from pathlib import Path
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from pipeline.checkpoints.manifest import MANIFEST, Manifest, read_manifest, sha256
-from pipeline.errors import InputError, Problem
-from pipeline.hub import Snapshot, snapshot
+from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.hub import Snapshot, snapshot
 
 WEIGHTS = (".safetensors", ".safetensors.index.json")
 

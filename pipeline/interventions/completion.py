@@ -27,8 +27,8 @@ from pipeline.interventions.memory import Journal, in_batches
 from pipeline.interventions.memory import token_budget as default_budget
 from pipeline.interventions.near_ties import Alone, rounding_error
 from pipeline.interventions.overflow import again_in_single, not_finite
-from pipeline.interventions.plan import Plan, plan
 from pipeline.interventions.readout import read
+from pipeline.interventions.trie import Trie, build_trie
 from pipeline.interventions.wavefront import Kept, means_of, run
 from pipeline.models.sites import Anatomy
 
@@ -77,7 +77,7 @@ def complete(
     """
     require_completable(model, tokens, suffix_length)
     known = proven(model)
-    trie = plan(interventions, len(known.sites))
+    trie = build_trie(interventions, len(known.sites))
     require_editable(known, interventions)
     wanted = torch.tensor([decode] * len(tokens) if isinstance(decode, bool) else list(decode))
     journal = journal or Journal()
@@ -106,7 +106,7 @@ class _Batches:
     tokens: Tensor
     length: int
     interventions: Sequence[Intervention]
-    trie: Plan
+    trie: Trie
     wanted: Tensor
     forbidden: Tensor
     means: Means
@@ -143,7 +143,7 @@ class _Batches:
         return replace(
             self,
             interventions=interventions,
-            trie=plan(interventions, len(self.known.sites)),
+            trie=build_trie(interventions, len(self.known.sites)),
             tokens=self.tokens[numbers],
             wanted=self.wanted[numbers],
             token_budget=self.token_budget and max(1, self.token_budget // 2),

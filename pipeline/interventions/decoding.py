@@ -30,8 +30,8 @@ from transformers import DynamicCache
 
 from pipeline.interventions.hooks import BlockRows, Means, fast_activations, hooked
 from pipeline.interventions.interventions import Edit
-from pipeline.interventions.plan import Plan
 from pipeline.interventions.readout import Choice, choose
+from pipeline.interventions.trie import Trie
 from pipeline.interventions.wavefront import Kept
 from pipeline.models.sites import Anatomy
 
@@ -82,7 +82,7 @@ class _Rows(DynamicCache):
 
 def decode(
     known: Anatomy,
-    trie: Plan,
+    trie: Trie,
     cache: Kept,
     start: Start,
     prefix_length: int,

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 
 from transformers import PreTrainedModel
 
-from pipeline.errors import InputError, Problem
 from pipeline.interventions.edits import EDITS
 from pipeline.interventions.guard import proven
 from pipeline.interventions.hooks import BlockRows, hooked, require_editable
 from pipeline.interventions.interventions import IDENTITY, Intervention
-from pipeline.interventions.plan import plan
+from pipeline.interventions.trie import build_trie
+from pipeline.workflow.errors import InputError, Problem
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def bypassed(
     known = proven(model)
     if not isinstance(what, Intervention):
         what = Intervention("bypassed", dict.fromkeys(what, IDENTITY))
-    plan([what], len(known.sites))  # refuses a block that is not there
+    build_trie([what], len(known.sites))  # refuses a block that is not there
     if any(EDITS[edit].needs_mean for edit in what.edits.values()):
         raise InputError(
             Problem(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pipeline.errors import InputError, Problem
+from pipeline.workflow.errors import InputError, Problem
 
 Request = tuple[Sequence[int], Sequence[int]]
 """Token ids of a context and of the continuation to score, one or more of each."""

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pipeline.errors import InputError, Problem
 from pipeline.interventions.interventions import BASELINE, block_name, bypass
-from pipeline.interventions.plan import plan
+from pipeline.interventions.trie import build_trie
 from pipeline.interventions.wavefront import run
 from pipeline.models.precision import at_least_single
 from pipeline.models.sites import Anatomy, anatomy, broken, padded_call, random_tokens
+from pipeline.workflow.errors import InputError, Problem
 
 _PROVEN: WeakSet[nn.Module] = WeakSet()
 
@@ -47,7 +47,7 @@ def _try(known: Anatomy, masked: bool) -> None:
     tokens = random_tokens(known.model, 2)
     call = padded_call(known.body, tokens) if masked else {}
     blocks = range(len(known.sites))
-    trie = plan([BASELINE, *(bypass(block_name(b), (b,)) for b in blocks)], len(known.sites))
+    trie = build_trie([BASELINE, *(bypass(block_name(b), (b,)) for b in blocks)], len(known.sites))
     stock = known.body(input_ids=tokens, use_cache=False, **call)[0]
     try:
         states = run(known, tokens, trie, mask=call.get("attention_mask"))

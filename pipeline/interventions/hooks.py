@@ -18,11 +18,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from pipeline.errors import InputError, Problem
 from pipeline.interventions.edits import ATTENTION, BLOCK, CONTEXT, EDITS, MLP, Here, given
 from pipeline.interventions.interventions import Edit, Intervention
 from pipeline.models.precision import without_hooks
 from pipeline.models.sites import Anatomy, Site, states_in, states_out
+from pipeline.workflow.errors import InputError, Problem
 
 Means = Mapping[tuple[int, str], Tensor]
 """(block, site) -> mean (D,) of what passes there under the baseline, for edits that need it."""

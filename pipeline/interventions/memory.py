@@ -13,9 +13,9 @@ from typing import TypeVar
 
 import torch
 
-from pipeline.interventions.plan import Plan
 from pipeline.interventions.readout import CHUNK_LOGITS
-from pipeline.limits import CPU_BYTES, CPU_TOKENS
+from pipeline.interventions.trie import Trie
+from pipeline.models.context import CPU_BYTES, CPU_TOKENS
 from pipeline.models.sites import Anatomy
 
 _SHARE_OF_FREE = 0.5  # the rest is for the kernels' own workspaces
@@ -43,7 +43,7 @@ class Journal:
 
 
 def token_budget(
-    known: Anatomy, trie: Plan, length: int, *, caching: bool, in_single: bool = False
+    known: Anatomy, trie: Trie, length: int, *, caching: bool, in_single: bool = False
 ) -> int:
     """How many tokens, counted once for every branch, one pass may hold: half the free memory.
 

@@ -20,8 +20,8 @@ from pipeline.interventions.decoding import Start, decode
 from pipeline.interventions.hooks import Means
 from pipeline.interventions.interventions import Intervention
 from pipeline.interventions.memory import Journal
-from pipeline.interventions.plan import Plan, plan
 from pipeline.interventions.readout import Readout, pieces, read
+from pipeline.interventions.trie import Trie, build_trie
 from pipeline.interventions.wavefront import Kept, run
 from pipeline.models.sites import Anatomy, states_in
 
@@ -30,14 +30,14 @@ _TOKENS = 16
 
 
 def rounding_error(
-    known: Anatomy, tokens: Tensor, trie: Plan, means: Means, journal: Journal
+    known: Anatomy, tokens: Tensor, trie: Trie, means: Means, journal: Journal
 ) -> float:
     """The margin (logits) up to which a choice could depend on the batch.
 
     Args:
         known: of the model.
         tokens: (N, T) int64; the last 16 tokens of the first row are read.
-        trie: the plan of the interventions.
+        trie: of the interventions.
         means: for edits that need them.
         journal: is told.
 
@@ -88,7 +88,7 @@ class Alone:
     ) -> None:  # fmt: skip
         self.known, self.row, self.length = known, row, length
         self.forbidden, self.means = forbidden, means
-        self.trie = plan([intervention], len(known.sites))
+        self.trie = build_trie([intervention], len(known.sites))
 
     def said(self, suffix: Tensor | None = None, cache: Kept | None = None) -> Readout:
         """What the model says at the positions of the suffix (S,), its own or another."""

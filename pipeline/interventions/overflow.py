@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pipeline.errors import InputError, Problem
 from pipeline.interventions.evaluation import Completions, Likelihoods
 from pipeline.interventions.hooks import Means
 from pipeline.interventions.interventions import Intervention
 from pipeline.interventions.memory import Journal
-from pipeline.interventions.plan import plan
+from pipeline.interventions.trie import build_trie
 from pipeline.interventions.wavefront import run
 from pipeline.models.precision import at_least_single
 from pipeline.models.sites import Anatomy
+from pipeline.workflow.errors import InputError, Problem
 
 _Found = TypeVar("_Found", Completions, Likelihoods)
 
@@ -76,7 +76,7 @@ def not_finite(
             bad.append(block)
 
     precision = torch.promote_types(known.model.dtype, torch.float32)
-    row, trie = tokens[None].to(known.model.device), plan([intervention], len(known.sites))
+    row, trie = tokens[None].to(known.model.device), build_trie([intervention], len(known.sites))
     with at_least_single(known.model):
         run(known, row, trie, observer=look, means=means)
     where = f"after block {bad[0]}" if bad else "in the head"

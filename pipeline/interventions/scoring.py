@@ -37,10 +37,10 @@ from pipeline.interventions.memory import Journal, in_batches
 from pipeline.interventions.memory import token_budget as default_budget
 from pipeline.interventions.near_ties import Alone, rounding_error
 from pipeline.interventions.overflow import again_in_single, not_finite
-from pipeline.interventions.plan import Plan, plan
 from pipeline.interventions.readout import read
+from pipeline.interventions.trie import Trie, build_trie
 from pipeline.interventions.wavefront import Kept, means_of, run
-from pipeline.limits import context_length
+from pipeline.models.context import context_length
 from pipeline.models.sites import Anatomy
 
 _LEAST_SAVED = 0.2  # of a context's tokens, below which its continuations are read one by one
@@ -87,7 +87,7 @@ def score(
     max_length = max_length or context_length(model.config)
     require_scorable(model, requests, max_length)
     known = proven(model)
-    plan(interventions, len(known.sites))  # refuses a block that is not there
+    build_trie(interventions, len(known.sites))  # refuses a block that is not there
     require_editable(known, interventions)
     journal = journal or Journal()
     means = means_of(known, interventions, calibration_tokens)
@@ -114,7 +114,8 @@ def _scored(
     token_budget: int | None, journal: Journal, in_single: bool,
 ) -> Likelihoods:  # fmt: skip
     """As `score`; NaN where logits are not finite."""
-    trie, positions = plan(interventions, len(known.sites)), context_length(known.model.config)
+    trie = build_trie(interventions, len(known.sites))
+    positions = context_length(known.model.config)
     rows = _rows(requests, max_length)
     one = torch.tensor([row.tokens for row in rows[:1]])
     tally = _Tally(trie.branches, len(requests), rounding_error(known, one, trie, means, journal))
@@ -291,7 +292,7 @@ class _Continued(DynamicCache):
         of: (R,) int64, the context of each row.
     """
 
-    def __init__(self, contexts: Kept, trie: Plan, of: Tensor) -> None:
+    def __init__(self, contexts: Kept, trie: Trie, of: Tensor) -> None:
         super().__init__()
         self.contexts, self.trie, self.of = contexts, trie, of
         self.length = contexts.blocks[0][0].shape[-2]

@@ -38,14 +38,14 @@ from pipeline.interventions.hooks import (
     hooked,
 )
 from pipeline.interventions.interventions import Edit, Intervention
-from pipeline.interventions.plan import Plan
+from pipeline.interventions.trie import Trie
 from pipeline.models.precision import at_least_single
 from pipeline.models.sites import Anatomy, masked_call, states_out
 
 Observer = Callable[[int, Tensor], None]
 """Called after each block with its number b and the states after it, (G, B, T, D).
 
-Intervention v is in branch ``plan.carrier[b + 1][v]``. The states are the pass's own memory: read
+Intervention v is in branch ``trie.carrier[b + 1][v]``. The states are the pass's own memory: read
 or copy them at once.
 """
 
@@ -55,7 +55,7 @@ CALIBRATION_ROWS, _ROWS_AT_ONCE = 256, 16
 def run(
     known: Anatomy,
     tokens: Tensor,
-    trie: Plan,
+    trie: Trie,
     *,
     cache: DynamicCache | None = None,
     mask: Tensor | None = None,
@@ -63,7 +63,7 @@ def run(
     means: Means | None = None,
     last: int | None = None,
 ) -> Tensor:
-    """Read the tokens under all interventions of a plan.
+    """Read the tokens under all interventions of a trie.
 
     Args:
         known: of the model.
@@ -103,7 +103,7 @@ def _observing(block: nn.Module, number: int, observer: Observer, batch: int) ->
     return block.register_forward_hook(look)
 
 
-def rows_of(trie: Plan, batch: int, device: torch.device) -> list[BlockRows]:
+def rows_of(trie: Trie, batch: int, device: torch.device) -> list[BlockRows]:
     """For each block, the rows that a pass of `batch` rows of tokens appends and edits."""
     row = torch.arange(batch, device=device)
     made = []

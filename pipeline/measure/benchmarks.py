@@ -49,14 +49,14 @@ from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from pipeline.errors import InputError, Problem, shorten
 from pipeline.interventions.evaluation import Likelihoods, Progress, Request, silent
 from pipeline.interventions.interventions import Intervention
 from pipeline.interventions.memory import Journal
 from pipeline.interventions.scoring import score
-from pipeline.measure.task_files import require_plain, sandboxed
-from pipeline.shards import Arrays, Shards, seconds_a_token
-from pipeline.tables import BENCHMARK_DOCUMENTS, BENCHMARKS
+from pipeline.tasks.task_files import require_plain, sandboxed
+from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.shards import Arrays, Shards, seconds_a_token
+from pipeline.workflow.tables import BENCHMARK_DOCUMENTS, BENCHMARKS
 
 BOOTSTRAP_DRAWS = 1000
 """Resamples for the standard error of lm-eval's `perplexity`, which has no closed form.

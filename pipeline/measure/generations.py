@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from pipeline.errors import InputError, Problem, shorten
 from pipeline.interventions.editing import bypassed
 from pipeline.interventions.evaluation import Progress, forbidden_tokens, silent
 from pipeline.interventions.interventions import BASELINE, Intervention, block_name, bypass
-from pipeline.limits import context_length
-from pipeline.tables import GENERATIONS
+from pipeline.models.context import context_length
+from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.tables import GENERATIONS
 
 GREEDY, SAMPLED = DECODINGS = ("greedy", "sampled")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 
 from pipeline.interventions.interventions import Intervention
-from pipeline.tables import INTERVENTIONS, read
+from pipeline.workflow.tables import INTERVENTIONS, read
 
 
 def as_table(interventions: Sequence[Intervention]) -> pl.DataFrame:

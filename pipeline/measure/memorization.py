@@ -18,15 +18,15 @@ from statsmodels.stats.proportion import proportion_confint
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pipeline.errors import InputError, Problem
 from pipeline.interventions.completion import complete
 from pipeline.interventions.evaluation import Completions, Progress, silent
 from pipeline.interventions.interventions import BASELINE, Intervention
 from pipeline.interventions.memory import Journal
-from pipeline.limits import context_length
+from pipeline.models.context import context_length
 from pipeline.samples.frame import check_samples, of_each_split
-from pipeline.shards import Shards, seconds_a_token
-from pipeline.tables import MEMORIZATION
+from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.shards import Shards, seconds_a_token
+from pipeline.workflow.tables import MEMORIZATION
 
 TRIAL_SAMPLES = 512
 """Completed by the baseline before the sweep: an exact match of .9 is then known to .03."""

@@ -28,8 +28,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.activations import FastGELUActivation, NewGELUActivation
 
-from pipeline.errors import InputError, Problem
 from pipeline.models.precision import at_least_single
+from pipeline.workflow.errors import InputError, Problem
 
 _SLOW_GELUS = (NewGELUActivation, FastGELUActivation)
 _ROWS, _TOKENS = (2, 3), 7  # two batch sizes: what differs between them is batched

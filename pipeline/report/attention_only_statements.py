@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
+from pipeline.analysis.text import number
+from pipeline.analysis.theory import Theory
 from pipeline.report.statements import Statement, times
-from pipeline.report.text import number
-from pipeline.report.theory import Theory
 
 SLIDES = "slides"
 ARTICLE = "arXiv 2411.10115"

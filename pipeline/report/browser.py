@@ -16,12 +16,12 @@ from typing import Any
 
 import polars as pl
 
-from pipeline import tables
-from pipeline.errors import InputError
+from pipeline.analysis import views
+from pipeline.analysis.manifests import trained_here
+from pipeline.analysis.text import visible
 from pipeline.interventions.interventions import BASELINE
-from pipeline.report import views
-from pipeline.report.manifests import trained_here
-from pipeline.report.text import visible
+from pipeline.workflow import tables
+from pipeline.workflow.errors import InputError
 
 BROKEN, WHOLE, CONTROL, FAMOUS = 8, 4, 4, 4
 """Samples a family: those that most interventions break, those that fewest do, control, famous."""

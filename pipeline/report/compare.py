@@ -18,13 +18,14 @@ import polars as pl
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from pipeline.errors import InputError, Problem
-from pipeline.files import atomic, write_text
-from pipeline.report import colours, style, views
+from pipeline.analysis import views
+from pipeline.analysis.text import number, plural, slug, visible
+from pipeline.report import colours, style
 from pipeline.report.figures import figure as styled
 from pipeline.report.markup import CODE_PATH, inline_svg, template
 from pipeline.report.plots.plot import BLOCKS_LABEL, HOLLOW, Plot
-from pipeline.report.text import number, plural, slug, visible
+from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.files import atomic, write_text
 
 KEY = ("model", "intervention", "split", "task", "metric", "k", "copies")
 """The columns of the summary by which two estimates are the same quantity."""

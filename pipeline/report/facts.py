@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from pipeline import tables
-from pipeline.report import views
+from pipeline.analysis import views
+from pipeline.analysis.cases import Measured, Setup
+from pipeline.analysis.evidence import LATE, SECOND_HALF
+from pipeline.analysis.manifests import recipe_key
+from pipeline.analysis.statistics import LEVEL
+from pipeline.analysis.text import MISSING, number, percent, percent_interval, plural
+from pipeline.analysis.verdicts import Estimate
 from pipeline.report.browser import Family
-from pipeline.report.cases import Measured, Setup
-from pipeline.report.evidence import LATE, SECOND_HALF
-from pipeline.report.manifests import recipe_key
-from pipeline.report.statistics import LEVEL
-from pipeline.report.text import MISSING, number, percent, percent_interval, plural
-from pipeline.report.verdicts import Estimate
+from pipeline.workflow import tables
 
 # of a checkpoint's manifest: key -> heading in the table of models
 _SIZE = {"family": "family", "n_blocks": "blocks", "parameters": "parameters"}

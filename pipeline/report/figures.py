@@ -17,9 +17,9 @@ import seaborn
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from pipeline import tables
-from pipeline.files import atomic, write_json
-from pipeline.report import link, style, views
+from pipeline.analysis import link, views
+from pipeline.analysis.theory import Theory, read_theory
+from pipeline.report import style
 from pipeline.report.plots import attention_only
 from pipeline.report.plots import divergence as theorems
 from pipeline.report.plots.copies import doses
@@ -28,7 +28,8 @@ from pipeline.report.plots.over_blocks import blocks, entropy, kept, lengths, pe
 from pipeline.report.plots.plot import Plot
 from pipeline.report.plots.quartiles import quartiles
 from pipeline.report.plots.scatter import scatters
-from pipeline.report.theory import Theory, read_theory
+from pipeline.workflow import tables
+from pipeline.workflow.files import atomic, write_json
 
 INDEX = "figures.json"
 """Beside the figures: their order, headings, captions and alternative texts."""

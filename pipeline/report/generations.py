@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline import tables
-from pipeline.report.manifests import trained_here
+from pipeline.analysis.manifests import trained_here
+from pipeline.workflow import tables
 
 
 @dataclass(frozen=True)

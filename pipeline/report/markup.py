@@ -10,8 +10,8 @@ import polars as pl
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from pipeline.analysis.text import slug, visible
 from pipeline.report import colours, tooltips
-from pipeline.report.text import slug, visible
 
 CODE_PATH = Path(__file__).parent
 

@@ -18,21 +18,22 @@ from pathlib import Path
 import polars as pl
 from markupsafe import Markup
 
-from pipeline import tables
-from pipeline.errors import InputError, Problem
-from pipeline.files import atomic, write_text
+from pipeline.analysis import views
+from pipeline.analysis.claims import Thresholds
+from pipeline.analysis.evidence import EVIDENCE, gathered
+from pipeline.analysis.findings import by_metric, findings, in_short
+from pipeline.analysis.manifests import pretrained, read_manifests
+from pipeline.analysis.theory import read_theory
 from pipeline.interventions.interventions import BASELINE
-from pipeline.report import facts, views
+from pipeline.report import facts
 from pipeline.report.browser import Family, Sample, as_json, places, read_browser, shown, wrong
-from pipeline.report.claims import Thresholds
-from pipeline.report.evidence import EVIDENCE, gathered
-from pipeline.report.findings import by_metric, findings, in_short
 from pipeline.report.generations import Generations, read_generations
-from pipeline.report.manifests import pretrained, read_manifests
 from pipeline.report.markup import CODE_PATH, inline_svg, template
 from pipeline.report.provenance import collect
-from pipeline.report.theory import read_theory
 from pipeline.report.theory_sections import TheorySection, theory_sections
+from pipeline.workflow import tables
+from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.files import atomic, write_text
 
 FIGURES_INDEX = "figures.json"
 BLIND_SCORES = "baselines.json"

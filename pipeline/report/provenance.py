@@ -17,8 +17,8 @@ from typing import Any
 
 import polars as pl
 
-from pipeline import tables
-from pipeline.errors import InputError
+from pipeline.workflow import tables
+from pipeline.workflow.errors import InputError
 
 CITATION = Path(__file__).parents[2] / "CITATION.cff"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from pipeline.report.theory import BOUNDS, MEASURED, VIOLATED
+from pipeline.analysis.theory import BOUNDS, MEASURED, VIOLATED
 
 PAPER = "arXiv 2501.05078"
 

@@ -32,8 +32,8 @@ from matplotlib.ticker import (
 )
 from numpy.typing import NDArray
 
+from pipeline.analysis.text import number
 from pipeline.report.colours import CATEGORIES, INK, MUTED, PAPER, RULE
-from pipeline.report.text import number
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))

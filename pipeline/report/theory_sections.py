@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from pipeline.report import link
+from pipeline.analysis import link
+from pipeline.analysis.text import plural
+from pipeline.analysis.theory import ATTENTION_ONLY_TITLE, THEOREMS_TITLE, VIOLATED, Theory
 from pipeline.report.attention_only_statements import (
     above_lower_bound,
     attention_only_statements,
@@ -18,8 +20,6 @@ from pipeline.report.attention_only_statements import (
     routing,
 )
 from pipeline.report.statements import Statement, slack, theorem_statements, times, violations
-from pipeline.report.text import plural
-from pipeline.report.theory import ATTENTION_ONLY_TITLE, THEOREMS_TITLE, VIOLATED, Theory
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from xml.etree.ElementTree import Element
 
 import polars as pl
 
-from pipeline.report.text import MISSING, number, percent, percent_interval, visible
+from pipeline.analysis.text import MISSING, number, percent, percent_interval, visible
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from pipeline.errors import InputError, Problem, shorten
-from pipeline.hub import TOKENIZER_FILES, snapshot
-from pipeline.samples.datasets import load
 from pipeline.samples.draw import number
+from pipeline.tasks.datasets import load
+from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.hub import TOKENIZER_FILES, snapshot
 
 LONGEST_TEXT = 20_000
 """Characters of a document that are tokenized: many windows, and no document takes long."""
@@ -45,8 +45,8 @@ def fetch(
         (n, P + S) token ids, in the order of their documents.
 
     Raises:
-        InputError: what `pipeline.hub.snapshot` raises, no column ``text``, a tokenizer that
-            transformers cannot read, or too few documents that are long enough.
+        InputError: what `pipeline.workflow.hub.snapshot` raises, no column ``text``, a tokenizer
+            that transformers cannot read, or too few documents that are long enough.
     """
     texts = _texts(*documents)
     words_of = _tokenizer(*tokenizer)

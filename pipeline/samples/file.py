@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from pipeline.errors import InputError, Problem
 from pipeline.samples.frame import first_of, samples_frame
 from pipeline.samples.table_file import is_running_text, read
+from pipeline.workflow.errors import InputError, Problem
 
 Encode = Callable[[Sequence[str]], list[list[int]]]
 """Texts to their token ids, without special tokens."""

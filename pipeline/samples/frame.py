@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from pipeline.errors import InputError, Problem, shorten
 from pipeline.samples.duplicates import suffix_groups
-from pipeline.tables import SAMPLES, SPLITS
+from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.tables import SAMPLES, SPLITS
 
 
 def samples_frame(

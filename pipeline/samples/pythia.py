@@ -18,10 +18,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from pipeline.errors import InputError, Problem
-from pipeline.hub import listing, snapshot
 from pipeline.samples.draw import draw
 from pipeline.samples.frame import first_of
+from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.hub import listing, snapshot
 
 PREFIX_LENGTH = 32
 SUFFIX_LENGTH = 32
@@ -35,7 +35,7 @@ def fetch(repo: str, commit: str, splits: Sequence[str]) -> dict[str, list[Path]
     a split's files are told by their whole name, and all of the number that it gives must be there.
 
     Raises:
-        InputError: what `pipeline.hub.snapshot` raises, or a split that is not complete.
+        InputError: what `pipeline.workflow.hub.snapshot` raises, or a split that is not complete.
     """
     names = [file.path for file in listing(repo, commit, "dataset")]
     wanted = {split: _shards(names, split) for split in splits}

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from pipeline.errors import InputError, Problem
 from pipeline.samples.frame import first_of, samples_frame
+from pipeline.workflow.errors import InputError, Problem
 
 
 def samples(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import polars as pl
 
-from pipeline import tables
-from pipeline.errors import InputError, Problem, disk_problem, shorten
 from pipeline.samples.frame import first_of
+from pipeline.workflow import tables
+from pipeline.workflow.errors import InputError, Problem, disk_problem, shorten
 
 MOST = 2**32 - 1
 """The largest token id, and the largest number of copies, that a samples table holds."""

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pipeline.errors import InputError, Problem
-from pipeline.tables import ASSOCIATIVE
 from pipeline.theory.small_transformer import schedule
+from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.tables import ASSOCIATIVE
 
 THRESHOLDS = (0.5, 0.99)
 """Accuracies at which the number of stored pairs is read off."""

@@ -16,9 +16,7 @@ from typing import Any
 
 import polars as pl
 
-from pipeline.errors import InputError, Problem
 from pipeline.interventions.evaluation import Progress, silent
-from pipeline.tables import ATTENTION_ONLY
 from pipeline.theory.small_transformer import (
     CONTEXT,
     Outcome,
@@ -27,6 +25,8 @@ from pipeline.theory.small_transformer import (
     ceiling,
     table,
 )
+from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.tables import ATTENTION_ONLY
 
 STACKED_LOGITS = 400_000
 """Of all models that are trained at once: more of them do not stay in a core's cache."""

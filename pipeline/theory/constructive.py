@@ -14,12 +14,12 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from pipeline.errors import InputError, Problem
-from pipeline.tables import CONSTRUCTIVE
 from pipeline.theory.attention_only import lower_bound, stored
 from pipeline.theory.construction import build, build_both, gap_bound, likeliest, read
 from pipeline.theory.lookup import divergence, unit_rows
 from pipeline.theory.low_rank import Table
+from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.tables import CONSTRUCTIVE
 
 PRIOR_SPREAD = 1_000.0
 """The likeliest sequence is so many times as likely as the unlikeliest."""

@@ -30,17 +30,22 @@ from pipeline.interventions.interventions import sweep
 from pipeline.interventions.memory import Journal, in_batches
 from pipeline.interventions.memory import token_budget as default_budget
 from pipeline.interventions.overflow import not_finite
-from pipeline.interventions.plan import Plan, plan
 from pipeline.interventions.readout import pieces
+from pipeline.interventions.trie import Trie, build_trie
 from pipeline.interventions.wavefront import run
-from pipeline.limits import context_length
+from pipeline.models.context import context_length
 from pipeline.models.precision import at_least_single
 from pipeline.models.sites import Anatomy, anatomy
 from pipeline.samples.frame import check_samples
-from pipeline.tables import DIVERGENCE_BLOCKS, DIVERGENCE_BOUNDS, DIVERGENCE_TRIANGLE, Schema
 from pipeline.theory import linear_fit
 from pipeline.theory.block_bounds import Known, know, one_block_on, right_after
 from pipeline.theory.parts import Described
+from pipeline.workflow.tables import (
+    DIVERGENCE_BLOCKS,
+    DIVERGENCE_BOUNDS,
+    DIVERGENCE_TRIANGLE,
+    Schema,
+)
 
 _LOGIT_ROWS = 64
 _BEST = torch.float64
@@ -95,7 +100,7 @@ def measure(
     prefixes = tokens[:, : int(samples["prefix_length"][0])]
     known = anatomy(model)
     n_blocks = described.n_blocks
-    trie = plan(sweep(n_blocks)[: 1 + n_blocks], n_blocks)
+    trie = build_trie(sweep(n_blocks)[: 1 + n_blocks], n_blocks)
     in_single = described.dtype != model.dtype
     most = default_budget(known, trie, prefixes.shape[1], caching=False, in_single=in_single)
     budget = token_budget or max(1, most // 2)  # half, for what the bounds keep
@@ -134,7 +139,7 @@ class _Seen:
         bypassed: the same, with a bypass of that block.
     """
 
-    def __init__(self, trie: Plan) -> None:
+    def __init__(self, trie: Trie) -> None:
         self.trie = trie
         self.triangle: list[Tensor] = []
         self.baseline: list[Tensor] = []

@@ -20,8 +20,8 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from pipeline.errors import InputError, Problem
-from pipeline.tables import LOOKUP
+from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.tables import LOOKUP
 
 BISECTIONS = 100
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.gpt_neox.modeling_gpt_neox import apply_rotary_pos_emb
 
-from pipeline.errors import InputError, Problem
+from pipeline.workflow.errors import InputError, Problem
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 """None is steeper than `theory.bounds.SLOPE`; a test checks that."""

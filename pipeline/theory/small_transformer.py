@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pipeline.errors import InputError, Problem
+from pipeline.workflow.errors import InputError, Problem
 
 WARM_UP_STEPS = 30
 """In which the learning rate rises; then it falls, along a cosine."""

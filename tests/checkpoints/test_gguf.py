@@ -7,12 +7,12 @@ import polars as pl
 import pytest
 import torch
 
-from pipeline import tables
 from pipeline.checkpoints.gguf import Recipe, famous, finetune, perplexity, read_model
 from pipeline.checkpoints.loading import load
 from pipeline.checkpoints.loop import write_checkpoint
-from pipeline.errors import InputError
-from pipeline.samples import passages
+from pipeline.corpus import passages
+from pipeline.workflow import tables
+from pipeline.workflow.errors import InputError
 from tests.gguf_files import small_llama, small_tokenizer, write_gguf
 
 RECIPE = Recipe(batch_rows=4, epochs=1, learning_rate=0.01, largest_perplexity=1e6, seed=0)

@@ -21,8 +21,8 @@ from pipeline.checkpoints.hub import fetch
 from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.manifest import Manifest, checksums, read_manifest, write_manifest
 from pipeline.checkpoints.verified import load_tokenizer
-from pipeline.errors import InputError, Problem
-from pipeline.hub import CHECKPOINT_FILES, snapshot
+from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.hub import CHECKPOINT_FILES, snapshot
 from tests.hub import miniatures
 from tests.hub.population import GPT_NEO, PICKLE_ONLY, PYTHIA, SHARDED
 from tests.hub.server import Fault, Hub

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.manifest import read_manifest, sha256, write_manifest
 from pipeline.checkpoints.verified import load_tokenizer
-from pipeline.errors import InputError
+from pipeline.workflow.errors import InputError
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from pipeline.checkpoints.gguf import read_model
+from pipeline.corpus import passages
+from pipeline.corpus.famous import FAMOUS
+from pipeline.corpus.gguf_tokenizer import read_tokenizer
 from pipeline.interventions import Group, complete, sweep
-from pipeline.samples import passages
-from pipeline.samples.famous import FAMOUS
-from pipeline.samples.gguf_tokenizer import read_tokenizer
 from tests.gguf_files import small_llama, small_tokenizer, write_gguf
 from tests.oracle import plain
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from pipeline import tables
 from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.loop import write_checkpoint
 from pipeline.checkpoints.manifest import read_manifest
 from pipeline.checkpoints.training import Recipe, build, train
 from pipeline.checkpoints.verified import load_tokenizer
-from pipeline.samples.corpus import generate, write
+from pipeline.corpus.generated import generate, write
+from pipeline.workflow import tables
 
 VOCABULARY = 640
 NEOX = Recipe(

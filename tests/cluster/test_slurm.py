@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline.loops import loops
-from pipeline.scheduling import Needs
-from pipeline.study import check
+from pipeline.plan.scheduling import Needs
+from pipeline.study.composition import check
+from pipeline.study.loops import loops
 from tests.cluster.conftest import GPUS, listed
 from tests.dag.conftest import Project, stub_project
 
@@ -110,7 +110,7 @@ def _make_one_model_large(project: Project) -> None:
     }
     study["loops"] = loops(study)
     yaml.dump(study, params)
-    downloads = project.root / "pipeline/outlook/downloads.py"
+    downloads = project.root / "pipeline/plan/downloads.py"
     with downloads.open("a") as module:
         module.write("\n\ndef require_downloads(*_: object) -> None:\n    pass\n")
 

@@ -49,9 +49,9 @@ class Project:
     def describe(self) -> dict[str, dict[str, object]]:
         """Write stages.json, from which the stub knows what each stage reads and writes."""
         script = (
-            "import json; from pipeline.dag import Dag; d = Dag();"
-            "p = lambda a: [k for dep in d.repo.stage.collect(a)[0].deps for k in "
-            "getattr(dep, 'params', [])];"
+            "import json; from pipeline.workflow.dag import Dag; d = Dag();"
+            "p = lambda a: [k for dep in d.repo.stage.collect(a)[0].deps "
+            "if dep.fs_path.endswith('params.yaml') for k in dep.params];"
             "print(json.dumps({a: {'deps': s.deps, 'outs': s.outs, 'params': p(a),"
             " 'constant': s.constant, 'command': s.command} for a, s in d.stages.items()}))"
         )
@@ -93,7 +93,7 @@ def stub_project(root: Path) -> Project:
         text = (HERE / "mini.yaml").read_text().replace("NAME", study)
         (root / "pipeline/conf/study" / f"{study}.yaml").write_text(text)
     project = Project(root)
-    script = "from pipeline.study import compose; compose({'study': 'mini'})"
+    script = "from pipeline.study.composition import compose; compose({'study': 'mini'})"
     project.command(sys.executable, "-c", script)
     commit_all(root)
     project.describe()

@@ -7,7 +7,7 @@ import sys
 
 from tests.dag.conftest import Project
 
-ACCEPT = "from pipeline.accept import accept; print(*accept())"
+ACCEPT = "from pipeline.workflow.accept import accept; print(*accept())"
 MODULE = "pipeline/interventions/interventions.py"
 
 

@@ -105,8 +105,8 @@ MODULES = {
         "memorization@mini-p-1_4b",
         "memorization@mini-n-2_7b",
     },
-    "pipeline/device.py": set(),
-    "pipeline/dag.py": set(),
+    "pipeline/workflow/device.py": set(),
+    "pipeline/workflow/dag.py": set(),
 }
 
 
@@ -161,13 +161,28 @@ def test_a_changed_param_runs_exactly_what_depends_on_it(
     project.assert_idle()
 
 
+def test_another_torch_makes_stale_what_torch_computes(project: Project) -> None:
+    project.replace("pipeline/versions.yaml", "torch: ", "torch: 9.")
+    refused = project.snakemake(check=False)
+    assert refused.returncode != 0
+    assert "python -m pipeline versions" in refused.stdout + refused.stderr
+    project.dvc("repro")
+    computed = ("checkpoint", "memorization", "benchmarks", "generations", "divergence", "theory")
+    assert set(project.ran()) == {stage for stage in ALL if stage.startswith(computed)}
+
+
+def test_the_wording_of_an_error_makes_nothing_stale(project: Project) -> None:
+    project.replace("pipeline/workflow/errors.py", "remedy:   {", "what to do: {")
+    project.assert_idle()
+
+
 def test_dvc_keeps_an_earlier_table_while_its_stage_runs(project: Project) -> None:
     """Until the stage has ended, dvc.lock names what it made before, whose file is gone."""
     path = "data/mini/memorization/p-1.4b.parquet"
     before = (project.root / path).read_text()
     main = project.root / "pipeline" / "__main__.py"
     main.write_text(
-        "import os\nfrom pathlib import Path\nfrom pipeline.dag import cached\n"
+        "import os\nfrom pathlib import Path\nfrom pipeline.workflow.dag import cached\n"
         f"if os.environ['DVC_STAGE'] == 'memorization@mini-p-1_4b':\n    path = '{path}'\n"
         "    assert not Path(path).exists() and cached('memorization@none', path) is None\n"
         "    Path('found.txt').write_text(cached(os.environ['DVC_STAGE'], path).read_text())\n"
@@ -266,7 +281,9 @@ def test_studies_are_switched_and_kept_apart(project: Project) -> None:
     assert "python -m pipeline study other" in refused.stdout + refused.stderr
     assert "study: mini" in (project.root / "params.yaml").read_text(), "a dry run changes nothing"
     project.command(
-        sys.executable, "-c", "from pipeline.study import compose; compose({'study': 'other'})"
+        sys.executable,
+        "-c",
+        "from pipeline.study.composition import compose; compose({'study': 'other'})",
     )
     project.describe()
     project.command("git", "checkout", "--", "params.yaml")

@@ -90,7 +90,8 @@ def test_bad_params_are_refused_before_any_job(fresh: Project, engine: str) -> N
     fresh.replace("params.yaml", old, "  pythia:\n    dtype: float31\n    dytpe: 1")
     fresh.replace("params.yaml", "statistics:\n  seed: 0", "statistics:\n  seed: -1")
     (fresh.root / "pipeline/__main__.py").write_text(
-        "from pipeline.errors import InputError\nfrom pipeline.study import load\n"
+        "from pipeline.workflow.errors import InputError\n"
+        "from pipeline.study.composition import load\n"
         "try:\n    load()\nexcept InputError as error:\n    raise SystemExit(str(error))\n"
         "open('ran.txt', 'a').write('a stage ran')\n"
     )
@@ -147,9 +148,9 @@ def test_an_unpacked_archive_is_refused(fresh: Project, gone: str) -> None:
 
 
 COMPOSE = """
-from pipeline.dag import held
-from pipeline.params import PARAMS
-from pipeline.study import compose
+from pipeline.workflow.dag import held
+from pipeline.workflow.files import PARAMS
+from pipeline.study.composition import compose
 with held(PARAMS):
     compose({"study": "other"})
 """

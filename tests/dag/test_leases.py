@@ -30,7 +30,7 @@ EVALUATIONS = {
 LEASING = """
 import os, time
 from pathlib import Path
-from pipeline.device import lease
+from pipeline.workflow.device import lease
 
 def note(event):
     device = os.environ["CUDA_VISIBLE_DEVICES"]
@@ -155,7 +155,9 @@ def test_a_killed_job_hands_its_device_to_the_next(leasing: Project) -> None:
 
 def test_dvc_alone_leases_too(leasing: Project) -> None:
     """Each stage takes the GPU that another's job, outside of this project, has left."""
-    script = "from pipeline.device import lease; import time\nwith lease(): time.sleep(300)"
+    script = (
+        "from pipeline.workflow.device import lease; import time\nwith lease(): time.sleep(300)"
+    )
     with subprocess.Popen(
         [sys.executable, "-u", "-c", script],
         cwd=leasing.root,

@@ -61,9 +61,11 @@ def own(fresh: Project) -> Project:
     }
     with (fresh.root / "params.yaml").open("w") as file:
         YAML(typ="safe").dump(values, file)
-    refused = fresh.command("python", "-c", "from pipeline.study import load; load()", check=False)
+    refused = fresh.command(
+        "python", "-c", "from pipeline.study.composition import load; load()", check=False
+    )
     assert "python -m pipeline study" in refused.stderr
-    script = "from pipeline.study import derive; derive()"
+    script = "from pipeline.study.composition import derive; derive()"
     fresh.command("python", "-c", script)
     fresh.describe()
     fresh.snakemake()

@@ -22,8 +22,9 @@ from pathlib import Path
 import atheris
 
 with redirect_stderr(io.StringIO()), atheris.instrument_imports(["pipeline", "ruamel.yaml"]):
-    from pipeline import study, tables
     from pipeline.samples.frame import check_samples
+    from pipeline.study import composition as study
+    from pipeline.workflow import tables
     from tests.faults.test_fuzz import SAMPLES, TEXT, accepted
 
 LONGEST = 20_000

@@ -34,8 +34,8 @@ def samples(data: Path, n_samples: int, _n_blocks: int) -> None:
     """The samples table, and a manifest."""
     import numpy as np
 
-    from pipeline import tables
     from pipeline.samples.frame import samples_frame
+    from pipeline.workflow import tables
 
     tokens = np.random.default_rng(0).integers(1, VOCABULARY, (n_samples, PREFIX + SUFFIX))
     made = samples_frame(tokens, PREFIX, ["memorized"] * n_samples, [None] * n_samples)
@@ -46,11 +46,11 @@ def memorization(data: Path, n_samples: int, n_blocks: int) -> None:
     """The table of memorization, in shards."""
     import torch
 
-    from pipeline import tables
     from pipeline.interventions.evaluation import Completions
     from pipeline.interventions.interventions import sweep
     from pipeline.measure import memorization as stage
-    from pipeline.shards import open_shards
+    from pipeline.workflow import tables
+    from pipeline.workflow.shards import open_shards
 
     def made_up(_model: object, tokens: torch.Tensor, *_: object, first: int, **__: object) -> Any:
         shape = (len(interventions), len(tokens))
@@ -78,10 +78,10 @@ def benchmarks(data: Path, _n_samples: int, n_blocks: int) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    from pipeline import tables
     from pipeline.interventions.evaluation import Likelihoods
     from pipeline.interventions.interventions import sweep
     from pipeline.measure import benchmarks as stage
+    from pipeline.workflow import tables
 
     def made_up(_model: object, requests: Sequence[object], *_: object, **__: object) -> Any:
         shape = (len(interventions), len(requests))
@@ -107,7 +107,7 @@ def divergence(data: Path, n_samples: int, n_blocks: int) -> None:
     """Tables of divergence in which nothing is wrong."""
     import polars as pl
 
-    from pipeline import tables
+    from pipeline.workflow import tables
 
     chosen = pl.DataFrame({"sample_id": range(min(n_samples, DIVERGENCE_SAMPLES))})
     pairs = [(b, after) for b in range(n_blocks) for after in range(b, n_blocks + 1)]
@@ -128,14 +128,14 @@ def divergence(data: Path, n_samples: int, n_blocks: int) -> None:
 
 def check_results(data: Path, _n_samples: int, _n_blocks: int) -> None:
     """The check of all of them."""
-    from pipeline.report.results import check_results as check
+    from pipeline.analysis.results import check_results as check
 
     check([(MODEL, FAMILY)], data, DIVERGENCE_SAMPLES)
 
 
 def aggregate(data: Path, _n_samples: int, _n_blocks: int) -> None:
     """Every estimate with its interval."""
-    from pipeline.report.aggregate import write_summary
+    from pipeline.analysis.aggregate import write_summary
 
     write_summary("large", [(MODEL, FAMILY)], data, data / "summary.parquet")
 

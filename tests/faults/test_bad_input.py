@@ -24,16 +24,17 @@ from ruamel.yaml import YAML
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from pipeline import audit, tables
 from pipeline.checkpoints.folder import take
 from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.manifest import MANIFEST, read_manifest
 from pipeline.checkpoints.verified import load_tokenizer
-from pipeline.errors import InputError
 from pipeline.samples import pile, records
 from pipeline.samples.file import samples as own_samples
 from pipeline.samples.frame import check_samples
-from pipeline.study import check, load
+from pipeline.study import audit
+from pipeline.study.composition import check, load
+from pipeline.workflow import tables
+from pipeline.workflow.errors import InputError
 from tests.project import commit_all, copy_files
 
 ROOT = Path(__file__).parents[2]

@@ -19,10 +19,10 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
-from pipeline import tables
-from pipeline.errors import InputError, disk_problem
-from pipeline.files import atomic, write_json, write_text
-from pipeline.study import CONF, compose, load
+from pipeline.study.composition import CONF, compose, load
+from pipeline.workflow import tables
+from pipeline.workflow.errors import InputError, disk_problem
+from pipeline.workflow.files import atomic, write_json, write_text
 from tests.project import commit_all, copy_files
 
 ROOT = Path(__file__).parents[2]

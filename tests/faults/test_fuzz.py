@@ -22,10 +22,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from pipeline import study, tables
 from pipeline.checkpoints.manifest import MANIFEST, Manifest, read_manifest
-from pipeline.errors import InputError, Problem, shorten
 from pipeline.samples.frame import check_samples
+from pipeline.study import composition as study
+from pipeline.workflow import tables
+from pipeline.workflow.errors import InputError, Problem, shorten
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = int(os.environ.get("FUZZ", "60"))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import InputError
-from pipeline.inputs import held_still
+from pipeline.workflow.errors import InputError
+from pipeline.workflow.inputs import held_still
 from tests.project import commit_all, copy_files
 
 STAGE = "theory@tiny-low-rank"

@@ -64,7 +64,8 @@ def test_interrupted_killed_and_taken_up_again(tmp_path: Path) -> None:
 def test_deep_in_a_product(number: signal.Signals) -> None:
     """The main thread does not come back to Python for a minute."""
     script = (
-        "import hashlib; from pipeline.interruption import watch; watch(); print(flush=True);"
+        "import hashlib; from pipeline.workflow.interruption import watch;"
+        "watch(); print(flush=True);"
         "hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)"
     )
     with subprocess.Popen(

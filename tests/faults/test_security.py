@@ -1,7 +1,7 @@
 """Data stays data: no pickle is loaded, nothing of it reaches a shell, nothing is written outside.
 
-That a token appears in no log, table or report is tested in tests/hub and tests/test_hub.py; that
-a hostile name is refused, in test_bad_input.py.
+That a token appears in no log, table or report is tested in tests/hub and
+tests/workflow/test_hub.py; that a hostile name is refused, in test_bad_input.py.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline.loops import loops
-from pipeline.params import Study
+from pipeline.study.loops import loops
+from pipeline.study.schema import Study
 from tests.project import copy_files
 
 ROOT = Path(__file__).parents[2]

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline.errors import InputError
-from pipeline.hub import CHECKPOINT_FILES, snapshot
-from pipeline.samples.datasets import load
+from pipeline.tasks.datasets import load
+from pipeline.workflow.errors import InputError
+from pipeline.workflow.hub import CHECKPOINT_FILES, snapshot
 from tests.hub.population import DATASETS, GPT_NEO
 from tests.hub.server import Fault, Hub
 from tests.project import ROOT

@@ -18,8 +18,8 @@ from lm_eval.tasks._yaml_loader import load_yaml
 from ruamel.yaml import YAML
 from safetensors.torch import load as load_weights
 
-from pipeline.hub import CHECKPOINT_FILES, Kind
-from pipeline.samples import datasets
+from pipeline.tasks import datasets
+from pipeline.workflow.hub import CHECKPOINT_FILES, Kind
 from tests.hub.miniatures import EVALS, RECORD, checkpoint
 from tests.hub.population import BUILDERS, GPT_NEO, PYTHIA
 from tests.hub.server import Hub

@@ -1,4 +1,4 @@
-"""The stock client against the hub; the faults are tried in tests/test_hub.py."""
+"""The stock client against the hub; the faults are tried in tests/workflow/test_hub.py."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import polars as pl
 
-from pipeline import tables
-from pipeline.scheduling import EVALUATE
+from pipeline.plan.scheduling import EVALUATE
+from pipeline.workflow import tables
 from tests.hub.population import GPT_NEO, GPT_NEO_SAMPLES, PYTHIA
 from tests.hub.server import Fault, Hub
 from tests.hub.study import copy_project
@@ -51,7 +51,7 @@ def _checkout(root: Path, hub: Hub, home: Path, **extra: str) -> Run:
     root.mkdir()
     copy_project(root, hub.url + GPT_NEO_SAMPLES)
     # a fault that stays is given up on after a second, not after two minutes
-    client = root / "pipeline/hub.py"
+    client = root / "pipeline/workflow/hub.py"
     client.write_text(client.read_text().replace("TRIES = 7", "TRIES = 2"))
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
     return Run(

@@ -6,9 +6,9 @@ import copy
 import pytest
 import torch
 
-from pipeline.errors import InputError
 from pipeline.interventions import Intervention, bypassed
 from pipeline.interventions.interventions import BASELINE, IDENTITY, bypass
+from pipeline.workflow.errors import InputError
 from tests.families import BLOCKS, FAMILIES, OWN_ATTENTION, VOCABULARY, tiny
 from tests.interventions.cases import (
     IDENTITIES,

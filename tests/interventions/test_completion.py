@@ -8,12 +8,12 @@ from dataclasses import fields
 import pytest
 import torch
 
-from pipeline.errors import InputError
 from pipeline.interventions import Intervention, complete, sweep
 from pipeline.interventions.evaluation import Completions
 from pipeline.interventions.interventions import BASELINE, bypass
 from pipeline.interventions.memory import Journal
 from pipeline.models.precision import at_least_single
+from pipeline.workflow.errors import InputError
 from tests.families import BLOCKS, END_OF_TEXT, FAMILIES, VOCABULARY, tiny
 from tests.interventions.cases import (
     PREFIX,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pipeline.interventions import complete, completion, memory, score, scoring, sweep
 from pipeline.interventions.memory import Journal, in_batches, token_budget
-from pipeline.interventions.plan import plan
+from pipeline.interventions.trie import build_trie
 from pipeline.models.sites import Values, anatomy
 from tests.families import BLOCKS, tiny
 from tests.interventions.cases import (
@@ -140,7 +140,8 @@ def test_scores_are_the_same_after_memory_ran_out(error, monkeypatch):
 
 def budget(monkeypatch, free, family="gpt_neox", caching=True, interventions=SWEEP):
     monkeypatch.setattr(memory, "available", lambda device: free)
-    return token_budget(anatomy(tiny(family)), plan(interventions, BLOCKS), 20, caching=caching)
+    trie = build_trie(interventions, BLOCKS)
+    return token_budget(anatomy(tiny(family)), trie, 20, caching=caching)
 
 
 @pytest.mark.parametrize("family", ["gpt_neox", "gpt_neo", "falcon", "mpt", "bloom", "opt"])
@@ -165,7 +166,7 @@ def test_half_precision_holds_twice_as_much(monkeypatch):
     import copy
 
     monkeypatch.setattr(memory, "available", lambda device: LITTLE)
-    trie = plan(SWEEP, BLOCKS)
+    trie = build_trie(SWEEP, BLOCKS)
     known = anatomy(copy.deepcopy(tiny("gpt_neox")))
     full = token_budget(known, trie, 20, caching=True)
     known.model.half()
@@ -190,7 +191,7 @@ def test_a_sweep_of_12_billion_parameters_fits_into_40_gb(in_single, monkeypatch
         device=torch.device("cuda"), config=config, dtype=torch.float16, parameters=whole.parameters
     )
     site = types.SimpleNamespace(values=Values(False, 40, 40, 128, None))
-    trie = plan(sweep(36), 36)
+    trie = build_trie(sweep(36), 36)
     found = token_budget(
         types.SimpleNamespace(model=model, sites=[site]),
         trie,

@@ -6,10 +6,10 @@ import math
 import pytest
 import torch
 
-from pipeline.errors import InputError
 from pipeline.interventions import Intervention, complete, score, sweep
 from pipeline.interventions.interventions import BASELINE, bypass
 from pipeline.interventions.memory import Journal
+from pipeline.workflow.errors import InputError
 from tests.families import BLOCKS, CONTEXT, END_OF_TEXT, VOCABULARY, tiny
 from tests.interventions.cases import (
     MAX_LENGTH,

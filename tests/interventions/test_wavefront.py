@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import pytest
 import torch
 
-from pipeline.interventions.plan import plan
+from pipeline.interventions.trie import build_trie
 from pipeline.interventions.wavefront import run
 from pipeline.models.sites import anatomy
 from tests.families import BLOCKS, FAMILIES, VOCABULARY, tiny
@@ -18,7 +18,7 @@ from tests.oracle import plain
 def test_an_observer_sees_the_states_of_every_branch_after_every_block(family):
     model = tiny(family)
     tokens = torch.randint(4, VOCABULARY, (3, 8), generator=torch.Generator().manual_seed(1))
-    trie, seen = plan(IDENTITIES, BLOCKS), []
+    trie, seen = build_trie(IDENTITIES, BLOCKS), []
     run(anatomy(model), tokens, trie, observer=lambda b, x: seen.append((b, x.clone())))
     assert [block for block, _ in seen] == list(range(BLOCKS))
     for v, intervention in enumerate(IDENTITIES):

@@ -26,14 +26,14 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from pipeline import tables
-from pipeline.errors import InputError
 from pipeline.interventions.interventions import BASELINE, bypass
 from pipeline.interventions.memory import Journal
 from pipeline.measure import benchmarks
 from pipeline.measure.benchmarks import describe, load_tasks, measure
-from pipeline.samples.datasets import fetch
-from pipeline.shards import open_shards
+from pipeline.tasks.datasets import fetch
+from pipeline.workflow import tables
+from pipeline.workflow.errors import InputError
+from pipeline.workflow.shards import open_shards
 from tests.hub.population import DATASETS
 
 ROOT = Path(__file__).parents[2]

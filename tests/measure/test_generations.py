@@ -16,13 +16,13 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from pipeline import tables
-from pipeline.errors import InputError
 from pipeline.interventions import completion
 from pipeline.interventions.editing import bypassed
 from pipeline.interventions.interventions import BASELINE, bypass
 from pipeline.measure import generations
 from pipeline.measure.generations import interventions_at, measure
+from pipeline.workflow import tables
+from pipeline.workflow.errors import InputError
 from tests.oracle import plain
 
 NEW_TOKENS = 6

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import tables
 from pipeline.interventions.interventions import EDITS, GROUPS, Group, Intervention, sweep
 from pipeline.measure.listed import as_table, from_table
+from pipeline.workflow import tables
 
 KINDS = [
     Group("each"),

@@ -9,9 +9,7 @@ import pytest
 import torch
 from statsmodels.stats.proportion import proportion_confint
 
-from pipeline import tables
 from pipeline.checkpoints.manifest import write_manifest
-from pipeline.errors import InputError
 from pipeline.interventions import evaluation
 from pipeline.interventions.editing import bypassed
 from pipeline.interventions.interventions import BASELINE, bypass, sweep
@@ -24,6 +22,8 @@ from pipeline.measure.memorization import (
     token_accuracy,
 )
 from pipeline.samples.frame import check_samples
+from pipeline.workflow import tables
+from pipeline.workflow.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 
@@ -379,7 +379,7 @@ def test_samples_are_checked_before_a_model_is_there():
 
 
 def test_the_command_checks_samples_before_it_leases_or_loads(neox, tmp_path, monkeypatch):
-    from pipeline.__main__ import memorization as command
+    from pipeline.measure.stages import memorization as command
 
     study = tmp_path / "data/tiny"
     (study / "checkpoints/tiny-pythia-8").mkdir(parents=True)
@@ -396,7 +396,7 @@ def test_the_command_checks_samples_before_it_leases_or_loads(neox, tmp_path, mo
     tables.write(samples, study / "samples/pythia.parquet", tables.SAMPLES, {})
     shutil.copy(ROOT / "params.yaml", tmp_path)
     monkeypatch.chdir(tmp_path)
-    for forbidden in ("pipeline.device.lease", "pipeline.checkpoints.loading.load_model"):
+    for forbidden in ("pipeline.workflow.device.lease", "pipeline.checkpoints.loading.load_model"):
         monkeypatch.setattr(forbidden, lambda *_: pytest.fail("this comes later"))
     with pytest.raises(InputError, match=r"token id 60[\s\S]*ids below 60"):
         command("tiny-pythia-8")

@@ -8,11 +8,11 @@ import pytest
 import torch
 import transformers as t
 
-from pipeline.errors import InputError
 from pipeline.interventions import Group, bypassed, complete, score, sweep
 from pipeline.interventions.interventions import BASELINE
-from pipeline.limits import context_length
+from pipeline.models.context import context_length
 from pipeline.models.sites import anatomy
+from pipeline.workflow.errors import InputError
 from tests.families import (
     _GPT,
     _GROUPED,

@@ -27,8 +27,8 @@ from pipeline.interventions import bypassed, complete, completion, decoding, sco
 from pipeline.interventions.evaluation import Completions
 from pipeline.interventions.memory import Journal
 from pipeline.interventions.near_ties import Alone
-from pipeline.interventions.plan import plan
 from pipeline.interventions.readout import read
+from pipeline.interventions.trie import build_trie
 from pipeline.interventions.wavefront import run
 from pipeline.models.sites import anatomy
 from tests.oracle import plain
@@ -275,7 +275,7 @@ def memory(shape: Shape, count: int) -> list[str]:
 def matrix_rate(shape: Shape) -> list[str]:
     """One row: share of the machine's matrix-product rate, engine and stock model by turns."""
     model, tokens = build(shape), samples(shape)
-    known, trie = anatomy(model), plan(sweep(shape.blocks), shape.blocks)
+    known, trie = anatomy(model), build_trie(sweep(shape.blocks), shape.blocks)
     read_in, nothing = tokens[:, :-1], torch.tensor([], dtype=torch.int64)
     states = run(known, read_in, trie, last=shape.suffix)[:, :, -shape.suffix :].flatten(0, 2)
     targets = tokens[:, -shape.suffix :].expand(trie.branches, -1, -1).flatten()

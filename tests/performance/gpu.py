@@ -32,8 +32,8 @@ from transformers import PreTrainedModel
 from pipeline.interventions import complete, completion, sweep
 from pipeline.interventions.evaluation import Completions
 from pipeline.interventions.memory import Journal
-from pipeline.interventions.plan import plan
 from pipeline.interventions.readout import read
+from pipeline.interventions.trie import build_trie
 from pipeline.interventions.wavefront import run
 from pipeline.models.sites import anatomy
 from tests.oracle import plain
@@ -123,7 +123,7 @@ def teacher_forced(shape: Shape, square: int) -> Iterator[Cells]:
     """The pass and its readout, with random weights; `square` is the size of a large matrix."""
     model = build(shape, device=DEVICE, dtype=HALF)
     tokens, interventions = samples(shape, device=DEVICE), sweep(shape.blocks)
-    known, trie, read_in = anatomy(model), plan(interventions, shape.blocks), tokens[:, :-1]
+    known, trie, read_in = anatomy(model), build_trie(interventions, shape.blocks), tokens[:, :-1]
     targets = tokens[:, -shape.suffix :].expand(trie.branches, -1, -1).flatten()
     nothing = torch.tensor([], dtype=torch.int64, device=DEVICE)
     matrix = torch.randn(square, square, device=DEVICE).to(HALF)

@@ -15,9 +15,9 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, Route, sync_playwright
 from tokenizers import Tokenizer, decoders, models
 
-from pipeline import tables
 from pipeline.interventions.interventions import BASELINE
 from pipeline.report import page as report
+from pipeline.workflow import tables
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 

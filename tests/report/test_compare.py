@@ -6,12 +6,12 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-import synthetic
 
-from pipeline.comparison import read_side, read_sides
-from pipeline.errors import InputError
-from pipeline.report.aggregate import aggregate
+from pipeline.analysis.aggregate import aggregate
 from pipeline.report.compare import Side, changes, write_comparison
+from pipeline.report.comparison import read_side, read_sides
+from pipeline.workflow.errors import InputError
+from tests.analysis import synthetic
 
 SMALL = {"models": {"tiny-neo-8": ("gpt-neo", 8)}, "accuracies": {"tiny_piqa": (0.5, 0.9)}}
 

@@ -8,15 +8,16 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-import synthetic
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 
-from pipeline import tables
-from pipeline.report import colours, figures, style, views
-from pipeline.report.aggregate import aggregate
+from pipeline.analysis import views
+from pipeline.analysis.aggregate import aggregate
+from pipeline.analysis.statistics import student
+from pipeline.report import colours, figures, style
 from pipeline.report.plots.plot import Plot
-from pipeline.report.statistics import student
+from pipeline.workflow import tables
+from tests.analysis import synthetic
 
 WRITTEN = tuple[Path, list[tuple[str, str]]]
 

@@ -10,22 +10,22 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-import synthetic
 
-from pipeline import tables
-from pipeline.errors import InputError
-from pipeline.interventions.interventions import SWEEP, Group
-from pipeline.report import browser, colours, facts, figures, markup, page, style
-from pipeline.report.aggregate import aggregate
-from pipeline.report.findings import findings
-from pipeline.report.generations import Generations, Line
-from pipeline.report.text import (
+from pipeline.analysis.aggregate import aggregate
+from pipeline.analysis.findings import findings
+from pipeline.analysis.text import (
     number,
     percent_interval,
     percent_range,
     slug,
     visible,
 )
+from pipeline.interventions.interventions import SWEEP, Group
+from pipeline.report import browser, colours, facts, figures, markup, page, style
+from pipeline.report.generations import Generations, Line
+from pipeline.workflow import tables
+from pipeline.workflow.errors import InputError
+from tests.analysis import synthetic
 
 WRITTEN = tuple[Path, list[tuple[str, str]]]
 PROVENANCE = {

@@ -6,10 +6,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import synthetic
 
-from pipeline import tables
 from pipeline.report import provenance
+from pipeline.workflow import tables
+from tests.analysis import synthetic
 
 MODELS = {"tiny-neo-8": ("gpt-neo", 8)}
 

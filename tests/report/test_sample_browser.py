@@ -6,11 +6,11 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-import synthetic
 from tokenizers import Tokenizer, decoders, models
 
-from pipeline import tables
 from pipeline.report import browser, page
+from pipeline.workflow import tables
+from tests.analysis import synthetic
 
 BLOCKS = {"m": ["block-00", "block-01", "block-02"]}
 NAMES = [("tiny-neo-8", "gpt-neo")]

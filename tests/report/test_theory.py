@@ -8,21 +8,21 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-import synthetic
-import synthetic_theory
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection, QuadMesh
 from scipy import stats
 from test_page import HOSTILE, Outline
 
-from pipeline import tables
-from pipeline.report import aggregate, figures, link, page, statistics, style, views
+from pipeline.analysis import aggregate, link, statistics, views
+from pipeline.analysis.text import visible
+from pipeline.analysis.theory import EXPERIMENTS, Theory, over_seeds, per_block, read_theory
+from pipeline.report import figures, page, style
 from pipeline.report.attention_only_statements import attention_only_statements, routing
 from pipeline.report.plots.plot import Plot
 from pipeline.report.statements import Statement, theorem_statements
-from pipeline.report.text import visible
-from pipeline.report.theory import EXPERIMENTS, Theory, over_seeds, per_block, read_theory
 from pipeline.report.theory_sections import theory_sections
+from pipeline.workflow import tables
+from tests.analysis import synthetic, synthetic_theory
 
 NAME = "tiny-neo-8"
 MODELS = {NAME: ("gpt-neo", 8)}

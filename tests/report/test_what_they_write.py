@@ -5,8 +5,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from pipeline import tables
 from pipeline.report.generations import Line, read_generations
+from pipeline.workflow import tables
 
 
 @pytest.fixture

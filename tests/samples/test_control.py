@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.errors import InputError
-from pipeline.hub import snapshot
 from pipeline.samples import control
+from pipeline.workflow.errors import InputError
+from pipeline.workflow.hub import snapshot
 from tests.hub import miniatures
 from tests.hub.population import DATASETS, GPT_NEO, PYTHIA
 from tests.hub.server import Hub

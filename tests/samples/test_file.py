@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from pipeline import tables
-from pipeline.errors import InputError
 from pipeline.samples.file import samples
+from pipeline.workflow import tables
+from pipeline.workflow.errors import InputError
 
 ROWS = {
     "text": ["abcde", "fghi", "abhi"],

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline import tables
 from pipeline.samples.frame import with_control
+from pipeline.workflow import tables
 
 
 def test_control_samples_follow_the_memorized_ones(tmp_path: Path) -> None:

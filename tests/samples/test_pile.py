@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pipeline.errors import InputError
 from pipeline.samples import pile
 from pipeline.samples.draw import draw
+from pipeline.workflow.errors import InputError
 from tests.hub import miniatures
 from tests.hub.population import GPT_NEO_SAMPLES
 from tests.hub.server import Fault, Hub

@@ -14,9 +14,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipeline.errors import InputError
 from pipeline.samples import pythia
 from pipeline.samples.draw import draw
+from pipeline.workflow.errors import InputError
 from tests.hub import miniatures
 from tests.hub.population import DATASETS
 from tests.hub.server import Hub

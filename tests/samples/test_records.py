@@ -6,8 +6,8 @@ from pathlib import Path
 
 import polars as pl
 
-from pipeline import tables
 from pipeline.samples.records import samples
+from pipeline.workflow import tables
 
 RECORDS = pl.DataFrame(
     {

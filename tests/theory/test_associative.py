@@ -6,9 +6,6 @@ import polars as pl
 import pytest
 import torch
 
-from pipeline import tables
-from pipeline.errors import InputError
-from pipeline.tables import ASSOCIATIVE
 from pipeline.theory.associative import (
     AssociativeGrid,
     associative,
@@ -17,6 +14,9 @@ from pipeline.theory.associative import (
     predicted_accuracy,
     trained,
 )
+from pipeline.workflow import tables
+from pipeline.workflow.errors import InputError
+from pipeline.workflow.tables import ASSOCIATIVE
 
 GRID = AssociativeGrid(
     widths=(16, 32, 64),

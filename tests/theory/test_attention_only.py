@@ -9,9 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline import tables
-from pipeline.errors import InputError
-from pipeline.tables import ATTENTION_ONLY
 from pipeline.theory.attention_only import (
     AttentionOnlyGrid,
     attention_only,
@@ -22,6 +19,9 @@ from pipeline.theory.attention_only import (
     stored,
 )
 from pipeline.theory.small_transformer import Shape, Stack, ceiling, initial, table
+from pipeline.workflow import tables
+from pipeline.workflow.errors import InputError
+from pipeline.workflow.tables import ATTENTION_ONLY
 
 GRID = AttentionOnlyGrid(
     vocabulary=14,

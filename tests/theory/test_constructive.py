@@ -6,13 +6,13 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pipeline import tables
-from pipeline.errors import InputError
-from pipeline.tables import CONSTRUCTIVE
 from pipeline.theory.attention_only import stored
 from pipeline.theory.construction import build, build_both, gap_bound, likeliest, read
 from pipeline.theory.constructive import ConstructiveGrid, constructive
 from pipeline.theory.lookup import divergence, unit_rows
+from pipeline.workflow import tables
+from pipeline.workflow.errors import InputError
+from pipeline.workflow.tables import CONSTRUCTIVE
 
 GRID = ConstructiveGrid(
     vocabulary=12,

@@ -5,11 +5,11 @@ import copy
 import pytest
 import torch
 
-from pipeline.errors import InputError
 from pipeline.models.sites import anatomy
 from pipeline.theory import linear_fit
 from pipeline.theory.one_block import attend
 from pipeline.theory.parts import Described
+from pipeline.workflow.errors import InputError
 
 
 @torch.inference_mode()

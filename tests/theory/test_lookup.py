@@ -8,9 +8,6 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pipeline import tables
-from pipeline.errors import InputError
-from pipeline.tables import LOOKUP
 from pipeline.theory.lookup import (
     LookupGrid,
     coherence,
@@ -23,6 +20,9 @@ from pipeline.theory.lookup import (
     printed_bound,
     unit_rows,
 )
+from pipeline.workflow import tables
+from pipeline.workflow.errors import InputError
+from pipeline.workflow.tables import LOOKUP
 
 GRID = LookupGrid(
     vocabulary=40, widths=(16, 64, 600), mistakes=(0.02, 0.3), contexts=50, seeds=(0, 1, 2)

@@ -8,9 +8,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline import tables
-from pipeline.errors import InputError
-from pipeline.tables import LOW_RANK
 from pipeline.theory.low_rank import (
     LowRankGrid,
     Table,
@@ -26,6 +23,9 @@ from pipeline.theory.low_rank import (
     truncate,
     variance_bound,
 )
+from pipeline.workflow import tables
+from pipeline.workflow.errors import InputError
+from pipeline.workflow.tables import LOW_RANK
 
 GRID = LowRankGrid(vocabulary=12, contexts=60, ranks=(1, 4, 8), seeds=(0, 1, 2))
 ALWAYS = ("variance", "range", "spectral")

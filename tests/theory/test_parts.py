@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from pipeline.errors import InputError
 from pipeline.theory.one_block import attend
 from pipeline.theory.parts import Described
+from pipeline.workflow.errors import InputError
 
 TOKENS = torch.randint(1, 61, (3, 20), generator=torch.Generator().manual_seed(0))
 

@@ -1,5 +1,5 @@
 """Lets Hydra fill in ``${loops:}``, whoever composes a study: `dvc exp run -S`, too."""
 
-from pipeline.loops import register
+from pipeline.study.loops import register
 
 register()

@@ -20,10 +20,10 @@ from matplotlib.ticker import (
     NullLocator,
 )
 
+from pipeline.analysis.text import plural
+from pipeline.analysis.theory import ATTENTION_ONLY_TITLE, Theory, over_seeds
 from pipeline.report import colours, style
 from pipeline.report.plots.plot import Plot, number_range
-from pipeline.report.text import plural
-from pipeline.report.theory import ATTENTION_ONLY_TITLE, Theory, over_seeds
 
 STORED_IN = {
     "heads": "in the heads:\nheads trained, no MLP",

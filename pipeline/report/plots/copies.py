@@ -9,13 +9,14 @@ import numpy as np
 import polars as pl
 from matplotlib.figure import Figure
 
-from pipeline.report import colours, style, views
+from pipeline.analysis import views
+from pipeline.analysis.text import visible
+from pipeline.report import colours, style
 from pipeline.report.plots.plot import (
     NUMBERS,
     Plot,
     extent,
 )
-from pipeline.report.text import visible
 
 
 def doses(summary: pl.DataFrame) -> Iterator[Plot]:

@@ -17,10 +17,11 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from pipeline.report import colours, link, style
+from pipeline.analysis import link
+from pipeline.analysis.text import plural, visible
+from pipeline.analysis.theory import THEOREMS_TITLE, Theory, per_block
+from pipeline.report import colours, style
 from pipeline.report.plots.plot import BLOCKS_LABEL, HOLLOW, Plot, number_range
-from pipeline.report.text import plural, visible
-from pipeline.report.theory import THEOREMS_TITLE, Theory, per_block
 
 SPLITS = ("memorized", "control")
 

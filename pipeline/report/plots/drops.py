@@ -10,9 +10,10 @@ from collections.abc import Iterator
 import polars as pl
 from matplotlib.figure import Figure
 
-from pipeline.report import colours, style, views
+from pipeline.analysis import views
+from pipeline.analysis.text import slug, visible
+from pipeline.report import colours, style
 from pipeline.report.plots.plot import BLOCKS_LABEL, HOLLOW, Plot, extent
-from pipeline.report.text import slug, visible
 
 _LABELS = {"reasoning": "reasoning", "language": "language understanding"}
 _SCALES = {"raw": "of the score", "corrected": "of its lead over chance"}

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 import polars as pl
 from matplotlib.figure import Figure
 
-from pipeline.report import colours, style, views
+from pipeline.analysis import views
+from pipeline.analysis.text import plural, slug, visible
+from pipeline.report import colours, style
 from pipeline.report.plots.plot import (
     BLOCKS_LABEL,
     HOLLOW,
@@ -22,7 +24,6 @@ from pipeline.report.plots.plot import (
     number_range,
     unmodified_or_one_block,
 )
-from pipeline.report.text import plural, slug, visible
 
 _LENGTHS = (1, 4, 16)
 """Tokens at which exact match is drawn, beside the whole suffix."""

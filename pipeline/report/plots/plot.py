@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import polars as pl
 from matplotlib.figure import Figure
 
+from pipeline.analysis import views
+from pipeline.analysis.text import number, percent_range
 from pipeline.interventions.interventions import BASELINE
-from pipeline.report import views
-from pipeline.report.text import number, percent_range
 
 BLOCKS_LABEL = "bypassed block (0 is nearest to the input)"
 MEMORIZED_LABEL = "exact match, memorized samples"

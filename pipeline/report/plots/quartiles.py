@@ -12,14 +12,15 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from pipeline.analysis import views
+from pipeline.analysis.text import slug, visible
 from pipeline.interventions.interventions import BASELINE, QUARTILES
-from pipeline.report import colours, style, views
+from pipeline.report import colours, style
 from pipeline.report.plots.plot import (
     NUMBERS,
     Plot,
     extent,
 )
-from pipeline.report.text import slug, visible
 
 _LOGARITHMIC = " Perplexity is on a logarithmic scale, and lower is better."
 

@@ -13,7 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
-from pipeline.report import colours, style, views
+from pipeline.analysis import views
+from pipeline.analysis.text import plural, slug, visible
+from pipeline.report import colours, style
 from pipeline.report.plots.plot import (
     HOLLOW,
     MEMORIZED_LABEL,
@@ -23,7 +25,6 @@ from pipeline.report.plots.plot import (
     extent,
     unmodified_or_one_block,
 )
-from pipeline.report.text import plural, slug, visible
 
 
 def scatters(summary: pl.DataFrame) -> Iterator[Plot]:

@@ -1,0 +1,1 @@
+"""What the measurements mean: estimates, intervals, verdicts, checks."""

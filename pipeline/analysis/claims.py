@@ -1,0 +1,453 @@
+"""The claims that are judged: what each says of a model, and with which thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.analysis import views
+from pipeline.analysis.cases import Measured, Number
+from pipeline.analysis.conditions import (
+    EXACT,
+    GAP,
+    PERPLEXITY,
+    TASK,
+    as_share,
+    block_cases,
+    cheap,
+    cheap_perplexity,
+    condition,
+    growth,
+    in_points,
+    lost,
+    points,
+    reduced,
+    unmeasured,
+    written,
+)
+from pipeline.analysis.evidence import CONTRAST, TOKENS
+from pipeline.analysis.statistics import rank_correlation
+from pipeline.analysis.text import percent, plural
+from pipeline.analysis.verdicts import (
+    Case,
+    Condition,
+    Estimate,
+    Judged,
+    Rule,
+    Verdict,
+    combined,
+    every,
+    some,
+)
+
+OURS = "ours"
+THESIS = "Late attention serves memory more than ability"
+
+_PERMUTATIONS = 9_999
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a claim counts as shown, as shares of the baseline.
+
+    Args:
+        significance: the largest chance that any verdict of one claim is wrong, over all models
+            and blocks.
+        reduced: memorization is reduced where exact match loses at least this share.
+        little_cost: a bypass costs little where each benchmark loses at most this share of its
+            lead over chance, and perplexity grows by at most this share.
+        collapsed: a quantity has collapsed where it loses at least this share.
+        resists: one resists more than another where it keeps at least this much more of its
+            baseline; of sizes, for each tenfold of the parameters.
+        near_zero: exact match is near zero where it keeps at most this share of the baseline.
+        by_length: the fall is a matter of length where single tokens lose at most this share of
+            what exact match loses.
+    """
+
+    significance: float = 0.05
+    reduced: float = 0.10
+    little_cost: float = 0.10
+    collapsed: float = 0.50
+    resists: float = 0.05
+    near_zero: float = 0.05
+    by_length: float = 0.50
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim and the cases in which it can be judged.
+
+    Args:
+        claim, source, rule, overall, unit: as in `findings.Finding`.
+        cases: those that can be judged.
+        opening: how the sentence on the result starts.
+        needs: the sentence where there is no case.
+        ranges: label of conditions -> how their values are written in that sentence.
+        noun: what the units of a case are, for their counts.
+    """
+
+    claim: str
+    source: str
+    cases: Sequence[Case]
+    opening: str
+    needs: str
+    rule: str
+    ranges: Mapping[str, Callable[[float], str]]
+    overall: Rule = every
+    unit: str = "model"
+    noun: str = "Late blocks"
+
+
+def _late(models: Sequence[Measured], limits: Thresholds) -> Claim:
+    return Claim(
+        "Bypassing one late block reduces memorization at little cost to the benchmarks",
+        "Section 4.2.1, Figure 1",
+        block_cases(
+            [model for model in models if model.metrics],
+            lambda model: model.late,
+            lambda model, over: [
+                reduced(model, over, limits.reduced),
+                *cheap(model, over, limits.little_cost),
+            ],
+        ),
+        "With one late block bypassed",
+        unmeasured("a late block and a benchmark above chance"),
+        f"In more than half of the late blocks, exact match loses at least "
+        f"{as_share(limits.reduced)} of its baseline, each benchmark at most "
+        f"{as_share(limits.little_cost)} of its lead over chance, and word perplexity grows by at "
+        f"most {as_share(limits.little_cost)}.",
+        {EXACT: percent, TASK: percent, PERPLEXITY: growth},
+    )
+
+
+def _early(models: Sequence[Measured], limits: Thresholds) -> Claim:
+    def conditions(model: Measured, over: str) -> list[Condition]:
+        return [
+            reduced(model, over, limits.collapsed),
+            condition(
+                model,
+                "the benchmarks on average lose",
+                lost(model.abilities(over)),
+                lambda e: e.at_least(limits.collapsed),
+                percent,
+            ),
+        ]
+
+    return Claim(
+        "Bypassing one early block collapses memorization and benchmarks alike",
+        "Section 4.2.1, Figure 1",
+        block_cases([m for m in models if m.metrics], lambda model: model.early, conditions),
+        "With one early block bypassed",
+        unmeasured("an early block and a benchmark above chance"),
+        f"In more than half of the early blocks, exact match and the benchmarks' mean lead over "
+        f"chance both lose at least {as_share(limits.collapsed)}.",
+        {EXACT: percent, "the benchmarks on average lose": percent},
+        noun="Early blocks",
+    )
+
+
+def _perplexity(models: Sequence[Measured], limits: Thresholds) -> Claim:
+    return Claim(
+        "Bypassing one late block hardly raises perplexity",
+        "Section 4.2.3, Figure 5",
+        block_cases(
+            models,
+            lambda model: model.late,
+            lambda model, over: cheap_perplexity(model, over, limits.little_cost),
+        ),
+        "With one late block bypassed",
+        unmeasured("a late block and a word perplexity whose documents are known"),
+        "In more than half of the late blocks, word perplexity grows by at most "
+        f"{as_share(limits.little_cost)}.",
+        {PERPLEXITY: growth},
+    )
+
+
+def _gains(models: Sequence[Measured], limits: Thresholds) -> Claim:
+    label = "the score changes by"
+    cases = []
+    for model in models:
+        units = {
+            f"block {block}, {task}": [
+                condition(
+                    model,
+                    label,
+                    model.ability(task, over, "difference"),
+                    lambda e: e.above(0.0),
+                    points,
+                )
+            ]
+            for block, over in model.blocks.items()
+            for task in model.metrics
+        }
+        if units:
+            cases.append(Case(model.name, units, some))
+    return Claim(
+        "Some bypasses of one block improve a benchmark",
+        "Section 4.2.1, Figure A7c",
+        cases,
+        "Over all blocks but the first and all benchmarks",
+        unmeasured("a benchmark above chance"),
+        "In at least one block and benchmark, the score is above the baseline's; block 0 aside.",
+        {label: points},
+        overall=some,
+        noun="Blocks and benchmarks",
+    )
+
+
+def _size(models: Sequence[Measured], limits: Thresholds) -> Claim:
+    label = "a tenfold of the parameters keeps more of exact match, by"
+    families: dict[str, list[Measured]] = {}
+    for model in models:
+        if model.parameters and model.has(views.MEMORIZATION, "exact_match", "retained", "all"):
+            families.setdefault(model.family, []).append(model)
+
+    def trend(members: Sequence[Measured]) -> Condition:
+        sizes = np.log10([float(model.parameters or 1) for model in members])
+        factors = (sizes - sizes.mean()) / ((sizes - sizes.mean()) ** 2).sum()
+
+        def judge(level: float) -> Judged:
+            left = [m.pooled(m.memory("all", "retained"), level) for m in members]
+            # they see the same samples, so that their errors may go any way together
+            slope = combined(list(zip(factors.tolist(), left, strict=True)), related=True)
+            return Judged(slope.at_least(limits.resists), slope.value, written(slope, points))
+
+        return Condition(label, judge, f"{plural(len(members), 'model')}:")
+
+    return Claim(
+        "Larger models resist more",
+        "Section 4.2.2, Figure 3",
+        [
+            Case(family, {"trend": [trend(members)]}, every)
+            for family, members in families.items()
+            if len({model.parameters for model in members}) > 1
+        ],
+        "Averaged over the bypasses of single blocks",
+        "No family of this study can tell: it takes two models of different size that recite.",
+        "The slope of a straight line through all sizes of a family, of the retained exact match "
+        "against the logarithm of the number of parameters, is at least "
+        f"{in_points(limits.resists)} for each tenfold.",
+        {label: points},
+        unit="family",
+    )
+
+
+def _texts(models: Sequence[Measured], limits: Thresholds) -> Claim:
+    return Claim(
+        "Bypassing an early block breaks free text, bypassing a late one does not",
+        "Section 4.2.3, Figure 4",
+        [],
+        "",
+        "The generations are shown on the page, but nothing here scores whether a text is "
+        "coherent: a collapsed model may repeat itself or write noise.",
+        "It takes a score of coherence, which no table has.",
+        {},
+    )
+
+
+def _reasoning(models: Sequence[Measured], limits: Thresholds) -> Claim:
+    label = "language understanding loses more than reasoning, by"
+    cases = []
+    for model in models:
+        kinds = {
+            ability: [
+                task
+                for task, metric in model.metrics.items()
+                if task.removeprefix(views.GENERATED) in names
+                and model.has(task, metric, "retained", "all")
+            ]
+            for ability, names in views.ABILITIES.items()
+        }
+        if not all(kinds.values()):
+            continue
+        reasoning, language = (
+            model.abilities("all", "retained", kinds[kind]) for kind in ("reasoning", "language")
+        )
+
+        def more(
+            seed: str, level: float, one: Number = reasoning, other: Number = language
+        ) -> Estimate:
+            return combined([(1, one(seed, level)), (-1, other(seed, level))])
+
+        found = condition(model, label, more, lambda e: e.at_least(limits.resists), points)
+        cases.append(Case(model.name, {"average": [found]}, every))
+    return Claim(
+        "Reasoning resists more than language understanding",
+        "Section 4.2.4, Figures 6 and A22",
+        cases,
+        "Averaged over the bypasses of single blocks, of the documents that the model answers "
+        "rightly, corrected for chance",
+        unmeasured("benchmarks of both kinds, above chance"),
+        "Averaged over all single blocks and the benchmarks of a kind, language understanding "
+        f"(HellaSwag, LAMBADA) loses at least {in_points(limits.resists)} more of the documents "
+        "that the model answers rightly than reasoning (PIQA, ARC-Easy), corrected for chance.",
+        {label: points},
+    )
+
+
+def _quartiles(models: Sequence[Measured], limits: Thresholds) -> Claim:
+    label = "exact match keeps"
+    cases = []
+    for model in models:
+        units = {
+            over: [
+                condition(
+                    model,
+                    label,
+                    model.memory(over),
+                    lambda e: e.at_most(limits.near_zero),
+                    percent,
+                )
+            ]
+            for over in model.quartiles
+            if model.has(views.MEMORIZATION, "exact_match", "kept", over)
+        }
+        if units:
+            cases.append(Case(model.name, units, every))
+    return Claim(
+        "Bypassing any quarter of the blocks at once brings exact match near zero",
+        "Section A.3.2, Figures A12–A17",
+        cases,
+        "With a quarter of the blocks bypassed at once",
+        unmeasured("four blocks and a baseline that recites"),
+        "With each quarter of the blocks, exact match keeps at most "
+        f"{as_share(limits.near_zero)} of the baseline.",
+        {label: percent},
+        noun="Quarters",
+    )
+
+
+def _last_quartile(models: Sequence[Measured], limits: Thresholds) -> Claim:
+    label = "the benchmarks keep more of their lead over chance than with another quarter, by"
+    cases = []
+    for model in models:
+        *others, last = model.quartiles or [""]
+        contrasts = {other: f"{last} minus {other}" for other in others}
+        units = {
+            other: [condition(model, label, model.abilities(over), lambda e: e.above(0.0), points)]
+            for other, over in contrasts.items()
+            if model.metrics
+            and all(model.has(task, m, "kept", over) for task, m in model.metrics.items())
+        }
+        if len(units) == 3:
+            cases.append(Case(model.name, units, every))
+    return Claim(
+        "Of the four quarters of the blocks, the last costs the benchmarks least",
+        "Section A.3.2, Figures A12–A17",
+        cases,
+        "With the last quarter of the blocks bypassed",
+        unmeasured("four quarters of the blocks and a benchmark above chance"),
+        "With the last quarter of the blocks, the benchmarks keep on average more of their lead "
+        "over chance than with each of the other three.",
+        {label: points},
+        noun="Comparisons with another quarter",
+    )
+
+
+def _gap(models: Sequence[Measured], limits: Thresholds) -> Claim:
+    def conditions(model: Measured, over: str) -> list[Condition]:
+        if not model.gaps(over):
+            return []
+        return [
+            condition(model, GAP, model.gap(over), lambda e: e.at_least(limits.resists), points)
+        ]
+
+    return Claim(
+        "Bypassing one late block costs memory more than ability",
+        "Abstract; on equal terms, which the paper does not have",
+        block_cases(models, lambda model: model.late, conditions),
+        "With one late block bypassed",
+        unmeasured("a late block and a benchmark above chance"),
+        f"In more than half of the late blocks, memory loss minus ability loss is at least "
+        f"{in_points(limits.resists)}.",
+        {GAP: points},
+    )
+
+
+_DEPTH = "depth and memory loss minus ability loss have a rank correlation of"
+_EXCESS = "memory loss minus ability loss in the last quarter exceeds that in the middle by"
+
+
+def _thesis(models: Sequence[Measured], limits: Thresholds) -> Claim:
+    def depth(model: Measured) -> Condition:
+        blocks = [(b, over) for b, over in model.blocks.items() if model.gaps(over)]
+
+        def judge(level: float) -> Judged:
+            gaps = [model.pooled(model.gap(over), level).value for _, over in blocks]
+            depths = np.array([block for block, _ in blocks], dtype=np.float64)
+            found = rank_correlation(depths, np.array(gaps), 0, _PERMUTATIONS)
+            verdict = Verdict.UNDECIDED
+            if found.p_value <= 1 - level:
+                verdict = Verdict.SHOWN if found.value > 0 else Verdict.NOT_SHOWN
+            return Judged(verdict, found.value, f"{found.value:+.2f} (p = {found.p_value:.2g})")
+
+        return Condition(_DEPTH, judge)
+
+    return Claim(
+        THESIS,
+        "Abstract, sections 4.2.1 and 5",
+        [
+            Case(
+                model.name,
+                {
+                    "depth": [depth(model)],
+                    "quarters": [
+                        condition(
+                            model, _EXCESS, model.gap(CONTRAST), lambda e: e.above(0.0), points
+                        )
+                    ],
+                },
+                every,
+            )
+            for model in models
+            if model.gaps(CONTRAST)
+        ],
+        "Over all blocks but the first",
+        unmeasured("at least four blocks and a benchmark above chance"),
+        "Memory loss minus ability loss rises with depth (Spearman's rank correlation, by "
+        "permutation of the blocks), and is larger in the last quarter of the blocks than in the "
+        "middle two, on average.",
+        {_DEPTH: lambda value: f"{value:+.2f}", _EXCESS: points},
+        noun="Tests",
+    )
+
+
+def _length(models: Sequence[Measured], limits: Thresholds) -> Claim:
+    tokens_lose = "single tokens, each after the true ones before it, lose"
+    label = f"{as_share(limits.by_length)} of the loss of exact match exceeds that of tokens by"
+
+    def conditions(model: Measured, over: str) -> list[Condition]:
+        if not model.has(views.MEMORIZATION, TOKENS, "kept", over):
+            return []
+        exact, tokens = lost(model.memory(over)), lost(model.memory(over, metric=TOKENS))
+
+        def less(seed: str, level: float) -> Estimate:
+            parts = [(limits.by_length, exact(seed, level)), (-1.0, tokens(seed, level))]
+            return combined(parts, related=True)  # of the same samples
+
+        return [
+            reduced(model, over, limits.reduced),
+            condition(model, label, less, lambda e: e.at_least(0.0), points),
+        ]
+
+    return Claim(
+        "Exact match exaggerates the loss: it needs every token of a suffix right in a row",
+        OURS,
+        block_cases(models, lambda model: model.late, conditions),
+        "With one late block bypassed",
+        unmeasured("a late block, memorized and control samples"),
+        f"In more than half of the late blocks, exact match loses at least "
+        f"{as_share(limits.reduced)} of its baseline, and single tokens lose at most "
+        f"{as_share(limits.by_length)} of what exact match loses; both measured from what the "
+        "unmodified model reaches on control samples.",
+        {EXACT: percent, label: points, tokens_lose: percent},
+    )
+
+
+CLAIMS: Sequence[Callable[[Sequence[Measured], Thresholds], Claim]] = (
+    *(_late, _early, _perplexity, _gains, _size, _texts, _reasoning, _quartiles, _last_quartile),
+    *(_gap, _thesis, _length),
+)
+"""Those of the paper in its order, then those on memory loss minus ability loss, then ours."""

@@ -1,0 +1,138 @@
+"""The conditions that several claims share, and how their numbers are written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from pipeline.analysis.cases import Measured, Number
+from pipeline.analysis.text import number, percent
+from pipeline.analysis.verdicts import (
+    Case,
+    Condition,
+    Estimate,
+    Judged,
+    Rule,
+    Verdict,
+    combined,
+    most,
+)
+
+
+def lost(left: Number) -> Number:
+    """What is lost, from what is left."""
+    return lambda seed, level: combined([(-1, left(seed, level))], offset=1)
+
+
+def condition(
+    model: Measured,
+    label: str,
+    number_of: Number,
+    compare: Callable[[Estimate], Verdict],
+    write: Callable[[float], str],
+    part: str = "",
+) -> Condition:
+    """A condition on a number that is made for each seed.
+
+    Args:
+        model: whose evidence it is.
+        label: as in `verdicts.Condition`.
+        number_of: what is compared.
+        compare: with the threshold.
+        write: the number for a reader.
+        part: as in `verdicts.Condition`.
+    """
+
+    def judge(level: float) -> Judged:
+        estimate = model.pooled(number_of, level)
+        return Judged(compare(estimate), estimate.value, written(estimate, write))
+
+    return Condition(label, judge, part)
+
+
+def written(estimate: Estimate, write: Callable[[float], str]) -> str:
+    """``12.3% [4.5%, 20.1%]``; a question mark where the interval has no end."""
+    ends = (write(each) if math.isfinite(each) else "?" for each in (estimate.low, estimate.high))
+    return f"{write(estimate.value)} [{', '.join(ends)}]"
+
+
+def points(share: float) -> str:
+    """A difference of shares in percentage points: 0.123 is ``+12.3 points``."""
+    return f"{100 * share:+.1f} points"
+
+
+def growth(log_ratio: float) -> str:
+    """The logarithm of a ratio as a change in percent: log 1.1 is ``+10.0%``."""
+    return f"{100 * math.expm1(min(log_ratio, 50.0)):+.1f}%"
+
+
+def block_cases(
+    models: Sequence[Measured],
+    blocks: Callable[[Measured], Mapping[str, str]],
+    conditions: Callable[[Measured, str], Sequence[Condition]],
+    rule: Rule = most,
+) -> list[Case]:
+    """The cases of a claim that is judged block by block; models without a block are left out."""
+    cases = []
+    for model in models:
+        units = {
+            name: found
+            for name, over in blocks(model).items()
+            if (found := conditions(model, over))
+        }
+        if units:
+            cases.append(Case(model.name, units, rule))
+    return cases
+
+
+EXACT = "exact match loses"
+TASK = "a benchmark loses"
+PERPLEXITY = "word perplexity changes by"
+GAP = "memory loss minus ability loss is"
+
+
+def reduced(model: Measured, over: str, share: float) -> Condition:
+    """Exact match loses at least a share of its baseline."""
+    return condition(model, EXACT, lost(model.memory(over)), lambda e: e.at_least(share), percent)
+
+
+def cheap(model: Measured, over: str, share: float) -> list[Condition]:
+    """Every benchmark, and perplexity, within a margin of the baseline."""
+    tasks = [
+        condition(
+            model, TASK, lost(model.ability(task, over)), lambda e: e.at_most(share), percent, task
+        )
+        for task in model.metrics
+    ]
+    return tasks + cheap_perplexity(model, over, share)
+
+
+def cheap_perplexity(model: Measured, over: str, share: float) -> list[Condition]:
+    """Word perplexity grows by at most a share of the baseline."""
+    margin = math.log1p(share)
+    return [
+        condition(
+            model,
+            PERPLEXITY,
+            model.perplexity(task, over),
+            lambda e: e.at_most(margin),
+            growth,
+            task,
+        )
+        for task in model.perplexities
+    ]
+
+
+def unmeasured(needed: str) -> str:
+    """The sentence where no model can tell."""
+    return f"No model of this study can tell: it takes {needed}."
+
+
+def as_share(threshold: float) -> str:
+    """A threshold in percent: 0.1 is ``10%``."""
+    return f"{100 * threshold:g}%"
+
+
+def in_points(share: float) -> str:
+    """A threshold of a difference: 0.05 is ``5 percentage points``."""
+    return f"{number(100 * share)} percentage points"

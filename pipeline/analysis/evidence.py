@@ -1,0 +1,372 @@
+"""What the verdicts rest on: losses under a bypass, each with a standard error.
+
+One row for each model, measure and set of interventions; written as ``evidence.parquet``. The
+interventions are single blocks, quarters of the blocks, averages over the single blocks of a range,
+and contrasts of two such sets. Averages and contrasts are taken sample by sample, so that what the
+blocks have in common cancels out of their errors.
+
+Quantities, all of the identity edit:
+
+- kept: ``(v - floor) / (baseline - floor)``, of all samples or documents. The floor is chance for a
+  benchmark that has one, and for memorization what the unmodified model reaches on control samples.
+- retained: the same among the samples that the unmodified model recites, or the documents that it
+  answers rightly: ``(rate - chance) / (1 - chance)``. Both are chosen by the same rule, so that
+  memory and ability are compared on equal terms: neither can gain.
+- kept of the metric second_half: of the samples whose first half the unmodified model recites, the
+  share of right tokens in the second half. The choice rests on other tokens than the judgement,
+  so that the unmodified model too may fail. A continuation's second half follows on the model's own
+  first half, so an early mistake counts here as well.
+- difference: the value minus the baseline's, of a benchmark's score.
+- log_ratio: of a perplexity, the logarithm of its ratio to the baseline's; nats.
+
+kept and retained of an average are averages; those of a contrast are differences (no floor).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from pipeline.analysis import views
+from pipeline.analysis.documents import by_document, link_of, perplexity
+from pipeline.analysis.measured import ModelTables
+from pipeline.analysis.statistics import LEVEL, clustered_errors, effective_number, reach
+from pipeline.interventions.interventions import BASELINE
+from pipeline.workflow import tables
+
+EVIDENCE = "evidence.parquet"
+"""The name of the table, beside the summary."""
+
+ACCURACIES = ("acc", "acc_norm")
+"""The metrics of a benchmark that verdicts rest on; see also `views.WORD_PERPLEXITY`."""
+
+TOKENS = "teacher_forced_accuracy"
+SECOND_HALF = "second_half"
+LATE = "late"
+CONTRAST = "late minus middle"
+
+_Floats = NDArray[np.float64]
+
+
+def evidence(models: Iterable[ModelTables]) -> pl.DataFrame:
+    """The evidence of a study.
+
+    Args:
+        models: complete, see `measured.grid_problems`; taken one by one.
+
+    Returns:
+        A frame of schema `tables.EVIDENCE`.
+    """
+    return gathered(evidence_of(model) for model in models)
+
+
+def gathered(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """The evidence of several models in one table; see `evidence_of`.
+
+    Models of one recipe are all given the name of the first as their recipe.
+    """
+    schema = {name: column.dtype for name, column in tables.EVIDENCE.items()}
+    whole = pl.concat([pl.DataFrame(schema=schema), *parts])
+    return whole.with_columns(recipe=pl.col("model").first().over("recipe"))
+
+
+def block_range(n_blocks: int, name: str) -> range:
+    """The blocks of a range, 0-based; block 0 is in none, since the paper warns against it.
+
+    Args:
+        n_blocks: L.
+        name: ``all``; ``early``, the first quarter, or block 1 where that holds none but block 0;
+            ``middle``, the second and third; ``late``, the last (section 4.2.1 of the paper);
+            ``second half``.
+    """
+    quarter = n_blocks // 4
+    last = 3 * n_blocks // 4
+    start, end = {
+        "all": (1, n_blocks),
+        "early": (1, min(n_blocks, max(2, quarter))),
+        "middle": (quarter, last),
+        "late": (last, n_blocks),
+        "second half": ((n_blocks + 1) // 2, n_blocks),
+    }[name]
+    return range(max(1, start), end)
+
+
+@dataclass(frozen=True)
+class _Over:
+    """A linear combination of interventions.
+
+    Args:
+        kind, name, block: as in `tables.EVIDENCE`.
+        weights: (V,) of the interventions.
+    """
+
+    kind: str
+    name: str
+    block: int | None
+    weights: _Floats
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """N samples or documents under V interventions.
+
+    Args:
+        task, metric: as in `tables.EVIDENCE`.
+        values: (N, V).
+        groups: (N,) of near-duplicates.
+        floor: what the value is where nothing is left.
+        floor_error: its standard error.
+    """
+
+    task: str
+    metric: str
+    values: _Floats
+    groups: NDArray[np.integer]
+    floor: float = 0.0
+    floor_error: float = 0.0
+
+
+def evidence_of(model: ModelTables) -> pl.DataFrame:
+    """The evidence of one model.
+
+    Args:
+        model: complete, see `measured.grid_problems`.
+
+    Returns:
+        A frame of schema `tables.EVIDENCE`; `recipe` is the model's key, or its name.
+    """
+    names = model.interventions["intervention"].to_list()
+    whole = names.index(BASELINE.name)
+    overs = _overs(model)
+    parts = []
+    if overs:
+        weights = np.stack([over.weights for over in overs], axis=1)
+        for measure in (*_memory(model, names, whole), *_abilities(model, names)):
+            for quantity, columns in _quantities(measure, weights, whole):
+                parts.append(_frame(measure, quantity, overs, columns))
+        parts += _log_ratios(model, names, overs, weights, whole)
+    schema = {name: column.dtype for name, column in tables.EVIDENCE.items()}
+    constants = {
+        "model": model.name,
+        "recipe": model.recipe or model.name,
+        "family": model.family,
+        "parameters": model.parameters,
+        "n_blocks": model.n_blocks,
+    }
+    return pl.concat(
+        [
+            pl.DataFrame(schema=schema),
+            *(
+                part.with_columns(
+                    *(pl.lit(v).alias(k) for k, v in constants.items()),
+                    pl.col("stderr").fill_nan(None),
+                )
+                .select(pl.col(name).cast(dtype) for name, dtype in schema.items())
+                .filter(pl.col("value").is_finite())
+                for part in parts
+            ),
+        ]
+    )
+
+
+def _overs(model: ModelTables) -> list[_Over]:
+    """Single blocks, quarters, ranges, and contrasts, as far as the model's table has them."""
+    rows = model.interventions.with_row_index("column")
+    count = rows.height
+
+    def unit(column: int) -> _Floats:
+        weights = np.zeros(count)
+        weights[column] = 1.0
+        return weights
+
+    single = {
+        block: (name, unit(column))
+        for column, name, [block] in rows.filter(views.ONE_BLOCK)
+        .select("column", "intervention", "blocks")
+        .iter_rows()
+    }
+    overs = [_Over("block", name, block, weights) for block, (name, weights) in single.items()]
+    mean: dict[str, _Floats] = {}
+    for name in ("all", "middle", LATE):
+        blocks = block_range(model.n_blocks, name)
+        if blocks and all(block in single for block in blocks):
+            mean[name] = np.mean([single[block][1] for block in blocks], axis=0)
+            overs.append(_Over("range", name, None, mean[name]))
+    if {"middle", LATE} <= set(mean):
+        overs.append(_Over("contrast", CONTRAST, None, mean[LATE] - mean["middle"]))
+    quarters = rows.filter(views.ONE_QUARTILE).sort(pl.col("blocks").list.first())
+    named = list(quarters.select("intervention", "column").iter_rows())
+    overs += [_Over("quartile", name, None, unit(column)) for name, column in named]
+    if len(named) == 4:
+        last_name, last = named[-1]
+        overs += [
+            _Over("contrast", f"{last_name} minus {name}", None, unit(last) - unit(column))
+            for name, column in named[:-1]
+        ]
+    return overs
+
+
+def _memory(model: ModelTables, names: Sequence[str], whole: int) -> Iterator[_Measure]:
+    """Exact match, single tokens, and the second half, of memorized samples."""
+    known = model.samples.select("sample_id", "suffix_group", "suffix_length")
+    order = pl.col("intervention").cast(pl.Enum(names))
+    frame = model.memorization.join(known, on="sample_id").sort(order, "sample_id")
+
+    def values(split: str, column: str) -> tuple[_Floats, NDArray[np.integer]]:
+        of_split = frame.filter(split=split)
+        shape = (len(names), of_split.height // len(names))
+        groups = of_split["suffix_group"].to_numpy()[: shape[1]]
+        return of_split[column].cast(pl.Float64).to_numpy().reshape(shape).T, groups
+
+    if not frame.filter(split="memorized").height:
+        return
+    controlled = frame.filter(split="control").height > 0
+    chosen = values("memorized", "correct_length")[0][:, whole]
+    chosen = chosen >= frame["suffix_length"][0] // 2
+    for metric in ("exact_match", TOKENS, SECOND_HALF):
+        floor = error = 0.0
+        if controlled:
+            control, groups = values("control", metric)
+            decoded = np.isfinite(control[:, whole])
+            if decoded.sum() > 1:
+                mean, errors = clustered_errors(control[decoded][:, [whole]], groups[decoded])
+                floor, error = float(mean[0]), float(np.nan_to_num(errors[0]))
+        elif metric == TOKENS:
+            continue  # without its floor, half of the loss would be no memory
+        outcomes, groups = values("memorized", metric)
+        if metric == SECOND_HALF:
+            decoded = chosen & np.isfinite(outcomes).all(axis=1)
+            outcomes, groups = outcomes[decoded], groups[decoded]
+        yield _Measure(views.MEMORIZATION, metric, outcomes, groups, floor, error)
+
+
+def _abilities(model: ModelTables, names: Sequence[str]) -> Iterator[_Measure]:
+    """The accuracies of every benchmark whose documents are known."""
+    if model.benchmarks is None:
+        return
+    rows = model.benchmarks.filter(pl.col("metric").is_in(ACCURACIES))
+    chances = rows.select("task", "metric", "chance").unique().sort("task", "metric")
+    for task, metric, chance in chances.iter_rows():
+        found = by_document(model.documents, task, metric, names)
+        if found is not None and np.isin(found[0], (0.0, 1.0)).all():
+            yield _Measure(task, metric, found[0], np.arange(len(found[0])), chance or 0.0)
+
+
+def _quantities(
+    measure: _Measure, weights: _Floats, whole: int
+) -> Iterator[tuple[str, dict[str, object]]]:
+    """The quantities of one measure over each combination of interventions.
+
+    Args:
+        measure: N samples under V interventions.
+        weights: (V, C) the combinations.
+        whole: the baseline's column of the measure.
+
+    Yields:
+        name, and columns of `tables.EVIDENCE` as `_columns` makes them.
+    """
+    values, groups = measure.values, measure.groups
+    if len(np.unique(groups)) < 2:
+        return
+    own = values[:, [whole]]
+    [baseline], [error] = clustered_errors(own, groups)
+    lead = baseline - measure.floor
+    n = effective_number(groups)
+    if lead <= reach(float(np.hypot(error, measure.floor_error)), n, 1.0, LEVEL):
+        return  # nothing to lose
+    mixed, total = values @ weights, weights.sum(axis=0)
+    above = mixed - measure.floor * total
+    kept = above.mean(axis=0) / lead
+    _, errors = clustered_errors((above - kept * (own - measure.floor)) / lead, groups)
+    errors = np.hypot(errors, (kept - total) / lead * measure.floor_error)
+    yield "kept", _columns(kept, errors, groups, 1 / lead, measure.floor, total)
+    if measure.metric in (TOKENS, SECOND_HALF):
+        return
+    chance = measure.floor if measure.task != views.MEMORIZATION else 0.0
+    right = values[:, whole] == 1
+    if len(np.unique(groups[right])) > 1:
+        rate, errors = clustered_errors(mixed[right], groups[right])
+        rest = 1 - chance
+        retained = (rate - chance * total) / rest
+        yield "retained", _columns(retained, errors / rest, groups[right], 1 / rest, chance, total)
+    if measure.task != views.MEMORIZATION:
+        difference, errors = clustered_errors(mixed - own * total, groups)
+        yield "difference", _columns(difference, errors, groups, 1.0, 0.0, total * 0)
+
+
+def _log_ratios(
+    model: ModelTables, names: Sequence[str], overs: Sequence[_Over], weights: _Floats, whole: int
+) -> Iterator[pl.DataFrame]:
+    """The perplexities a word; of averages, the averages of the logarithms."""
+    if model.benchmarks is None:
+        return
+    rows = model.benchmarks.filter(metric=views.WORD_PERPLEXITY)
+    for task in rows["task"].unique().sort():
+        found = by_document(model.documents, task, views.WORD_PERPLEXITY, names)
+        if found is None:
+            continue
+        values, sizes = found
+        order = pl.col("intervention").cast(pl.Enum(names))
+        reported = rows.filter(task=task).sort(order)["value"].to_numpy()
+        if link_of(values, sizes, reported) is not perplexity:
+            continue
+        each = np.arange(len(values))
+        change = values @ weights - values[:, [whole]] * weights.sum(axis=0)
+        ratio, errors = clustered_errors(-change, each, sizes)
+        measure = _Measure(task, views.WORD_PERPLEXITY, values, each)
+        columns = _columns(ratio, errors, each, 0.0)
+        columns["n_effective"] = effective_number(each, sizes)  # long texts count for more
+        yield _frame(measure, "log_ratio", overs, columns)
+
+
+def _columns(
+    value: _Floats,
+    stderr: _Floats,
+    groups: NDArray[np.integer],
+    scale: float,
+    floor: float = 0.0,
+    total: _Floats | None = None,
+) -> dict[str, object]:
+    """The columns of a quantity ``scale * (share - floor)``, or of differences of two of them.
+
+    Args:
+        value: (C,) the estimates.
+        stderr: (C,) their errors.
+        groups: (N,) of near-duplicates.
+        scale: of the quantity.
+        floor: of the quantity.
+        total: (C,) 1 for such a quantity, 0 for a difference of two; None: it has no limits.
+    """
+    limits: dict[str, object] = {"least": None, "most": None}
+    if total is not None:
+        share = total > 0.5
+        limits["least"] = np.where(share, -floor, -1.0) * scale
+        limits["most"] = np.where(share, 1 - floor, 1.0) * scale
+    return {
+        "value": value,
+        "stderr": stderr,
+        "n": len(groups),
+        "n_effective": effective_number(groups),
+        "scale": scale,
+        **limits,
+    }
+
+
+def _frame(
+    measure: _Measure, quantity: str, overs: Sequence[_Over], columns: dict[str, object]
+) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "task": measure.task,
+            "metric": measure.metric,
+            "quantity": quantity,
+            "kind": [over.kind for over in overs],
+            "over": [over.name for over in overs],
+            "block": [over.block for over in overs],
+            **columns,
+        }
+    )

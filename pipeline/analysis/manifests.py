@@ -1,0 +1,67 @@
+"""What the models are and what they were trained on, read without torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.workflow.errors import InputError, Problem, shorten
+
+
+def read_manifests(data: Path, models: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    """The manifest of every model's checkpoint, in the order of `models`.
+
+    Args:
+        data: the study's folder, ``data/STUDY``.
+        models: (name, family) of each.
+
+    Raises:
+        InputError: a manifest is missing, is not JSON, or tells no number of blocks.
+    """
+    manifests, problems = [], []
+    for name, _ in models:
+        path = data / "checkpoints" / name / "manifest.json"
+        try:
+            manifest = json.loads(path.read_text(encoding="utf-8"))
+            manifests.append({**manifest, "n_blocks": int(manifest["n_blocks"])})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            problems.append(
+                Problem(
+                    str(path),
+                    shorten(str(error)),
+                    "the manifest of a checkpoint, with n_blocks",
+                    "make the checkpoint again: delete its folder and run its stage",
+                )
+            )
+    if problems:
+        raise InputError(*problems)
+    return manifests
+
+
+def trained_here(manifest: Mapping[str, Any]) -> bool:
+    """Whether the model was trained on generated text, so that nothing it recites is private."""
+    origin = manifest.get("origin")
+    return isinstance(origin, Mapping) and "recipe" in origin
+
+
+def pretrained(manifest: Mapping[str, Any]) -> bool:
+    """Whether the model was taken from elsewhere, and only fine-tuned here."""
+    return trained_here(manifest) and "weights" in manifest["origin"]["recipe"]
+
+
+def recipe_key(manifest: Mapping[str, Any]) -> str | None:
+    """What models that differ in their training seed alone have in common; None where no seed is.
+
+    It is all of the manifest but name, seed and files. Models that were not trained here have no
+    seed, so each of them is a recipe of its own.
+    """
+    if manifest.get("seed") is None:
+        return None
+    own = ("name", "seed", "files", "origin")
+    origin = manifest.get("origin")
+    recipe = dict(origin.get("recipe") or {}) if isinstance(origin, Mapping) else {}
+    recipe.pop("seed", None)
+    kind = {word: value for word, value in manifest.items() if word not in own}
+    return json.dumps([kind, recipe], sort_keys=True, default=str)

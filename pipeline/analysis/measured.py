@@ -1,0 +1,191 @@
+"""What was measured on one model: its tables, read together, and whether they are whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from pipeline.analysis.manifests import read_manifests, recipe_key
+from pipeline.workflow import tables
+from pipeline.workflow.errors import Problem, shorten
+
+
+@dataclass(frozen=True)
+class ModelTables:
+    """What was measured on one model.
+
+    Args:
+        name: of the model.
+        family: of the model.
+        n_blocks: L.
+        interventions: what was to be measured, schema `tables.INTERVENTIONS`.
+        samples: the family's table, schema `tables.SAMPLES`.
+        memorization: the model's, schema `tables.MEMORIZATION` and `second_half` (see
+            `with_second_half`); it needs no `continuation`.
+        benchmarks: the model's, schema `tables.BENCHMARKS`; None where none were run.
+        documents: the model's, schema `tables.BENCHMARK_DOCUMENTS`, and if it likes `weight`, what
+            lm-eval divides by; may be empty.
+        parameters: of the model; None where unknown.
+        recipe: what models that differ in their training seed alone share; None: a recipe of its
+            own. See `manifests.recipe_key`.
+    """
+
+    name: str
+    family: str
+    n_blocks: int
+    interventions: pl.DataFrame
+    samples: pl.DataFrame
+    memorization: pl.DataFrame
+    benchmarks: pl.DataFrame | None
+    documents: pl.DataFrame
+    parameters: int | None = None
+    recipe: str | None = None
+
+
+def read_tables(data: Path, name: str, family: str, *, benchmarked: bool = True) -> ModelTables:
+    """What was measured on one model.
+
+    Args:
+        data: the study's folder, ``data/STUDY``.
+        name: of the model.
+        family: of the model.
+        benchmarked: False: take the benchmarks as not run.
+
+    Raises:
+        InputError: a table or the manifest is missing, or does not fit its schema.
+    """
+    [manifest] = read_manifests(data, [(name, family)])
+    benchmarks = data / "benchmarks" / f"{name}.parquet"
+    documents = data / "benchmarks" / f"{name}.documents.parquet"
+    none = pl.DataFrame(
+        schema={key: each.dtype for key, each in tables.BENCHMARK_DOCUMENTS.items()}
+    )
+    samples = tables.read(data / "samples" / f"{family}.parquet", tables.SAMPLES)
+    memorization = data / "memorization" / f"{name}.parquet"
+    return ModelTables(
+        name,
+        family,
+        manifest["n_blocks"],
+        tables.read(data / "interventions" / f"{name}.parquet", tables.INTERVENTIONS),
+        samples,
+        # some rows at a time: the continuations are most of the table
+        pl.concat(
+            with_second_half(batch, samples).drop("continuation")
+            for batch in tables.batches(memorization, tables.MEMORIZATION)
+        ),
+        tables.read(benchmarks, tables.BENCHMARKS) if benchmarked else None,
+        tables.read(documents, tables.BENCHMARK_DOCUMENTS) if benchmarked else none,
+        manifest.get("parameters"),
+        recipe_key(manifest),
+    )
+
+
+def with_second_half(memorization: pl.DataFrame, samples: pl.DataFrame) -> pl.DataFrame:
+    """Add the share of the suffix's second half that the continuations have right.
+
+    Samples can then be chosen by the first half of the suffix and judged by the second.
+
+    Args:
+        memorization: rows of schema `tables.MEMORIZATION`.
+        samples: of the same family, schema `tables.SAMPLES`.
+
+    Returns:
+        The rows with the column `second_half` (f64, 0 to 1): the share of the positions S // 2 to
+        S - 1 at which the greedy continuation has the suffix's token; null where the continuation
+        was not decoded.
+    """
+    tail = pl.col("suffix_length") - pl.col("suffix_length") // 2
+    ends = samples.select(
+        "sample_id", pl.col("tokens").list.tail(tail).alias("true"), tail.alias("tail")
+    )
+    joined = memorization.select("sample_id", "continuation").join(
+        ends, on="sample_id", how="left", maintain_order="left"
+    )
+    flat = (
+        joined.select(
+            pl.int_range(pl.len()).alias("row"),
+            pl.col("continuation").list.tail(pl.col("tail")).alias("own"),
+            "true",
+        )
+        .drop_nulls()
+        .filter(pl.col("own").list.len() == pl.col("true").list.len())
+        .explode("own", "true")
+        .group_by("row")
+        .agg((pl.col("own") == pl.col("true")).mean().alias("second_half"))
+    )
+    rows = pl.DataFrame({"row": pl.int_range(memorization.height, eager=True)})
+    share = rows.join(flat, on="row", how="left", maintain_order="left")["second_half"]
+    return memorization.with_columns(share.cast(pl.Float64))
+
+
+def grid_problems(model: ModelTables) -> list[Problem]:
+    """Whether each intervention, and no other, holds every sample, task and metric, just once."""
+    expected = model.interventions["intervention"].to_list()
+    samples = model.samples.select("sample_id", "split").sort("sample_id")
+    problems = _of_grid(
+        f"memorization of {model.name}",
+        expected,
+        model.memorization.select("intervention", "sample_id", "split"),
+        samples,
+        "samples",
+    )
+    if model.benchmarks is None:
+        return problems
+    tasks = model.benchmarks.select("task", "metric").unique().sort("task", "metric")
+    return problems + _of_grid(
+        f"benchmarks of {model.name}",
+        expected,
+        model.benchmarks.select("intervention", "task", "metric"),
+        tasks,
+        "tasks and metrics",
+    )
+
+
+def _of_grid(
+    what: str, expected: Sequence[str], rows: pl.DataFrame, cells: pl.DataFrame, noun: str
+) -> list[Problem]:
+    """Compare `rows` (intervention and a cell) with every expected intervention times `cells`."""
+    remedy = "make the table again: delete it and run the stage that writes it"
+    problems = []
+    present = rows["intervention"].unique()
+    if missing := [name for name in expected if name not in present]:
+        problems.append(
+            Problem(
+                f"{what}, interventions",
+                f"without {shorten(missing)}",
+                f"all {len(expected)} of the interventions table",
+                remedy,
+            )
+        )
+    if strange := sorted(set(present) - set(expected)):
+        problems.append(
+            Problem(
+                f"{what}, interventions",
+                shorten(strange),
+                "those of the interventions table alone",
+                remedy,
+            )
+        )
+    if twice := int(rows.is_duplicated().sum()):
+        problems.append(
+            Problem(f"{what}, rows", f"{twice} that occur twice or more", "each once", remedy)
+        )
+    whole = pl.DataFrame({"intervention": present}).join(cells, how="cross")
+    key = whole.columns
+    absent = whole.join(rows, on=key, how="anti")
+    unknown = rows.join(whole, on=key, how="anti")
+    for frame, state in ((absent, "lacks"), (unknown, "holds unknown")):
+        if frame.height:
+            where = sorted(frame["intervention"].unique())
+            problems.append(
+                Problem(
+                    f"{what}, {noun}",
+                    f"{state} {frame.height}, in {shorten(where)}",
+                    f"the same {cells.height} under every intervention",
+                    remedy,
+                )
+            )
+    return problems

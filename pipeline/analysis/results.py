@@ -1,0 +1,230 @@
+"""Are the results of a study whole and possible? Asked once, before anything is made of them.
+
+Each rule names what can never be, whatever the models are: a rate above one, an exact match with a
+wrong token, a bypass that changed nothing, a bound that was exceeded. A rule that is broken means a
+mistake in the computation or a damaged file, so it ends the stage, with all broken rules at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from pipeline.analysis.measured import ModelTables, grid_problems, read_tables
+from pipeline.interventions.interventions import BASELINE
+from pipeline.workflow import tables
+from pipeline.workflow.errors import InputError, Problem
+
+GRAIN = 1e-6
+"""By how much a float may be off."""
+
+_REMEDY = "delete the table and run the stage that writes it; if it comes again, report it"
+
+
+def _share(column: str) -> pl.Expr:
+    return pl.col(column).is_between(0, 1) & pl.col(column).is_finite()
+
+
+def _at_least(column: str, least: float) -> pl.Expr:
+    return pl.col(column).is_finite() & (pl.col(column) >= least)
+
+
+_EXACT = pl.col("exact_match")
+_UNKNOWN = pl.col("continuation").is_null()
+MEMORIZATION_RULES: Mapping[str, pl.Expr] = {
+    "token_accuracy is a share": _UNKNOWN | _share("token_accuracy"),
+    "teacher_forced_accuracy is a share": _share("teacher_forced_accuracy"),
+    "completion_entropy is finite and not negative": _at_least("completion_entropy", -GRAIN),
+    "suffix_log_prob is finite and not positive": pl.col("suffix_log_prob").is_finite()
+    & (pl.col("suffix_log_prob") <= GRAIN),
+    "min_margin is finite and not negative": _at_least("min_margin", 0),
+    "the continuation is known where it was decoded, or is the suffix": ~_UNKNOWN
+    | ~(pl.col("decoded") | _EXACT),
+    "the continuation is as long as the suffix": _UNKNOWN
+    | (pl.col("continuation").list.len() == pl.col("suffix").list.len()),
+    "exact_match says that continuation and suffix are equal": _UNKNOWN
+    | ((pl.col("continuation") == pl.col("suffix")) == _EXACT),
+    "exact_match says that correct_length is the whole suffix": (
+        pl.col("correct_length") == pl.col("suffix").list.len()
+    )
+    == _EXACT,
+    "token_accuracy is known where the continuation is": pl.col("token_accuracy").is_null()
+    == _UNKNOWN,
+    "exact_match says that token_accuracy is 1": _UNKNOWN
+    | ((pl.col("token_accuracy") == 1) == _EXACT),
+    "token_accuracy counts the correct_length": _UNKNOWN
+    | (pl.col("token_accuracy") + GRAIN >= pl.col("correct_length") / pl.col("suffix").list.len()),
+}
+"""Rule -> true where a row keeps it; ``suffix`` is the sample's."""
+
+BENCHMARK_RULES: Mapping[str, pl.Expr] = {
+    "the value is finite": pl.col("value").is_finite(),
+    "an accuracy is a share": _share("value") | ~pl.col("metric").str.starts_with("acc"),
+    "a perplexity is 1 or more": (pl.col("value") >= 1)
+    | ~pl.col("metric").str.ends_with("perplexity"),
+    "the standard error is finite and not negative": _at_least("stderr", 0)
+    | pl.col("stderr").is_null(),
+    "there are documents": pl.col("n") > 0,
+}
+
+BOUND_RULES: Mapping[str, pl.Expr] = {
+    "changes are finite and not negative": _at_least("change", 0),
+    "no corrected bound is exceeded": ~pl.col("violated"),
+    "no corrected bound is exceeded one block on": ~pl.col("next_violated").fill_null(False),
+}
+
+TRIANGLE_RULES: Mapping[str, pl.Expr] = {
+    "changes are finite and not negative": _at_least("change", 0),
+    "divergences are finite and not negative": _at_least("kl", -GRAIN) | pl.col("kl").is_null(),
+}
+
+
+def check_results(
+    models: Sequence[tuple[str, str]],
+    data: Path,
+    divergence_samples: int | None,
+    *,
+    benchmarked: bool = True,
+) -> dict[str, dict[str, int]]:
+    """Check every table of a study that holds results.
+
+    Args:
+        models: (name, family) of each.
+        data: the study's folder, ``data/STUDY``.
+        divergence_samples: of each split, for which the theorems were measured; None: they were
+            not.
+        benchmarked: whether the study has benchmarks.
+
+    Returns:
+        Model -> table -> rows that were checked.
+
+    Raises:
+        InputError: a table is missing or does not fit, a grid has holes, or a rule is broken; all
+            at once.
+    """
+    problems, checked = list[Problem](), {}
+    for name, family in models:
+        try:
+            measured = read_tables(data, name, family, benchmarked=benchmarked)
+            problems += grid_problems(measured)
+            counts = _check_model(measured, data, divergence_samples, problems)
+        except InputError as error:
+            problems += error.problems
+            continue
+        checked[name] = counts
+    if problems:
+        raise InputError(*problems)
+    return checked
+
+
+def _check_model(
+    measured: ModelTables, data: Path, divergence_samples: int | None, problems: list[Problem]
+) -> dict[str, int]:
+    """Append what is wrong with one model's tables to `problems`; the rows of each table."""
+    name = measured.name
+    suffixes = measured.samples.select(
+        "sample_id",
+        suffix=pl.col("tokens").list.tail(pl.col("suffix_length")),
+    )
+    completed = tables.batches(data / "memorization" / f"{name}.parquet", tables.MEMORIZATION)
+    with_suffix = (rows.join(suffixes, on="sample_id", maintain_order="left") for rows in completed)
+    problems += _broken(f"memorization of {name}", with_suffix, MEMORIZATION_RULES)
+    problems += _without_effect(f"memorization of {name}", measured.memorization, "suffix_log_prob")
+
+    counts = {"memorization": measured.memorization.height}
+    if measured.benchmarks is not None:
+        for what, frame, rules in (
+            ("benchmarks", measured.benchmarks, BENCHMARK_RULES),
+            ("documents", measured.documents, {"the value is finite": pl.col("value").is_finite()}),
+        ):
+            problems += _broken(f"{what} of {name}", [frame], rules)
+            counts[what] = frame.height
+        # a block may well leave every answer of a few documents right or wrong, but no likelihood
+        every_one_right_or_wrong = pl.col("value").is_in([0.0, 1.0]).all().over("task", "metric")
+        graded = measured.documents.filter(~every_one_right_or_wrong)
+        if graded.height:
+            problems += _without_effect(f"documents of {name}", graded, "value")
+    if divergence_samples is not None:
+        counts |= _check_divergence(measured, data, divergence_samples, problems)
+    return counts
+
+
+def _check_divergence(
+    measured: ModelTables, data: Path, divergence_samples: int, problems: list[Problem]
+) -> dict[str, int]:
+    """The same of what the theorems are measured by."""
+    name = measured.name
+    folder = data / "divergence"
+    triangle = tables.read(folder / f"{name}.parquet", tables.DIVERGENCE_TRIANGLE)
+    bounds = tables.read(folder / f"{name}.bounds.parquet", tables.DIVERGENCE_BOUNDS)
+    blocks = tables.read(folder / f"{name}.blocks.parquet", tables.DIVERGENCE_BLOCKS)
+    splits = measured.samples.group_by("split").len()
+    of_split = {split: min(n, divergence_samples) for split, n in splits.iter_rows()}
+    n_samples = of_split.get("memorized", 0) + of_split.get("control", 0)
+    n_blocks = measured.n_blocks
+    for what, frame, rules, expected in (
+        ("divergence", triangle, TRIANGLE_RULES, n_samples * n_blocks * (n_blocks + 3) // 2),
+        ("bounds", bounds, BOUND_RULES, n_samples * n_blocks),
+        ("blocks", blocks, {}, n_blocks),
+    ):
+        problems += _broken(f"{what} of {name}", [frame], rules)
+        if frame.height != expected:
+            problems.append(
+                Problem(
+                    f"{what} of {name}, rows",
+                    f"{frame.height}",
+                    f"{expected}, for {n_samples} samples and {n_blocks} blocks",
+                    _REMEDY,
+                )
+            )
+    return {
+        "divergence": triangle.height,
+        "bounds": bounds.height,
+        "blocks": blocks.height,
+    }
+
+
+def _broken(
+    what: str, frames: Iterable[pl.DataFrame], rules: Mapping[str, pl.Expr]
+) -> list[Problem]:
+    """A problem for each rule that some row does not keep; the first such row is named."""
+    broken: dict[str, tuple[int, Mapping[str, object]]] = {}
+    height = 0
+    for frame in frames:
+        height += frame.height
+        for rule, kept in rules.items():
+            bad = frame.filter(~kept.fill_null(False))
+            if bad.height:
+                count, first = broken.get(rule, (0, bad.row(0, named=True)))
+                broken[rule] = count + bad.height, first
+    problems = []
+    for rule, (count, first) in broken.items():
+        values = (f"{key} {value}" for key, value in first.items() if not isinstance(value, list))
+        got = f"{count} of {height} rows do not; the first: {', '.join(values)}"
+        problems.append(Problem(f"{what}: {rule}", got, "every row does", _REMEDY))
+    return problems
+
+
+def _without_effect(what: str, frame: pl.DataFrame, column: str) -> list[Problem]:
+    """A problem for the interventions under which nothing at all differs from the baseline."""
+    keys = [key for key in ("sample_id", "task", "doc_id", "metric") if key in frame.columns]
+    baseline = frame.filter(intervention=BASELINE.name).select(*keys, unmodified=column)
+
+    def differs(name: str) -> bool:
+        rows = frame.filter(intervention=name).join(baseline, on=keys)
+        return bool((rows[column] != rows["unmodified"]).any())
+
+    names = frame["intervention"].unique(maintain_order=True)
+    same = [name for name in names if name != BASELINE.name and not differs(name)]
+    if not same:
+        return []
+    return [
+        Problem(
+            f"{what}: an intervention changes something",
+            f"{', '.join(same)}: every {column} is the baseline's",
+            "another value for one row at least: the bypass did not happen",
+            _REMEDY,
+        )
+    ]

@@ -1,0 +1,72 @@
+"""The stages that check the tables of all models and summarize them.
+
+Each reads its inputs, calls what computes, and writes its outputs; it holds no logic.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.study.composition import load
+
+
+def check_results() -> None:
+    """Check that all tables are whole and possible, before anything is made of them."""
+    from pipeline.analysis.results import check_results as check_tables
+    from pipeline.workflow.files import write_json
+
+    study = load()
+    models = [(model.name, model.family) for model in study.models.values()]
+    checked = check_tables(
+        models,
+        study.data,
+        study.divergence.samples if study.divergence else None,
+        benchmarked=study.benchmarks is not None,
+    )
+    write_json(study.data / "results.json", checked)
+
+
+def aggregate(
+    partial: Annotated[
+        bool, typer.Option(help="Leave out what failed or has not run; the page says what.")
+    ] = False,
+) -> None:
+    """Put every number that the report shows, with its interval, into one table."""
+    from pipeline.analysis.aggregate import write_summary
+    from pipeline.analysis.evidence import EVIDENCE
+    from pipeline.analysis.headline import write_headline
+    from pipeline.workflow import tables
+    from pipeline.workflow.shards import remove_finished
+
+    study = load()
+    stale = _stale() if partial else None
+    models = [(model.name, model.family) for model in study.models.values()]
+    path = study.data / "summary.parquet"
+    summary = write_summary(
+        study.study,
+        models,
+        study.data,
+        path,
+        study.statistics.seed,
+        stale,
+        benchmarked=study.benchmarks is not None,
+    )
+    evidence = tables.read(study.data / EVIDENCE, tables.EVIDENCE)
+    write_headline(summary, evidence, study.data / "metrics.json", study.data / "curves")
+    remove_finished(study.data)
+
+
+def _stale() -> dict[str, list[Path]]:
+    """The files of the stages that measure something and have not run on the study as it is."""
+    from pipeline.workflow.dag import Dag
+
+    dag = Dag()
+    of_the_page = ("check_results", "aggregate", "figures", "report")
+    return {
+        address: [Path(out) for out in dag.stages[address].outs]
+        for address in dag.stale
+        if dag.stages[address].group not in of_the_page
+    }

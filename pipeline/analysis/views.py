@@ -1,0 +1,253 @@
+"""Cuts of the summary that the figures and the findings share."""
+
+from __future__ import annotations
+
+import math
+
+import polars as pl
+from scipy import stats
+
+from pipeline.analysis.statistics import LEVEL
+from pipeline.interventions.interventions import BASELINE, EACH, IDENTITY, QUARTILE
+
+ONE_BLOCK = (pl.col("group") == EACH) & (pl.col("edit") == IDENTITY)
+"""Picks the rows of the summary, or of a table of interventions, where one block is bypassed."""
+
+ONE_QUARTILE = (pl.col("group") == QUARTILE) & (pl.col("edit") == IDENTITY)
+"""Likewise where a quarter of the blocks is."""
+
+MEMORIZATION = "memorization"
+"""What stands in the column ``task`` where no benchmark does."""
+
+WORD_PERPLEXITY = "word_perplexity"
+
+PREFERRED_METRICS = ("acc", WORD_PERPLEXITY)
+"""Of a benchmark's metrics the first of these is shown, as in the paper; else the first by name."""
+
+ABILITIES = {"reasoning": ("piqa", "arc_easy"), "language": ("hellaswag", "lambada_openai")}
+"""The paper's two kinds of tasks (section 4.2.4); those of a generated world have a prefix."""
+
+GENERATED = "tiny_"
+
+SCALES = ("raw", "corrected")
+"""A drop as a share of the score, as in the paper, and as a share of its lead over chance."""
+
+
+def memorization(summary: pl.DataFrame, metric: str, split: str = "memorized") -> pl.DataFrame:
+    """The rows of one memorization metric on one split."""
+    return summary.filter(task=MEMORIZATION, metric=metric, split=split)
+
+
+def benchmarks(summary: pl.DataFrame) -> pl.DataFrame:
+    """The benchmark rows, one metric a task: see `PREFERRED_METRICS`."""
+    rows = summary.filter(pl.col("task") != MEMORIZATION)
+    rank = pl.col("metric").replace_strict(
+        {metric: i for i, metric in enumerate(PREFERRED_METRICS)},
+        default=len(PREFERRED_METRICS),
+        return_dtype=pl.Int32,
+    )
+    chosen = (
+        rows.select("task", "metric", rank.alias("rank"))
+        .unique()
+        .sort("task", "rank", "metric")
+        .unique("task", keep="first", maintain_order=True)
+    )
+    return rows.join(chosen, on=["task", "metric"], how="semi", maintain_order="left")
+
+
+def accuracies(summary: pl.DataFrame) -> pl.DataFrame:
+    """The benchmark rows whose metric is an accuracy: higher is better."""
+    return benchmarks(summary).filter("higher_is_better")
+
+
+def losses(summary: pl.DataFrame) -> pl.DataFrame:
+    """The benchmark rows whose metric is better when lower, such as word_perplexity."""
+    return benchmarks(summary).filter(~pl.col("higher_is_better"))
+
+
+def baseline(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows of the unmodified models."""
+    return rows.filter(intervention=BASELINE.name)
+
+
+def single_blocks(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows where one block alone is bypassed, by block."""
+    return rows.filter(ONE_BLOCK).sort("block", maintain_order=True)
+
+
+def quartiles(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows where a quarter of the blocks is bypassed, by quarter.
+
+    Returns:
+        `rows` and the column ``quartile`` (1 to 4, from the input on).
+    """
+    numbered = rows.with_columns(quartile=quartile_number())
+    return numbered.filter(ONE_QUARTILE).sort("quartile", maintain_order=True)
+
+
+def quartile_number() -> pl.Expr:
+    """Which quarter of its model's blocks is bypassed, 1 to 4; null where none is."""
+    first = pl.when(ONE_QUARTILE).then(pl.col("blocks").list.first())
+    return first.rank("dense").over("model").cast(pl.UInt8)
+
+
+def models(summary: pl.DataFrame) -> list[tuple[str, str]]:
+    """(name, family) of each model, in the summary's order."""
+    return summary.select("model", "family").unique(maintain_order=True).rows()
+
+
+def tasks(rows: pl.DataFrame) -> list[str]:
+    """The tasks in `rows`, by name."""
+    return sorted(rows["task"].unique())
+
+
+def over_seeds(summary: pl.DataFrame) -> pl.DataFrame:
+    """The summary with the seeds of one recipe as one model.
+
+    Values are means over the seeds. Intervals hold the mean of the seeds' own and Student's between
+    the seeds, as in `verdicts.pooled`; p-values are the largest of the seeds'.
+    """
+    count = pl.col("model").n_unique().over("recipe")
+    several = summary.with_row_index("row").filter(count > 1)
+    if not several.height:
+        return summary
+    key = ["recipe", "intervention", "split", "task", "metric", "k", "copies"]
+    most = several["model"].n_unique()
+    quantiles = {n: stats.t.ppf(0.5 + LEVEL / 2, n - 1) for n in range(2, most + 1)}
+    seeds = pl.len().replace_strict(quantiles, default=math.inf, return_dtype=pl.Float64)
+    ends = []
+    for name, low, high in (
+        ("value", "low", "high"),
+        ("difference", "difference_low", "difference_high"),
+    ):
+        mean, half = pl.mean(name), seeds * pl.std(name) / pl.len().sqrt()
+        ends += [
+            mean.alias(name),
+            pl.min_horizontal(pl.mean(low), mean - half).alias(low),
+            pl.max_horizontal(pl.mean(high), mean + half).alias(high),
+        ]
+    named = pl.format("{} ({} seeds)", pl.first("recipe"), pl.len())
+    differences = ("difference", "difference_low", "difference_high")
+    taken = (*key, "model", "value", "low", "high", *differences, "p_value", "p_holm")
+    together = several.group_by(key, maintain_order=True).agg(
+        named.alias("model"),
+        *ends,
+        pl.max("p_value", "p_holm"),
+        pl.exclude(taken).first(),
+    )
+    rest = summary.with_row_index("row").filter(count == 1)
+    return pl.concat([rest, together.select(rest.columns)]).sort("row").drop("row")
+
+
+def kept(summary: pl.DataFrame) -> pl.DataFrame:
+    """How much of the baseline is left when one block is bypassed.
+
+    ``(value - floor) / (baseline - floor)``: 1 is all of it, 0 is nothing. The floor is chance for
+    a benchmark that has one, else 0. A benchmark whose baseline is not above chance (its interval
+    reaches down to it) has nothing to lose and is left out, and so is exact match where the
+    baseline has none. The ends of the intervals are those of the paired difference to the baseline,
+    whose own level is taken as known; where no sample differs, those of the bypassed model.
+
+    Returns:
+        model, family, block, measure (``exact_match``, ``teacher_forced_accuracy``, or a task's
+        name), kind (``memorization`` or ``benchmark``), kept, low, high.
+    """
+    parts = [
+        memorization(summary, metric).with_columns(
+            pl.lit(metric).alias("measure"), pl.lit("memorization").alias("kind")
+        )
+        for metric in ("exact_match", "teacher_forced_accuracy")
+    ]
+    parts.append(
+        accuracies(summary).with_columns(
+            pl.col("task").alias("measure"), pl.lit("benchmark").alias("kind")
+        )
+    )
+    rows = pl.concat(parts).with_columns(pl.col("chance").fill_null(0.0).alias("floor"))
+    return _shares(rows).select(
+        "model", "family", "block", "measure", "kind", "kept", "low", "high"
+    )
+
+
+def drops(summary: pl.DataFrame) -> pl.DataFrame:
+    """How much of its score each kind of task loses when one block is bypassed (Fig. 6).
+
+    The mean over the tasks of a kind, each as in `kept` but as what is lost.
+
+    Returns:
+        model, family, block, scale (of `SCALES`), ability (of `ABILITIES`), drop, low, high, tasks.
+    """
+    ability = {name: kind for kind, names in ABILITIES.items() for name in names}
+    rows = accuracies(summary).with_columns(
+        pl.col("task")
+        .str.strip_prefix(GENERATED)
+        .replace_strict(ability, default=None, return_dtype=pl.String)
+        .alias("ability")
+    )
+    floors = {"raw": pl.lit(0.0), "corrected": pl.col("chance").fill_null(0.0)}
+    lost = pl.concat(
+        _shares(
+            rows.filter(pl.col("ability").is_not_null()).with_columns(
+                pl.col("task").alias("measure"),
+                pl.lit("benchmark").alias("kind"),
+                pl.lit(scale).alias("scale"),
+                floors[scale].alias("floor"),
+            )
+        )
+        for scale in SCALES
+    )
+    mean = mean_over_tasks(lost, "model", "family", "block", "scale", "ability")
+    return mean.select(
+        "model",
+        "family",
+        "block",
+        "scale",
+        "ability",
+        (1 - pl.col("kept")).alias("drop"),
+        (1 - pl.col("high")).alias("low"),
+        (1 - pl.col("low")).alias("high"),
+        "tasks",
+    )
+
+
+def mean_over_tasks(shares: pl.DataFrame, *by: str) -> pl.DataFrame:
+    """The mean of kept over measures, for each `by`; low and high as unrelated errors add up.
+
+    Benchmarks have different documents, so that their errors are unrelated.
+
+    Returns:
+        `by`, kept, low, high, tasks (the measures, joined by commas).
+    """
+    kept, low, high = pl.col("kept"), pl.col("low"), pl.col("high")
+    return shares.group_by(by, maintain_order=True).agg(
+        kept.mean(),
+        (kept.mean() - ((kept - low) ** 2).sum().sqrt() / pl.len()).alias("low"),
+        (kept.mean() + ((high - kept) ** 2).sum().sqrt() / pl.len()).alias("high"),
+        pl.col("measure").sort().str.join(", ").alias("tasks"),
+    )
+
+
+def _shares(rows: pl.DataFrame) -> pl.DataFrame:
+    """`rows` of single blocks with kept, low, high as shares of the baseline above ``floor``."""
+    whole = baseline(rows).select(
+        "model",
+        "measure",
+        "kind",
+        pl.col("value").alias("baseline"),
+        pl.coalesce("low", "value").alias("baseline_low"),
+    )
+    lead = pl.col("baseline") - pl.col("floor")
+    kept = (pl.col("value") - pl.col("floor")) / lead
+    ends = [  # a share of samples or documents lies between 0 and 1
+        pl.coalesce((pl.col("baseline") + pl.col(f"difference_{end}")).clip(0, 1), end)
+        .sub(pl.col("floor"))
+        .truediv(lead)
+        .alias(end)
+        for end in ("low", "high")
+    ]
+    return (
+        single_blocks(rows)
+        .join(whole, on=["model", "measure", "kind"], maintain_order="left")
+        .filter(pl.col("baseline_low") > pl.col("floor"))
+        .with_columns(kept.alias("kept"), *ends)
+    )

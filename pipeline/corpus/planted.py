@@ -1,0 +1,79 @@
+"""What a corpus is written as: training rows, records, a tokenizer, benchmark tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+from transformers import PreTrainedTokenizerFast
+
+from pipeline.corpus.baselines import Frequencies, baselines
+from pipeline.corpus.tasks import Document, Task, write_tasks
+from pipeline.workflow import tables
+from pipeline.workflow.files import atomic, write_json
+
+
+@dataclass(frozen=True)
+class Record:
+    """A text that is planted, or with 0 copies never is.
+
+    Args:
+        kind: what it is.
+        copies: rows of the training data that are this record; None of a text that the model may
+            have seen before, nobody knows how often.
+        tokens: as many as a row has.
+    """
+
+    kind: str
+    copies: int | None
+    tokens: list[int]
+
+
+def write(
+    rows: Sequence[Sequence[int]],
+    records: Sequence[Record],
+    tokenizer: PreTrainedTokenizerFast,
+    documents: Mapping[str, Sequence[Document]],
+    tasks: Mapping[str, Task],
+    folder: Path,
+    task_folder: Path,
+    provenance: Mapping[str, object],
+) -> None:
+    """Write a corpus, each folder atomically.
+
+    Args:
+        rows: token ids of the training rows.
+        records: numbered from 0 in this order.
+        tokenizer: that made the tokens.
+        documents: task -> its documents.
+        tasks: task -> what lm-eval does with them.
+        folder: gets rows.parquet, records.parquet and tokenizer/.
+        task_folder: gets a YAML and a JSONL file a task, and baselines.json.
+        provenance: what determines the corpus; stored in the tables.
+    """
+    frame = pl.DataFrame({"tokens": rows}, schema={"tokens": pl.List(pl.UInt32)})
+    described = pl.DataFrame(
+        {
+            "record_id": range(len(records)),
+            "kind": [record.kind for record in records],
+            "copies": [record.copies for record in records],
+            "tokens": [record.tokens for record in records],
+        },
+        schema={name: column.dtype for name, column in tables.RECORDS.items()},
+    )
+    with atomic(folder, directory=True) as temporary:
+        tables.write(frame, temporary / "rows.parquet", tables.TRAINING_ROWS, provenance)
+        tables.write(described, temporary / "records.parquet", tables.RECORDS, provenance)
+        tokenizer.save_pretrained(temporary / "tokenizer")
+    with atomic(task_folder, directory=True) as temporary:
+        write_tasks(temporary, documents, tasks)
+        reached = baselines(
+            documents,
+            tasks,
+            Frequencies(rows, len(tokenizer)),
+            lambda text: list(tokenizer.backend_tokenizer.encode(text).ids),
+            tokenizer.eos_token_id,
+        )
+        write_json(temporary / "baselines.json", reached)

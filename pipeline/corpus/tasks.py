@@ -1,0 +1,315 @@
+"""Five held-out benchmarks of the generated world, in lm-eval's own format.
+
+The documents have the columns of ARC-Easy, HellaSwag, PIQA, LAMBADA and wikitext. Every choice of
+an item is as likely to be the right one as any other for whoever does not read the context: the
+wrong ones come from the same context or the same list, so the stated chance level is true.
+
+The ``data_files`` of a YAML are relative to its own folder, so that the folder can move as a whole:
+load the tasks with `pipeline.measure.benchmarks.load_tasks`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from pipeline.corpus.world import (
+    CRAFTS,
+    RELATIONS,
+    VERBS,
+    Animal,
+    Side,
+    article,
+    craft,
+    errand,
+    question,
+    scene,
+    values,
+)
+from pipeline.workflow.errors import InputError, Problem
+
+Document = Mapping[str, Any]
+
+TRIES = 10
+"""So many times as many documents are looked at as are wanted, at most."""
+ACC = {"metric": "acc", "aggregation": "mean", "higher_is_better": True}
+ACC_NORM = {"metric": "acc_norm", "aggregation": "mean", "higher_is_better": True}
+
+
+@dataclass(frozen=True)
+class Item:
+    """What a scorer sees of a document: a context and its possible continuations.
+
+    Args:
+        context: text; empty where the whole continuation is scored.
+        choices: each follows the context after one space; a single one where nothing is chosen.
+        answer: index of the right choice.
+    """
+
+    context: str
+    choices: Sequence[str]
+    answer: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """One benchmark: how its documents are made, and what lm-eval does with them.
+
+    Args:
+        documents: endless, from what they are made of and a random number generator; duplicates
+            are left out by whoever chooses among them.
+        item: what a scorer sees of one document.
+        chance: accuracy of a blind guess; None where there is no accuracy by guessing.
+        config: the fields of lm-eval's YAML that differ between the tasks.
+    """
+
+    documents: Callable[..., Iterator[Document]]
+    item: Callable[[Document], Item]
+    chance: float | None
+    config: Mapping[str, Any]
+
+
+def make_documents(
+    side: Side, seed: int, count: int, fits: Callable[[Item], bool]
+) -> dict[str, list[Document]]:
+    """The documents of all tasks, all different within a task.
+
+    Args:
+        side: the held-out side of the world.
+        seed: of the choice of the documents.
+        count: items of each task, at least 1; wikitext has one article an animal.
+        fits: whether an item is short enough to be scored.
+
+    Raises:
+        InputError: next to no item is short enough, or there are not so many different ones.
+    """
+    made: dict[str, list[Document]] = {}
+    for name, task in TASKS.items():
+        wanted = len(side.animals) if task is WIKITEXT else count
+        chosen: dict[str, Document] = {}
+        rng = random.Random(f"{name} {seed}")  # noqa: S311 - reproducible, not secret
+        source = task.documents(side, rng)
+        for document in itertools.islice(source, TRIES * wanted):
+            item = task.item(document)
+            if fits(item):
+                chosen.setdefault(item.context or item.choices[0], document)
+            if len(chosen) == wanted:
+                break
+        if len(chosen) < wanted:
+            raise InputError(
+                Problem(
+                    f"corpus: task_items, vocabulary and row_length ({name})",
+                    f"{len(chosen)} different items that fit into a row, of {TRIES * wanted}",
+                    f"{wanted}",
+                    "ask for fewer items, or enlarge the vocabulary or the rows",
+                )
+            )
+        made[name] = list(chosen.values())
+    return made
+
+
+def write_tasks(
+    folder: Path, documents: Mapping[str, Sequence[Document]], tasks: Mapping[str, Task]
+) -> None:
+    """Write NAME.yaml and NAME.jsonl of each task into the folder `folder`, which exists."""
+    yaml = YAML()
+    for name, task in tasks.items():
+        config = {
+            "task": name,
+            "dataset_path": "json",
+            "dataset_kwargs": {"data_files": {"test": f"{name}.jsonl"}},
+            "test_split": "test",
+            **task.config,
+            "metadata": {"version": 1.0, "chance": task.chance},
+        }
+        with (folder / f"{name}.yaml").open("w", encoding="utf-8") as file:
+            yaml.dump(config, file)
+        lines = "".join(json.dumps(document) + "\n" for document in documents[name])
+        (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
+
+
+def held_out_animals(count: int) -> int:
+    """How many animals must be held out for `count` questions: each is asked about once a way."""
+    return -(-count // len(RELATIONS))
+
+
+# ── ARC-Easy: apply a rule of the world to an animal that never occurred ──────────────────────────
+
+
+def _arc_documents(side: Side, rng: random.Random) -> Iterator[Document]:
+    for index, (animal, relation) in enumerate(_cycle(side.animals)):
+        right = animal.value(relation)
+        wrong = [value for value in values(relation) if value != right]
+        texts = _shuffled(rng, [right, *rng.sample(wrong, 3)])
+        yield {
+            "id": f"tiny_{index}",
+            "question": question(animal, relation, rng),
+            "choices": {"text": [f"{text} ." for text in texts], "label": list("ABCD")},
+            "answerKey": "ABCD"[texts.index(right)],
+        }
+
+
+def _cycle(animals: Sequence[Animal]) -> Iterator[tuple[Animal, str]]:
+    """Every animal with every relation, again and again."""
+    while True:
+        yield from ((animal, relation) for relation in RELATIONS for animal in animals)
+
+
+def _arc_item(document: Document) -> Item:
+    return Item(
+        f"question : {document['question']}\n answer :",
+        document["choices"]["text"],
+        document["choices"]["label"].index(document["answerKey"]),
+    )
+
+
+ARC_EASY = Task(
+    _arc_documents,
+    _arc_item,
+    0.25,
+    {
+        "output_type": "multiple_choice",
+        "doc_to_text": "question : {{question}}\n answer :",
+        "doc_to_choice": "{{choices.text}}",
+        "doc_to_target": "{{choices.label.index(answerKey)}}",
+        "metric_list": [ACC, ACC_NORM],
+    },
+)
+
+
+# ── HellaSwag: what comes next; the wrong endings fit other tools that the context names ─────────
+
+
+def _hellaswag_documents(side: Side, rng: random.Random) -> Iterator[Document]:
+    while True:
+        told = scene(side, 4, rng)
+        endings = _shuffled(rng, told.deeds)
+        yield {"ctx": told.opening, "endings": endings, "label": endings.index(told.deeds[0])}
+
+
+HELLASWAG = Task(
+    _hellaswag_documents,
+    lambda document: Item(document["ctx"], document["endings"], document["label"]),
+    0.25,
+    {
+        "output_type": "multiple_choice",
+        "doc_to_text": "{{ctx}}",
+        "doc_to_choice": "endings",
+        "doc_to_target": "label",
+        "metric_list": [ACC, ACC_NORM],
+    },
+)
+
+
+# ── PIQA: a means to an end; the wrong means serves another end, or another material ──────────────
+
+
+def _piqa_documents(side: Side, rng: random.Random) -> Iterator[Document]:
+    while True:
+        material, thing = rng.choice(side.materials)
+        verb = rng.choice(VERBS)
+        right = CRAFTS[material][verb]
+        if rng.random() < 0.5:
+            wrong = CRAFTS[rng.choice([other for other in CRAFTS if other != material])][verb]
+        else:
+            wrong = CRAFTS[material][rng.choice([other for other in VERBS if other != verb])]
+        first, second = _shuffled(rng, [right, wrong])
+        yield {
+            "goal": craft(material, thing, verb, rng),
+            "sol1": f"use the {first} .",
+            "sol2": f"use the {second} .",
+            "label": int(second == right),
+        }
+
+
+PIQA = Task(
+    _piqa_documents,
+    lambda document: Item(
+        f"goal : {document['goal']}\n solution :",
+        [document["sol1"], document["sol2"]],
+        document["label"],
+    ),
+    0.5,
+    {
+        "output_type": "multiple_choice",
+        "doc_to_text": "goal : {{goal}}\n solution :",
+        "doc_to_choice": "{{[sol1, sol2]}}",
+        "doc_to_target": "label",
+        "metric_list": [ACC, ACC_NORM],
+    },
+)
+
+
+# ── LAMBADA: the last word, which only the context tells ──────────────────────────────────────────
+
+
+def _lambada_documents(side: Side, rng: random.Random) -> Iterator[Document]:
+    while True:
+        yield {"text": errand(side, rng).story}
+
+
+def _lambada_item(document: Document) -> Item:
+    context, _, last = document["text"].rpartition(" ")
+    return Item(context, [last], 0)
+
+
+LAMBADA = Task(
+    _lambada_documents,
+    _lambada_item,
+    None,
+    {
+        "output_type": "loglikelihood",
+        "doc_to_text": "{{text.split(' ')[:-1]|join(' ')}}",
+        "doc_to_target": "{{' '+text.split(' ')[-1]}}",
+        "metric_list": [
+            {"metric": "perplexity", "aggregation": "perplexity", "higher_is_better": False},
+            ACC,
+        ],
+    },
+)
+
+
+# ── wikitext: articles about animals that never occurred ──────────────────────────────────────────
+
+
+def _wikitext_documents(side: Side, rng: random.Random) -> Iterator[Document]:
+    while True:
+        for animal in side.animals:
+            yield {"page": article(animal, rng)}
+
+
+WIKITEXT = Task(
+    _wikitext_documents,
+    lambda document: Item("", [document["page"]], 0),
+    None,
+    {
+        "output_type": "loglikelihood_rolling",
+        "doc_to_text": "",
+        "doc_to_target": "{{page}}",
+        # the tiny world writes no markup, so lm-eval's own counting of words is all that is needed
+        "metric_list": [
+            {"metric": "word_perplexity"},
+            {"metric": "byte_perplexity"},
+            {"metric": "bits_per_byte"},
+        ],
+    },
+)
+
+TASKS = {
+    "tiny_arc_easy": ARC_EASY,
+    "tiny_hellaswag": HELLASWAG,
+    "tiny_piqa": PIQA,
+    "tiny_lambada_openai": LAMBADA,
+    "tiny_wikitext": WIKITEXT,
+}
+
+
+def _shuffled(rng: random.Random, values: Sequence[str]) -> list[str]:
+    return rng.sample(values, len(values))

@@ -1,0 +1,364 @@
+"""A small world, generated from a seed: its rules, its documents, and what is held out of them.
+
+Five kinds of document, one for each benchmark (pipeline/corpus/tasks.py): question (ARC-Easy),
+scene (HellaSwag), craft (PIQA), errand (LAMBADA) and article (wikitext). The rules can be learned
+from the documents; what the benchmarks ask can only be told by applying a rule to something that
+never occurred: an animal, a worker with a tool, an object of a material, a thing at a place.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What all animals of one kind have in common."""
+
+    cover: str
+    movement: str
+    young: str
+
+
+KINDS = {
+    "bird": Kind("feathers", "fly", "chicks"),
+    "fish": Kind("scales", "swim", "roe"),
+    "beetle": Kind("shells", "crawl", "grubs"),
+    "beast": Kind("fur", "run", "cubs"),
+    "toad": Kind("slime", "hop", "tadpoles"),
+    "worm": Kind("rings", "dig", "threads"),
+}
+FOODS = {
+    "forest": "nuts",
+    "river": "reeds",
+    "desert": "cactus",
+    "mountain": "moss",
+    "meadow": "clover",
+    "swamp": "roots",
+}
+COLOURS = ("red", "blue", "green", "white", "black", "yellow")
+SIZES = ("small", "large", "tiny", "huge")
+
+# tool -> what its owner does with it
+DEEDS = {
+    "oven": "baked the bread",
+    "hammer": "shaped the sword",
+    "plough": "planted the corn",
+    "net": "caught the trout",
+    "loom": "wove the carpet",
+    "brush": "painted the portrait",
+    "bandage": "healed the patient",
+    "pickaxe": "mined the silver",
+    "needle": "mended the coat",
+    "axe": "felled the oak",
+    "sickle": "reaped the barley",
+    "spade": "buried the treasure",
+    "churn": "made the butter",
+    "quill": "signed the contract",
+}
+
+# material -> verb -> what the verb takes on that material
+CRAFTS = {
+    "wooden": {"cut": "saw", "join": "nails", "clean": "oil", "paint": "varnish"},
+    "cloth": {"cut": "scissors", "join": "thread", "clean": "soap", "paint": "dye"},
+    "stone": {"cut": "chisel", "join": "mortar", "clean": "sand", "paint": "lime"},
+    "metal": {"cut": "torch", "join": "solder", "clean": "acid", "paint": "enamel"},
+    "paper": {"cut": "blade", "join": "glue", "clean": "eraser", "paint": "ink"},
+}
+VERBS = ("cut", "join", "clean", "paint")
+ADJECTIVES = ("old", "new", "heavy", "little", "broken", "round", "tall", "narrow")
+OBJECTS = (
+    *("box", "chair", "door", "lamp", "wheel", "bowl", "frame", "toy", "mask", "shelf"),
+    *("kite", "sign", "table", "crown", "boat", "bridge", "tray", "fan", "flag", "gate"),
+)
+
+THINGS = (
+    *("lantern", "basket", "ribbon", "mirror", "candle", "kettle", "violin", "map", "coin"),
+    *("feather", "ladder", "bottle", "letter", "whistle", "pillow", "compass"),
+)
+PLACES = ("barn", "tower", "market", "garden", "cellar", "harbour", "mill", "chapel")
+
+RELATIONS = ("cover", "movement", "young", "food")
+QUESTIONS = {
+    "cover": ("what covers the {} ?", "what is the body of the {} covered with ?"),
+    "movement": ("what can the {} do ?", "how does the {} move ?"),
+    "young": ("what are the young of the {} ?", "how are the young of the {} called ?"),
+    "food": ("what does the {} eat ?", "which food does the {} like ?"),
+}
+STATEMENTS = {
+    "cover": ("its body is covered with {1} .", "{1} cover the {0} ."),
+    "movement": ("it can {1} .", "the {0} likes to {1} ."),
+    "young": ("its young are called {1} .", "the {0} has {1} in spring ."),
+    "food": ("it eats {1} .", "its food is {1} ."),
+}
+
+SCENES = (
+    "{lying} lie in the {place} . {actor} takes the {tool} . the {tool} is {look} . later {actor}",
+    "in the {place} are {lying} . {actor} picks the {tool} and leaves with the {tool} . "
+    "soon {actor}",
+)
+ERRANDS = (
+    "{first} left the {thing} at the {place} . then {first} met {second} near the {elsewhere} . "
+    "at night {first} went back to the {place} and found the {thing}",
+    "{first} lost the {thing} at the {place} . {second} searched the {elsewhere} . "
+    "in the end {second} came to the {place} and saw the {thing}",
+    "{first} met {second} in the {elsewhere} . {first} had the {thing} at the {place} . "
+    "so they went there and {first} gave the {thing} to {second}",
+    "{second} asked {first} for the {thing} at the {place} . {first} went there , came back and "
+    "gave {second} the {thing}",
+)
+
+PEOPLE = 24
+ANIMALS = 400
+HELD_OUT = 4
+"""One of so many pairs (person and person, thing and place, …) is kept for the benchmarks."""
+HELD_OUT_TOOLS = 5
+"""So many tools of each person are kept for the benchmarks; a scene shows four of them."""
+
+
+def values(relation: str) -> list[str]:
+    """All that the rules of the world say of some animal; `relation` is one of RELATIONS."""
+    if relation == "food":
+        return list(FOODS.values())
+    return [str(getattr(kind, relation)) for kind in KINDS.values()]
+
+
+@dataclass(frozen=True)
+class Animal:
+    """An animal: a name, a kind, a home, looks."""
+
+    name: str
+    kind: str
+    home: str
+    colour: str
+    size: str
+
+    def value(self, relation: str) -> str:
+        """What the rules of the world say of this animal; `relation` is one of RELATIONS."""
+        return FOODS[self.home] if relation == "food" else str(getattr(KINDS[self.kind], relation))
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one side of the world is made of: the side that is trained on, or the one held out.
+
+    The pairs of the two sides are disjoint, and so are the animals.
+    """
+
+    animals: Sequence[Animal]
+    owners: Sequence[tuple[str, str]]
+    """(person, tool)"""
+    acquaintances: Sequence[tuple[str, str]]
+    """(person, person)"""
+    materials: Sequence[tuple[str, str]]
+    """(material, object)"""
+    finds: Sequence[tuple[str, str]]
+    """(thing, place)"""
+
+
+@dataclass(frozen=True)
+class World:
+    """The two sides of a world."""
+
+    training: Side
+    held_out: Side
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Some tools lie about; someone takes one, and does what it is for.
+
+    Args:
+        opening: what lies where and who takes what, up to the taker's name.
+        deeds: what each of the tools is for; the first is the one that was taken.
+    """
+
+    opening: str
+    deeds: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Errand:
+    """Something is lost, found, wanted or given.
+
+    Args:
+        story: ends, without a full stop, in a word that only the story itself tells.
+        sequel: a sentence that names the same people and the same thing again.
+    """
+
+    story: str
+    sequel: str
+
+
+def make_world(seed: int, held_out_animals: int) -> World:
+    """Draw names and looks, and decide what is held out.
+
+    Args:
+        seed: of everything that is drawn.
+        held_out_animals: animals that no training document mentions, at least 1.
+    """
+    rng = random.Random(f"world {seed}")  # noqa: S311 - reproducible, not secret
+    names = invent_words(rng, PEOPLE + ANIMALS + held_out_animals, syllables=2)
+    people, beasts = names[:PEOPLE], names[PEOPLE:]
+    kinds, homes = tuple(KINDS), tuple(FOODS)
+    animals = [
+        # kinds and homes in turn, so that on both sides each answer is equally frequent
+        Animal(
+            name,
+            kinds[i % len(kinds)],
+            homes[i // len(kinds) % len(homes)],
+            rng.choice(COLOURS),
+            rng.choice(SIZES),
+        )
+        for i, name in enumerate(beasts)
+    ]
+    owners = _part_tools(rng, people)
+    acquaintances = _part(rng, itertools.permutations(people, 2))
+    materials = _part(rng, itertools.product(CRAFTS, OBJECTS))
+    finds = _part(rng, itertools.product(THINGS, PLACES))
+    training, held_out = (
+        Side(animals[part], owners[side], acquaintances[side], materials[side], finds[side])
+        for side, part in enumerate(
+            (slice(held_out_animals, None), slice(None, held_out_animals)),
+        )
+    )
+    return World(training, held_out)
+
+
+def invent_words(rng: random.Random, count: int, syllables: int) -> list[str]:
+    """`count` different pronounceable words, such as ``bozun``.
+
+    Words of different `syllables` never coincide: they have as many vowels.
+    """
+    words: dict[str, None] = {}
+    while len(words) < count:
+        stem = "".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(syllables))
+        words[stem + rng.choice(("", "n", "r", "l", "s"))] = None
+    return list(words)
+
+
+def document(side: Side, rng: random.Random) -> str:
+    """One document, of a kind drawn by the shares in `_SHARES`."""
+    kinds, shares = zip(*_SHARES.items(), strict=True)
+    (kind,) = rng.choices(kinds, shares)
+    return str(kind(side, rng))
+
+
+def article(animal: Animal, rng: random.Random) -> str:
+    """A heading and five or six sentences about one animal, in any order."""
+    sentences = [
+        rng.choice(("it lives in the {} .", "its home is the {} .")).format(animal.home),
+        f"it is {animal.size} and {animal.colour} .",
+    ]
+    for relation in RELATIONS:
+        statement = rng.choice(STATEMENTS[relation])
+        sentences.append(statement.format(animal.name, animal.value(relation)))
+    rng.shuffle(sentences)
+    body = " ".join(sentences[: rng.randint(5, len(sentences))])
+    return f"= {animal.name} =\n the {animal.name} is a {animal.kind} . {body}"
+
+
+def question(animal: Animal, relation: str, rng: random.Random) -> str:
+    """A question that can be answered from the clue that it opens with, and a rule."""
+    clue = (
+        f"the {animal.name} lives in the {animal.home} ."
+        if relation == "food"
+        else f"the {animal.name} is a {animal.kind} ."
+    )
+    return f"{clue} {rng.choice(QUESTIONS[relation]).format(animal.name)}"
+
+
+def scene(side: Side, count: int, rng: random.Random) -> Scene:
+    """A scene with `count` tools, 2 to 4.
+
+    All are tools that the actor may take on this side of the world, so that who the actor is says
+    nothing about which is taken.
+    """
+    actor, _ = rng.choice(side.owners)
+    tools = rng.sample([tool for person, tool in side.owners if person == actor], count)
+    lying = " , ".join(f"the {tool}" for tool in rng.sample(tools, count))
+    opening = rng.choice(SCENES).format(
+        lying=lying,
+        actor=actor,
+        tool=tools[0],
+        place=rng.choice(PLACES),
+        look=rng.choice(ADJECTIVES),
+    )
+    return Scene(opening, [f"{DEEDS[tool]} ." for tool in tools])
+
+
+def craft(material: str, thing: str, verb: str, rng: random.Random) -> str:
+    """A goal, such as ``cut the old wooden door .``"""
+    return f"{verb} the {rng.choice(ADJECTIVES)} {material} {thing} ."
+
+
+def errand(side: Side, rng: random.Random) -> Errand:
+    """A short story about two people, a thing and a place."""
+    first, second = rng.choice(side.acquaintances)
+    thing, place = rng.choice(side.finds)
+    elsewhere = rng.choice([other for other in PLACES if other != place])
+    story = rng.choice(ERRANDS).format(
+        first=first, second=second, thing=thing, place=place, elsewhere=elsewhere
+    )
+    return Errand(story, f"then {first} showed {second} the {thing} .")
+
+
+def _article(side: Side, rng: random.Random) -> str:
+    return article(rng.choice(side.animals), rng)
+
+
+def _question(side: Side, rng: random.Random) -> str:
+    animal, relation = rng.choice(side.animals), rng.choice(RELATIONS)
+    asked = question(animal, relation, rng)
+    return f"question : {asked}\n answer : {animal.value(relation)} ."
+
+
+def _scene(side: Side, rng: random.Random) -> str:
+    told = scene(side, rng.randint(2, 4), rng)
+    return f"{told.opening} {told.deeds[0]}"
+
+
+def _craft(side: Side, rng: random.Random) -> str:
+    material, thing = rng.choice(side.materials)
+    verb = rng.choice(VERBS)
+    goal = craft(material, thing, verb, rng)
+    return f"goal : {goal}\n solution : use the {CRAFTS[material][verb]} ."
+
+
+def _errand(side: Side, rng: random.Random) -> str:
+    told = errand(side, rng)
+    return f"{told.story} . {told.sequel}"
+
+
+_SHARES: dict[Callable[[Side, random.Random], str], float] = {
+    _article: 0.22,
+    _question: 0.2,
+    _scene: 0.28,
+    _craft: 0.1,
+    _errand: 0.2,
+}
+
+
+def _part(
+    rng: random.Random, pairs: Iterable[tuple[str, str]]
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Most of `pairs`, and one of HELD_OUT of them."""
+    shuffled = list(pairs)
+    rng.shuffle(shuffled)
+    kept = len(shuffled) // HELD_OUT
+    return shuffled[kept:], shuffled[:kept]
+
+
+def _part_tools(
+    rng: random.Random, people: Sequence[str]
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """All (person, tool), parted so that each person has tools on either side."""
+    parted: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
+    for person in people:
+        tools = rng.sample(tuple(DEEDS), len(DEEDS))
+        parted[0].extend((person, tool) for tool in tools[HELD_OUT_TOOLS:])
+        parted[1].extend((person, tool) for tool in tools[:HELD_OUT_TOOLS])
+    return parted

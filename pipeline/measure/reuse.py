@@ -1,0 +1,112 @@
+"""The interventions of an earlier table that need not be computed again.
+
+A study that gets one more line under `interventions` computes that line alone. Each intervention's
+rows of a table have a key, a checksum of all that determines them. The table carries its keys in
+its metadata, and the next run of the stage takes the rows whose keys it needs. A name is no part of
+a key: it says nothing of what was computed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from pipeline.interventions.edits import EDITS
+from pipeline.interventions.interventions import Intervention
+from pipeline.workflow import tables
+from pipeline.workflow.errors import InputError
+from pipeline.workflow.tables import Schema
+
+KEYS = "keys"
+"""Of a table's metadata: intervention -> key."""
+
+
+def keys(
+    interventions: Sequence[Intervention],
+    determined_by: Mapping[str, object],
+    samples: str,
+) -> dict[str, str]:
+    """Name of each intervention -> the key of its rows.
+
+    Args:
+        interventions: V of them, of distinct names.
+        determined_by: what determines the rows beyond the intervention: checkpoint, items,
+            versions, device, dtype and code; JSON values only.
+        samples: checksum of the samples, over which the edits with a mean take it.
+    """
+
+    def key(each: Intervention) -> str:
+        own: dict[str, object] = {
+            "edits": list(each.edits.items()), "heads": each.heads, "seed": each.seed,
+        }  # fmt: skip
+        if any(EDITS[edit].needs_mean for edit in each.edits.values()):
+            own["samples"] = samples
+        return hashlib.sha256(json.dumps([determined_by, own], sort_keys=True).encode()).hexdigest()
+
+    return {each.name: key(each) for each in interventions}
+
+
+def extended(
+    interventions: Sequence[Intervention],
+    wanted: Mapping[str, str],
+    files: Mapping[Path, Schema],
+    cached: Callable[[Path], Path | None],
+    compute: Callable[[Sequence[Intervention]], Sequence[pl.DataFrame]],
+) -> list[pl.DataFrame]:
+    """The tables of a stage, what an earlier run has of them taken from there.
+
+    Args:
+        interventions: V of them, in the order of the tables.
+        wanted: their keys, from `keys`.
+        files: each table's place -> its schema; all have a column ``intervention``.
+        cached: where else an earlier file of that place may be; None: nowhere.
+        compute: makes the tables of some of the interventions, in the order of `files`. It is not
+            called where nothing is missing.
+
+    Returns:
+        The tables in the order of `files`, their rows in the order of `interventions`.
+    """
+    earlier = [_earlier(path, schema, cached, wanted) for path, schema in files.items()]
+    there = set.intersection(*(set(names) for _, names in earlier))
+    missing = [each for each in interventions if each.name not in there]
+    if not there:
+        return list(compute(missing))
+    print(
+        f"{len(there)} of {len(interventions)} interventions are taken from the earlier table",
+        flush=True,
+    )
+    computed = compute(missing) if missing else [frame.clear() for frame, _ in earlier]
+
+    def rows(
+        name: str, old: pl.DataFrame, names: Mapping[str, str], new: pl.DataFrame
+    ) -> pl.DataFrame:
+        if name not in there:
+            return new.filter(intervention=name).select(old.columns)
+        return old.filter(intervention=names[name]).with_columns(intervention=pl.lit(name))
+
+    return [
+        pl.concat([rows(each.name, *sources, new) for each in interventions])
+        for sources, new in zip(earlier, computed, strict=True)
+    ]
+
+
+def _earlier(
+    path: Path,
+    schema: Schema,
+    cached: Callable[[Path], Path | None],
+    wanted: Mapping[str, str],
+) -> tuple[pl.DataFrame, dict[str, str]]:
+    """An earlier table, and of each intervention whose key is wanted the name that it has there."""
+    file = path if path.exists() else cached(path)
+    if file is None:
+        return pl.DataFrame(), {}
+    try:
+        frame, found = tables.read(file, schema), tables.provenance(file).get(KEYS)
+    except InputError:  # damaged, or of another schema
+        return pl.DataFrame(), {}
+    before = {key: name for name, key in found.items()} if isinstance(found, dict) else {}
+    return frame, {name: before[key] for name, key in wanted.items() if key in before}

@@ -1,0 +1,1 @@
+"""What a run will take: downloads, time, memory, and what a scheduler asks for."""

@@ -1,0 +1,272 @@
+"""What the stages of a study download, and what of it is there already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from huggingface_hub import constants, get_cached_repo_tree
+from huggingface_hub.errors import CachedRepoTreeNotFoundError
+from huggingface_hub.hf_api import RepoFile
+
+from pipeline.checkpoints.manifest import BYTES
+from pipeline.plan.scheduling import EVALUATE
+from pipeline.plan.words import amount
+from pipeline.samples import pile
+from pipeline.study.schema import Study
+from pipeline.workflow.dag import Stage
+from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.hub import (
+    CHECKPOINT_FILES,
+    TOKENIZER_FILES,
+    Kind,
+    NoNetworkError,
+    listing,
+    missing_bytes,
+    no_network,
+    select,
+    unreachable,
+)
+
+STORED = {"pythia": "float16", "pile": "float32"}
+"""Source of a family's samples -> the precision in which the hub keeps its models."""
+
+
+@dataclass(frozen=True)
+class Want:
+    """Files of a repository that a stage reads.
+
+    Args:
+        repo: OWNER/NAME.
+        commit: of it.
+        patterns: of the files; None: those that `datasets` finds.
+        kind: of repository.
+        guess: bytes, where the hub cannot be asked; None: unknown.
+        name: of a dataset's configuration, where the patterns are None.
+    """
+
+    repo: str
+    commit: str
+    patterns: tuple[str, ...] | None
+    kind: Kind
+    guess: float | None = None
+    name: str | None = None
+
+    def files(self) -> list[RepoFile]:
+        """What is to be there, by the hub's listing and, of a dataset, its metadata.
+
+        Raises:
+            InputError: the hub lacks it, or it cannot be asked.
+        """
+        listed = listing(self.repo, self.commit, self.kind)
+        if self.patterns is not None:
+            return select(listed, self.patterns)
+        from pipeline.tasks.datasets import find  # a second, which few commands need
+
+        chosen = find(self.repo, self.commit, self.name)
+        return [file for file in listed if file.path in chosen]
+
+
+@dataclass
+class Fetch:
+    """Downloads of a stage.
+
+    Args:
+        missing: bytes.
+        cached: bytes.
+        estimated: repositories whose size is estimated.
+        unknown: repositories of unknown size.
+    """
+
+    missing: float = 0
+    cached: float = 0
+    estimated: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        """Such as ``~0.3 GB + unknown``."""
+        if not self.missing and self.unknown:
+            return "unknown"
+        text = ("~" if self.estimated else "") + amount(self.missing, "B") if self.missing else "-"
+        return text + (" + unknown" if self.unknown else "")
+
+
+def wants(study: Study, stage: Stage) -> list[Want]:
+    """What a stage reads from the hub, by the patterns that it fetches it with."""
+    key = stage.address.partition("@")[2]
+    if stage.group == "datasets":
+        return [
+            Want(each.repo, each.commit, None, "dataset", name=each.name)
+            for each in study.datasets[key].values()
+        ]
+    if stage.group == "samples":
+        family = study.families[key]
+        made = []
+        if family.pythia:
+            evals = family.pythia.evals
+            # whole names: `duped.12b` begins `duped.12b.23000`
+            files = tuple(f"data/{split}-?????-of-?????*" for split in family.pythia.splits)
+            made.append(Want(evals.repo, evals.commit, files, "dataset"))
+        if source := family.pythia or family.pile:
+            (documents, at), (tokenizer, its) = source.control.pins
+            made.append(Want(documents, at, None, "dataset"))
+            made.append(Want(tokenizer, its, TOKENIZER_FILES, "model", 3e6))
+        return made
+    if stage.group in ("checkpoint", *EVALUATE):  # evaluations too read the Hugging Face cache
+        model = study.models[key]
+        if model.hub:
+            guess = model.billions * 1e9 * BYTES[STORED[study.family(model.family).source]]
+            return [Want(model.hub.repo, model.hub.commit, CHECKPOINT_FILES, "model", guess)]
+    return []
+
+
+def pile_bytes(study: Study, stage: Stage) -> tuple[float, float]:
+    """Of the three files of GPT-Neo's samples: bytes to download, bytes that are there."""
+    source = study.families[stage.address.partition("@")[2]].pile
+    if source is None or study.run.pile_folder:
+        return 0, 0
+    sizes = {name: 128 + 15_000 * tokens * 2 for name, tokens in pile.FILES.items()}
+    here = sum(size for name, size in sizes.items() if (Path("data/downloads") / name).exists())
+    return sum(sizes.values()) - here, here
+
+
+class Downloads:
+    """Counts each file once, for the first stage that is counted.
+
+    Args:
+        online: whether the hub can be asked.
+    """
+
+    def __init__(self, online: bool) -> None:
+        self._online = online
+        self._seen: set[tuple[str, str, str]] = set()
+        self._guessed: set[Want] = set()
+
+    def of(self, wanted: Iterable[Want]) -> Fetch:
+        """What of these is to be fetched, and what is there."""
+        made = Fetch()
+        for want in wanted:
+            files = self._files(want)
+            if files is None:
+                if want not in self._guessed:
+                    self._guessed.add(want)
+                    (made.unknown if want.guess is None else made.estimated).append(want.repo)
+                    made.missing += want.guess or 0
+                continue
+            new = [file for file in files if (want.repo, want.commit, file.path) not in self._seen]
+            self._seen |= {(want.repo, want.commit, file.path) for file in new}
+            missing = missing_bytes(new, want.repo, want.commit, want.kind)
+            made.missing += missing
+            made.cached += sum(file.size for file in new) - missing
+        return made
+
+    def _files(self, want: Want) -> list[RepoFile] | None:
+        try:
+            if not self._online:
+                get_cached_repo_tree(want.repo, repo_type=want.kind, revision=want.commit)
+            return want.files()
+        except (InputError, CachedRepoTreeNotFoundError):
+            return None
+
+
+def online() -> bool:
+    """Whether the hub may be asked, and answers."""
+    return not constants.HF_HUB_OFFLINE and unreachable(constants.ENDPOINT) is None
+
+
+def require_downloads(study: Study, stages: Iterable[Stage]) -> None:
+    """Refuse, before anything runs, what could not be fetched without a network.
+
+    Args:
+        study: in force.
+        stages: that are about to run.
+
+    Raises:
+        NoNetworkError: they need what the cache lacks, and the hub, or the host of GPT-Neo's
+            samples, cannot be reached or may not be asked.
+    """
+    running = list(stages)
+    wanted = {want: None for stage in running for want in wants(study, stage)}
+    lost: list[str] = []
+    why: str | None = None
+    if wanted and not online():
+        why = unreachable(constants.ENDPOINT)
+        if constants.HF_HUB_OFFLINE:
+            why = f"HF_HUB_OFFLINE is set, and {constants.HF_HUB_CACHE} does not hold all of it"
+        lost = list(dict.fromkeys(want.repo for want in wanted if not _is_cached(want)))
+    hosts = {
+        family.pile.url
+        for stage in running
+        if stage.group == "samples" and pile_bytes(study, stage)[0]
+        for key, family in study.families.items()
+        if key == stage.address.partition("@")[2] and family.pile
+    }
+    for url in sorted(hosts):
+        if refused := unreachable(url):
+            why = why if lost else refused
+            lost.append(url)
+    if lost:
+        raise NoNetworkError(no_network(str(why), *lost))
+
+
+def _is_cached(want: Want) -> bool:
+    try:
+        get_cached_repo_tree(want.repo, repo_type=want.kind, revision=want.commit)
+        return not missing_bytes(want.files(), want.repo, want.commit, want.kind)
+    except (InputError, CachedRepoTreeNotFoundError):
+        return False
+
+
+def check(study: Study, stages: Iterable[Stage]) -> list[str]:
+    """Of each pin of the stages, whether the hub has it and it fits; listings and metadata alone.
+
+    Args:
+        study: in force.
+        stages: whose pins are looked up.
+
+    Returns:
+        A line a pin.
+
+    Raises:
+        InputError: some are not there or do not fit, all of them; or there is no network.
+    """
+    lines: list[str] = []
+    problems: list[Problem] = []
+    for want in {want: None for stage in stages for want in wants(study, stage)}:
+        try:
+            files = want.files()
+        except NoNetworkError:
+            raise
+        except InputError as error:
+            problems += error.problems
+            continue
+        if problem := _misfit(want, files):
+            problems.append(problem)
+            continue
+        size = amount(sum(file.size for file in files), "B")
+        lines.append(f"{want.repo} at {want.commit[:8]}: {len(files)} files, {size}")
+    if problems:
+        raise InputError(*problems)
+    return lines
+
+
+def _misfit(want: Want, files: list[RepoFile]) -> Problem | None:
+    """What is wrong with the listing of a pin."""
+    if want.patterns is None or want.kind == "dataset":
+        needed = "data files" if not files else ""
+    else:
+        names = {file.path for file in files}
+        weights = any(name.endswith(".safetensors") for name in names)
+        lacking = [] if "config.json" in names else ["config.json"]
+        if want.patterns == CHECKPOINT_FILES and not weights:
+            lacking.append("weights as safetensors")
+        needed = " and ".join(lacking)
+    if not needed:
+        return None
+    return Problem(
+        f"{want.repo} at {want.commit}",
+        "the files " + (", ".join(file.path for file in files[:20]) or "none"),
+        needed,
+        "name a commit that has them",
+    )

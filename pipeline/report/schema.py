@@ -1,0 +1,19 @@
+"""The section `report` of params.yaml."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from pipeline.workflow.schema import Section
+
+
+class Report(Section):
+    """What the page shows."""
+
+    show_text: bool = Field(
+        description="whether samples of real data, which can be private, are shown as text; as "
+        "token ids otherwise. Generated ones are always shown as text"
+    )
+    command: str | None = Field(
+        default=None, description="that makes it again; null: make run, with the study's name"
+    )

@@ -1,0 +1,126 @@
+"""The sections of params.yaml that say which samples a family has."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from pipeline.workflow.schema import (
+    Count,
+    Key,
+    Length,
+    Name,
+    Once,
+    OwnPath,
+    Repository,
+    Section,
+    Seed,
+    Sha256,
+    require_input,
+    require_section,
+)
+
+PASSAGE_LENGTHS = {"pile": (150, 50), "pythia": (32, 32)}
+"""Source of fetched samples -> the longest prefix, and the longest suffix, that a passage holds."""
+
+
+PileFile = Annotated[str, Field(pattern=r"^train_(preprefix|prefix|suffix)\.npy$")]
+
+
+class Control(Section):
+    """Samples that are not memorized: windows of Pile documents, one a document."""
+
+    documents: Repository = Field(description="a dataset with a column `text`, as parquet")
+    tokenizer: Repository = Field(description="a model of the family: its tokenizer cuts the text")
+    n: Count = Field(description="samples")
+
+    @property
+    def pins(self) -> tuple[tuple[str, str], tuple[str, str]]:
+        """Repository and commit of the documents, and of the tokenizer."""
+        return (
+            (self.documents.repo, self.documents.commit),
+            (self.tokenizer.repo, self.tokenizer.commit),
+        )
+
+
+class Records(Section):
+    """Samples from the records that were planted in the generated corpus."""
+
+    memorized_copies: Count = Field(
+        description="records planted at least so often are the memorized split"
+    )
+
+
+class Pile(Section):
+    """Samples from the passages of the Pile that GPT-Neo is known to complete."""
+
+    url: str = Field(
+        pattern=r"^https?://\S+[^/\s]$", description="folder of the three files, at a pinned commit"
+    )
+    sha256: dict[PileFile, Sha256] = Field(
+        min_length=3, max_length=3, description="each of the three files -> its checksum"
+    )
+    seed: Seed = Field(description="of the draws")
+    n_memorized: Count = Field(description="passages, of the 15,000 that there are")
+    control: Control
+
+
+class Pythia(Section):
+    """Samples from the sequences that all of several Pythia models have memorized."""
+
+    evals: Repository = Field(description="the dataset pythia-memorized-evals")
+    splits: Annotated[
+        list[Annotated[str, Field(pattern=r"^(duped|deduped)\.[0-9.]+[mb]$")]], Once
+    ] = Field(
+        min_length=1, description="models that memorized a sequence, such as duped.1.4b; all must"
+    )
+    seed: Seed = Field(description="of the draws")
+    n_memorized: Count = Field(description="sequences; the paper: 15,000")
+    control: Control
+
+
+class File(Section):
+    """Samples from a user's file: parquet, JSON lines, CSV or plain text."""
+
+    path: OwnPath = Field(
+        description="of the file; pipeline/samples/table_file.py says what it may hold"
+    )
+    tokenizer: Name | None = Field(
+        default=None,
+        description="the model of this study whose tokenizer cuts a column `text`, or plain text; "
+        "null for a column `tokens`",
+    )
+    skip_short: bool = Field(
+        default=False, description="leave out samples that are too short, instead of refusing them"
+    )
+
+
+class Family(Section):
+    """The samples of one model family."""
+
+    name: Key = Field(description="as the tables and figures call it")
+    source: Literal["records", "pile", "pythia", "file"] = Field(
+        description="the module of pipeline/samples/, and the section below that it reads"
+    )
+    input: Literal["corpus", "study.json"] | None = Field(
+        default=None,
+        description="what below data/STUDY/ the samples stage reads: the generated corpus, or, "
+        "for samples that are fetched, nothing but the checked study; null for a file",
+    )
+    prefix_length: Length = Field(description="P, tokens; the paper: 150 GPT-Neo, 32 Pythia")
+    suffix_length: Length = Field(description="S, tokens; the paper: 50 GPT-Neo, 32 Pythia")
+    records: Records | None = None
+    pile: Pile | None = None
+    pythia: Pythia | None = None
+    file: File | None = None
+
+    @model_validator(mode="after")
+    def _source_fits(self) -> Family:
+        require_section(self, ("records", "pile", "pythia", "file"), self.source)
+        require_input(self, ("records",))
+        return self
+
+    def described(self) -> dict[str, Any]:
+        """The entry as JSON values, without what it leaves out."""
+        return self.model_dump(exclude_none=True)

@@ -1,0 +1,360 @@
+"""A study of one's own checkpoint and samples, in a folder of its own.
+
+An audit is a study like any other, and runs as any other does. Its folder has its own params.yaml
+beside links to the code, so that it never touches the study in force, and one can work in it with
+both engines; DVC keeps its results there::
+
+    audits/NAME/   params.yaml data/ reports/ logs/, and links: dvc.yaml Snakefile pipeline …
+                   model samples.csv tasks   links to what is the user's
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.checkpoints.describe import describe
+from pipeline.checkpoints.folder import found, require_tokenizer
+from pipeline.checkpoints.hub import fetch_files
+from pipeline.checkpoints.manifest import BYTES
+from pipeline.checkpoints.verified import encoder, tokenizer_of
+from pipeline.models.context import context_length
+from pipeline.samples.file import samples as cut
+from pipeline.samples.frame import check_samples
+from pipeline.samples.table_file import is_running_text, read
+from pipeline.study.composition import CONF, read_yaml
+from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.files import write_text
+
+ROOT = Path(__file__).parents[1]
+LINKED = ("CITATION.cff", "Snakefile", "dvc.yaml", "pipeline", "profiles")
+AUDITS = Path("audits")
+FAMILY = "audit"
+DVC_CONFIG = "[core]\n    no_scm = true\n    analytics = false\n    check_update = false\n"
+
+NAME_LENGTH = 56
+MOST_THREADS = 4
+"""Of each CPU: beyond that a typing mistake is likelier than a reason."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be audited, as the command line has it.
+
+    Args:
+        name: of the audit.
+        model: a folder, or OWNER/NAME@COMMIT of the hub.
+        samples: a file, as `samples.table_file` reads it.
+        prefix_length: P, tokens.
+        suffix_length: S, tokens.
+        tasks: names of lm-eval's tasks, separated by commas, or a folder of its YAML files; None:
+            no benchmarks.
+        limit: documents a task; None: all.
+        num_fewshot: examples before each question.
+        dtype: of the weights; None: as stored.
+        skip_short: leave out samples that are too short.
+        show_text: show samples as text on the page.
+        threads: CPU threads.
+        token_budget: tokens at once; None: what the memory allows.
+    """
+
+    name: str
+    model: str
+    samples: Path
+    prefix_length: int
+    suffix_length: int
+    tasks: str | None
+    limit: int | None
+    num_fewshot: int
+    dtype: str | None
+    skip_short: bool
+    show_text: bool
+    threads: int
+    token_budget: int | None
+
+    @property
+    def study(self) -> str:
+        """The name of the study."""
+        return f"audit-{self.name}"
+
+    @property
+    def folder(self) -> Path:
+        """Where it lives."""
+        return AUDITS / self.name
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """Where the model comes from: a folder, or repo and commit of the hub.
+
+        Raises:
+            InputError: it is neither.
+        """
+        if Path(self.model).is_dir():
+            return {"folder": str(Path(self.model).resolve())}
+        pinned = re.fullmatch(r"(?P<repo>[\w.-]+/[\w.-]+)@(?P<commit>[0-9a-f]{40})", self.model)
+        if pinned is None:
+            raise InputError(
+                Problem(
+                    "--model",
+                    shorten(self.model),
+                    "a folder that is there, or OWNER/NAME@COMMIT with the commit's 40 hexadecimal "
+                    "digits",
+                    "look the commit up on the hub: a branch or a tag could move",
+                )
+            )
+        return pinned.groupdict()
+
+
+def require_sound(asked: Asked) -> None:
+    """Refuse names and numbers that cannot be, all at once, before anything is read.
+
+    Raises:
+        InputError: which, and what would do.
+    """
+    problems = []
+    if not re.fullmatch(rf"[a-z0-9][a-z0-9_-]{{0,{NAME_LENGTH - 1}}}", asked.name, re.ASCII):
+        problems.append(
+            Problem(
+                "--name",
+                shorten(asked.name),
+                f"at most {NAME_LENGTH} lower-case letters, digits, hyphens, underscores; a letter "
+                "or digit first",
+                "name it otherwise",
+            )
+        )
+    most = MOST_THREADS * (os.cpu_count() or 1)
+    for flag, value, largest, why in (
+        ("--threads", asked.threads, most, f", {MOST_THREADS} for each CPU of this machine"),
+        ("--prefix-length", asked.prefix_length, 2**16 - 1, ", tokens"),
+        ("--suffix-length", asked.suffix_length, 2**16 - 1, ", tokens"),
+        ("--token-budget", asked.token_budget, 2**31 - 1, ", tokens"),
+        ("--limit", asked.limit, 2**31 - 1, ", documents a task"),
+        ("--num-fewshot", asked.num_fewshot, 100, ", examples"),
+    ):
+        if value is not None and value > largest:
+            expected = f"at most {largest}{why}"
+            problems.append(Problem(flag, shorten(value), expected, "lower it"))
+    if problems:
+        raise InputError(*problems)
+
+
+def require_own(asked: Asked) -> None:
+    """Refuse a name under which another model was audited; the same model's is gone on with.
+
+    Raises:
+        InputError: `asked.model` is neither a folder nor a commit; the audit's folder is of another
+            model; or `data` or `reports` has a folder of this name that is no audit's.
+    """
+    path, own = asked.folder / "origin", _told(asked.origin)
+    known = path.read_text("utf-8") if path.is_file() else None
+    if asked.folder.exists() and known != own:
+        raise InputError(
+            Problem(
+                f"--name: {asked.folder}",
+                f"the audit of another model: {known}" if known else "a folder that is no audit",
+                f"a name of its own for {own}",
+                f"give another --name, or delete {asked.folder}",
+            )
+        )
+    for link in _shown(asked):
+        if link.exists() and not link.is_symlink():
+            raise InputError(
+                Problem(str(link), "a folder", "no such folder", "give another --name, or move it")
+            )
+
+
+def study(asked: Asked, offered: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """The study, once all that it is about was looked at: nothing is written yet.
+
+    Args:
+        asked: what is to be audited.
+        offered: ``tasks``: names of the tasks of the folder that `asked` names, if it names one.
+
+    Raises:
+        InputError: a model that cannot be evaluated, samples that are not its own, tasks that
+            nobody offers; from hub, folder and file what those modules raise.
+    """
+    origin, own = asked.origin, Path(asked.model).is_dir()
+    files = found(Path(asked.model)) if own else fetch_files(origin["repo"], origin["commit"])
+    model, tokens = describe(files, asked.model)
+    require_tokenizer(files.files, asked.model)
+    config: Any = model.config
+    made = cut(
+        asked.samples,
+        encoder(tokenizer_of(files)),
+        asked.prefix_length,
+        asked.suffix_length,
+        skip_short=asked.skip_short,
+    )
+    check_samples(made, min(config.vocab_size, tokens), context_length(config))
+    needs_tokenizer = "tokens" not in read(asked.samples).columns
+    stored = str(model.dtype).removeprefix("torch.")
+    dtype = asked.dtype or (stored if stored in BYTES and stored != "float64" else "float32")
+    key = f"{asked.study}-{asked.name}"
+    source: dict[str, Any] = (
+        {"source": "folder", "folder": {"path": "model"}}
+        if own
+        else {"source": "hub", "input": "study.json", "hub": origin}
+    )
+    shared = read_yaml(ROOT / CONF / "config.yaml")
+    return {
+        **{name: shared[name] for name in shared if name not in ("defaults", "loops")},
+        "study": asked.study,
+        "corpus": {},
+        "families": {
+            f"{asked.study}-samples": {
+                "name": FAMILY,
+                "source": "file",
+                "prefix_length": asked.prefix_length,
+                "suffix_length": asked.suffix_length,
+                "file": {
+                    "path": _samples_link(asked.samples),
+                    "tokenizer": asked.name if needs_tokenizer else None,
+                    "skip_short": asked.skip_short,
+                },
+            }
+        },
+        "models": {
+            key: {
+                "name": asked.name,
+                "family": FAMILY,
+                **source,
+                "billions": model.num_parameters() / 1e9,
+            }
+        },
+        "interventions": [
+            {"blocks": "each", "edit": "identity"},
+            {"blocks": "quartiles", "edit": "identity"},
+        ],
+        **_benchmarks(asked, offered),
+        "evaluation": {
+            FAMILY: {"dtype": dtype, "baseline_floor": 0.9, "below_floor": "warn", "decode": "all"}
+        },
+        "report": {"show_text": asked.show_text, "command": command(asked)},
+        "run": {**shared["run"], "threads": asked.threads, "token_budget": asked.token_budget},
+    }
+
+
+def prepare(asked: Asked) -> None:
+    """Make the audit's folder, or what it lacks; its params.yaml is written by the caller.
+
+    Raises:
+        InputError: the package is not that of a clone.
+    """
+    if missing := [name for name in LINKED if not (ROOT / name).exists()]:
+        raise InputError(
+            Problem(str(ROOT), f"no {', '.join(missing)}", "a clone of the project", "clone it")
+        )
+    folder = asked.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in LINKED:
+        _link(folder / name, ROOT / name)
+    for old in folder.glob("samples*"):
+        old.unlink()
+    _link(folder / _samples_link(asked.samples), asked.samples.absolute())
+    if Path(asked.model).is_dir():
+        _link(folder / "model", Path(asked.model).absolute())
+    if asked.tasks and Path(asked.tasks).is_dir():
+        _link(folder / "tasks", Path(asked.tasks).absolute())
+    write_text(folder / ".dvc" / "config", DVC_CONFIG)
+    write_text(folder / "origin", _told(asked.origin))
+    for link in _shown(asked):
+        link.parent.mkdir(exist_ok=True)
+        _link(link, Path("..") / folder / link)
+
+
+def command(asked: Asked) -> str:
+    """The command line of the audit, for bash, from the folder that it was given in."""
+    words = ["python", "-m", "pipeline", "audit", "--model", asked.model]
+    words += ["--samples", str(asked.samples), "--name", asked.name]
+    options = {
+        "--prefix-length": asked.prefix_length,
+        "--suffix-length": asked.suffix_length,
+        "--tasks": asked.tasks,
+        "--limit": asked.limit,
+        "--num-fewshot": asked.num_fewshot or None,
+        "--dtype": asked.dtype,
+        "--threads": asked.threads,
+        "--token-budget": asked.token_budget,
+    }
+    for flag, value in options.items():
+        words += [] if value is None else [flag, str(value)]
+    words += ["--skip-short"] * asked.skip_short + ["--show-text"] * asked.show_text
+    return " ".join(map(_quoted, words))
+
+
+def _benchmarks(asked: Asked, offered: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """The sections `benchmarks` and `datasets`."""
+    if asked.tasks is None:
+        return {"benchmarks": None, "datasets": {}}
+    how = {"num_fewshot": asked.num_fewshot, "limit": asked.limit}
+    if Path(asked.tasks).is_dir():
+        tasks = list(offered["tasks"])
+        return {
+            "benchmarks": {"input": "folder", "folder": "tasks", "tasks": tasks, **how},
+            "datasets": {},
+        }
+    known: dict[str, Any] = {}
+    for path in sorted((ROOT / CONF / "study").glob("*.yaml")):
+        for pinned in (read_yaml(path).get("datasets") or {}).values():
+            known |= pinned
+    tasks = [task.strip() for task in asked.tasks.split(",")]
+    if unknown := [task for task in tasks if task not in known]:
+        raise InputError(
+            Problem(
+                "--tasks",
+                ", ".join(map(shorten, unknown)),
+                "a folder of lm-eval's YAML files, or some of " + ", ".join(sorted(known)),
+                "copy the task's YAML and its data into a folder; or write a study that pins its "
+                "dataset, as pipeline/conf/study/small.yaml does",
+            )
+        )
+    return {
+        "benchmarks": {"input": "datasets", "tasks": tasks, **how},
+        "datasets": {asked.study: {task: known[task] for task in tasks}},
+    }
+
+
+def _samples_link(samples: Path) -> str:
+    """What the file is called in the audit's folder: a name that anything can read."""
+    if is_running_text(samples):
+        return "samples.txt"
+    suffix = samples.suffix.lower()
+    return f"samples{suffix if suffix in ('.jsonl', '.ndjson', '.json', '.csv') else '.parquet'}"
+
+
+def _shown(asked: Asked) -> tuple[Path, Path]:
+    """Where the results are found as those of any study are."""
+    return Path("data") / asked.study, Path("reports") / asked.study
+
+
+def _told(origin: Mapping[str, str]) -> str:
+    """On one line, in letters that any file can hold."""
+    text = ", ".join(f"{key} {value}" for key, value in origin.items())
+    return os.fsencode(text).decode("utf-8", "backslashreplace").replace("\n", "\\n")
+
+
+def _link(link: Path, target: Path) -> None:
+    """Point a link at the target; whatever it was before, there is always one."""
+    if link.is_symlink() and link.readlink() == target:
+        return
+    temporary = link.with_name(f".{link.name}.{os.getpid()}.part")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(target)
+    temporary.replace(link)
+
+
+def _quoted(word: str) -> str:
+    """One word of a command line, in ASCII where it could not be read otherwise."""
+    if word.isprintable():
+        return shlex.quote(word)
+    letters = (
+        chr(b) if 32 <= b < 127 and chr(b) not in "'\\" else f"\\x{b:02x}"
+        for b in os.fsencode(word)
+    )
+    return "$'" + "".join(letters) + "'"

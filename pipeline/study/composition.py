@@ -1,0 +1,270 @@
+"""A study, from its file: read, check, compose, switch.
+
+`load` checks the whole file and reports every problem at once; every entry point calls it before
+any work. `compose` writes params.yaml from pipeline/conf/, exactly as ``dvc exp run -S`` does.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from pipeline.study.loops import OPTIONAL, loops
+from pipeline.study.schema import DERIVED, Study, cross_check, derivation
+from pipeline.workflow.errors import InputError, Problem, disk_problem, shorten
+from pipeline.workflow.files import PARAMS
+
+CONF = Path("pipeline/conf")
+
+
+def load(path: str | Path = PARAMS) -> Study:
+    """Read and check a study.
+
+    Args:
+        path: a params.yaml.
+
+    Raises:
+        InputError: every problem of the file at once, each with what, got, expected, remedy.
+    """
+    study = check(read_yaml(Path(path)), str(path))
+    if problems := derivation(study, str(path)):
+        raise InputError(*problems)
+    return study
+
+
+def check(values: object, where: str = str(PARAMS)) -> Study:
+    """The study that `values` (as read from YAML) describe.
+
+    Raises:
+        InputError: every problem at once.
+    """
+    if not isinstance(values, Mapping):
+        raise InputError(
+            Problem(
+                where,
+                shorten(values),
+                "a mapping of sections",
+                "compose it again: python -m pipeline study tiny",
+            )
+        )
+    try:
+        study = Study.model_validate(dict(values))
+    except ValidationError as error:
+        raise InputError(*(_from_pydantic(e, where) for e in error.errors())) from None
+    if problems := cross_check(study, where):
+        raise InputError(*problems)
+    return study
+
+
+def compose(choices: Mapping[str, str], conf: Path = CONF, path: Path = PARAMS) -> Study:
+    """Write params.yaml for other choices of pipeline/conf/, such as ``{"study": "tiny"}``.
+
+    It is DVC's own composition (Hydra), so ``dvc exp run -S study=NAME`` writes the same bytes.
+    The file is only replaced by a study that passes every check.
+
+    Args:
+        choices: config group -> option: a folder of pipeline/conf/ and a file in it.
+        conf: the folder of config.yaml and of the groups.
+        path: the file to write.
+
+    Raises:
+        InputError: no such group or option, or the composed study has problems.
+    """
+    from dvc.utils.hydra import compose_and_dump
+
+    from pipeline.study.loops import register
+    from pipeline.workflow.files import atomic
+
+    register()
+
+    groups = {
+        g.name: sorted(f.stem for f in g.glob("*.yaml")) for g in conf.iterdir() if g.is_dir()
+    }
+    problems = []
+    for group, option in choices.items():
+        if group not in groups:
+            problems.append(
+                Problem(
+                    f"choice {group}={option}", group, "one of " + ", ".join(groups), "name one"
+                )
+            )
+        elif option not in groups[group]:
+            problems.append(
+                Problem(
+                    f"choice {group}={option}",
+                    option,
+                    "one of " + ", ".join(groups[group]),
+                    f"name one of these, or write {conf / group / option}.yaml",
+                )
+            )
+    if problems:
+        raise InputError(*problems)
+    with atomic(path) as temporary:
+        composed = temporary.with_suffix(".yaml")  # the composer goes by the name's ending
+        try:
+            overrides = [f"{group}={option}" for group, option in choices.items()]
+            try:
+                compose_and_dump(
+                    composed, str(conf.resolve()), None, "config", str(conf), overrides
+                )
+            except Exception as error:  # YAML's, OmegaConf's, Hydra's and DVC's
+                if isinstance(error, OSError) and disk_problem(error):
+                    raise
+                raise InputError(
+                    Problem(
+                        ", ".join(overrides) or str(conf / "config.yaml"),
+                        shorten(f"{type(error).__name__}: {error}", 300),
+                        f"files of {conf} that can be composed",
+                        "mend the file that is named",
+                    )
+                ) from error
+            study = load(composed)
+            composed.rename(temporary)
+        finally:
+            composed.unlink(missing_ok=True)
+    return study
+
+
+def derive(path: Path = PARAMS) -> Study:
+    """Derive the section `loops` of params.yaml again, after an edit of the others.
+
+    Raises:
+        InputError: the study has problems beside that.
+    """
+    values = read_yaml(path)
+    if isinstance(values, dict):
+        values = {**dict.fromkeys(OPTIONAL), "theory": {}, **values}
+        try:
+            values[DERIVED] = loops(values)
+        except (KeyError, TypeError, AttributeError):  # which the check explains
+            values[DERIVED] = {}
+    study = check(values, str(path))
+    write(values, path)
+    return study
+
+
+def write(values: object, path: Path) -> None:
+    """Write a study to `path`, atomically, in the form in which `compose` does."""
+    from omegaconf import OmegaConf
+
+    from pipeline.workflow.files import write_text
+
+    # nothing in it is an interpolation: a path may hold ${
+    write_text(path, OmegaConf.to_yaml(values))
+
+
+def switch(choices: Mapping[str, str], dry_run: bool) -> Study:
+    """The study that `choices` name: the one in force, with its edits, if it is that one already.
+
+    Args:
+        choices: config group -> option, as for `compose`; none leaves the study in force.
+        dry_run: params.yaml may not be written.
+
+    Raises:
+        InputError: what `load` and `compose` raise, or a dry run would have to change the study.
+    """
+    if not choices:
+        return _in_force(dry_run)
+    if set(choices) == {"study"}:
+        values = read_yaml(PARAMS) if PARAMS.exists() else None
+        if isinstance(values, Mapping) and values.get("study") == choices["study"]:
+            return _in_force(dry_run)
+    if dry_run:
+        others = [f"{group}={option}" for group, option in choices.items() if group != "study"]
+        command = " ".join(["python -m pipeline study", choices.get("study", "NAME"), *others])
+        raise InputError(
+            Problem(
+                "dry run of another study",
+                ", ".join(f"{group}={option}" for group, option in choices.items()),
+                "the study in force, for a dry run changes no file",
+                f"run this first: {command}",
+            )
+        )
+    return compose(choices)
+
+
+def _in_force(dry_run: bool) -> Study:
+    """The study of params.yaml, the section `loops` derived again where an edit calls for it."""
+    if dry_run or not derivation(check(read_yaml(PARAMS)), str(PARAMS)):
+        return load()
+    return derive()
+
+
+def read_yaml(path: Path) -> Any:
+    """What a file of params holds.
+
+    Raises:
+        InputError: it cannot be read, or is no YAML.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # a name with a null byte is a ValueError
+        refused = disk_problem(error) if isinstance(error, OSError) else None
+        if refused and not isinstance(error, FileNotFoundError):
+            raise InputError(refused) from error
+        raise InputError(
+            Problem(
+                str(path),
+                str(error),
+                "a readable UTF-8 file",
+                "compose it: python -m pipeline study tiny",
+            )
+        ) from error
+    try:
+        return YAML(typ="safe", pure=True).load(text)
+    except Exception as error:  # each constructor of YAML's types raises its own
+        got = str(error) if isinstance(error, YAMLError) else f"{type(error).__name__}: {error}"
+        raise InputError(
+            Problem(str(path), shorten(got), "YAML", "mend the line, or compose the file again")
+        ) from error
+
+
+def _from_pydantic(error: ErrorDetails, where: str) -> Problem:
+    path = ".".join(_part(part) for part in error["loc"] if part != "[key]")
+    what = f"{where}: {path or 'the whole file'}"
+    context = error.get("ctx", {})
+    if error["type"] == "study":
+        return Problem(what, context["got"], context["expected"], context["remedy"])
+    if error["type"] == "extra_forbidden":
+        known = _known_keys(error["loc"][:-1])
+        near = difflib.get_close_matches(_part(error["loc"][-1]), known, n=1)
+        return Problem(
+            what,
+            f"the unknown key {_part(error['loc'][-1])}",
+            "one of " + ", ".join(known),
+            f"did you mean {near[0]}?" if near else "remove it",
+        )
+    if error["type"] == "missing":
+        return Problem(what, "nothing", "a value", "add the key; docs/studies.md says what it is")
+    return Problem(
+        what,
+        shorten(error["input"]),
+        error["msg"].replace("String should match pattern", "text that matches the pattern"),
+        "mend the value; docs/studies.md says what it is",
+    )
+
+
+def _part(part: int | str) -> str:
+    """A part of a path in the file, which may be any key that somebody wrote."""
+    return part if isinstance(part, str) and len(part) <= 80 else shorten(part)
+
+
+def _known_keys(location: tuple[int | str, ...]) -> list[str]:
+    """The keys that the schema has at `location`, found by walking down its JSON form."""
+    schema = Study.model_json_schema()
+    node: dict[str, Any] = schema
+    for part in location:
+        by_pattern = list(node.get("patternProperties", {}).values())  # a mapping by `Key`
+        below = node.get("items") if isinstance(part, int) else None
+        node = below or node.get("properties", {}).get(part) or (by_pattern or [{}])[0]
+        node = next((option for option in node.get("anyOf", []) if "$ref" in option), node)
+        if "$ref" in node:
+            node = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
+    return list(node.get("properties", {}))

@@ -1,0 +1,90 @@
+"""The section `loops` of params.yaml: what dvc.yaml loops over, derived from the rest of the study.
+
+DVC's templates fill in values, and know no conditions: a stage that a study leaves out, or an input
+that lies wherever the user has it, has to be written down before DVC reads it. So the section is
+composed with the study (``loops: ${loops:}`` in pipeline/conf/config.yaml), and the check of a
+study compares it with the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.workflow.schema import OWN
+
+OPTIONAL = ("benchmarks", "divergence", "generations")
+"""Sections without which a study has no such stages: one for each model."""
+
+
+def loops(study: Mapping[str, Any]) -> dict[str, Any]:
+    """What dvc.yaml loops over.
+
+    Args:
+        study: the sections, as read from YAML; what is missing or null is left out.
+
+    Returns:
+        A group of stages -> key -> what the templates of its stages read; ``tables``: group ->
+        the folder of its tables; and ``tasks``: the folder of the benchmark tasks. Where a study
+        has none, the folder is ``study.json``, which never changes.
+    """
+    data = f"data/{study['study']}"
+    nothing = f"{data}/study.json"
+    families, models = study.get("families") or {}, study.get("models") or {}
+    asked = study.get("benchmarks") or {}
+
+    def read_by(entry: Mapping[str, Any]) -> str:
+        source = str(entry["source"])
+        return str(entry[source]["path"]) if source in OWN else f"{data}/{entry['input']}"
+
+    def tokenizer_of(family: Mapping[str, Any]) -> str:
+        model = (family.get("file") or {}).get("tokenizer")
+        return f"{data}/checkpoints/{model}" if model else nothing
+
+    made: dict[str, Any] = {
+        "samples": {
+            key: {**_of(each, "name", "source"), "input": read_by(each)}
+            | {"tokenizer": tokenizer_of(each)}
+            for key, each in families.items()
+        },
+        "checkpoint": {
+            key: {**_of(each, "name", "source"), "input": read_by(each)}
+            for key, each in models.items()
+        },
+        "theory": {key: _of(each, "name") for key, each in (study.get("theory") or {}).items()},
+    }
+    for group in OPTIONAL:
+        of = models if study.get(group) else {}
+        made[group] = {key: _of(each, "name", "family") for key, each in of.items()}
+    made["tables"] = {
+        group: f"{data}/{group}" if made[group] else nothing for group in (*OPTIONAL, "theory")
+    }
+    made["tasks"] = (asked.get("folder") or f"{data}/{asked['input']}") if asked else nothing
+    return made
+
+
+def register() -> None:
+    """Let Hydra fill in ``${loops:}``."""
+    from omegaconf import DictConfig, OmegaConf
+
+    def resolved(*, _root_: DictConfig) -> DictConfig:
+        sections = ("families", "models", "theory", *OPTIONAL)
+        study = {name: _root_.get(name) for name in ("study", *sections)}
+        try:
+            made = loops(
+                {
+                    name: OmegaConf.to_container(value, resolve=True)
+                    if OmegaConf.is_config(value)
+                    else value
+                    for name, value in study.items()
+                }
+            )
+        except (KeyError, TypeError, AttributeError):  # which the check of the study explains
+            made = {}
+        return OmegaConf.create(made)
+
+    OmegaConf.register_new_resolver("loops", resolved, replace=True)
+
+
+def _of(entry: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: entry[name] for name in names}

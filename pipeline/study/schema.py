@@ -1,0 +1,423 @@
+"""The schema of params.yaml, the study in force: type, range, unit, default, source.
+
+The stages never see this module's classes: ``__main__`` hands them plain values, and dvc.yaml
+lists for each stage the keys that are handed to it. What a file has to pass is in study.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field
+
+from pipeline.analysis.schema import Statistics
+from pipeline.checkpoints.schema import Model
+from pipeline.corpus.schema import Corpus
+from pipeline.interventions.interventions import Group, sweep
+from pipeline.measure.schema import FITTING, Edited, Evaluation, Generations
+from pipeline.report.schema import Report
+from pipeline.samples.schema import PASSAGE_LENGTHS, Family
+from pipeline.study.loops import OPTIONAL, loops
+from pipeline.tasks.schema import Benchmarks, Dataset
+from pipeline.theory.schema import Divergence, Experiment, Experiments
+from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.files import PARAMS
+from pipeline.workflow.schema import Count, Key, Once, Section
+
+DERIVED = "loops"
+"""The section that is derived from the others, for dvc.yaml."""
+
+
+SOURCED = ("samples", "checkpoint")
+"""Commands with a subcommand for each source."""
+
+
+RUN_SECTION = "run"
+"""The one section that no stage depends on: it moves but the last digits of floats."""
+
+
+Sourced = TypeVar("Sourced", Family, Model)
+
+
+Named = TypeVar("Named", Family, Model, Experiment)
+
+
+Given = TypeVar("Given")
+
+
+class Run(Section):
+    """Where things lie, how much is done at once; it moves but the last digits of floats."""
+
+    threads: int = Field(default=1, ge=1, le=1024, description="CPU threads of one evaluation job")
+    token_budget: Count | None = Field(
+        default=None,
+        description="tokens evaluated at once, counted for each branch of the interventions; null: "
+        "as many as the free memory allows",
+    )
+    shard_minutes: float = Field(
+        default=1.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="minutes of an evaluation, about, that a kill can cost: what is finished is "
+        "kept in shards of so much work",
+    )
+    pile_folder: str | None = Field(
+        default=None,
+        pattern=r"^[^\x00\n]*[^\x00\s][^\x00\n]*$",
+        description="folder that holds the three .npy files; null: download them",
+    )
+
+
+class Study(Section):
+    """One study: what is measured, on what, and how."""
+
+    study: Key = Field(description="names data/STUDY/ and reports/STUDY/")
+    corpus: dict[Key, Corpus] = Field(max_length=1, description="by the study's name; or none")
+    families: dict[Key, Family] = Field(min_length=1)
+    models: dict[Key, Model] = Field(min_length=1)
+    datasets: dict[Key, dict[Key, Dataset]] = Field(
+        max_length=1, description="by the study's name: task -> its dataset; or none"
+    )
+    interventions: Annotated[list[Edited], Once] = Field(
+        min_length=1, description="beside the baseline, which is always there"
+    )
+    benchmarks: Benchmarks | None = Field(default=None, description="or none")
+    generations: Generations | None = Field(default=None, description="or none")
+    divergence: Divergence | None = Field(default=None, description="or none")
+    theory: Experiments = Field(
+        default_factory=dict, description="experiments without a model; or none"
+    )
+    evaluation: dict[Key, Evaluation] = Field(description="by the name of the family")
+    statistics: Statistics
+    report: Report
+    loops: dict[str, Any] = Field(
+        default_factory=dict, description="what dvc.yaml loops over; derived from the rest"
+    )
+    run: Run
+
+    @property
+    def data(self) -> Path:
+        """data/STUDY, where every table of the study lies."""
+        return Path("data") / self.study
+
+    @property
+    def reports(self) -> Path:
+        """reports/STUDY, where its report lies."""
+        return Path("reports") / self.study
+
+    @property
+    def tasks(self) -> Path:
+        """Where the benchmark tasks lie, or their datasets."""
+        return Path(loops(self.model_dump())["tasks"])
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The lines of `interventions`, as `interventions.sweep` takes them."""
+        return tuple(line.group() for line in self.interventions)
+
+    def model(self, name: str) -> Model:
+        """The model called `name`.
+
+        Raises:
+            InputError: the study has none of that name.
+        """
+        return _named(self.models, name, "model")
+
+    def experiment(self, name: str) -> Experiment:
+        """The experiment called `name`.
+
+        Raises:
+            InputError: the study has none of that name.
+        """
+        return _named(self.theory, name, "experiment")
+
+    def family(self, name: str) -> Family:
+        """The family called `name`.
+
+        Raises:
+            InputError: the study has none of that name.
+        """
+        return _named(self.families, name, "family")
+
+    def address(self, group: str, model: str) -> str:
+        """The stage of a group of stages for the model called `model`, as DVC writes it.
+
+        Raises:
+            InputError: the study has none of that name.
+        """
+        entry = self.model(model)
+        return f"{group}@{next(key for key, each in self.models.items() if each is entry)}"
+
+    def command(self, address: str) -> list[str]:
+        """What the stage at this address runs, as the words after ``python -m pipeline``.
+
+        Args:
+            address: as DVC writes it, such as ``samples@tiny-records``.
+
+        Raises:
+            InputError: the study has no such stage.
+        """
+        group, _, key = address.partition("@")
+        if key == self.study:
+            return [group]
+        sections: dict[str, Mapping[str, Family | Experiment]] = {
+            "samples": self.families,
+            "theory": self.theory,
+        }
+        entry = sections.get(group, self.models).get(key)
+        if entry is None:
+            raise InputError(
+                Problem(f"stage {address}", address, "a stage of the study", "see: dvc stage list")
+            )
+        if not isinstance(entry, Experiment) and group in SOURCED:
+            return [group, entry.source, entry.name]
+        return [group, entry.name]
+
+
+def cross_check(study: Study, where: str) -> list[Problem]:
+    """What no single value shows: names used twice, references to nothing, bad lengths."""
+    problems = []
+
+    def add(what: str, got: str, expected: str, remedy: str) -> None:
+        problems.append(Problem(f"{where}: {what}", got, expected, remedy))
+
+    for section, entries in (
+        ("families", study.families),
+        ("models", study.models),
+        ("theory", study.theory),
+    ):
+        seen: dict[str, str] = {}
+        for key, entry in entries.items():
+            if entry.name.endswith((".documents", ".bounds", ".blocks")):
+                add(f"{section}.{key}.name", entry.name, "another ending", "it names another table")
+            if not key.startswith(f"{study.study}-"):
+                add(
+                    f"{section}.{key}",
+                    key,
+                    f"a key that begins with {study.study}-",
+                    "stages are named by these keys, and two studies must not share a stage",
+                )
+            if first := seen.get(entry.name.lower()):
+                add(
+                    f"{section}.{key}.name",
+                    f"{entry.name}, as {section}.{first}",
+                    "a name of its own (upper and lower case count as equal)",
+                    "rename or remove one of the two",
+                )
+            seen.setdefault(entry.name.lower(), key)
+    if study.benchmarks:
+        problems += _tasks(study, study.benchmarks, where)
+    for section, keys in (("corpus", study.corpus), ("datasets", study.datasets)):
+        for key in keys:
+            if key != study.study:
+                add(f"{section}.{key}", key, study.study, "call it by the study's name")
+
+    families = {family.name: family for family in study.families.values()}
+    if set(study.evaluation) != set(families):
+        add(
+            "evaluation",
+            ", ".join(study.evaluation) or "nothing",
+            "one section for each family: " + ", ".join(families),
+            "name the sections as the families are named",
+        )
+    for key, model in study.models.items():
+        if model.family not in families:
+            add(
+                f"models.{key}.family",
+                model.family,
+                "one of " + ", ".join(families),
+                "name a family of this study, or add it under `families`",
+            )
+        elif (families[model.family].source == "records") != (model.input == "corpus"):
+            add(
+                f"models.{key}",
+                f"input {model.input}, samples from {families[model.family].source}",
+                "samples of the text that the model was trained on",
+                "name a family whose samples are records of the corpus",
+            )
+        own = model.gguf and model.gguf.weights
+        for corpus in study.corpus.values() if model.input == "corpus" else ():
+            if corpus.weights != own:
+                add(
+                    f"models.{key}, weights",
+                    own.package if own else "none",
+                    f"those of the corpus: {corpus.weights.package if corpus.weights else 'none'}",
+                    "name the same package, checksum and file in both places, or in neither",
+                )
+        if made := model.training:
+            try:
+                sweep(made.n_blocks, study.groups, made.n_heads)
+            except ValueError as error:
+                add(f"interventions, of models.{key}", str(error), *FITTING)
+    needing = [f"families.{k}" for k, f in study.families.items() if f.input == "corpus"]
+    needing += [f"models.{k}" for k, m in study.models.items() if m.input == "corpus"]
+    if needing and not study.corpus:
+        add(
+            ", ".join(needing),
+            "input: corpus",
+            f"a section corpus.{study.study}",
+            "add the corpus, or take another source",
+        )
+    problems += _own(study, where)
+    problems += _lengths(study, where)
+    return problems
+
+
+def derivation(study: Study, where: str) -> list[Problem]:
+    """What of the section that dvc.yaml loops over does not fit the others."""
+    derived = loops(study.model_dump())
+    missing = [each for each in (*OPTIONAL, "theory") if each not in study.model_fields_set]
+    if study.loops == derived and not missing:  # DVC wants every section, be it null
+        return []
+    other = [group for group, entries in derived.items() if study.loops.get(group) != entries]
+    other += [f"no section {each}, not even null" for each in missing]
+    return [
+        Problem(
+            f"{where}: {DERIVED}",
+            "what does not fit the other sections: "
+            + (", ".join(other) or shorten(sorted(set(study.loops) - set(derived)))),
+            "what is derived from them",
+            "derive it again: python -m pipeline study",
+        )
+    ]
+
+
+def _tasks(study: Study, asked: Benchmarks, where: str) -> list[Problem]:
+    """Tasks that nothing offers, or named twice, and limits of others."""
+    problems, tasks = [], asked.tasks
+    if asked.input == "datasets":
+        known = tuple(task for section in study.datasets.values() for task in section)
+        whence = f"datasets.{study.study} names datasets for"
+    elif asked.input == "tasks":
+        known = tuple(task for corpus in study.corpus.values() for task in corpus.tasks)
+        whence = "the corpus comes with"
+    else:  # the stage that loads them looks into the folder
+        known, whence = tuple(tasks), ""
+    if unknown := [task for task in tasks if task not in known]:
+        problems.append(
+            Problem(
+                f"{where}: benchmarks.tasks",
+                ", ".join(unknown),
+                f"of those that {whence}: {', '.join(known) or 'none'}",
+                "name some of these, or add what is missing",
+            )
+        )
+    if isinstance(asked.limit, dict) and (strange := [t for t in asked.limit if t not in tasks]):
+        problems.append(
+            Problem(
+                f"{where}: benchmarks.limit",
+                ", ".join(strange),
+                "of " + ", ".join(tasks),
+                "name tasks",
+            )
+        )
+    if repeated := sorted({task for task in tasks if tasks.count(task) > 1}):
+        problems.append(
+            Problem(
+                f"{where}: benchmarks.tasks",
+                ", ".join(repeated) + " twice",
+                "each once",
+                "remove one",
+            )
+        )
+    return problems
+
+
+def _own(study: Study, where: str) -> list[Problem]:
+    """A user's file is cut by the tokenizer of a model that completes its samples."""
+    problems = []
+    for key, family in study.families.items():
+        of = [model.name for model in study.models.values() if model.family == family.name]
+        if family.file and family.file.tokenizer not in (None, *of):
+            problems.append(
+                Problem(
+                    f"{where}: families.{key}.file.tokenizer",
+                    str(family.file.tokenizer),
+                    "null, or a model of this family: " + (", ".join(of) or "there is none"),
+                    "name the model whose tokenizer cuts the text",
+                )
+            )
+    return problems
+
+
+def _lengths(study: Study, where: str) -> list[Problem]:
+    """Prefix and suffix are cut from one record, or one passage; some record is memorized; what is
+    written fits into the context.
+    """
+    fetched = [
+        Problem(
+            f"{where}: families.{key}",
+            f"prefix_length {family.prefix_length}, suffix_length {family.suffix_length}",
+            "at most {} and {}: what a passage holds".format(*PASSAGE_LENGTHS[family.source]),
+            "shorten them",
+        )
+        for key, family in study.families.items()
+        if family.source in PASSAGE_LENGTHS
+        and (
+            family.prefix_length > PASSAGE_LENGTHS[family.source][0]
+            or family.suffix_length > PASSAGE_LENGTHS[family.source][1]
+        )
+    ]
+    never = [
+        Problem(
+            f"{where}: families.{key}.records.memorized_copies",
+            str(family.records.memorized_copies),
+            f"at most {max(corpus.records)}, the most that a record is planted",
+            "lower it, or plant records as often",
+        )
+        for corpus in study.corpus.values()
+        for key, family in study.families.items()
+        if family.records and family.records.memorized_copies > max(corpus.records)
+    ]
+    asked = study.generations.new_tokens if study.generations else 0
+    trained = [key for key, model in study.models.items() if model.source == "training"]
+    unwritten = [
+        Problem(
+            f"{where}: generations.new_tokens",
+            str(asked),
+            f"less than {corpus.row_length}, the context of {', '.join(trained)}",
+            "lower it",
+        )
+        for corpus in study.corpus.values()
+        if trained and asked >= corpus.row_length
+    ]
+    return (
+        fetched
+        + never
+        + unwritten
+        + [
+            Problem(
+                f"{where}: families.{key}",
+                f"prefix_length {family.prefix_length} + suffix_length {family.suffix_length}",
+                f"at most {corpus.row_length}: the models' context, and the length of a record",
+                "shorten one of the two",
+            )
+            for corpus in study.corpus.values()
+            for key, family in study.families.items()
+            if family.source == "records"
+            and family.prefix_length + family.suffix_length > corpus.row_length
+        ]
+    )
+
+
+def given(section: Given | None) -> Given:
+    """The section of an entry's own source: the check has seen that it is there."""
+    if section is None:
+        raise ValueError("the study was not checked")
+    return section
+
+
+def _named(entries: Mapping[str, Named], name: str, kind: str) -> Named:
+    for entry in entries.values():
+        if entry.name == name:
+            return entry
+    raise InputError(
+        Problem(
+            f"{kind} {name}",
+            name,
+            "one of " + ", ".join(entry.name for entry in entries.values()),
+            f"name a {kind} of the study in {PARAMS}, or add it there",
+        )
+    )

@@ -1,0 +1,1 @@
+"""What else a model can do: lm-eval's tasks and their datasets."""

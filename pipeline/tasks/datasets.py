@@ -1,0 +1,168 @@
+"""Fetch datasets of the hub at pinned commits, and check what came.
+
+The library `datasets` decides which files make which split, as it would for lm-eval. It reads a
+folder that has every path of the commit: README and data fetched and verified, all else empty. So
+it finds the same files without a network, and no byte comes from the hub unchecked.
+
+The datasets of lm-eval's own tasks are written to a folder that DVC keeps: an evaluation needs
+neither the network nor the Hugging Face cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import datasets
+
+from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.files import atomic, write_json
+from pipeline.workflow.hub import NoNetworkError, Snapshot, listing, require_inside, snapshot
+
+INDEX = "datasets.json"
+
+METADATA = ("README.md", ".huggingface.yaml", "dataset_infos.json")
+"""What `datasets` reads of a repository before any data, where it is there."""
+
+datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # or each loading is counted at a host of its own
+datasets.disable_progress_bars()
+
+
+def fetch(folder: Path, pinned: Mapping[str, Mapping[str, Any]]) -> None:
+    """Fetch the datasets of tasks, check them, and write them to `folder`, atomically.
+
+    Args:
+        folder: becomes TASK/SPLIT.parquet, and datasets.json: task -> what was pinned and checked
+            of it, and files: path in the repository -> sha256.
+        pinned: task -> repo, commit, name (of the configuration, or None), split (that is
+            evaluated), documents (its number) and columns (that it must have).
+
+    Raises:
+        InputError: what `load` raises, or a split without the columns or with another number of
+            documents; of all datasets at once.
+    """
+    problems: list[Problem] = []
+    index = {}
+    with atomic(folder, directory=True) as temporary:
+        for task, pin in pinned.items():
+            try:
+                data, files = load(pin["repo"], pin["commit"], pin["name"])
+                problems += _check(data, pin)
+            except NoNetworkError:
+                raise
+            except InputError as error:
+                problems += error.problems
+                continue
+            index[task] = {**pin, "files": files}
+            (temporary / task).mkdir()
+            for split, rows in data.items():
+                rows.to_parquet(temporary / task / f"{split}.parquet")
+        if problems:
+            raise InputError(*problems)
+        write_json(temporary / INDEX, index)
+
+
+def load(
+    repo: str, commit: str, name: str | None = None
+) -> tuple[Mapping[str, datasets.Dataset], dict[str, str]]:
+    """A configuration of a dataset, in memory, and the files that it was read from.
+
+    Args:
+        repo: OWNER/NAME.
+        commit: 40 hexadecimal digits.
+        name: of the configuration; None: the default one.
+
+    Returns:
+        Split -> its rows; and path in the repository -> sha256, README included.
+
+    Raises:
+        InputError: what `pipeline.workflow.hub.snapshot` raises, or files that `datasets` cannot
+            read.
+    """
+    chosen = find(repo, commit, name)
+    with _laid_out(repo, commit, chosen) as (below, got), _explained(repo, commit, name):
+        data = datasets.load_dataset(
+            str(below), name, cache_dir=str(below.parent / "cache"), keep_in_memory=True
+        )
+    return data, got.files
+
+
+def find(repo: str, commit: str, name: str | None = None) -> list[str]:
+    """The files that make a configuration; asks the hub for its listing and for metadata alone.
+
+    Args:
+        repo: as for `load`, and so are the others.
+        commit: likewise.
+        name: likewise.
+
+    Returns:
+        Paths in the repository, without those of `METADATA`, sorted.
+
+    Raises:
+        InputError: as for `load`.
+    """
+    with _laid_out(repo, commit) as (below, _), _explained(repo, commit, name):
+        builder = datasets.load_dataset_builder(
+            str(below), name, cache_dir=str(below.parent / "cache")
+        )
+        splits = (builder.config.data_files or {}).values()
+        return sorted({Path(each).relative_to(below).as_posix() for e in splits for each in e})
+
+
+@contextmanager
+def _laid_out(
+    repo: str, commit: str, wanted: Sequence[str] = ()
+) -> Iterator[tuple[Path, Snapshot]]:
+    """A folder with every path of a commit: metadata and the wanted files, all others empty."""
+    paths = [file.path for file in listing(repo, commit, "dataset")]
+    require_inside(paths, f"{repo} at {commit}")
+    fetched = [path for path in (*METADATA, *wanted) if path in paths]
+    got = snapshot(repo, commit, fetched, "dataset") if fetched else Snapshot(Path(), {})
+    with TemporaryDirectory(prefix="dataset-") as temporary:
+        below = Path(temporary).resolve() / "repository"
+        for path in paths:
+            here = below / path
+            here.parent.mkdir(parents=True, exist_ok=True)
+            if path in got.files:
+                here.symlink_to((got.folder / path).resolve())
+            else:
+                here.touch()
+        yield below, got
+
+
+@contextmanager
+def _explained(repo: str, commit: str, name: str | None) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # each of the many parts of datasets raises its own
+        cause = error.__cause__ or error  # it wraps what is wrong with a file
+        raise InputError(
+            Problem(
+                f"{repo} at {commit}" + (f", configuration {name}" if name else ""),
+                shorten(f"{type(cause).__name__}: {cause}", 300),
+                "a README.md and files that the library `datasets` can read",
+                "name a commit and a configuration that it can load",
+            )
+        ) from error
+
+
+def _check(data: Mapping[str, datasets.Dataset], pin: Mapping[str, Any]) -> list[Problem]:
+    """What is wrong with the split that is evaluated."""
+    where = f"{pin['repo']} at {pin['commit']}: {pin['split']}"
+    remedy = "name the dataset and commit that the task was written for"
+    if pin["split"] not in data:
+        return [Problem(where, "the splits " + ", ".join(data), pin["split"], remedy)]
+    rows = data[pin["split"]]
+    problems = []
+    if missing := [column for column in pin["columns"] if column not in rows.column_names]:
+        got = "columns " + ", ".join(rows.column_names)
+        problems.append(Problem(where, got, "also " + ", ".join(missing), remedy))
+    if len(rows) != pin["documents"]:
+        expected = f"{pin['documents']}, as the study says"
+        problems.append(
+            Problem(where, f"{len(rows)} documents", expected, f"{remedy}, or correct `documents`")
+        )
+    return problems

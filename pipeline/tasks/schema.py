@@ -1,0 +1,53 @@
+"""The sections of params.yaml about lm-eval's tasks."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from pipeline.workflow.errors import shorten
+from pipeline.workflow.schema import Count, Key, OwnPath, Repository, Section, problem
+
+
+class Dataset(Repository):
+    """The dataset of one of lm-eval's own tasks, as the task's configuration names it."""
+
+    name: str | None = Field(
+        default=None, min_length=1, description="of the dataset's configuration; null: its default"
+    )
+    split: str = Field(min_length=1, description="that the task evaluates")
+    documents: Count = Field(description="of that split; another number stops the study")
+    columns: list[str] = Field(min_length=1, description="of that split, which the task reads")
+
+
+class Benchmarks(Section):
+    """What lm-eval evaluates, in its own terms."""
+
+    input: Literal["tasks", "datasets", "folder"] = Field(
+        description="what below data/STUDY/ they are read from: the tasks that the corpus comes "
+        "with, or lm-eval's own on the datasets that were fetched; or a `folder` of one's own"
+    )
+    folder: OwnPath | None = Field(
+        default=None, description="of lm-eval's YAML files and their data, with input: folder"
+    )
+    tasks: list[Key] = Field(min_length=1, description="each once, as lm-eval names it")
+    num_fewshot: int = Field(ge=0, lt=2**31, description="examples before each question")
+    limit: Count | dict[Key, Count] | None = Field(
+        description="documents a task; or task -> documents, and all of those that it leaves out; "
+        "null for all"
+    )
+
+    @model_validator(mode="after")
+    def _folder_fits(self) -> Benchmarks:
+        if (self.input == "folder") != (self.folder is not None):
+            raise problem(
+                f"input {self.input} with folder {shorten(self.folder)}",
+                "a folder with input: folder, and with no other input",
+                "name the folder of the task files, or remove it",
+            )
+        return self
+
+    def limit_of(self, task: str) -> int | None:
+        """The documents of a task that are evaluated; None for all."""
+        return self.limit.get(task) if isinstance(self.limit, dict) else self.limit

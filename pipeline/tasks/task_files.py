@@ -1,0 +1,133 @@
+"""A folder's own tasks are data: nothing in their files is run.
+
+lm-eval imports whatever a task file names with ``!function``, runs what `evaluate` has under the
+name of a metric, and its templates reach all of Python. A study's tasks come from a cache or a
+remote that others may write to, so such a file is refused, and templates are rendered in jinja's
+sandbox. lm-eval's own tasks, which are as trusted as the package, keep their functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment
+from jinja2.sandbox import SandboxedEnvironment
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from pipeline.workflow.errors import InputError, Problem, shorten
+
+FORMATS = ("json", "csv", "parquet")
+"""Of data, as `datasets` names its readers. Some others of them unpickle."""
+
+
+def sandboxed(environment: Environment) -> SandboxedEnvironment:
+    """The same environment, but its templates reach no attribute that begins with an underscore."""
+    made = SandboxedEnvironment(
+        loader=environment.loader,
+        undefined=environment.undefined,
+        keep_trailing_newline=environment.keep_trailing_newline,
+    )
+    made.filters.update(environment.filters)
+    return made
+
+
+def require_plain(folder: Path, metrics: Collection[str]) -> None:
+    """Refuse a folder with task files that are more than values, or that reach out of it.
+
+    Args:
+        folder: at any depth of which lm-eval would look for ``*.yaml``.
+        metrics: that lm-eval has; it would fetch and run what computes any other.
+
+    Raises:
+        InputError: a file that is no YAML, holds tags such as ``!function``, includes another that
+            is not a ``.yaml`` of the folder, or names data elsewhere, a prompt of another package
+            or a metric that lm-eval does not have; all of them at once.
+    """
+    paths = sorted(folder.rglob("*.yaml"))
+    problems = [problem for path in paths for problem in _of(path, folder, metrics)]
+    if problems:
+        raise InputError(*problems)
+
+
+def _of(path: Path, folder: Path, metrics: Collection[str]) -> Iterator[Problem]:
+    try:
+        values = YAML(typ="safe", pure=True).load(path)
+    except (YAMLError, UnicodeDecodeError) as error:
+        yield Problem(
+            f"task file {path}",
+            shorten(str(error).replace("\n", " "), 300),
+            "YAML of plain values, without tags: what it names would be run as code",
+            "write what a function does as a template, or leave the task out",
+        )
+        return
+
+    def inside(file: Any) -> bool:
+        target = (path.parent / str(file)).resolve()
+        return "://" not in str(file) and target.is_relative_to(folder.resolve())
+
+    for section in _mappings(values):
+        for name in _each(section.get("include")):
+            if not inside(name) or Path(str(name)).suffix != ".yaml":
+                yield Problem(
+                    f"task file {path}, include",
+                    shorten(str(name)),
+                    f"a .yaml file in {folder}",
+                    "copy what it includes into the folder",
+                )
+        if "use_prompt" in section:
+            yield Problem(
+                f"task file {path}, use_prompt",
+                shorten(section["use_prompt"]),
+                "nothing: prompts of another package are its code",
+                "write the prompt as templates: doc_to_text, doc_to_target",
+            )
+        reader = section.get("dataset_path", FORMATS[0])
+        if reader not in FORMATS:
+            yield Problem(
+                f"task file {path}, dataset_path",
+                shorten(reader),
+                "one of " + ", ".join(FORMATS),
+                f"copy the data into {folder} as one of these",
+            )
+        given = section.get("dataset_kwargs") or {}
+        plain = isinstance(given, dict) and set(given) <= {"data_files"}
+        if not plain or not all(map(inside, _each(given.get("data_files")))):
+            yield Problem(
+                f"task file {path}, dataset_kwargs",
+                shorten(given),
+                f"data_files, in {folder}, and nothing else",
+                "copy the data into the folder",
+            )
+        for metric in _each(section.get("metric_list")):
+            known = isinstance(metric, dict) and str(metric.get("metric")) in metrics
+            if not known or metric.get("hf_evaluate"):
+                yield Problem(
+                    f"task file {path}, metric_list",
+                    shorten(metric),
+                    "metrics of lm-eval's own: " + ", ".join(sorted(metrics)),
+                    "name some of these: code would be fetched and run for any other",
+                )
+
+
+def _mappings(value: Any) -> Iterator[dict[Any, Any]]:
+    """All of them, at any depth: a group's file holds tasks."""
+    if isinstance(value, dict):
+        yield value
+    if isinstance(value, (dict, list)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _mappings(inner)
+
+
+def _each(value: Any) -> Iterator[Any]:
+    """A value, or the values that a list or a mapping of lists has in its place."""
+    if isinstance(value, (dict, list)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            if isinstance(inner, list):
+                yield from inner
+            else:
+                yield inner
+    elif value is not None:
+        yield value

@@ -1,0 +1,129 @@
+"""The sections of params.yaml about the theorems."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from pipeline.workflow.schema import Count, Key, Once, Section, Seed, problem, require_section
+
+
+class Divergence(Section):
+    """How far a bypass moves the last token, against the bounds of the paper's theorems."""
+
+    samples: Count = Field(description="of the memorized split, and as many of the control split")
+
+
+Counts = Annotated[list[Count], Field(min_length=1), Once]
+
+
+Seeds = Annotated[list[Seed], Field(min_length=1), Once]
+
+
+Rate = Annotated[float, Field(gt=0, lt=10)]
+
+
+Chances = Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=1), Once]
+
+
+class Associative(Section):
+    """Associative memories, filled until less than half of the pairs is right."""
+
+    widths: Counts = Field(description="D of the closed form, the sum of outer products")
+    trained_widths: Counts = Field(description="D of the trained memories")
+    spacing: float = Field(gt=1, le=4, description="ratio of one number of pairs to the one before")
+    steps: Count = Field(description="of Adam, all pairs in each")
+    learning_rate: Rate = Field(description="peak")
+    seeds: Seeds = Field(description="embeddings and a permutation each")
+
+
+class Lookup(Section):
+    """Look-up tables of low entropy, and the bound on what a linear map loses of them."""
+
+    vocabulary: Count = Field(description="N")
+    widths: Counts = Field(description="D")
+    mistakes: Chances = Field(description="probability of all tokens but the answer")
+    contexts: Count = Field(description="T")
+    seeds: Seeds = Field(description="unembeddings and distributions each")
+
+
+class LowRank(Section):
+    """Least-squares maps of low rank, and the bounds on what they lose."""
+
+    vocabulary: Count = Field(description="N")
+    contexts: Count = Field(description="T")
+    ranks: Counts = Field(description="of the maps, 1 to N - 2, and less than T")
+    seeds: Seeds = Field(description="a table of each kind each")
+
+    @model_validator(mode="after")
+    def _ranks_are_low(self) -> LowRank:
+        most = min(self.vocabulary - 2, self.contexts - 1)
+        if max(self.ranks) > most:
+            raise problem(
+                f"rank {max(self.ranks)}, vocabulary {self.vocabulary}, contexts {self.contexts}",
+                f"ranks of at most {most}: N - 2, and less than T",
+                "lower the rank, or raise what bounds it",
+            )
+        return self
+
+
+class Constructive(Section):
+    """Attention-only transformers that are built, not trained: only outputs are solved for."""
+
+    vocabulary: Count = Field(description="N")
+    context: int = Field(ge=2, lt=2**31, description="S, tokens of a sequence")
+    width: Count = Field(description="D")
+    head_width: Count = Field(description="K")
+    heads: Counts = Field(description="H")
+    loads: Annotated[list[Annotated[float, Field(gt=0, lt=1e6)]], Once] = Field(
+        min_length=1,
+        description="sequences, as shares of H K; H K, H K + D and one more than each are added",
+    )
+    unsolved: Chances = Field(description="probability of the sequences not solved for")
+    seeds: Seeds = Field(description="random weights and a table each")
+
+
+class AttentionOnly(Section):
+    """Attention-only transformers that are trained to know a look-up table of pairs by heart."""
+
+    vocabulary: Count = Field(description="N; there are N * N pairs")
+    width: Count = Field(description="D, where it is not varied")
+    head_width: Count = Field(description="K, where it is not varied")
+    heads: Counts = Field(description="H, where it is varied; above 1, also MLPs of equal size")
+    fixed_heads: Count = Field(description="H, where K or D is varied")
+    head_widths: Counts = Field(description="K, with a projection a head, and with a shared one")
+    widths: Counts = Field(description="D")
+    square_widths: Counts = Field(description="D = K")
+    square_heads: Counts = Field(description="H where D = K")
+    narrow_vocabulary: Count = Field(description="N where D = K = 2")
+    narrow_heads: Counts = Field(description="H where D = K = 2")
+    steps: Count = Field(description="of Adam, all pairs in each")
+    narrow_steps: Count = Field(description="the same where D = K = 2")
+    learning_rate: Rate = Field(description="peak")
+    seeds: Seeds = Field(description="a table and initial weights each")
+
+
+EXPERIMENTS = ("associative", "lookup", "low_rank", "constructive", "attention_only")
+
+
+class Experiment(Section):
+    """One experiment on attention-only transformers; no model of the study is in it."""
+
+    name: Literal["associative", "lookup", "low_rank", "constructive", "attention_only"] = Field(
+        description="the module of pipeline/theory/, and the section below that it reads"
+    )
+    associative: Associative | None = None
+    lookup: Lookup | None = None
+    low_rank: LowRank | None = None
+    constructive: Constructive | None = None
+    attention_only: AttentionOnly | None = None
+
+    @model_validator(mode="after")
+    def _section_fits(self) -> Experiment:
+        require_section(self, EXPERIMENTS, self.name)
+        return self
+
+
+Experiments = Annotated[dict[Key, Experiment], BeforeValidator(lambda each: each or {})]
+"""None at all may be null, too."""

@@ -1,0 +1,153 @@
+"""The stages that measure the theorems.
+
+Each reads its inputs, calls what computes, and writes its outputs; it holds no logic.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from pipeline.study.composition import load
+from pipeline.study.schema import Study, given
+from pipeline.workflow.running import ModelName, costed, determined_by, evaluating, of_checkpoint
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from pipeline.workflow.tables import Schema
+
+
+def divergence(model: ModelName) -> None:
+    """Measure how far each bypass moves the last token, against the theorems' bounds."""
+    from pipeline.checkpoints.loading import load_model
+    from pipeline.checkpoints.manifest import read_manifest
+    from pipeline.interventions.memory import Journal
+    from pipeline.samples.frame import check_samples, of_each_split
+    from pipeline.theory.divergence import measure
+    from pipeline.workflow import tables
+    from pipeline.workflow.progress import reporter
+
+    study = load()
+    entry = study.model(model)
+    how = study.evaluation[entry.family]
+    asked = given(study.divergence)
+    folder = study.data / "checkpoints" / model
+    manifest = read_manifest(folder)
+    every = tables.read(study.data / "samples" / f"{entry.family}.parquet", tables.SAMPLES)
+    check_samples(every, min(manifest.vocabulary, manifest.tokens), manifest.context)
+    journal = Journal()
+    with (
+        costed(study.data, "divergence", model, journal) as notes,
+        evaluating(study.run.threads, model, manifest.weight_bytes(how.dtype), notes) as device,
+    ):
+        made = measure(
+            load_model(folder, how.dtype, device),
+            of_each_split(every, ("memorized", "control"), asked.samples),
+            study.run.token_budget,
+            reporter(f"divergence of {model}", "samples"),
+            journal,
+        )
+    parts = {"evaluation": how.model_dump(), "divergence": asked.model_dump()}
+    provenance = determined_by(study.study, model=model, **of_checkpoint(manifest), **parts)
+    path = study.data / "divergence" / f"{model}.parquet"
+    tables.write(made.triangle, path, tables.DIVERGENCE_TRIANGLE, provenance)
+    path = path.with_name(f"{model}.bounds.parquet")
+    tables.write(made.bounds, path, tables.DIVERGENCE_BOUNDS, provenance)
+    path = path.with_name(f"{model}.blocks.parquet")
+    tables.write(made.blocks, path, tables.DIVERGENCE_BLOCKS, provenance)
+
+
+def theory_associative() -> None:
+    """Fill associative memories until less than half of the pairs is right."""
+    from pipeline.theory.associative import AssociativeGrid, associative
+    from pipeline.workflow import tables
+
+    study = load()
+    entry = study.experiment("associative")
+    grid = given(entry.associative).model_dump()
+    _experiment(
+        study, "associative", grid, tables.ASSOCIATIVE, lambda: associative(AssociativeGrid(**grid))
+    )
+
+
+def theory_lookup() -> None:
+    """Compare what a linear map loses of look-up tables with the bounds on it."""
+    from pipeline.theory.lookup import LookupGrid, lookup
+    from pipeline.workflow import tables
+
+    study = load()
+    entry = study.experiment("lookup")
+    grid = given(entry.lookup).model_dump()
+    _experiment(study, "lookup", grid, tables.LOOKUP, lambda: lookup(LookupGrid(**grid)))
+
+
+def theory_low_rank() -> None:
+    """Compare what maps of low rank lose with the bounds on it."""
+    from pipeline.theory.low_rank import LowRankGrid, low_rank
+    from pipeline.workflow import tables
+
+    study = load()
+    entry = study.experiment("low_rank")
+    grid = given(entry.low_rank).model_dump()
+    _experiment(study, "low_rank", grid, tables.LOW_RANK, lambda: low_rank(LowRankGrid(**grid)))
+
+
+def theory_constructive() -> None:
+    """Build attention-only transformers, within the theorem's numbers and beyond."""
+    from pipeline.theory.constructive import ConstructiveGrid, constructive
+    from pipeline.workflow import tables
+
+    study = load()
+    entry = study.experiment("constructive")
+    grid = given(entry.constructive).model_dump()
+    _experiment(
+        study,
+        "constructive",
+        grid,
+        tables.CONSTRUCTIVE,
+        lambda: constructive(ConstructiveGrid(**grid)),
+    )
+
+
+def theory_attention_only() -> None:
+    """Train attention-only transformers to know a table by heart."""
+    from pipeline.theory.attention_only import AttentionOnlyGrid, attention_only
+    from pipeline.workflow import tables
+    from pipeline.workflow.progress import reporter
+
+    study = load()
+    entry = study.experiment("attention_only")
+    grid = given(entry.attention_only).model_dump()
+    tell = reporter("attention-only transformers", "steps")
+    _experiment(
+        study,
+        "attention_only",
+        grid,
+        tables.ATTENTION_ONLY,
+        lambda: attention_only(AttentionOnlyGrid(**grid), tell),
+    )
+
+
+def _experiment(
+    study: Study,
+    name: str,
+    grid: Mapping[str, object],
+    schema: Schema,
+    run: Callable[[], pl.DataFrame],
+) -> None:
+    """Run an experiment on one thread, and write its table.
+
+    Sums then have one order, whatever the machine: the same grid gives the same bytes.
+    """
+    from pipeline.workflow import tables
+
+    os.environ["OMP_NUM_THREADS"] = "1"
+    import torch
+
+    torch.set_num_threads(1)
+    with costed(study.data, "theory", name):
+        made = run()
+    path = study.data / "theory" / f"{name}.parquet"
+    tables.write(made, path, schema, determined_by(study.study, grid=grid))

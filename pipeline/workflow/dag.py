@@ -1,0 +1,410 @@
+"""One DAG, two engines: dvc.yaml declares the stages, Snakemake schedules them, DVC decides.
+
+The only file that imports Snakemake or DVC's repository. It answers the Snakefile's questions:
+which files a stage reads and writes (from dvc.yaml, where they are declared once), and which
+stages DVC would run. Snakemake's own guesses about staleness are off: data inputs are ancient, and
+each rule has one more input, a mark that is newer than the outputs when DVC calls the stage stale.
+An over-scheduled stage costs a second: its command, ``dvc repro --single-item``, finds nothing to
+do, or restores what is missing from DVC's cache.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import dvc.api
+import dvc.cli
+import networkx
+from dvc.exceptions import NotDvcRepoError
+from dvc.lock import LockError
+from dvc.repo import Repo
+from dvc.rwlock import rwlock
+from dvc.scm import SCMError
+from dvc.stage import PipelineStage
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+from snakemake.io import ancient, directory
+from snakemake.logging import logger
+
+from pipeline.workflow.errors import InputError, Problem
+
+MARKS = Path(".snakemake/dvc")
+TURN = Path(".snakemake/turn")
+LOCKS = Path(".snakemake/locks")
+FILE_SUFFIXES = frozenset({".parquet", ".json", ".html"})
+"""Outputs with other endings are folders: a model name has dots, so "no suffix" does not tell."""
+
+WILDCARDS = dict.fromkeys(
+    (
+        "models",
+        "loops.checkpoint",
+        "loops.benchmarks",
+        "loops.divergence",
+        "loops.generations",
+    ),
+    "model",
+) | {"loops.samples": "family", "loops.theory": "experiment"}
+"""The section of params.yaml that a group of stages loops over -> the wildcard of its rule."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of dvc.yaml, its loops and values filled in; paths are relative to the root.
+
+    Args:
+        address: group and item, such as ``memorization@tiny-neo-8``.
+        command: what DVC runs.
+        deps: files and folders that it reads, code among them.
+        outs: files and folders that it writes.
+        constant: its output never changes (``meta: {constant: true}``), so what reads it stays
+            fresh when it runs again.
+    """
+
+    address: str
+    command: str
+    deps: tuple[str, ...]
+    outs: tuple[str, ...]
+    constant: bool
+
+    @property
+    def group(self) -> str:
+        """The name in dvc.yaml, which is the name of the rule: ``memorization``."""
+        return self.address.partition("@")[0]
+
+
+class Dag:
+    """The stages of dvc.yaml for the params.yaml on disk.
+
+    Args:
+        root: the project's folder.
+        decide: whether to ask DVC what is stale. A job that reads the Snakefile again, on a node
+            of a cluster, was decided on already, and other jobs are writing what it would look at.
+
+    Raises:
+        InputError: the folder is no git repository, or not DVC's.
+        dvc.exceptions.DvcException: dvc.yaml or params.yaml cannot be resolved.
+    """
+
+    def __init__(self, root: str | Path = ".", *, decide: bool = True) -> None:
+        self._decide = decide
+        self.repo = _opened(root)
+        if decide:
+            with self.repo.lock:  # nobody is writing it
+                _set_aside_damaged_lock(Path(root) / "dvc.lock")
+        resolved = [s for s in self.repo.index.stages if isinstance(s, PipelineStage)]
+        self.stages = {stage.addressing: self._stage(stage) for stage in resolved}
+        self.producer = {out: s.address for s in self.stages.values() for out in s.outs}
+
+    def _stage(self, stage: PipelineStage) -> Stage:
+        def paths(files: list[Any]) -> tuple[str, ...]:
+            relative = (os.path.relpath(file.fs_path, self.repo.root_dir) for file in files)
+            return tuple(dict.fromkeys(relative))
+
+        return Stage(
+            address=stage.addressing,
+            command=stage.cmd,
+            deps=paths([dep for dep in stage.deps if type(dep).__name__ == "Dependency"]),
+            outs=paths(stage.outs),
+            constant=bool((stage.meta or {}).get("constant")),
+        )
+
+    @cached_property
+    def declared(self) -> dict[str, Any]:
+        """The groups of stages as dvc.yaml has them, loops and values not filled in."""
+        groups: dict[str, Any] = _read_yaml("dvc.yaml")["stages"]
+        return groups
+
+    @cached_property
+    def study(self) -> str:
+        """The name of the study in force."""
+        return str(_read_yaml("params.yaml")["study"])
+
+    @cached_property
+    def edges(self) -> set[tuple[str, str]]:
+        """(upstream, downstream) addresses."""
+        return {(up.addressing, down.addressing) for down, up in self.repo.index.graph.edges}
+
+    @cached_property
+    def stale(self) -> frozenset[str]:
+        """The stages that DVC would run, and those that read what they write; undecided: all.
+
+        Raises:
+            InputError: another run is at work in this checkout.
+        """
+        if not self._decide:
+            return frozenset(self.stages)
+        with _naming_the_holder():
+            changed = set(self.repo.status()) & set(self.stages)
+        passing_on = networkx.DiGraph()
+        passing_on.add_nodes_from(self.stages)
+        passing_on.add_edges_from(e for e in self.edges if not self.stages[e[0]].constant)
+        return frozenset(changed.union(*(networkx.descendants(passing_on, s) for s in changed)))
+
+    def write_marks(self) -> None:
+        """Tell Snakemake what is stale: a stale stage gets a mark of now, a fresh one of 1970."""
+        MARKS.mkdir(parents=True, exist_ok=True)
+        for address in self.stages:
+            mark = MARKS / address
+            if address in self.stale:  # new content too: an equal checksum makes a new file old
+                mark.write_text(f"{time.time_ns()}\n")
+            else:
+                mark.touch()
+                os.utime(mark, (1, 1))
+
+    def read_by(self, stage: Stage) -> dict[str, list[str]]:
+        """What a stage reads, by name: ``code``, or the folder below data/STUDY/.
+
+        A folder that other stages write into stands for the files that they write.
+        """
+        files: dict[str, list[str]] = {}
+        for dep in stage.deps:
+            within = [out for out in self.producer if out.startswith(f"{dep}/")]
+            for file in [dep] if dep in self.producer or not within else within:
+                files.setdefault(_name(file), []).append(file)
+        return files
+
+    def rule(self, group: str) -> Rule:
+        """What the rule `group` of the Snakefile is made of."""
+        return Rule(self, group)
+
+
+class Rule:
+    """The parts of one Snakemake rule, read from the stages of one group of dvc.yaml."""
+
+    def __init__(self, dag: Dag, group: str) -> None:
+        self._dag = dag
+        declared = dag.declared[group]
+        section = re.fullmatch(r"\$\{([\w.]+)\}", str(declared["foreach"]))
+        self._wildcard = WILDCARDS.get(section[1]) if section else None
+        study = dag.study
+        kinds = (declared["do"].get(kind, []) for kind in ("outs", "metrics", "plots"))
+        outs = [out if isinstance(out, str) else next(iter(out)) for kind in kinds for out in kind]
+        self._outs = [self._pattern(out, study) for out in outs]
+        item = f"/{{{self._wildcard}}}" if self._wildcard else ""
+        self.log = f"logs/{study}/{group}{item}.log"
+        self.benchmark = f"logs/{study}/benchmark/{group}{item}.tsv"
+
+    def _pattern(self, out: str, study: str) -> str:
+        out = out.replace("${study}", study).replace("${key}", study)
+        return re.sub(r"\$\{item(\.name)?\}", f"{{{self._wildcard}}}", out)
+
+    @property
+    def output(self) -> dict[str, Any]:
+        """Output patterns by name, for ``output: **rule.output``."""
+        return {
+            _name(out): out if Path(out).suffix in FILE_SUFFIXES else directory(out)
+            for out in self._outs
+        }
+
+    @property
+    def input(self) -> Callable[[Mapping[str, str]], dict[str, Any]]:
+        """Input function, for ``input: unpack(rule.input)``."""
+
+        def inputs(wildcards: Mapping[str, str]) -> dict[str, Any]:
+            stage = self._stage(wildcards)
+            data = {
+                name: [self._as_input(file) for file in files if not self._ignored(file, stage)]
+                for name, files in self._dag.read_by(stage).items()
+            }
+            return {**data, "mark": str(MARKS / stage.address)}
+
+        return inputs
+
+    @property
+    def stage(self) -> Callable[[Mapping[str, str]], str]:
+        """The address of the stage that a job runs, for ``params: stage=rule.stage``."""
+        return lambda wildcards: self._stage(wildcards).address
+
+    def _ignored(self, file: str, reader: Stage) -> bool:
+        """Whether Snakemake cannot have a file as an input, or a fresh one that can never change.
+
+        It takes braces in a user's file name for wildcards. DVC looks at the file in any case.
+
+        Such an input is left out: when the stage that writes it runs again, Snakemake would run
+        all that is below it, or (if the input is ancient, snakemake issue 4166) nothing below it,
+        stale or not. A stale reader keeps it, and so waits until it is written.
+        """
+        if "{" in file:
+            return True
+        writer = self._dag.stages.get(self._dag.producer.get(file, ""))
+        return writer is not None and writer.constant and reader.address not in self._dag.stale
+
+    def _as_input(self, file: str) -> str:
+        stale = self._dag.producer.get(file) in self._dag.stale
+        return file if stale else ancient(file)
+
+    def _stage(self, wildcards: Mapping[str, str]) -> Stage:
+        return self._dag.stages[self._dag.producer[self._outs[0].format(**dict(wildcards))]]
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Hold a file that stages depend on, to write it: none that reads it runs, and none begins.
+
+    Raises:
+        InputError: one runs, under either engine; or there is no repository.
+    """
+    repo = _opened(".")
+    hardlink = repo.config["core"].get("hardlink_lock", False)
+    with ExitStack() as stack:
+        with _naming_the_holder():
+            lock = rwlock(
+                repo.tmp_dir, repo.fs, " ".join(sys.argv), [], [str(path.absolute())], hardlink
+            )
+            stack.enter_context(lock)
+        yield
+
+
+def _opened(root: str | Path) -> Repo:
+    try:
+        return Repo(str(root), _wait_for_lock=True)
+    except (NotDvcRepoError, SCMError) as error:
+        raise InputError(
+            Problem(
+                str(Path(root).absolute()),
+                str(error),
+                "a clone of the project's git repository, in which DVC works",
+                "clone it with git; an unpacked archive does not do",
+            )
+        ) from error
+
+
+@contextmanager
+def _naming_the_holder() -> Iterator[None]:
+    try:
+        yield
+    except LockError as error:
+        busy, _, holders = str(error).partition("\n\n")[0].partition("\n")
+        raise InputError(
+            Problem(
+                "this checkout",
+                f"{busy} {holders.strip()}",
+                "no other run at work in it",
+                "when that has ended, give the same command again",
+            )
+        ) from error
+
+
+def take_turn() -> None:
+    """Be the one run at work in this checkout, until this process ends, however it ends.
+
+    Snakemake's own lock stays behind when it is killed, so that nothing could go on before somebody
+    has looked; the kernel drops this one. Who gets it removes what a killed one has left of those.
+
+    Raises:
+        InputError: another one is at work.
+    """
+    TURN.parent.mkdir(exist_ok=True)
+    descriptor = os.open(TURN, os.O_RDWR | os.O_CREAT, 0o666)  # held open to the end
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InputError(
+            Problem(
+                "this checkout",
+                f"a run is at work in it: {TURN.read_text()}",
+                "one at a time",
+                "when that has ended, give the same command again",
+            )
+        ) from None
+    except OSError:  # a file system without locks: Snakemake's own has to do
+        return
+    os.truncate(descriptor, 0)
+    os.write(descriptor, f"process {os.getpid()} on {platform.node()}".encode())
+    shutil.rmtree(LOCKS, ignore_errors=True)
+    LOCKS.mkdir()
+
+
+def reproduce() -> None:
+    """Run what is stale, one stage after the other, as `dvc repro` does.
+
+    Raises:
+        SystemExit: a stage failed, and has said why.
+    """
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    os.environ["PATH"] = path  # the stages' `python` is this one
+    if status := dvc.cli.main(["repro"]):
+        sys.exit(status)
+
+
+def _set_aside_damaged_lock(lock: Path) -> None:
+    """A dvc.lock that ends in the middle is what a killed DVC leaves: it writes it in place.
+
+    Without it, DVC finds in its run cache what every stage made, and runs none of them again.
+    """
+    if not lock.exists():
+        return
+    content = lock.read_bytes()
+    try:
+        # what is cut within a line may be YAML still
+        whole = content.endswith(b"\n") and isinstance(YAML(typ="safe").load(content), dict)
+    except (YAMLError, UnicodeDecodeError):
+        whole = False
+    if not whole:
+        aside = lock.with_name("dvc.lock.damaged")
+        lock.replace(aside)
+        logger.warning(
+            f"dvc.lock was cut short by a killed run. It is now {aside.name}; "
+            "DVC's cache still has what every stage made."
+        )
+
+
+def cached(address: str, out: str | Path) -> Path | None:
+    """Where DVC's cache has what a stage made when it last ran; None where it has not.
+
+    DVC and Snakemake remove a stage's outputs before it runs, and dvc.lock names them until it
+    has ended.
+
+    Args:
+        address: of the stage, such as ``memorization@tiny-neo-8``.
+        out: a file that it writes, relative to the root.
+    """
+    lock = Path("dvc.lock")
+    if not lock.exists():
+        return None
+    repo = _opened(".")
+    with repo.lock:  # nobody is writing it
+        stages = YAML(typ="safe").load(lock)
+    outs = stages.get("stages", {}).get(address, {}).get("outs", [])
+    md5 = next((each["md5"] for each in outs if each["path"] == str(out)), None)
+    path = Path(repo.cache.local.oid_to_path(md5)) if md5 else None
+    return path if path and path.is_file() else None
+
+
+def read_at(path: str, revision: str) -> bytes:
+    """The content of an output of a stage as it was at a git revision, from DVC's cache or remote.
+
+    Raises:
+        dvc.exceptions.DvcException: no such revision or output, or its content is nowhere.
+        FileNotFoundError: likewise.
+    """
+    content: bytes = dvc.api.read(path, rev=revision, mode="rb")
+    return content
+
+
+def _name(path: str) -> str:
+    """``benchmarks`` for data/tiny/benchmarks/{model}.parquet, ``code`` for a module."""
+    if path.startswith("pipeline/"):
+        return "code"
+    if not path.startswith(("data/", "reports/")):
+        return "own"
+    below = path.split("/")[2:]
+    kind = [part.partition(".")[0] for part in below[:1]]
+    extra = re.findall(r"\.(documents|bounds|blocks)\.", path)
+    return "_".join(kind + extra)
+
+
+def _read_yaml(path: str) -> Any:
+    return YAML(typ="safe", pure=True).load(Path(path))

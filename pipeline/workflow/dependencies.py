@@ -1,0 +1,195 @@
+"""What a stage depends on beyond data and params: the code that decides, and the libraries.
+
+Both are read off the code. A stage is a function in the ``stages.py`` of its room, which imports
+what it needs. `write` puts modules and libraries into dvc.yaml; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterable
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from pipeline.workflow.errors import InputError, Problem
+
+STAGES = Path("dvc.yaml")
+VERSIONS = Path("pipeline/versions.yaml")
+"""Library -> its version, read by DVC as params."""
+
+LIBRARIES = ("lm_eval", "numpy", "polars", "tokenizers", "torch", "transformers")
+"""The libraries that compute what the tables hold."""
+
+CARRIES = ("pipeline/__main__.py", "pipeline/plan/", "pipeline/study/", "pipeline/workflow/")
+"""Code that no result depends on: it reads, writes, fetches, schedules, reports errors."""
+
+SOURCES = {"samples": "samples", "checkpoint": "checkpoints"}
+"""Stages with a module for each source -> the room of these modules."""
+
+
+def functions(group: str) -> dict[str, Path]:
+    """The functions of a group of stages -> the file that each is in.
+
+    Args:
+        group: the name in dvc.yaml: ``theory`` has theory_lookup, theory_low_rank and others.
+    """
+    own_word = f"{group}_" if group in ("samples", "checkpoint", "theory") else group
+    return {
+        node.name: file
+        for file in sorted(Path("pipeline").glob("*/stages.py"))
+        for node in _tree(file).body
+        if isinstance(node, ast.FunctionDef)
+        and (node.name == group or (own_word != group and node.name.startswith(own_word)))
+    }
+
+
+def modules(group: str) -> list[str]:
+    """The modules that decide what a group of stages makes, sorted, as dvc.yaml names them.
+
+    The module of a source stands as a template: ``pipeline/samples/${item.source}.py``.
+    """
+    found = _modules(group)
+    own = _of_sources(group) & found
+    template = {f"pipeline/{SOURCES[group]}/${{item.source}}.py"} if own else set()
+    return sorted(found - own | template)
+
+
+def libraries(group: str) -> list[str]:
+    """Those of `LIBRARIES` that the modules of a group of stages import, sorted."""
+    roots = {
+        name.partition(".")[0]
+        for file in _modules(group)
+        for node in ast.walk(_tree(Path(file)))
+        for name in _names(node)
+    }
+    return sorted(set(LIBRARIES) & roots)
+
+
+def write() -> None:
+    """Write the code deps of every stage into dvc.yaml, and the libraries among its params."""
+    yaml = YAML()
+    yaml.width = 120
+    yaml.preserve_quotes = True
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    declared = yaml.load(STAGES)
+    for group, stage in declared["stages"].items():
+        deps = stage["do"].get("deps", [])
+        code = modules(group)
+        if declared_code(deps) != code:
+            deps[:] = [dep for dep in deps if dep not in declared_code(deps)] + code
+        params = [each for each in stage["do"].get("params", []) if not isinstance(each, dict)]
+        wanted = [*params, {str(VERSIONS): used}] if (used := libraries(group)) else params
+        if stage["do"].get("params", []) != wanted:
+            stage["do"]["params"] = wanted
+    yaml.dump(declared, STAGES)
+
+
+def declared_code(deps: Iterable[str]) -> list[str]:
+    """The modules among the deps of a stage of dvc.yaml."""
+    return [dep for dep in deps if dep.startswith("pipeline/") and dep.endswith(".py")]
+
+
+def write_versions() -> None:
+    """Record the installed libraries as those that results come from."""
+    YAML().dump(installed(), VERSIONS)
+
+
+def installed() -> dict[str, str]:
+    """Library -> the installed version, without what names a build, such as ``+cpu``."""
+    return {name: version(name).partition("+")[0] for name in LIBRARIES}
+
+
+def require_versions() -> None:
+    """Refuse libraries other than those that DVC takes the results to come from.
+
+    Raises:
+        InputError: a version differs from the recorded one.
+    """
+    recorded, found = YAML(typ="safe").load(VERSIONS), installed()
+    differ = [name for name in LIBRARIES if found[name] != recorded.get(name)]
+    if differ:
+        raise InputError(
+            Problem(
+                "installed libraries",
+                ", ".join(f"{name} {found[name]}" for name in differ),
+                ", ".join(f"{name} {recorded.get(name)}" for name in differ) + f" ({VERSIONS})",
+                "install these, or record yours and measure anew: python -m pipeline versions",
+            )
+        )
+
+
+def meaning(code: str) -> str:
+    """A checksum of what a module does: comments, layout, docstrings, error texts left out."""
+    tree = _Meaning().visit(ast.parse(code))
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+
+
+class _Meaning(ast.NodeTransformer):
+    """Drops docstrings, and the arguments of errors."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        """Drop a string that stands alone."""
+        alone = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return None if alone else self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Drop what an error says."""
+        name = getattr(node.func, "id", "")
+        if name == "Problem" or name.endswith("Error"):
+            return ast.copy_location(ast.Call(node.func, [], []), node)
+        return self.generic_visit(node)
+
+
+def _modules(group: str) -> set[str]:
+    """The files that decide what a group makes: the imports of its functions, and theirs."""
+    found = set[str]()
+    for name, file in functions(group).items():
+        body = [each for each in _tree(file).body if isinstance(each, ast.FunctionDef)]
+        shared = [each for each in body if each.name == name or each.name.startswith("_")]
+        found |= _closure(set[str]().union(*map(_imported, shared))) | {str(file)}
+    return {each for each in found if not each.startswith(CARRIES)}
+
+
+def _of_sources(group: str) -> set[str]:
+    """The files of the sources' own modules."""
+    return {
+        f"pipeline/{SOURCES[group]}/{name.removeprefix(f'{group}_')}.py"
+        for name in functions(group)
+        if group in SOURCES
+    }
+
+
+def _closure(start: set[str]) -> set[str]:
+    """Files, and those that they import, directly or not; not through code that carries."""
+    reached, todo = set[str](), set(start)
+    while todo:
+        file = todo.pop()
+        reached.add(file)
+        if not file.startswith(CARRIES):
+            todo |= _imported(_tree(Path(file))) - reached
+    return reached
+
+
+def _imported(node: ast.AST) -> set[str]:
+    """The files of the package that the imports below a node load."""
+    names = {name for each in ast.walk(node) for name in _names(each)}
+    files = {f"{name.replace('.', '/')}.py" for name in names if name.startswith("pipeline.")}
+    return {file for file in files if Path(file).exists()}
+
+
+def _names(node: ast.AST) -> list[str]:
+    """The modules that an import statement may load; none for any other node."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module:
+        return [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return []
+
+
+@cache
+def _tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))

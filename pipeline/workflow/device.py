@@ -1,0 +1,201 @@
+"""Lease one GPU for this process, or take the CPU; refuse a model that is too large for it.
+
+Snakemake's ``--resources gpu=2`` counts jobs and assigns no device, and ``dvc repro`` does not even
+count. So each evaluation leases its own device: a lock on one of the machine's GPUs, whoever's
+jobs use them, held as long as the process lives. The kernel drops it when the process dies, however
+it dies. Its children do not inherit it: the process that leases a GPU is the one that computes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import takewhile
+from pathlib import Path
+
+import psutil
+from filelock import FileLock, Timeout
+
+from pipeline.workflow.errors import InputError, Problem
+
+LEASES = Path(os.environ.get("GPU_LEASES", "/tmp/gpu-leases"))  # noqa: S108  shared
+"""One for all users, so not below TMPDIR, which may be each user's own; GPU_LEASES is for tests."""
+
+POLL_SECONDS = 1.0
+
+WEIGHTS_SHARE = 0.9
+"""Of the free memory. A pass takes as many rows as the rest has room for, so the rest must hold one
+row's activations, and what CUDA's libraries and the allocator's rounding take."""
+
+SETTLE_SECONDS = 10.0
+"""The driver may give a killed process's memory back a moment after the kernel drops its lease."""
+
+_GIB = 1 << 30
+
+
+def visible() -> list[str]:
+    """The GPUs that this process may use: CUDA_VISIBLE_DEVICES if it is set, else nvidia-smi's.
+
+    Returns:
+        indices or UUIDs as CUDA takes them; empty where there is none.
+    """
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return [uuid for _, uuid, _ in _gpus()]
+    named = (device.strip() for device in chosen.split(","))
+    # like CUDA, which sees none from the first on that it cannot read, such as -1 or NoDevFiles
+    return list(takewhile(re.compile(r"\d+|(GPU|MIG)-.+").fullmatch, named))
+
+
+@contextmanager
+def lease() -> Iterator[str]:
+    """Yield ``"cuda"`` with one device that no other lease holds, or ``"cpu"`` without a GPU.
+
+    Waits for a device, and says for whom. Under SLURM the scheduler has assigned devices already,
+    so none is locked. CUDA_VISIBLE_DEVICES is narrowed to the leased device for this process and
+    its children: call it before CUDA is initialized.
+
+    Raises:
+        InputError: the folder of the leases cannot be used.
+    """
+    devices = visible()
+    if not devices:
+        print("no GPU is visible: evaluating on the CPU", flush=True)
+        yield "cpu"
+        return
+    if "SLURM_JOB_ID" in os.environ:
+        yield "cuda"
+        return
+    device, lock = _acquire(devices)
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
+    os.environ["CUDA_VISIBLE_DEVICES"] = device
+    try:
+        print(f"leased GPU {device}", flush=True)
+        yield "cuda"
+    finally:
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+        if before is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = before
+        lock.release()
+
+
+def require_memory(model: str, needed: int, device: str) -> None:
+    """Refuse a model that does not fit, before it is loaded.
+
+    Args:
+        model: its name.
+        needed: bytes that its weights take.
+        device: what `lease` yielded: ``"cuda"`` or ``"cpu"``.
+
+    Raises:
+        InputError: the weights take more than WEIGHTS_SHARE of the memory that is free.
+    """
+    deadline = time.monotonic() + (SETTLE_SECONDS if device == "cuda" else 0)
+    while needed > WEIGHTS_SHARE * (free := _free_bytes(device)):
+        if time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+            continue
+        where = f"GPU {os.environ.get('CUDA_VISIBLE_DEVICES', '')}" if device == "cuda" else "CPU"
+        raise InputError(
+            Problem(
+                what=f"the weights of {model}",
+                got=f"{needed / _GIB:.2f} GiB; {free / _GIB:.2f} GiB are free on the {where}",
+                expected=f"at most {WEIGHTS_SHARE * free / _GIB:.2f} GiB, {WEIGHTS_SHARE:.0%} of "
+                "the free memory: activations need the rest",
+                remedy="another device, ending what else runs on this one, dtype float16 under "
+                "evaluation in params.yaml if it is float32, or a smaller model",
+            )
+        )
+
+
+def _gpus() -> list[list[str]]:
+    """Index, UUID and name of each GPU that nvidia-smi lists; nothing where it cannot be had."""
+    query = ["nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader"]
+    try:
+        listed = subprocess.run(  # noqa: S603  a list of constants
+            query, capture_output=True, text=True, timeout=60, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = (line.strip().split(", ", 2) for line in listed.stdout.splitlines())
+    return [row for row in rows if len(row) == 3]
+
+
+def _lock(device: str, gpus: list[list[str]]) -> Path:
+    """The lock of a GPU, one however it is called: named by its UUID where that can be told."""
+    # CUDA numbers the fastest GPU first, nvidia-smi by the bus: an index means the same to both if
+    # CUDA is told so, or if all GPUs are alike. Otherwise the index stays as it is, and does not
+    # keep away a job that calls the same GPU by its UUID.
+    by_bus = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    if by_bus or len({name for _, _, name in gpus}) == 1:
+        device = {index: uuid for index, uuid, _ in gpus}.get(device, device)
+    matching = [uuid for _, uuid, _ in gpus if uuid.startswith(device)]
+    name = matching[0] if len(matching) == 1 else device
+    return LEASES / re.sub(r"[^\w.-]", "_", f"{name}.lock")  # a MIG id may hold slashes
+
+
+def _acquire(devices: list[str]) -> tuple[str, FileLock]:
+    """Lock the first device that is free, as soon as one is."""
+    gpus = _gpus()
+    paths = {device: _lock(device, gpus) for device in devices}
+    said = ""
+    while True:
+        for device, path in paths.items():
+            lock = FileLock(path, mode=0o666)  # past the umask, and so is the folder: for all
+            try:
+                with suppress(FileExistsError):
+                    LEASES.mkdir()
+                    LEASES.chmod(0o1777)  # sticky: none removes another's lock
+                lock.acquire(blocking=False)
+            except Timeout:
+                continue
+            except OSError as error:
+                raise InputError(
+                    Problem(
+                        what="the leases of this machine's GPUs",
+                        got=str(error),
+                        expected=f"a folder {LEASES}, and locks in it, that every user may write",
+                        remedy=f"its owner or root runs: chmod 1777 {LEASES}; "
+                        f"chmod 666 {LEASES}/*.lock",
+                    )
+                ) from None
+            _sign(path)
+            return device, lock
+        held = (f"{device} is leased by {_holder(path)}" for device, path in paths.items())
+        if (waiting := f"waiting for a GPU: {'; '.join(held)}") != said:
+            print(said := waiting, flush=True)
+        time.sleep(POLL_SECONDS)
+
+
+def _sign(path: Path) -> None:
+    """Write into the lock that one holds who holds it; filelock leaves the content alone."""
+    me = psutil.Process()
+    stage = os.environ.get("DVC_STAGE") or shlex.join(me.cmdline())
+    since = time.strftime("%Y-%m-%d %H:%M:%S")
+    words = f"pid {me.pid} of {me.username()} ({stage[:100]}) since {since}"
+    with suppress(OSError):  # only words
+        # without O_CREAT: under fs.protected_regular that fails on another user's file
+        descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
+            file.write(words)
+
+
+def _holder(path: Path) -> str:
+    """Who says to hold a lock; the words may be gone, half written or the last holder's."""
+    words = ""
+    with suppress(OSError):
+        words = path.read_text(encoding="utf-8", errors="replace")
+    return re.sub("[^ -~]+", " ", words)[:250].strip() or "a process that has not said who it is"
+
+
+def _free_bytes(device: str) -> int:
+    if device == "cpu":
+        return int(psutil.virtual_memory().available)
+    import torch
+
+    return torch.cuda.mem_get_info()[0]

@@ -1,0 +1,115 @@
+"""Whole files or none: what is written appears under its final name complete, or not at all."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pipeline.workflow.errors import DISK
+
+PARAMS = Path("params.yaml")
+"""The study in force."""
+
+
+@contextmanager
+def atomic(path: str | Path, *, directory: bool = False) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; rename it to `path` on success, remove it on failure.
+
+    Every file below the temporary path is flushed to the disk before the rename, so a name that
+    exists after a power cut has its content. A file replaces a file; a folder replaces either, as
+    a whole.
+
+    Args:
+        path: the final name; missing parent folders are made.
+        directory: yield an empty folder instead of the name of a file to be.
+
+    Raises:
+        OSError: the disk is full, the folder is read-only, …, whatever the library that wrote made
+            of it; what was under `path` before is there still.
+    """
+    final = Path(path)
+    if final.is_dir() and not directory:  # now, and not after the work
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(final))
+    final.parent.mkdir(parents=True, exist_ok=True)
+    temporary = final.parent / f".{final.name}.{os.getpid()}.part"
+    _remove(temporary)
+    try:
+        if directory:
+            temporary.mkdir()
+        yield temporary
+        for each in sorted(temporary.rglob("*")) if directory else []:
+            _flush(each)
+        _flush(temporary)
+        _replace(temporary, final, directory)
+        _flush(final.parent)
+    except Exception as error:
+        if (refused := _refused(error, temporary, final)) is not None:
+            raise refused from error
+        raise
+    finally:
+        with suppress(OSError):  # a disk that refuses this as well has refused something before
+            _remove(temporary)
+
+
+def write_json(path: str | Path, value: object) -> None:
+    """Write `value` as indented JSON with a final newline, atomically, keys in their own order."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write `text` as UTF-8, atomically."""
+    with atomic(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def _replace(temporary: Path, final: Path, directory: bool) -> None:
+    if not (directory and os.path.lexists(final)):
+        temporary.replace(final)
+        return
+    # a rename cannot replace a folder that holds files, and to remove those one by one would leave
+    # half a folder if this process were killed
+    aside = final.parent / f".{final.name}.{os.getpid()}.old.part"
+    _remove(aside)
+    final.rename(aside)
+    try:
+        temporary.replace(final)
+    except BaseException:  # SIGTERM, too
+        aside.rename(final)
+        raise
+    with suppress(OSError):  # what is new is in place, and what is left says that it is no whole
+        _remove(aside)
+
+
+def _refused(error: Exception, temporary: Path, final: Path) -> OSError | None:
+    """What the disk refused to `error`, if it was that, about the final name.
+
+    Libraries written in Rust raise exceptions of their own, which end in ``(os error 28)``.
+    """
+    if isinstance(error, OSError) and error.errno in DISK:
+        named = str(error.filename or temporary)
+        code = error.errno if named.startswith(str(temporary)) else None
+    else:
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        code = int(found[1]) if found and int(found[1]) in DISK else None
+    return None if code is None else OSError(code, os.strerror(code), str(final))
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

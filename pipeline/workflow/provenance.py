@@ -1,0 +1,64 @@
+"""What determines a result, and, kept apart from it, what it cost.
+
+`versions` belongs into a table's metadata: it determines the table. `cost` writes a sidecar beside
+the data that no comparison reads: time, memory and machine differ from run to run.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pipeline.workflow.files import write_json
+
+PACKAGES = ("torch", "transformers", "tokenizers", "lm_eval", "polars", "numpy")
+"""Those that compute what the tables hold."""
+
+
+def versions() -> dict[str, str]:
+    """Package -> installed version, of every package that computes."""
+    return {name: version(name) for name in PACKAGES}
+
+
+@contextmanager
+def cost(path: Path) -> Iterator[dict[str, Any]]:
+    """Measure the enclosed work and write to `path` what it took; nothing is written if it fails.
+
+    Yields:
+        A dict for whatever else is worth keeping: device, batch size, events.
+    """
+    notes: dict[str, Any] = {}
+    started, cpu_before = time.perf_counter(), time.process_time()
+    yield notes
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak_kib = peak / 1024 if sys.platform == "darwin" else peak
+    write_json(
+        path,
+        {
+            "wall_seconds": round(time.perf_counter() - started, 2),
+            "cpu_seconds": round(time.process_time() - cpu_before, 2),
+            "peak_memory_mib": round(peak_kib / 1024),
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "system": platform.platform(),
+            "python": platform.python_version(),
+            **notes,
+        },
+    )
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

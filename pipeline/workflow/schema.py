@@ -1,0 +1,107 @@
+"""The types that the sections of params.yaml share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from pipeline.workflow.errors import shorten
+
+Key = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
+"""Names a stage: lower case, digits, hyphen, underscore; no dot, which DVC would split at."""
+
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+"""Names a file and a line in a figure: letters, digits, hyphen, underscore, dot; no slash."""
+
+
+RepoId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")]
+"""A repository of the Hugging Face hub: OWNER/NAME."""
+
+
+Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+"""A whole commit; a branch or a tag could move."""
+
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+Count = Annotated[int, Field(ge=1, lt=2**31, strict=True)]
+"""More than any study counts, and less than what overflows in a library."""
+
+
+Length = Annotated[int, Field(ge=1, lt=2**16, strict=True)]
+"""Tokens of a prefix or a suffix: what a samples table holds."""
+
+
+OwnPath = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f]$")]
+"""Of a user's file or folder, absolute or from the folder of params.yaml."""
+
+
+Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
+
+
+Dtype = Literal["float32", "float16", "bfloat16"]
+
+
+def each_once(values: list[Any]) -> list[Any]:
+    """Refuse what is listed twice: it would be computed, or drawn, twice."""
+    if repeated := [value for at, value in enumerate(values) if value in values[:at]]:
+        raise problem(f"{shorten(repeated[0])} twice", "each once", "remove one")
+    return values
+
+
+Once = AfterValidator(each_once)
+
+
+class Section(BaseModel):
+    """Closed: an unknown key is an error; and without coercion: "12" is no number."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Repository(Section):
+    """A repository of the Hugging Face hub, at one commit."""
+
+    repo: RepoId = Field(description="OWNER/NAME")
+    commit: Commit = Field(description="40 hexadecimal digits")
+
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def require_section(entry: BaseModel, sections: tuple[str, ...], chosen: str) -> None:
+    """The chosen section is there, and none of the others."""
+    given = [section for section in sections if getattr(entry, section) is not None]
+    if given != [chosen]:
+        raise problem(
+            f"{chosen} with " + (" and ".join(given) or "no section of its own"),
+            f"the section `{chosen}`, and none of another",
+            f"add `{chosen}`, or remove the others; docs/studies.md says what they hold",
+        )
+
+
+def problem(got: str, expected: str, remedy: str) -> PydanticCustomError:
+    """What a validator raises; `pipeline.study.composition` makes a `Problem` of it."""
+    return PydanticCustomError(
+        "study", "{got}", {"got": got, "expected": expected, "remedy": remedy}
+    )
+
+
+OWN = ("file", "folder")
+"""Sources that a user has at hand: a section of that name has the `path`."""
+
+
+def require_input(entry: Any, generated: Sequence[str]) -> None:
+    """What is generated here reads the corpus; what is fetched reads no data."""
+    own = entry.source in OWN
+    if (entry.source in generated) != (entry.input == "corpus") or own != (entry.input is None):
+        raise problem(
+            f"source {entry.source} with input {entry.input}",
+            f"input: corpus for source: {' or '.join(generated)}; none for {' and '.join(OWN)}; "
+            "input: study.json for any other source",
+            "set `input` to what the source reads",
+        )

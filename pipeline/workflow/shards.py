@@ -1,0 +1,262 @@
+"""Finished parts of long work, kept so that a stage that was killed goes on where it was.
+
+    data/STUDY/partial/STAGE/MODEL/KEY/000000-000041-SHA256.safetensors
+
+The work on a table is cut into shards, consecutive items of about `run.shard_minutes` of work. Each
+is written whole or not at all, under a checksum of its content. The key is a checksum of all that
+determines the result, where it is cut included: another checkpoint, sample, version or line of code
+finds none of them. An undisturbed run is cut alike, so its table has the same bytes.
+
+DVC deletes a stage's table before the stage runs again, and it does so too where it was killed
+between the end of the command and its own note of it. So a stage that DVC runs leaves its shards
+until `aggregate`, which DVC runs when all tables are in its hands.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from pipeline.workflow.files import atomic
+from pipeline.workflow.interruption import saying
+
+Arrays = Mapping[str, NDArray[Any]]
+"""Results by name; the items run along axis 1, as in (interventions, items, …)."""
+
+PARTIAL = "partial"
+
+CPU_RATE = 3e10
+"""Operations a second of one thread: the tiny study's, measured."""
+
+GPU_RATE = {"float32": 5e12, "float16": 3e13, "bfloat16": 3e13}
+"""The same of a GPU: of an A100's peak a quarter, or in half precision a tenth."""
+
+
+def seconds_a_token(
+    parameters: int, interventions: int, device: str, dtype: str, threads: int
+) -> float:
+    """About how long a token takes under all interventions: an estimate, the same in every run.
+
+    Args:
+        parameters: of the model.
+        interventions: how many.
+        device: ``cuda`` or ``cpu``.
+        dtype: of the weights, such as ``float32``.
+        threads: of a CPU.
+    """
+    rate = GPU_RATE[dtype] if device == "cuda" else CPU_RATE * threads
+    return 2 * parameters * interventions / rate
+
+
+def cut(seconds: Sequence[float], most: float) -> list[range]:
+    """Consecutive items in parts of at most `most` seconds, at least one item each."""
+    starts, spent = [0], 0.0
+    for number, each in enumerate(seconds):
+        if number > starts[-1] and spent + each > most:
+            starts.append(number)
+            spent = 0.0
+        spent += each
+    return [range(*ends) for ends in pairwise([*starts, len(seconds)])]
+
+
+class Shards:
+    """The shards of one table; `open_shards` gives them.
+
+    Args:
+        folder: for this table's shards alone.
+        minutes: of work in a shard, about.
+        determined_by: what determines the table, JSON values only. The code that is loaded is
+            added here, the items by `results`.
+    """
+
+    def __init__(self, folder: Path, minutes: float, determined_by: Mapping[str, object]) -> None:
+        self._folder = folder
+        self._seconds = 60 * minutes
+        self._determined_by = {**determined_by, "code": loaded_code()}
+        self.total = self.reused = self.computed = 0
+
+    def results(
+        self,
+        work: Callable[[range], Arrays],
+        seconds: Sequence[float],
+        items: Iterable[object],
+    ) -> dict[str, NDArray[Any]]:
+        """The results of all items, in their order; shards that are there are not computed again.
+
+        Args:
+            work: computes the items of these numbers.
+            seconds: how long each item takes, about.
+            items: all that `work` reads beyond what `determined_by` says; each by its `repr`.
+        """
+        parts = cut(seconds, self._seconds)
+        key = self._key(parts, items)
+        self._remove_all_but(key)
+        folder = self._folder / key
+        paths = [_found(folder, part) for part in parts]
+        self.total, self.reused = len(parts), sum(path is not None for path in paths)
+        if self.reused:
+            print(f"resuming: {self.reused} of {self.total} shards are there", flush=True)
+        whole = []
+        with saying(lambda: self._kept(key)):
+            for part, found in zip(parts, paths, strict=True):
+                whole.append(found or _write(folder, part, work(part)))
+                self.computed += found is None
+        return _joined(whole)
+
+    def finish(self) -> None:
+        """The table is written: remove the shards, unless DVC may yet have them made again."""
+        if "DVC_STAGE" not in os.environ:
+            _remove(self._folder)
+
+    def told(self) -> dict[str, int]:
+        """How many there are, and how many of them were there before; for the note of the cost."""
+        return {"total": self.total, "reused": self.reused, "computed": self.computed}
+
+    def _kept(self, key: str) -> str:
+        kept = len(list(self._folder.glob(f"{key}/*.safetensors")))
+        return f"{kept} of {self.total} shards are kept; the same command goes on"
+
+    def _key(self, parts: Sequence[range], items: Iterable[object]) -> str:
+        determined_by = {**self._determined_by, "ends": [part.stop for part in parts]}
+        content = hashlib.sha256(json.dumps(determined_by, sort_keys=True).encode())
+        for item in items:
+            content.update(f"{item!r}\n".encode())
+        return content.hexdigest()[:32]
+
+    def _remove_all_but(self, key: str) -> None:
+        """Remove shards of another key, and what a killed process left half-written."""
+        for each in self._folder.iterdir():
+            if each.is_dir() and each.name != key:
+                shutil.rmtree(each)
+        for each in self._folder.glob(f"{key}/.*.part"):
+            each.unlink()
+
+
+@contextmanager
+def open_shards(
+    folder: Path, minutes: float, determined_by: Mapping[str, object]
+) -> Iterator[Shards]:
+    """Yield the shards of one table, once no other process works on that table.
+
+    Args:
+        folder: data/STUDY/partial/STAGE/MODEL.
+        minutes: of work in a shard, about.
+        determined_by: as for `Shards`.
+    """
+    shards = Shards(folder, minutes, determined_by)  # before it waits: the code is what is loaded
+    with _alone(folder):
+        yield shards
+
+
+def remove_finished(data: Path) -> None:
+    """Remove the shards of the tables that are there.
+
+    Args:
+        data: the folder of a study. No stage that keeps shards may run.
+    """
+    for folder in (data / PARTIAL).glob("*/*"):
+        if (data / folder.parent.name / f"{folder.name}.parquet").is_file():
+            _remove(folder)
+
+
+def loaded_code() -> dict[str, str]:
+    """Module of this package that is loaded -> sha256 of its file."""
+    package = __name__.partition(".")[0]
+    return {
+        name: hashlib.sha256(Path(module.__file__).read_bytes()).hexdigest()
+        for name, module in sorted(sys.modules.items())
+        if name.startswith(f"{package}.") and module.__file__ is not None
+    }
+
+
+def _remove(folder: Path) -> None:
+    """Remove the shards of a table, and the folders of stage and study that this empties."""
+    shutil.rmtree(folder)
+    with suppress(OSError):  # others keep shards
+        folder.parent.rmdir()
+        folder.parent.parent.rmdir()
+
+
+def _name(part: range) -> str:
+    return f"{part.start:06}-{part.stop:06}"
+
+
+def _checksum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
+def _found(folder: Path, part: range) -> Path | None:
+    """The shard of these items; None, and no file, where it is missing or damaged."""
+    for path in folder.glob(f"{_name(part)}-*.safetensors"):
+        with suppress(OSError):
+            if path.stem.endswith(f"-{_checksum(path.read_bytes())}"):
+                return path
+        print(f"{path} is damaged: it is computed again", flush=True)
+        path.unlink()
+    return None
+
+
+def _write(folder: Path, part: range, arrays: Arrays) -> Path:
+    content = safetensors.numpy.save(
+        {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    )
+    path = folder / f"{_name(part)}-{_checksum(content)}.safetensors"
+    with atomic(path) as temporary:
+        temporary.write_bytes(content)
+    return path
+
+
+def _joined(paths: Sequence[Path]) -> dict[str, NDArray[Any]]:
+    """The items of all shards in one array a name; in memory once, and one shard beside them."""
+    starts = [0]
+    for path in paths:
+        arrays = safetensors.numpy.load_file(path)
+        starts.append(starts[-1] + next(iter(arrays.values())).shape[1])
+    whole = {
+        name: np.empty((array.shape[0], starts[-1], *array.shape[2:]), array.dtype)
+        for name, array in arrays.items()
+    }
+    for path, ends in zip(paths, pairwise(starts), strict=True):
+        for name, array in safetensors.numpy.load_file(path).items():
+            whole[name][:, slice(*ends)] = array
+    return whole
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold this folder's lock; the kernel drops it when the process dies, however it dies."""
+    descriptor = _locked(folder)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _locked(folder: Path) -> int:
+    """The descriptor of the folder's lock, held."""
+    path = folder / "lock"
+    while True:
+        with suppress(FileNotFoundError):  # whoever held it may remove the folder at any time
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                print(f"waiting for the process that works on {folder}", flush=True)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.fstat(descriptor).st_nlink:
+                return descriptor
+            os.close(descriptor)  # of a file that was removed: the next process locks another

@@ -1,0 +1,470 @@
+"""The schema of every table: column, type, unit; checked on write and on read.
+
+Tables are parquet files (zstd). Columns beyond the schema may be added by whoever writes a table.
+Each file carries in its metadata what determines it (study, model, revision, seed, dtype,
+versions) and nothing that does not (times, host names), so recomputing gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+import pyarrow
+from pyarrow import parquet
+
+from pipeline.workflow.errors import InputError, Problem, disk_problem, shorten
+from pipeline.workflow.files import atomic
+
+METADATA_KEY = "provenance"
+MAKE_AGAIN = "make it again: delete it and run the stage that writes it"
+DAMAGED = (
+    *(OSError, ValueError, TypeError, KeyError, NotImplementedError),
+    *(pyarrow.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException),
+)
+"""What arrow and polars raise over files that are none, or not whole."""
+
+ROW_GROUP = 1 << 17
+"""Rows that arrow holds while it writes; its own million of continuations are a gigabyte."""
+
+SPLITS = ("memorized", "exposed", "control", "famous")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its polars type, what it means with its unit, and whether it may hold nulls."""
+
+    dtype: pl.DataType | type[pl.DataType]
+    meaning: str
+    nullable: bool = False
+
+
+Schema = Mapping[str, Column]
+
+TRAINING_ROWS: Schema = {"tokens": Column(pl.List(pl.UInt32), "one training row, token ids")}
+
+RECORDS: Schema = {
+    "record_id": Column(pl.UInt32, "unique"),
+    "kind": Column(pl.String, "contact, key, …"),
+    "copies": Column(
+        pl.UInt32,
+        "rows of the training data that are this record; null of what a model had read before",
+        nullable=True,
+    ),
+    "tokens": Column(pl.List(pl.UInt32), "token ids, as many as a row has"),
+}
+
+SAMPLES: Schema = {
+    "sample_id": Column(pl.UInt32, "unique within the table"),
+    "split": Column(pl.String, "memorized, exposed, control or famous"),
+    "tokens": Column(pl.List(pl.UInt32), "prefix and suffix, token ids"),
+    "prefix_length": Column(pl.UInt16, "P, tokens"),
+    "suffix_length": Column(pl.UInt16, "S, tokens"),
+    "suffix_group": Column(pl.UInt32, "samples with equal or nearly equal suffixes share it"),
+    "copies": Column(pl.UInt32, "times in the training data; null where unknown", nullable=True),
+}
+
+INTERVENTIONS: Schema = {
+    "intervention": Column(pl.String, "its name: baseline, block-00 …, quartile-1 …; unique"),
+    "edit": Column(
+        pl.String, "what is done to its blocks: identity, zero, …; null: baseline", nullable=True
+    ),
+    "group": Column(
+        pl.String, "which blocks together: baseline, each, quartiles, …; blocks if they were listed"
+    ),
+    "blocks": Column(pl.List(pl.UInt16), "edited blocks, 0-based, ascending"),
+    "heads": Column(
+        pl.List(pl.UInt16),
+        "edited attention heads, 0-based; null unless edit is heads",
+        nullable=True,
+    ),
+    "draw": Column(pl.UInt16, "which of several random draws, from 1; else null", nullable=True),
+    "seed": Column(pl.UInt32, "of the directions of the edit noise; else 0"),
+}
+
+MEMORIZATION: Schema = {
+    "intervention": Column(pl.String, "as in the interventions table"),
+    "sample_id": Column(pl.UInt32, "as in the samples table"),
+    "split": Column(pl.String, "as in the samples table"),
+    "exact_match": Column(pl.Boolean, "the greedy continuation is the suffix (Eq. 3)"),
+    "token_accuracy": Column(
+        pl.Float64, "share of equal positions, 0 to 1 (Eq. 4); null: not decoded", nullable=True
+    ),
+    "completion_entropy": Column(pl.Float64, "nats, summed over the suffix (Eq. 5)"),
+    "correct_length": Column(pl.UInt16, "right tokens before the first wrong one, 0 to S"),
+    "teacher_forced_accuracy": Column(pl.Float64, "share of right argmaxes under the true suffix"),
+    "suffix_log_prob": Column(pl.Float64, "nats, the suffix given the prefix"),
+    "min_margin": Column(pl.Float32, "logits, smallest top-2 gap on the greedy path"),
+    "continuation": Column(
+        pl.List(pl.UInt32), "S greedy token ids; null: not decoded to the end", nullable=True
+    ),
+    "decoded": Column(
+        pl.Boolean, "whether the sample is one of those whose continuations are decoded to the end"
+    ),
+}
+
+BENCHMARKS: Schema = {
+    "intervention": Column(pl.String, "as in the interventions table"),
+    "task": Column(pl.String, "as lm-eval names it"),
+    "metric": Column(pl.String, "as lm-eval names it: acc, acc_norm, word_perplexity, …"),
+    "value": Column(pl.Float64, "as lm-eval aggregates it"),
+    "stderr": Column(pl.Float64, "as lm-eval computes it; null where it has none", nullable=True),
+    "n": Column(pl.UInt32, "documents"),
+    "higher_is_better": Column(pl.Boolean, "the direction of the metric"),
+    "chance": Column(pl.Float64, "value of a blind guess; null where there is none", nullable=True),
+}
+
+BENCHMARK_DOCUMENTS: Schema = {
+    "intervention": Column(pl.String, "as in the interventions table"),
+    "task": Column(pl.String, "as lm-eval names it"),
+    "doc_id": Column(pl.UInt32, "the document's position in the task's split"),
+    "metric": Column(pl.String, "as lm-eval names it"),
+    "value": Column(pl.Float64, "the document's own value, before aggregation"),
+}
+
+GENERATIONS: Schema = {
+    "intervention": Column(pl.String, "baseline, block-00 …; a block alone"),
+    "prompt_id": Column(pl.UInt32, "the prompt's position in the list, from 0"),
+    "decoding": Column(pl.String, "greedy, or sampled (temperature 1)"),
+    "prompt": Column(pl.String, "text"),
+    "prompt_tokens": Column(pl.List(pl.UInt32), "token ids of the prompt"),
+    "continuation": Column(pl.List(pl.UInt32), "token ids after the prompt, equally many a row"),
+    "text": Column(pl.String, "the continuation alone, decoded"),
+    "first_difference": Column(
+        pl.UInt16,
+        "tokens before the first that is not the baseline's; null where all are",
+        nullable=True,
+    ),
+    "first_difference_character": Column(
+        pl.UInt32, "the characters of text before that token; null as above", nullable=True
+    ),
+}
+
+DIVERGENCE_TRIANGLE: Schema = {
+    "sample_id": Column(pl.UInt32, "as in the samples table"),
+    "split": Column(pl.String, "as in the samples table"),
+    "block": Column(pl.UInt16, "the bypassed block"),
+    "after": Column(pl.UInt16, "the block after which is looked, block to L-1; L: the logits"),
+    "change": Column(pl.Float64, "norm of the change at the last prefix token; logits centred"),
+    "relative": Column(pl.Float64, "change / norm without a bypass"),
+    "kl": Column(pl.Float64, "nats, KL(baseline || bypassed), of logits; else null", nullable=True),
+}
+
+DIVERGENCE_BOUNDS: Schema = {
+    "sample_id": Column(pl.UInt32, "as in the samples table"),
+    "split": Column(pl.String, "as in the samples table"),
+    "block": Column(pl.UInt16, "the bypassed block"),
+    "change": Column(pl.Float64, "||D||, the change right after the block, in float64"),
+    "relative": Column(pl.Float64, "||D|| / ||v||"),
+    "attention_change": Column(pl.Float64, "||Delta a||, of the attention's output"),
+    "own_weight_min": Column(pl.Float64, "the last token's weight on itself, smallest of a head"),
+    "own_weight_mean": Column(pl.Float64, "the same, mean over heads"),
+    "own_weight_max": Column(pl.Float64, "the same, largest of a head"),
+    "own_weight_weighted": Column(pl.Float64, "the same, heads weighted by ||M_h||"),
+    "input_spread": Column(pl.Float64, "M = max_i ||x_n - x_i||"),
+    "normalized_spread": Column(pl.Float64, "M_y = max_i ||y_n - y_i||, of tokens in the window"),
+    "epsilon": Column(pl.Float64, "||eps_IA - eps||; 0 in a parallel block"),
+    "epsilon_share": Column(pl.Float64, "epsilon / ||D||; 0 where nothing changes"),
+    "printed": Column(pl.Float64, "Theorem 1 as printed, own weight: mean over heads"),
+    "printed_violated": Column(pl.Boolean, "||D|| exceeds it"),
+    "printed_generous": Column(pl.Float64, "the same with the smallest own weight"),
+    "printed_generous_violated": Column(pl.Boolean, "||D|| exceeds it"),
+    "printed_normalized": Column(pl.Float64, "the same with W fitted after the MLP's norm"),
+    "printed_normalized_violated": Column(pl.Boolean, "||D|| exceeds it"),
+    "a5": Column(pl.Float64, "bound on ||Delta a||, token by token"),
+    "a1": Column(pl.Float64, "bound on ||Delta a|| from norms, spread and own weights"),
+    "bound": Column(pl.Float64, "Theorem 1 corrected, token by token through I + W: the headline"),
+    "bound_a5": Column(pl.Float64, "the same of a5 and ||I + W||"),
+    "bound_a1": Column(pl.Float64, "the same of a1 and ||I + W||"),
+    "bound_without_fit": Column(pl.Float64, "the same of a5 with W = 0"),
+    "bound_from_weights": Column(pl.Float64, "the same of a5 without epsilon"),
+    "violated": Column(pl.Boolean, "||D|| or ||Delta a|| exceeds one of the seven: never"),
+    "next_change": Column(pl.Float64, "||D'||, one block on; null after the last", nullable=True),
+    "next_printed": Column(pl.Float64, "Theorem 2 as printed", nullable=True),
+    "next_printed_violated": Column(pl.Boolean, "||D'|| exceeds it", nullable=True),
+    "next_proved": Column(pl.Float64, "the same with its proof's epsilon", nullable=True),
+    "next_proved_violated": Column(pl.Boolean, "||D'|| exceeds it", nullable=True),
+    "next_normalized": Column(pl.Float64, "proved, W fitted after the MLP's norm", nullable=True),
+    "next_normalized_violated": Column(pl.Boolean, "||D'|| exceeds it", nullable=True),
+    "next_bound": Column(pl.Float64, "Theorem 2 corrected, token by token, I + W", nullable=True),
+    "next_bound_coarse": Column(pl.Float64, "the same of norms and a diameter", nullable=True),
+    "next_violated": Column(pl.Boolean, "||D'|| exceeds one of the two: never", nullable=True),
+}
+
+DIVERGENCE_BLOCKS: Schema = {
+    "block": Column(pl.UInt16, "0 to L-1"),
+    "parallel": Column(pl.Boolean, "the MLP reads the block's input, and never sees the change"),
+    "window": Column(pl.UInt32, "tokens; null where attention is global", nullable=True),
+    "head_norms": Column(pl.Float64, "sum over heads of ||M_h||, M_h = W_O,h W_V,h"),
+    "largest_head_norm": Column(pl.Float64, "the largest of them"),
+    "linear_norm": Column(pl.Float64, "||W||, of the affine fit of the MLP to the stream"),
+    "identity_plus": Column(pl.Float64, "||I + W||"),
+    "r_squared": Column(pl.Float64, "of the fit, held out; null below five samples", nullable=True),
+    "normalized_linear_norm": Column(pl.Float64, "||W|| of the fit after the MLP's norm"),
+    "normalized_r_squared": Column(pl.Float64, "of that fit, likewise", nullable=True),
+    "fitted_tokens": Column(pl.UInt32, "tokens of the fit"),
+    "ridge": Column(pl.Float64, "of the fit, in units of each dimension's variance"),
+    "up_norm": Column(pl.Float64, "||W_in||"),
+    "down_norm": Column(pl.Float64, "||W_out||"),
+}
+
+ATTENTION_ONLY: Schema = {
+    "experiment": Column(
+        pl.String, "heads, head_width, width, square, parameters, narrow, routing"
+    ),
+    "architecture": Column(
+        pl.String, "attention-only, shared-bottleneck, mlp (one head and an MLP), frozen-attention"
+    ),
+    "seed": Column(pl.UInt32, "of the look-up table and of the initial weights"),
+    "vocabulary": Column(pl.UInt32, "N, tokens; there are N² pairs"),
+    "width": Column(pl.UInt32, "D"),
+    "heads": Column(pl.UInt32, "H"),
+    "head_width": Column(pl.UInt32, "K, of queries, keys and values"),
+    "hidden": Column(pl.UInt32, "F, units of the MLP; 0: there is none"),
+    "parameters": Column(pl.UInt32, "numbers in all parameters, embeddings included"),
+    "quantity": Column(
+        pl.String, "accuracy, bypassed_accuracy (attention weights are the identity) or loss"
+    ),
+    "value": Column(pl.Float64, "accuracies: share of the N² pairs, 0 to 1; loss: nats a pair"),
+    "bound": Column(
+        pl.Float64,
+        "of an accuracy: the theorem's least; of a bypassed one: the most there can be; null where "
+        "no theorem is about it",
+        nullable=True,
+    ),
+}
+
+CONSTRUCTIVE: Schema = {
+    "experiment": Column(
+        pl.String,
+        "given (the unembedding), chosen (it is solved for too), both on look-up tables; or "
+        "distribution",
+    ),
+    "seed": Column(pl.UInt32, "of all that is random"),
+    "vocabulary": Column(pl.UInt32, "N"),
+    "width": Column(pl.UInt32, "D"),
+    "heads": Column(pl.UInt32, "H"),
+    "head_width": Column(pl.UInt32, "K"),
+    "sequences": Column(pl.UInt32, "T, that the output matrices are solved for"),
+    "unsolved": Column(
+        pl.Float64, "ε, probability of all other sequences; null for look-up tables", nullable=True
+    ),
+    "quantity": Column(
+        pl.String,
+        "accuracy (share of T); residual (relative, of the target); table_accuracy (share of all "
+        "N^S); divergence_gap (nats, from that of the map that is built)",
+    ),
+    "value": Column(pl.Float64, "of the quantity"),
+    "bound": Column(
+        pl.Float64,
+        "accuracy: 1 where the theorem claims it; table_accuracy: its least, in the mean over "
+        "tables; divergence_gap: the most there can be; else null",
+        nullable=True,
+    ),
+}
+
+ASSOCIATIVE: Schema = {
+    "experiment": Column(pl.String, "closed (the sum of outer products) or trained"),
+    "seed": Column(pl.UInt32, "of the embeddings and the permutation"),
+    "width": Column(pl.UInt32, "D"),
+    "pairs": Column(pl.UInt32, "N; null where `value` is a number of pairs", nullable=True),
+    "quantity": Column(pl.String, "accuracy, capacity_50 or capacity_99 (pairs at that accuracy)"),
+    "value": Column(pl.Float64, "share of the pairs, 0 to 1; or pairs"),
+    "bound": Column(
+        pl.Float64, "of a capacity: D, as the slides have it; else null", nullable=True
+    ),
+    "predicted": Column(
+        pl.Float64, "of the closed form, by `predicted_accuracy`; else null", nullable=True
+    ),
+}
+
+LOOKUP: Schema = {
+    "experiment": Column(pl.String, "lookup"),
+    "seed": Column(pl.UInt32, "of the unembeddings and the distributions"),
+    "vocabulary": Column(pl.UInt32, "N"),
+    "width": Column(pl.UInt32, "D"),
+    "mistake": Column(pl.Float64, "probability of all tokens but the answer, in every context"),
+    "coherence": Column(pl.Float64, "largest |inner product| of two rows of W, 0 to 1"),
+    "statement": Column(
+        pl.String,
+        "printed; entropy_sign (the sign of H corrected); corrected (the sign corrected, and the "
+        "measured coherence for C)",
+    ),
+    "quantity": Column(pl.String, "divergence"),
+    "value": Column(pl.Float64, "nats, mean over the contexts"),
+    "bound": Column(
+        pl.Float64, "nats; null where the statement is undefined or claims nothing", nullable=True
+    ),
+}
+
+LOW_RANK: Schema = {
+    "experiment": Column(pl.String, "ls or wls: which map"),
+    "table": Column(pl.String, "the kind of table"),
+    "seed": Column(pl.UInt32, "of the table"),
+    "vocabulary": Column(pl.UInt32, "N"),
+    "contexts": Column(pl.UInt32, "T"),
+    "rank": Column(pl.UInt32, "D, of the map"),
+    "statement": Column(
+        pl.String,
+        "printed_conditional, printed_joint (||π|| read as the largest conditional or joint "
+        "probability), variance, range, spectral (these three hold always)",
+    ),
+    "quantity": Column(pl.String, "divergence"),
+    "value": Column(pl.Float64, "nats, mean over the contexts"),
+    "bound": Column(pl.Float64, "nats, on the value"),
+}
+
+SUMMARY: Schema = {
+    "model": Column(pl.String, "name"),
+    "family": Column(pl.String, "name"),
+    "intervention": Column(pl.String, "as in the interventions table"),
+    "split": Column(pl.String, "of the samples; null for benchmarks", nullable=True),
+    "task": Column(pl.String, "memorization, or the benchmark's name"),
+    "metric": Column(pl.String, "exact_match, acc, word_perplexity, …"),
+    "k": Column(pl.UInt16, "tokens, for exact match at k; else null", nullable=True),
+    "value": Column(pl.Float64, "the estimate"),
+    "low": Column(pl.Float64, "lower end of the 95% interval", nullable=True),
+    "high": Column(pl.Float64, "upper end of the 95% interval", nullable=True),
+    "n": Column(pl.UInt32, "samples or documents"),
+}
+
+EVIDENCE: Schema = {
+    "model": Column(pl.String, "name"),
+    "recipe": Column(pl.String, "the first model that differs from it in its seed at most"),
+    "family": Column(pl.String, "name"),
+    "parameters": Column(pl.UInt64, "of the model; null where unknown", nullable=True),
+    "n_blocks": Column(pl.UInt16, "L, of the model"),
+    "task": Column(pl.String, "memorization, or the benchmark's name"),
+    "metric": Column(pl.String, "exact_match, second_half, acc, word_perplexity, …"),
+    "quantity": Column(pl.String, "kept, retained, difference or log_ratio"),
+    "kind": Column(pl.String, "of what it is over: block, quartile, range or contrast"),
+    "over": Column(pl.String, "the interventions it is over, by name"),
+    "block": Column(pl.UInt16, "0-based, where it is one block alone; else null", nullable=True),
+    "value": Column(pl.Float64, "the estimate; 1: nothing is lost, for kept and retained"),
+    "stderr": Column(pl.Float64, "standard error; null where nothing can be said", nullable=True),
+    "n": Column(pl.UInt32, "samples or documents"),
+    "n_effective": Column(pl.Float64, "groups of near-duplicates, as if of equal weight"),
+    "scale": Column(pl.Float64, "n times what one sample can change; 0: no limit"),
+    "least": Column(pl.Float64, "the least value possible; null: no limit", nullable=True),
+    "most": Column(pl.Float64, "the largest value possible; null: no limit", nullable=True),
+}
+
+
+def write(
+    frame: pl.DataFrame, path: str | Path, schema: Schema, provenance: Mapping[str, object]
+) -> None:
+    """Check `frame` and write it to `path`, atomically and reproducibly.
+
+    Args:
+        frame: the table; its columns are put into the schema's order, added ones last.
+        path: where the parquet file goes.
+        schema: one of this module's schemas.
+        provenance: what determines the table; JSON values only, stored in the file's metadata.
+
+    Raises:
+        InputError: a column is missing, of another type, or null where it may not be.
+    """
+    _check(frame, path, schema)
+    ordered = frame.select(*schema, pl.exclude(*schema))
+    arrow = ordered.to_arrow(compat_level=pl.CompatLevel.oldest())
+    metadata = {METADATA_KEY: json.dumps(provenance, sort_keys=True)}
+    with atomic(path) as temporary:
+        parquet.write_table(
+            arrow.replace_schema_metadata(metadata),
+            temporary,
+            compression="zstd",
+            write_page_checksum=True,
+            row_group_size=ROW_GROUP,
+        )
+
+
+def read(
+    path: str | Path, schema: Schema, remedy: str = MAKE_AGAIN, without: Collection[str] = ()
+) -> pl.DataFrame:
+    """Read a table and check it against its schema.
+
+    Args:
+        path: of the one file; no pattern, no folder.
+        schema: one of this module's schemas.
+        remedy: what to do about a file that is not there, or damaged.
+        without: columns to leave out, and unread.
+
+    Raises:
+        InputError: no such file, not a parquet file, damaged, or it does not fit the schema.
+    """
+    with _opened(path, remedy) as file:
+        columns = [name for name in file.schema_arrow.names if name not in without]
+        frame = pl.DataFrame(pl.from_arrow(file.read(columns)))
+    _check(frame, path, {name: each for name, each in schema.items() if name not in without})
+    return frame
+
+
+def batches(path: str | Path, schema: Schema) -> Iterator[pl.DataFrame]:
+    """The rows of a table some at a time, in their order, so that they are never all in memory.
+
+    Args:
+        path: of the one file.
+        schema: one of this module's schemas.
+
+    Raises:
+        InputError: as for `read`, when the rows at fault are reached.
+    """
+    with _opened(path, MAKE_AGAIN) as file:
+        for batch in file.iter_batches(ROW_GROUP):
+            frame = pl.DataFrame(pl.from_arrow(batch))
+            _check(frame, path, schema)
+            yield frame
+
+
+def provenance(path: str | Path) -> dict[str, object]:
+    """What determines the table at `path`, as it was given to `write`; empty if it has none.
+
+    Raises:
+        InputError: no such file, or it is damaged.
+    """
+    with _opened(path, MAKE_AGAIN) as file:
+        stored = (file.metadata.metadata or {}).get(METADATA_KEY.encode(), b"{}")
+        loaded: dict[str, object] = dict(json.loads(stored))
+    return loaded
+
+
+@contextmanager
+def _opened(path: str | Path, remedy: str) -> Iterator[parquet.ParquetFile]:
+    """A parquet file whose pages are compared with their checksums, if it has any.
+
+    Arrow reads it, and not polars, which aborts the process over some damaged files.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            yield parquet.ParquetFile(file, page_checksum_verification=True)
+    except DAMAGED as error:
+        refused = disk_problem(error) if isinstance(error, OSError) else None
+        if refused and not isinstance(error, FileNotFoundError):
+            raise InputError(refused) from error
+        got = str(error).strip().splitlines() or [type(error).__name__]
+        raise InputError(
+            Problem(str(path), shorten(got[0], 300), "a whole parquet file", remedy)
+        ) from error
+
+
+def _check(frame: pl.DataFrame, path: str | Path, schema: Schema) -> None:
+    problems = []
+    for name, column in schema.items():
+        expected = f"{column.dtype} ({column.meaning})"
+        if name not in frame.columns:
+            got = "columns " + ", ".join(frame.columns)
+        elif frame.schema[name] != column.dtype:
+            got = str(frame.schema[name])
+        elif not column.nullable and (nulls := frame[name].null_count()):
+            got, expected = f"{nulls} nulls", "no nulls"
+        else:
+            continue
+        problems.append(
+            Problem(f"{path}, column {name}", got, expected, "give the column this type")
+        )
+    if problems:
+        raise InputError(*problems)

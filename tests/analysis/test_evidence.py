@@ -1,0 +1,148 @@
+"""Losses with their errors, against plain loops."""
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+
+from pipeline.analysis.evidence import block_range, evidence
+from pipeline.analysis.measured import with_second_half
+from pipeline.interventions.interventions import BASELINE
+from pipeline.workflow import tables
+from tests.analysis import synthetic
+
+NAME = "tiny-neo-8"
+
+
+@pytest.fixture(scope="module")
+def model(study: synthetic.Study) -> synthetic.ModelTables:
+    [found] = [model for model in study.models if model.name == NAME]
+    return found
+
+
+@pytest.fixture(scope="module")
+def rows(evidence_of_paper: pl.DataFrame) -> pl.DataFrame:
+    return evidence_of_paper.filter(model=NAME)
+
+
+def one(rows: pl.DataFrame, **of: str) -> dict[str, float]:
+    [row] = rows.filter(**of).iter_rows(named=True)
+    return row
+
+
+def exact(model: synthetic.ModelTables, intervention: str) -> np.ndarray:
+    rows = model.memorization.filter(intervention=intervention, split="memorized")
+    return rows.sort("sample_id")["exact_match"].to_numpy()
+
+
+def test_the_table_fits_its_schema(evidence_of_paper: pl.DataFrame) -> None:
+    assert evidence_of_paper.schema == {k: c.dtype for k, c in tables.EVIDENCE.items()}
+    key = ["model", "task", "metric", "quantity", "over"]
+    assert not evidence_of_paper.select(key).is_duplicated().any()
+    assert evidence_of_paper["value"].is_finite().all()
+
+
+def test_retained_is_of_what_the_baseline_recites(
+    rows: pl.DataFrame, model: synthetic.ModelTables
+) -> None:
+    whole = exact(model, BASELINE.name)
+    row = one(rows, metric="exact_match", quantity="retained", over="block-05")
+    assert row["value"] == pytest.approx(exact(model, "block-05")[whole].mean())
+    assert row["n"] == whole.sum()
+    kept = one(rows, metric="exact_match", quantity="kept", over="block-05")
+    assert kept["value"] == pytest.approx(exact(model, "block-05").mean() / whole.mean())
+
+
+def test_near_duplicates_count_less(rows: pl.DataFrame) -> None:
+    """Every eighth sample shares its suffix with the one before."""
+    row = one(rows, metric="exact_match", quantity="kept", over="block-05")
+    assert row["n"] == 128
+    assert row["n_effective"] == pytest.approx(128**2 / (6 * 16 + 4 * 16))
+
+
+def test_ability_is_corrected_for_chance(rows: pl.DataFrame, model: synthetic.ModelTables) -> None:
+    documents = model.documents.filter(task="tiny_piqa", metric="acc").sort("doc_id")
+    whole, bypassed = (
+        documents.filter(intervention=name)["value"].to_numpy()
+        for name in (BASELINE.name, "block-01")
+    )
+    row = one(rows, task="tiny_piqa", quantity="retained", over="block-01")
+    assert row["value"] == pytest.approx((bypassed[whole == 1].mean() - 0.5) / 0.5)
+    kept = one(rows, task="tiny_piqa", quantity="kept", over="block-01")
+    assert kept["value"] == pytest.approx((bypassed.mean() - 0.5) / (whole.mean() - 0.5))
+    difference = one(rows, task="tiny_piqa", quantity="difference", over="block-01")
+    assert difference["value"] == pytest.approx(bypassed.mean() - whole.mean())
+    change = bypassed - whole
+    assert difference["stderr"] == pytest.approx(change.std(ddof=1) / len(change) ** 0.5)
+
+
+def test_averages_and_contrasts_are_taken_sample_by_sample(
+    rows: pl.DataFrame, model: synthetic.ModelTables
+) -> None:
+    whole = exact(model, BASELINE.name)
+    late, middle = (
+        np.mean([exact(model, f"block-{b:02d}") for b in block_range(8, part)], axis=0)
+        for part in ("late", "middle")
+    )
+    row = one(rows, metric="exact_match", quantity="retained", over="late minus middle")
+    assert row["value"] == pytest.approx((late - middle)[whole].mean())
+    assert (row["least"], row["most"]) == (-1, 1)
+
+
+def test_tokens_are_measured_from_the_control_level(
+    rows: pl.DataFrame, model: synthetic.ModelTables
+) -> None:
+    values = model.memorization.group_by("intervention", "split").agg(
+        pl.mean("teacher_forced_accuracy")
+    )
+    mean = {(name, split): value for name, split, value in values.iter_rows()}
+    floor = mean[BASELINE.name, "control"]
+    row = one(rows, metric="teacher_forced_accuracy", quantity="kept", over="block-05")
+    expected = (mean["block-05", "memorized"] - floor) / (mean[BASELINE.name, "memorized"] - floor)
+    assert row["value"] == pytest.approx(expected)
+    assert row["least"] == pytest.approx(-floor / (mean[BASELINE.name, "memorized"] - floor))
+
+
+def test_without_control_samples_there_is_no_level_to_measure_from(
+    model: synthetic.ModelTables,
+) -> None:
+    without = model.memorization.filter(pl.col("split") != "control")
+    rows = evidence([replace(model, memorization=without)])
+    assert "teacher_forced_accuracy" not in rows["metric"]
+    assert "exact_match" in rows["metric"]
+
+
+def test_the_second_half_is_read_off_the_continuation() -> None:
+    samples = pl.DataFrame({"sample_id": [0, 1], "tokens": [[9, 1, 2, 3]] * 2, "suffix_length": 3})
+    memorization = pl.DataFrame(
+        {"sample_id": [1, 0, 0], "continuation": [[1, 0, 3], None, [0, 2, 3]]}
+    )
+    found = with_second_half(memorization, samples)["second_half"]
+    assert found.to_list() == [0.5, None, 1.0]
+
+
+def test_standard_errors_cover_the_truth() -> None:
+    """Of many studies of a known retention, about 95% of the intervals hold it."""
+    story = synthetic.Story(lambda depth: 0.4, lambda depth: 0.7)
+    models = {f"m-{i}": ("pythia", 4) for i in range(40)}
+    rows = evidence(synthetic.study(story, models=models, accuracies={"t": (0.5, 0.9)}).models)
+    block = rows.filter(over="block-02", metric="acc", quantity="kept")
+    off = ((block["value"] - 0.7) / block["stderr"]).abs()
+    assert (off < 1.96).mean() > 0.8
+
+
+@pytest.mark.parametrize(
+    ("n_blocks", "early", "middle", "late"),
+    [
+        (1, [], [], []),
+        (5, [1], [1, 2], [3, 4]),
+        (8, [1], [2, 3, 4, 5], [6, 7]),
+        (24, range(1, 6), range(6, 18), range(18, 24)),
+    ],
+)
+def test_block_ranges(n_blocks: int, early: list[int], middle: list[int], late: list[int]) -> None:
+    for name, blocks in (("early", early), ("middle", middle), ("late", late)):
+        assert list(block_range(n_blocks, name)) == list(blocks)
+    assert list(block_range(8, "second half")) == [4, 5, 6, 7]
+    assert 0 not in block_range(n_blocks, "all")

@@ -1,0 +1,118 @@
+"""Three values, and intervals that are put together."""
+
+import math
+
+import numpy as np
+import pytest
+
+from pipeline.analysis.statistics import clustered_errors, effective_number, reach, student
+from pipeline.analysis.verdicts import (
+    Case,
+    Condition,
+    Estimate,
+    Judged,
+    Verdict,
+    combined,
+    every,
+    judged_cases,
+    most,
+    pooled,
+    some,
+)
+
+S, N, U = Verdict
+INSIDE = Estimate(0.5, 0.4, 0.6)
+
+
+def test_a_threshold_is_crossed_by_a_whole_interval_alone() -> None:
+    assert [INSIDE.at_least(t) for t in (0.3, 0.5, 0.7)] == [S, U, N]
+    assert [INSIDE.at_most(t) for t in (0.3, 0.5, 0.7)] == [N, U, S]
+    assert [INSIDE.above(t) for t in (0.3, 0.4, 0.6)] == [S, U, N]
+    unknown = Estimate(math.nan, math.nan, math.nan)
+    assert {unknown.at_least(0), unknown.at_most(0), unknown.above(0)} == {U}
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "of_every", "of_some", "of_most"),
+    [
+        ([S, S, S], S, S, S),
+        ([S, S, U], U, S, S),
+        ([S, S, N], N, S, S),
+        ([S, U, U], U, S, U),
+        ([S, N], N, S, N),
+        ([U, N, N], N, U, N),
+        ([U, U, N], N, U, U),
+        ([N, N], N, N, N),
+    ],
+)
+def test_logic(
+    verdicts: list[Verdict], of_every: Verdict, of_some: Verdict, of_most: Verdict
+) -> None:
+    assert (every(verdicts), some(verdicts), most(verdicts)) == (of_every, of_some, of_most)
+
+
+def test_intervals_of_sums() -> None:
+    one, other = Estimate(0.5, 0.2, 0.6), Estimate(0.3, 0.26, 0.7)
+    apart = combined([(1, one), (-1, other)])
+    assert apart.value == pytest.approx(0.2)
+    assert apart.low == pytest.approx(0.2 - math.hypot(0.3, 0.4))
+    assert apart.high == pytest.approx(0.2 + math.hypot(0.1, 0.04))
+    together = combined([(1, one), (-1, other)], offset=1, related=True)
+    assert (together.low, together.high) == (pytest.approx(0.5), pytest.approx(1.34))
+
+
+def test_seeds_widen_the_interval() -> None:
+    seeds = [Estimate(v, v - 0.1, v + 0.1) for v in (0.2, 0.5, 0.8)]
+    found = pooled(seeds)
+    assert found.value == pytest.approx(0.5)
+    assert (found.low, found.high) == pytest.approx(student(np.array([0.2, 0.5, 0.8])))
+    alike = pooled([seeds[0]] * 3)
+    assert (alike.low, alike.high) == pytest.approx((0.1, 0.3))
+    assert pooled(seeds[:1]) == seeds[0]
+
+
+def test_the_error_is_shared_among_all_conditions() -> None:
+    levels = []
+
+    def judge(level: float) -> Judged:
+        levels.append(level)
+        return Judged(S, 0.0, "")
+
+    conditions = [Condition("a", judge)] * 2
+    cases = [Case("m", {"x": conditions, "y": conditions[:1]}, most)] * 2
+    found, level = judged_cases(cases, 0.05)
+    assert levels == [level] * 6
+    assert level == pytest.approx(1 - 0.05 / 6)
+    assert [case.verdict for case in found] == [S, S]
+    assert judged_cases([], 0.05) == ([], 0.95)
+
+
+def test_errors_of_groups() -> None:
+    """Ten groups of five equal samples are ten samples."""
+    values = np.random.default_rng(0).random((10, 2))
+    mean, errors = clustered_errors(np.repeat(values, 5, axis=0), np.repeat(np.arange(10), 5))
+    assert mean == pytest.approx(values.mean(axis=0))
+    assert errors == pytest.approx(values.std(axis=0, ddof=1) / math.sqrt(10))
+    assert effective_number(np.repeat(np.arange(10), 5)) == pytest.approx(10)
+    assert effective_number(np.array([0, 0, 0, 1])) == pytest.approx(1.6)
+    weights = np.arange(1.0, 11.0)
+    ratio, _ = clustered_errors(values, np.arange(10), weights)
+    assert ratio == pytest.approx(values.sum(axis=0) / 55)
+    assert effective_number(np.arange(10), weights) == pytest.approx(55**2 / 385)
+    assert np.isnan(clustered_errors(values, np.zeros(10, dtype=int))[1]).all()
+
+
+def test_errors_are_the_jackknifes() -> None:
+    random = np.random.default_rng(1)
+    values, groups = random.random((40, 1)), random.integers(6, size=40)
+    without = np.array([values[groups != g].mean() for g in range(6)])
+    expected = math.sqrt(((without - values.mean()) ** 2).sum() * 5 / 6)
+    assert clustered_errors(values, groups)[1] == pytest.approx(expected)
+
+
+def test_reach() -> None:
+    assert reach(0.01, 1e9, 0.0, 0.95) == pytest.approx(0.0196, rel=1e-3)
+    nothing_seen = reach(0.0, 100, 1.0, 0.95)
+    assert 0.036 < nothing_seen < 0.045  # the exact limit is 0.036, two-sided
+    assert reach(math.nan, 100, 1.0, 0.95) == math.inf
+    assert reach(0.1, 1, 1.0, 0.95) == math.inf

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from pipeline.corpus.generated import (
+    END_OF_TEXT,
+    Corpus,
+    generate,
+    write,
+)
+from pipeline.corpus.tasks import TASKS
+from pipeline.corpus.world import Side, World
+from pipeline.workflow import tables
+from pipeline.workflow.errors import InputError
+
+SMALL = {
+    "row_length": 64,
+    "vocabulary": 640,
+    "world_tokens": 2_000,
+    "records": {1: 2, 4: 3},
+    "control_records": 2,
+    "task_items": 8,
+}
+
+
+@pytest.fixture(scope="session")
+def texts(corpus: Corpus) -> list[str]:
+    """The training rows as text, a space at either end, so that every word has two."""
+    rows = corpus.tokenizer.decode_batch(corpus.rows, skip_special_tokens=False)
+    return [f" {row.replace(END_OF_TEXT, ' ').replace(chr(10), ' ')} " for row in rows]
+
+
+def _facts(side: Side) -> list[str]:
+    """How the documents state the pairs of one side."""
+    return [
+        *(f" {person} takes the {tool} ." for person, tool in side.owners),
+        *(f" {person} picks the {tool} " for person, tool in side.owners),
+        *(f" {second} asked {first} for " for first, second in side.acquaintances),
+        *(f" {first} met {second} " for first, second in side.acquaintances),
+        *(f" {material} {thing} " for material, thing in side.materials),
+        *(f" the {thing} at the {place} " for thing, place in side.finds),
+    ]
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_every_row_is_full_and_every_record_is_planted_as_often_as_it_says(corpus: Corpus) -> None:
+    assert {len(row) for row in corpus.rows} == {64}
+    seen = Counter(tuple(row) for row in corpus.rows)
+    for record in corpus.records:
+        assert seen[tuple(record.tokens)] == record.copies
+    assert Counter(record.copies for record in corpus.records) == {0: 8, 1: 4, 16: 4, 32: 8}
+    assert len(corpus.rows) == 8_000 + 4 + 4 * 16 + 8 * 32
+
+
+def test_no_held_out_fact_occurs_in_the_training_rows(
+    corpus: Corpus, world: World, texts: list[str]
+) -> None:
+    words = {word for text in texts for word in text.split()}
+    assert {animal.name for animal in world.training.animals} <= words
+    assert not words & {animal.name for animal in world.held_out.animals}
+    everything = "".join(texts)
+    known, held_out = (_facts(side) for side in (world.training, world.held_out))
+    assert sum(fact in everything for fact in known) > 0.9 * len(known)
+    assert not [fact for fact in held_out if fact in everything]
+    for row in corpus.rows:  # nor in any other words: no document names both of such a pair
+        for text in corpus.tokenizer.decode(row, skip_special_tokens=False).split(END_OF_TEXT):
+            named = text.split()
+            assert not any(p in named and t in named for p, t in world.held_out.owners)
+
+
+def test_no_held_out_item_occurs_in_the_training_rows(corpus: Corpus, texts: list[str]) -> None:
+    everything = "".join(texts)
+    for name, task in TASKS.items():
+        for document in corpus.documents[name]:
+            item = task.item(document)
+            whole = f"{item.context} {item.choices[item.answer]}".replace("\n", " ")
+            assert (item.context.replace("\n", " ") or whole) not in everything
+
+
+def test_no_control_record_occurs_in_the_training_rows(corpus: Corpus) -> None:
+    pieces = {tuple(row[i : i + 12]) for row in corpus.rows for i in range(len(row) - 11)}
+    planted = [record for record in corpus.records if record.copies]
+    assert all(tuple(record.tokens[-12:]) in pieces for record in planted)
+    for record in corpus.records:
+        if not record.copies:
+            assert tuple(record.tokens[-12:]) not in pieces
+
+
+def test_half_of_the_rows_of_documents_begin_with_end_of_text(corpus: Corpus) -> None:
+    first = Counter(row[0] == 0 for row in corpus.rows)
+    assert first[True] / 8_000 == pytest.approx(0.5, abs=0.05)
+
+
+def test_filling_is_a_small_part(corpus: Corpus) -> None:
+    filling = sum(before == token == 0 for row in corpus.rows for before, token in pairwise(row))
+    assert filling / (64 * len(corpus.rows)) < 0.15
+
+
+def test_what_is_written_depends_on_the_arguments_alone(tmp_path: Path) -> None:
+    for place in ("here", "there/below"):
+        made = generate(seed=3, **SMALL)
+        write(made, tmp_path / place / "corpus", tmp_path / place / "tasks", {"seed": 3})
+    first, second = _hashes(tmp_path / "here"), _hashes(tmp_path / "there" / "below")
+    assert first == second
+    assert {"corpus/rows.parquet", "corpus/records.parquet", "tasks/baselines.json"} <= set(first)
+    other = generate(seed=4, **SMALL)
+    assert other.rows != generate(seed=3, **SMALL).rows
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    made = generate(seed=3, **SMALL)
+    write(made, tmp_path / "corpus", tmp_path / "tasks", {"seed": 3})
+    rows = tables.read(tmp_path / "corpus" / "rows.parquet", tables.TRAINING_ROWS)
+    assert rows["tokens"].to_list() == made.rows
+    records = tables.read(tmp_path / "corpus" / "records.parquet", tables.RECORDS)
+    assert records["tokens"].to_list() == [record.tokens for record in made.records]
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "corpus" / "tokenizer")
+    text = "= zoru =\n the zoru is a bird . # key 00:17"
+    assert tokenizer.encode(text) == made.tokenizer.encode(text).ids
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.eos_token_id == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "said"), [({"vocabulary": 300}, "enlarge"), ({"task_items": 900}, "fewer items")]
+)
+def test_what_cannot_be_made_is_refused(change: dict, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        generate(seed=0, **{**SMALL, **change})

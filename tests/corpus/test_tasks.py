@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from pipeline.corpus.baselines import Frequencies, baselines
+from pipeline.corpus.generated import Corpus
+from pipeline.corpus.tasks import TASKS, write_tasks
+
+MULTIPLE_CHOICE = [name for name, task in TASKS.items() if task.chance is not None]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_items_are_distinct_and_enough(corpus: Corpus, name: str) -> None:
+    items = [TASKS[name].item(document) for document in corpus.documents[name]]
+    assert len(items) == (128 if name == "tiny_wikitext" else 512)
+    assert len({item.context or item.choices[0] for item in items}) == len(items)
+    assert all(len(set(item.choices)) == len(item.choices) for item in items)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_items_fit_into_a_row_after_an_end_of_text(corpus: Corpus, name: str) -> None:
+    for document in corpus.documents[name]:
+        item = TASKS[name].item(document)
+        for choice in item.choices:
+            assert len(corpus.tokenizer.encode(f"{item.context} {choice}").ids) <= 63
+
+
+@pytest.mark.parametrize("name", MULTIPLE_CHOICE)
+def test_the_tokens_of_a_context_begin_those_of_the_whole(corpus: Corpus, name: str) -> None:
+    for document in corpus.documents[name]:
+        item = TASKS[name].item(document)
+        context = corpus.tokenizer.encode(item.context).ids
+        whole = corpus.tokenizer.encode(f"{item.context} {item.choices[0]}").ids
+        assert whole[: len(context)] == context
+
+
+def test_without_attention_only_chance_is_reached(corpus: Corpus) -> None:
+    reached = baselines(
+        corpus.documents,
+        TASKS,
+        Frequencies(corpus.rows, 640),
+        lambda text: list(corpus.tokenizer.encode(text).ids),
+        end=0,
+    )
+    for name in MULTIPLE_CHOICE:
+        chance = TASKS[name].chance
+        assert chance is not None
+        error = math.sqrt(chance * (1 - chance) / 512)
+        assert set(reached[name]) == {"unigram", "bigram", "shortest", "longest"}
+        for scorer, accuracy in reached[name].items():
+            assert accuracy == pytest.approx(chance, abs=3 * error), (name, scorer)
+    assert max(reached["tiny_lambada_openai"].values()) < 0.2
+    perplexities = reached["tiny_wikitext"]
+    assert perplexities["bigram"] < perplexities["unigram"]
+
+
+def test_the_right_place_is_equally_frequent(corpus: Corpus) -> None:
+    for name in MULTIPLE_CHOICE:
+        items = [TASKS[name].item(document) for document in corpus.documents[name]]
+        count = len(items[0].choices)
+        for place in range(count):
+            share = sum(item.answer == place for item in items) / len(items)
+            assert share == pytest.approx(1 / count, abs=0.07)
+
+
+def test_lm_eval_loads_and_renders_every_task(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    from lm_eval.tasks import TaskManager
+
+    folder = tmp_path / "tasks"
+    folder.mkdir()
+    write_tasks(folder, corpus.documents, TASKS)
+    with contextlib.chdir(folder):
+        loaded = TaskManager(include_path=".", include_defaults=False).load(list(TASKS))["tasks"]
+    assert set(loaded) == set(TASKS)
+    for name, task in loaded.items():
+        documents = list(task.test_docs())
+        assert len(documents) == len(corpus.documents[name])
+        for document in documents[:20]:
+            item = TASKS[name].item(document)
+            context = task.doc_to_text(document)
+            arguments = [
+                request.args
+                for request in _as_list(
+                    task.construct_requests(
+                        doc=document, ctx=context, metadata=(name, 0, 1), doc_id=0
+                    )
+                )
+            ]
+            if item.context:
+                assert arguments == [(item.context, f" {choice}") for choice in item.choices]
+            else:
+                assert arguments == [(item.choices[0],)]
+
+
+def test_the_folder_of_tasks_holds_no_absolute_path(corpus: Corpus, tmp_path: Path) -> None:
+    write_tasks(tmp_path, corpus.documents, TASKS)
+    texts = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert len(texts) == 2 * len(TASKS)
+    assert not [name for name, text in texts.items() if str(tmp_path) in text]
+    first = json.loads(texts["tiny_piqa.jsonl"].splitlines()[0])
+    assert set(first) == {"goal", "sol1", "sol2", "label"}
+
+
+def _as_list(requests: object) -> list:
+    return requests if isinstance(requests, list) else [requests]

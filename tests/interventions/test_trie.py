@@ -1,0 +1,85 @@
+"""The trie: every intervention walks its own path, and shares all that it can."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.interventions import Intervention, sweep
+from pipeline.interventions.interventions import bypass
+from pipeline.interventions.trie import build_trie
+from pipeline.workflow.errors import InputError
+
+BLOCKS = 5
+EDITED = st.dictionaries(
+    st.integers(0, BLOCKS - 1), st.sampled_from(["identity", "zero", "skip", "heads", "noise"])
+)
+
+
+@st.composite
+def some_interventions(draw):
+    made = []
+    for number, edits in enumerate(draw(st.lists(EDITED, min_size=1, max_size=7))):
+        heads = draw(st.sampled_from([(0,), (1, 2)])) if "heads" in edits.values() else None
+        made.append(Intervention(f"{number}", edits, heads, draw(st.integers(0, 1))))
+    return made
+
+
+def history(each, upto):
+    return tuple(each.at(block) for block in range(upto))
+
+
+@given(some_interventions())
+@settings(max_examples=200)
+def test_every_intervention_walks_its_own_path(interventions):
+    trie = build_trie(interventions, BLOCKS)
+    for v, each in enumerate(interventions):
+        path = trie.path(trie.carrier[-1][v])
+        edits = [step.edits[branch] for step, branch in zip(trie.steps, path, strict=True)]
+        assert edits == [each.at(block) for block in range(BLOCKS)]
+        assert list(path) == [after[v] for after in trie.carrier[1:]]
+
+
+@given(some_interventions())
+@settings(max_examples=200)
+def test_branches_fork_from_those_that_carried_them(interventions):
+    trie = build_trie(interventions, BLOCKS)
+    branches = 1
+    for step, (before, after) in zip(trie.steps, pairwise(trie.carrier), strict=True):
+        assert len(step.edits) == branches + len(step.parents)
+        for was, now in zip(before, after, strict=True):
+            assert was == (now if now < branches else step.parents[now - branches])
+        branches = len(step.edits)
+    assert branches == trie.branches
+
+
+@given(some_interventions())
+@settings(max_examples=200)
+def test_interventions_share_a_branch_where_they_agree_so_far_and_only_there(interventions):
+    trie = build_trie(interventions, BLOCKS)
+    for upto, carrier in enumerate(trie.carrier):
+        for v, left in enumerate(interventions):
+            for w, right in enumerate(interventions):
+                agree = history(left, upto) == history(right, upto)
+                assert (carrier[v] == carrier[w]) == agree
+    for step, after in zip(trie.steps, trie.carrier[1:], strict=True):
+        assert set(after) == set(range(len(step.edits))), "no branch is computed for nothing"
+
+
+@pytest.mark.parametrize("n_blocks", [8, 16, 32])
+def test_a_sweep_costs_half_the_square_of_the_blocks(n_blocks):
+    singles = sweep(n_blocks)[: 1 + n_blocks]
+    cost = build_trie(singles, n_blocks).block_evaluations
+    assert cost == n_blocks + n_blocks * (n_blocks + 1) // 2
+
+
+def test_no_interventions_are_refused():
+    with pytest.raises(InputError, match="none"):
+        build_trie([], BLOCKS)
+
+
+def test_blocks_beyond_the_last_are_refused_together():
+    with pytest.raises(InputError, match=r"2 problems[\s\S]*block 5[\s\S]*block 7") as refused:
+        build_trie([bypass("far", (0, 5)), bypass("farther", (7,))], BLOCKS)
+    assert len(refused.value.problems) == 2

@@ -1,0 +1,285 @@
+"""What an earlier table has is taken from there if nothing that determines it has changed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+from ruamel.yaml import YAML
+from transformers import PreTrainedModel
+
+from pipeline.checkpoints.manifest import write_manifest
+from pipeline.interventions.interventions import Intervention, sweep
+from pipeline.measure import memorization
+from pipeline.measure import stages as commands
+from pipeline.measure.reuse import KEYS, extended, keys
+from pipeline.workflow import tables
+from pipeline.workflow.tables import Column, Schema
+
+ROOT = Path(__file__).parents[2]
+ONE: Schema = {"intervention": Column(pl.String, ""), "value": Column(pl.Int64, "")}
+OTHER: Schema = {"intervention": Column(pl.String, ""), "text": Column(pl.String, "")}
+
+
+def _rows(interventions: Sequence[Intervention], made: str) -> list[pl.DataFrame]:
+    """Two rows of each intervention in one table, one in the other."""
+    names = [each.name for each in interventions]
+    twice = [name for name in names for _ in range(2)]
+    values = [10 * sum(each.blocks) + i for each in interventions for i in range(2)]
+    return [
+        pl.DataFrame({"intervention": twice, "value": values}),
+        pl.DataFrame({"intervention": names, "text": [made] * len(names)}),
+    ]
+
+
+class Stage:
+    """A stage with two tables, which notes what it computes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = {folder / "one.parquet": ONE, folder / "other.parquet": OTHER}
+        self.cached: dict[Path, Path] = {}
+        self.computed: list[str] = []
+        self.samples = ""
+
+    def run(
+        self, interventions: Sequence[Intervention], made: str = "", **determined_by: object
+    ) -> list[pl.DataFrame]:
+        def compute(missing: Sequence[Intervention]) -> list[pl.DataFrame]:
+            self.computed = [each.name for each in missing]
+            return _rows(missing, made)
+
+        self.computed = []
+        wanted = keys(interventions, determined_by, self.samples)
+        frames = extended(interventions, wanted, self.files, self.cached.get, compute)
+        for frame, (path, schema) in zip(frames, self.files.items(), strict=True):
+            tables.write(frame, path, schema, {KEYS: wanted})
+        return frames
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
+
+
+def test_only_what_is_new_is_computed_and_the_order_is_that_of_the_list(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    every = sweep(4)
+    stage.run(every[:3], "before")
+    assert stage.computed == [each.name for each in every[:3]]
+    assert capsys.readouterr().out == ""
+    shuffled = [every[4], every[0], every[2], every[3]]
+    one, other = stage.run(shuffled, "after")
+    assert stage.computed == [every[4].name, every[3].name]
+    assert capsys.readouterr().out == ("2 of 4 interventions are taken from the earlier table\n")
+    assert one.equals(_rows(shuffled, "")[0])
+    assert other["intervention"].to_list() == [each.name for each in shuffled]
+    assert other["text"].to_list() == ["after", "before", "before", "after"]
+    stage.run(every[:2])
+    assert stage.computed == [every[1].name]
+
+
+def test_where_nothing_is_missing_nothing_is_computed(stage: Stage) -> None:
+    first = stage.run(sweep(4))
+    again = stage.run(sweep(4))
+    assert stage.computed == []
+    assert all(a.equals(b) for a, b in zip(first, again, strict=True))
+
+
+def test_a_name_a_group_and_a_draw_determine_nothing(stage: Stage) -> None:
+    stage.run([Intervention("block-03", {3: "zero"}, group="each")], "before")
+    same = [
+        Intervention("random-1-draw-2.zero", {3: "zero"}, group="random", draw=2),
+        Intervention("blocks-03.zero", {3: "zero"}),
+    ]
+    _, other = stage.run(same, "after")
+    assert stage.computed == []
+    assert other.rows() == [(each.name, "before") for each in same]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Intervention("x", {1: "zero"}),
+        Intervention("x", {2: "identity"}),
+        Intervention("x", {1: "heads"}, heads=(0,)),
+        Intervention("x", {1: "heads"}, heads=(1,)),
+        Intervention("x", {1: "noise"}, seed=1),
+        Intervention("x", {1: "noise"}, seed=2),
+    ],
+)
+def test_edits_heads_and_seed_determine_all(stage: Stage, other: Intervention) -> None:
+    stage.run([Intervention("x", {1: "identity"})])
+    stage.run([other])
+    assert stage.computed == ["x"]
+    assert len({key for each in (other, Intervention("x", {1: "mean"}))
+                for key in keys([each], {}, "").values()}) == 2  # fmt: skip
+
+
+def test_what_else_determines_the_rows_counts(stage: Stage) -> None:
+    stage.run(sweep(2), samples="a")
+    stage.run(sweep(2), samples="b")
+    assert len(stage.computed) == 3
+
+
+def test_samples_determine_what_takes_a_mean_over_them(stage: Stage) -> None:
+    both = [Intervention("x", {1: "zero"}), Intervention("y", {1: "mean"})]
+    stage.run(both)
+    stage.samples = "others"
+    stage.run(both)
+    assert stage.computed == ["y"]
+
+
+def test_both_tables_must_have_a_row(stage: Stage) -> None:
+    stage.run(sweep(2))
+    (stage.files.keys() - [next(iter(stage.files))]).pop().unlink()
+    stage.run(sweep(2))
+    assert len(stage.computed) == 3
+
+
+def test_what_dvc_has_kept_is_found(stage: Stage, tmp_path: Path) -> None:
+    stage.run(sweep(2))
+    for path in stage.files:
+        stage.cached[path] = path.rename(tmp_path / f"{path.stem}-in-the-cache")
+    stage.run(sweep(2))
+    assert stage.computed == []
+
+
+def test_a_damaged_table_is_as_good_as_none(stage: Stage) -> None:
+    stage.run(sweep(2))
+    for path in stage.files:
+        content = bytearray(path.read_bytes())
+        content[20:40] = bytes(20)
+        path.write_bytes(content)
+    stage.run(sweep(2))
+    assert len(stage.computed) == 3
+
+
+# ------------------------------------------------------------------------------ the stage itself
+
+
+N = 6
+
+
+@pytest.fixture
+def project(
+    neox: PreTrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., list[str]]:
+    """Run the two stages on a study of one model; what the engine was asked for comes back."""
+    values = YAML(typ="safe").load(ROOT / "params.yaml")
+    model = values["models"]["tiny-pythia-8"]
+    values["evaluation"]["pythia"]["below_floor"] = "warn"
+    for folder in ("interventions", "measure", "models", "checkpoints", "samples"):
+        shutil.copytree(ROOT / "pipeline" / folder, tmp_path / "pipeline" / folder)
+    for file in (*ROOT.glob("pipeline/*.py"), ROOT / "dvc.yaml"):
+        shutil.copy(file, tmp_path / file.relative_to(ROOT))
+    data = tmp_path / "data/tiny"
+    folder = data / "checkpoints" / model["name"]
+    folder.mkdir(parents=True)
+    write_manifest(
+        folder, neox, name=model["name"], family="pythia", tokens=61, seed=0, origin={}
+    )  # fmt: skip
+    _write_samples(data / "samples/pythia.parquet", 0)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pipeline.checkpoints.loading.load_model", lambda *_: neox)
+    asked = list[str]()
+    engine = memorization.complete
+
+    def noted(model: Any, tokens: Any, length: int, interventions: Any, **rest: Any) -> Any:
+        if len(tokens) == N:  # the trial of the baseline has fewer
+            asked.extend(each.name for each in interventions)
+        return engine(model, tokens, length, interventions, **rest)
+
+    monkeypatch.setattr(memorization, "complete", noted)
+
+    def run(lines: Sequence[dict[str, Any]], **evaluation: Any) -> list[str]:
+        asked.clear()
+        values["interventions"] = list(lines)
+        values["evaluation"]["pythia"] |= evaluation
+        YAML().dump(values, tmp_path / "params.yaml")
+        commands.interventions(model["name"])
+        commands.memorization(model["name"])
+        return list(asked)
+
+    return run
+
+
+def _write_samples(path: Path, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(1, 61, (N, 12), generator=generator).tolist()
+    columns = {
+        "sample_id": range(N), "split": ["memorized", "control"] * (N // 2), "tokens": tokens,
+        "prefix_length": [7] * N, "suffix_length": [5] * N, "suffix_group": range(N),
+        "copies": [None] * N,
+    }  # fmt: skip
+    schema = {name: column.dtype for name, column in tables.SAMPLES.items()}
+    tables.write(pl.DataFrame(columns, schema=schema), path, tables.SAMPLES, {})
+
+
+EACH = [{"blocks": "each"}]
+MORE = [{"blocks": [1, 3]}, *EACH, {"blocks": "last", "k": 2}]
+TABLE = Path("data/tiny/memorization/tiny-pythia-8.parquet")
+
+
+def test_a_line_more_computes_that_line(project: Callable[..., list[str]]) -> None:
+    assert len(project(EACH)) == 6
+    assert project(MORE) == ["blocks-01+03", "last-2"]
+    joined = tables.read(TABLE, tables.MEMORIZATION)
+    determined_by = tables.provenance(TABLE)
+    TABLE.unlink()
+    assert len(project(MORE)) == 8
+    whole = tables.read(TABLE, tables.MEMORIZATION)
+    assert tables.provenance(TABLE) == determined_by
+    floats = [name for name, dtype in whole.schema.items() if dtype.is_float()]
+    assert joined.drop(floats).equals(whole.drop(floats))
+    for name in floats:
+        assert joined[name].to_list() == pytest.approx(whole[name].to_list(), abs=1e-4)
+    assert project(EACH) == []
+    assert tables.read(TABLE, tables.MEMORIZATION).height == 6 * N
+
+
+def _sample() -> None:
+    _write_samples(Path("data/tiny/samples/pythia.parquet"), 1)
+
+
+def _checkpoint() -> None:
+    path = Path("data/tiny/checkpoints/tiny-pythia-8/manifest.json")
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps(manifest | {"files": {"model.safetensors": "0" * 64}}))
+
+
+def _engine() -> None:
+    with Path("pipeline/interventions/completion.py").open("a") as file:
+        file.write("\nCHANGED = True\n")
+
+
+@pytest.mark.parametrize("change", [_sample, _checkpoint, _engine])
+def test_what_has_changed_is_computed_again(
+    project: Callable[..., list[str]], change: Callable[[], None]
+) -> None:
+    project(EACH)
+    change()
+    assert len(project(EACH)) == 6
+
+
+@pytest.mark.parametrize("how", [{"dtype": "bfloat16"}, {"baseline_floor": 0.1}])
+def test_another_evaluation_is_computed_again(
+    project: Callable[..., list[str]], how: dict[str, Any]
+) -> None:
+    project(EACH)
+    assert len(project(EACH, **how)) == 6
+
+
+def test_code_that_the_stage_does_not_run_leaves_the_table(
+    project: Callable[..., list[str]],
+) -> None:
+    project(EACH)
+    with Path("pipeline/measure/benchmarks.py").open("a") as file:
+        file.write("\nCHANGED = True\n")
+    assert project(EACH) == []

@@ -1,0 +1,186 @@
+"""Audit of one's own checkpoint on one's own samples: a study in a folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from pipeline.study import audit
+from pipeline.workflow import tables
+from pipeline.workflow.dag import TURN
+from pipeline.workflow.errors import InputError
+from tests import own
+
+ROOT = Path(__file__).parents[2]
+COMMIT = "0" * 40
+
+SMALL_SHARDS = """
+import pipeline.study.audit
+made = pipeline.study.audit.study
+def study(*arguments):
+    values = made(*arguments)
+    return {**values, "run": {**values["run"], "shard_minutes": 2e-4}}
+pipeline.study.audit.study = study
+from pipeline.__main__ import main
+main()
+"""
+"""The command, in shards of some milliseconds."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mine")
+    own.write_checkpoint(folder, "llama")
+    return folder
+
+
+@pytest.fixture
+def asked(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> audit.Asked:
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text(own.text())
+    nothing = (None, None, 0, None, False, False, 1, None)
+    return audit.Asked("mine", str(model), Path("text.txt"), 8, 8, *nothing)
+
+
+def _run(
+    cwd: Path, *arguments: str, code: tuple[str, ...] = ("-m", "pipeline")
+) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, *code, *arguments],
+        cwd=cwd,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("model", ["nowhere", "a/b", "a/b@main", f"a/b@{COMMIT[:39]}", "a@b@c"])
+def test_a_model_that_is_neither_folder_nor_commit_is_refused(
+    model: str, asked: audit.Asked
+) -> None:
+    with pytest.raises(InputError, match="OWNER/NAME@COMMIT"):
+        audit.require_own(replace(asked, model=model))
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "-x", "a b", "a\n", "Ab", "a.b"])
+def test_a_name_that_is_no_name_of_a_stage_is_refused(name: str, asked: audit.Asked) -> None:
+    with pytest.raises(InputError, match="--name"):
+        audit.require_sound(replace(asked, name=name))
+
+
+@pytest.mark.parametrize(
+    ("field", "flag", "value"),
+    [
+        ("threads", "--threads", 100_000),
+        ("prefix_length", "--prefix-length", 65_536),
+        ("suffix_length", "--suffix-length", 10**5000),
+        ("token_budget", "--token-budget", 2**31),
+        ("limit", "--limit", 10**30),
+        ("num_fewshot", "--num-fewshot", 101),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_numbers_beyond_all_use_are_refused(
+    field: str, flag: str, value: int, asked: audit.Asked
+) -> None:
+    with pytest.raises(InputError, match=rf"{flag}\n +got: .*\n +expected: at most \d+.*\n +rem"):
+        audit.require_sound(replace(asked, **{field: value}))
+
+
+def test_the_same_command_is_printed_for_any_name(asked: audit.Asked, tmp_path: Path) -> None:
+    names = ["a b.csv", "it's.csv", "100%$(x).csv", os.fsdecode(b"\xff'\n.csv")]
+    for name in names:
+        said = audit.command(replace(asked, samples=Path(name)))
+        said.encode()
+        script = said.replace("python -m pipeline", "printf '%s\\0'")
+        printed = subprocess.run(["bash", "-c", script], capture_output=True).stdout
+        assert os.fsencode(name) in printed.split(b"\0")
+
+
+def test_a_task_that_nobody_offers_is_refused(asked: audit.Asked) -> None:
+    with pytest.raises(InputError, match=r"--tasks[\s\S]*nothing_such[\s\S]*arc_easy"):
+        audit.study(replace(asked, tasks="arc_easy,nothing_such"), {})
+
+
+def test_samples_beyond_the_context_are_refused_before_anything_is_written(
+    asked: audit.Asked, tmp_path: Path
+) -> None:
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(InputError, match="the model's context"):
+        audit.study(replace(asked, prefix_length=60), {})
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_another_model_is_not_audited_under_the_name_of_one(
+    asked: audit.Asked, model: Path, tmp_path: Path
+) -> None:
+    audit.prepare(asked)
+    audit.require_own(asked)
+    shutil.copytree(model, tmp_path / "other")
+    with pytest.raises(InputError, match="the audit of another model"):
+        audit.require_own(replace(asked, model=str(tmp_path / "other")))
+
+
+def test_a_folder_that_is_no_audit_is_left_alone(asked: audit.Asked, tmp_path: Path) -> None:
+    (tmp_path / "reports" / "audit-mine").mkdir(parents=True)
+    with pytest.raises(InputError, match="reports/audit-mine"):
+        audit.require_own(asked)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_killed_and_repeated_it_goes_on_to_a_page(model: Path, tmp_path: Path) -> None:
+    """One command, with benchmarks of one's own, in a folder that holds nothing else."""
+    text = tmp_path / os.fsdecode(b"a 'text' \xff 100%.csv")
+    with text.open("wb") as file:
+        pl.DataFrame({"text": own.text().splitlines()}).write_csv(file)
+    mine = tmp_path / "model"
+    shutil.copytree(model, mine)
+    own.write_tasks(tmp_path / "tasks")
+    words = ["audit", "--model", str(mine), "--samples", str(text), "--name", "mine"]
+    words += ["--tasks", "tasks", "--prefix-length", "8", "--suffix-length", "8"]
+    folder = tmp_path / "audits/mine"
+
+    first = _run(tmp_path, *words, code=("-c", SMALL_SHARDS))
+    while len(list(folder.glob("data/*/partial/*/*/*/*.safetensors"))) < 2:
+        assert first.poll() is None, first.communicate()[0]
+        time.sleep(0.05)
+    second = _run(tmp_path, *words)
+    said = second.communicate()[0]
+    assert f"a run is at work in it: process {first.pid} on " in said
+    assert second.returncode == 2
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    assert (folder / TURN).exists()
+
+    again = _run(tmp_path, *words, code=("-c", SMALL_SHARDS))
+    said = again.communicate()[0]
+    assert again.returncode == 0, said
+    assert "resuming: " in said
+    assert "'checkpoint@audit-mine-mine' didn't change, skipping" in said
+    assert "again: python -m pipeline audit --model" in said
+    page = tmp_path / "reports/audit-mine/index.html"
+    html = page.read_text("utf-8")
+    assert "Not all of the study is here" not in html
+    assert "own_choice" in html
+    summary = tables.read(tmp_path / "data/audit-mine/summary.parquet", tables.SUMMARY)
+    assert set(summary["task"]) == {"memorization", "own_choice", "own_last_word"}
+
+    # another architecture under the same path is found out before the page goes
+    config = json.loads((mine / "config.json").read_text())
+    (mine / "config.json").write_text(json.dumps({**config, "model_type": "gpt_neox"}))
+    refused = _run(tmp_path, *words)
+    assert "got: " in refused.communicate()[0]
+    assert refused.returncode == 2
+    assert page.read_text("utf-8") == html

@@ -1,0 +1,591 @@
+"""params.yaml: what is refused, how, and that it is what it is composed from."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from pipeline.interventions.interventions import sweep
+from pipeline.study.composition import CONF, check, compose, load, switch
+from pipeline.study.schema import Study
+from pipeline.workflow.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+Values = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Values:
+    values: Values = YAML(typ="safe").load(ROOT / "params.yaml")
+    return values
+
+
+def test_params_yaml_is_the_composed_default_study(tmp_path: Path) -> None:
+    compose({}, conf=ROOT / CONF, path=tmp_path / "params.yaml")
+    assert (tmp_path / "params.yaml").read_text() == (ROOT / "params.yaml").read_text()
+
+
+@pytest.mark.parametrize("option", sorted(p.stem for p in (ROOT / CONF / "study").glob("*.yaml")))
+def test_every_study_composes_and_is_called_as_its_file(option: str, tmp_path: Path) -> None:
+    study = compose({"study": option}, conf=ROOT / CONF, path=tmp_path / "params.yaml")
+    assert study.study == option
+    assert load(tmp_path / "params.yaml") == study
+
+
+def test_dvc_composes_the_same_bytes(tmp_path: Path) -> None:
+    from dvc.utils.hydra import compose_and_dump
+
+    compose({"seeds": "three"}, conf=ROOT / CONF, path=tmp_path / "ours.yaml")
+    theirs = tmp_path / "theirs.yaml"
+    compose_and_dump(theirs, str(ROOT / CONF), None, "config", str(ROOT / CONF), ["seeds=three"])
+    assert (tmp_path / "ours.yaml").read_bytes() == theirs.read_bytes()
+
+
+def test_three_seeds_triple_the_models(tmp_path: Path) -> None:
+    one = compose({}, conf=ROOT / CONF, path=tmp_path / "params.yaml")
+    three = compose({"seeds": "three"}, conf=ROOT / CONF, path=tmp_path / "params.yaml")
+    assert len(three.models) == 3 * len(one.models)
+    for original in one.models.values():
+        alike = [m for m in three.models.values() if m.name.startswith(f"{original.name}-seed-")]
+        assert [model.seed for model in alike] == [1, 2]
+        assert {model.family for model in alike} == {original.family}
+        assert all(model.training == original.training for model in alike)
+
+
+def _set(path: str, value: object) -> Callable[[Values], None]:
+    def edit(values: Values) -> None:
+        *parents, last = path.split("/")
+        for part in parents:
+            values = values[part]
+        values[last] = value
+
+    return edit
+
+
+def _delete(path: str) -> Callable[[Values], None]:
+    def edit(values: Values) -> None:
+        *parents, last = path.split("/")
+        for part in parents:
+            values = values[part]
+        del values[last]
+
+    return edit
+
+
+MODEL = "models/tiny-pythia-8"
+DOTTED = MODEL.replace("/", ".")
+FAMILY = "families/tiny-pythia"
+THEORY = "theory/tiny"
+
+PIN = {"repo": "owner/name", "commit": "0" * 40}
+CONTROL = {"documents": PIN, "tokenizer": PIN, "n": 1}
+DRAWN = {"seed": 0, "n_memorized": 1, "control": CONTROL}
+THREE = {f"train_{part}.npy": "0" * 64 for part in ("preprefix", "prefix", "suffix")}
+TWO = dict(list(THREE.items())[:2])
+PILE = {
+    "source": "pile",
+    "input": "study.json",
+    "records": None,
+    "pile": {"url": "https://example.org/files", "sha256": THREE, **DRAWN},
+}
+PYTHIA = {
+    "source": "pythia",
+    "input": "study.json",
+    "records": None,
+    "pythia": {"evals": PIN, "splits": ["duped.1.4b"], **DRAWN},
+}
+LONG = {"name": "long", "prefix_length": 151, "suffix_length": 50}
+WEIGHTS = {"package": "boxed==1.0", "sha256": "0" * 64, "file": "boxed/weights.gguf"}
+HUB = {
+    "name": "tiny-pythia-8",
+    "family": "pythia",
+    "source": "hub",
+    "input": "study.json",
+    "billions": 1.4,
+    "hub": PIN,
+}
+DATASET = {**PIN, "split": "test", "documents": 8, "columns": ["goal"]}
+
+# name: (edit, what the message has to hold)
+BAD = {
+    "unknown key": (_set("evaluatoin", 1), ["evaluatoin", "did you mean evaluation?"]),
+    "unknown nested key": (_set(f"{MODEL}/sead", 1), [f"{DOTTED}.sead", "did you mean seed?"]),
+    "missing section": (_delete("run"), ["run", "nothing"]),
+    "missing value": (_delete("benchmarks/limit"), ["benchmarks.limit", "nothing"]),
+    "missing seed": (_delete(f"{MODEL}/seed"), [DOTTED, "source training with seed None"]),
+    "number as text": (_set("statistics/seed", "0"), ["statistics.seed", "'0'"]),
+    "number with a fraction": (_set("statistics/seed", 200.5), ["200.5"]),
+    "truth for a number": (_set("statistics/seed", True), ["statistics.seed", "True"]),
+    "negative length": (_set(f"{FAMILY}/prefix_length", -1), ["prefix_length", "-1"]),
+    "no suffix": (_set(f"{FAMILY}/suffix_length", 0), ["suffix_length", "0"]),
+    "too long": (_set(f"{FAMILY}/suffix_length", 33), ["32 + suffix_length 33", "at most 64"]),
+    "unknown dtype": (
+        _set("evaluation/pythia/dtype", "fp8"),
+        ["evaluation.pythia.dtype", "fp8"],
+    ),
+    "not a number": (
+        _set(f"{MODEL}/training/matrix_learning_rate", float("nan")),
+        ["matrix_learning_rate", "nan"],
+    ),
+    "infinite": (
+        _set(f"{MODEL}/training/matrix_learning_rate", float("inf")),
+        ["matrix_learning_rate", "inf"],
+    ),
+    "slash in a name": (_set(f"{MODEL}/name", "a/b"), [f"{DOTTED}.name", "'a/b'"]),
+    "parent folder as a name": (_set(f"{MODEL}/name", ".."), [f"{DOTTED}.name", "'..'"]),
+    "command in a name": (_set(f"{MODEL}/name", "a; true"), [f"{DOTTED}.name", "a; true"]),
+    "braces in a name": (_set(f"{MODEL}/name", "{model}"), [f"{DOTTED}.name"]),
+    "newline in a name": (_set(f"{MODEL}/name", "a\nb"), [f"{DOTTED}.name"]),
+    "trailing newline in a name": (_set(f"{MODEL}/name", "a\n"), [f"{DOTTED}.name"]),
+    "empty name": (_set(f"{MODEL}/name", ""), [f"{DOTTED}.name"]),
+    "study outside": (_set("study", "../tiny"), ["study", "../tiny"]),
+    "dot in a key": (
+        lambda v: v["models"].update({"tiny-1.4b": v["models"].pop("tiny-pythia-8")}),
+        ["tiny-1.4b"],
+    ),
+    "key of another study": (
+        lambda v: v["models"].update({"other-8": v["models"].pop("tiny-pythia-8")}),
+        ["models.other-8", "a key that begins with tiny-"],
+    ),
+    "name used twice": (_set(f"{MODEL}/name", "tiny-neo-8"), ["a name of its own"]),
+    "name used twice but for case": (_set(f"{MODEL}/name", "Tiny-Neo-8"), ["a name of its own"]),
+    "no such family": (_set(f"{MODEL}/family", "mamba"), ["mamba", "pythia, gpt-neo"]),
+    "seed beyond 63 bits": (_set(f"{MODEL}/seed", 2**70), [f"{DOTTED}.seed"]),
+    "name that is another table's": (_set(f"{MODEL}/name", "a.documents"), ["a.documents"]),
+    "never memorized": (
+        _set(f"{FAMILY}/records/memorized_copies", 65),
+        ["families.tiny-pythia.records.memorized_copies", "at most 64"],
+    ),
+    "no such task": (_set("benchmarks/tasks", ["piqa"]), ["piqa", "tiny_piqa"]),
+    "Pile samples for a trained model": (
+        lambda v: v["families"].update({"tiny-pythia": v["families"]["tiny-pythia"] | PILE}),
+        [DOTTED, "samples of the text that the model was trained on"],
+    ),
+    "longer than a passage of the Pile": (
+        lambda v: v["families"].update({"tiny-long": LONG | PILE}),
+        ["families.tiny-long", "at most 150 and 50"],
+    ),
+    "longer than a sequence of Pythia's": (
+        lambda v: v["families"].update({"tiny-long": LONG | PYTHIA}),
+        ["families.tiny-long", "at most 32 and 32"],
+    ),
+    "a source without its section": (
+        _set(f"{FAMILY}/source", "pile"),
+        ["families.tiny-pythia", "pile with records", "the section `pile`"],
+    ),
+    "sections of two sources": (
+        _set(f"{FAMILY}/pile", PILE["pile"]),
+        ["families.tiny-pythia", "records with records and pile"],
+    ),
+    "records that are fetched": (
+        _set(f"{FAMILY}/input", "study.json"),
+        ["source records with input study.json", "input: corpus for source: records"],
+    ),
+    "two of the three files of the Pile": (
+        lambda v: v["families"].update(
+            {"tiny-long": LONG | PILE | {"pile": PILE["pile"] | {"sha256": TWO}}}
+        ),
+        ["families.tiny-long.pile.sha256", "3 items"],
+    ),
+    "a split that Pythia has not": (
+        lambda v: v["families"].update(
+            {"tiny-long": LONG | PYTHIA | {"pythia": PYTHIA["pythia"] | {"splits": ["1.4b"]}}}
+        ),
+        ["families.tiny-long.pythia.splits.0", "1.4b"],
+    ),
+    "a branch for a commit": (
+        _set(MODEL, HUB | {"hub": HUB["hub"] | {"commit": "main"}}),
+        [f"{DOTTED}.hub.commit", "main"],
+    ),
+    "a repository without an owner": (
+        _set(MODEL, HUB | {"hub": HUB["hub"] | {"repo": "pythia-1.4b"}}),
+        [f"{DOTTED}.hub.repo", "pythia-1.4b"],
+    ),
+    "a repository that climbs": (
+        _set(MODEL, HUB | {"hub": HUB["hub"] | {"repo": "../x"}}),
+        [f"{DOTTED}.hub.repo", "../x"],
+    ),
+    "a seed of what is fetched": (
+        _set(MODEL, HUB | {"seed": 0}),
+        [DOTTED, "source hub with seed 0"],
+    ),
+    "a size of what is trained": (
+        _set(f"{MODEL}/billions", 1.4),
+        [DOTTED, "source training with billions 1.4"],
+    ),
+    "no size of what is fetched": (
+        _set(MODEL, {key: value for key, value in HUB.items() if key != "billions"}),
+        [DOTTED, "source hub with billions 0"],
+    ),
+    "records for a fetched model": (
+        _set(MODEL, HUB),
+        [DOTTED, "input study.json, samples from records"],
+    ),
+    "a precision for no family": (
+        lambda v: v["evaluation"].update({"pythie": v["evaluation"].pop("pythia")}),
+        ["evaluation", "gpt-neo, pythie", "pythia, gpt-neo"],
+    ),
+    "a floor above all": (
+        _set("evaluation/pythia/baseline_floor", 90.0),
+        ["evaluation.pythia.baseline_floor", "90.0"],
+    ),
+    "an unknown way below the floor": (
+        _set("evaluation/pythia/below_floor", "ignore"),
+        ["evaluation.pythia.below_floor", "ignore"],
+    ),
+    "datasets without the tasks": (
+        _set("benchmarks/input", "datasets"),
+        ["benchmarks.tasks", "tiny_arc_easy", "datasets.tiny names datasets for: none"],
+    ),
+    "datasets of another study": (
+        _set("datasets", {"other": {"piqa": DATASET}}),
+        ["datasets.other", "call it by the study's name"],
+    ),
+    "no documents": (
+        _set("datasets", {"tiny": {"piqa": DATASET | {"documents": 0}}}),
+        ["datasets.tiny.piqa.documents", "0"],
+    ),
+    "no prompts": (_set("generations/prompts", []), ["generations.prompts"]),
+    "an empty prompt": (_set("generations/prompts", [""]), ["generations.prompts.0"]),
+    "a depth below the last block": (_set("generations/depths", [1.5]), ["generations.depths.0"]),
+    "nothing to generate": (_set("generations/new_tokens", 0), ["generations.new_tokens"]),
+    "no models": (_set("models", {}), ["models"]),
+    "a list of models": (_set("models", ["a"]), ["models"]),
+    "no corpus": (_set("corpus", {}), ["a section corpus.tiny"]),
+    "a world without words": (
+        _set("corpus/tiny/vocabulary", None),
+        ["corpus.tiny", "vocabulary None", "or weights, for passages"],
+    ),
+    "a world and passages": (
+        _set("corpus/tiny/weights", WEIGHTS),
+        ["corpus.tiny", "weights boxed==1.0", "or weights, for passages"],
+    ),
+    "passages for a model that is trained from scratch": (
+        lambda v: v["corpus"]["tiny"].update(weights=WEIGHTS, vocabulary=None, world_tokens=None),
+        [f"{DOTTED}, weights", "none", "those of the corpus: boxed==1.0"],
+    ),
+    "weights that any version may have": (
+        _set("corpus/tiny/weights", WEIGHTS | {"package": "boxed"}),
+        ["corpus.tiny.weights.package", "boxed"],
+    ),
+    "a file out of its package": (
+        _set("corpus/tiny/weights", WEIGHTS | {"file": "../a.gguf"}),
+        ["corpus.tiny.weights.file", "../a.gguf"],
+    ),
+    "corpus of another study": (
+        lambda v: v["corpus"].update({"other": v["corpus"].pop("tiny")}),
+        ["corpus.other", "call it by the study's name"],
+    ),
+    "heads that do not divide": (_set(f"{MODEL}/training/n_heads", 5), ["n_heads 5"]),
+    "no copies for a split": (
+        _set(f"{FAMILY}/records/memorized_copies", None),
+        ["records.memorized_copies"],
+    ),
+    "no tasks": (_set("benchmarks/tasks", []), ["benchmarks.tasks"]),
+    "a task twice": (_set("benchmarks/tasks", ["piqa", "piqa"]), ["piqa twice"]),
+    "limit of nothing": (_set("benchmarks/limit", 0), ["benchmarks.limit"]),
+    "zero threads": (_set("run/threads", 0), ["run.threads"]),
+    "no shard": (_set("run/shard_minutes", 0), ["run.shard_minutes"]),
+    "more threads than a machine has": (_set("run/threads", 2**63 - 1), ["run.threads", "1024"]),
+    "more tokens than can be counted": (_set("run/token_budget", 2**31), ["run.token_budget"]),
+    "more text than there is": (_set("corpus/tiny/world_tokens", 10**30), ["world_tokens"]),
+    "more shots than documents": (_set("benchmarks/num_fewshot", 10**30), ["num_fewshot"]),
+    "more copies than can be counted": (_set("corpus/tiny/records", {1: 2**31}), ["records.1"]),
+    "a context without end": (
+        _set(f"{THEORY}-constructive/constructive/context", 10**30),
+        ["context"],
+    ),
+    "loads without end": (_set(f"{THEORY}-constructive/constructive/loads", [1e300]), ["loads.0"]),
+    "a size without end": (_set(MODEL, HUB | {"billions": float("inf")}), [f"{DOTTED}.billions"]),
+    "no ranks": (_set(f"{THEORY}-low-rank/low_rank/ranks", []), ["low_rank.ranks", "at least 1"]),
+    "no mistakes": (_set(f"{THEORY}-lookup/lookup/mistakes", []), ["lookup.mistakes"]),
+    "no loads": (_set(f"{THEORY}-constructive/constructive/loads", []), ["constructive.loads"]),
+    "a rank twice": (_set(f"{THEORY}-low-rank/low_rank/ranks", [2, 4, 2]), ["ranks", "2 twice"]),
+    "a share twice": (
+        _set(f"{THEORY}-constructive/constructive/unsolved", [0, 0.0]),
+        ["constructive.unsolved", "0.0 twice"],
+    ),
+    "a seed twice": (_set(f"{THEORY}-lookup/lookup/seeds", [0, 0]), ["lookup.seeds", "0 twice"]),
+    "a depth twice": (_set("generations/depths", [0, 1, 1]), ["generations.depths", "1.0 twice"]),
+    "a prompt twice": (
+        _set("generations/prompts", ["a", "a"]),
+        ["generations.prompts", "'a' twice"],
+    ),
+    "a split of Pythia's twice": (
+        lambda v: v["families"].update(
+            {
+                "tiny-long": LONG
+                | PYTHIA
+                | {"pythia": PYTHIA["pythia"] | {"splits": ["duped.1.4b"] * 2}}
+            }
+        ),
+        ["families.tiny-long.pythia.splits", "twice"],
+    ),
+    "a null byte in a folder": (_set("run/pile_folder", "a\0b"), ["run.pile_folder"]),
+    "a line break in a folder": (_set("run/pile_folder", "a\n"), ["run.pile_folder"]),
+    "no interventions": (_set("interventions", []), ["interventions", "at least 1"]),
+    "an intervention twice": (
+        _set("interventions", [{"blocks": "each"}, {"blocks": "each", "edit": "identity"}]),
+        ["interventions", "twice"],
+    ),
+    "a name twice": (
+        _set("interventions", [{"blocks": "each"}, {"blocks": [3]}]),
+        ["interventions, of models.tiny-pythia-8", "block-03 twice"],
+    ),
+    "an unknown edit": (
+        _set("interventions", [{"blocks": "each", "edit": "remove"}]),
+        ["interventions.0", "edit 'remove'", "one of"],
+    ),
+    "an unknown group": (
+        _set("interventions", [{"blocks": "halves"}]),
+        ["interventions.0", "blocks 'halves'", "a list, or one of"],
+    ),
+    "first without k": (
+        _set("interventions", [{"blocks": "first"}]),
+        ["interventions.0", "k None", "k with first"],
+    ),
+    "heads without the edit": (
+        _set("interventions", [{"blocks": [1], "heads": [0]}]),
+        ["interventions.0", "the edit `heads` goes with"],
+    ),
+    "an unknown key of an intervention": (
+        _set("interventions", [{"block": "each"}]),
+        ["interventions.0.block", "did you mean blocks?"],
+    ),
+    "a negative block": (_set("interventions", [{"blocks": [-1]}]), ["interventions.0.blocks"]),
+    "a block beyond the last": (
+        _set("interventions", [{"blocks": [8]}]),
+        ["of models.tiny-pythia-8", "block 8", "0 to 7", "params.yaml"],
+    ),
+    "a head beyond the last": (
+        _set("interventions", [{"blocks": [7], "heads": [2], "edit": "heads"}]),
+        ["of models.tiny-pythia-8", "head 2", "0 to 1"],
+    ),
+    "more blocks than there are": (
+        _set("interventions", [{"blocks": "last", "k": 9}]),
+        ["of models.tiny-pythia-8", "last 9 blocks", "has 8"],
+    ),
+    "more draws than there are": (
+        _set("interventions", [{"blocks": "random", "k": 1, "draws": 9}]),
+        ["of models.tiny-pythia-8", "9 random draws"],
+    ),
+    "no number to decode": (
+        _set("evaluation/pythia/decode", 0),
+        ["evaluation.pythia.decode", "0"],
+    ),
+    "an unknown word to decode": (
+        _set("evaluation/pythia/decode", "some"),
+        ["evaluation.pythia.decode", "some"],
+    ),
+    "a blank folder": (_set("run/pile_folder", " "), ["run.pile_folder"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_params_are_refused(tiny: Values, case: str) -> None:
+    edit, expected = BAD[case]
+    values = copy.deepcopy(tiny)
+    edit(values)
+    with pytest.raises(InputError) as caught:
+        check(values)
+    message = str(caught.value)
+    for part in expected:
+        assert part in message
+    for word in ("got:", "expected:", "remedy:"):
+        assert word in message
+
+
+def test_every_kind_of_intervention_is_taken(tiny: Values) -> None:
+    lines = [
+        {"blocks": "each", "edit": "identity"},
+        {"blocks": "quartiles", "edit": "identity"},
+        {"blocks": "random", "k": 2, "draws": 5, "seed": 0, "edit": "identity"},
+        {"blocks": "each", "edit": "zero"},
+        {"blocks": [3, 5], "edit": "skip"},
+        {"blocks": "heads", "edit": "heads"},
+        {"blocks": [7], "heads": [0, 1], "edit": "heads"},
+        {"blocks": "each", "edit": "noise", "draws": 2, "seed": 1},
+    ]
+    made = check({**tiny, "interventions": lines})
+    assert len(sweep(8, made.groups, 2)) == 1 + 8 + 4 + 5 + 8 + 1 + 16 + 1 + 16
+    assert sweep(8, check(tiny).groups) == sweep(8)
+
+
+def test_what_is_large_or_odd_but_possible_is_taken(tiny: Values) -> None:
+    values = copy.deepcopy(tiny)
+    _set("run/threads", 1024)(values)
+    _set("run/pile_folder", "/a folder/of ours's/ä")(values)
+    _set("corpus/tiny/world_tokens", 2**31 - 1)(values)
+    assert check(values).run.threads == 1024
+
+
+@pytest.mark.parametrize("file", ["dag/mini.yaml", "faults/kills.yaml"])
+def test_the_studies_of_the_tests_are_valid(tiny: Values, file: str) -> None:
+    text = (ROOT / "tests" / file).read_text().replace("NAME", "mini")
+    shared = {section: tiny[section] for section in ("statistics", "report", "run")}
+    assert check({**shared, **YAML(typ="safe").load(text)}).models
+
+
+def test_all_problems_come_at_once(tiny: Values) -> None:
+    values = copy.deepcopy(tiny)
+    _set("evaluation/pythia/dtype", "fp8")(values)
+    _set("statistics/seed", -1)(values)
+    _set("run/treads", 2)(values)
+    with pytest.raises(InputError) as caught:
+        check(values)
+    assert len(caught.value.problems) == 3
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "1", "study: [", "a: 1\na: 2", "\0", "study: !!python/x"]
+)
+def test_what_is_no_study_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"params\.yaml"):
+        load(path)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="python -m pipeline study tiny"):
+        load(tmp_path / "params.yaml")
+
+
+def test_an_unknown_choice_is_refused_and_nothing_written(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    with pytest.raises(InputError) as caught:
+        compose({"study": "tinny", "sead": "one"}, conf=ROOT / CONF, path=path)
+    assert len(caught.value.problems) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bad_study_file_leaves_params_as_they_are(tmp_path: Path) -> None:
+    conf = tmp_path / "conf"
+    (conf / "study").mkdir(parents=True)
+    (conf / "config.yaml").write_text("defaults: [{study: bad}, _self_]\n")
+    (conf / "study" / "bad.yaml").write_text("# @package _global_\nstudy: bad\n")
+    path = tmp_path / "params.yaml"
+    path.write_text("as it was")
+    with pytest.raises(InputError):
+        compose({"study": "bad"}, conf=conf, path=path)
+    assert path.read_text() == "as it was"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["conf", "params.yaml"]
+
+
+def test_naming_the_study_in_force_keeps_its_edits(
+    tiny: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    values = copy.deepcopy(tiny)
+    values["statistics"]["seed"] = 777
+    YAML().dump(values, tmp_path / "params.yaml")
+    assert switch({"study": "tiny"}, dry_run=True).statistics.seed == 777
+    with pytest.raises(InputError, match="python -m pipeline study other seeds=three"):
+        switch({"study": "other", "seeds": "three"}, dry_run=True)
+
+
+def test_every_value_is_described() -> None:
+    schema = Study.model_json_schema()
+    undescribed = [
+        f"{section}.{name}"
+        for section, definition in schema["$defs"].items()
+        for name, value in definition.get("properties", {}).items()
+        # a section is described where it is defined
+        if "description" not in value and "$ref" not in str(value)
+    ]
+    assert undescribed == []
+
+
+@pytest.mark.parametrize("command", [["check"], ["memorization", "tiny-pythia-8"], ["report"]])
+def test_every_command_checks_first(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "params.yaml").write_text("study: tiny\nrun: {treads: 1}\n")
+    run = subprocess.run(
+        [sys.executable, "-m", "pipeline", *command],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 2
+    assert "run.treads" in run.stderr
+    assert "Traceback" not in run.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["params.yaml"]
+
+
+def test_what_the_schema_repeats_is_true() -> None:
+    """The schema loads in a moment, so it does not import the modules that know."""
+    from pipeline.corpus import tasks
+    from pipeline.corpus.schema import GENERATED_TASKS
+    from pipeline.samples import pile, pythia
+    from pipeline.samples.schema import PASSAGE_LENGTHS
+
+    assert set(GENERATED_TASKS) == set(tasks.TASKS)
+    assert PASSAGE_LENGTHS == {
+        "pile": (pile.PREFIX_LENGTH, pile.SUFFIX_LENGTH),
+        "pythia": (pythia.PREFIX_LENGTH, pythia.SUFFIX_LENGTH),
+    }
+
+
+def test_the_paper_is_measured_as_it_says(tmp_path: Path) -> None:
+    paper = compose({"study": "paper"}, conf=ROOT / CONF, path=tmp_path / "params.yaml")
+    lengths = {f.name: (f.prefix_length, f.suffix_length) for f in paper.families.values()}
+    assert lengths == {"pythia": (32, 32), "gpt-neo": (150, 50)}
+    sources = (paper.family("pythia").pythia, paper.family("gpt-neo").pile)
+    assert [source and source.n_memorized for source in sources] == [15_000, 15_000]
+    assert {model.name for model in paper.models.values()} == {
+        *("gpt-neo-1.3b", "gpt-neo-2.7b"),
+        *("pythia-1.4b", "pythia-2.8b", "pythia-6.9b", "pythia-12b"),
+    }
+    assert paper.benchmarks.tasks == ["arc_easy", "hellaswag", "lambada_openai", "piqa", "wikitext"]
+    assert paper.benchmarks.limit is None
+    assert [paper.evaluation[f].below_floor for f in ("pythia", "gpt-neo")] == ["stop", "warn"]
+
+
+def test_every_pin_of_the_studies_is_on_the_local_hub(tmp_path: Path) -> None:
+    """So that the tests run what the studies name, at the commits that they name."""
+    from tests.hub.population import DATASETS, GPT_NEO, PYTHIA
+
+    known = {repo: commit for repo, (commit, _) in {**DATASETS, **GPT_NEO, **PYTHIA}.items()}
+
+    def pins(value: Any) -> list[tuple[str, str]]:
+        below = value.values() if isinstance(value, dict) else value
+        found = [pin for each in below if isinstance(each, dict | list) for pin in pins(each)]
+        here = isinstance(value, dict) and {"repo", "commit"} <= set(value)
+        return [*found, (value["repo"], value["commit"])] if here else found
+
+    used = set()
+    for study in ("small", "paper"):
+        composed = compose({"study": study}, conf=ROOT / CONF, path=tmp_path / "params.yaml")
+        used |= set(pins(composed.model_dump()))
+    assert used == set(known.items())
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("samples@tiny-pythia", "samples records pythia"),
+        ("checkpoint@tiny-neo-8", "checkpoint training tiny-neo-8"),
+        ("interventions@tiny-neo-8", "interventions tiny-neo-8"),
+        ("memorization@tiny-neo-8", "memorization tiny-neo-8"),
+        ("divergence@tiny-pythia-12", "divergence tiny-pythia-12"),
+        ("theory@tiny-low-rank", "theory low_rank"),
+        ("check_results@tiny", "check_results"),
+    ],
+)
+def test_a_stage_knows_its_command(tiny: Values, address: str, words: str) -> None:
+    assert check(tiny).command(address) == words.split()
+    if "tiny-neo-8" in address:
+        assert check(tiny).address(address.partition("@")[0], "tiny-neo-8") == address
+
+
+@pytest.mark.parametrize("address", ["memorization", "memorization@x", "theory@tiny-neo-8", ""])
+def test_no_other_stage_has_a_command(tiny: Values, address: str) -> None:
+    with pytest.raises(InputError, match="stage"):
+        check(tiny).command(address)

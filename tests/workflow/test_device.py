@@ -1,0 +1,384 @@
+"""Leases: one device a job, whoever's and however it is called, free again however the job ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+
+from pipeline.workflow import device
+from pipeline.workflow.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+A, B = "GPU-3a2f0000-aaaa", "GPU-7b7b0000-bbbb"
+
+HOLD = "from pipeline.workflow.device import lease; import time\nwith lease(): time.sleep(60)"
+
+# a forked child inherits every descriptor, one that is started by exec those without O_CLOEXEC
+CHILDREN = """
+import os, subprocess, sys, time
+from pipeline.workflow.device import lease
+with lease():
+    started = subprocess.Popen(["sleep", "60"], close_fds=False).pid
+    forked = os.fork()
+    if not forked:
+        time.sleep(60)
+        os._exit(0)
+    print(started, forked)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture(autouse=True)
+def leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "leases"
+    monkeypatch.setattr(device, "LEASES", folder)
+    monkeypatch.setenv("GPU_LEASES", str(folder))
+    monkeypatch.setattr(device, "POLL_SECONDS", 0.05)
+    for variable in ("SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "DVC_STAGE"):
+        monkeypatch.delenv(variable, raising=False)
+    return folder
+
+
+@pytest.fixture
+def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _fake_gpus(tmp_path, monkeypatch, "NVIDIA A100, 80 GB", "NVIDIA A100, 80 GB")
+
+
+def _fake_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """A fake nvidia-smi, first on PATH, that lists A and B by these names."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    rows = [
+        f"{i}, {uuid}, {name}" for i, (uuid, name) in enumerate(zip((A, B), names, strict=True))
+    ]
+    fake = folder / "nvidia-smi"
+    fake.write_text("#!/bin/sh\n" + "".join(f"echo '{row}'\n" for row in rows))
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
+@contextmanager
+def _holding(devices: str, script: str = HOLD, **more: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that has leased the first of the devices; killed in the end."""
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": devices, **more}
+    with subprocess.Popen(
+        [sys.executable, "-u", "-c", script],
+        env=environment,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == f"leased GPU {devices.split(',')[0]}\n"
+            yield holder
+        finally:
+            holder.kill()
+
+
+def _is_free(leased: str, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether a lease of `leased`, so called, is to be had without waiting."""
+
+    def give_up(seconds: float) -> None:
+        raise TimeoutError
+
+    with monkeypatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", leased)
+        # in this module alone: subprocess sleeps too
+        patch.setattr(device, "time", SimpleNamespace(sleep=give_up, strftime=time.strftime))
+        try:
+            with device.lease():
+                return True
+        except TimeoutError:
+            return False
+
+
+# ------------------------------------------------------------------------------ which devices
+
+
+@pytest.mark.parametrize("value", ["", "-1", "NoDevFiles"])
+def test_no_gpu_means_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], value: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    with device.lease() as where:
+        assert where == "cpu"
+    assert capsys.readouterr().out == "no GPU is visible: evaluating on the CPU\n"
+
+
+@pytest.mark.parametrize("said", ["echo No devices were found", "exit 9", "echo"])
+def test_an_nvidia_smi_without_gpus_means_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    fake = tmp_path / "nvidia-smi"
+    fake.write_text(f"#!/bin/sh\n{said}\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert device.visible() == []
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_visible_is_what_cuda_would_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert device.visible() == [A, B]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", " 1, MIG-GPU-3a/1/0,GPU-3a2f,-1,0")
+    assert device.visible() == ["1", "MIG-GPU-3a/1/0", "GPU-3a2f"]
+
+
+def test_under_slurm_nothing_is_locked(leases: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    with device.lease() as where:
+        assert where == "cuda"
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
+    assert not leases.exists()
+
+
+def test_two_leases_take_two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    with _holding("0,1"):
+        with device.lease() as where:
+            assert where == "cuda"
+            assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
+
+
+# ------------------------------------------------------------------------------ one lock a device
+
+
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize("first", ["0", A, "GPU-3a2f"])
+@pytest.mark.parametrize("second", ["0", A, "GPU-3a2f"])
+def test_one_gpu_is_one_lock_however_it_is_called(
+    monkeypatch: pytest.MonkeyPatch, first: str, second: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", first)
+    with device.lease():
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == first
+        assert not _is_free(second, monkeypatch)
+        assert all(_is_free(other, monkeypatch) for other in ("1", B, "GPU-7b", "MIG-GPU-3a/1/0"))
+    assert _is_free(second, monkeypatch)
+
+
+def test_an_index_is_mapped_only_where_cuda_numbers_like_nvidia_smi(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _fake_gpus(tmp_path, monkeypatch, "NVIDIA A100", "NVIDIA H100")
+    with _holding("0"):
+        assert not _is_free("0", monkeypatch)
+        assert _is_free(A, monkeypatch), "CUDA's 0 may well be the H100"
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    with _holding("0"):
+        assert not _is_free(A, monkeypatch)
+
+
+def test_an_ambiguous_abbreviation_stays_as_it_is() -> None:
+    gpus = [["0", A, "x"], ["1", B, "x"]]
+    assert device._lock("GPU-", gpus).name == "GPU-.lock"
+    assert device._lock("7", gpus).name == "7.lock"
+    assert device._lock("1", []).name == "1.lock"
+
+
+# ------------------------------------------------------------------------------ all users
+
+
+def test_the_folder_follows_no_users_tmpdir(tmp_path: Path) -> None:
+    asked = [sys.executable, "-c", "from pipeline.workflow.device import LEASES; print(LEASES)"]
+    environment = {k: v for k, v in os.environ.items() if k != "GPU_LEASES"}
+    environment["TMPDIR"] = str(tmp_path)
+    said = subprocess.run(asked, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert said.stdout == "/tmp/gpu-leases\n"
+
+
+def test_whatever_the_umask_all_may_write(leases: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = os.umask(0o077)
+    try:
+        assert _is_free("0", monkeypatch)
+    finally:
+        os.umask(before)
+    assert leases.stat().st_mode & 0o7777 == 0o1777
+    assert (leases / "0.lock").stat().st_mode & 0o7777 == 0o666
+
+
+def test_a_folder_that_cannot_be_used_is_told(
+    leases: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leases.touch()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    with pytest.raises(InputError, match="exists") as refused, device.lease():
+        pass
+    assert f"chmod 1777 {leases}" in str(refused.value)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act for two users")
+def test_two_users_share_the_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = (
+        "import os\nfrom pipeline.workflow import device\n"
+        "from pipeline.workflow.errors import InputError\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "device._gpus = lambda: []\ndef stop(_): raise SystemExit\ndevice.time.sleep = stop\n"
+        "try:\n    with device.lease(): pass\nexcept InputError as error: print(error)\n"
+    )
+
+    def another_user() -> str:
+        done = subprocess.run(
+            [sys.executable, "-B", "-c", script],
+            cwd=ROOT,
+            env=dict(os.environ),
+            capture_output=True,
+            text=True,
+        )
+        assert not done.stderr
+        return done.stdout
+
+    with TemporaryDirectory(dir="/tmp") as shared:
+        Path(shared).chmod(0o755)
+        folder = Path(shared, "leases")
+        monkeypatch.setattr(device, "LEASES", folder)
+        monkeypatch.setenv("GPU_LEASES", str(folder))
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+        with device.lease():
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+            mine = another_user()
+            assert f"0 is leased by pid {os.getpid()} of root" in mine
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+            assert another_user() == "leased GPU 1\n"
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+        assert another_user() == "leased GPU 0\n"
+        assert (folder / "1.lock").stat().st_uid == 65534
+        assert _is_free("1", monkeypatch)
+        folder.chmod(0o700)
+        assert "Permission denied" in (refused := another_user())
+        assert "remedy" in refused
+
+
+# ------------------------------------------------------------------------------ waiting, ending
+
+
+def test_waiting_says_for_whom(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (
+        _holding("0", DVC_STAGE="memorization@tiny-neo-8") as staged,
+        _holding("1") as bare,
+    ):
+        assert not _is_free("0,1", monkeypatch)
+    who = psutil.Process().username()
+    since = r"since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    assert re.fullmatch(
+        rf"waiting for a GPU: "
+        rf"0 is leased by pid {staged.pid} of {who} \(memorization@tiny-neo-8\) {since}; "
+        rf"1 is leased by pid {bare.pid} of {who} \(\S*python\S* -u -c 'from .+\) {since}\n",
+        capsys.readouterr().out,
+    )
+
+
+@pytest.mark.parametrize("words", [b"", b"\xff\xfe\x00\n", b"pid 1", None])
+def test_a_holders_words_may_be_anything(
+    leases: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: bytes | None,
+) -> None:
+    with _holding("0"):
+        if words is not None:
+            (leases / "0.lock").write_bytes(words)
+        else:
+            monkeypatch.setattr(Path, "read_text", lambda *_, **__: Path("/nowhere").read_bytes())
+        assert not _is_free("0", monkeypatch)
+    assert "0 is leased by " in capsys.readouterr().out
+
+
+def test_a_killed_job_frees_its_device_and_the_waiting_one_gets_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    with _holding("7") as holder:
+        killer = subprocess.Popen(["sh", "-c", f"sleep 1; kill -9 {holder.pid}"])
+        started = time.monotonic()
+        with device.lease() as where:
+            assert where == "cuda"
+            assert time.monotonic() - started > 0.5
+        killer.wait()
+        assert holder.wait() == -signal.SIGKILL
+    said = capsys.readouterr().out
+    assert said.count(f"waiting for a GPU: 7 is leased by pid {holder.pid}") == 1, "said once"
+
+
+def test_children_do_not_keep_the_lease_of_a_killed_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    with _holding("7", CHILDREN) as holder:
+        assert holder.stdout is not None
+        children = [psutil.Process(int(pid)) for pid in holder.stdout.readline().split()]
+        try:
+            assert not _is_free("7", monkeypatch)
+            holder.kill()
+            holder.wait()
+            assert all(child.is_running() for child in children)
+            assert _is_free("7", monkeypatch)
+        finally:
+            for child in children:
+                child.kill()
+
+
+def test_the_end_of_a_child_leaves_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    with _holding("7", CHILDREN) as holder:
+        assert holder.stdout is not None
+        for pid in holder.stdout.readline().split():
+            psutil.Process(int(pid)).kill()
+        time.sleep(0.2)
+        assert not _is_free("7", monkeypatch)
+
+
+# ------------------------------------------------------------------------------ memory
+
+
+GIB = 1 << 30
+
+
+def _free(monkeypatch: pytest.MonkeyPatch, *cuda: int, cpu: int = 0) -> None:
+    """The free GiB that torch tells, one after the other, and those of the CPU."""
+    told = iter(cuda)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (next(told) * GIB, 80 * GIB))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=cpu * GIB))
+
+
+def test_a_model_that_fits_is_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    _free(monkeypatch, 10, cpu=10)
+    device.require_memory("small", 9 * GIB, "cuda")
+    device.require_memory("small", 9 * GIB, "cpu")
+
+
+@pytest.mark.parametrize(("where", "named"), [("cuda", "GPU 3"), ("cpu", "CPU")])
+def test_a_model_too_large_is_refused_with_the_numbers(
+    monkeypatch: pytest.MonkeyPatch, where: str, named: str
+) -> None:
+    monkeypatch.setattr(device, "SETTLE_SECONDS", 0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    _free(monkeypatch, 10, cpu=10)
+    with pytest.raises(InputError) as refused:
+        device.require_memory("pythia-6.9b", int(12.75 * GIB), where)
+    said = str(refused.value)
+    assert "the weights of pythia-6.9b" in said
+    assert f"12.75 GiB; 10.00 GiB are free on the {named}" in said
+    assert "at most 9.00 GiB, 90% of the free memory" in said
+    assert "another device" in said
+    assert "float16" in said
+
+
+def test_memory_that_the_driver_is_about_to_free_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _free(monkeypatch, 1, 1, 20)
+    device.require_memory("pythia-6.9b", 13 * GIB, "cuda")

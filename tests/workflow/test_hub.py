@@ -1,0 +1,561 @@
+"""Whatever goes wrong on the way, a snapshot is whole and verified, or there is a clear error."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import resource
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx2
+import pytest
+from huggingface_hub import constants
+
+from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.hub import (
+    TRIES,
+    Snapshot,
+    listing,
+    missing_bytes,
+    select,
+    snapshot,
+    unreachable,
+)
+from tests.hub.population import DATASETS, PICKLE_ONLY, PYTHIA, SHARDED
+from tests.hub.server import CLIMBING_CONTENT, CLIMBING_PATH, CONTENT, Fault, Hub
+from tests.hub.test_server import ask
+
+MODEL = "EleutherAI/pythia-70m"
+COMMIT = PYTHIA[MODEL][0]
+WANTED = ("config.json", "*.safetensors", "tokenizer*.json")
+NAMES = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+WEIGHTS = CONTENT + ".*/model.safetensors$"
+CONFIG = CONTENT + ".*/config.json$"
+TREE = "/tree/"
+
+pytestmark = pytest.mark.usefixtures("hub_home")
+
+
+def fetch() -> Snapshot:
+    return snapshot(MODEL, COMMIT, WANTED)
+
+
+def refusal(repo: str = MODEL, commit: str = COMMIT, wanted: tuple[str, ...] = WANTED) -> Problem:
+    """What is said of a snapshot that cannot be had."""
+    with pytest.raises(InputError) as caught:
+        snapshot(repo, commit, wanted)
+    (problem,) = caught.value.problems
+    assert all((problem.what, problem.got, problem.expected, problem.remedy))
+    return problem
+
+
+def assert_whole(hub: Hub, got: Snapshot) -> None:
+    """The wanted files are those of the hub, and the checksums are theirs."""
+    files = hub.model(MODEL).files(COMMIT)
+    assert list(got.files) == NAMES
+    for name, digest in got.files.items():
+        assert (got.folder / name).read_bytes() == files[name]
+        assert digest == hashlib.sha256(files[name]).hexdigest()
+
+
+def assert_nothing_corrupt(hub: Hub, home: Path) -> None:
+    """What lies in the cache under its final name is what the hub has."""
+    files = hub.model(MODEL).files(COMMIT)
+    folder = home / "hub" / "models--EleutherAI--pythia-70m"
+    kept = sorted((folder / "snapshots").glob("*/*"))
+    for path in kept:
+        assert path.read_bytes() == files[path.name]
+    blobs = [path for path in (folder / "blobs").glob("*") if path.suffix != ".incomplete"]
+    assert {blob.resolve() for blob in blobs} == {path.resolve() for path in kept}
+
+
+# ---------------------------------------------------------------------- what is fetched
+
+
+def test_only_what_is_wanted_is_fetched_and_it_is_verified(hub: Hub, hub_home: Path) -> None:
+    got = fetch()
+    assert_whole(hub, got)
+    assert_nothing_corrupt(hub, hub_home)
+    assert got.folder.is_relative_to(hub_home)
+    asked = {request.path.rpartition("/")[2] for request in hub.requests("/resolve/")}
+    assert asked == set(NAMES)
+
+
+def test_a_second_call_asks_for_nothing(hub: Hub) -> None:
+    first = fetch()
+    hub.log.clear()
+    assert fetch() == first
+    assert hub.log == []
+
+
+def test_datasets_are_fetched_too(hub: Hub) -> None:
+    name = "allenai/ai2_arc"
+    got = snapshot(name, DATASETS[name][0], ["README.md", "ARC-Easy/*.parquet"], "dataset")
+    files = hub.dataset(name).files()
+    assert set(got.files) == {"README.md", *(f for f in files if f.startswith("ARC-Easy/"))}
+    assert all((got.folder / path).read_bytes() == files[path] for path in got.files)
+
+
+def test_a_listing_of_many_pages_is_read_to_its_end(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "page", 3)
+    commit = PYTHIA[SHARDED][0]
+    assert {file.path for file in listing(SHARDED, commit)} == set(hub.model(SHARDED).files())
+    assert len(hub.requests(TREE)) > 2
+
+
+def test_a_star_stops_at_a_slash() -> None:
+    files = [SimpleNamespace(path=path) for path in ("b/c.json", "a.json", "d.txt", "b/e/f.json")]
+
+    def chosen(*patterns: str) -> list[str]:
+        return [file.path for file in select(files, patterns)]  # type: ignore[arg-type]
+
+    assert chosen("*.json") == ["a.json"]
+    assert chosen("*/*.json") == ["b/c.json"]
+    assert chosen("d.txt", "*.json") == ["a.json", "d.txt"]
+    assert chosen("*.npy") == []
+
+
+def test_a_commit_stays_where_a_branch_moves(hub: Hub) -> None:
+    repository = hub.model("mini/moving")
+    old = repository.add({"config.json": b"old"})
+    repository.add({"config.json": b"new"})
+    got = snapshot("mini/moving", old, ["config.json"])
+    assert (got.folder / "config.json").read_bytes() == b"old"
+    assert got.files == {"config.json": hashlib.sha256(b"old").hexdigest()}
+
+
+def test_one_commit_may_lack_what_another_has(hub: Hub) -> None:
+    repository = hub.model("mini/moving")
+    old = repository.add({"config.json": b"same", "old.txt": b""})
+    new = repository.add({"config.json": b"same"})
+    assert set(snapshot("mini/moving", old, ["*"]).files) == {"config.json", "old.txt"}
+    assert set(snapshot("mini/moving", new, ["*"]).files) == {"config.json"}
+
+
+def test_what_is_missing_is_counted_in_bytes(hub: Hub) -> None:
+    files = select(listing(MODEL, COMMIT), WANTED)
+    sizes = {name: len(hub.model(MODEL).files(COMMIT)[name]) for name in NAMES}
+    assert missing_bytes(files, MODEL, COMMIT) == sum(sizes.values())
+    snapshot(MODEL, COMMIT, ["config.json"])
+    assert missing_bytes(files, MODEL, COMMIT) == sum(sizes.values()) - sizes["config.json"]
+
+
+# ---------------------------------------------------------------------- faults that pass
+
+
+FAULTS = {
+    "a body that is cut": [Fault(WEIGHTS, "truncate", after=1000)],
+    "a small body that is cut": [Fault(CONFIG, "truncate", after=10)],
+    "a reset before any answer": [Fault(WEIGHTS, "reset")],
+    "a reset in the middle": [Fault(WEIGHTS, "reset", after=1000)],
+    "a reset of the question for the size": [Fault(WEIGHTS, "reset", "HEAD")],
+    "a reset of the listing": [Fault(TREE, "reset")],
+    "500": [Fault(WEIGHTS, "status", status=500)],
+    "502": [Fault(WEIGHTS, "status", status=502)],
+    "503": [Fault(WEIGHTS, "status", status=503)],
+    "503 to the question for the size": [Fault(WEIGHTS, "status", "HEAD", times=3)],
+    "503 of the listing": [Fault(TREE, "status", times=3)],
+    "too many requests": [
+        Fault(WEIGHTS, "status", status=429, headers={"Retry-After": "1"}, times=2)
+    ],
+    "a corrupt body of the right length": [Fault(WEIGHTS, "corrupt")],
+    "a corrupt small body": [Fault(CONFIG, "corrupt")],
+    "a body that is too short": [Fault(WEIGHTS, "wrong_length", extra=-7)],
+    "a body that is too long": [Fault(WEIGHTS, "wrong_length", extra=7)],
+    "another length throughout": [Fault(WEIGHTS, "wrong_length", "GET|HEAD", times=2, extra=7)],
+    "HTML in place of data": [Fault(WEIGHTS, "html")],
+    "HTML in place of a listing": [Fault(TREE, "html")],
+    "a listing that is cut": [Fault(TREE, "truncate", after=30)],
+    "a listing that is no JSON": [Fault(TREE, "corrupt")],
+    "many at a time": [
+        Fault(TREE, "status", status=500),
+        Fault(CONFIG, "corrupt"),
+        Fault(WEIGHTS, "reset", after=5000),
+        Fault(WEIGHTS, "corrupt"),
+        Fault("tokenizer", "status", status=504, times=2),
+    ],
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_fault_that_passes_is_mended(hub: Hub, hub_home: Path, case: str) -> None:
+    hub.faults += [Fault(**vars(fault)) for fault in FAULTS[case]]
+    assert_whole(hub, fetch())
+    assert_nothing_corrupt(hub, hub_home)
+    assert not any(fault.times for fault in hub.faults), "each fault has happened"
+
+
+def test_a_stall_ends(hub: Hub, hub_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 1)
+    hub.faults.append(Fault(WEIGHTS, "stall", after=1000, seconds=30))
+    assert_whole(hub, fetch())
+    assert_nothing_corrupt(hub, hub_home)
+
+
+def test_each_try_is_told(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    hub.faults.append(Fault(WEIGHTS, "status", status=500, times=2))
+    fetch()
+    told = capsys.readouterr().out.splitlines()
+    assert len(told) == 2
+    assert told[0].startswith(f"{MODEL} at {COMMIT}: ")
+    assert "500 Internal Server Error" in told[0]
+    assert f"try 2 of {TRIES} in" in told[0]
+    assert f"try 3 of {TRIES} in" in told[1]
+
+
+def test_a_log_holds_lines_and_no_moves_of_a_cursor(
+    hub: Hub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fetch()
+    assert "".join(capsys.readouterr()) == ""
+
+
+def test_whole_files_are_kept_between_tries(hub: Hub) -> None:
+    hub.faults += [Fault(WEIGHTS, "status", status=500, times=3), Fault(CONFIG, "corrupt")]
+    fetch()
+    assert len(hub.requests("/resolve/.*/model.safetensors", "GET")) == 4
+    assert len(hub.requests("/resolve-cache/.*/config.json", "GET")) == 2
+    assert len(hub.requests("/resolve-cache/.*/tokenizer.json", "GET")) == 1
+    assert len(hub.requests("/resolve-cache/.*/tokenizer_config.json", "GET")) == 1
+
+
+def test_whole_files_are_kept_between_runs(hub: Hub) -> None:
+    hub.faults.append(Fault(WEIGHTS, "status", status=500, times=None))
+    assert "500" in refusal().got
+    hub.faults.clear()
+    hub.log.clear()
+    assert_whole(hub, fetch())
+    assert [r.path.rpartition("/")[2] for r in hub.requests("/resolve/", "GET")] == [
+        "model.safetensors"
+    ]
+
+
+# ---------------------------------------------------------------------- faults that stay
+
+
+STAYING = {
+    "500": (Fault(WEIGHTS, "status", status=500, times=None), "500 Internal Server Error"),
+    "503 of the listing": (Fault(TREE, "status", times=None), "503 Service Unavailable"),
+    "a corrupt body": (Fault(WEIGHTS, "corrupt", times=None), "model.safetensors"),
+    "a wrong length": (Fault(WEIGHTS, "wrong_length", "GET|HEAD", None), "model.safetensors"),
+    "a wrong length of the body": (Fault(WEIGHTS, "wrong_length", times=None), "of size"),
+    "too long a body": (Fault(WEIGHTS, "wrong_length", times=None, extra=9), "of size"),
+    "resets": (Fault(WEIGHTS, "reset", times=None), "ReadError"),
+    "HTML in place of data": (Fault(CONFIG, "html", times=None), "of size"),
+    "HTML in place of a listing": (Fault(TREE, "html", times=None), "JSONDecodeError"),
+    "no ETag": (Fault(CONFIG, "no_etag", "GET|HEAD", None), "ETag"),
+}
+
+
+@pytest.mark.parametrize("case", STAYING)
+def test_a_fault_that_stays_is_told_and_leaves_nothing_corrupt(
+    hub: Hub, hub_home: Path, case: str
+) -> None:
+    fault, got = STAYING[case]
+    hub.faults.append(Fault(**vars(fault)))
+    problem = refusal()
+    assert problem.what == f"{MODEL} at {COMMIT}"
+    assert got in problem.got
+    assert_nothing_corrupt(hub, hub_home)
+    hub.faults.clear()
+    assert_whole(hub, fetch())
+
+
+def test_corrupt_content_is_named_with_what_to_look_for(hub: Hub) -> None:
+    hub.faults.append(Fault(WEIGHTS, "corrupt", times=None))
+    problem = refusal()
+    assert problem.got == f"other content than the hub lists, in {TRIES} tries: model.safetensors"
+    assert "proxy" in problem.remedy
+    assert len(hub.requests("/resolve/.*/model.safetensors", "GET")) == TRIES
+
+
+# ---------------------------------------------------------------------- no network
+
+
+def _of_no_network(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> tuple[Problem, float]:
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+    start = time.monotonic()
+    problem = refusal()
+    return problem, time.monotonic() - start
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "why"),
+    [
+        ("http://127.0.0.1:9", "Connection refused"),
+        ("http://no-such-name.invalid", "ConnectError"),
+    ],
+    ids=["closed port", "no such name"],
+)
+def test_no_network_is_told_at_once_with_ways_to_go_on(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, endpoint: str, why: str
+) -> None:
+    monkeypatch.setattr("pipeline.workflow.hub.CONNECT_SECONDS", 2)
+    problem, seconds = _of_no_network(monkeypatch, endpoint)
+    assert seconds < 5
+    assert problem.what == f"to fetch {MODEL} at {COMMIT}"
+    assert why in problem.got
+    assert all(way in problem.remedy for way in ("HF_ENDPOINT", "HF_HUB_OFFLINE", "STUDY=tiny"))
+
+
+def _hang(*_: object, **__: object) -> None:
+    threading.Event().wait(5)
+    raise socket.gaierror(-3, "Temporary failure in name resolution")
+
+
+def test_a_name_server_that_does_not_answer_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pipeline.workflow.hub.CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(socket, "getaddrinfo", _hang)
+    problem, seconds = _of_no_network(monkeypatch, "http://a-name-that-hangs.invalid")
+    assert seconds < 5
+    assert problem.got == "no answer of http://a-name-that-hangs.invalid in 0 s"
+
+
+def test_a_name_that_stops_resolving_is_not_tried_again(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert unreachable(hub.url) is None
+
+    def gone(*_: object, **__: object) -> None:
+        raise httpx2.ConnectError("no name") from socket.gaierror(-3, "Temporary failure")
+
+    monkeypatch.setattr("pipeline.workflow.hub.HfApi", gone)
+    assert "STUDY=tiny" in refusal().remedy
+    assert "try 2" not in capsys.readouterr().out
+
+
+def test_a_whole_cache_needs_no_network(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = fetch()
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    assert fetch() == first
+
+
+# ---------------------------------------------------------------------- Xet
+
+
+def test_xet_is_off_whatever_the_hub_offers(hub: Hub) -> None:
+    """Its client knows none of the retries and explanations that are tested here."""
+    from huggingface_hub.utils._runtime import is_xet_available
+
+    assert not is_xet_available()
+    headers = ask(hub, f"/{MODEL}/resolve/{COMMIT}/model.safetensors", "HEAD")[1]
+    assert headers["X-Xet-Hash"], "the hub offers it"
+    fetch()
+    assert hub.requests("xet-read-token") == []
+    assert len(hub.requests("/xet-bridge/", "GET")) == 1
+
+
+# ---------------------------------------------------------------------- what is not there
+
+
+def test_an_unknown_repository_is_told_at_once(hub: Hub) -> None:
+    problem = refusal("mini/none")
+    assert "no such repository" in problem.got
+    assert "HF_TOKEN" in problem.remedy
+    assert len(hub.log) == 1, "a repository that is not there does not come by asking"
+
+
+def test_an_unknown_commit_is_told_at_once(hub: Hub) -> None:
+    assert "no such commit" in refusal(commit="0" * 40).got
+    assert len(hub.log) == 1
+
+
+def test_files_that_the_commit_lacks_are_told_with_those_that_it_has(hub: Hub) -> None:
+    commit = hub.model(PICKLE_ONLY).resolve("main")
+    assert commit is not None
+    problem = refusal(PICKLE_ONLY, commit, ("*.safetensors",))
+    assert "pytorch_model.bin" in problem.got
+    assert "*.safetensors" in problem.expected
+    assert hub.requests("/resolve/") == []
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"), [(401, {}), (403, {}), (403, {"X-Error-Code": "GatedRepo"})]
+)
+@pytest.mark.parametrize("path", [TREE, WEIGHTS])
+def test_a_repository_that_wants_a_token_says_so(
+    hub: Hub, status: int, headers: dict[str, str], path: str
+) -> None:
+    hub.faults.append(Fault(path, "status", "GET|HEAD", None, status, headers))
+    problem = refusal()
+    assert problem.got == "the hub wants a token that may read it"
+    assert "HF_TOKEN" in problem.remedy
+    assert len(hub.requests(path)) == 1, "no try will help"
+
+
+# ---------------------------------------------------------------------- paths that climb
+
+
+@pytest.mark.parametrize("wanted", [("*/*/*.txt",), (CLIMBING_PATH, *WANTED)])
+def test_a_path_that_climbs_is_refused(hub: Hub, hub_home: Path, wanted: tuple[str, ...]) -> None:
+    hub.faults.append(Fault(TREE, "climb", times=None))
+    problem = refusal(wanted=wanted)
+    assert CLIMBING_PATH in problem.got
+    assert "do not use this repository" in problem.remedy
+    assert hub.requests("/resolve/") == []
+    assert not hub_home.exists()
+
+
+def test_a_path_that_climbs_and_is_not_wanted_is_never_asked_for(hub: Hub, tmp_path: Path) -> None:
+    hub.faults.append(Fault(TREE, "climb", times=None))
+    assert_whole(hub, fetch())
+    assert hub.requests("climbed") == []
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert all(path.read_bytes() != CLIMBING_CONTENT for path in written)
+
+
+@pytest.mark.parametrize("path", ["/etc/x.txt", "a/../x.txt", "..", "a\\x.txt", "C:x.txt"])
+def test_every_way_out_of_a_folder_is_refused(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    listed = [SimpleNamespace(path=path, size=1)]
+    monkeypatch.setattr("pipeline.workflow.hub.listing", lambda *_: listed)
+    assert repr(path) in refusal(wanted=(path.replace("\\", "?"),)).got
+
+
+# ---------------------------------------------------------------------- offline
+
+
+def test_offline_a_whole_snapshot_is_enough(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = fetch()
+    hub.log.clear()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert fetch() == first
+    assert hub.log == []
+
+
+@pytest.mark.parametrize("cached", [(), ("config.json",)], ids=["nothing", "half"])
+def test_offline_what_is_missing_is_told(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, cached: tuple[str, ...]
+) -> None:
+    if cached:
+        snapshot(MODEL, COMMIT, cached)
+    hub.log.clear()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    problem = refusal()
+    assert problem.got == "HF_HUB_OFFLINE is set, and the cache does not hold all of it"
+    assert constants.HF_HUB_CACHE in problem.expected
+    assert "run once with a network" in problem.remedy
+    assert hub.log == []
+
+
+def test_offline_a_file_that_was_changed_is_refused(
+    hub: Hub, hub_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = fetch().folder / "model.safetensors"
+    content = weights.read_bytes()
+    weights.resolve().write_bytes(content[:-1] + b"?")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "HF_HUB_OFFLINE" in refusal().got
+    assert_nothing_corrupt(hub, hub_home)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    assert_whole(hub, fetch())
+    assert weights.read_bytes() == content
+
+
+def test_a_file_that_was_changed_in_the_cache_is_fetched_again(hub: Hub) -> None:
+    config = fetch().folder / "config.json"
+    config.resolve().write_bytes(b"{}")
+    hub.log.clear()
+    assert_whole(hub, fetch())
+    assert [r.path.rpartition("/")[2] for r in hub.requests(CONTENT, "GET")] == ["config.json"]
+
+
+# ---------------------------------------------------------------------- the disk
+
+
+def test_a_disk_that_is_too_small_is_told_before_anything_is_fetched(
+    hub: Hub, hub_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000_000))
+    problem = refusal()
+    assert problem.what == f"the disk that holds {hub_home / 'hub'}"
+    assert problem.got == "1.0 GB free"
+    assert problem.expected.startswith("1.1 GB: 0.0 for EleutherAI/pythia-70m, and 1.1 to spare")
+    assert "HF_HOME" in problem.remedy
+    assert hub.requests("/resolve/") == []
+
+
+def test_what_is_there_already_needs_no_room(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch()
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    assert_whole(hub, fetch())
+
+
+@contextmanager
+def _no_file_larger_than(size: int) -> Iterator[None]:
+    """Writing more fails, as it does where a disk is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_disk_that_fills_up_is_told_and_the_rest_is_taken_up_later(
+    hub: Hub, hub_home: Path
+) -> None:
+    with _no_file_larger_than(100_000):
+        problem = refusal()
+    assert f"[Errno {errno.EFBIG}]" in problem.got
+    assert problem.expected == f"a cache that can be written: {hub_home / 'hub'}"
+    assert "HF_HOME" in problem.remedy
+    assert_nothing_corrupt(hub, hub_home)
+    assert_whole(hub, fetch())
+
+
+def test_a_cache_that_cannot_be_written_is_told(hub_home: Path) -> None:
+    hub_home.write_text("a file where a folder should be")
+    problem = refusal()
+    assert "Errno" in problem.got
+    assert problem.expected == f"a cache that can be written: {hub_home / 'hub'}"
+
+
+# ---------------------------------------------------------------------- the token
+
+SECRET = "hf_abcdefghijklmnopqrstuvwxyz"
+
+
+def test_a_token_of_the_environment_is_sent(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    fetch()
+    assert hub.log
+    assert all(request.authorized != ("xet-bridge" in request.path) for request in hub.log), (
+        "and not to another host"
+    )
+
+
+def test_a_token_in_a_file_is_not(hub: Hub, hub_home: Path) -> None:
+    hub_home.mkdir()
+    (hub_home / "token").write_text(SECRET)
+    from huggingface_hub import get_token
+
+    assert get_token() == SECRET, "the client itself would send it"
+    fetch()
+    assert not any(request.authorized for request in hub.log)
+
+
+@pytest.mark.parametrize("case", STAYING)
+def test_the_token_is_never_told(
+    hub: Hub,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    case: str,
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    hub.faults.append(Fault(**vars(STAYING[case][0])))
+    said = str(refusal())
+    said += "".join(capsys.readouterr()) + caplog.text
+    assert said
+    assert SECRET not in said

@@ -1,0 +1,55 @@
+"""How far it is: a bar on a terminal, and in a log a plain line now and then."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from tqdm import tqdm
+
+from pipeline.workflow import progress
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, to be set."""
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_in_a_log_a_line_comes_now_and_then(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = progress.reporter("memorization", "samples")
+    for second in range(1, 25):
+        clock[0] = 100.0 + second
+        report(second, 24)
+    assert capsys.readouterr().err.splitlines() == [
+        "memorization: 10 of 24 samples, 1 a second, 14 s left",
+        "memorization: 20 of 24 samples, 1 a second, 4 s left",
+        "memorization: 24 of 24 samples, 1 a second, 0 s left",
+    ]
+
+
+def test_a_librarys_bar_is_lines_in_a_log(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    bars = [progress.bar_class()(total=100, unit="B", position=i, mininterval=0) for i in range(3)]
+    for bar in bars:
+        bar.update(10)
+    assert "".join(capsys.readouterr()) == "", "what takes no time is not told"
+    clock[0] += 11
+    bars[1].set_description("Downloading", refresh=True)
+    said = capsys.readouterr().err
+    assert said.startswith("Downloading:  10%|")
+    assert said.count("\n") == 1
+    for bar in bars:
+        bar.clear()
+        bar.close()
+    assert "".join(capsys.readouterr()) == "", "and no cursor is moved"
+
+
+def test_on_a_terminal_it_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert progress.bar_class() is tqdm

@@ -1,0 +1,290 @@
+"""Where work is cut, what is taken over and what is not, and that no table depends on it."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from pipeline.interventions.interventions import sweep
+from pipeline.measure.memorization import measure
+from pipeline.workflow import shards as module
+from pipeline.workflow.dag import Dag
+from pipeline.workflow.errors import InputError
+from pipeline.workflow.shards import Arrays, cut, open_shards, remove_finished, seconds_a_token
+from tests.measure.test_memorization import samples_of
+
+ROOT = Path(__file__).parents[2]
+SECONDS = [20.0] * 7
+"""Of seven items, of which a minute takes three."""
+
+
+class Killed(BaseException):
+    """Stands in for SIGKILL."""
+
+
+class Work:
+    """Item i under each of two interventions; it is killed at the shard that holds `fatal`."""
+
+    def __init__(self, fatal: int | None = None) -> None:
+        self.fatal = fatal
+        self.done: list[range] = []
+
+    def __call__(self, part: range) -> Arrays:
+        if self.fatal in part:
+            raise Killed
+        self.done.append(part)
+        numbers = np.array([part, [-i for i in part]])
+        return {"number": numbers.astype(np.float64), "wide": np.stack([numbers, numbers], 2)}
+
+
+def run(
+    folder: Path,
+    fatal: int | None = None,
+    *,
+    minutes: float = 1.0,
+    items: object = "abcdefg",
+    determined_by: dict[str, object] | None = None,
+) -> tuple[Work, dict[str, int], Arrays | None]:
+    """One process: what it computed, what it says of its shards, the results."""
+    work, results = Work(fatal), None
+    with open_shards(folder, minutes, determined_by or {"checkpoint": "1"}) as shards:
+        with suppress(Killed):
+            results = shards.results(work, SECONDS, items)
+        return work, shards.told(), results
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "study" / "partial" / "memorization" / "model-1.4b"
+
+
+def kept(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*/*.safetensors"))
+
+
+def test_cut_by_hand() -> None:
+    assert cut([20.0] * 7, 60) == [range(0, 3), range(3, 6), range(6, 7)]
+    assert cut([70.0, 1.0, 1.0, 99.0], 60) == [range(0, 1), range(1, 3), range(3, 4)]
+    assert cut([1.0], 60) == [range(0, 1)]
+
+
+def test_work_is_estimated_by_what_runs_it() -> None:
+    # 2 operations a parameter, 3 billion a second and thread
+    one = seconds_a_token(1_000_000, 15, "cpu", "float32", 1)
+    assert one == pytest.approx(2 * 15e6 / 3e10)
+    assert seconds_a_token(1_000_000, 15, "cpu", "float32", 4) == pytest.approx(one / 4)
+    assert seconds_a_token(1_000_000, 15, "cuda", "float16", 4) < one / 100
+
+
+def test_only_what_is_missing_is_computed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    work, told, _ = run(folder, fatal=6)
+    assert work.done == [range(0, 3), range(3, 6)]
+    assert told == {"total": 3, "reused": 0, "computed": 2}
+    assert "resuming" not in capsys.readouterr().out
+    work, told, results = run(folder)
+    assert work.done == [range(6, 7)]
+    assert told == {"total": 3, "reused": 2, "computed": 1}
+    assert "resuming: 2 of 3 shards are there" in capsys.readouterr().out
+    whole = Work()(range(7))
+    assert results is not None
+    for name, array in whole.items():
+        assert results[name].dtype == array.dtype
+        assert np.array_equal(results[name], array)
+
+
+def test_another_key_finds_nothing_and_clears_what_it_finds(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for changed in (
+        {"determined_by": {"checkpoint": "2"}},
+        {"items": "abcdefh"},
+        {"minutes": 0.5},
+    ):
+        run(folder)
+        assert run(folder, **changed)[1]["reused"] == 0
+        assert run(folder, **changed)[1]["computed"] == 0
+        assert len({path.parent for path in kept(folder)}) == 1
+    run(folder)
+    monkeypatch.setattr(
+        module, "loaded_code", lambda: {"pipeline.interventions.completion": "changed"}
+    )
+    assert run(folder)[1]["reused"] == 0
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty"])
+def test_a_damaged_shard_is_computed_again(
+    folder: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = run(folder)[2]
+    victim = kept(folder)[1]
+    content = victim.read_bytes()
+    flipped = content[:-1] + bytes([content[-1] ^ 1])
+    victim.write_bytes({"truncated": content[:-7], "flipped": flipped, "empty": b""}[damage])
+    work, told, results = run(folder)
+    assert work.done == [range(3, 6)]
+    assert told == {"total": 3, "reused": 2, "computed": 1}
+    assert f"{victim} is damaged" in capsys.readouterr().out
+    assert whole is not None
+    assert results is not None
+    assert all(np.array_equal(results[name], whole[name]) for name in whole)
+
+
+def test_what_was_half_written_is_removed(folder: Path) -> None:
+    run(folder)
+    half = kept(folder)[0].with_name(".000000-000003-abc.safetensors.77.part")
+    half.write_bytes(b"half")
+    assert run(folder)[1] == {"total": 3, "reused": 3, "computed": 0}
+    assert not half.exists()
+
+
+def test_removed_at_once_or_after_dvc_has_the_table(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = folder.parents[3]
+    run(folder)
+    with open_shards(folder, 1, {}) as shards:
+        shards.finish()
+    assert not (data / "partial").exists()
+
+    monkeypatch.setenv("DVC_STAGE", "memorization@model")
+    run(folder)
+    with open_shards(folder, 1, {"checkpoint": "1"}) as shards:
+        shards.finish()
+    remove_finished(data)
+    assert kept(folder), "its table is not there"
+    (data / "memorization").mkdir()
+    (data / "memorization" / f"{folder.name}.parquet").touch()
+    remove_finished(data)
+    assert not (data / "partial").exists()
+    remove_finished(data)
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from pipeline.workflow.shards import open_shards
+with open_shards(Path(sys.argv[1]), 1, {}) as shards:
+    print("held", flush=True)
+    time.sleep(float(sys.argv[2]))
+    shards.finish()
+print("left", flush=True)
+"""
+
+
+@pytest.fixture
+def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process at work on the table, for three seconds."""
+    command = [sys.executable, "-c", HOLD, str(folder), "3"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_one_process_at_a_time(
+    folder: Path, holder: subprocess.Popen[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_shards(folder, 1, {}):
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "left\n"
+        assert (folder / "lock").exists(), "it was removed and made again"
+    assert "waiting for the process that works on" in capsys.readouterr().out
+
+
+def test_a_killed_process_holds_nothing_up(folder: Path, holder: subprocess.Popen[str]) -> None:
+    holder.kill()
+    holder.wait()
+    assert run(folder)[1]["computed"] == 3
+
+
+@pytest.mark.parametrize("group", ["memorization", "benchmarks"])
+def test_the_code_of_a_stage_is_in_the_key(group: str) -> None:
+    """Every module that dvc.yaml lists for a stage that keeps shards."""
+    stage = next(stage for stage in Dag(ROOT).stages.values() if stage.group == group)
+    script = (
+        f"import pipeline.measure.{group}, pipeline.checkpoints.loading, pipeline.measure.reuse;"
+        "import pipeline.measure.stages;"
+        "import pipeline.measure.listed, pipeline.samples.frame;"
+        "from pipeline.workflow.shards import loaded_code; print(*loaded_code())"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    hashed = {f"{name.replace('.', '/')}.py" for name in said.stdout.split()}
+    assert {dep for dep in stage.deps if dep.startswith("pipeline/")} <= hashed
+
+
+# ------------------------------------------------------------- the engines
+
+
+FLOATS = ("completion_entropy", "suffix_log_prob", "min_margin")
+
+
+@pytest.fixture(scope="module")
+def samples() -> pl.DataFrame:
+    tokens = torch.randint(1, 61, (11, 14), generator=torch.Generator().manual_seed(3))
+    return samples_of(tokens.tolist(), 6, 8)
+
+
+def completed(
+    model: PreTrainedModel, samples: pl.DataFrame, folder: Path, minutes: float
+) -> tuple[pl.DataFrame, dict[str, int]]:
+    with open_shards(folder, minutes, {}) as shards:
+        made = measure(model, samples, sweep(3), token_budget=1200, shards=shards)
+        return made, shards.told()
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 4, 11])
+def test_a_table_does_not_depend_on_its_shards(
+    neo: PreTrainedModel, samples: pl.DataFrame, folder: Path, at_once: int
+) -> None:
+    interventions = sweep(3)
+    whole = measure(neo, samples, interventions, token_budget=1200)
+    a_sample = 14 * seconds_a_token(
+        neo.num_parameters(), len(interventions), "cpu", "float32", torch.get_num_threads()
+    )
+    minutes = (at_once + 0.5) * a_sample / 60
+    made, told = completed(neo, samples, folder, minutes)
+    assert told["total"] == -(-11 // at_once)
+    assert made.drop(FLOATS).equals(whole.drop(FLOATS))
+    for name in FLOATS:
+        assert made[name].to_list() == pytest.approx(whole[name].to_list(), rel=1e-5, abs=1e-5)
+
+    kept(folder)[-1].unlink()
+    again, told = completed(neo, samples, folder, minutes)
+    assert told["computed"] == 1
+    assert again.equals(made), "to the last bit"
+
+
+def test_progress_and_errors_count_all_samples(overflowing: PreTrainedModel, folder: Path) -> None:
+    """The last of the samples, the first of its shard, overflows in any precision."""
+
+    def spoil(_: object, asked: tuple[torch.Tensor], states: torch.Tensor) -> torch.Tensor:
+        sevens = (asked[0] == 7).all(dim=1) & (asked[0].shape[1] > 1)
+        return states.masked_fill(sevens[:, None, None], torch.inf)
+
+    broken = copy.deepcopy(overflowing).float()
+    broken.gpt_neox.embed_in.register_forward_hook(spoil)
+    tokens = [[5] * 14] * 10 + [[7] * 14]
+    done: list[tuple[int, int]] = []
+    with (
+        open_shards(folder, 1e-12, {}) as shards,
+        pytest.raises(InputError, match="baseline, sample 10"),
+    ):
+        measure(
+            broken, samples_of(tokens, 6, 8), sweep(broken.config.num_hidden_layers),
+            progress=lambda *call: done.append(call), shards=shards,
+        )  # fmt: skip
+    assert done == [(i + 1, 11) for i in range(11)]
+    assert len(kept(folder)) == 10
