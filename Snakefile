@@ -73,6 +73,10 @@ wildcard_constraints:
     experiment="|".join(each.name for each in study.theory.values()) or "none",
 
 
+# `check` and `memorization` are written out; every other rule is one of the two with its own files.
+# `memorization` is the pattern of what evaluates a model: more threads, and a GPU where there is one.
+
+
 rule all:
     input:
         checked=study.data / "study.json",
@@ -99,7 +103,7 @@ rule check:
         REPRO
 
 
-rule corpus:
+use rule check as corpus with:
     """Generate what is to be memorized, and the benchmark tasks."""
     input:
         unpack(dvc.rule("corpus").input),
@@ -109,17 +113,11 @@ rule corpus:
         dvc.rule("corpus").log,
     benchmark:
         dvc.rule("corpus").benchmark
-    threads: 1
-    resources:
-        mem_mb=needs.mem_mb,
-        runtime=needs.runtime,
     params:
         stage=dvc.rule("corpus").stage,
-    shell:
-        REPRO
 
 
-rule samples:
+use rule check as samples with:
     """Make the samples of one family, each a prefix and a suffix."""
     input:
         unpack(dvc.rule("samples").input),
@@ -129,17 +127,11 @@ rule samples:
         dvc.rule("samples").log,
     benchmark:
         dvc.rule("samples").benchmark
-    threads: 1
-    resources:
-        mem_mb=needs.mem_mb,
-        runtime=needs.runtime,
     params:
         stage=dvc.rule("samples").stage,
-    shell:
-        REPRO
 
 
-rule datasets:
+use rule check as datasets with:
     """Fetch the datasets of lm-eval's own tasks."""
     input:
         unpack(dvc.rule("datasets").input),
@@ -149,17 +141,11 @@ rule datasets:
         dvc.rule("datasets").log,
     benchmark:
         dvc.rule("datasets").benchmark
-    threads: 1
-    resources:
-        mem_mb=needs.mem_mb,
-        runtime=needs.runtime,
     params:
         stage=dvc.rule("datasets").stage,
-    shell:
-        REPRO
 
 
-rule checkpoint:
+use rule check as checkpoint with:
     """Get the weights of one model, with a manifest of what they are."""
     input:
         unpack(dvc.rule("checkpoint").input),
@@ -171,17 +157,11 @@ rule checkpoint:
         dvc.rule("checkpoint").benchmark
     # the longest jobs first, so that none is left to run alone at the end
     priority: 2
-    threads: 1
-    resources:
-        mem_mb=needs.mem_mb,
-        runtime=needs.runtime,
     params:
         stage=dvc.rule("checkpoint").stage,
-    shell:
-        REPRO
 
 
-rule interventions:
+use rule check as interventions with:
     """List the interventions of one model, and what each stands for."""
     input:
         unpack(dvc.rule("interventions").input),
@@ -191,14 +171,8 @@ rule interventions:
         dvc.rule("interventions").log,
     benchmark:
         dvc.rule("interventions").benchmark
-    threads: 1
-    resources:
-        mem_mb=needs.mem_mb,
-        runtime=needs.runtime,
     params:
         stage=dvc.rule("interventions").stage,
-    shell:
-        REPRO
 
 
 rule memorization:
@@ -222,7 +196,7 @@ rule memorization:
         REPRO
 
 
-rule benchmarks:
+use rule memorization as benchmarks with:
     """Evaluate every benchmark task under every intervention."""
     input:
         unpack(dvc.rule("benchmarks").input),
@@ -233,18 +207,11 @@ rule benchmarks:
     benchmark:
         dvc.rule("benchmarks").benchmark
     priority: 1
-    threads: study.run.threads
-    resources:
-        mem_mb=needs.mem_mb,
-        runtime=needs.runtime,
-        gpu=GPU,
     params:
         stage=dvc.rule("benchmarks").stage,
-    shell:
-        REPRO
 
 
-rule generations:
+use rule memorization as generations with:
     """Let the model write after some prompts, under some of the interventions."""
     input:
         unpack(dvc.rule("generations").input),
@@ -254,18 +221,11 @@ rule generations:
         dvc.rule("generations").log,
     benchmark:
         dvc.rule("generations").benchmark
-    threads: study.run.threads
-    resources:
-        mem_mb=needs.mem_mb,
-        runtime=needs.runtime,
-        gpu=GPU,
     params:
         stage=dvc.rule("generations").stage,
-    shell:
-        REPRO
 
 
-rule divergence:
+use rule memorization as divergence with:
     """Measure how far each bypass moves the last token, against the theorems' bounds."""
     input:
         unpack(dvc.rule("divergence").input),
@@ -275,18 +235,11 @@ rule divergence:
         dvc.rule("divergence").log,
     benchmark:
         dvc.rule("divergence").benchmark
-    threads: study.run.threads
-    resources:
-        mem_mb=needs.mem_mb,
-        runtime=needs.runtime,
-        gpu=GPU,
     params:
         stage=dvc.rule("divergence").stage,
-    shell:
-        REPRO
 
 
-rule theory:
+use rule check as theory with:
     """Run one experiment on attention-only transformers, which takes no model."""
     input:
         unpack(dvc.rule("theory").input),
@@ -296,17 +249,11 @@ rule theory:
         dvc.rule("theory").log,
     benchmark:
         dvc.rule("theory").benchmark
-    threads: 1
-    resources:
-        mem_mb=needs.mem_mb,
-        runtime=needs.runtime,
     params:
         stage=dvc.rule("theory").stage,
-    shell:
-        REPRO
 
 
-rule check_results:
+use rule check as check_results with:
     """Check that the tables of every model are whole and possible, before anything is made of them."""
     input:
         unpack(dvc.rule("check_results").input),
@@ -316,17 +263,11 @@ rule check_results:
         dvc.rule("check_results").log,
     benchmark:
         dvc.rule("check_results").benchmark
-    threads: 1
-    resources:
-        mem_mb=needs.mem_mb,
-        runtime=needs.runtime,
     params:
         stage=dvc.rule("check_results").stage,
-    shell:
-        REPRO
 
 
-rule aggregate:
+use rule check as aggregate with:
     """Put every number that the report shows, with its interval, into one table."""
     input:
         unpack(dvc.rule("aggregate").input),
@@ -336,17 +277,11 @@ rule aggregate:
         dvc.rule("aggregate").log,
     benchmark:
         dvc.rule("aggregate").benchmark
-    threads: 1
-    resources:
-        mem_mb=needs.mem_mb,
-        runtime=needs.runtime,
     params:
         stage=dvc.rule("aggregate").stage,
-    shell:
-        REPRO
 
 
-rule figures:
+use rule check as figures with:
     """Draw every figure, each as SVG, PNG and PDF with its data as CSV."""
     input:
         unpack(dvc.rule("figures").input),
@@ -356,17 +291,11 @@ rule figures:
         dvc.rule("figures").log,
     benchmark:
         dvc.rule("figures").benchmark
-    threads: 1
-    resources:
-        mem_mb=needs.mem_mb,
-        runtime=needs.runtime,
     params:
         stage=dvc.rule("figures").stage,
-    shell:
-        REPRO
 
 
-rule report:
+use rule check as report with:
     """Write the page that tells what was done, what came out and how sure it is."""
     input:
         unpack(dvc.rule("report").input),
@@ -376,11 +305,5 @@ rule report:
         dvc.rule("report").log,
     benchmark:
         dvc.rule("report").benchmark
-    threads: 1
-    resources:
-        mem_mb=needs.mem_mb,
-        runtime=needs.runtime,
     params:
         stage=dvc.rule("report").stage,
-    shell:
-        REPRO

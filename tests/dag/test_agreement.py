@@ -308,5 +308,9 @@ def test_studies_are_switched_and_kept_apart(project: Project) -> None:
 def test_snakefile_and_dvc_describe_each_stage_alike() -> None:
     stages = YAML(typ="safe").load(ROOT / "dvc.yaml")["stages"]
     declared = {name: stage["do"]["desc"] for name, stage in stages.items()}
-    rules = re.findall(r'^rule (\w+):\n    """(.*?)"""', (ROOT / "Snakefile").read_text(), re.M)
+    rules = re.findall(
+        r'^(?:use rule \w+ as|rule) (\w+)(?: with)?:\n    """(.*?)"""',
+        (ROOT / "Snakefile").read_text(),
+        re.M,
+    )
     assert dict(rules) == declared
