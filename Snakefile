@@ -14,6 +14,7 @@ from snakemake.exceptions import WorkflowError
 from snakemake.utils import min_version
 
 from pipeline.workflow import device
+from pipeline.workflow.accept import accept
 from pipeline.workflow.dag import Dag, held, take_turn
 from pipeline.workflow.dependencies import require_versions
 from pipeline.workflow.errors import InputError
@@ -41,6 +42,8 @@ try:
     dvc = Dag(decide=workflow.is_main_process)
     if workflow.is_main_process:
         require_versions()
+        if not DRY_RUN:
+            accept(dvc)
         dvc.write_marks()
 except InputError as error:
     raise WorkflowError(str(error)) from None

@@ -65,12 +65,14 @@ def study(
 
 @app.command()
 def accept() -> None:
-    """Accept edits of comments, docstrings and layout without running the stages again."""
+    """Accept edits of comments, docstrings, layout and texts of errors; run nothing again."""
     from pipeline.workflow.accept import accept as accept_edits
+    from pipeline.workflow.dag import Dag
 
     load()
-    accepted = accept_edits()
-    print("\n".join(f"accepted {address}" for address in accepted) or "nothing is stale")
+    print(
+        "\n".join(f"accepted {address}" for address in accept_edits(Dag())) or "nothing to accept"
+    )
 
 
 @app.command()

@@ -1,15 +1,15 @@
-"""Accept an edit that cannot change a result, without running the stages that it made stale.
+"""Accept edits that cannot change a result: comments, docstrings, layout, texts of errors.
 
-A stage depends on the files of the modules that it imports, so DVC calls it stale after a comment
-is mended, too. `accept` compares each changed module with the version that the stage last ran with
-(found in git's history by the checksum in dvc.lock). Where the two differ in comments, docstrings,
-layout and texts of errors alone, the stage is committed as it is; anything else is refused.
+A stage depends on the files of the modules that it imports, so DVC calls it stale after an error is
+reworded, too. `accept` compares each changed module with the version that the stage last ran with
+(found in git's history by the checksum in dvc.lock). Snakemake does so before each run.
 """
 
 from __future__ import annotations
 
 import hashlib
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,63 +17,42 @@ from ruamel.yaml import YAML
 
 from pipeline.workflow.dag import Dag
 from pipeline.workflow.dependencies import meaning
-from pipeline.workflow.errors import InputError, Problem
 
 
-def accept() -> list[str]:
-    """Commit every stage that is stale through comments, docstrings or layout alone.
+def accept(dag: Dag) -> list[str]:
+    """Commit every stage that is stale through wording alone; it is not run.
 
     Returns:
-        the addresses of the accepted stages, in the order of dvc.yaml.
-
-    Raises:
-        InputError: a stage is stale for another reason; nothing is committed then.
+        the addresses of these stages, in the order of dvc.yaml.
     """
-    dag = Dag()
-    changes = {name: entries for name, entries in dag.repo.status().items() if name in dag.stages}
-    lock = YAML(typ="safe", pure=True).load(Path("dvc.lock"))["stages"] if changes else {}
-    problems = [
-        problem
-        for address, entries in changes.items()
-        for problem in _reasons(address, entries, lock.get(address))
+    file = Path("dvc.lock")
+    if not file.exists():
+        return []
+    changes, lock = dag.changes(), YAML(typ="safe", pure=True).load(file)["stages"]
+    accepted = [
+        address
+        for address in dag.stages
+        if address in changes and _is_reworded(changes[address], lock.get(address))
     ]
-    if problems:
-        raise InputError(*problems)
-    accepted = [address for address in dag.stages if address in changes]
     for address in accepted:
         dag.repo.commit(address, force=True)
     return accepted
 
 
-def _reasons(address: str, entries: list[Any], locked: dict[str, Any] | None) -> list[Problem]:
-    """Why the stage cannot be accepted; nothing where it can."""
+def _is_reworded(entries: list[Any], locked: dict[str, Any] | None) -> bool:
+    """Whether a stage that ran before is stale through modules that do what they did."""
     if locked is None:
-        return [_refusal(address, "it never ran", "a stage that ran before")]
+        return False
     checksums = {dep["path"]: dep["md5"] for dep in locked.get("deps", [])}
-    problems = []
-    for entry in entries:
-        changed = entry.get("changed deps", {}) if isinstance(entry, dict) else {}
-        if not changed:
-            problems.append(_refusal(address, str(entry), "nothing changed but modules"))
-        for path, state in changed.items():
-            if not path.endswith(".py") or state != "modified" or path not in checksums:
-                problems.append(_refusal(address, f"{path}: {state}", "an edited module"))
-            elif not _same_code(Path(path), checksums[path]):
-                problems.append(
-                    _refusal(
-                        address,
-                        f"{path}: its code differs from that of the last run",
-                        "a change in comments, docstrings and layout alone, from a version that "
-                        "git has",
-                    )
-                )
-    return problems
+    changed = [entry.get("changed deps") if isinstance(entry, dict) else None for entry in entries]
+    return all(changed) and all(
+        path.endswith(".py") and state == "modified" and _same_code(Path(path), checksums[path])
+        for deps in changed
+        for path, state in (deps or {}).items()
+    )
 
 
-def _refusal(address: str, got: str, expected: str) -> Problem:
-    return Problem(f"stage {address}", got, expected, f"run it: dvc repro {address}")
-
-
+@cache
 def _same_code(path: Path, md5: str) -> bool:
     """Whether `path` does what the version with checksum `md5` did."""
     before = _version(path, md5)

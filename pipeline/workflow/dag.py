@@ -136,6 +136,15 @@ class Dag:
         """(upstream, downstream) addresses."""
         return {(up.addressing, down.addressing) for down, up in self.repo.index.graph.edges}
 
+    def changes(self) -> dict[str, list[Any]]:
+        """The stages that DVC would run, and what of each has changed, as ``dvc status`` tells it.
+
+        Raises:
+            InputError: another run is at work in this checkout.
+        """
+        with _naming_the_holder():
+            return {name: why for name, why in self.repo.status().items() if name in self.stages}
+
     @cached_property
     def stale(self) -> frozenset[str]:
         """The stages that DVC would run, and those that read what they write; undecided: all.
@@ -145,8 +154,7 @@ class Dag:
         """
         if not self._decide:
             return frozenset(self.stages)
-        with _naming_the_holder():
-            changed = set(self.repo.status()) & set(self.stages)
+        changed = set(self.changes())
         passing_on = networkx.DiGraph()
         passing_on.add_nodes_from(self.stages)
         passing_on.add_edges_from(e for e in self.edges if not self.stages[e[0]].constant)
