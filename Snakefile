@@ -7,8 +7,16 @@ runs them side by side:
     snakemake --cores 8 --config study=NAME      another study of pipeline/conf/study/
 """
 
+import errno
+import os
 import re
+import shutil
+import signal
 import sys
+
+running = signal.signal(
+    signal.SIGINT, lambda *_: sys.exit("stopped before any stage was started")
+)
 
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import min_version
@@ -17,7 +25,7 @@ from pipeline.workflow import device
 from pipeline.workflow.accept import accept
 from pipeline.workflow.dag import Dag, held, take_turn
 from pipeline.workflow.dependencies import require_versions
-from pipeline.workflow.errors import InputError
+from pipeline.workflow.errors import InputError, disk_problem
 from pipeline.plan.downloads import require_downloads
 from pipeline.workflow.files import PARAMS
 from pipeline.plan.scheduling import Needs
@@ -47,6 +55,7 @@ try:
         dvc.write_marks()
 except InputError as error:
     raise WorkflowError(str(error)) from None
+signal.signal(signal.SIGINT, running)
 
 
 onstart:
@@ -61,6 +70,15 @@ onstart:
         )
     except InputError as error:
         raise WorkflowError(str(error)) from None
+
+
+onerror:
+    free = shutil.disk_usage(".").free
+    if free < 2**20:  # DVC itself then says "No possible cache link types"
+        print(
+            disk_problem(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), ".")),
+            file=sys.stderr,
+        )
 
 
 REPRO = "dvc --wait-for-lock repro --single-item {params.stage:q} >{log:q} 2>&1"

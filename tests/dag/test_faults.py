@@ -20,6 +20,17 @@ from ruamel.yaml import YAML
 from tests.dag.conftest import Project
 from tests.dag.test_agreement import ALL, SUMMARY
 
+CHECK_ALONE = """
+from pipeline.workflow.errors import InputError
+from pipeline.study.composition import load
+try:
+    load()
+except InputError as error:
+    raise SystemExit(str(error))
+open('ran.txt', 'a').write('a stage ran')
+"""
+"""For __main__.py: every command checks the study."""
+
 
 def _note(project: Project, folder: str, address: str) -> None:
     (project.root / folder).mkdir(exist_ok=True)
@@ -89,12 +100,7 @@ def test_bad_params_are_refused_before_any_job(fresh: Project, engine: str) -> N
     old = "  pythia:\n    dtype: float32"
     fresh.replace("params.yaml", old, "  pythia:\n    dtype: float31\n    dytpe: 1")
     fresh.replace("params.yaml", "statistics:\n  seed: 0", "statistics:\n  seed: -1")
-    (fresh.root / "pipeline/__main__.py").write_text(
-        "from pipeline.workflow.errors import InputError\n"
-        "from pipeline.study.composition import load\n"
-        "try:\n    load()\nexcept InputError as error:\n    raise SystemExit(str(error))\n"
-        "open('ran.txt', 'a').write('a stage ran')\n"
-    )
+    (fresh.root / "pipeline/__main__.py").write_text(CHECK_ALONE)
     refused = (
         fresh.snakemake(check=False) if engine == "snakemake" else fresh.dvc("repro", check=False)
     )
@@ -203,3 +209,16 @@ def test_a_second_run_beside_the_first(fresh: Project, first: str, second: str) 
     fresh.snakemake()
     assert set(fresh.ran()) >= {slow}
     fresh.assert_idle()
+
+
+def test_no_name_of_a_study_lets_dvc_delete_a_file(fresh: Project) -> None:
+    """DVC deletes what a stage is to write; the name in the paths is refused before that."""
+    outside = fresh.root.parent / "outside/study.json"
+    outside.parent.mkdir()
+    outside.write_text("not ours")
+    (fresh.root / "pipeline/__main__.py").write_text(CHECK_ALONE)
+    fresh.replace("params.yaml", "study: mini", "study: ../../outside")
+    refused = fresh.dvc("repro", check=False)
+    assert refused.returncode != 0
+    assert "../../outside" in refused.stdout + refused.stderr
+    assert outside.read_text() == "not ours"
