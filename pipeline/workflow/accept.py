@@ -46,7 +46,10 @@ def _is_reworded(entries: list[Any], locked: dict[str, Any] | None) -> bool:
     checksums = {dep["path"]: dep["md5"] for dep in locked.get("deps", [])}
     changed = [entry.get("changed deps") if isinstance(entry, dict) else None for entry in entries]
     return all(changed) and all(
-        path.endswith(".py") and state == "modified" and _same_code(Path(path), checksums[path])
+        path.endswith(".py")
+        and state == "modified"
+        and path in checksums
+        and _same_code(Path(path), checksums[path])
         for deps in changed
         for path, state in (deps or {}).items()
     )
