@@ -28,6 +28,7 @@ from pipeline.analysis.conditions import (
     written,
 )
 from pipeline.analysis.evidence import CONTRAST, TOKENS
+from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.statistics import rank_correlation
 from pipeline.analysis.text import percent, plural
 from pipeline.analysis.verdicts import (
@@ -46,33 +47,6 @@ OURS = "ours"
 THESIS = "Late attention serves memory more than ability"
 
 _PERMUTATIONS = 9_999
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """When a claim counts as shown, as shares of the baseline.
-
-    Args:
-        significance: the largest chance that any verdict of one claim is wrong, over all models
-            and blocks.
-        reduced: memorization is reduced where exact match loses at least this share.
-        little_cost: a bypass costs little where each benchmark loses at most this share of its
-            lead over chance, and perplexity grows by at most this share.
-        collapsed: a quantity has collapsed where it loses at least this share.
-        resists: one resists more than another where it keeps at least this much more of its
-            baseline; of sizes, for each tenfold of the parameters.
-        near_zero: exact match is near zero where it keeps at most this share of the baseline.
-        by_length: the fall is a matter of length where single tokens lose at most this share of
-            what exact match loses.
-    """
-
-    significance: float = 0.05
-    reduced: float = 0.10
-    little_cost: float = 0.10
-    collapsed: float = 0.50
-    resists: float = 0.05
-    near_zero: float = 0.05
-    by_length: float = 0.50
 
 
 @dataclass(frozen=True)

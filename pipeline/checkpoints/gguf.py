@@ -6,7 +6,6 @@ The weights are those that the file's numbers stand for; nothing is quantized ag
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -14,29 +13,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from pipeline.checkpoints.loop import Trained, next_tokens, optimize, row_order
+from pipeline.checkpoints.schema import Gguf
 from pipeline.workflow.errors import InputError, Problem
 
 ADAM_BETAS = (0.9, 0.95)
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What decides a fine-tuned model, besides the file and the rows.
-
-    Args:
-        batch_rows: rows a step.
-        epochs: times that every row is seen.
-        learning_rate: peak, of AdamW.
-        largest_perplexity: that the model may have on famous passages before it is trained;
-            weights that were read wrongly have more.
-        seed: of the order of the rows.
-    """
-
-    batch_rows: int
-    epochs: int
-    learning_rate: float
-    largest_perplexity: float
-    seed: int
 
 
 def read_model(file: Path) -> PreTrainedModel:
@@ -63,7 +43,7 @@ def read_model(file: Path) -> PreTrainedModel:
 
 
 def finetune(
-    recipe: Recipe,
+    recipe: Gguf,
     model: PreTrainedModel,
     rows: pl.DataFrame,
     known: pl.DataFrame,

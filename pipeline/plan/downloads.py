@@ -11,9 +11,11 @@ from huggingface_hub.errors import CachedRepoTreeNotFoundError
 from huggingface_hub.hf_api import RepoFile
 
 from pipeline.checkpoints.manifest import BYTES
+from pipeline.checkpoints.schema import Hub
 from pipeline.plan.scheduling import EVALUATE
 from pipeline.plan.words import amount
 from pipeline.samples import pile
+from pipeline.samples.schema import Pile, Pythia
 from pipeline.study.schema import Study
 from pipeline.workflow.dag import Stage
 from pipeline.workflow.errors import InputError, Problem
@@ -101,30 +103,31 @@ def wants(study: Study, stage: Stage) -> list[Want]:
             for each in study.datasets[key].values()
         ]
     if stage.group == "samples":
-        family = study.families[key]
+        source = study.families[key].samples
         made = []
-        if family.pythia:
-            evals = family.pythia.evals
+        if isinstance(source, Pythia):
+            evals = source.evals
             # whole names: `duped.12b` begins `duped.12b.23000`
-            files = tuple(f"data/{split}-?????-of-?????*" for split in family.pythia.splits)
+            files = tuple(f"data/{split}-?????-of-?????*" for split in source.splits)
             made.append(Want(evals.repo, evals.commit, files, "dataset"))
-        if source := family.pythia or family.pile:
+        if isinstance(source, Pythia | Pile):
             (documents, at), (tokenizer, its) = source.control.pins
             made.append(Want(documents, at, None, "dataset"))
             made.append(Want(tokenizer, its, TOKENIZER_FILES, "model", 3e6))
         return made
     if stage.group in ("checkpoint", *EVALUATE):  # evaluations too read the Hugging Face cache
         model = study.models[key]
-        if model.hub:
-            guess = model.billions * 1e9 * BYTES[STORED[study.family(model.family).source]]
-            return [Want(model.hub.repo, model.hub.commit, CHECKPOINT_FILES, "model", guess)]
+        if isinstance(pinned := model.checkpoint, Hub):
+            stored = STORED[study.family(model.family).samples.source]
+            guess = pinned.billions * 1e9 * BYTES[stored]
+            return [Want(pinned.repo, pinned.commit, CHECKPOINT_FILES, "model", guess)]
     return []
 
 
 def pile_bytes(study: Study, stage: Stage) -> tuple[float, float]:
     """Of the three files of GPT-Neo's samples: bytes to download, bytes that are there."""
-    source = study.families[stage.address.partition("@")[2]].pile
-    if source is None or study.run.pile_folder:
+    source = study.families[stage.address.partition("@")[2]].samples
+    if not isinstance(source, Pile) or study.run.pile_folder:
         return 0, 0
     sizes = {name: 128 + 15_000 * tokens * 2 for name, tokens in pile.FILES.items()}
     here = sum(size for name, size in sizes.items() if (Path("data/downloads") / name).exists())
@@ -196,11 +199,11 @@ def require_downloads(study: Study, stages: Iterable[Stage]) -> None:
             why = f"HF_HUB_OFFLINE is set, and {constants.HF_HUB_CACHE} does not hold all of it"
         lost = list(dict.fromkeys(want.repo for want in wanted if not _is_cached(want)))
     hosts = {
-        family.pile.url
+        source.url
         for stage in running
         if stage.group == "samples" and pile_bytes(study, stage)[0]
-        for key, family in study.families.items()
-        if key == stage.address.partition("@")[2] and family.pile
+        for source in [study.families[stage.address.partition("@")[2]].samples]
+        if isinstance(source, Pile)
     }
     for url in sorted(hosts):
         if refused := unreachable(url):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipeline.checkpoints.manifest import BYTES
-from pipeline.checkpoints.schema import TRAINED, Model
+from pipeline.checkpoints.schema import Model
 from pipeline.corpus.famous import FAMOUS
 from pipeline.interventions.interventions import Intervention, sweep
 from pipeline.interventions.trie import build_trie
@@ -24,7 +24,7 @@ from pipeline.plan.scheduling import known_samples
 from pipeline.plan.shapes import Shape
 from pipeline.samples.schema import Family
 from pipeline.study.schema import Study, given
-from pipeline.theory.schema import Experiment
+from pipeline.theory.schema import AttentionOnly, Experiment
 from pipeline.workflow.device import WEIGHTS_SHARE
 from pipeline.workflow.errors import InputError, Problem
 
@@ -219,10 +219,9 @@ def divergence_effort(shape: Shape, samples: int, prefix: int) -> Effort:
     return Effort(forced=samples * blocks * shape.block_flops(prefix))
 
 
-def experiment_seconds(experiment: Experiment) -> float:
+def experiment_seconds(grid: Experiment) -> float:
     """Time of an experiment without a model, on one core; those that train nothing take none."""
-    grid = experiment.attention_only
-    if grid is None:
+    if not isinstance(grid, AttentionOnly):
         return 0
     varied = 2 * len(grid.head_widths) + len(grid.widths)
     square = [heads for heads in grid.square_heads for _ in grid.square_widths]
@@ -261,7 +260,7 @@ def tasks_of(study: Study) -> list[Task]:
 
 def samples_of(study: Study, family: Family) -> int:
     """N, memorized and all others; of a user's file the most that there can be."""
-    if family.source != "records":
+    if family.samples.source != "records":
         return known_samples(family)
     corpus = next(iter(study.corpus.values()))
     famous = len(FAMOUS) if corpus.weights else 0
@@ -272,7 +271,7 @@ def training_tokens(study: Study, model: Model) -> int:
     """Tokens that a model sees in training."""
     corpus = next(iter(study.corpus.values()))
     planted = sum(copies * records for copies, records in corpus.records.items())
-    how = model.training or model.gguf
+    how = model.trained
     return how.epochs * ((corpus.world_tokens or 0) + planted * corpus.row_length) if how else 0
 
 
@@ -300,7 +299,7 @@ def effort_of(study: Study, group: str, model: Model, shape: Shape) -> Effort:
             study.family(model.family).prefix_length,
         )
         return divergence_effort(shape, samples, prefix)
-    if group == "checkpoint" and model.source in TRAINED:
+    if group == "checkpoint" and model.trained:
         return training_effort(shape, training_tokens(study, model))
     return Effort()
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from pipeline.checkpoints.schema import Model
 from pipeline.interventions.interventions import Group, sweep
-from pipeline.samples.schema import Family
+from pipeline.samples.schema import Family, File, Pile, Pythia
 from pipeline.study.schema import Study, given
 from pipeline.workflow.schema import Dtype
 
@@ -144,9 +144,9 @@ def known_samples(family: Family) -> int:
     """Samples of a family that is fetched, or the most that a user's file can have, a token being
     a byte at least; none of a generated corpus: they are as few as its models are small.
     """
-    if family.file:
+    source = family.samples
+    if isinstance(source, File):
         with suppress(OSError):  # which the stage that reads it explains
-            size = Path(family.file.path).stat().st_size
+            size = Path(source.path).stat().st_size
             return size // (family.prefix_length + family.suffix_length)
-    source = family.pile or family.pythia
-    return source.n_memorized + source.control.n if source else 0
+    return source.n_memorized + source.control.n if isinstance(source, Pile | Pythia) else 0

@@ -12,7 +12,7 @@ from typing import Any
 from huggingface_hub import try_to_load_from_cache
 
 from pipeline.checkpoints.manifest import read_manifest
-from pipeline.checkpoints.schema import Model
+from pipeline.checkpoints.schema import Folder, Hub, Model, Training
 from pipeline.study.schema import Study, given
 from pipeline.workflow.errors import InputError
 from pipeline.workflow.hub import snapshot
@@ -101,9 +101,8 @@ def shape_of(study: Study, model: Model, online: bool) -> Shape:
         model: of the study.
         online: whether the hub may be asked for config.json.
     """
-    tied = study.family(model.family).source != "pythia"
-    if model.training is not None:
-        made = model.training
+    tied = study.family(model.family).samples.source != "pythia"
+    if isinstance(made := model.checkpoint, Training):
         vocabulary = given(next(iter(study.corpus.values())).vocabulary)
         return Shape(made.n_blocks, made.width, vocabulary, made.n_heads, tied=True)
     try:
@@ -123,12 +122,13 @@ def _config(model: Model, online: bool) -> Mapping[str, Any]:
     Raises:
         OSError: it is not in the cache, and the hub may not be asked; or the folder has none.
     """
-    if model.folder is not None:
-        own: Mapping[str, Any] = json.loads((Path(model.folder.path) / "config.json").read_text())
+    source = model.checkpoint
+    if isinstance(source, Folder):
+        own: Mapping[str, Any] = json.loads((Path(source.path) / "config.json").read_text())
         return own
-    if model.hub is None:
+    if not isinstance(source, Hub):
         raise FileNotFoundError
-    repo, commit = model.hub.repo, model.hub.commit
+    repo, commit = source.repo, source.commit
     cached = try_to_load_from_cache(repo, "config.json", revision=commit)
     if not isinstance(cached, str):
         if not online:
@@ -140,5 +140,6 @@ def _config(model: Model, online: bool) -> Mapping[str, Any]:
 
 def _stored_billions(model: Model) -> float:
     """Parameters of a user's folder, in billions, if each takes two bytes; never none."""
-    below = Path(model.folder.path) if model.folder else Path()
+    source = model.checkpoint
+    below = Path(source.path) if isinstance(source, Folder) else Path()
     return max(1, sum(path.stat().st_size for path in below.glob("*.safetensors"))) / 2e9

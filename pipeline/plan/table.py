@@ -17,7 +17,7 @@ from pathlib import Path
 from huggingface_hub import constants
 
 from pipeline.checkpoints.manifest import BYTES
-from pipeline.checkpoints.schema import TRAINED, Model
+from pipeline.checkpoints.schema import Hub, Model
 from pipeline.plan.calibration import Device, this_device
 from pipeline.plan.downloads import Downloads, Fetch, online, pile_bytes, wants
 from pipeline.plan.effort import (
@@ -261,7 +261,7 @@ def _stored(study: Study, stage: Stage, shapes: Mapping[str, Shape], fetch: Fetc
     if stage.group == "divergence":
         pairs = shape.n_blocks * (shape.n_blocks + 3) // 2
         return 2 * given(study.divergence).samples * (pairs * 20 + shape.n_blocks * 300)
-    if stage.group == "checkpoint" and model.source in TRAINED:
+    if stage.group == "checkpoint" and model.trained:
         return shape.parameters * BYTES["float32"]
     return 4_000
 
@@ -273,7 +273,7 @@ def _notes(
     if device.kind == "cuda":
         measured = "a guess on a GPU, whose efficiency was not measured"
     notes = ["", f"Estimates; times are for {device.name}: {measured}."]
-    if not asked and any(model.hub for model in study.models.values()):
+    if not asked and any(isinstance(model.checkpoint, Hub) for model in study.models.values()):
         notes.append("The hub was not asked (no network, or HF_HUB_OFFLINE): ~ is from `billions`.")
     guessed = [study.models[key].name for key, each in shapes.items() if each.source == "size"]
     if guessed:

@@ -19,10 +19,10 @@ import polars as pl
 from markupsafe import Markup
 
 from pipeline.analysis import views
-from pipeline.analysis.claims import Thresholds
 from pipeline.analysis.evidence import EVIDENCE, gathered
 from pipeline.analysis.findings import by_metric, findings, in_short
 from pipeline.analysis.manifests import pretrained, read_manifests
+from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.theory import read_theory
 from pipeline.interventions.interventions import BASELINE
 from pipeline.report import facts

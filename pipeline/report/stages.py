@@ -25,7 +25,6 @@ def figures() -> None:
 
 def report() -> None:
     """Write the page."""
-    from pipeline.analysis.claims import Thresholds
     from pipeline.report.page import write_page
     from pipeline.workflow import tables
 
@@ -48,7 +47,7 @@ def report() -> None:
             else [f"make run STUDY={study.study}", f"dvc repro report@{study.study}"],
         },
         show_text=study.report.show_text,
-        thresholds=Thresholds(**study.statistics.thresholds.model_dump()),
+        thresholds=study.statistics.thresholds,
         generations=study.generations is not None,
         divergence=study.divergence is not None,
         experiments=[each.name for each in study.theory.values()],

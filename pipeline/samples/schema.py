@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from pipeline.workflow.schema import (
     Count,
@@ -17,8 +17,6 @@ from pipeline.workflow.schema import (
     Section,
     Seed,
     Sha256,
-    require_input,
-    require_section,
 )
 
 PASSAGE_LENGTHS = {"pile": (150, 50), "pythia": (32, 32)}
@@ -47,6 +45,8 @@ class Control(Section):
 class Records(Section):
     """Samples from the records that were planted in the generated corpus."""
 
+    source: Literal["records"] = "records"
+
     memorized_copies: Count = Field(
         description="records planted at least so often are the memorized split"
     )
@@ -54,6 +54,8 @@ class Records(Section):
 
 class Pile(Section):
     """Samples from the passages of the Pile that GPT-Neo is known to complete."""
+
+    source: Literal["pile"] = "pile"
 
     url: str = Field(
         pattern=r"^https?://\S+[^/\s]$", description="folder of the three files, at a pinned commit"
@@ -69,6 +71,8 @@ class Pile(Section):
 class Pythia(Section):
     """Samples from the sequences that all of several Pythia models have memorized."""
 
+    source: Literal["pythia"] = "pythia"
+
     evals: Repository = Field(description="the dataset pythia-memorized-evals")
     splits: Annotated[
         list[Annotated[str, Field(pattern=r"^(duped|deduped)\.[0-9.]+[mb]$")]], Once
@@ -83,6 +87,8 @@ class Pythia(Section):
 class File(Section):
     """Samples from a user's file: parquet, JSON lines, CSV or plain text."""
 
+    source: Literal["file"] = "file"
+
     path: OwnPath = Field(
         description="of the file; pipeline/samples/table_file.py says what it may hold"
     )
@@ -96,30 +102,17 @@ class File(Section):
     )
 
 
+Samples = Annotated[Records | Pile | Pythia | File, Field(discriminator="source")]
+"""By `source`, the module of pipeline/samples/ that makes them."""
+
+
 class Family(Section):
     """The samples of one model family."""
 
     name: Key = Field(description="as the tables and figures call it")
-    source: Literal["records", "pile", "pythia", "file"] = Field(
-        description="the module of pipeline/samples/, and the section below that it reads"
-    )
-    input: Literal["corpus", "study.json"] | None = Field(
-        default=None,
-        description="what below data/STUDY/ the samples stage reads: the generated corpus, or, "
-        "for samples that are fetched, nothing but the checked study; null for a file",
-    )
     prefix_length: Length = Field(description="P, tokens; the paper: 150 GPT-Neo, 32 Pythia")
     suffix_length: Length = Field(description="S, tokens; the paper: 50 GPT-Neo, 32 Pythia")
-    records: Records | None = None
-    pile: Pile | None = None
-    pythia: Pythia | None = None
-    file: File | None = None
-
-    @model_validator(mode="after")
-    def _source_fits(self) -> Family:
-        require_section(self, ("records", "pile", "pythia", "file"), self.source)
-        require_input(self, ("records",))
-        return self
+    samples: Samples = Field(description="where they come from")
 
     def described(self) -> dict[str, Any]:
         """The entry as JSON values, without what it leaves out."""

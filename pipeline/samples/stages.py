@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pipeline.samples.schema import File, Pile, Pythia, Records
 from pipeline.study.composition import load
-from pipeline.study.schema import given
+from pipeline.study.schema import section
 from pipeline.workflow.running import DOWNLOADS, FamilyName, determined_by
 
 
@@ -20,7 +21,7 @@ def samples_records(family: FamilyName) -> None:
     study = load()
     entry = study.family(family)
     records = tables.read(study.data / "corpus" / "records.parquet", tables.RECORDS)
-    planted = given(entry.records).memorized_copies
+    planted = section(entry.samples, Records).memorized_copies
     made = samples(records, entry.prefix_length, entry.suffix_length, planted)
     path = study.data / "samples" / f"{family}.parquet"
     tables.write(made, path, tables.SAMPLES, determined_by(study.study, family=entry.described()))
@@ -34,7 +35,7 @@ def samples_pile(family: FamilyName) -> None:
 
     study = load()
     entry = study.family(family)
-    source = given(entry.pile)
+    source = section(entry.samples, Pile)
     folder = Path(study.run.pile_folder) if study.run.pile_folder else None
     passages = pile.fetch(source.url, source.sha256, folder, cache=DOWNLOADS)
     known = pile.window(
@@ -58,7 +59,7 @@ def samples_pythia(family: FamilyName) -> None:
 
     study = load()
     entry = study.family(family)
-    source = given(entry.pythia)
+    source = section(entry.samples, Pythia)
     files = pythia.fetch(source.evals.repo, source.evals.commit, source.splits)
     known = pythia.window(
         pythia.memorized(files, source.n_memorized, source.seed),
@@ -81,7 +82,7 @@ def samples_file(family: FamilyName) -> None:
 
     study = load()
     entry = study.family(family)
-    source = given(entry.file)
+    source = section(entry.samples, File)
     owner = source.tokenizer and study.data / "checkpoints" / source.tokenizer
     made = samples(
         Path(source.path),

@@ -197,9 +197,7 @@ def study(asked: Asked, offered: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     dtype = asked.dtype or (stored if stored in BYTES and stored != "float64" else "float32")
     key = f"{asked.study}-{asked.name}"
     source: dict[str, Any] = (
-        {"source": "folder", "folder": {"path": "model"}}
-        if own
-        else {"source": "hub", "input": "study.json", "hub": origin}
+        {"source": "folder", "path": "model"} if own else {"source": "hub", **origin}
     )
     shared = read_yaml(ROOT / CONF / "config.yaml")
     return {
@@ -209,10 +207,10 @@ def study(asked: Asked, offered: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         "families": {
             f"{asked.study}-samples": {
                 "name": FAMILY,
-                "source": "file",
                 "prefix_length": asked.prefix_length,
                 "suffix_length": asked.suffix_length,
-                "file": {
+                "samples": {
+                    "source": "file",
                     "path": _samples_link(asked.samples),
                     "tokenizer": asked.name if needs_tokenizer else None,
                     "skip_short": asked.skip_short,
@@ -223,8 +221,7 @@ def study(asked: Asked, offered: Mapping[str, Sequence[str]]) -> dict[str, Any]:
             key: {
                 "name": asked.name,
                 "family": FAMILY,
-                **source,
-                "billions": model.num_parameters() / 1e9,
+                "checkpoint": {**source, "billions": model.num_parameters() / 1e9},
             }
         },
         "interventions": [
@@ -296,7 +293,7 @@ def _benchmarks(asked: Asked, offered: Mapping[str, Sequence[str]]) -> dict[str,
     if Path(asked.tasks).is_dir():
         tasks = list(offered["tasks"])
         return {
-            "benchmarks": {"input": "folder", "folder": "tasks", "tasks": tasks, **how},
+            "benchmarks": {"folder": "tasks", "tasks": tasks, **how},
             "datasets": {},
         }
     known: dict[str, Any] = {}
@@ -315,7 +312,7 @@ def _benchmarks(asked: Asked, offered: Mapping[str, Sequence[str]]) -> dict[str,
             )
         )
     return {
-        "benchmarks": {"input": "datasets", "tasks": tasks, **how},
+        "benchmarks": {"tasks": tasks, **how},
         "datasets": {asked.study: {task: known[task] for task in tasks}},
     }
 

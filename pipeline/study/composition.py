@@ -226,10 +226,22 @@ def read_yaml(path: Path) -> Any:
         ) from error
 
 
+TAGS: dict[int | str, int] = {"families": 3, "models": 3, "theory": 2}
+"""Section -> where pydantic's path of an error names the member of a union."""
+
+
 def _from_pydantic(error: ErrorDetails, where: str) -> Problem:
-    path = ".".join(_part(part) for part in error["loc"] if part != "[key]")
-    what = f"{where}: {path or 'the whole file'}"
+    tag = TAGS.get(error["loc"][0]) if error["loc"] else None  # its source, which is no key
+    keys = [part for at, part in enumerate(error["loc"]) if at != tag and part != "[key]"]
+    what = f"{where}: {'.'.join(map(_part, keys)) or 'the whole file'}"
     context = error.get("ctx", {})
+    if error["type"].startswith("union_tag"):
+        return Problem(
+            f"{what}.{context['discriminator'].strip(chr(39))}",
+            context.get("tag", "nothing"),
+            f"one of {context.get('expected_tags', 'the sources that docs/studies.md lists')}",
+            "name one of these",
+        )
     if error["type"] == "study":
         return Problem(what, context["got"], context["expected"], context["remedy"])
     if error["type"] == "extra_forbidden":
@@ -261,6 +273,9 @@ def _known_keys(location: tuple[int | str, ...]) -> list[str]:
     schema = Study.model_json_schema()
     node: dict[str, Any] = schema
     for part in location:
+        if tagged := node.get("discriminator"):
+            node = schema["$defs"][tagged["mapping"][part].rsplit("/", 1)[-1]]
+            continue
         by_pattern = list(node.get("patternProperties", {}).values())  # a mapping by `Key`
         below = node.get("items") if isinstance(part, int) else None
         node = below or node.get("properties", {}).get(part) or (by_pattern or [{}])[0]

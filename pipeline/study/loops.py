@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.workflow.schema import OWN
-
 OPTIONAL = ("benchmarks", "divergence", "generations")
 """Sections without which a study has no such stages: one for each model."""
 
@@ -33,22 +31,26 @@ def loops(study: Mapping[str, Any]) -> dict[str, Any]:
     families, models = study.get("families") or {}, study.get("models") or {}
     asked = study.get("benchmarks") or {}
 
-    def read_by(entry: Mapping[str, Any]) -> str:
-        source = str(entry["source"])
-        return str(entry[source]["path"]) if source in OWN else f"{data}/{entry['input']}"
+    def read_by(source: Mapping[str, Any]) -> dict[str, Any]:
+        of_corpus = source["source"] in ("records", "training", "gguf")
+        own = source.get("path")
+        return {
+            "source": source["source"],
+            "input": str(own) if own else f"{data}/corpus" if of_corpus else nothing,
+        }
 
-    def tokenizer_of(family: Mapping[str, Any]) -> str:
-        model = (family.get("file") or {}).get("tokenizer")
+    def tokenizer_of(samples: Mapping[str, Any]) -> str:
+        model = samples.get("tokenizer")
         return f"{data}/checkpoints/{model}" if model else nothing
 
     made: dict[str, Any] = {
         "samples": {
-            key: {**_of(each, "name", "source"), "input": read_by(each)}
-            | {"tokenizer": tokenizer_of(each)}
+            key: {**_of(each, "name"), **read_by(each["samples"])}
+            | {"tokenizer": tokenizer_of(each["samples"])}
             for key, each in families.items()
         },
         "checkpoint": {
-            key: {**_of(each, "name", "source"), "input": read_by(each)}
+            key: {**_of(each, "name"), **read_by(each["checkpoint"])}
             for key, each in models.items()
         },
         "theory": {key: _of(each, "name") for key, each in (study.get("theory") or {}).items()},
@@ -59,16 +61,17 @@ def loops(study: Mapping[str, Any]) -> dict[str, Any]:
     made["tables"] = {
         group: f"{data}/{group}" if made[group] else nothing for group in (*OPTIONAL, "theory")
     }
-    made["tasks"] = (asked.get("folder") or f"{data}/{asked['input']}") if asked else nothing
+    whence = "tasks" if study.get("corpus") else "datasets"
+    made["tasks"] = (asked.get("folder") or f"{data}/{whence}") if asked else nothing
     return made
 
 
 def register() -> None:
-    """Let Hydra fill in ``${loops:}``."""
+    """Let Hydra fill in ``${loops:}``, and ``${seeded:KEY,SEED}``, a model with another seed."""
     from omegaconf import DictConfig, OmegaConf
 
     def resolved(*, _root_: DictConfig) -> DictConfig:
-        sections = ("families", "models", "theory", *OPTIONAL)
+        sections = ("corpus", "families", "models", "theory", *OPTIONAL)
         study = {name: _root_.get(name) for name in ("study", *sections)}
         try:
             made = loops(
@@ -83,7 +86,13 @@ def register() -> None:
             made = {}
         return OmegaConf.create(made)
 
+    def seeded(key: str, seed: int, *, _root_: DictConfig) -> Any:
+        model = _root_.models[key]
+        changed = {"name": f"{model.name}-seed-{seed}", "checkpoint": {"seed": seed}}
+        return OmegaConf.merge(model, changed)
+
     OmegaConf.register_new_resolver("loops", resolved, replace=True)
+    OmegaConf.register_new_resolver("seeded", seeded, replace=True)
 
 
 def _of(entry: Mapping[str, Any], *names: str) -> dict[str, Any]:

@@ -13,12 +13,12 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field
 
 from pipeline.analysis.schema import Statistics
-from pipeline.checkpoints.schema import Model
+from pipeline.checkpoints.schema import Gguf, Model, Training
 from pipeline.corpus.schema import Corpus
 from pipeline.interventions.interventions import Group, sweep
 from pipeline.measure.schema import FITTING, Edited, Evaluation, Generations
 from pipeline.report.schema import Report
-from pipeline.samples.schema import PASSAGE_LENGTHS, Family
+from pipeline.samples.schema import PASSAGE_LENGTHS, Family, File, Records
 from pipeline.study.loops import OPTIONAL, loops
 from pipeline.tasks.schema import Benchmarks, Dataset
 from pipeline.theory.schema import Divergence, Experiment, Experiments
@@ -30,15 +30,8 @@ DERIVED = "loops"
 """The section that is derived from the others, for dvc.yaml."""
 
 
-SOURCED = ("samples", "checkpoint")
-"""Commands with a subcommand for each source."""
-
-
 RUN_SECTION = "run"
 """The one section that no stage depends on: it moves but the last digits of floats."""
-
-
-Sourced = TypeVar("Sourced", Family, Model)
 
 
 Named = TypeVar("Named", Family, Model, Experiment)
@@ -171,8 +164,10 @@ class Study(Section):
             raise InputError(
                 Problem(f"stage {address}", address, "a stage of the study", "see: dvc stage list")
             )
-        if not isinstance(entry, Experiment) and group in SOURCED:
-            return [group, entry.source, entry.name]
+        if isinstance(entry, Family) and group == "samples":
+            return [group, entry.samples.source, entry.name]
+        if isinstance(entry, Model) and group == "checkpoint":
+            return [group, entry.checkpoint.source, entry.name]
         return [group, entry.name]
 
 
@@ -230,15 +225,16 @@ def cross_check(study: Study, where: str) -> list[Problem]:
                 "one of " + ", ".join(families),
                 "name a family of this study, or add it under `families`",
             )
-        elif (families[model.family].source == "records") != (model.input == "corpus"):
+        elif isinstance(families[model.family].samples, Records) != bool(model.trained):
             add(
                 f"models.{key}",
-                f"input {model.input}, samples from {families[model.family].source}",
+                f"a checkpoint from {model.checkpoint.source}, samples from "
+                f"{families[model.family].samples.source}",
                 "samples of the text that the model was trained on",
                 "name a family whose samples are records of the corpus",
             )
-        own = model.gguf and model.gguf.weights
-        for corpus in study.corpus.values() if model.input == "corpus" else ():
+        own = model.checkpoint.weights if isinstance(model.checkpoint, Gguf) else None
+        for corpus in study.corpus.values() if model.trained else ():
             if corpus.weights != own:
                 add(
                     f"models.{key}, weights",
@@ -246,17 +242,17 @@ def cross_check(study: Study, where: str) -> list[Problem]:
                     f"those of the corpus: {corpus.weights.package if corpus.weights else 'none'}",
                     "name the same package, checksum and file in both places, or in neither",
                 )
-        if made := model.training:
+        if isinstance(made := model.checkpoint, Training):
             try:
                 sweep(made.n_blocks, study.groups, made.n_heads)
             except ValueError as error:
                 add(f"interventions, of models.{key}", str(error), *FITTING)
-    needing = [f"families.{k}" for k, f in study.families.items() if f.input == "corpus"]
-    needing += [f"models.{k}" for k, m in study.models.items() if m.input == "corpus"]
+    needing = [f"families.{k}" for k, f in study.families.items() if isinstance(f.samples, Records)]
+    needing += [f"models.{k}" for k, m in study.models.items() if m.trained]
     if needing and not study.corpus:
         add(
             ", ".join(needing),
-            "input: corpus",
+            "samples of its records, or training on it",
             f"a section corpus.{study.study}",
             "add the corpus, or take another source",
         )
@@ -287,14 +283,14 @@ def derivation(study: Study, where: str) -> list[Problem]:
 def _tasks(study: Study, asked: Benchmarks, where: str) -> list[Problem]:
     """Tasks that nothing offers, or named twice, and limits of others."""
     problems, tasks = [], asked.tasks
-    if asked.input == "datasets":
-        known = tuple(task for section in study.datasets.values() for task in section)
-        whence = f"datasets.{study.study} names datasets for"
-    elif asked.input == "tasks":
+    if asked.folder:  # the stage that loads them looks into the folder
+        known, whence = tuple(tasks), ""
+    elif study.corpus:
         known = tuple(task for corpus in study.corpus.values() for task in corpus.tasks)
         whence = "the corpus comes with"
-    else:  # the stage that loads them looks into the folder
-        known, whence = tuple(tasks), ""
+    else:
+        known = tuple(task for section in study.datasets.values() for task in section)
+        whence = f"datasets.{study.study} names datasets for"
     if unknown := [task for task in tasks if task not in known]:
         problems.append(
             Problem(
@@ -330,11 +326,11 @@ def _own(study: Study, where: str) -> list[Problem]:
     problems = []
     for key, family in study.families.items():
         of = [model.name for model in study.models.values() if model.family == family.name]
-        if family.file and family.file.tokenizer not in (None, *of):
+        if isinstance(family.samples, File) and family.samples.tokenizer not in (None, *of):
             problems.append(
                 Problem(
-                    f"{where}: families.{key}.file.tokenizer",
-                    str(family.file.tokenizer),
+                    f"{where}: families.{key}.samples.tokenizer",
+                    str(family.samples.tokenizer),
                     "null, or a model of this family: " + (", ".join(of) or "there is none"),
                     "name the model whose tokenizer cuts the text",
                 )
@@ -350,29 +346,27 @@ def _lengths(study: Study, where: str) -> list[Problem]:
         Problem(
             f"{where}: families.{key}",
             f"prefix_length {family.prefix_length}, suffix_length {family.suffix_length}",
-            "at most {} and {}: what a passage holds".format(*PASSAGE_LENGTHS[family.source]),
+            f"at most {most[0]} and {most[1]}: what a passage holds",
             "shorten them",
         )
         for key, family in study.families.items()
-        if family.source in PASSAGE_LENGTHS
-        and (
-            family.prefix_length > PASSAGE_LENGTHS[family.source][0]
-            or family.suffix_length > PASSAGE_LENGTHS[family.source][1]
-        )
+        if (most := PASSAGE_LENGTHS.get(family.samples.source))
+        and (family.prefix_length > most[0] or family.suffix_length > most[1])
     ]
     never = [
         Problem(
-            f"{where}: families.{key}.records.memorized_copies",
-            str(family.records.memorized_copies),
+            f"{where}: families.{key}.samples.memorized_copies",
+            str(family.samples.memorized_copies),
             f"at most {max(corpus.records)}, the most that a record is planted",
             "lower it, or plant records as often",
         )
         for corpus in study.corpus.values()
         for key, family in study.families.items()
-        if family.records and family.records.memorized_copies > max(corpus.records)
+        if isinstance(family.samples, Records)
+        and family.samples.memorized_copies > max(corpus.records)
     ]
     asked = study.generations.new_tokens if study.generations else 0
-    trained = [key for key, model in study.models.items() if model.source == "training"]
+    trained = [key for key, model in study.models.items() if model.checkpoint.source == "training"]
     unwritten = [
         Problem(
             f"{where}: generations.new_tokens",
@@ -396,10 +390,23 @@ def _lengths(study: Study, where: str) -> list[Problem]:
             )
             for corpus in study.corpus.values()
             for key, family in study.families.items()
-            if family.source == "records"
+            if family.samples.source == "records"
             and family.prefix_length + family.suffix_length > corpus.row_length
         ]
     )
+
+
+def section(found: object, wanted: type[Given]) -> Given:
+    """The section of a stage's own source: the stages of dvc.yaml are called by it.
+
+    Raises:
+        InputError: the entry has another source, as where a stage is called by hand.
+    """
+    if not isinstance(found, wanted):
+        raise InputError(
+            Problem("source", type(found).__name__, wanted.__name__, "call the stage of its source")
+        )
+    return found
 
 
 def given(section: Given | None) -> Given:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from pydantic import Field
 
-from pydantic import Field, model_validator
-
-from pipeline.workflow.errors import shorten
-from pipeline.workflow.schema import Count, Key, OwnPath, Repository, Section, problem
+from pipeline.workflow.schema import Count, Key, OwnPath, Repository, Section
 
 
 class Dataset(Repository):
@@ -24,12 +21,10 @@ class Dataset(Repository):
 class Benchmarks(Section):
     """What lm-eval evaluates, in its own terms."""
 
-    input: Literal["tasks", "datasets", "folder"] = Field(
-        description="what below data/STUDY/ they are read from: the tasks that the corpus comes "
-        "with, or lm-eval's own on the datasets that were fetched; or a `folder` of one's own"
-    )
     folder: OwnPath | None = Field(
-        default=None, description="of lm-eval's YAML files and their data, with input: folder"
+        default=None,
+        description="of lm-eval's YAML files and their data; null for the tasks of the corpus, or, "
+        "in a study without one, for lm-eval's own",
     )
     tasks: list[Key] = Field(min_length=1, description="each once, as lm-eval names it")
     num_fewshot: int = Field(ge=0, lt=2**31, description="examples before each question")
@@ -37,16 +32,6 @@ class Benchmarks(Section):
         description="documents a task; or task -> documents, and all of those that it leaves out; "
         "null for all"
     )
-
-    @model_validator(mode="after")
-    def _folder_fits(self) -> Benchmarks:
-        if (self.input == "folder") != (self.folder is not None):
-            raise problem(
-                f"input {self.input} with folder {shorten(self.folder)}",
-                "a folder with input: folder, and with no other input",
-                "name the folder of the task files, or remove it",
-            )
-        return self
 
     def limit_of(self, task: str) -> int | None:
         """The documents of a task that are evaluated; None for all."""

@@ -13,15 +13,14 @@ the sum stores "only d" pairs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import polars as pl
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pipeline.theory.schema import Associative
 from pipeline.theory.small_transformer import schedule
-from pipeline.workflow.errors import InputError, Problem
 from pipeline.workflow.tables import ASSOCIATIVE
 
 THRESHOLDS = (0.5, 0.99)
@@ -31,28 +30,7 @@ SHARPNESS = 4.0
 QUADRATURE_POINTS = 200
 
 
-@dataclass(frozen=True)
-class AssociativeGrid:
-    """Which memories are filled.
-
-    Args:
-        widths: D of the closed form.
-        trained_widths: D of the trained memories.
-        spacing: ratio of one number of pairs to the one before, above 1.
-        steps: of Adam, all pairs in each.
-        learning_rate: the largest.
-        seeds: embeddings and a permutation each.
-    """
-
-    widths: tuple[int, ...]
-    trained_widths: tuple[int, ...]
-    spacing: float
-    steps: int
-    learning_rate: float
-    seeds: tuple[int, ...]
-
-
-def associative(grid: AssociativeGrid) -> pl.DataFrame:
+def associative(grid: Associative) -> pl.DataFrame:
     """Fill memories with ever more pairs, until less than half of them is right.
 
     With one thread, the same grid gives the same bytes.
@@ -63,11 +41,7 @@ def associative(grid: AssociativeGrid) -> pl.DataFrame:
     Returns:
         As `ASSOCIATIVE`: for each experiment and width, accuracy over the number of pairs, then
         the pairs at each of `THRESHOLDS`, one row a seed.
-
-    Raises:
-        InputError: no seeds, or a spacing that does not exceed one.
     """
-    _check(grid)
     rows = []
     for experiment, widths in (("closed", grid.widths), ("trained", grid.trained_widths)):
         for width in widths:
@@ -164,7 +138,7 @@ def capacity(pairs: Sequence[int], accuracies: Sequence[float], threshold: float
     return float(low * (high / low) ** ((above - threshold) / (above - under)))
 
 
-def _curve(experiment: str, width: int, grid: AssociativeGrid) -> list[dict[str, object]]:
+def _curve(experiment: str, width: int, grid: Associative) -> list[dict[str, object]]:
     """The rows of one width."""
     rows: list[dict[str, object]] = []
     tried: list[int] = []
@@ -210,7 +184,7 @@ def _curve(experiment: str, width: int, grid: AssociativeGrid) -> list[dict[str,
 
 
 @torch.no_grad()
-def _accuracies(experiment: str, width: int, pairs: int, grid: AssociativeGrid) -> list[float]:
+def _accuracies(experiment: str, width: int, pairs: int, grid: Associative) -> list[float]:
     """Of each seed."""
     drawn = [_draw(pairs, width, seed) for seed in grid.seeds]
     embeddings, unembeddings, targets = (torch.stack(each) for each in zip(*drawn, strict=True))
@@ -237,17 +211,3 @@ def _numbers(spacing: float) -> Iterator[int]:
     while True:
         yield round(exact)
         exact = max(exact * spacing, round(exact) + 1)
-
-
-def _check(grid: AssociativeGrid) -> None:
-    problems = []
-    if not grid.seeds:
-        problems.append(
-            Problem("the seeds of the grid", "none", "at least one", "give the grid seeds")
-        )
-    if grid.spacing <= 1:
-        problems.append(
-            Problem("spacing", f"{grid.spacing:g}", "more than 1", "enlarge it, say to 1.2")
-        )
-    if problems:
-        raise InputError(*problems)

@@ -10,13 +10,14 @@ tables are random look-up tables, S = 2, no LayerNorm, all pairs in each step.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import polars as pl
 
 from pipeline.interventions.evaluation import Progress, silent
+from pipeline.theory.schema import AttentionOnly
 from pipeline.theory.small_transformer import (
     CONTEXT,
     Outcome,
@@ -32,46 +33,7 @@ STACKED_LOGITS = 400_000
 """Of all models that are trained at once: more of them do not stay in a core's cache."""
 
 
-@dataclass(frozen=True)
-class AttentionOnlyGrid:
-    """What is trained.
-
-    Args:
-        vocabulary: N, tokens.
-        width: D, where it is not varied.
-        head_width: K, where it is not varied.
-        heads: H of `heads`; those above one also give `parameters` its MLPs of equal parameters.
-        fixed_heads: H where head width or width is varied.
-        head_widths: K of `head_width`, once a head its own projections, once a shared bottleneck.
-        widths: D of `width`.
-        square_widths: D = K of `square`.
-        square_heads: H of `square`.
-        narrow_vocabulary: N of `narrow`, in which D = K = 2.
-        narrow_heads: H of `narrow`.
-        steps: of Adam, all pairs in each.
-        narrow_steps: the same, in `narrow`.
-        learning_rate: the largest.
-        seeds: a look-up table and initial weights each.
-    """
-
-    vocabulary: int
-    width: int
-    head_width: int
-    heads: tuple[int, ...]
-    fixed_heads: int
-    head_widths: tuple[int, ...]
-    widths: tuple[int, ...]
-    square_widths: tuple[int, ...]
-    square_heads: tuple[int, ...]
-    narrow_vocabulary: int
-    narrow_heads: tuple[int, ...]
-    steps: int
-    narrow_steps: int
-    learning_rate: float
-    seeds: tuple[int, ...]
-
-
-def attention_only(grid: AttentionOnlyGrid, progress: Progress = silent) -> pl.DataFrame:
+def attention_only(grid: AttentionOnly, progress: Progress = silent) -> pl.DataFrame:
     """Train every model of the grid, and say what it knows of its table.
 
     With one thread, the same grid gives the same bytes. The experiments are
@@ -112,7 +74,7 @@ def attention_only(grid: AttentionOnlyGrid, progress: Progress = silent) -> pl.D
     return pl.DataFrame(rows, schema=types)
 
 
-def shapes(grid: AttentionOnlyGrid) -> dict[str, list[Shape]]:
+def shapes(grid: AttentionOnly) -> dict[str, list[Shape]]:
     """The models of each experiment, seeds aside."""
     base = Shape(grid.vocabulary, grid.width, 1, grid.head_width)
     fixed = replace(base, heads=grid.fixed_heads)
@@ -184,12 +146,12 @@ def lower_bound(known: int, vocabulary: int, sequences: int) -> float:
     return 1 / vocabulary + (1 - 1 / vocabulary) * min(1.0, known / sequences)
 
 
-def steps_of(grid: AttentionOnlyGrid) -> int:
+def steps_of(grid: AttentionOnly) -> int:
     """The steps that `attention_only` makes, each of a whole stack."""
     return sum(steps for _, _, steps in _stacks(grid))
 
 
-def _stacks(grid: AttentionOnlyGrid) -> Iterable[tuple[Sequence[Shape], Sequence[int], int]]:
+def _stacks(grid: AttentionOnly) -> Iterable[tuple[Sequence[Shape], Sequence[int], int]]:
     """The models in groups that can be trained at once: shapes, seeds, steps."""
     if not grid.seeds:
         raise InputError(

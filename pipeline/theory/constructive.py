@@ -8,7 +8,6 @@ Source: arXiv 2411.10115, Theorem 1 and Corollary 1; the slides, "Attention-only
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import polars as pl
 import torch
@@ -18,40 +17,14 @@ from pipeline.theory.attention_only import lower_bound, stored
 from pipeline.theory.construction import build, build_both, gap_bound, likeliest, read
 from pipeline.theory.lookup import divergence, unit_rows
 from pipeline.theory.low_rank import Table
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.theory.schema import Constructive
 from pipeline.workflow.tables import CONSTRUCTIVE
 
 PRIOR_SPREAD = 1_000.0
 """The likeliest sequence is so many times as likely as the unlikeliest."""
 
 
-@dataclass(frozen=True)
-class ConstructiveGrid:
-    """What is built.
-
-    Args:
-        vocabulary: N.
-        context: S, tokens of a sequence, at least 2.
-        width: D.
-        head_width: K; in the experiment `distribution` it is D.
-        heads: H.
-        loads: sequences T, as shares of H K (K at most D); H K, H K + D and one more than each are
-            added.
-        unsolved: ε of `distribution`, at least 0 and below 1.
-        seeds: random weights and a table each.
-    """
-
-    vocabulary: int
-    context: int
-    width: int
-    head_width: int
-    heads: tuple[int, ...]
-    loads: tuple[float, ...]
-    unsolved: tuple[float, ...]
-    seeds: tuple[int, ...]
-
-
-def constructive(grid: ConstructiveGrid) -> pl.DataFrame:
+def constructive(grid: Constructive) -> pl.DataFrame:
     """Build transformers, within the theorem's numbers and beyond them.
 
     With one thread, the same grid gives the same bytes.
@@ -61,11 +34,7 @@ def constructive(grid: ConstructiveGrid) -> pl.DataFrame:
 
     Returns:
         As `CONSTRUCTIVE`.
-
-    Raises:
-        InputError: sequences of one token, or an ε out of its range.
     """
-    _check(grid)
     rows = []
     for seed in grid.seeds:
         for heads in grid.heads:
@@ -76,7 +45,7 @@ def constructive(grid: ConstructiveGrid) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=types)
 
 
-def _on_tables(grid: ConstructiveGrid, heads: int, seed: int) -> list[dict[str, object]]:
+def _on_tables(grid: Constructive, heads: int, seed: int) -> list[dict[str, object]]:
     everything = _sequences(grid)
     generator = torch.Generator().manual_seed(1_000 + seed)
     order = torch.randperm(len(everything), generator=generator)
@@ -114,7 +83,7 @@ def _on_tables(grid: ConstructiveGrid, heads: int, seed: int) -> list[dict[str, 
     return rows
 
 
-def _on_distribution(grid: ConstructiveGrid, unsolved: float, seed: int) -> list[dict[str, object]]:
+def _on_distribution(grid: Constructive, unsolved: float, seed: int) -> list[dict[str, object]]:
     """The slides' theorem: ceil(N_ε / D) heads of width D copy the best map of rank D."""
     everything = _sequences(grid)
     table = random_table(len(everything), grid.vocabulary, seed)
@@ -151,7 +120,7 @@ def random_table(sequences: int, vocabulary: int, seed: int) -> Table:
     return Table(prior / prior.sum(), logits.softmax(1))
 
 
-def _sequences(grid: ConstructiveGrid) -> Tensor:
+def _sequences(grid: Constructive) -> Tensor:
     """(N^S, S) all of them."""
     tokens = torch.arange(grid.vocabulary)
     return torch.cartesian_prod(*[tokens] * grid.context)
@@ -159,7 +128,7 @@ def _sequences(grid: ConstructiveGrid) -> Tensor:
 
 def _row(
     experiment: str,
-    grid: ConstructiveGrid,
+    grid: Constructive,
     heads: int,
     head_width: int,
     seed: int,
@@ -182,20 +151,3 @@ def _row(
         "value": value,
         "bound": bound,
     }
-
-
-def _check(grid: ConstructiveGrid) -> None:
-    problems = []
-    if grid.context < 2:
-        problems.append(
-            Problem(
-                "context",
-                str(grid.context),
-                "2 or more",
-                "enlarge it: with one token, all heads read the same D numbers",
-            )
-        )
-    if wrong := [each for each in grid.unsolved if not 0 <= each < 1]:
-        problems.append(Problem("unsolved", str(wrong), "from 0 to below 1", "change them"))
-    if problems:
-        raise InputError(*problems)

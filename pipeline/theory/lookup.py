@@ -14,38 +14,18 @@ number, if H is the entropy and not its negative, and means something for D > 12
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import polars as pl
 import torch
 from torch import Tensor
 
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.theory.schema import Lookup
 from pipeline.workflow.tables import LOOKUP
 
 BISECTIONS = 100
 
 
-@dataclass(frozen=True)
-class LookupGrid:
-    """Which look-up tables.
-
-    Args:
-        vocabulary: N.
-        widths: D.
-        mistakes: probability of all tokens but the answer, between 0 and 1 - 1/N.
-        contexts: T, equally likely.
-        seeds: unembeddings and distributions each.
-    """
-
-    vocabulary: int
-    widths: tuple[int, ...]
-    mistakes: tuple[float, ...]
-    contexts: int
-    seeds: tuple[int, ...]
-
-
-def lookup(grid: LookupGrid) -> pl.DataFrame:
+def lookup(grid: Lookup) -> pl.DataFrame:
     """The divergence of each look-up table from its linear map, beside the bounds on it.
 
     Args:
@@ -53,15 +33,7 @@ def lookup(grid: LookupGrid) -> pl.DataFrame:
 
     Returns:
         As `LOOKUP`, three rows for each width, mistake and seed.
-
-    Raises:
-        InputError: a mistake out of its range.
     """
-    most = 1 - 1 / grid.vocabulary
-    if wrong := [each for each in grid.mistakes if not 0 < each < most]:
-        raise InputError(
-            Problem("mistakes", str(wrong), f"between 0 and {most:.3f}", "change them")
-        )
     rows = []
     for width in grid.widths:
         for mistake in grid.mistakes:

@@ -25,28 +25,11 @@ import torch
 from torch import Tensor
 
 from pipeline.theory.lookup import divergence
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.theory.schema import LowRank
 from pipeline.workflow.tables import LOW_RANK
 
 SMALL_GAP = 1e-4
 """Below it, φ is taken from its series: the formula would divide rounding by rounding."""
-
-
-@dataclass(frozen=True)
-class LowRankGrid:
-    """Which tables, and which ranks.
-
-    Args:
-        vocabulary: N.
-        contexts: T.
-        ranks: D of the maps, 1 to N - 2, and less than T.
-        seeds: a table of each kind each.
-    """
-
-    vocabulary: int
-    contexts: int
-    ranks: tuple[int, ...]
-    seeds: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -68,7 +51,7 @@ class Table:
         return logs - logs.mean(1, keepdim=True)
 
 
-def low_rank(grid: LowRankGrid) -> pl.DataFrame:
+def low_rank(grid: LowRank) -> pl.DataFrame:
     """What both maps lose on every table, beside the bounds on it.
 
     Args:
@@ -76,13 +59,7 @@ def low_rank(grid: LowRankGrid) -> pl.DataFrame:
 
     Returns:
         As `LOW_RANK`, a row for each map, table, seed, rank and statement.
-
-    Raises:
-        InputError: a rank below one, or one at which nothing but rounding is left: N - 1 or T.
     """
-    most = min(grid.vocabulary - 2, grid.contexts - 1)
-    if wrong := [rank for rank in grid.ranks if not 1 <= rank <= most]:
-        raise InputError(Problem("ranks", str(wrong), f"1 to {most}", "remove them"))
     rows = []
     for kind, draw in TABLES.items():
         for seed in grid.seeds:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from pipeline.workflow.schema import Count, Key, Once, Section, Seed, problem, require_section
+from pipeline.workflow.schema import Count, Key, Once, Section, Seed, problem
 
 
 class Divergence(Section):
@@ -30,6 +30,7 @@ Chances = Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=
 class Associative(Section):
     """Associative memories, filled until less than half of the pairs is right."""
 
+    name: Literal["associative"] = "associative"
     widths: Counts = Field(description="D of the closed form, the sum of outer products")
     trained_widths: Counts = Field(description="D of the trained memories")
     spacing: float = Field(gt=1, le=4, description="ratio of one number of pairs to the one before")
@@ -41,16 +42,31 @@ class Associative(Section):
 class Lookup(Section):
     """Look-up tables of low entropy, and the bound on what a linear map loses of them."""
 
+    name: Literal["lookup"] = "lookup"
     vocabulary: Count = Field(description="N")
     widths: Counts = Field(description="D")
-    mistakes: Chances = Field(description="probability of all tokens but the answer")
-    contexts: Count = Field(description="T")
+    mistakes: Chances = Field(
+        description="probability of all tokens but the answer, between 0 and 1 - 1/N"
+    )
+    contexts: Count = Field(description="T, equally likely")
     seeds: Seeds = Field(description="unembeddings and distributions each")
+
+    @model_validator(mode="after")
+    def _answers_are_likeliest(self) -> Lookup:
+        most = 1 - 1 / self.vocabulary
+        if wrong := [each for each in self.mistakes if not 0 < each < most]:
+            raise problem(
+                f"mistakes {wrong}, vocabulary {self.vocabulary}",
+                f"between 0 and {most:.3f}",
+                "change them",
+            )
+        return self
 
 
 class LowRank(Section):
     """Least-squares maps of low rank, and the bounds on what they lose."""
 
+    name: Literal["low_rank"] = "low_rank"
     vocabulary: Count = Field(description="N")
     contexts: Count = Field(description="T")
     ranks: Counts = Field(description="of the maps, 1 to N - 2, and less than T")
@@ -71,6 +87,7 @@ class LowRank(Section):
 class Constructive(Section):
     """Attention-only transformers that are built, not trained: only outputs are solved for."""
 
+    name: Literal["constructive"] = "constructive"
     vocabulary: Count = Field(description="N")
     context: int = Field(ge=2, lt=2**31, description="S, tokens of a sequence")
     width: Count = Field(description="D")
@@ -87,6 +104,7 @@ class Constructive(Section):
 class AttentionOnly(Section):
     """Attention-only transformers that are trained to know a look-up table of pairs by heart."""
 
+    name: Literal["attention_only"] = "attention_only"
     vocabulary: Count = Field(description="N; there are N * N pairs")
     width: Count = Field(description="D, where it is not varied")
     head_width: Count = Field(description="K, where it is not varied")
@@ -104,26 +122,11 @@ class AttentionOnly(Section):
     seeds: Seeds = Field(description="a table and initial weights each")
 
 
-EXPERIMENTS = ("associative", "lookup", "low_rank", "constructive", "attention_only")
+Experiment = Associative | Lookup | LowRank | Constructive | AttentionOnly
+"""On attention-only transformers, by `name`, the module of pipeline/theory/; none takes a model."""
 
-
-class Experiment(Section):
-    """One experiment on attention-only transformers; no model of the study is in it."""
-
-    name: Literal["associative", "lookup", "low_rank", "constructive", "attention_only"] = Field(
-        description="the module of pipeline/theory/, and the section below that it reads"
-    )
-    associative: Associative | None = None
-    lookup: Lookup | None = None
-    low_rank: LowRank | None = None
-    constructive: Constructive | None = None
-    attention_only: AttentionOnly | None = None
-
-    @model_validator(mode="after")
-    def _section_fits(self) -> Experiment:
-        require_section(self, EXPERIMENTS, self.name)
-        return self
-
-
-Experiments = Annotated[dict[Key, Experiment], BeforeValidator(lambda each: each or {})]
+Experiments = Annotated[
+    dict[Key, Annotated[Experiment, Field(discriminator="name")]],
+    BeforeValidator(lambda each: each or {}),
+]
 """None at all may be null, too."""

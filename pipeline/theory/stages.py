@@ -6,17 +6,27 @@ Each reads its inputs, calls what computes, and writes its outputs; it holds no 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from pipeline.study.composition import load
-from pipeline.study.schema import Study, given
+from pipeline.study.schema import given
+from pipeline.theory.schema import (
+    Associative,
+    AttentionOnly,
+    Constructive,
+    Experiment,
+    Lookup,
+    LowRank,
+)
 from pipeline.workflow.running import ModelName, costed, determined_by, evaluating, of_checkpoint
 
 if TYPE_CHECKING:
     import polars as pl
 
     from pipeline.workflow.tables import Schema
+
+Grid = TypeVar("Grid", bound=Experiment)
 
 
 def divergence(model: ModelName) -> None:
@@ -61,82 +71,47 @@ def divergence(model: ModelName) -> None:
 
 def theory_associative() -> None:
     """Fill associative memories until less than half of the pairs is right."""
-    from pipeline.theory.associative import AssociativeGrid, associative
+    from pipeline.theory.associative import associative
     from pipeline.workflow import tables
 
-    study = load()
-    entry = study.experiment("associative")
-    grid = given(entry.associative).model_dump()
-    _experiment(
-        study, "associative", grid, tables.ASSOCIATIVE, lambda: associative(AssociativeGrid(**grid))
-    )
+    _experiment(Associative, tables.ASSOCIATIVE, associative)
 
 
 def theory_lookup() -> None:
     """Compare what a linear map loses of look-up tables with the bounds on it."""
-    from pipeline.theory.lookup import LookupGrid, lookup
+    from pipeline.theory.lookup import lookup
     from pipeline.workflow import tables
 
-    study = load()
-    entry = study.experiment("lookup")
-    grid = given(entry.lookup).model_dump()
-    _experiment(study, "lookup", grid, tables.LOOKUP, lambda: lookup(LookupGrid(**grid)))
+    _experiment(Lookup, tables.LOOKUP, lookup)
 
 
 def theory_low_rank() -> None:
     """Compare what maps of low rank lose with the bounds on it."""
-    from pipeline.theory.low_rank import LowRankGrid, low_rank
+    from pipeline.theory.low_rank import low_rank
     from pipeline.workflow import tables
 
-    study = load()
-    entry = study.experiment("low_rank")
-    grid = given(entry.low_rank).model_dump()
-    _experiment(study, "low_rank", grid, tables.LOW_RANK, lambda: low_rank(LowRankGrid(**grid)))
+    _experiment(LowRank, tables.LOW_RANK, low_rank)
 
 
 def theory_constructive() -> None:
     """Build attention-only transformers, within the theorem's numbers and beyond."""
-    from pipeline.theory.constructive import ConstructiveGrid, constructive
+    from pipeline.theory.constructive import constructive
     from pipeline.workflow import tables
 
-    study = load()
-    entry = study.experiment("constructive")
-    grid = given(entry.constructive).model_dump()
-    _experiment(
-        study,
-        "constructive",
-        grid,
-        tables.CONSTRUCTIVE,
-        lambda: constructive(ConstructiveGrid(**grid)),
-    )
+    _experiment(Constructive, tables.CONSTRUCTIVE, constructive)
 
 
 def theory_attention_only() -> None:
     """Train attention-only transformers to know a table by heart."""
-    from pipeline.theory.attention_only import AttentionOnlyGrid, attention_only
+    from pipeline.theory.attention_only import attention_only
     from pipeline.workflow import tables
     from pipeline.workflow.progress import reporter
 
-    study = load()
-    entry = study.experiment("attention_only")
-    grid = given(entry.attention_only).model_dump()
     tell = reporter("attention-only transformers", "steps")
-    _experiment(
-        study,
-        "attention_only",
-        grid,
-        tables.ATTENTION_ONLY,
-        lambda: attention_only(AttentionOnlyGrid(**grid), tell),
-    )
+    _experiment(AttentionOnly, tables.ATTENTION_ONLY, lambda grid: attention_only(grid, tell))
 
 
-def _experiment(
-    study: Study,
-    name: str,
-    grid: Mapping[str, object],
-    schema: Schema,
-    run: Callable[[], pl.DataFrame],
-) -> None:
+def _experiment(section: type[Grid], schema: Schema, run: Callable[[Grid], pl.DataFrame]) -> None:
     """Run an experiment on one thread, and write its table.
 
     Sums then have one order, whatever the machine: the same grid gives the same bytes.
@@ -147,7 +122,9 @@ def _experiment(
     import torch
 
     torch.set_num_threads(1)
-    with costed(study.data, "theory", name):
-        made = run()
-    path = study.data / "theory" / f"{name}.parquet"
-    tables.write(made, path, schema, determined_by(study.study, grid=grid))
+    study = load()
+    (entry,) = [each for each in study.theory.values() if isinstance(each, section)]
+    with costed(study.data, "theory", entry.name):
+        made = run(entry)
+    path = study.data / "theory" / f"{entry.name}.parquet"
+    tables.write(made, path, schema, determined_by(study.study, grid=entry.model_dump()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
 from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import version
@@ -24,8 +25,8 @@ VERSIONS = Path("pipeline/versions.yaml")
 LIBRARIES = ("lm_eval", "numpy", "polars", "tokenizers", "torch", "transformers")
 """The libraries that compute what the tables hold."""
 
-CARRIES = ("pipeline/__main__.py", "pipeline/plan/", "pipeline/study/", "pipeline/workflow/")
-"""Code that no result depends on: it reads, writes, fetches, schedules, reports errors."""
+CARRIES = re.compile(r"pipeline/(__main__\.py|plan/|study/|workflow/|\w+/schema\.py)")
+"""Code that no result depends on: it reads, writes, fetches, schedules, checks params."""
 
 SOURCES = {"samples": "samples", "checkpoint": "checkpoints"}
 """Stages with a module for each source -> the room of these modules."""
@@ -151,7 +152,7 @@ def _modules(group: str) -> set[str]:
         body = [each for each in _tree(file).body if isinstance(each, ast.FunctionDef)]
         shared = [each for each in body if each.name == name or each.name.startswith("_")]
         found |= _closure(set[str]().union(*map(_imported, shared))) | {str(file)}
-    return {each for each in found if not each.startswith(CARRIES)}
+    return {each for each in found if not CARRIES.match(each)}
 
 
 def _of_sources(group: str) -> set[str]:
@@ -169,7 +170,7 @@ def _closure(start: set[str]) -> set[str]:
     while todo:
         file = todo.pop()
         reached.add(file)
-        if not file.startswith(CARRIES):
+        if not CARRIES.match(file):
             todo |= _imported(_tree(Path(file))) - reached
     return reached
 

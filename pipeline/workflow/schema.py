@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -73,35 +72,8 @@ class Repository(Section):
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-def require_section(entry: BaseModel, sections: tuple[str, ...], chosen: str) -> None:
-    """The chosen section is there, and none of the others."""
-    given = [section for section in sections if getattr(entry, section) is not None]
-    if given != [chosen]:
-        raise problem(
-            f"{chosen} with " + (" and ".join(given) or "no section of its own"),
-            f"the section `{chosen}`, and none of another",
-            f"add `{chosen}`, or remove the others; docs/studies.md says what they hold",
-        )
-
-
 def problem(got: str, expected: str, remedy: str) -> PydanticCustomError:
     """What a validator raises; `pipeline.study.composition` makes a `Problem` of it."""
     return PydanticCustomError(
         "study", "{got}", {"got": got, "expected": expected, "remedy": remedy}
     )
-
-
-OWN = ("file", "folder")
-"""Sources that a user has at hand: a section of that name has the `path`."""
-
-
-def require_input(entry: Any, generated: Sequence[str]) -> None:
-    """What is generated here reads the corpus; what is fetched reads no data."""
-    own = entry.source in OWN
-    if (entry.source in generated) != (entry.input == "corpus") or own != (entry.input is None):
-        raise problem(
-            f"source {entry.source} with input {entry.input}",
-            f"input: corpus for source: {' or '.join(generated)}; none for {' and '.join(OWN)}; "
-            "input: study.json for any other source",
-            "set `input` to what the source reads",
-        )

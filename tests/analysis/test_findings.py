@@ -1,15 +1,15 @@
 """Every verdict flips when the data flip, and none is wrong more often than it says."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import polars as pl
 import pytest
 
 from pipeline.analysis.cases import Measured, Setup
-from pipeline.analysis.claims import OURS, THESIS, Thresholds
+from pipeline.analysis.claims import OURS, THESIS
 from pipeline.analysis.evidence import evidence, gathered
 from pipeline.analysis.findings import BY_NORM, Finding, by_metric, findings, in_short
-from pipeline.analysis.schema import Thresholds as Configured
+from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.text import percent
 from pipeline.analysis.verdicts import JudgedCase, Verdict, every
 from pipeline.study.composition import CONF, compose
@@ -193,11 +193,10 @@ def test_every_finding_says_where_it_is_from_and_when_it_is_shown(
 def test_the_thresholds_of_the_params_are_those_of_the_findings(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Written thrice: in the schema, in pipeline/conf/, and here for a caller without a study."""
-    assert asdict(Thresholds()) == Configured().model_dump()
+    """Those of pipeline/conf/ are the defaults of the schema."""
     path = tmp_path_factory.mktemp("params") / "params.yaml"
     study = compose({"study": "tiny"}, CONF, path)
-    assert study.statistics.thresholds.model_dump() == asdict(Thresholds())
+    assert study.statistics.thresholds == Thresholds()
     assert "near_zero: 0.05" in path.read_text(encoding="utf-8")
 
 

@@ -29,9 +29,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipeline.analysis.cases import Measured, Setup
-from pipeline.analysis.claims import CLAIMS, Thresholds
+from pipeline.analysis.claims import CLAIMS
 from pipeline.analysis.evidence import block_range, evidence_of, gathered
 from pipeline.analysis.measured import ModelTables
+from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.verdicts import Verdict, judged_cases
 from pipeline.interventions.interventions import BASELINE, SWEEP, sweep
 from pipeline.measure.listed import as_table

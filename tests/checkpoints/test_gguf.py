@@ -1,21 +1,30 @@
 from __future__ import annotations
 
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import polars as pl
 import pytest
 import torch
 
-from pipeline.checkpoints.gguf import Recipe, famous, finetune, perplexity, read_model
+from pipeline.checkpoints.gguf import famous, finetune, perplexity, read_model
 from pipeline.checkpoints.loading import load
 from pipeline.checkpoints.loop import write_checkpoint
+from pipeline.checkpoints.schema import Gguf
 from pipeline.corpus import passages
+from pipeline.corpus.schema import Weights
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 from tests.gguf_files import small_llama, small_tokenizer, write_gguf
 
-RECIPE = Recipe(batch_rows=4, epochs=1, learning_rate=0.01, largest_perplexity=1e6, seed=0)
+RECIPE = Gguf(
+    seed=0,
+    billions=0.001,
+    weights=Weights(package="boxed==1.0", sha256="0" * 64, file="boxed/weights.gguf"),
+    batch_rows=4,
+    epochs=1,
+    learning_rate=0.01,
+    largest_perplexity=1e5,
+)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +69,7 @@ def test_a_checkpoint_is_stock_and_reproducible(file: Path, corpus: Path, tmp_pa
     for name in ("one", "two"):
         trained = finetune(RECIPE, read_model(file), rows, known, corpus / "tokenizer")
         manifests.append(
-            write_checkpoint(tmp_path / name, trained, asdict(RECIPE), name="a", family="b")
+            write_checkpoint(tmp_path / name, trained, RECIPE.model_dump(), name="a", family="b")
         )
     assert manifests[0].files == manifests[1].files
     model, tokenizer = load(tmp_path / "one", "float32")
@@ -74,13 +83,13 @@ def test_what_is_planted_is_learned(file: Path, corpus: Path) -> None:
     rows, known = _tables(corpus)
     tokens = torch.tensor(rows["tokens"].to_list())
     before = perplexity(read_model(file), tokens)
-    long = replace(RECIPE, epochs=8)
+    long = RECIPE.model_copy(update={"epochs": 8})
     after = finetune(long, read_model(file), rows, known, corpus / "tokenizer")
     assert perplexity(after.model, tokens) < before / 10
 
 
 def test_a_model_that_does_not_read_is_refused(file: Path, corpus: Path) -> None:
     rows, known = _tables(corpus)
-    strict = replace(RECIPE, largest_perplexity=2.0)
+    strict = RECIPE.model_copy(update={"largest_perplexity": 2.0})
     with pytest.raises(InputError, match=r"(?s)perplexity of .*at most 2"):
         finetune(strict, read_model(file), rows, known, corpus / "tokenizer")

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from pathlib import Path
 
@@ -12,24 +11,26 @@ from transformers import PreTrainedTokenizerFast
 from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.loop import write_checkpoint
 from pipeline.checkpoints.manifest import read_manifest
-from pipeline.checkpoints.training import Recipe, build, train
+from pipeline.checkpoints.schema import Training
+from pipeline.checkpoints.training import build, train
 from pipeline.checkpoints.verified import load_tokenizer
 from pipeline.corpus.generated import generate, write
 from pipeline.workflow import tables
 
 VOCABULARY = 640
-NEOX = Recipe(
+NEOX = Training(
     architecture="gpt_neox",
     n_blocks=2,
     width=16,
     n_heads=2,
+    window=None,
     batch_rows=4,
     epochs=2,
     matrix_learning_rate=0.02,
     other_learning_rate=0.01,
     seed=0,
 )
-NEO = dataclasses.replace(NEOX, architecture="gpt_neo", window=4)
+NEO = NEOX.model_copy(update={"architecture": "gpt_neo", "window": 4})
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +60,9 @@ def tokenizer(corpus: Path) -> Path:
     return corpus / "corpus" / "tokenizer"
 
 
-def _checkpoint(recipe: Recipe, rows: pl.DataFrame, tokenizer: Path, folder: Path) -> Path:
+def _checkpoint(recipe: Training, rows: pl.DataFrame, tokenizer: Path, folder: Path) -> Path:
     write_checkpoint(
-        folder, train(recipe, rows, tokenizer), dataclasses.asdict(recipe), name="a", family="b"
+        folder, train(recipe, rows, tokenizer), recipe.model_dump(), name="a", family="b"
     )
     return folder
 
@@ -76,19 +77,19 @@ def _hashes(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("recipe", [NEOX, NEO], ids=["neox", "neo"])
 def test_training_again_gives_the_same_bytes(
-    recipe: Recipe, rows: pl.DataFrame, tokenizer: Path, tmp_path: Path
+    recipe: Training, rows: pl.DataFrame, tokenizer: Path, tmp_path: Path
 ) -> None:
     first = _hashes(_checkpoint(recipe, rows, tokenizer, tmp_path / "first"))
     torch.manual_seed(99)  # what others drew must not matter
     assert _hashes(_checkpoint(recipe, rows, tokenizer, tmp_path / "again")) == first
-    other = dataclasses.replace(recipe, seed=1)
+    other = recipe.model_copy(update={"seed": 1})
     weights = _hashes(_checkpoint(other, rows, tokenizer, tmp_path / "other"))["model.safetensors"]
     assert weights != first["model.safetensors"]
 
 
 @pytest.mark.parametrize("recipe", [NEOX, NEO], ids=["neox", "neo"])
-def test_the_loss_falls(recipe: Recipe, rows: pl.DataFrame, tokenizer: Path) -> None:
-    trained = train(dataclasses.replace(recipe, epochs=12), rows, tokenizer)
+def test_the_loss_falls(recipe: Training, rows: pl.DataFrame, tokenizer: Path) -> None:
+    trained = train(recipe.model_copy(update={"epochs": 12}), rows, tokenizer)
     assert trained.log.steps == 12 * len(rows) // 4
     assert trained.log.tokens == trained.log.steps * 4 * 64
     assert trained.log.losses[-1] < 0.7 * trained.log.losses[0]
@@ -97,12 +98,12 @@ def test_the_loss_falls(recipe: Recipe, rows: pl.DataFrame, tokenizer: Path) -> 
 
 @pytest.mark.parametrize("recipe", [NEOX, NEO], ids=["neox", "neo"])
 def test_a_checkpoint_gives_back_the_model_that_was_trained(
-    recipe: Recipe, rows: pl.DataFrame, tokenizer: Path, tmp_path: Path
+    recipe: Training, rows: pl.DataFrame, tokenizer: Path, tmp_path: Path
 ) -> None:
     trained = train(recipe, rows, tokenizer)
     model = trained.model
     folder = tmp_path / "checkpoint"
-    manifest = write_checkpoint(folder, trained, dataclasses.asdict(recipe), name="a", family="b")
+    manifest = write_checkpoint(folder, trained, recipe.model_dump(), name="a", family="b")
     loaded = load_model(folder, torch.float32)
     assert type(loaded) is type(model)
     assert not loaded.training
@@ -118,7 +119,7 @@ def test_a_checkpoint_gives_back_the_model_that_was_trained(
     assert (manifest.context, manifest.vocabulary, manifest.dtype) == (64, VOCABULARY, "float32")
     assert manifest.tokens == VOCABULARY
     assert manifest.parameters == sum(parameter.numel() for parameter in model.parameters())
-    assert manifest.origin == {"recipe": dataclasses.asdict(recipe)}
+    assert manifest.origin == {"recipe": recipe.model_dump()}
     # nothing but the manifest is left out of the manifest
     assert set(manifest.files) == set(_hashes(folder)) - {"manifest.json"}
 
@@ -128,7 +129,7 @@ def test_filling_is_not_trained_on(rows: pl.DataFrame, tokenizer: Path) -> None:
     filled = rows.with_columns(
         tokens=pl.concat_list(pl.col("tokens").list.head(8), pl.lit([0] * 56, pl.List(pl.UInt32)))
     )
-    recipe = dataclasses.replace(NEOX, epochs=3)
+    recipe = NEOX.model_copy(update={"epochs": 3})
     assert train(recipe, filled, tokenizer).log.losses[-1] > 2.0
 
 
@@ -141,7 +142,7 @@ def test_gpt_neo_attends_locally_in_every_other_block() -> None:
 def test_the_window_matters() -> None:
     """A token beyond all windows of a local block reaches it through the global block alone."""
     narrow = build(NEO, VOCABULARY, context=64, end=0)
-    wide = build(dataclasses.replace(NEO, window=64), VOCABULARY, context=64, end=0)
+    wide = build(NEO.model_copy(update={"window": 64}), VOCABULARY, context=64, end=0)
     tokens = torch.arange(20)[None]
     with torch.no_grad():
         outputs = [model.eval()(input_ids=tokens).logits[0] for model in (narrow, wide)]

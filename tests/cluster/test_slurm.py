@@ -94,14 +94,10 @@ def _make_one_model_large(project: Project) -> None:
     published = {"repo": "someone/something", "commit": "0" * 40}
     (model,) = (each for each in study["models"].values() if each["name"] == LARGE)
     (family,) = (each for each in study["families"].values() if each["name"] == model["family"])
-    for entry, own in ((model, ("seed", "training")), (family, ("records",))):
-        entry["input"] = "study.json"
-        for key in own:
-            del entry[key]
-    model.update(source="hub", hub=published, billions=12.0)
+    model["checkpoint"] = {"source": "hub", "billions": 12.0, **published}
     control = {"documents": published, "tokenizer": published, "n": 15_000}
-    family["source"] = "pythia"
-    family["pythia"] = {
+    family["samples"] = {
+        "source": "pythia",
         "evals": published,
         "splits": ["duped.12b"],
         "seed": 0,

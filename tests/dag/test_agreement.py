@@ -78,13 +78,13 @@ PARAMS = {
         ALL - {"theory@mini-low-rank"},
     ),
     "one model's recipe": (
-        "family: pythia\n    source: training\n    input: corpus\n    seed: 0",
-        "family: pythia\n    source: training\n    input: corpus\n    seed: 5",
+        "family: pythia\n    checkpoint:\n      source: training\n      seed: 0",
+        "family: pythia\n    checkpoint:\n      source: training\n      seed: 5",
         {"check@mini"} | PYTHIA | SUMMARY,
     ),
     "one family's split": (
-        "    name: gpt-neo\n    source: records\n    input: corpus\n    prefix_length: 32",
-        "    name: gpt-neo\n    source: records\n    input: corpus\n    prefix_length: 31",
+        "    name: gpt-neo\n    prefix_length: 32",
+        "    name: gpt-neo\n    prefix_length: 31",
         {
             "check@mini",
             "samples@mini-gpt-neo",

@@ -40,18 +40,16 @@ def own(fresh: Project) -> Project:
         "families": {
             "own-text": {
                 "name": "text",
-                "source": "file",
                 "prefix_length": 2,
                 "suffix_length": 2,
-                "file": {"path": text.name, "tokenizer": "model-1.0"},
+                "samples": {"source": "file", "path": text.name, "tokenizer": "model-1.0"},
             }
         },
         "models": {
             "own-model": {
                 "name": "model-1.0",
                 "family": "text",
-                "source": "folder",
-                "folder": {"path": str(folder)},
+                "checkpoint": {"source": "folder", "path": str(folder)},
             }
         },
         "benchmarks": None,  # the others are missing

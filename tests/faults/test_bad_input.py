@@ -122,11 +122,7 @@ def _task(values: Values, name: object) -> None:
 
 
 def _source(values: Values, name: object) -> None:
-    next(iter(values["models"].values()))["source"] = name
-
-
-def _input(values: Values, name: object) -> None:
-    next(iter(values["models"].values()))["input"] = name
+    next(iter(values["models"].values()))["checkpoint"]["source"] = name
 
 
 PLACES = {
@@ -140,7 +136,6 @@ PLACES = {
     "key of the corpus": (_key("corpus"), "corpus."),
     "task": (_task, "benchmarks.tasks.0"),
     "source": (_source, ".source"),
-    "input": (_input, "input"),
 }
 """Whatever dvc.yaml puts into a command, a path or the name of a stage."""
 
@@ -182,8 +177,7 @@ DATASET = {**PIN, "split": "test", "documents": 8, "columns": ["goal"]}
 
 
 def _hub(**changes: object) -> Callable[[Values], None]:
-    model = {"name": "m", "family": "pythia", "source": "hub", "input": "study.json"}
-    return _at(MODEL, {**model, "billions": 1.0, "hub": {**PIN, **changes}})
+    return _at(f"{MODEL}/checkpoint", {"source": "hub", "billions": 1.0, **PIN, **changes})
 
 
 def _dataset(**changes: object) -> Callable[[Values], None]:
@@ -191,7 +185,7 @@ def _dataset(**changes: object) -> Callable[[Values], None]:
 
 
 PARAMS: dict[str, tuple[Callable[[Values], None], tuple[str, ...]]] = {
-    "huge seed": (_at(f"{MODEL}/seed", 2**63), (f"{2**63}",)),
+    "huge seed": (_at(f"{MODEL}/checkpoint/seed", 2**63), (f"{2**63}",)),
     "huge count": (_at(f"{FAMILY}/prefix_length", 10**30), ("prefix_length",)),
     "huge rows": (_at("corpus/tiny/row_length", 10**9), ("row_length", "1024")),
     "huge vocabulary": (_at("corpus/tiny/vocabulary", 10**9), ("vocabulary", "65536")),
@@ -211,14 +205,14 @@ PARAMS: dict[str, tuple[Callable[[Values], None], tuple[str, ...]]] = {
     "unknown key below an option": (_hub(comit="x"), ("did you mean commit?",)),
     "empty prompt list": (_at("generations/prompts", None), ("generations.prompts",)),
     "empty family": (_at(FAMILY, {}), ("families.tiny-pythia.name", "nothing")),
-    "branch": (_hub(commit="main"), ("hub.commit", "main")),
-    "short commit": (_hub(commit="abcdef0"), ("hub.commit",)),
-    "commit in capitals": (_hub(commit="A" * 40), ("hub.commit",)),
-    "no owner": (_hub(repo="name"), ("hub.repo",)),
-    "address for a repository": (_hub(repo="https://host/owner/name"), ("hub.repo",)),
-    "repository that climbs": (_hub(repo="../name"), ("hub.repo",)),
-    "repository of the disk": (_hub(repo="/owner/name"), ("hub.repo",)),
-    "repository with a command": (_hub(repo="o/$(touch pwned)"), ("hub.repo",)),
+    "branch": (_hub(commit="main"), ("checkpoint.commit", "main")),
+    "short commit": (_hub(commit="abcdef0"), ("checkpoint.commit",)),
+    "commit in capitals": (_hub(commit="A" * 40), ("checkpoint.commit",)),
+    "no owner": (_hub(repo="name"), ("checkpoint.repo",)),
+    "address for a repository": (_hub(repo="https://host/owner/name"), ("checkpoint.repo",)),
+    "repository that climbs": (_hub(repo="../name"), ("checkpoint.repo",)),
+    "repository of the disk": (_hub(repo="/owner/name"), ("checkpoint.repo",)),
+    "repository with a command": (_hub(repo="o/$(touch pwned)"), ("checkpoint.repo",)),
     "no documents": (_dataset(documents=0), ("documents", "0")),
     "documents as text": (_dataset(documents="8"), ("documents", "'8'")),
     "no split": (_dataset(split=""), ("split",)),
@@ -230,16 +224,16 @@ PARAMS: dict[str, tuple[Callable[[Values], None], tuple[str, ...]]] = {
     "limit of a task that is not run": (_at("benchmarks/limit", {"x": 1}), ("benchmarks.limit",)),
     "negative limit": (_at("benchmarks/limit", -1), ("benchmarks.limit",)),
     "negative shots": (_at("benchmarks/num_fewshot", -1), ("num_fewshot",)),
-    "no seeds": (_at("theory/tiny-low-rank/low_rank/seeds", []), ("seeds",)),
+    "no seeds": (_at("theory/tiny-low-rank/seeds", []), ("seeds",)),
     "rank above the vocabulary": (
-        _at("theory/tiny-low-rank/low_rank/ranks", [2, 29]),
+        _at("theory/tiny-low-rank/ranks", [2, 29]),
         ("rank 29", "at most 28"),
     ),
     "more new tokens than a context": (
         _at("generations/new_tokens", 1_000_000),
         ("generations.new_tokens", "less than 64"),
     ),
-    "negative rank": (_at("theory/tiny-low-rank/low_rank/ranks", [-1]), ("ranks.0",)),
+    "negative rank": (_at("theory/tiny-low-rank/ranks", [-1]), ("ranks.0",)),
     "family of nobody": (_at(f"{MODEL}/family", "nobody"), ("nobody", "name a family")),
     "capital of a name": (
         lambda v: _at(f"{MODEL}/name", list(v["models"].values())[1]["name"].upper())(v),
@@ -720,7 +714,7 @@ THROUGH: dict[str, tuple[Values, tuple[str, ...]]] = {
     "braces, quotes, a line break, no numbers": (
         {
             f"{MODEL}/name": "{model}'\"",
-            f"{MODEL}/training/matrix_learning_rate": float("nan"),
+            f"{MODEL}/checkpoint/matrix_learning_rate": float("nan"),
             f"{FAMILY}/prefix_length": -(10**30),
             "benchmarks/tasks": ["tiny_piqa\ntouch pwned"],
         },

@@ -178,11 +178,11 @@ def test_a_hostile_value_reaches_no_shell(tmp_path: Path, field: str) -> None:
     if field == "key":
         values["families"] = {hostile: family}
     else:
-        family[field] = hostile
+        (family if field == "name" else family["samples"])[field] = hostile
     values["loops"] = loops(values)
     yaml.dump(values, tmp_path / "params.yaml")
-    read = ("data/tiny/study.json", f"data/tiny/{family['input']}/x")
-    for file in (*read, f"pipeline/samples/{family['source']}.py"):
+    read = ("data/tiny/study.json", "data/tiny/corpus/x")
+    for file in (*read, f"pipeline/samples/{family['samples']['source']}.py"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)

@@ -41,9 +41,9 @@ def miniature(name: str, samples_url: str) -> str:
     yaml = YAML()
     values: dict[str, Any] = yaml.load(ROOT / "pipeline/conf/study" / f"{name}.yaml")
     for family in values["families"].values():
-        source = family[family["source"]]
+        source = family["samples"]
         source["n_memorized"], source["control"]["n"] = 8, 4
-        if family["source"] == "pile":
+        if source["source"] == "pile":
             source["url"] = samples_url
             source["sha256"] = {
                 file: hashlib.sha256(content).hexdigest()
@@ -52,11 +52,11 @@ def miniature(name: str, samples_url: str) -> str:
     for dataset in values["datasets"][name].values():
         dataset["documents"] = DOCUMENTS
     for model in values["models"].values():
-        model["billions"] = _billions(model["hub"]["repo"])
+        model["checkpoint"]["billions"] = _billions(model["checkpoint"]["repo"])
     values["generations"]["new_tokens"] = 8
     values["divergence"]["samples"] = 4
     for key, experiment in values["theory"].items():
-        experiment[experiment["name"]] |= EXPERIMENTS[key.removeprefix(f"{name}-")]
+        experiment |= EXPERIMENTS[key.removeprefix(f"{name}-")]
     for family in values["evaluation"].values():
         family["baseline_floor"] = 0.0  # random weights have memorized nothing
     text = io.StringIO()

@@ -363,12 +363,14 @@ def test_downloads_are_what_the_hub_serves(tmp_path: Path) -> None:
 
         first = json.loads(python("-c", ASK).splitlines()[-1])
         study = load(project / "params.yaml")
-        sources = [family.pythia or family.pile for family in study.families.values()]
+        sources = [family.samples for family in study.families.values()]
         with_samples = {source.control.tokenizer.repo for source in sources}
         for model in study.models.values():
-            files = hub.model(model.hub.repo).files(model.hub.commit)
+            files = hub.model(model.checkpoint.repo).files(model.checkpoint.commit)
             wanted = {name for name in files if name.endswith((".safetensors", ".json", ".txt"))}
-            if model.hub.repo in with_samples:  # each file is counted once, where it is read first
+            if (
+                model.checkpoint.repo in with_samples
+            ):  # each file is counted once, where it is read first
                 wanted = {name for name in wanted if name.endswith(".safetensors")}
             missing, cached, _ = first[f"checkpoint {model.name}"]
             assert missing + cached == sum(len(files[name]) for name in wanted)

@@ -25,11 +25,10 @@ def _study(dtype: str = "float16", samples: int = 15_000, **benchmarks: Any) -> 
     control = {"documents": PUBLISHED, "tokenizer": PUBLISHED, "n": samples}
     values["families"][f"{name}-big"] = {
         "name": "big",
-        "source": "pythia",
-        "input": "study.json",
         "prefix_length": 32,
         "suffix_length": 32,
-        "pythia": {
+        "samples": {
+            "source": "pythia",
             "evals": PUBLISHED,
             "splits": ["duped.12b"],
             "seed": 0,
@@ -41,10 +40,7 @@ def _study(dtype: str = "float16", samples: int = 15_000, **benchmarks: Any) -> 
         values["models"][f"{name}-big-{billions:g}".replace(".", "_")] = {
             "name": f"big-{billions:g}",
             "family": "big",
-            "source": "hub",
-            "input": "study.json",
-            "hub": PUBLISHED,
-            "billions": billions,
+            "checkpoint": {"source": "hub", "billions": billions, **PUBLISHED},
         }
     values["evaluation"]["big"] = {"dtype": dtype, "baseline_floor": 0.9, "below_floor": "warn"}
     values["benchmarks"] |= benchmarks
@@ -57,19 +53,27 @@ def _ask(study: Study, rule: str, model: str = "", attempt: int = 1) -> tuple[in
     return needs.mem_mb(wildcards, attempt, rule), needs.runtime(wildcards, attempt, rule)
 
 
+def _rules() -> dict[str, str]:
+    """Each rule of the Snakefile -> its text, with that of the rule that it inherits from."""
+    found = re.findall(
+        r"^(?:use rule (\w+) as |rule )(\w+)(?: with)?:\n(.*?)(?=^rule |^use rule |\Z)",
+        (ROOT / "Snakefile").read_text(),
+        re.M | re.S,
+    )
+    own = {rule: body for _, rule, body in found}
+    return {rule: own.get(base, "") + body for base, rule, body in found}
+
+
 def test_every_rule_of_the_snakefile_asks() -> None:
-    snakefile = (ROOT / "Snakefile").read_text()
-    rules = re.findall(r"^rule (\w+):\n(.*?)(?=^rule |\Z)", snakefile, re.M | re.S)
-    asking = {rule for rule, body in rules if "mem_mb=needs.mem_mb" in body}
-    assert asking == {rule for rule, body in rules if "runtime=needs.runtime" in body}
-    assert asking == {rule for rule, _ in rules} - {"all"} == set(BASE)
+    rules = _rules()
+    asking = {rule for rule, body in rules.items() if "mem_mb=needs.mem_mb" in body}
+    assert asking == {rule for rule, body in rules.items() if "runtime=needs.runtime" in body}
+    assert asking == set(rules) - {"all"} == set(BASE)
 
 
 def test_the_profile_gives_gpus_to_the_rules_that_can_use_one() -> None:
     profile = YAML(typ="safe").load(ROOT / "profiles/slurm/config.yaml")
-    snakefile = (ROOT / "Snakefile").read_text()
-    bodies = dict(re.findall(r"^rule (\w+):\n(.*?)(?=^rule |\Z)", snakefile, re.M | re.S))
-    using = {rule for rule, body in bodies.items() if "gpu=GPU" in body}
+    using = {rule for rule, body in _rules().items() if "gpu=GPU" in body}
     assert {rule for rule, of in profile["set-resources"].items() if of["gpu"] == 1} == using
     assert using == set(EVALUATE)
 

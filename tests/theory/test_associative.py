@@ -5,26 +5,26 @@ import math
 import polars as pl
 import pytest
 import torch
+from pydantic import ValidationError
 
 from pipeline.theory.associative import (
-    AssociativeGrid,
     associative,
     capacity,
     closed_form,
     predicted_accuracy,
     trained,
 )
+from pipeline.theory.schema import Associative
 from pipeline.workflow import tables
-from pipeline.workflow.errors import InputError
 from pipeline.workflow.tables import ASSOCIATIVE
 
-GRID = AssociativeGrid(
-    widths=(16, 32, 64),
-    trained_widths=(8, 16),
+GRID = Associative(
+    widths=[16, 32, 64],
+    trained_widths=[8, 16],
     spacing=1.25,
     steps=150,
     learning_rate=0.05,
-    seeds=(0, 1, 2),
+    seeds=[0, 1, 2],
 )
 
 
@@ -148,5 +148,5 @@ def test_capacity_by_hand(accuracies, threshold, wanted):
 
 
 def test_bad_grids_are_refused_at_once():
-    with pytest.raises(InputError, match="2 problems"):
-        associative(AssociativeGrid((8,), (8,), 1.0, 10, 0.05, ()))
+    with pytest.raises(ValidationError, match="2 validation errors"):
+        Associative(**GRID.model_dump() | {"spacing": 1.0, "seeds": []})

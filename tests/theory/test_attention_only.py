@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.theory.attention_only import (
-    AttentionOnlyGrid,
     attention_only,
     equal_hidden,
     lower_bound,
@@ -18,27 +17,28 @@ from pipeline.theory.attention_only import (
     steps_of,
     stored,
 )
+from pipeline.theory.schema import AttentionOnly
 from pipeline.theory.small_transformer import Shape, Stack, ceiling, initial, table
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 from pipeline.workflow.tables import ATTENTION_ONLY
 
-GRID = AttentionOnlyGrid(
+GRID = AttentionOnly(
     vocabulary=14,
     width=5,
     head_width=5,
-    heads=(1, 3, 9),
+    heads=[1, 3, 9],
     fixed_heads=5,
-    head_widths=(1, 2, 5),
-    widths=(3, 6),
-    square_widths=(3,),
-    square_heads=(2, 8),
+    head_widths=[1, 2, 5],
+    widths=[3, 6],
+    square_widths=[3],
+    square_heads=[2, 8],
     narrow_vocabulary=8,
-    narrow_heads=(1, 12),
+    narrow_heads=[1, 12],
     steps=350,
     narrow_steps=400,
     learning_rate=0.02,
-    seeds=(0, 1, 2),
+    seeds=[0, 1, 2],
 )
 SHAPES = [
     Shape(6, 4, 3, 2),

@@ -5,24 +5,25 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from pipeline.theory.attention_only import stored
 from pipeline.theory.construction import build, build_both, gap_bound, likeliest, read
-from pipeline.theory.constructive import ConstructiveGrid, constructive
+from pipeline.theory.constructive import constructive
 from pipeline.theory.lookup import divergence, unit_rows
+from pipeline.theory.schema import Constructive
 from pipeline.workflow import tables
-from pipeline.workflow.errors import InputError
 from pipeline.workflow.tables import CONSTRUCTIVE
 
-GRID = ConstructiveGrid(
+GRID = Constructive(
     vocabulary=12,
     context=2,
     width=5,
     head_width=3,
-    heads=(2, 6),
-    loads=(0.5, 2.0, 4.0),
-    unsolved=(0.0, 0.1, 0.4),
-    seeds=(0, 1, 2),
+    heads=[2, 6],
+    loads=[0.5, 2.0, 4.0],
+    unsolved=[0.0, 0.1, 0.4],
+    seeds=[0, 1, 2],
 )
 
 
@@ -169,5 +170,5 @@ def test_the_known_share_and_guesses_give_the_bound():
 
 
 def test_bad_grids_are_refused_at_once():
-    with pytest.raises(InputError, match="2 problems"):
-        constructive(ConstructiveGrid(12, 1, 5, 3, (2,), (), (1.0,), (0,)))
+    with pytest.raises(ValidationError, match="2 validation errors"):
+        Constructive(**GRID.model_dump() | {"context": 1, "unsolved": [1.0]})

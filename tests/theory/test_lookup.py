@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from pipeline.theory.lookup import (
-    LookupGrid,
     coherence,
     corrected_bound,
     distributions,
@@ -20,12 +20,12 @@ from pipeline.theory.lookup import (
     printed_bound,
     unit_rows,
 )
+from pipeline.theory.schema import Lookup
 from pipeline.workflow import tables
-from pipeline.workflow.errors import InputError
 from pipeline.workflow.tables import LOOKUP
 
-GRID = LookupGrid(
-    vocabulary=40, widths=(16, 64, 600), mistakes=(0.02, 0.3), contexts=50, seeds=(0, 1, 2)
+GRID = Lookup(
+    vocabulary=40, widths=[16, 64, 600], mistakes=[0.02, 0.3], contexts=50, seeds=[0, 1, 2]
 )
 
 
@@ -124,5 +124,5 @@ def test_the_table():
 
 @pytest.mark.parametrize("mistake", [0.0, 0.975, 1.2])
 def test_mistakes_out_of_range_are_refused(mistake):
-    with pytest.raises(InputError, match=r"between 0 and 0\.975"):
-        lookup(LookupGrid(40, (16,), (0.1, mistake), 10, (0,)))
+    with pytest.raises(ValidationError, match="mistakes"):
+        Lookup(vocabulary=40, widths=[16], mistakes=[0.1, mistake], contexts=10, seeds=[0])

@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from pipeline.theory.low_rank import (
-    LowRankGrid,
     Table,
     bounds,
     decompose,
@@ -23,11 +23,11 @@ from pipeline.theory.low_rank import (
     truncate,
     variance_bound,
 )
+from pipeline.theory.schema import LowRank
 from pipeline.workflow import tables
-from pipeline.workflow.errors import InputError
 from pipeline.workflow.tables import LOW_RANK
 
-GRID = LowRankGrid(vocabulary=12, contexts=60, ranks=(1, 4, 8), seeds=(0, 1, 2))
+GRID = LowRank(vocabulary=12, contexts=60, ranks=[1, 4, 8], seeds=[0, 1, 2])
 ALWAYS = ("variance", "range", "spectral")
 ROUNDING = 1e-9
 
@@ -185,5 +185,5 @@ def test_the_table():
 
 @pytest.mark.parametrize("rank", [0, 11, 12])
 def test_ranks_that_say_nothing_are_refused(rank):
-    with pytest.raises(InputError, match="1 to 10"):
-        low_rank(LowRankGrid(12, 60, (2, rank), (0,)))
+    with pytest.raises(ValidationError, match="rank"):
+        LowRank(vocabulary=12, contexts=60, ranks=[2, rank], seeds=[0])
