@@ -35,7 +35,7 @@ def _sections() -> list[str]:
             "| key | type | default | meaning |\n|---|---|---|---|\n" + "\n".join(rows)
         )
         below = [
-            (f"{name}" if section is Study else f"{title}.{name}", model)
+            ((name if section is Study else f"{title}.{name}") + _tag(model), model)
             for name, field in section.model_fields.items()
             for model in _models(field.annotation)
         ]
@@ -43,9 +43,19 @@ def _sections() -> list[str]:
     return written
 
 
+def _tag(section: type[BaseModel]) -> str:
+    """What chooses this section of several: the value of its `source` or `name`."""
+    for name, field in section.model_fields.items():
+        if get_origin(field.annotation) is Literal and len(get_args(field.annotation)) == 1:
+            return f", {name}: {field.default}"
+    return ""
+
+
 def _row(name: str, field: FieldInfo) -> str:
     default = "required" if field.is_required() else f"`{_value(field)}`"
-    meaning = (field.description or "see below").replace("|", "\\|")
+    chosen = get_origin(field.annotation) is Literal
+    meaning = field.description or ("chooses this section" if chosen else "see below")
+    meaning = meaning.replace("|", "\\|")
     return f"| `{name}` | {_type(field.annotation)} | {default} | {meaning} |"
 
 
