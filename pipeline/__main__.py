@@ -183,6 +183,22 @@ def audit(
 
 
 @app.command()
+def export(
+    model: Annotated[
+        str, typer.Option(help="a folder, a model of the study, or OWNER/NAME@COMMIT of the hub")
+    ],
+    edit: Annotated[str, typer.Option(help="zero, mlp-zero, skip or identity")],
+    blocks: Annotated[str, typer.Option(help="such as 3,5; the first is 0")],
+    to: Annotated[Path, typer.Option(help="the folder to be made")],
+) -> None:
+    """Write a checkpoint with an edit in its weights, which stock transformers loads."""
+    from pipeline.study import export as exporting
+
+    differ = exporting.export(exporting.Asked(model, edit, blocks, to))
+    print(f"{to}: {edit} of blocks {blocks}; logits within {differ:.1e} of the edited model's")
+
+
+@app.command()
 def stage(
     address: Annotated[str, typer.Argument(envvar="DVC_STAGE", help="such as samples@tiny-world")],
 ) -> None:
