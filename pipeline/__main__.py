@@ -5,6 +5,7 @@ Every command checks params.yaml as a whole before it does anything.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
@@ -42,6 +43,18 @@ app.add_typer(theory_app, name="theory")
 
 
 # ------------------------------------------------------------------------------ the study in force
+
+
+@app.command()
+def init() -> None:
+    """Write into this empty folder what a study needs: the package, and files of both engines."""
+    from pipeline.study.project import init as write_project
+
+    write_project(Path())
+    print(
+        "this folder is a project now. Commit it (git add --all; git commit), then: "
+        "python -m pipeline plan; snakemake --cores all"
+    )
 
 
 @app.command()
@@ -198,6 +211,19 @@ def export(
     print(f"{to}: {edit} of blocks {blocks}; logits within {differ:.1e} of the edited model's")
 
 
+@app.command(
+    "lm_eval",
+    context_settings={
+        "allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []
+    },
+)  # fmt: skip
+def lm_eval(context: typer.Context) -> None:
+    """Run lm-eval's own command line, with `--model bypass` for edited blocks."""
+    from pipeline.tasks.lm_eval_model import run
+
+    run(context.args)
+
+
 @app.command()
 def stage(
     address: Annotated[str, typer.Argument(envvar="DVC_STAGE", help="such as samples@tiny-world")],
@@ -255,6 +281,13 @@ app.command("check_results")(analysis_stages.check_results)
 app.command()(analysis_stages.aggregate)
 app.command()(report_stages.figures)
 app.command()(report_stages.report)
+
+
+def installed() -> None:
+    """The command `bypass-memorization`: in a project's folder, the code of that project."""
+    if Path("pipeline/__main__.py").is_file():
+        os.execv(sys.executable, [sys.executable, "-m", "pipeline", *sys.argv[1:]])  # noqa: S606 - this Python, without a shell
+    main()
 
 
 def main() -> None:

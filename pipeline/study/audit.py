@@ -31,7 +31,7 @@ from pipeline.study.composition import CONF, read_yaml
 from pipeline.workflow.errors import InputError, Problem, shorten
 from pipeline.workflow.files import write_text
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LINKED = ("CITATION.cff", "Snakefile", "dvc.yaml", "pipeline", "profiles")
 AUDITS = Path("audits")
 FAMILY = "audit"
