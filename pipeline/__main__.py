@@ -5,7 +5,8 @@ Every command checks params.yaml as a whole before it does anything.
 
 from __future__ import annotations
 
-import os
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
@@ -285,9 +286,13 @@ app.command()(report_stages.report)
 
 def installed() -> None:
     """The command `bypass-memorization`: in a project's folder, the code of that project."""
-    if Path("pipeline/__main__.py").is_file():
-        os.execv(sys.executable, [sys.executable, "-m", "pipeline", *sys.argv[1:]])  # noqa: S606 - this Python, without a shell
-    main()
+    if not Path("pipeline/__main__.py").is_file():
+        main()
+        return
+    with subprocess.Popen([sys.executable, "-m", "pipeline", *sys.argv[1:]]) as child:  # noqa: S603 - this Python, without a shell
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both
+        signal.signal(signal.SIGTERM, lambda number, _: child.send_signal(number))
+        sys.exit(child.wait())
 
 
 def main() -> None:
