@@ -5,6 +5,8 @@ Every command checks params.yaml as a whole before it does anything.
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
@@ -42,6 +44,18 @@ app.add_typer(theory_app, name="theory")
 
 
 # ------------------------------------------------------------------------------ the study in force
+
+
+@app.command()
+def init() -> None:
+    """Write into this empty folder what a study needs: the package, and files of both engines."""
+    from pipeline.study.project import init as write_project
+
+    write_project(Path())
+    print(
+        "this folder is a project now. Commit it (git add --all; git commit), then: "
+        "python -m pipeline plan; snakemake --cores all"
+    )
 
 
 @app.command()
@@ -185,6 +199,35 @@ def audit(
 
 
 @app.command()
+def export(
+    model: Annotated[
+        str, typer.Option(help="a folder, a model of the study, or OWNER/NAME@COMMIT of the hub")
+    ],
+    edit: Annotated[str, typer.Option(help="zero, mlp-zero, skip or identity")],
+    blocks: Annotated[str, typer.Option(help="such as 3,5; the first is 0")],
+    to: Annotated[Path, typer.Option(help="the folder to be made")],
+) -> None:
+    """Write a checkpoint with an edit in its weights, which stock transformers loads."""
+    from pipeline.study import export as exporting
+
+    differ = exporting.export(exporting.Asked(model, edit, blocks, to))
+    print(f"{to}: {edit} of blocks {blocks}; logits within {differ:.1e} of the edited model's")
+
+
+@app.command(
+    "lm_eval",
+    context_settings={
+        "allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []
+    },
+)  # fmt: skip
+def lm_eval(context: typer.Context) -> None:
+    """Run lm-eval's own command line, with `--model bypass` for edited blocks."""
+    from pipeline.tasks.lm_eval_model import run
+
+    run(context.args)
+
+
+@app.command()
 def stage(
     address: Annotated[str, typer.Argument(envvar="DVC_STAGE", help="such as samples@tiny-world")],
 ) -> None:
@@ -241,6 +284,17 @@ app.command("check_results")(analysis_stages.check_results)
 app.command()(analysis_stages.aggregate)
 app.command()(report_stages.figures)
 app.command()(report_stages.report)
+
+
+def installed() -> None:
+    """The command `bypass-memorization`: in a project's folder, the code of that project."""
+    if not Path("pipeline/__main__.py").is_file():
+        main()
+        return
+    with subprocess.Popen([sys.executable, "-m", "pipeline", *sys.argv[1:]]) as child:  # noqa: S603 - this Python, without a shell
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both
+        signal.signal(signal.SIGTERM, lambda number, _: child.send_signal(number))
+        sys.exit(child.wait())
 
 
 def main() -> None:

@@ -231,7 +231,9 @@ def _limited(values: Mapping[str, Any], layers: int) -> Iterator[tuple[str, Any,
 def _require_rotary(model: PreTrainedModel, where: str) -> None:
     """Refuse a rotary embedding of more dimensions than a head has, or without angles."""
     rope = getattr(model.config, "rope_parameters", None) or {}
-    size = model.config.hidden_size // model.config.num_attention_heads
+    size = getattr(model.config, "head_dim", None) or (
+        model.config.hidden_size // model.config.num_attention_heads
+    )
     turned = [2 * len(each) for name, each in model.named_buffers() if name.endswith("inv_freq")]
     if any(each > size for each in turned) or not rope.get("rope_theta", 1) > 0:
         raise InputError(

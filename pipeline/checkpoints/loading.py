@@ -30,7 +30,7 @@ def load_model(
         InputError: the manifest is missing, a file is missing or is not the one it names, or the
             weights are not those of the configuration.
     """
-    return _model(verified(Path(folder)), dtype, device)
+    return model_of(verified(Path(folder)), dtype, device)
 
 
 def load(
@@ -47,10 +47,22 @@ def load(
         InputError: as for `load_model`.
     """
     files = verified(Path(folder))
-    return _model(files, dtype, device), tokenizer_of(files)
+    return model_of(files, dtype, device), tokenizer_of(files)
 
 
-def _model(checkpoint: Snapshot, dtype: torch.dtype | str, device: str) -> PreTrainedModel:
+def model_of(
+    checkpoint: Snapshot, dtype: torch.dtype | str, device: str = "cpu"
+) -> PreTrainedModel:
+    """The model among the files of a checkpoint, in eval mode.
+
+    Args:
+        checkpoint: its files, as they were found or fetched.
+        dtype: as for `load_model`; ``auto`` as the weights are stored.
+        device: likewise.
+
+    Raises:
+        InputError: the weights are not those of the configuration.
+    """
     where = str(checkpoint.folder)
     if not sys.stderr.isatty():  # a bar would fill the log
         disable_progress_bar()  # type: ignore[no-untyped-call]

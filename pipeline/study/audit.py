@@ -31,7 +31,7 @@ from pipeline.study.composition import CONF, read_yaml
 from pipeline.workflow.errors import InputError, Problem, shorten
 from pipeline.workflow.files import write_text
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LINKED = ("CITATION.cff", "Snakefile", "dvc.yaml", "pipeline", "profiles")
 AUDITS = Path("audits")
 FAMILY = "audit"
@@ -94,20 +94,33 @@ class Asked:
         Raises:
             InputError: it is neither.
         """
-        if Path(self.model).is_dir():
-            return {"folder": str(Path(self.model).resolve())}
-        pinned = re.fullmatch(r"(?P<repo>[\w.-]+/[\w.-]+)@(?P<commit>[0-9a-f]{40})", self.model)
-        if pinned is None:
-            raise InputError(
-                Problem(
-                    "--model",
-                    shorten(self.model),
-                    "a folder that is there, or OWNER/NAME@COMMIT with the commit's 40 hexadecimal "
-                    "digits",
-                    "look the commit up on the hub: a branch or a tag could move",
-                )
+        return origin_of(self.model)
+
+
+def origin_of(model: str, also: str = "") -> dict[str, str]:
+    """Where a model comes from: a folder, or repo and commit of the hub.
+
+    Args:
+        model: the command line's word for it.
+        also: what else it could have named, for the error.
+
+    Raises:
+        InputError: it is neither.
+    """
+    if Path(model).is_dir():
+        return {"folder": str(Path(model).resolve())}
+    pinned = re.fullmatch(r"(?P<repo>[\w.-]+/[\w.-]+)@(?P<commit>[0-9a-f]{40})", model)
+    if pinned is None:
+        raise InputError(
+            Problem(
+                "--model",
+                shorten(model),
+                f"a folder that is there, {also}or OWNER/NAME@COMMIT with the commit's 40 "
+                "hexadecimal digits",
+                "look the commit up on the hub: a branch or a tag could move",
             )
-        return pinned.groupdict()
+        )
+    return pinned.groupdict()
 
 
 def require_sound(asked: Asked) -> None:

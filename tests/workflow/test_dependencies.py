@@ -174,7 +174,7 @@ def test_the_root_holds_the_entry_point_alone() -> None:
 @pytest.mark.parametrize(
     ("library", "places"),
     [
-        ("lm_eval", {"measure/benchmarks.py"}),
+        ("lm_eval", {"measure/benchmarks.py", "tasks/lm_eval_model.py"}),
         ("seaborn", {"report/figures.py"}),
         ("snakemake", {"workflow/dag.py"}),
         ("dvc", {"workflow/dag.py", "study/composition.py"}),  # composing a study is DVC's, too

@@ -1,0 +1,294 @@
+"""A stock model whose weights hold an edit, so that any engine loads it without this package.
+
+``zero``, ``mlp-zero`` and ``skip`` are weights of zero and a list of blocks that is shorter. The
+identity is a pair of biases: where queries and keys are one constant c on every dimension that
+rotary embeddings turn, whatever the tokens, the score at distance d is::
+
+    2 c^2 s sum_f cos(d theta_f)        s: the scale of the scores, f: the frequencies
+
+It is largest at distance 0. With c so large that every other distance of the context lies `GAP`
+below, the softmax is one-hot to the last bit of float32. Models without rotary embeddings have no
+such biases: what they know of positions is in the states, or in fixed terms of the scores.
+
+Shapes: D width, E size of a head, F numbers that a projection returns, L blocks, T positions.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from pipeline.interventions.guard import proven
+from pipeline.interventions.hooks import require_editable
+from pipeline.interventions.interventions import IDENTITY, Intervention
+from pipeline.models.context import context_length
+from pipeline.models.sites import Anatomy, Site
+from pipeline.workflow.errors import InputError, Problem, shorten
+
+EXPORTABLE = ("zero", "mlp-zero", "skip", IDENTITY)
+"""Edits that weights can hold; the others need the text, or a part of a block."""
+
+GAP = 64.0
+"""Between the score of the current token and any other: exp(-64) is 1.6e-28."""
+
+LARGEST_SCORE = 1e6
+"""Beyond it float32 rounds the scores by more than a hundredth of what `GAP` needs."""
+
+STATIC = ("default", "linear", "llama3", "yarn")
+"""Kinds of rotary embedding whose frequencies do not depend on the length of the text."""
+
+TOLERANCE = 1e-5
+"""How far logits may be from the edited model's, relative to the largest where that is above 1."""
+
+ROWS, POSITIONS = 2, 160
+"""Random tokens on which an exported checkpoint is compared: 320."""
+
+
+def require_blocks(edit: str, blocks: Sequence[int], n_blocks: int, where: str) -> None:
+    """Refuse blocks that a model does not have, and a model of which no block is left.
+
+    Raises:
+        InputError: which, and what there is.
+    """
+    beyond = sorted(block for block in blocks if not 0 <= block < n_blocks)
+    if beyond or not blocks:
+        raise InputError(
+            Problem(
+                f"--blocks, of {where}",
+                ", ".join(map(str, beyond)) or "no block",
+                f"blocks 0 to {n_blocks - 1}, one or more",
+                "name blocks that the model has",
+            )
+        )
+    if edit == "skip" and len(set(blocks)) == n_blocks:
+        raise InputError(
+            Problem(
+                f"--blocks, of {where}",
+                f"all {n_blocks} blocks",
+                "at least one block that stays",
+                "leave out fewer blocks",
+            )
+        )
+
+
+def write_edit(model: PreTrainedModel, edit: str, blocks: Sequence[int]) -> None:
+    """Put an edit into a model's weights, and into its configuration where that has to follow.
+
+    The model is changed, and may not be used for anything but to be saved: blocks that are left
+    know their old places.
+
+    Args:
+        model: in evaluation mode.
+        edit: one of `EXPORTABLE`.
+        blocks: which (0-based), within the model's.
+
+    Raises:
+        InputError: a model that is not supported, or whose weights cannot hold the edit, with what
+            can be exported of it.
+    """
+    known = proven(model)
+    require_editable(known, [Intervention(edit, dict.fromkeys(blocks, edit))])
+    sites = [known.sites[block] for block in sorted(set(blocks))]
+    if edit == "skip":
+        _leave_out(known, set(blocks))
+        return
+    if edit == IDENTITY:
+        written = _one_hot(known, sites)
+    else:
+        modules = [site.mlp if edit == "mlp-zero" else site.attention for site in sites]
+        written = [(w, torch.zeros_like(w)) for m in modules if m for w in m.parameters()]
+    _require_untied(model, edit, [weight for weight, _ in written])
+    with torch.no_grad():
+        for weight, values in written:
+            weight.copy_(values)
+
+
+def tokens_to_compare(model: PreTrainedModel) -> Tensor:
+    """Random tokens (`ROWS`, T), T at most `POSITIONS` and the context."""
+    length = min(POSITIONS, context_length(model.config))
+    generator = torch.Generator().manual_seed(0)
+    vocabulary = model.config.get_text_config().vocab_size
+    return torch.randint(vocabulary, (ROWS, length), generator=generator)
+
+
+@torch.inference_mode()
+def logits(model: PreTrainedModel, tokens: Tensor) -> Tensor:
+    """What a model predicts, (B, T, V) float32."""
+    returned: Tensor = model(input_ids=tokens.to(model.device), use_cache=False).logits
+    return returned.float().cpu()
+
+
+def distance(ours: Tensor, expected: Tensor) -> float:
+    """The largest difference of logits, in units of the largest logit where that is above 1."""
+    if ours.shape != expected.shape or not ours.isfinite().all():
+        return float("inf")
+    return float((ours - expected).abs().max() / expected.abs().max().clamp_min(1))
+
+
+# --------------------------------------------------------------------------- skip
+
+
+def _leave_out(known: Anatomy, blocks: set[int]) -> None:
+    """Delete blocks, and their entries of what the configuration lists for each."""
+    n_blocks, config = len(known.sites), known.model.config.get_text_config()
+    kept = [block for block in range(n_blocks) if block not in blocks]
+    for body in known.model.modules():
+        for name, child in list(body.named_children()):
+            if isinstance(child, nn.ModuleList) and known.sites[0].block in list(child):
+                setattr(body, name, nn.ModuleList(child[block] for block in kept))
+    lists = {
+        name: value
+        for name, value in vars(config).items()
+        if isinstance(value, (list, tuple)) and len(value) == n_blocks
+    }
+    for name, value in lists.items():
+        setattr(config, name, [value[block] for block in kept])
+    if getattr(config, "attention_types", None):  # GPT-Neo spells `attention_layers` in groups
+        config.attention_types = [[[kind], 1] for kind in config.attention_layers]
+    config.num_hidden_layers = len(kept)
+
+
+# --------------------------------------------------------------------------- identity
+
+
+def _one_hot(known: Anatomy, sites: Sequence[Site]) -> list[tuple[nn.Parameter, Tensor]]:
+    """Weights of queries and keys, and what makes their softmax one-hot on the current token."""
+    rotary = _rotary(known)
+    attention = [_owner(known.model, site.source) for site in sites]
+    if not all(p.bias is not None for p, _ in _projections(known, sites[0], attention[0])):
+        _add_biases(known, sites[0], attention[0])
+    constant = _constant(known, rotary, attention[0])
+    turned = 2 * len(rotary.inv_freq)
+    written = []
+    for site, owner in zip(sites, attention, strict=True):
+        size = site.values.size
+        pattern = torch.zeros(size)
+        pattern[:turned] = constant
+        for projection, rows in _projections(known, site, owner):
+            weight, bias = projection.weight.detach().clone(), projection.bias.detach().clone()
+            weight[rows] = 0
+            bias[rows] = pattern.repeat(len(rows) // size).to(bias)
+            written += [(projection.weight, weight), (projection.bias, bias)]
+    return written
+
+
+def _rotary(known: Anatomy) -> Any:
+    """The model's rotary embedding."""
+    found = [m for m in known.body.modules() if isinstance(getattr(m, "inv_freq", None), Tensor)]
+    if len(found) != 1:
+        got = "no rotary embedding" if not found else f"{len(found)} rotary embeddings"
+        raise _refusal(
+            known, f"{got}, so that no pair of biases singles out the current token in every block"
+        )
+    kind = getattr(found[0], "rope_type", "default")
+    if kind not in STATIC:
+        raise _refusal(known, f"rotary embeddings of type {kind}, which depend on the length")
+    return found[0]
+
+
+def _projections(known: Anatomy, site: Site, owner: nn.Module) -> list[tuple[Any, Tensor]]:
+    """The modules that make queries and keys, each with the rows that do."""
+    values, source = site.values, site.source
+    if not isinstance(source, nn.Linear):
+        raise _refusal(known, f"queries and keys from a {type(source).__name__}")
+    if any("norm" in name and name[0] in "qk" for name, _ in owner.named_children()):
+        raise _refusal(known, "norms between the projections and the scores, which scale biases")
+    rows = torch.arange(source.out_features)
+    if source.out_features == values.groups * values.size:
+        parts = [getattr(owner, name, None) for name in ("q_proj", "k_proj")]
+        if not all(isinstance(part, nn.Linear) for part in parts):
+            raise _refusal(known, "no projections q_proj and k_proj beside that of the values")
+        return [(part, torch.arange(part.out_features)) for part in parts]  # type: ignore[union-attr]
+    if values.concatenated:
+        return [(source, rows[: -values.groups * values.size])]
+    by_group = torch.unflatten(rows, 0, (values.groups, -1))
+    return [(source, by_group[:, : -values.size].flatten())]
+
+
+def _owner(model: nn.Module, source: nn.Module) -> nn.Module:
+    """The module that a module is a child of: the attention that its projection belongs to."""
+    return next(m for m in model.modules() if any(child is source for child in m.children()))
+
+
+def _add_biases(known: Anatomy, site: Site, owner: nn.Module) -> None:
+    """Switch on the biases that the configuration leaves out, all of them zero."""
+    model, config = known.model, known.model.config
+    own = {name for name, _ in model.named_parameters()}
+    prefixes = [
+        f"{name}.bias"
+        for name, module in model.named_modules()
+        if any(module is projection for projection, _ in _projections(known, site, owner))
+    ]
+    for flag in [name for name, value in vars(config).items() if "bias" in name and value is False]:
+        changed = copy.deepcopy(config)
+        setattr(changed, flag, True)
+        with torch.device("meta"):
+            other = dict(type(model)(changed).named_parameters())
+        added = {name: other[name] for name in set(other) - own}
+        if set(prefixes) <= set(added) and all(name.endswith(".bias") for name in added):
+            for name, parameter in added.items():
+                place, _, last = name.rpartition(".")
+                zeros = torch.zeros(parameter.shape, dtype=model.dtype, device=model.device)
+                setattr(model.get_submodule(place), last, nn.Parameter(zeros))
+            setattr(config, flag, True)
+            return
+    raise _refusal(known, "no biases of queries and keys, nor a setting that adds them")
+
+
+def _constant(known: Anatomy, rotary: Any, owner: nn.Module) -> float:
+    """c: what queries and keys are on the dimensions that are turned."""
+    frequencies = rotary.inv_freq.double().cpu()
+    scale = float(getattr(owner, "scaling", None) or known.sites[0].values.size ** -0.5)
+    scale *= float(getattr(rotary, "attention_scaling", 1.0)) ** 2
+    context = max(2, context_length(known.model.config))
+    smallest = min(
+        float((2 * (1 - torch.cos(each[:, None] * frequencies))).sum(-1).min())
+        for each in torch.split(torch.arange(1, context).double(), 4096)
+    )
+    squared = GAP / (scale * max(smallest, 1e-30))
+    score = squared * 2 * len(frequencies)
+    if score > min(LARGEST_SCORE / scale, torch.finfo(known.model.dtype).max):
+        raise _refusal(
+            known,
+            f"rotary embeddings whose frequencies tell two of {context} positions apart only with "
+            f"scores of {score:.1e}, more than {known.model.dtype} computes",
+        )
+    return float(squared**0.5)
+
+
+# --------------------------------------------------------------------------- refusals
+
+
+def _require_untied(model: PreTrainedModel, edit: str, written: Sequence[nn.Parameter]) -> None:
+    """Refuse to write what other modules use as well."""
+    users: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        users.setdefault(parameter.data_ptr(), []).append(name)
+    shared = [users[w.data_ptr()] for w in written if len(users[w.data_ptr()]) > 1]
+    if shared:
+        raise InputError(
+            Problem(
+                f"{type(model).__name__}: the edit {edit}",
+                f"tied weights: {shorten(', '.join(shared[0]))}",
+                "weights of the edited blocks alone",
+                "export skip, which writes no weights; or evaluate the edit without an export",
+            )
+        )
+
+
+def _refusal(known: Anatomy, got: str) -> InputError:
+    others = [e for e in EXPORTABLE if e != IDENTITY and (e == "skip" or known.additive)]
+    return InputError(
+        Problem(
+            f"the edit {IDENTITY} of {type(known.model).__name__} as weights",
+            got,
+            "projections with biases for queries and keys, and one rotary embedding",
+            f"export another edit: {', '.join(others)}; or use the edit without an export "
+            "(pipeline.interventions.bypassed, or lm-eval's --model bypass)",
+        )
+    )

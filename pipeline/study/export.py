@@ -1,0 +1,320 @@
+"""A checkpoint with an edit in its weights, and a card that says what it is.
+
+Any engine loads what is written; nothing of this package is needed. It is written only after it was
+read back by stock transformers and compared with the edited model.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from pipeline.checkpoints.fit import skeleton
+from pipeline.checkpoints.folder import found
+from pipeline.checkpoints.hub import fetch_files
+from pipeline.checkpoints.loading import model_of
+from pipeline.checkpoints.manifest import sha256
+from pipeline.checkpoints.verified import verified
+from pipeline.interventions.editing import bypassed
+from pipeline.interventions.exporting import (
+    EXPORTABLE,
+    TOLERANCE,
+    distance,
+    logits,
+    require_blocks,
+    tokens_to_compare,
+    write_edit,
+)
+from pipeline.interventions.interventions import BASELINE, EDITS, Intervention
+from pipeline.study.audit import origin_of
+from pipeline.study.composition import load
+from pipeline.study.schema import Study
+from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.files import PARAMS, atomic
+from pipeline.workflow.hub import Snapshot, listing, select, snapshot
+
+CARD = "README.md"
+OURS = ("config.json", "generation_config.json", "manifest.json", "training.json")
+"""Of a checkpoint's small files, those that are not its tokenizer's."""
+
+MEANING = {
+    "zero": "attention adds nothing: its output projection is zero",
+    "mlp-zero": "the MLP adds nothing: its last matrix is zero",
+    "skip": "the blocks are left out",
+    "identity": "every token attends to itself alone: queries and keys are constant biases whose "
+    "scores are largest, by far, at distance 0",
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be exported, as the command line has it.
+
+    Args:
+        model: a folder, a model of the study in force, or OWNER/NAME@COMMIT of the hub.
+        edit: one of `EXPORTABLE`.
+        blocks: block numbers (0-based), separated by commas.
+        to: the folder to be made.
+    """
+
+    model: str
+    edit: str
+    blocks: str
+    to: Path
+
+
+@dataclass(frozen=True)
+class Source:
+    """The checkpoint that an export starts from.
+
+    Args:
+        files: what there is of it.
+        origin: what determines it, for people.
+        card: its own card, if it has one.
+        study: the study in force, if it is a model of it.
+        repo: of the hub, if it comes from there.
+    """
+
+    files: Snapshot
+    origin: str
+    card: Path | None = None
+    study: Study | None = None
+    repo: str | None = None
+
+
+def export(asked: Asked) -> float:
+    """Write the checkpoint and its card, atomically.
+
+    Returns:
+        The largest difference of logits from the edited model, as `exporting.distance` has it.
+
+    Raises:
+        InputError: options that cannot be; a model or edit that cannot be exported, with what can;
+            logits that differ by more than `TOLERANCE`. Nothing is written then.
+    """
+    blocks = require_sound(asked)
+    source = _source(asked.model)
+    with source.files.alone() as folder:
+        layers = skeleton(folder, source.files.files, asked.model).config.get_text_config()
+    require_blocks(asked.edit, blocks, layers.num_hidden_layers, asked.model)
+
+    model = model_of(source.files, "auto")
+    write_edit(model, asked.edit, blocks)
+    with atomic(asked.to, directory=True) as folder:
+        model.save_pretrained(folder)
+        del model
+        tokenizer = {
+            n for n in source.files.files if not n.endswith((".safetensors", ".index.json"))
+        }
+        for name in tokenizer - set(OURS):
+            shutil.copy(source.files.folder / name, folder / name)
+        tokens, expected, before = _expected(source.files, asked.edit, blocks)
+        differ = distance(logits(_stock(folder), tokens), expected)
+        changed = distance(before, expected)
+        if not differ <= TOLERANCE:
+            raise _not_exact(asked, differ)
+        card = _card(asked, blocks, source, differ, changed, tokens.numel())
+        (folder / CARD).write_text(card, encoding="utf-8")
+    return differ
+
+
+def require_sound(asked: Asked) -> list[int]:
+    """The blocks, ascending, once edit, blocks and folder are found to be possible.
+
+    Raises:
+        InputError: all that is wrong, at once.
+    """
+    problems = []
+    if asked.edit not in EXPORTABLE:
+        known = asked.edit in EDITS
+        problems.append(
+            Problem(
+                "--edit",
+                asked.edit if known else shorten(asked.edit),
+                f"one of {', '.join(EXPORTABLE)}",
+                "evaluate this edit in a study: weights cannot hold it" if known else "name one",
+            )
+        )
+    words = [word.strip() for word in asked.blocks.split(",")]
+    if not all(word.isascii() and word.isdecimal() and len(word) < 6 for word in words):
+        problems.append(
+            Problem("--blocks", shorten(asked.blocks), "numbers such as 3,5", "count blocks from 0")
+        )
+    if asked.to.exists() or asked.to.is_symlink():
+        problems.append(
+            Problem(
+                f"--to {asked.to}",
+                "a folder or file that is there",
+                "a name that is free",
+                "name another folder, or delete this one",
+            )
+        )
+    if problems:
+        raise InputError(*problems)
+    return sorted({int(word) for word in words})
+
+
+def _source(model: str) -> Source:
+    if not Path(model).is_dir() and "@" not in model and PARAMS.is_file():
+        study = load()
+        if any(entry.name == model for entry in study.models.values()):
+            files = verified(study.data / "checkpoints" / model)
+            return Source(files, f"the model `{model}` of the study `{study.study}`", study=study)
+    origin = origin_of(model, also="the name of a model of the study in force, ")
+    if "folder" in origin:
+        files, own = found(Path(model)), Path(model) / CARD
+        sums = ", ".join(
+            f"`{name}` sha256 `{sha256(files.folder / name)}`"
+            for name in files.files
+            if name.endswith(".safetensors")
+        )
+        return Source(files, f"a folder with {sums}", own if own.is_file() else None)
+    repo, commit = origin["repo"], origin["commit"]
+    files = fetch_files(repo, commit)
+    has_card = select(listing(repo, commit), (CARD,))
+    card = snapshot(repo, commit, (CARD,)).folder / CARD if has_card else None
+    return Source(files, f"`{repo}` at `{commit}`", card, repo=repo)
+
+
+def _expected(files: Snapshot, edit: str, blocks: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens, and what the source predicts of them with the edit and without, in float32."""
+    model = model_of(files, torch.float32)
+    tokens = tokens_to_compare(model)
+    with bypassed(model, Intervention(edit, dict.fromkeys(blocks, edit))):
+        expected = logits(model, tokens)
+    with bypassed(model, BASELINE):
+        return tokens, expected, logits(model, tokens)
+
+
+def _stock(folder: Path) -> PreTrainedModel:
+    """What was written, as anybody reads it."""
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False
+    )
+    model.eval()  # type: ignore[no-untyped-call]
+    return model
+
+
+def _not_exact(asked: Asked, differ: float) -> InputError:
+    others = ", ".join(edit for edit in EXPORTABLE if edit not in ("identity", asked.edit))
+    return InputError(
+        Problem(
+            f"the edit {asked.edit} of blocks {asked.blocks} as weights",
+            f"logits that differ by {differ:.1e} from the edited model's",
+            f"at most {TOLERANCE:.0e}: blocks that do nothing but what their weights say (their "
+            "scores have no cap, clip, or bias by distance, and rotary embeddings reach them)",
+            f"nothing was written; export other blocks or another edit ({others}), or use the edit "
+            "without an export",
+        )
+    )
+
+
+# --------------------------------------------------------------------------- the card
+
+
+def _card(
+    asked: Asked,
+    blocks: Sequence[int],
+    source: Source,
+    differ: float,
+    changed: float,
+    tokens: int,
+) -> str:
+    """The model card, Markdown with a head for the hub."""
+    licence = _licence(source.card)
+    head: dict[str, Any] = {**licence}
+    if source.repo:
+        head["base_model"] = source.repo
+    head |= {"library_name": "transformers", "tags": ["bypass-memorization"]}
+    front = "".join(f"{key}: {_plain(value)}\n" for key, value in head.items())
+    listed = ", ".join(map(str, blocks))
+    told = licence.get("license", "not stated in the source's card; ask whoever made the source")
+    return f"""---
+{front}---
+# {Path(asked.model.partition("@")[0]).name}, `{asked.edit}` in blocks {listed}
+
+The edit `{asked.edit}` is in the weights: {MEANING[asked.edit]}. Blocks count from 0 in the source.
+Stock transformers loads this checkpoint. No code of its own is needed.
+
+- **Source**: {source.origin}
+- **Licence of the source**: {told}
+- **Edit**: `{asked.edit}` in blocks {listed}
+- **Made with**: `python -m pipeline export` of bypass-memorization
+
+## Verified
+
+On {tokens} random tokens in float32, the logits differ by at most {differ:.1e} from those of the
+source with the same edit made by hooks, and by {changed:.1e} from those of the source itself. Both
+are relative to the largest logit where that is above 1.
+
+## Measured
+
+{_measured(asked, blocks, source)}
+"""
+
+
+def _measured(asked: Asked, blocks: Sequence[int], source: Source) -> str:
+    """What the study in force found before and after the edit, as a table."""
+    path = source.study.data / "summary.parquet" if source.study else None
+    if path is None or not path.is_file():
+        return "Nothing: no study has evaluated this model here."
+    summary = pl.read_parquet(path).filter(pl.col("model") == asked.model)
+    of_edit = (pl.col("edit") == asked.edit) & (
+        pl.col("blocks").cast(pl.List(pl.Int64)) == pl.lit(list(blocks), pl.List(pl.Int64))
+    )
+    by = ["split", "task", "metric", "k", "copies"]
+    numbers = [*by, "value", "low", "high", "n"]
+    before = summary.filter(pl.col("intervention") == BASELINE.name).select(numbers)
+    after = summary.filter(of_edit).unique(by, maintain_order=True).select(numbers)
+    if after.is_empty():
+        return "Nothing: the study has no intervention of this edit and these blocks."
+    rows = before.join(after, on=by, how="inner", nulls_equal=True, maintain_order="left")
+    lines = [
+        "Value and 95% interval, before and after the edit. Splits are of the study's samples.",
+        "",
+        "| split | task | metric | k | copies | n | before | after |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows.iter_rows(named=True):
+        cells = [row["split"], row["task"], row["metric"], row["k"], row["copies"], row["n"]]
+        cells += [_interval(row, ""), _interval(row, "_right")]
+        lines.append("| " + " | ".join("" if c is None else str(c) for c in cells) + " |")
+    return "\n".join(lines)
+
+
+def _interval(row: dict[str, Any], side: str) -> str:
+    value, low, high = (row[f"{name}{side}"] for name in ("value", "low", "high"))
+    return f"{value:.4g}" + ("" if low is None else f" ({low:.4g} to {high:.4g})")
+
+
+def _licence(card: Path | None) -> dict[str, str]:
+    """What a card's head says of the licence; nothing where it says none."""
+    text = card.read_text("utf-8", "replace") if card else ""
+    parts = text.split("---\n", 2)
+    if len(parts) < 3 or parts[0].strip():
+        return {}
+    try:
+        head = YAML(typ="safe", pure=True).load(parts[1])
+    except YAMLError:
+        return {}
+    keys = ("license", "license_name", "license_link")
+    named = head if isinstance(head, dict) else {}
+    return {key: named[key] for key in keys if isinstance(named.get(key), str)}
+
+
+def _plain(value: object) -> str:
+    """A value on one line of YAML."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_plain, value))}]"
+    text = str(value)
+    return text if text.replace("-", "").replace(".", "").replace("/", "").isalnum() else repr(text)

@@ -1,0 +1,103 @@
+"""A folder of one's own in which studies run: `init` writes what a run needs.
+
+The wheel holds the files that both engines read in its data folder, as the checkout has them. They
+are copied, and so is the package: dvc.yaml names each module that decides a result by its path, so
+that a study goes stale with the code, and the code of a result is committed beside it. With a link
+to the installed package, an upgrade would change the code of every study behind its back.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+
+import pipeline
+from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.files import atomic
+
+DISTRIBUTION = "bypass-memorization"
+SHARED = f"share/{DISTRIBUTION}/"
+"""In the wheel's data folder; pyproject.toml puts the files there."""
+
+FILES = (
+    ".dvc/.gitignore", ".dvc/config", ".dvcignore", ".gitignore", "CITATION.cff", "Snakefile",
+    "constraints.txt", "dvc.yaml", "params.yaml", "profiles/default/config.yaml",
+    "profiles/slurm/config.yaml",
+)  # fmt: skip
+"""What a run needs beside the package."""
+
+
+def init(folder: Path) -> None:
+    """Write a project into an empty folder, and make it a git repository if it is in none.
+
+    Args:
+        folder: empty, but for what git has; made if it is not there.
+
+    Raises:
+        InputError: the folder holds something, or the package is not whole.
+    """
+    there = (
+        sorted(each.name for each in folder.iterdir() if each.name != ".git")
+        if (folder.is_dir())
+        else []
+    )
+    if there:
+        raise InputError(
+            Problem(
+                str(folder.resolve()),
+                shorten(", ".join(there)),
+                "an empty folder",
+                "make one, and run the command in it",
+            )
+        )
+    package = Path(pipeline.__file__).parent
+    sources = _sources(package)
+    folder.mkdir(parents=True, exist_ok=True)
+    with atomic(folder / package.name, directory=True) as copy:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(package, copy, ignore=ignored, dirs_exist_ok=True)
+    for name, source in sources.items():
+        with atomic(folder / name) as copy:
+            shutil.copyfile(source, copy)
+    if not _git(folder, "rev-parse", "--is-inside-work-tree"):
+        _git(folder, "init", "--quiet")
+
+
+def _sources(package: Path) -> Mapping[str, Path]:
+    """Where the files lie: beside the package in a checkout, else where the wheel put them.
+
+    Raises:
+        InputError: some are missing.
+    """
+    found = {name: package.parent / name for name in FILES}
+    if not (package.parent / "dvc.yaml").is_file():
+        try:
+            installed = files(DISTRIBUTION) or []
+        except PackageNotFoundError:
+            installed = []
+        found = {
+            str(each).partition(SHARED)[2]: Path(str(each.locate()))
+            for each in installed
+            if SHARED in str(each)
+        }
+    if missing := [name for name in FILES if not found.get(name, Path("nowhere")).is_file()]:
+        raise InputError(
+            Problem(
+                f"the package {DISTRIBUTION}",
+                f"no {', '.join(missing)}",
+                "a checkout, or an installed wheel",
+                f"install it again: pip install --force-reinstall --no-deps {DISTRIBUTION}",
+            )
+        )
+    return {name: found[name] for name in FILES}
+
+
+def _git(folder: Path, *words: str) -> bool:
+    """Whether git did it; without git, DVC says what it lacks."""
+    try:
+        return subprocess.run(["git", *words], cwd=folder, capture_output=True).returncode == 0  # noqa: S603, S607 - a list of fixed words
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,286 @@
+"""Exported checkpoints: stock transformers alone computes with them what the edited model does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from pipeline.interventions import Intervention, bypassed
+from pipeline.interventions.exporting import EXPORTABLE, write_edit
+from pipeline.study import export as exporting
+from pipeline.study.export import Asked, export
+from pipeline.workflow.errors import InputError
+from tests.families import FAMILIES, NOT_ADDITIVE, VOCABULARY, tiny
+
+BLOCKS = (1, 3)
+NEW = 8
+TOKENS = torch.randint(4, VOCABULARY, (3, 20), generator=torch.Generator().manual_seed(1))
+
+IDENTITY = {
+    "arcee", "bitnet", "cohere", "ernie", "falcon", "falcon-grouped", "gemma", "glm", "glm4",
+    "gpt_neox", "gpt_neox-sequential", "granite", "helium", "llama", "nemotron", "olmo", "phi",
+    "qwen2", "qwen2-window", "seed_oss", "stablelm", "starcoder2",
+}  # fmt: skip
+"""Families whose query and key biases make the softmax one-hot."""
+
+INEXACT = {"cohere2", "falcon-alibi", "gemma2", "olmo-clip", "smollm3"}
+"""Families of which only the comparison shows that they have more than rotary scores."""
+
+POSSIBLE = {
+    "zero": set(FAMILIES) - NOT_ADDITIVE,
+    "mlp-zero": set(FAMILIES) - NOT_ADDITIVE,
+    "skip": set(FAMILIES),
+    "identity": IDENTITY,
+}
+
+STOCK = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pipeline", "tests"):
+            raise ImportError(f"{name} is not for this process")
+
+sys.meta_path.insert(0, Blocked())
+from pathlib import Path
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+try:
+    import pipeline
+except ImportError:
+    pass
+else:
+    raise AssertionError("our code can be imported")
+torch.set_num_threads(1)
+tokens = load_file("tokens.safetensors")["tokens"]
+made = {}
+for folder in sorted(each for each in Path().iterdir() if each.is_dir()):
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    with torch.inference_mode():
+        made[f"{folder}.logits"] = model(tokens, use_cache=False).logits.float()
+        made[f"{folder}.written"] = model.generate(
+            tokens, max_new_tokens=int(sys.argv[1]), do_sample=False, pad_token_id=0
+        )
+save_file({name: each.contiguous() for name, each in made.items()}, "made.safetensors")
+"""
+
+
+def written(model: Any) -> torch.Tensor:
+    return model.generate(TOKENS, max_new_tokens=NEW, do_sample=False, pad_token_id=0)
+
+
+def in_a_stock_process(folder: Path) -> dict[str, torch.Tensor]:
+    """Logits and greedy tokens of each checkpoint in a folder, by a process without our code."""
+    save_file({"tokens": TOKENS}, folder / "tokens.safetensors")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", STOCK, str(NEW)],
+        cwd=folder, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return load_file(folder / "made.safetensors")
+
+
+@pytest.mark.parametrize("edit", EXPORTABLE)
+def test_stock_transformers_computes_what_the_edited_model_does(edit: str, tmp_path: Path) -> None:
+    sources, exported = tmp_path / "sources", tmp_path / "exported"
+    exported.mkdir()
+    expected, changed = {}, {}
+    for family in sorted(POSSIBLE[edit]):
+        model = tiny(family)
+        model.save_pretrained(sources / family)
+        export(Asked(str(sources / family), edit, "3,1", exported / family))
+        with torch.inference_mode():
+            before = model(TOKENS, use_cache=False).logits
+            with bypassed(model, Intervention("one", dict.fromkeys(BLOCKS, edit))):
+                expected[family] = model(TOKENS, use_cache=False).logits, written(model)
+        changed[family] = (expected[family][0] - before).abs().max()
+    made = in_a_stock_process(exported)
+    differ = {
+        family: float((made[f"{family}.logits"] - logits).abs().max())
+        for family, (logits, _) in expected.items()
+    }
+    assert len(differ) == len(POSSIBLE[edit])
+    assert {family: d for family, d in differ.items() if d > 1e-5} == {}
+    assert min(changed.values()) > 0.1
+    for family, (_, tokens) in expected.items():
+        assert torch.equal(made[f"{family}.written"], tokens), family
+
+
+@pytest.mark.parametrize("family", sorted(set(FAMILIES) - IDENTITY))
+def test_an_identity_that_weights_cannot_hold_is_refused(family: str, tmp_path: Path) -> None:
+    tiny(family).save_pretrained(tmp_path / "source")
+    with pytest.raises(InputError) as caught:
+        export(Asked(str(tmp_path / "source"), "identity", "1,3", tmp_path / "to"))
+    (problem,) = caught.value.problems
+    assert ("logits that differ" in problem.got) == (family in INEXACT), problem.got
+    assert "skip" in problem.remedy
+    assert ("mlp-zero" in problem.remedy) or family in NOT_ADDITIVE
+    assert [each.name for each in tmp_path.iterdir()] == ["source"]
+
+
+@pytest.mark.parametrize("family", sorted(NOT_ADDITIVE))
+@pytest.mark.parametrize("edit", ["zero", "mlp-zero"])
+def test_blocks_that_add_more_are_refused(family: str, edit: str, tmp_path: Path) -> None:
+    tiny(family).save_pretrained(tmp_path / "source")
+    with pytest.raises(InputError, match="blocks that return more than their input"):
+        export(Asked(str(tmp_path / "source"), edit, "1", tmp_path / "to"))
+    assert not (tmp_path / "to").exists()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("family", ["llama", "qwen2", "phi"])
+def test_the_identity_holds_in_half_precision(
+    family: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    """Stored and computed in it: the softmax is one-hot there, too."""
+    read = AutoModelForCausalLM.from_pretrained
+    tiny(family).save_pretrained(tmp_path / "whole")
+    read(tmp_path / "whole", dtype=dtype).save_pretrained(tmp_path / "source")
+    export(Asked(str(tmp_path / "source"), "identity", "1,3", tmp_path / "to"))
+    source, made = (read(tmp_path / name).eval() for name in ("source", "to"))
+    assert source.dtype == made.dtype == dtype
+    with torch.inference_mode():
+        with bypassed(source, BLOCKS):
+            expected = source(TOKENS, use_cache=False).logits
+        assert torch.equal(made(TOKENS, use_cache=False).logits, expected)
+
+
+def test_scores_that_the_precision_cannot_hold_are_refused(tmp_path: Path) -> None:
+    """Heads so small that two positions differ by little ask for scores beyond float16."""
+    tiny("gpt_neox").save_pretrained(tmp_path / "whole")
+    read = AutoModelForCausalLM.from_pretrained
+    read(tmp_path / "whole", dtype=torch.float16).save_pretrained(tmp_path / "source")
+    with pytest.raises(InputError, match=r"more than torch\.float16 computes"):
+        export(Asked(str(tmp_path / "source"), "identity", "1,3", tmp_path / "to"))
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    tiny("gpt_neox").save_pretrained(tmp_path / "source")
+    (tmp_path / "source" / "tokenizer.json").write_text('{"of": "the source"}')
+    return Path("source")
+
+
+def test_all_that_is_wrong_with_the_options_is_said_at_once(source: Path) -> None:
+    Path("to").mkdir()
+    with pytest.raises(InputError) as caught:
+        export(Asked(str(source), "mean", "1,-2", Path("to")))
+    assert [problem.what for problem in caught.value.problems] == ["--edit", "--blocks", "--to to"]
+    assert "zero, mlp-zero, skip, identity" in caught.value.problems[0].expected
+
+
+@pytest.mark.parametrize(
+    ("edit", "blocks", "expected"),
+    [
+        ("zero", "3,5,9", "blocks 0 to 4"),
+        ("skip", "0,1,2,3,4", "at least one block that stays"),
+        ("skip", "", "numbers such as 3,5"),
+        ("vanish", "1", "one of zero, mlp-zero, skip, identity"),
+    ],
+)
+def test_what_cannot_be_is_refused(source: Path, edit: str, blocks: str, expected: str) -> None:
+    with pytest.raises(InputError, match=expected):
+        export(Asked(str(source), edit, blocks, Path("to")))
+    assert not Path("to").exists()
+
+
+@pytest.mark.parametrize("model", ["nowhere", "owner/name@main"])
+def test_a_model_that_nobody_knows_is_refused(source: Path, model: str) -> None:
+    with pytest.raises(InputError, match="a folder that is there, the name of a model"):
+        export(Asked(model, "zero", "1", Path("to")))
+
+
+def test_tied_weights_are_refused() -> None:
+    from copy import deepcopy
+
+    model = deepcopy(tiny("gpt_neox"))
+    blocks = model.gpt_neox.layers
+    blocks[2].attention.dense.weight = blocks[1].attention.dense.weight
+    with pytest.raises(InputError, match="tied weights"):
+        write_edit(model, "zero", [1])
+    write_edit(model, "zero", [3])
+    assert not model.gpt_neox.layers[3].attention.dense.weight.any()
+    assert model.gpt_neox.layers[2].attention.dense.weight.any()
+
+
+def test_nothing_is_written_where_the_logits_differ(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A defect in the writing of an edit is found by the comparison."""
+    monkeypatch.setattr(exporting, "write_edit", lambda model, *_: model.lm_head.weight.data.neg_())
+    with pytest.raises(InputError, match="logits that differ"):
+        export(Asked(str(source), "zero", "1", Path("to")))
+    assert [each.name for each in Path().iterdir()] == ["source"]
+
+
+def test_the_card_says_what_was_done_and_what_it_was_made_of(source: Path) -> None:
+    (source / "README.md").write_text(
+        "---\nlicense: apache-2.0\ntags: [a]\n---\n# Source\n", encoding="utf-8"
+    )
+    export(Asked(str(source), "skip", "1,3", Path("to")))
+    card = Path("to/README.md").read_text("utf-8")
+    assert card.startswith("---\nlicense: apache-2.0\n")
+    assert "- **Licence of the source**: apache-2.0" in card
+    assert "`skip` in blocks 1, 3" in card
+    assert exporting.sha256(source / "model.safetensors") in card
+    assert "On 128 random tokens in float32, the logits differ by at most 0.0e+00" in card
+    assert Path("to/tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
+    assert json.loads(Path("to/config.json").read_text())["num_hidden_layers"] == 3
+
+
+def test_the_card_shows_what_the_study_measured(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        ("mine", "baseline", None, [], 0.9, 0.8, 1.0),
+        ("mine", "block-01.zero", "zero", [1], 0.25, 0.2, 0.3),
+        ("mine", "block-02.zero", "zero", [2], 0.5, 0.4, 0.6),
+        ("other", "block-01.zero", "zero", [1], 0.75, 0.7, 0.8),
+    ]
+    names = ["model", "intervention", "edit", "blocks", "value", "low", "high"]
+    summary = pl.DataFrame(rows, schema=names, orient="row").with_columns(
+        pl.col("blocks").cast(pl.List(pl.UInt16)),
+        split=pl.lit("memorized"), task=pl.lit("memorization"), metric=pl.lit("exact_match"),
+        k=pl.lit(None, pl.UInt16), copies=pl.lit(None, pl.UInt32), n=pl.lit(128, pl.UInt32),
+    )  # fmt: skip
+    summary.write_parquet("summary.parquet")
+
+    class Study:
+        data = Path()
+
+    known = exporting.Source(exporting.found(source), "a model", study=Study())  # type: ignore[arg-type]
+    monkeypatch.setattr(exporting, "_source", lambda _: known)
+    export(Asked("mine", "zero", "1", Path("to")))
+    numbers = "128 | 0.9 (0.8 to 1) | 0.25 (0.2 to 0.3)"
+    row = f"| memorized | memorization | exact_match |  |  | {numbers} |"
+    card = Path("to/README.md").read_text("utf-8")
+    assert [line for line in card.splitlines() if "exact_match" in line] == [row]
+    export(Asked("mine", "zero", "4", Path("none")))
+    assert "no intervention of this edit" in Path("none/README.md").read_text("utf-8")
+
+
+def test_the_command_line_writes_a_checkpoint(source: Path) -> None:
+    root = Path(exporting.__file__).parents[2]
+    command = [sys.executable, "-m", "pipeline", "export", "--model", "source"]
+    done = subprocess.run(
+        [*command, "--edit", "identity", "--blocks", "1,3", "--to", "to"],
+        env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (
+        done.stdout == "to: identity of blocks 1,3; logits within 0.0e+00 of the edited model's\n"
+    )
+    assert (Path("to") / "model.safetensors").is_file()
