@@ -21,7 +21,10 @@ STAGES = Path("dvc.yaml")
 VERSIONS = Path("pipeline/versions.yaml")
 """Library -> its version, read by DVC as params."""
 
-LIBRARIES = ("lm_eval", "numpy", "polars", "tokenizers", "torch", "transformers")
+LIBRARIES = (
+    *("lm_eval", "numpy", "polars", "rapidfuzz", "sacrebleu", "tokenizers", "torch"),
+    "transformers",
+)
 """The libraries that compute what the tables hold."""
 
 CARRIES = ("pipeline/__main__.py", "pipeline/plan/", "pipeline/study/", "pipeline/workflow/")

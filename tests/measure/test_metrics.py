@@ -233,7 +233,7 @@ def test_an_entry_says_all_that_follows_from_it() -> None:
         assert each.source
         assert each.least < each.most
         assert (each.aggregate == "rate") == (each.dtype == pl.Boolean)
-        beyond = [2 * least - 1 for least in [each.least] if not math.isinf(least)]
+        beyond = [] if math.isinf(each.least) else [2 * min(each.least, 0) - 1]
         beyond.append(2 * each.most + 1)
         outside = pl.DataFrame({each.name: [*map(float, beyond), math.nan]})
         assert not outside.select(each.possible()).to_series().any(), each.name
