@@ -187,7 +187,7 @@ def project(
     )  # fmt: skip
     _write_samples(data / "samples/pythia.parquet", 0)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("pipeline.checkpoints.loading.load_model", lambda *_: neox)
+    monkeypatch.setattr("pipeline.checkpoints.loading.load", lambda *_: (neox, None))
     asked = list[str]()
     engine = memorization.complete
 
