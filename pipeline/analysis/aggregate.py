@@ -46,20 +46,10 @@ from pipeline.analysis.statistics import (
 )
 from pipeline.analysis.views import MEMORIZATION
 from pipeline.interventions.interventions import BASELINE, EACH
+from pipeline.measure.extraction import SCHEMES, TRIES, out_within
+from pipeline.measure.metrics import METRICS, Metric
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, Problem
-
-TOKENS = "token_accuracy"
-"""Of the samples that were decoded, whatever came of them; others' are known only if they are right
-up to the last token, so they would make the mean too high."""
-
-MEANS = (
-    TOKENS,
-    "completion_entropy",
-    "teacher_forced_accuracy",
-    "suffix_log_prob",
-    "correct_length",
-)
 
 CELLS = 1 << 23
 """Values that go through one bootstrap, 64 MB of them; it holds some five times as much."""
@@ -206,9 +196,14 @@ def _versions(tables_versions: Sequence[Any]) -> dict[str, str]:
 def aggregate(models: Iterable[ModelTables], seed: int = 0) -> pl.DataFrame:
     """Every estimate of a study.
 
-    - memorization, by split: exact_match and the means of `MEANS` (token_accuracy over the samples
-      that were decoded, if any); exact_match_at_k for k = 1, 2,
-      4, … and S: the first k tokens are right; exact_match_by_copies where copies are known.
+    - memorization, by split: the rate or mean of each of `metrics.METRICS` (what needs a greedy
+      continuation: over the samples that were decoded, if any, whatever came of them; others are
+      known only if they are right up to the last token, so they would raise the mean);
+      exact_match_at_k for k = 1, 2, 4, … and S: the first k tokens are right;
+      exact_match_by_copies where copies are known; extractable and extractable_top_40, the samples
+      that come out within k tries (see `extraction`); hidden_extractable and
+      hidden_extractable_top_40, the same of those samples that the unmodified model recites and
+      the intervention does not.
     - benchmarks: every task and metric as lm-eval gave it.
 
     Rates have Wilson intervals, means a bootstrap, both clustered by suffix_group. A benchmark
@@ -271,23 +266,64 @@ def _split(
 ) -> Iterator[pl.DataFrame]:
     """The rows of one split, a frame per kind of estimate."""
     exact, right = grid.values("exact_match"), grid.values("correct_length")
+    shown = [each for each in METRICS if each.aggregate and grid.known(each.name)]
+    decoded = [each for each in shown if each.needs == "greedy continuation"]
+    some = bool(decoded) and not grid.decoded.all()
+    whole = [each for each in shown if not (some and each in decoded)]
+    log_probs = {metric: grid.values(column) for metric, column in SCHEMES.items()}
     measures = [
-        _Measure("exact_match", exact, True, {}),
         *(_Measure("exact_match_at_k", right >= k, True, {"k": k}) for k in lengths),
+        *(_measure(each, grid.values(each.name)) for each in whole),
         *(
-            _Measure(metric, grid.values(metric), False, {})
-            for metric in MEANS
-            if metric != TOKENS or grid.decoded.all()
+            _Measure(metric, out_within(values, n), True, {"k": n})
+            for metric, values in log_probs.items()
+            for n in TRIES
         ),
     ]
     yield from _estimated(model, names, measures, grid.groups, seed)
-    if grid.decoded.any() and not grid.decoded.all():
-        measure = _Measure(TOKENS, grid.values(TOKENS)[grid.decoded], False, {})
-        yield from _estimated(model, names, [measure], grid.groups[grid.decoded], seed)
+    if some and grid.decoded.any():
+        measures = [_measure(each, grid.values(each.name)[grid.decoded]) for each in decoded]
+        yield from _estimated(model, names, measures, grid.groups[grid.decoded], seed)
+    for metric, values in log_probs.items():
+        yield from _hidden(model, names, metric, exact, values, grid.groups)
     for copies in np.unique(grid.copies[~np.isnan(grid.copies)]):
         chosen = grid.copies == copies
         measure = _Measure("exact_match_by_copies", exact[chosen], True, {"copies": int(copies)})
         yield from _estimated(model, names, [measure], grid.groups[chosen], seed)
+
+
+def _measure(metric: Metric, values: NDArray[Any]) -> _Measure:
+    return _Measure(metric.name, values, metric.aggregate == "rate", {})
+
+
+def _hidden(
+    model: ModelTables,
+    names: Sequence[str],
+    metric: str,
+    exact: NDArray[np.bool_],
+    log_probs: NDArray[np.float64],
+    groups: NDArray[np.integer],
+) -> Iterator[pl.DataFrame]:
+    """Of the samples whose greedy recital an intervention ends, how many are out all the same.
+
+    Args:
+        model: of the rows.
+        names: of the V interventions.
+        metric: of `extraction.SCHEMES`.
+        exact: (N, V) exact match.
+        log_probs: (N, V) nats, those of the metric.
+        groups: (N,) of the samples.
+    """
+    whole = names.index(BASELINE.name)
+    for v, name in enumerate(names):
+        hidden = exact[:, whole] & ~exact[:, v]
+        if not hidden.any():
+            continue
+        for n in TRIES:
+            out = out_within(log_probs[hidden, v, None], n)
+            measure = _Measure(f"hidden_{metric}", out, True, {"k": n})
+            estimates = clustered_rates(out, groups[hidden])
+            yield _rows(model, [name], measure, estimates, None, slice(None))
 
 
 def _estimated(
@@ -338,6 +374,10 @@ class _Grid:
         self.groups: NDArray[np.integer] = first["suffix_group"].to_numpy()
         self.decoded: NDArray[np.bool_] = first["decoded"].to_numpy()
         self.copies = first["copies"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+
+    def known(self, column: str) -> bool:
+        """Whether any sample has a value."""
+        return self._frame[column].null_count() < self._frame.height
 
     def values(self, column: str) -> NDArray[Any]:
         """(N, V), the samples by ascending sample_id."""
@@ -390,7 +430,7 @@ def _rows(
     names: Sequence[str],
     measure: _Measure,
     estimates: Estimates,
-    differences: Differences,
+    differences: Differences | None,
     here: slice,
 ) -> pl.DataFrame:
     """One row per intervention; the split is filled in by the caller."""

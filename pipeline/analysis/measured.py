@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from pipeline.analysis.manifests import read_manifests, recipe_key
+from pipeline.measure import metrics
 from pipeline.workflow import tables
 from pipeline.workflow.errors import Problem, shorten
 
@@ -23,7 +24,7 @@ class ModelTables:
         n_blocks: L.
         interventions: what was to be measured, schema `tables.INTERVENTIONS`.
         samples: the family's table, schema `tables.SAMPLES`.
-        memorization: the model's, schema `tables.MEMORIZATION` and `second_half` (see
+        memorization: the model's, schema `metrics.MEMORIZATION` and `second_half` (see
             `with_second_half`); it needs no `continuation`.
         benchmarks: the model's, schema `tables.BENCHMARKS`; None where none were run.
         documents: the model's, schema `tables.BENCHMARK_DOCUMENTS`, and if it likes `weight`, what
@@ -74,7 +75,7 @@ def read_tables(data: Path, name: str, family: str, *, benchmarked: bool = True)
         # some rows at a time: the continuations are most of the table
         pl.concat(
             with_second_half(batch, samples).drop("continuation")
-            for batch in tables.batches(memorization, tables.MEMORIZATION)
+            for batch in tables.batches(memorization, metrics.MEMORIZATION)
         ),
         tables.read(benchmarks, tables.BENCHMARKS) if benchmarked else None,
         tables.read(documents, tables.BENCHMARK_DOCUMENTS) if benchmarked else none,
@@ -89,7 +90,7 @@ def with_second_half(memorization: pl.DataFrame, samples: pl.DataFrame) -> pl.Da
     Samples can then be chosen by the first half of the suffix and judged by the second.
 
     Args:
-        memorization: rows of schema `tables.MEMORIZATION`.
+        memorization: rows of schema `metrics.MEMORIZATION`.
         samples: of the same family, schema `tables.SAMPLES`.
 
     Returns:

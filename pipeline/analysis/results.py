@@ -14,6 +14,7 @@ import polars as pl
 
 from pipeline.analysis.measured import ModelTables, grid_problems, read_tables
 from pipeline.interventions.interventions import BASELINE
+from pipeline.measure.metrics import MEMORIZATION, METRICS
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, Problem
 
@@ -34,11 +35,7 @@ def _at_least(column: str, least: float) -> pl.Expr:
 _EXACT = pl.col("exact_match")
 _UNKNOWN = pl.col("continuation").is_null()
 MEMORIZATION_RULES: Mapping[str, pl.Expr] = {
-    "token_accuracy is a share": _UNKNOWN | _share("token_accuracy"),
-    "teacher_forced_accuracy is a share": _share("teacher_forced_accuracy"),
-    "completion_entropy is finite and not negative": _at_least("completion_entropy", -GRAIN),
-    "suffix_log_prob is finite and not positive": pl.col("suffix_log_prob").is_finite()
-    & (pl.col("suffix_log_prob") <= GRAIN),
+    **{f"{each.name} is possible": each.possible() for each in METRICS},
     "min_margin is finite and not negative": _at_least("min_margin", 0),
     "the continuation is known where it was decoded, or is the suffix": ~_UNKNOWN
     | ~(pl.col("decoded") | _EXACT),
@@ -50,10 +47,18 @@ MEMORIZATION_RULES: Mapping[str, pl.Expr] = {
         pl.col("correct_length") == pl.col("suffix").list.len()
     )
     == _EXACT,
-    "token_accuracy is known where the continuation is": pl.col("token_accuracy").is_null()
-    == _UNKNOWN,
+    **{
+        f"{each.name} is known where the continuation is": pl.col(each.name).is_null() == _UNKNOWN
+        for each in METRICS
+        if each.needs == "greedy continuation"
+    },
     "exact_match says that token_accuracy is 1": _UNKNOWN
     | ((pl.col("token_accuracy") == 1) == _EXACT),
+    "suffix_log_prob_top_40 is no less than suffix_log_prob, or no suffix comes out": (
+        pl.col("suffix_log_prob_top_40") + GRAIN * pl.col("suffix").list.len()
+        >= pl.col("suffix_log_prob")
+    )
+    | (pl.col("worst_rank") > 40),
     "token_accuracy counts the correct_length": _UNKNOWN
     | (pl.col("token_accuracy") + GRAIN >= pl.col("correct_length") / pl.col("suffix").list.len()),
 }
@@ -128,7 +133,7 @@ def _check_model(
         "sample_id",
         suffix=pl.col("tokens").list.tail(pl.col("suffix_length")),
     )
-    completed = tables.batches(data / "memorization" / f"{name}.parquet", tables.MEMORIZATION)
+    completed = tables.batches(data / "memorization" / f"{name}.parquet", MEMORIZATION)
     with_suffix = (rows.join(suffixes, on="sample_id", maintain_order="left") for rows in completed)
     problems += _broken(f"memorization of {name}", with_suffix, MEMORIZATION_RULES)
     problems += _without_effect(f"memorization of {name}", measured.memorization, "suffix_log_prob")

@@ -167,10 +167,11 @@ class _Batches:
             states[:, :, -length:].flatten(0, 2),
             suffix.expand(shape).flatten(),
             self.forbidden,
+            detailed=True,
         )
         del states
+        assert said.detail is not None  # noqa: S101  asked for above
         token, margin = said.allowed.token.view(shape), said.allowed.margin.view(shape)
-        entropy = said.entropy.view(shape)
 
         # Up to and including its first wrong choice a row's greedy path is the teacher-forced one.
         mismatch = (token == suffix).long().cumprod(-1).sum(-1)  # S where there is none
@@ -192,12 +193,18 @@ class _Batches:
         forced = said.any.token.view(shape)
         close = margin <= tolerance, said.any.margin.view(shape) <= tolerance
         self._settle(batch, wanted, token, forced, *close)
+        tokenwise = {
+            "teacher_forced": forced,
+            "entropy": said.entropy,
+            "log_prob": said.log_prob,
+            "log_prob_top_40": said.detail.log_prob_top,
+            "rank": said.detail.rank,
+            "spread": said.detail.spread,
+        }
         return Completions(
             continuation=token.cpu(),
-            teacher_forced=forced.cpu(),
-            completion_entropy=entropy.sum(-1, dtype=torch.float64).cpu(),
-            suffix_log_prob=said.log_prob.view(shape).sum(-1, dtype=torch.float64).cpu(),
             min_margin=margin.amin(-1).cpu(),
+            **{name: each.view(shape).cpu() for name, each in tokenwise.items()},
         )
 
     def _settle(

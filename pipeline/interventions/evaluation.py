@@ -37,17 +37,37 @@ class Completions:
 
     Args:
         continuation: (V, N, S) int64, greedy token ids.
-        teacher_forced: (V, N, S) int64, argmax at each suffix position under the true suffix.
-        completion_entropy: (V, N) float64, nats, summed over the suffix, teacher-forced (Eq. 5).
-        suffix_log_prob: (V, N) float64, nats, the true suffix given the prefix.
         min_margin: (V, N) float32, logits, the smallest top-2 gap on the greedy path.
+        teacher_forced: (V, N, S) int64, argmax at each suffix position under the true suffix.
+        entropy: (V, N, S) float32, nats, of the distribution at each suffix position; this and all
+            that follows is teacher-forced.
+        log_prob: (V, N, S) float32, nats, of each token of the true suffix.
+        log_prob_top_40: (V, N, S) float32, nats, the same under top-k sampling with k = 40; -inf
+            where the rank is above 40.
+        rank: (V, N, S) int32, of each token of the true suffix, from 1. Where logits nearly tie,
+            the rank is a matter of rounding, while `teacher_forced` is not.
+        spread: (V, N, S) float32, nats, the standard deviation of log p of a token drawn from the
+            distribution itself.
     """
 
     continuation: Tensor
-    teacher_forced: Tensor
-    completion_entropy: Tensor
-    suffix_log_prob: Tensor
     min_margin: Tensor
+    teacher_forced: Tensor
+    entropy: Tensor
+    log_prob: Tensor
+    log_prob_top_40: Tensor
+    rank: Tensor
+    spread: Tensor
+
+    @property
+    def completion_entropy(self) -> Tensor:
+        """(V, N) float64, nats, the entropy summed over the suffix (Eq. 5)."""
+        return self.entropy.sum(-1, dtype=torch.float64)
+
+    @property
+    def suffix_log_prob(self) -> Tensor:
+        """(V, N) float64, nats, of the true suffix given the prefix."""
+        return self.log_prob.sum(-1, dtype=torch.float64)
 
     @property
     def bad(self) -> Tensor:

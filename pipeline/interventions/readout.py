@@ -9,7 +9,7 @@ Shapes: M positions, V vocabulary, D width.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -22,6 +22,10 @@ from pipeline.models.sites import Anatomy
 CHUNK_LOGITS = {"cpu": 512 * 50_304, "cuda": 1 << 28}
 _PIECE_LOGITS = {"cpu": 16 * 50_304, "cuda": 1 << 28}
 _BLOCK = 256  # columns whose maximum is taken first: their maxima are few
+_SMALL_BLOCK = 64  # the same where the `TOP` largest are looked for
+
+TOP = 40
+"""k of top-k sampling, as in arXiv 2012.07805 and 2410.19482."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,24 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Detail:
+    """More about the target at M positions, for what is measured token by token.
+
+    Args:
+        rank: (M,) int32, from 1: one more than the tokens with a larger logit.
+        spread: (M,) float32, nats, the standard deviation of log p of a token drawn from the
+            distribution itself.
+        log_prob_top: (M,) float32, nats, of the target under top-k sampling at temperature 1 with
+            k = `TOP`; -inf where its rank is above k. Tokens that tie for the last place are all
+            kept, as transformers does.
+    """
+
+    rank: Tensor
+    spread: Tensor
+    log_prob_top: Tensor
+
+
+@dataclass(frozen=True)
 class Readout:
     """What the logits at M positions say.
 
@@ -48,6 +70,7 @@ class Readout:
         entropy: (M,) float32, nats; NaN where logits are not all finite.
         log_prob: (M,) float32, of the target, nats.
         behind: (M,) float32, how far the target's logit is below the largest; 0 where it is that.
+        detail: None unless asked for.
     """
 
     any: Choice
@@ -55,9 +78,12 @@ class Readout:
     entropy: Tensor
     log_prob: Tensor
     behind: Tensor
+    detail: Detail | None = None
 
 
-def read(known: Anatomy, states: Tensor, targets: Tensor, forbidden: Tensor) -> Readout:
+def read(
+    known: Anatomy, states: Tensor, targets: Tensor, forbidden: Tensor, *, detailed: bool = False
+) -> Readout:
     """Everything about the predictions made from `states`.
 
     Args:
@@ -65,8 +91,9 @@ def read(known: Anatomy, states: Tensor, targets: Tensor, forbidden: Tensor) -> 
         states: (M, D), as `wavefront.run` returns them.
         targets: (M,) int64.
         forbidden: (E,) int64, ids that are never generated; often none.
+        detailed: whether to give the `Detail`, for a tenth of the readout's time.
     """
-    parts = []
+    parts, details = [], []
     for rows, logits in pieces(known, states):
         token, margin, largest = _best_two(logits)
         allowed = _without(logits, token, margin, forbidden)
@@ -78,8 +105,56 @@ def read(known: Anatomy, states: Tensor, targets: Tensor, forbidden: Tensor) -> 
         entropy = total.log() - torch.linalg.vecdot(weights, logits) / total
         target = logits.gather(1, targets[rows, None])[:, 0]
         parts.append((token, margin, *allowed, entropy, target - total.log(), -target))
-    token, margin, allowed_token, allowed_margin, *rest = map(torch.cat, zip(*parts, strict=True))
-    return Readout(Choice(token, margin), Choice(allowed_token, allowed_margin), *rest)
+        if detailed:
+            details.append(_detail(logits, weights, total, target))
+    token, margin, allowed_token, allowed_margin, entropy, log_prob, behind = map(
+        torch.cat, zip(*parts, strict=True)
+    )
+    return Readout(
+        Choice(token, margin),
+        Choice(allowed_token, allowed_margin),
+        entropy,
+        log_prob,
+        behind,
+        Detail(*map(torch.cat, zip(*details, strict=True))) if details else None,
+    )
+
+
+def _detail(
+    logits: Tensor, weights: Tensor, total: Tensor, target: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The fields of `Detail`, of logits (m, V) below their maximum; `weights` are overwritten."""
+    mean = torch.linalg.vecdot(weights, logits) / total
+    # The largest logit is 0, so a sharp distribution has no large mean whose square cancels.
+    square = torch.linalg.vecdot(weights.mul_(logits), logits) / total
+    spread = (square - mean.square()).clamp_min(0).sqrt()
+
+    def count(comparison: Callable[..., Tensor], of: Tensor) -> Tensor:
+        return comparison(logits, of[:, None], out=weights).sum(-1, dtype=torch.float64)
+
+    top = _largest(logits, min(TOP, logits.shape[1]))
+    last = top[:, -1]
+    tied = count(torch.ge, last) - top.shape[1]
+    kept = top.exp().sum(-1) + tied.to(top.dtype) * last.exp()
+    log_prob = (target - kept.log()).masked_fill(target < last, -torch.inf)
+    return (count(torch.gt, target) + 1).int(), spread, log_prob
+
+
+def _largest(logits: Tensor, count: int) -> Tensor:
+    """(m, count) the largest of each row of (m, V), descending.
+
+    They lie in the blocks with the largest maxima, or in the columns after the last whole block.
+    """
+    vocabulary = logits.shape[1]
+    whole = vocabulary - vocabulary % _SMALL_BLOCK
+    blocks = whole // _SMALL_BLOCK
+    if blocks <= count:
+        return logits.topk(count).values
+    maxima = torch.unflatten(logits[:, :whole], 1, (blocks, _SMALL_BLOCK)).amax(-1)
+    chosen = maxima.topk(count).indices
+    columns = chosen[:, :, None] * _SMALL_BLOCK + torch.arange(_SMALL_BLOCK, device=logits.device)
+    candidates = torch.cat([logits.gather(1, columns.flatten(1)), logits[:, whole:]], 1)
+    return candidates.topk(count).values
 
 
 def choose(known: Anatomy, states: Tensor, forbidden: Tensor) -> Choice:

@@ -1,8 +1,6 @@
 """How much of each sample a model still completes under each intervention.
 
 Shapes: V interventions, N samples, P prefix and S suffix tokens.
-
-Source: arXiv 2501.05078, Eq. 3 (exact match), Eq. 4 (token accuracy), Eq. 5 (completion entropy).
 """
 
 from __future__ import annotations
@@ -16,17 +14,17 @@ import torch
 from numpy.typing import NDArray
 from statsmodels.stats.proportion import proportion_confint
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from pipeline.interventions.completion import complete
 from pipeline.interventions.evaluation import Completions, Progress, silent
 from pipeline.interventions.interventions import BASELINE, Intervention
 from pipeline.interventions.memory import Journal
+from pipeline.measure.metrics import MEMORIZATION, Completed, computed, unknown
 from pipeline.models.context import context_length
 from pipeline.samples.frame import check_samples, of_each_split
 from pipeline.workflow.errors import InputError, Problem
 from pipeline.workflow.shards import Shards, seconds_a_token
-from pipeline.workflow.tables import MEMORIZATION
 
 TRIAL_SAMPLES = 512
 """Completed by the baseline before the sweep: an exact match of .9 is then known to .03."""
@@ -44,6 +42,7 @@ def measure(
     journal: Journal | None = None,
     shards: Shards | None = None,
     decode: Literal["all", "none"] | int = "all",
+    tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> pl.DataFrame:
     """Complete every sample under every intervention, and say how well.
 
@@ -58,9 +57,10 @@ def measure(
         shards: keep what is finished, so that a killed process can go on; None: nothing is kept.
         decode: which continuations are decoded to the end: ``all``, ``none``, or those of so many
             samples of each split. The others' are known where they are right up to the last token.
+        tokenizer: the model's, for metrics that need text; None: these are null.
 
     Returns:
-        As `tables.MEMORIZATION`, V×N rows: intervention by intervention, samples in their order.
+        As `metrics.MEMORIZATION`, V×N rows: intervention by intervention, samples in their order.
 
     Raises:
         InputError: samples of several lengths or longer than the model's context, token ids
@@ -70,7 +70,7 @@ def measure(
     tokens = torch.tensor(samples["tokens"].to_list())
     suffix_length = int(samples["suffix_length"][0])
     suffix = tokens[:, -suffix_length:]
-
+    texts = None if tokenizer is None else tokenizer.batch_decode(suffix)
     decoded = _decoded(samples, decode)
 
     def work(part: range) -> dict[str, NDArray[Any]]:
@@ -86,7 +86,8 @@ def measure(
             calibration_tokens=tokens,
             first=part.start,
         )
-        return _columns(completed, suffix[part.start : part.stop])
+        here = slice(part.start, part.stop)
+        return _columns(completed, suffix[here], texts and texts[here])
 
     if shards is None:
         arrays = work(range(len(tokens)))
@@ -96,7 +97,7 @@ def measure(
         arrays = shards.results(
             work,
             [seconds_a_token(*speed) * tokens.shape[1]] * len(tokens),
-            [device, dtype, decode, *interventions, suffix_length, *tokens.tolist()],
+            [device, dtype, decode, *interventions, suffix_length, texts, *tokens.tolist()],
         )
 
     # in a cross join the right side varies fastest: the order of a flattened (V, N)
@@ -110,10 +111,8 @@ def measure(
     table = rows.with_columns(measured).select(
         pl.col(name).cast(column.dtype) for name, column in MEMORIZATION.items()
     )
-    if decoded.all():
-        return table
     known = pl.col("continuation").list.last() != NOT_DECODED
-    return table.with_columns(pl.when(known).then(pl.col("token_accuracy", "continuation")))
+    return table.with_columns(*unknown(known), pl.when(known).then(pl.col("continuation")))
 
 
 def _decoded(samples: pl.DataFrame, decode: Literal["all", "none"] | int) -> pl.Series:
@@ -125,21 +124,19 @@ def _decoded(samples: pl.DataFrame, decode: Literal["all", "none"] | int) -> pl.
     )
 
 
-def _columns(made: Completions, suffix: Tensor) -> dict[str, NDArray[Any]]:
-    """Column of `tables.MEMORIZATION` -> its values, (V, N), or (V, N, S) for the continuation.
+def _columns(
+    made: Completions, suffix: Tensor, texts: Sequence[str] | None
+) -> dict[str, NDArray[Any]]:
+    """Column of `MEMORIZATION` -> its values, (V, N), or (V, N, S) for the continuation.
 
     In the table's own types, for all of them have to fit into memory. The engine's -1, for what it
     did not decode, becomes `NOT_DECODED`.
     """
+    said = {name: each.numpy() for name, each in vars(made).items() if name != "min_margin"}
     return {
-        "exact_match": exact_match(made.continuation, suffix).numpy(),
-        "token_accuracy": token_accuracy(made.continuation, suffix).numpy(),
-        "completion_entropy": made.completion_entropy.numpy(),
-        "correct_length": correct_length(made.continuation, suffix).numpy().astype(np.uint16),
-        "teacher_forced_accuracy": token_accuracy(made.teacher_forced, suffix).numpy(),
-        "suffix_log_prob": made.suffix_log_prob.numpy(),
+        **computed(Completed(suffix=suffix.numpy(), texts=texts, **said)),
         "min_margin": made.min_margin.numpy(),
-        "continuation": made.continuation.numpy().astype(np.uint32),
+        "continuation": said["continuation"].astype(np.uint32),
     }
 
 
@@ -189,44 +186,3 @@ def require_baseline(
             raise InputError(problem)
         print(f"warning: {problem}", flush=True)
     return {"exact_match": right / len(made), "low": low, "high": high, "n": len(made)}
-
-
-def exact_match(continuation: Tensor, suffix: Tensor) -> Tensor:
-    """Whether the continuation is the suffix, token by token (Eq. 3).
-
-    Args:
-        continuation: (V, N, S) token ids.
-        suffix: (N, S) token ids.
-
-    Returns:
-        (V, N) bool.
-    """
-    return (continuation == suffix).all(-1)
-
-
-def token_accuracy(continuation: Tensor, suffix: Tensor) -> Tensor:
-    """The share of positions where the continuation has the suffix's token (Eq. 4).
-
-    A position counts whatever happened before it; see `correct_length` for the other view.
-
-    Args:
-        continuation: (V, N, S) token ids, greedy or teacher-forced.
-        suffix: (N, S) token ids.
-
-    Returns:
-        (V, N) float64, 0 to 1.
-    """
-    return (continuation == suffix).double().mean(-1)
-
-
-def correct_length(continuation: Tensor, suffix: Tensor) -> Tensor:
-    """How many tokens are right before the first wrong one; exact match at k is "k or more".
-
-    Args:
-        continuation: (V, N, S) token ids, greedy; -1 after the first wrong one if not decoded.
-        suffix: (N, S) token ids.
-
-    Returns:
-        (V, N) int64, 0 to S.
-    """
-    return (continuation == suffix).long().cumprod(-1).sum(-1)

@@ -44,11 +44,12 @@ def interventions(model: ModelName) -> None:
 
 def memorization(model: ModelName) -> None:
     """Complete every sample of the model's family under every intervention."""
-    from pipeline.checkpoints.loading import load_model
+    from pipeline.checkpoints.loading import load as load_checkpoint
     from pipeline.checkpoints.manifest import read_manifest, sha256
     from pipeline.interventions.memory import Journal
     from pipeline.measure.listed import read_listed
     from pipeline.measure.memorization import measure, require_baseline
+    from pipeline.measure.metrics import MEMORIZATION
     from pipeline.measure.reuse import KEYS, extended, keys
     from pipeline.samples.frame import check_samples
     from pipeline.workflow import tables
@@ -84,18 +85,19 @@ def memorization(model: ModelName) -> None:
         )
 
         def compute(missing: Sequence[Intervention]) -> list[pl.DataFrame]:
-            loaded = load_model(folder, how.dtype, device)
+            loaded, tokenizer = load_checkpoint(folder, how.dtype, device)
             budget = study.run.token_budget
             notes["baseline"] = require_baseline(
                 loaded, samples, how.baseline_floor, how.below_floor == "stop", budget
             )
             tell = reporter(f"memorization of {model}", "samples")
-            return [measure(loaded, samples, missing, budget, tell, journal, shards, how.decode)]
+            keep = tell, journal, shards, how.decode, tokenizer
+            return [measure(loaded, samples, missing, budget, *keep)]
 
-        files = {path: tables.MEMORIZATION}
+        files = {path: MEMORIZATION}
         [made] = extended(listed, wanted, files, partial(cached, address), compute)
         notes["shards"] = shards.told()
-        tables.write(made, path, tables.MEMORIZATION, {"model": model, **provenance, KEYS: wanted})
+        tables.write(made, path, MEMORIZATION, {"model": model, **provenance, KEYS: wanted})
         shards.finish()
 
 

@@ -24,6 +24,7 @@ from pipeline.report.plots import attention_only
 from pipeline.report.plots import divergence as theorems
 from pipeline.report.plots.copies import doses
 from pipeline.report.plots.drops import drops
+from pipeline.report.plots.extraction import extractions
 from pipeline.report.plots.over_blocks import blocks, entropy, kept, lengths, perplexity
 from pipeline.report.plots.plot import Plot
 from pipeline.report.plots.quartiles import quartiles
@@ -34,7 +35,10 @@ from pipeline.workflow.files import atomic, write_json
 INDEX = "figures.json"
 """Beside the figures: their order, headings, captions and alternative texts."""
 
-_MAKERS = (kept, scatters, blocks, drops, lengths, entropy, perplexity, quartiles, doses)
+_MAKERS = (
+    *(kept, scatters, blocks, drops, lengths, extractions),
+    *(entropy, perplexity, quartiles, doses),
+)
 
 
 def write_figures(

@@ -22,7 +22,10 @@ STAGES = Path("dvc.yaml")
 VERSIONS = Path("pipeline/versions.yaml")
 """Library -> its version, read by DVC as params."""
 
-LIBRARIES = ("lm_eval", "numpy", "polars", "tokenizers", "torch", "transformers")
+LIBRARIES = (
+    *("lm_eval", "numpy", "polars", "rapidfuzz", "sacrebleu", "tokenizers", "torch"),
+    "transformers",
+)
 """The libraries that compute what the tables hold."""
 
 CARRIES = re.compile(r"pipeline/(__main__\.py|plan/|study/|workflow/|\w+/schema\.py)")

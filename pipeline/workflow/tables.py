@@ -86,18 +86,10 @@ INTERVENTIONS: Schema = {
     "seed": Column(pl.UInt32, "of the directions of the edit noise; else 0"),
 }
 
-MEMORIZATION: Schema = {
+COMPLETIONS: Schema = {
     "intervention": Column(pl.String, "as in the interventions table"),
     "sample_id": Column(pl.UInt32, "as in the samples table"),
     "split": Column(pl.String, "as in the samples table"),
-    "exact_match": Column(pl.Boolean, "the greedy continuation is the suffix (Eq. 3)"),
-    "token_accuracy": Column(
-        pl.Float64, "share of equal positions, 0 to 1 (Eq. 4); null: not decoded", nullable=True
-    ),
-    "completion_entropy": Column(pl.Float64, "nats, summed over the suffix (Eq. 5)"),
-    "correct_length": Column(pl.UInt16, "right tokens before the first wrong one, 0 to S"),
-    "teacher_forced_accuracy": Column(pl.Float64, "share of right argmaxes under the true suffix"),
-    "suffix_log_prob": Column(pl.Float64, "nats, the suffix given the prefix"),
     "min_margin": Column(pl.Float32, "logits, smallest top-2 gap on the greedy path"),
     "continuation": Column(
         pl.List(pl.UInt32), "S greedy token ids; null: not decoded to the end", nullable=True
@@ -106,6 +98,7 @@ MEMORIZATION: Schema = {
         pl.Boolean, "whether the sample is one of those whose continuations are decoded to the end"
     ),
 }
+"""The table of memorization but for the metrics; see `pipeline.measure.metrics.MEMORIZATION`."""
 
 BENCHMARKS: Schema = {
     "intervention": Column(pl.String, "as in the interventions table"),
@@ -325,7 +318,9 @@ SUMMARY: Schema = {
     "split": Column(pl.String, "of the samples; null for benchmarks", nullable=True),
     "task": Column(pl.String, "memorization, or the benchmark's name"),
     "metric": Column(pl.String, "exact_match, acc, word_perplexity, …"),
-    "k": Column(pl.UInt16, "tokens, for exact match at k; else null", nullable=True),
+    "k": Column(
+        pl.UInt32, "tokens, for exact match at k; tries, for extractable; else null", nullable=True
+    ),
     "value": Column(pl.Float64, "the estimate"),
     "low": Column(pl.Float64, "lower end of the 95% interval", nullable=True),
     "high": Column(pl.Float64, "upper end of the 95% interval", nullable=True),

@@ -15,6 +15,7 @@ import polars as pl
 
 from pipeline.analysis.measured import ModelTables, with_second_half
 from pipeline.interventions.interventions import SWEEP, Group, Intervention, sweep
+from pipeline.measure import metrics
 from pipeline.measure.listed import as_table
 from pipeline.workflow import tables
 
@@ -98,7 +99,7 @@ class Study:
             tables.write(
                 model.memorization,
                 data / "memorization" / f"{model.name}.parquet",
-                tables.MEMORIZATION,
+                metrics.MEMORIZATION,
                 {},
             )
             benchmarks = data / "benchmarks"
@@ -245,25 +246,38 @@ def _memorization(
     exact = np.clip(share * 0.99 / (1 + (9 / (copies + 1e-9)) ** 2.5), 1e-6, 0.9999)
     each = exact ** (1 / length)
     right = random.random((len(copies), length)) < each[:, None]
-    first_wrong = np.where(right.all(axis=1), length, right.argmin(axis=1))
-    accuracy = right.mean(axis=1)
     suffix = np.array(samples["tokens"].list.tail(length).to_list())
-    return pl.DataFrame(
+    continuation = np.where(right, suffix, (suffix + 1) % 640)
+    entropy = length * (0.1 + 1.2 * (1 - each)) + random.random(len(copies))
+    log_prob = np.broadcast_to((np.log(each) - 0.1 / length)[:, None], right.shape)
+    made = metrics.Completed(
+        suffix,
+        continuation[None],
+        continuation[None],
+        np.broadcast_to(entropy[:, None] / length, right.shape)[None],
+        log_prob[None],
+        log_prob[None],
+        np.where(right, 1, 2)[None],
+        np.ones(right.shape)[None],
+    )
+    measured = {
+        # BLEU takes longer than all else
+        each.name: right.all(axis=1) if each.name == "bleu" else each.function(made)[0]
+        for each in metrics.METRICS
+    }
+    rows = pl.DataFrame(
         {
             "intervention": [intervention.name] * len(copies),
             "sample_id": samples["sample_id"],
             "split": samples["split"],
-            "exact_match": first_wrong == length,
-            "token_accuracy": accuracy,
-            "completion_entropy": length * (0.1 + 1.2 * (1 - each)) + random.random(len(copies)),
-            "correct_length": first_wrong.astype(np.uint16),
-            "teacher_forced_accuracy": accuracy,
-            "suffix_log_prob": length * np.log(each) - 0.1,
+            **measured,
+            "min_margin": random.random(len(copies)),
+            "continuation": continuation.tolist(),
             "decoded": True,
-            "min_margin": random.random(len(copies)).astype(np.float32),
-            "continuation": np.where(right, suffix, (suffix + 1) % 640).tolist(),
-        },
-        schema_overrides={"continuation": pl.List(pl.UInt32)},
+        }
+    )
+    return rows.with_columns(metrics.unknown(pl.lit(True))).select(
+        pl.col(name).cast(column.dtype) for name, column in metrics.MEMORIZATION.items()
     )
 
 

@@ -1,5 +1,6 @@
 """The summary against numbers worked out by hand, and its checks."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from pipeline.analysis import views
 from pipeline.analysis.aggregate import aggregate, k_values, write_summary
 from pipeline.analysis.measured import ModelTables
 from pipeline.interventions.interventions import SWEEP, Group, sweep
+from pipeline.measure import metrics
 from pipeline.measure.listed import as_table
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
@@ -38,25 +40,26 @@ def by_hand() -> ModelTables:
     right = {"baseline": [3, 3, 3, 1, 0], "block-00": [3, 2, 1, 0, 0]}
     memorization = pl.DataFrame(
         [
-            (
-                name,
-                i,
-                samples["split"][i],
-                n == 3,
-                n / 3,
-                2.0 * i,
-                n,
-                n / 3,
-                -1.0 * i,
-                0.5,
-                [1],
-                True,
-            )
+            dict.fromkeys(metrics.MEMORIZATION, 0.0)
+            | {
+                "intervention": name,
+                "sample_id": i,
+                "split": samples["split"][i],
+                "exact_match": n == 3,
+                "token_accuracy": n / 3,
+                "completion_entropy": 2.0 * i,
+                "correct_length": n,
+                "teacher_forced_accuracy": n / 3,
+                "suffix_log_prob": -1.0 * i,
+                "suffix_log_prob_top_40": [0.0, -5.0, -14.0, -math.inf, -2000.0][i],
+                "loss_per_zlib_byte": None,
+                "continuation": [1],
+                "decoded": True,
+            }
             for name, prefixes in right.items()
             for i, n in enumerate(prefixes)
         ],
-        schema={name: column.dtype for name, column in tables.MEMORIZATION.items()},
-        orient="row",
+        schema={name: column.dtype for name, column in metrics.MEMORIZATION.items()},
     )
     benchmarks = pl.DataFrame(
         [
@@ -215,7 +218,9 @@ def test_differences_are_values_less_the_baselines(summary: pl.DataFrame) -> Non
     rows = summary.filter(pl.col("difference").is_not_null()).join(whole, on=key, nulls_equal=True)
     # the tables of this study have no documents of wikitext
     expected = summary.filter(
-        pl.col("intervention") != "baseline", pl.col("task") != "tiny_wikitext"
+        pl.col("intervention") != "baseline",
+        pl.col("task") != "tiny_wikitext",
+        ~pl.col("metric").str.starts_with("hidden_"),
     )
     assert rows.height == expected.height
     np.testing.assert_allclose(rows["difference"], rows["value"] - rows["whole"], atol=1e-9)
@@ -248,8 +253,9 @@ def test_k_values(suffix_length: int, expected: list[int]) -> None:
 
 def test_the_grid_is_whole(study: synthetic.Study, summary: pl.DataFrame) -> None:
     assert summary.select("value", "n").null_count().row(0) == (0, 0)
+    hidden = pl.col("metric").str.starts_with("hidden_")  # where there are such samples
     for model in study.models:
-        rows = summary.filter(model=model.name)
+        rows = summary.filter(~hidden, model=model.name)
         per_intervention = rows.group_by("intervention").len()
         assert per_intervention.height == 1 + model.n_blocks + 4
         assert per_intervention["len"].n_unique() == 1
@@ -424,8 +430,8 @@ def test_each_edit_of_single_blocks_is_a_family_of_its_own() -> None:
 def test_tokens_are_right_over_the_samples_that_were_decoded(by_hand: ModelTables) -> None:
     """Of the others those are known that are right, so they would make the mean too high."""
     chosen = pl.col("sample_id").is_in([1, 3])
-    known = pl.when(chosen | pl.col("exact_match")).then(pl.col("token_accuracy", "continuation"))
-    frame = by_hand.memorization.with_columns(known, decoded=chosen)
+    known = metrics.unknown(chosen | pl.col("exact_match"))
+    frame = by_hand.memorization.with_columns(*known, decoded=chosen)
     summary = aggregate([replace(by_hand, memorization=frame)])
     whole = aggregate([by_hand])
     rows = summary.filter(metric="token_accuracy", split="memorized")
@@ -433,7 +439,24 @@ def test_tokens_are_right_over_the_samples_that_were_decoded(by_hand: ModelTable
     assert rows["n"].to_list() == [2, 2]
     assert rows["difference"].to_list()[1] == pytest.approx(-1 / 3)
     assert not summary.filter(metric="token_accuracy", split="control").height
-    others = pl.col("metric") != "token_accuracy"
+    greedy = {each.name for each in metrics.METRICS if each.needs == "greedy continuation"}
+    assert {"token_accuracy", "bleu"} < greedy
+    others = ~pl.col("metric").is_in(greedy)
     assert summary.filter(others).equals(whole.filter(others))
     none = frame.with_columns(decoded=False)
-    assert "token_accuracy" not in aggregate([replace(by_hand, memorization=none)])["metric"]
+    assert not greedy & set(aggregate([replace(by_hand, memorization=none)])["metric"])
+
+
+def test_tries_until_the_suffix_is_out(by_hand: ModelTables) -> None:
+    """Of memorized samples p_z is 1, e⁻⁵ and e⁻¹⁴, that is 1, 103 and 834,000 tries, and 0."""
+    summary = aggregate([by_hand])
+    rows = summary.filter(metric="extractable_top_40", split="memorized", intervention="baseline")
+    assert rows["k"].to_list() == [1, 10, 100, 1_000, 1_000_000]
+    assert rows["value"].to_list() == [0.25, 0.25, 0.25, 0.5, 0.75]
+    # the third sample's continuation is hidden by the bypass, and so is the second's
+    hidden = summary.filter(metric="hidden_extractable_top_40", split="memorized")
+    assert set(hidden["intervention"]) == {"block-00"}
+    assert hidden["n"].to_list() == [2] * 5
+    assert hidden["value"].to_list() == [0.0, 0.0, 0.0, 0.5, 1.0]
+    assert (hidden["low"] <= hidden["value"]).all()
+    assert "suffix_log_prob_top_40" not in summary["metric"]  # a mean of -inf says nothing

@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 
 from pipeline.analysis.results import check_results
+from pipeline.measure import metrics
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 from tests.analysis import synthetic
@@ -77,13 +78,15 @@ def test_a_whole_study_passes_and_its_rows_are_counted(data: Path) -> None:
 
 
 WRONG = {
-    "token_accuracy is a share": ("memorization", pl.lit(1.5).alias("token_accuracy")),
-    "teacher_forced_accuracy is a share": (
+    "token_accuracy is possible": ("memorization", pl.lit(1.5).alias("token_accuracy")),
+    "teacher_forced_accuracy is possible": (
         "memorization",
         pl.lit(float("nan")).alias("teacher_forced_accuracy"),
     ),
-    "completion_entropy is finite": ("memorization", pl.lit(-1.0).alias("completion_entropy")),
-    "suffix_log_prob is finite": ("memorization", pl.lit(-float("inf")).alias("suffix_log_prob")),
+    "completion_entropy is possible": ("memorization", pl.lit(-1.0).alias("completion_entropy")),
+    "suffix_log_prob is possible": ("memorization", pl.lit(-float("inf")).alias("suffix_log_prob")),
+    "worst_rank is possible": ("memorization", pl.lit(0).alias("worst_rank")),
+    "top_40 is no less": ("memorization", pl.lit(-1e9).alias("suffix_log_prob_top_40")),
     "min_margin is finite": ("memorization", pl.lit(-0.5).alias("min_margin")),
     "as long as the suffix": (
         "memorization",
@@ -107,7 +110,7 @@ WRONG = {
 @pytest.mark.parametrize("rule", WRONG)
 def test_what_can_never_be_is_refused(data: Path, rule: str) -> None:
     folder, change = WRONG[rule]
-    schema = {"memorization": tables.MEMORIZATION, "benchmarks": tables.BENCHMARKS}[folder]
+    schema = {"memorization": metrics.MEMORIZATION, "benchmarks": tables.BENCHMARKS}[folder]
     path = data / folder / f"{MODEL}.parquet"
     spoil(path, schema, change)
     with pytest.raises(InputError) as refused:
@@ -140,23 +143,23 @@ def test_a_broken_theorem_is_refused(
 
 def test_a_bypass_that_did_not_happen_is_refused(data: Path) -> None:
     path = data / "memorization" / f"{MODEL}.parquet"
-    frame = tables.read(path, tables.MEMORIZATION)
+    frame = tables.read(path, metrics.MEMORIZATION)
     baseline = frame.filter(intervention="baseline").select("sample_id", same="suffix_log_prob")
     same = frame.join(baseline, on="sample_id", maintain_order="left").with_columns(
         suffix_log_prob=pl.when(pl.col("intervention") == "block-03")
         .then(pl.col("same"))
         .otherwise(pl.col("suffix_log_prob"))
     )
-    tables.write(same.drop("same"), path, tables.MEMORIZATION, {})
+    tables.write(same.drop("same"), path, metrics.MEMORIZATION, {})
     with pytest.raises(InputError, match="block-03: every suffix_log_prob is the baseline's"):
         check(data)
 
 
 def test_the_interventions_are_those_that_were_listed(data: Path) -> None:
     path = data / "memorization" / f"{MODEL}.parquet"
-    frame = tables.read(path, tables.MEMORIZATION)
+    frame = tables.read(path, metrics.MEMORIZATION)
     renamed = pl.col("intervention").replace({"block-03": "block-03.zero"})
-    tables.write(frame.with_columns(renamed), path, tables.MEMORIZATION, {})
+    tables.write(frame.with_columns(renamed), path, metrics.MEMORIZATION, {})
     with pytest.raises(InputError) as refused:
         check(data)
     told = [problem.got for problem in refused.value.problems if "interventions" in problem.what]
@@ -165,15 +168,16 @@ def test_the_interventions_are_those_that_were_listed(data: Path) -> None:
 
 def test_what_was_not_decoded_may_be_unknown(data: Path) -> None:
     path = data / "memorization" / f"{MODEL}.parquet"
-    frame = tables.read(path, tables.MEMORIZATION)
-    known = pl.when("exact_match").then(pl.col("token_accuracy", "continuation"))
-    tables.write(frame.with_columns(known, decoded=False), path, tables.MEMORIZATION, {})
+    frame = tables.read(path, metrics.MEMORIZATION)
+    exact = pl.col("exact_match")
+    known = [*metrics.unknown(exact), pl.when(exact).then(pl.col("continuation"))]
+    tables.write(frame.with_columns(known, decoded=False), path, metrics.MEMORIZATION, {})
     check(data)
-    tables.write(frame.with_columns(known), path, tables.MEMORIZATION, {})
+    tables.write(frame.with_columns(known), path, metrics.MEMORIZATION, {})
     with pytest.raises(InputError, match="known where it was decoded"):
         check(data)
     unknown = frame.with_columns(pl.lit(None, pl.Float64).alias("token_accuracy"))
-    tables.write(unknown, path, tables.MEMORIZATION, {})
+    tables.write(unknown, path, metrics.MEMORIZATION, {})
     with pytest.raises(InputError, match="token_accuracy is known where the continuation is"):
         check(data)
 
@@ -194,8 +198,8 @@ def test_missing_rows_and_tables_are_all_named(data: Path) -> None:
     frame = tables.read(path, tables.DIVERGENCE_BOUNDS)
     tables.write(frame.head(5), path, tables.DIVERGENCE_BOUNDS, {})
     path = data / "memorization" / f"{MODEL}.parquet"
-    whole = tables.read(path, tables.MEMORIZATION)
-    tables.write(whole.slice(1), path, tables.MEMORIZATION, {})
+    whole = tables.read(path, metrics.MEMORIZATION)
+    tables.write(whole.slice(1), path, metrics.MEMORIZATION, {})
     with pytest.raises(InputError) as refused:
         check_results([(MODEL, "gpt-neo"), ("absent", "gpt-neo")], data, SAMPLES)
     told = str(refused.value)

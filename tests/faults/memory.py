@@ -49,6 +49,7 @@ def memorization(data: Path, n_samples: int, n_blocks: int) -> None:
     from pipeline.interventions.evaluation import Completions
     from pipeline.interventions.interventions import sweep
     from pipeline.measure import memorization as stage
+    from pipeline.measure import metrics
     from pipeline.workflow import tables
     from pipeline.workflow.shards import open_shards
 
@@ -57,8 +58,10 @@ def memorization(data: Path, n_samples: int, n_blocks: int) -> None:
         chance = torch.Generator().manual_seed(first)
         written = torch.randint(1, VOCABULARY, (*shape, SUFFIX), generator=chance)
         written[:, ::3] = tokens[::3, PREFIX:]
-        entropy = torch.rand(shape, generator=chance, dtype=torch.float64)
-        return Completions(written, written.clone(), entropy, -entropy, entropy.float())
+        entropy = torch.rand((*shape, SUFFIX), generator=chance)
+        rank = torch.ones(entropy.shape, dtype=torch.int32)
+        said = entropy, -entropy, -entropy, rank, entropy.clone()
+        return Completions(written, entropy[..., 0].clone(), written.clone(), *said)
 
     interventions = sweep(n_blocks)
     read = tables.read(data / "samples" / f"{FAMILY}.parquet", tables.SAMPLES)
@@ -68,7 +71,7 @@ def memorization(data: Path, n_samples: int, n_blocks: int) -> None:
     ):
         made = stage.measure(_model(PREFIX + SUFFIX), read, interventions, shards=shards)
         path = data / "memorization" / f"{MODEL}.parquet"
-        tables.write(made, path, tables.MEMORIZATION, {})
+        tables.write(made, path, metrics.MEMORIZATION, {})
         shards.finish()
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import polars as pl
 
+from pipeline.measure import metrics
 from pipeline.plan.scheduling import EVALUATE
 from pipeline.workflow import tables
 from tests.hub.population import GPT_NEO, GPT_NEO_SAMPLES, PYTHIA
@@ -139,7 +140,7 @@ def every_model_has_every_intervention(online: Run) -> None:
             assert manifest["origin"] == {"repo": repo, "commit": commit}
             assert manifest["n_blocks"] == blocks
             assert not any(file.endswith(".bin") for file in manifest["files"])
-            table = tables.read(data / "memorization" / f"{name}.parquet", tables.MEMORIZATION)
+            table = tables.read(data / "memorization" / f"{name}.parquet", metrics.MEMORIZATION)
             assert table["intervention"].n_unique() == 1 + blocks + 4
             assert len(table) == (1 + blocks + 4) * len(samples)
             scores = tables.read(data / "benchmarks" / f"{name}.parquet", tables.BENCHMARKS)

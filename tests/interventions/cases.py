@@ -129,6 +129,15 @@ def assert_same_completions(ours: Completions, expected: Completions, tolerance:
     }.items():
         left, right = getattr(ours, name)[sure], getattr(expected, name)[sure]
         torch.testing.assert_close(left, right, rtol=0, atol=atol)
+    wide = 4 * tolerance * math.log(VOCABULARY)
+    off = (ours.spread[sure].double() - expected.spread[sure].double()).abs()
+    assert off.max() <= wide
+    # a rank is a matter of rounding where two logits of the tail nearly tie
+    assert (ours.rank == expected.rank).float().mean() > 0.98
+    kept = ours.log_prob_top_40.isfinite() & expected.log_prob_top_40.isfinite()
+    assert (kept == ours.log_prob_top_40.isfinite()).float().mean() > 0.98
+    left, right = ours.log_prob_top_40[kept], expected.log_prob_top_40[kept]
+    assert ((left - right).abs() <= 2 * tolerance).float().mean() > 0.98
 
 
 def assert_same_scores(ours: Likelihoods, expected: Likelihoods, tolerance: float) -> None:

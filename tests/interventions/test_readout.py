@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from transformers import TopKLogitsWarper
 
 from pipeline.interventions import readout
 from pipeline.interventions.readout import _best_two, _without, choose, read
@@ -120,13 +121,27 @@ def test_everything_is_that_of_double_precision(vocabulary, rows_at_once, monkey
         monkeypatch.setattr(readout, "_PIECE_LOGITS", {"cpu": rows_at_once * vocabulary})
     known, states, targets = head(vocabulary)
     forbidden = torch.tensor([1, 3])
-    said = read(known, states, targets, forbidden)
     logits = states.double() @ known.model.lm_head.weight.double().T
+    targets[::2] = logits.topk(40).indices[::2, 7]
+    said = read(known, states, targets, forbidden, detailed=True)
     log_probs = logits.log_softmax(-1)
     assert torch.equal(said.any.token, logits.argmax(-1))
     close = {"rtol": 0, "atol": 2e-5, "check_dtype": False}
     torch.testing.assert_close(said.entropy, -(log_probs.exp() * log_probs).sum(-1), **close)
     torch.testing.assert_close(said.log_prob, log_probs.gather(1, targets[:, None])[:, 0], **close)
+    place = (log_probs.argsort(-1, descending=True) == targets[:, None]).nonzero()[:, 1]
+    assert torch.equal(said.detail.rank, place.int() + 1)
+    mean = (log_probs.exp() * log_probs).sum(-1, keepdim=True)
+    variance = (log_probs.exp() * (log_probs - mean) ** 2).sum(-1)
+    torch.testing.assert_close(said.detail.spread, variance.sqrt(), **close)
+    kept = logits.topk(40)
+    among = (kept.indices == targets[:, None]).any(-1)
+    expected = torch.full(among.shape, -torch.inf).double()
+    expected[among] = (kept.values.log_softmax(-1) * (kept.indices == targets[:, None])).sum(-1)[
+        among
+    ]
+    assert among[::2].all()
+    torch.testing.assert_close(said.detail.log_prob_top, expected, **close)
     for found, exact in (
         (said.any, logits),
         (said.allowed, logits.index_fill(1, forbidden, -torch.inf)),
@@ -173,3 +188,19 @@ def test_the_head_is_the_models_own(family):
     torch.testing.assert_close(said.log_prob, expected, rtol=0, atol=1e-5)
     assert "forward" not in vars(body)
     assert torch.equal(model(tokens, use_cache=False).logits[0].float(), logits)
+
+
+@pytest.mark.parametrize("vocabulary", [41, 300, 5000])
+@torch.inference_mode()
+def test_top_k_keeps_what_ties_for_the_last_place_as_transformers_does(vocabulary):
+    known, states, targets = head(vocabulary)
+    coarse = (2 * states).round() / 2  # and so are logits: many are equal
+    known.model.lm_head.weight.copy_(known.model.lm_head.weight.mul(20).round() / 2)
+    logits = coarse @ known.model.lm_head.weight.T
+    assert len(logits[0].unique()) < 0.9 * vocabulary
+    none = torch.tensor([], dtype=torch.int64)
+    kept = TopKLogitsWarper(40)(None, logits).log_softmax(-1)
+    for target in (targets, logits.topk(40).indices[:, -1]):
+        said = read(known, coarse, target, none, detailed=True)
+        expected = kept.gather(1, target[:, None])[:, 0]
+        torch.testing.assert_close(said.detail.log_prob_top, expected, rtol=0, atol=2e-5)

@@ -2,60 +2,33 @@
 
 import math
 import shutil
+import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
 import torch
 from statsmodels.stats.proportion import proportion_confint
+from torch import Tensor
 
 from pipeline.checkpoints.manifest import write_manifest
 from pipeline.interventions import evaluation
 from pipeline.interventions.editing import bypassed
 from pipeline.interventions.interventions import BASELINE, bypass, sweep
 from pipeline.interventions.memory import Journal
-from pipeline.measure import memorization
-from pipeline.measure.memorization import (
-    correct_length,
-    exact_match,
-    measure,
-    token_accuracy,
-)
+from pipeline.measure import memorization, metrics
+from pipeline.measure.memorization import measure
 from pipeline.samples.frame import check_samples
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.mark.parametrize(
-    ("continuation", "exact", "accuracy", "matching"),
-    [
-        ([1, 2, 3, 4], True, 1.0, 4),
-        ([1, 2, 3, 9], False, 0.75, 3),
-        ([9, 2, 3, 4], False, 0.75, 0),
-        ([1, 9, 3, 9], False, 0.5, 1),
-        ([4, 3, 2, 1], False, 0.0, 0),
-    ],
+CONTINUOUS = (
+    *("completion_entropy", "suffix_log_prob", "suffix_log_prob_top_40", "mean_log_prob"),
+    *("min_k", "min_k_plus_plus", "min_margin"),
 )
-def test_metrics_by_hand(continuation, exact, accuracy, matching):
-    made, suffix = torch.tensor([[continuation]]), torch.tensor([[1, 2, 3, 4]])
-    assert exact_match(made, suffix).tolist() == [[exact]]
-    assert token_accuracy(made, suffix).tolist() == [[accuracy]]
-    assert correct_length(made, suffix).tolist() == [[matching]]
-
-
-def test_token_accuracy_keeps_its_fraction():
-    suffix = torch.arange(32)[None]
-    made = suffix.clone()[None]
-    made[0, 0, 31] = 99
-    assert token_accuracy(made, suffix).item() == 31 / 32
-
-
-def test_metrics_pair_each_sample_with_its_own_suffix():
-    suffix = torch.tensor([[1, 2], [3, 4]])
-    made = torch.tensor([[[1, 2], [1, 2]], [[3, 4], [3, 4]]])
-    assert exact_match(made, suffix).tolist() == [[True, False], [False, True]]
+"""Columns whose last digits are a matter of rounding."""
 
 
 def samples_of(tokens: list[list[int]], prefix: int, suffix: int) -> pl.DataFrame:
@@ -85,19 +58,29 @@ def test_the_table_by_hand(neo, monkeypatch):
 
     def engine(model, tokens, suffix_length, interventions, **_):
         assert tokens.tolist() == [[5, 1, 2], [6, 3, 4]]
+        entropy = torch.tensor([[[0.25, 0.25], [0.5, 0.5]], [[1.0, 1.0], [1.0, 3.0]]])
+        rank = torch.tensor([[[1, 1], [1, 1]], [[1, 41], [2, 1]]], dtype=torch.int32)
         return evaluation.Completions(
             continuation=torch.tensor([[[1, 2], [3, 9]], [[9, 2], [9, 9]]]),
-            teacher_forced=torch.tensor([[[1, 2], [3, 4]], [[1, 9], [9, 4]]]),
-            completion_entropy=torch.tensor([[0.5, 1.0], [2.0, 4.0]]).double(),
-            suffix_log_prob=torch.tensor([[-0.5, -1.0], [-2.0, -4.0]]).double(),
             min_margin=torch.tensor([[3.0, 2.0], [1.0, 0.5]]),
+            teacher_forced=torch.tensor([[[1, 2], [3, 4]], [[1, 9], [9, 4]]]),
+            entropy=entropy,
+            log_prob=-entropy,
+            log_prob_top_40=(-entropy / 2).masked_fill(rank > 40, -torch.inf),
+            rank=rank,
+            spread=torch.full(entropy.shape, 0.5),
         )
 
     monkeypatch.setattr(memorization, "complete", engine)
+    tokenizer = SimpleNamespace(batch_decode=lambda rows: ["ab" * len(row) for row in rows])
     frame = measure(
-        neo, samples_of([[5, 1, 2], [6, 3, 4]], 1, 2), [BASELINE, bypass("block-00", (0,))]
+        neo,
+        samples_of([[5, 1, 2], [6, 3, 4]], 1, 2),
+        [BASELINE, bypass("block-00", (0,))],
+        tokenizer=tokenizer,
     )
-    assert frame.to_dict(as_series=False) == {
+    size = len(zlib.compress(b"abab"))
+    assert frame.drop("loss_per_zlib_byte").to_dict(as_series=False) == {
         "intervention": ["baseline", "baseline", "block-00", "block-00"],
         "sample_id": [10, 11, 10, 11],
         "split": ["memorized", "exposed", "memorized", "exposed"],
@@ -107,10 +90,29 @@ def test_the_table_by_hand(neo, monkeypatch):
         "correct_length": [2, 1, 0, 0],
         "teacher_forced_accuracy": [1.0, 1.0, 0.5, 0.5],
         "suffix_log_prob": [-0.5, -1.0, -2.0, -4.0],
+        "suffix_log_prob_top_40": [-0.25, -0.5, -math.inf, -2.0],
+        "mean_log_prob": [-0.25, -0.5, -1.0, -2.0],
+        "min_k": [-0.25, -0.5, -1.0, -3.0],
+        "min_k_plus_plus": [0.0] * 4,
+        "worst_rank": [1, 1, 41, 2],
+        "extraction_strength": [1.0, 1.0, 0.0, 0.5],
+        "edit_distance": [0.0, 0.5, 0.5, 1.0],
+        "longest_common_substring": [2, 1, 1, 0],
+        "rouge_l": [1.0, 0.5, 0.5, 0.0],
+        "bleu": [1.0, 0.0, 0.0, 0.0],
         "min_margin": [3.0, 2.0, 1.0, 0.5],
         "continuation": [[1, 2], [3, 9], [9, 2], [9, 9]],
         "decoded": [True] * 4,
     }
+    per_byte = [each / size for each in (0.25, 0.5, 1.0, 2.0)]
+    assert frame["loss_per_zlib_byte"].to_list() == pytest.approx(per_byte)
+
+
+def completions(made: Tensor, forced: Tensor) -> evaluation.Completions:
+    """Continuations (V, N, S) of which all numbers are 0, all ranks 1."""
+    zero = torch.zeros(made.shape)
+    rank = torch.ones(made.shape, dtype=torch.int32)
+    return evaluation.Completions(made, zero[..., 0], forced, zero, zero, zero, rank, zero)
 
 
 def not_decoding(asked: list[list[bool]]):
@@ -126,11 +128,9 @@ def not_decoding(asked: list[list[bool]]):
         known = (
             torch.arange(suffix_length) <= (made == suffix).long().cumprod(-1).sum(-1)[..., None]
         )
+        forced = made.clamp(min=1)
         made[~known & ~decode[:, None]] = -1
-        number = torch.zeros(made.shape[:2])
-        return evaluation.Completions(
-            made, made.clamp(min=1), number.double(), number.double(), number
-        )
+        return completions(made, forced)
 
     return engine
 
@@ -149,8 +149,9 @@ def test_what_was_not_decoded_is_null_unless_it_is_known_all_the_same(neo, monke
     assert not none["decoded"].any()
     unknown = none["intervention"] == "block-00"
     assert (none["continuation"].is_null() == unknown).all()
-    assert (none["token_accuracy"].is_null() == unknown).all()
-    exact = ["exact_match", "correct_length", "completion_entropy", "suffix_log_prob"]
+    for name in ("token_accuracy", "edit_distance", "longest_common_substring", "rouge_l", "bleu"):
+        assert (none[name].is_null() == unknown).all()
+    exact = [each.name for each in metrics.METRICS if each.needs == "teacher-forced pass"]
     assert none.select(exact).equals(whole.select(exact))
     assert none.filter(~unknown).drop("decoded").equals(whole.filter(~unknown).drop("decoded"))
 
@@ -168,8 +169,8 @@ def test_the_table_equals_one_sample_at_a_time(model, prefix, suffix, tmp_path):
     samples = random_samples(5, prefix, suffix)
     interventions = sweep(5)
     frame = measure(model, samples, interventions, token_budget=1200)
-    tables.write(frame, tmp_path / "m.parquet", tables.MEMORIZATION, {})  # checks the schema
-    assert list(frame.columns) == list(tables.MEMORIZATION)
+    tables.write(frame, tmp_path / "m.parquet", metrics.MEMORIZATION, {})  # checks the schema
+    assert list(frame.columns) == list(metrics.MEMORIZATION)
     assert len(frame) == len(interventions) * 5
 
     rows = frame.iter_rows(named=True)
@@ -202,9 +203,8 @@ def test_the_budget_changes_the_batches_and_nothing_else(neo):
         )  # fmt: skip
         assert done == batches
     assert journal.tolerance > 0
-    continuous = ["completion_entropy", "suffix_log_prob", "min_margin"]
-    assert frames[0].drop(continuous).equals(frames[1].drop(continuous))
-    for name in continuous:
+    assert frames[0].drop(CONTINUOUS).equals(frames[1].drop(CONTINUOUS))
+    for name in CONTINUOUS:
         assert frames[0][name].to_list() == pytest.approx(frames[1][name].to_list(), abs=1e-4)
 
 
@@ -223,9 +223,8 @@ def test_neither_the_order_of_samples_nor_threads_change_a_result(
     again = whole.select("intervention", "sample_id").join(
         again, on=["intervention", "sample_id"], maintain_order="left"
     )
-    continuous = ["completion_entropy", "suffix_log_prob", "min_margin"]
-    assert again.drop(continuous).equals(whole.drop(continuous))
-    for name in continuous:
+    assert again.drop(CONTINUOUS).equals(whole.drop(CONTINUOUS))
+    for name in CONTINUOUS:
         assert again[name].to_list() == pytest.approx(whole[name].to_list(), rel=1e-5, abs=1e-5)
 
 
@@ -276,9 +275,7 @@ def answering(monkeypatch, right: int) -> list[list[int]]:
         suffix = tokens[:, -suffix_length:]
         made = suffix.clone()
         made[right:, -1] += 1
-        n = len(tokens)
-        numbers = torch.zeros(1, n).double()
-        return evaluation.Completions(made[None], made[None], numbers, numbers, numbers)
+        return completions(made[None], made[None])
 
     monkeypatch.setattr(memorization, "complete", engine)
     return asked
@@ -396,7 +393,7 @@ def test_the_command_checks_samples_before_it_leases_or_loads(neox, tmp_path, mo
     tables.write(samples, study / "samples/pythia.parquet", tables.SAMPLES, {})
     shutil.copy(ROOT / "params.yaml", tmp_path)
     monkeypatch.chdir(tmp_path)
-    for forbidden in ("pipeline.workflow.device.lease", "pipeline.checkpoints.loading.load_model"):
+    for forbidden in ("pipeline.workflow.device.lease", "pipeline.checkpoints.loading.load"):
         monkeypatch.setattr(forbidden, lambda *_: pytest.fail("this comes later"))
     with pytest.raises(InputError, match=r"token id 60[\s\S]*ids below 60"):
         command("tiny-pythia-8")

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from pipeline.checkpoints.manifest import write_manifest
 from pipeline.interventions.interventions import Intervention, sweep
-from pipeline.measure import memorization
+from pipeline.measure import memorization, metrics
 from pipeline.measure import stages as commands
 from pipeline.measure.reuse import KEYS, extended, keys
 from pipeline.workflow import tables
@@ -187,7 +187,7 @@ def project(
     )  # fmt: skip
     _write_samples(data / "samples/pythia.parquet", 0)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("pipeline.checkpoints.loading.load_model", lambda *_: neox)
+    monkeypatch.setattr("pipeline.checkpoints.loading.load", lambda *_: (neox, None))
     asked = list[str]()
     engine = memorization.complete
 
@@ -230,18 +230,18 @@ TABLE = Path("data/tiny/memorization/tiny-pythia-8.parquet")
 def test_a_line_more_computes_that_line(project: Callable[..., list[str]]) -> None:
     assert len(project(EACH)) == 6
     assert project(MORE) == ["blocks-01+03", "last-2"]
-    joined = tables.read(TABLE, tables.MEMORIZATION)
+    joined = tables.read(TABLE, metrics.MEMORIZATION)
     determined_by = tables.provenance(TABLE)
     TABLE.unlink()
     assert len(project(MORE)) == 8
-    whole = tables.read(TABLE, tables.MEMORIZATION)
+    whole = tables.read(TABLE, metrics.MEMORIZATION)
     assert tables.provenance(TABLE) == determined_by
     floats = [name for name, dtype in whole.schema.items() if dtype.is_float()]
     assert joined.drop(floats).equals(whole.drop(floats))
     for name in floats:
         assert joined[name].to_list() == pytest.approx(whole[name].to_list(), abs=1e-4)
     assert project(EACH) == []
-    assert tables.read(TABLE, tables.MEMORIZATION).height == 6 * N
+    assert tables.read(TABLE, metrics.MEMORIZATION).height == 6 * N
 
 
 def _sample() -> None:

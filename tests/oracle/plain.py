@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from transformers import TopKLogitsWarper
 
 from pipeline.interventions.evaluation import Completions, Likelihoods, Progress, Request, silent
 from pipeline.interventions.interventions import Intervention
@@ -339,19 +340,24 @@ def complete(
                 progress(done, total)
         rows.append([torch.cat(each) for each in zip(*made, strict=True)])
     continuation, margin, *forced = (torch.stack(each) for each in zip(*rows, strict=True))
-    return Completions(continuation, *forced, margin)
+    return Completions(continuation, margin, *forced)
 
 
 def _teacher_forced(model: Any, batch: Tensor, suffix_length: int) -> tuple[Tensor, ...]:
-    """Argmax (B, S), entropy (B,) and log probability (B,) of the suffix that is read."""
+    """As the last fields of `Completions`, (B, S) each: all that is said of the suffix, as read."""
     # The row at position t predicts token t+1: rows P-1 to P+S-2 predict the suffix (Eq. 5), and
     # they are the last S of a forward without the last token.
     output = model(input_ids=batch[:, :-1], use_cache=False, logits_to_keep=suffix_length)
     logits = output.logits.float()  # (B, S, vocabulary)
+    suffix = batch[:, -suffix_length:, None]
     log_probs = logits.log_softmax(-1)
-    entropies = -(log_probs.exp() * log_probs).sum(-1, dtype=torch.float64)
-    chosen = log_probs.gather(-1, batch[:, -suffix_length:, None])[..., 0]
-    return logits.argmax(-1), entropies.sum(-1), chosen.sum(-1, dtype=torch.float64)
+    entropy = -(log_probs.exp() * log_probs).sum(-1)
+    deviation = (log_probs + entropy[..., None]).double().square()
+    spread = (log_probs.double().exp() * deviation).sum(-1).sqrt().to(entropy.dtype)
+    kept = TopKLogitsWarper(40)(batch, logits.flatten(0, 1)).view_as(logits).log_softmax(-1)
+    rank = 1 + (logits > logits.gather(-1, suffix)).sum(-1)
+    chosen = (each.gather(-1, suffix)[..., 0] for each in (log_probs, kept))
+    return logits.argmax(-1), entropy, *chosen, rank.int(), spread
 
 
 def _greedy(model: Any, prefix: Tensor, suffix_length: int) -> tuple[Tensor, Tensor]:

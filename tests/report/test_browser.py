@@ -16,6 +16,7 @@ from playwright.sync_api import Browser, Locator, Page, Route, sync_playwright
 from tokenizers import Tokenizer, decoders, models
 
 from pipeline.interventions.interventions import BASELINE
+from pipeline.measure import metrics
 from pipeline.report import page as report
 from pipeline.workflow import tables
 
@@ -46,10 +47,10 @@ def address(written: WRITTEN, tmp_path_factory: pytest.TempPathFactory) -> str:
     shutil.copytree(root / "data", folder / "data")
     for name, _ in named:
         path = folder / "data" / "memorization" / f"{name}.parquet"
-        frame = tables.read(path, tables.MEMORIZATION)
+        frame = tables.read(path, metrics.MEMORIZATION)
         right = pl.col("continuation")
         mended = pl.when("exact_match").then(right).otherwise(right.list.reverse())
-        tables.write(frame.with_columns(mended), path, tables.MEMORIZATION, {})
+        tables.write(frame.with_columns(mended), path, metrics.MEMORIZATION, {})
     for name, _ in named:
         _tokenizer().save(str(folder / "data" / "checkpoints" / name / "tokenizer.json"))
     sidecar = _parent(folder / "data" / "cost" / "memorization" / f"{named[0][0]}.json")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.measure import metrics
 from pipeline.report import provenance
 from pipeline.workflow import tables
 from tests.analysis import synthetic
@@ -70,7 +71,7 @@ def test_everything_is_told(tmp_path: Path, repository: Path) -> None:
     study.write(tmp_path)
     path = tmp_path / "memorization" / "tiny-neo-8.parquet"
     made_by = {"model": "tiny-neo-8", "evaluation": {"dtype": "float32"}}
-    tables.write(tables.read(path, tables.MEMORIZATION), path, tables.MEMORIZATION, made_by)
+    tables.write(tables.read(path, metrics.MEMORIZATION), path, metrics.MEMORIZATION, made_by)
     (tmp_path / "samples" / "broken.parquet").write_bytes(b"PAR1")
     (tmp_path / "datasets").mkdir()
     fetched = {"piqa": {"repo": "r", "commit": "c", "files": {"f": "0" * 64}}}

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
+from pipeline.measure import metrics
 from pipeline.report import browser, page
 from pipeline.workflow import tables
 from tests.analysis import synthetic
@@ -22,12 +23,12 @@ def data(tmp_path: Path) -> Path:
     """A study of one model, whose broken continuations have a wrong last token."""
     synthetic.study(models={"tiny-neo-8": ("gpt-neo", 8)}, per_copies=16).write(tmp_path)
     path = tmp_path / "memorization" / "tiny-neo-8.parquet"
-    frame = tables.read(path, tables.MEMORIZATION)
+    frame = tables.read(path, metrics.MEMORIZATION)
     right = pl.col("continuation")
     last = pl.lit([640], dtype=pl.List(pl.UInt32))
     wrong = pl.concat_list(right.list.head(right.list.len() - 1), last)
     broken = pl.when("exact_match").then(right).otherwise(wrong)
-    tables.write(frame.with_columns(broken.alias("continuation")), path, tables.MEMORIZATION, {})
+    tables.write(frame.with_columns(broken.alias("continuation")), path, metrics.MEMORIZATION, {})
     return tmp_path
 
 
@@ -46,7 +47,7 @@ def test_the_most_and_the_least_broken_are_chosen(data: Path) -> None:
     assert shares[:8] == sorted(shares[:8], reverse=True)
     assert shares[8:] == sorted(shares[8:])
     assert max(shares[8:]) <= min(shares[:8])
-    frame = tables.read(data / "memorization" / "tiny-neo-8.parquet", tables.MEMORIZATION)
+    frame = tables.read(data / "memorization" / "tiny-neo-8.parquet", metrics.MEMORIZATION)
     for sample in family.samples[:12]:
         rows = frame.filter(sample_id=sample.sample_id)
         assert rows.filter(intervention="baseline")["exact_match"].item()
@@ -72,15 +73,15 @@ def test_the_worst_block_leaves_the_fewest_right(data: Path) -> None:
 
 def test_only_what_was_decoded_is_chosen(data: Path) -> None:
     path = data / "memorization" / "tiny-neo-8.parquet"
-    frame = tables.read(path, tables.MEMORIZATION)
+    frame = tables.read(path, metrics.MEMORIZATION)
     chosen = pl.col("sample_id") % 5 == 0
-    known = pl.when(chosen).then(pl.col("token_accuracy", "continuation"))
-    tables.write(frame.with_columns(known, decoded=chosen), path, tables.MEMORIZATION, {})
+    known = [*metrics.unknown(chosen), pl.when(chosen).then(pl.col("continuation"))]
+    tables.write(frame.with_columns(known, decoded=chosen), path, metrics.MEMORIZATION, {})
     [family], missing = browser.read_browser(data, NAMES, [])
     assert missing == []
     assert {sample.sample_id % 5 for sample in family.samples} == {0}
     assert family.data()["blocks"] == [[f"block-0{block}" for block in range(8)]]
-    tables.write(frame.with_columns(decoded=False), path, tables.MEMORIZATION, {})
+    tables.write(frame.with_columns(decoded=False), path, metrics.MEMORIZATION, {})
     assert browser.read_browser(data, NAMES, []) == ([], [])
 
 

@@ -1,0 +1,80 @@
+"""How many memorized samples come out within n tries of sampling. Not in the paper.
+
+Source: (n, p)-discoverable extraction, arXiv 2410.19482.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+from matplotlib.figure import Figure
+
+from pipeline.analysis import views
+from pipeline.analysis.text import visible
+from pipeline.report import extraction, style
+from pipeline.report.plots.plot import NUMBERS, Plot, extent
+
+
+def extractions(summary: pl.DataFrame) -> Iterator[Plot]:
+    """The share of memorized samples that are out within n tries, under typical interventions."""
+    chosen = extraction.typical(summary)
+    order = [(views.models(summary), "model", 0), (chosen.rows(), "label", 2)]
+    ranks = [
+        pl.col(name).cast(pl.Enum(list(dict.fromkeys(row[at] for row in rows))))
+        for rows, name, at in order
+    ]
+    data = (
+        views.memorization(summary, extraction.TOP_40)
+        .join(chosen, on=["model", "intervention"])
+        .select(*NUMBERS, "k", "label")
+        .sort(*ranks, "k")
+    )
+    if not data.height:
+        return
+    ends = {n: data.filter(k=n, label=extraction.BASELINE)["value"] for n in (1, 1000)}
+    yield Plot(
+        name="extraction",
+        section="Extraction",
+        title="",
+        caption=(
+            f"{extraction.sentence(summary)} The curves show the share of memorized samples that "
+            "come out with a chance of at least one half within n tries, each a continuation "
+            "sampled at temperature 1 from the 40 likeliest tokens. The probabilities are exact, "
+            "from one teacher-forced pass; nothing is sampled. A typical block leaves the median "
+            "exact match of its quarter, block 0 left out. Bands: 95% intervals."
+        ).strip(),
+        alt=(
+            "Share of memorized samples out within n tries, a panel a model, a line an "
+            f"intervention. With nothing bypassed: {extent(ends[1])} within one try and "
+            f"{extent(ends[1000])} within 1,000."
+        ),
+        data=data,
+        draw=draw_extractions,
+    )
+
+
+def draw_extractions(data: pl.DataFrame) -> Figure:
+    """Share out by tries; a panel a model, a line an intervention."""
+    names = data["model"].unique(maintain_order=True).to_list()
+    labels = data["label"].unique(maintain_order=True).to_list()
+    figure, grid = style.panels(len(names))
+    for axes, name in zip(grid, names, strict=True):
+        for index, label in enumerate(labels):
+            one = data.filter(model=name, label=label).sort("k")
+            if not one.height:
+                continue
+            colour, marker, dash = style.category(index)
+            x = one["k"].to_numpy()
+            low, high = style.finite(one["low"]), style.finite(one["high"])
+            axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+            look = {"color": colour, "marker": marker, "linestyle": dash, "label": label}
+            axes.plot(x, style.finite(one["value"]), **look)
+        axes.set_title(visible(name))
+        style.log_axis(axes.xaxis)
+        axes.set_xticks([1, 10, 100, 1000, 10**6], ["1", "10", "100", "1,000", "10⁶"])
+        style.percent_axis(axes.yaxis, whole=True)
+    figure.supxlabel("tries")
+    figure.supylabel("memorized samples that are out")
+    style.legend(figure)
+    return figure

@@ -1,0 +1,76 @@
+"""The figure of extraction and its sentence, against the tables."""
+
+import polars as pl
+import pytest
+
+from pipeline.report import extraction
+from pipeline.report.plots.extraction import extractions
+
+COLUMNS = {
+    **{"model": "m", "family": "f", "task": "memorization", "split": "memorized"},
+    **{"edit": "identity", "group": "each"},
+}
+
+
+def row(model: str, block: int | None, metric: str, value: float, **more: object) -> dict:
+    """A row of a summary: one block bypassed, or none."""
+    name = "baseline" if block is None else f"block-{block:02d}"
+    kind = {"edit": None, "group": "baseline"} if block is None else {}
+    where = {"model": model, "intervention": name, "block": block, "k": None, "n": 20}
+    ends = {"low": value - 0.01, "high": value + 0.01}
+    listed = {"blocks": [] if block is None else [block]}
+    return {**COLUMNS, **kind, **where, **ends, **listed, "metric": metric, "value": value, **more}
+
+
+def made(models: dict[str, float]) -> pl.DataFrame:
+    """Twelve blocks a model; of what the bypass of block b hides, so much and b% more is out."""
+    rows = []
+    for name, out in models.items():
+        for block in (None, *range(12)):
+            depth = 0 if block is None else block + 1
+            # of the last quarter, 9 to 11, the median exact match is that of block 11
+            exact = {9: 0.1, 10: 0.9, 11: 0.5}.get(block, depth / 100)
+            rows.append(row(name, block, "exact_match", exact))
+            for k in (1, 1000):
+                rows.append(row(name, block, extraction.TOP_40, depth / 20, k=k))
+                if block is not None:
+                    value = out + block / 100
+                    rows.append(row(name, block, f"hidden_{extraction.TOP_40}", value, k=k))
+    kinds = {"block": pl.UInt16, "k": pl.UInt32, "blocks": pl.List(pl.UInt16)}
+    return pl.DataFrame(rows, schema_overrides=kinds)
+
+
+def test_the_typical_block_has_the_median_exact_match() -> None:
+    chosen = extraction.typical(made({"m": 0.5}))
+    assert chosen.select("intervention", "label").rows() == [
+        ("baseline", extraction.BASELINE),
+        ("block-01", extraction.EARLY),  # of 1 and 2 the lower; 0 is none of them
+        ("block-11", extraction.LATE),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("models", "told"),
+    [
+        ({"m": 0.5}, "61.0% [60.0, 62.0] (of 20) still come out within 1,000 tries"),
+        ({"a": 0.5, "b": 0.1}, "21–61% (over 2 models) still come out within 1,000 tries"),
+        ({"a": 0.5, "b": 0.5}, "61% (over 2 models) still come out within 1,000 tries"),
+    ],
+)
+def test_the_sentence_is_the_tables(models: dict[str, float], told: str) -> None:
+    assert told in extraction.sentence(made(models))
+    assert extraction.sentence(made(models).filter(metric="exact_match")) == ""
+
+
+def test_the_figure_holds_the_curves_of_typical_interventions() -> None:
+    summary = made({"b": 0.5, "a": 0.1})
+    [plot] = extractions(summary)
+    assert plot.data.select("model", "intervention", "k").rows() == [
+        (model, name, k)
+        for model in ("b", "a")
+        for name in ("baseline", "block-01", "block-11")
+        for k in (1, 1000)
+    ]
+    assert plot.caption.startswith(extraction.sentence(summary))
+    assert plot.draw(plot.data).axes
+    assert not list(extractions(summary.filter(metric="exact_match")))
