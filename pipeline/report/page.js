@@ -165,6 +165,9 @@ const browse = (family, tools) => {
     intervention.replaceChildren(make("option", { value: "" }, "the block that harms it most"), ...options);
     intervention.value = names.has(before) ? before : "";
     update();
+    if (before && !names.has(before)) {
+      said.textContent = `${family.models[model.value]} has no ${before}; now the block that harms each sample most. ${said.textContent}`;
+    }
   };
   model.addEventListener("change", offer);
   intervention.addEventListener("change", update);

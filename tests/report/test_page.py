@@ -192,7 +192,7 @@ def test_hostile_content_stays_text(tmp_path: Path) -> None:
     }
     manifests = list(study.manifests.values())
     of_model = {HOSTILE: {"baseline": [5, 6], "block-00": [6, 6]}}
-    sample = browser.Sample(1, "memorized", 2, [4, 5], [5, 6], (2, 2), 1, 1, of_model)
+    sample = browser.Sample(1, "memorized", 2, [4, 5], [5, 6], (2, 2), {HOSTILE: (1, 1)}, of_model)
     samples = [browser.Family(HOSTILE, [sample], {4: HOSTILE, 5: "\n\ud800", 6: "y" * 10**6})]
     written = [Generations(HOSTILE, HOSTILE, HOSTILE, [Line(HOSTILE, HOSTILE, HOSTILE)])]
     html = page.render(
@@ -354,8 +354,8 @@ def test_what_cannot_be_seen_is_spelled_out() -> None:
 
 
 def test_the_report_knows_no_torch() -> None:
-    modules = ("aggregate", "figures", "page")
-    imports = "; ".join(f"import pipeline.report.{module}" for module in modules)
+    modules = ("analysis.aggregate", "report.figures", "report.page")
+    imports = "; ".join(f"import pipeline.{module}" for module in modules)
     code = f"import sys; {imports}; print({{'torch', 'transformers'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

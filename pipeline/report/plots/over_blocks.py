@@ -1,6 +1,6 @@
 """Figures over the blocks: what is kept, across scales, by length, entropy, perplexity.
 
-Source: Figures 2, 3, 5 and A18–A21 of arXiv 2501.05078; what is kept and lengths are ours.
+Source: Figures 2, 3, 5 and A18–A21 (A21: perplexity) of arXiv 2501.05078; what is kept and lengths are ours.
 """
 
 from __future__ import annotations
@@ -92,14 +92,8 @@ def draw_kept(data: pl.DataFrame) -> Figure:
         ):
             if (one := rows.filter(measure=measure)).height:
                 style.curve(axes, one, index, label, value="kept")
-        if benchmarks.height:
-            style.curve(
-                axes,
-                views.mean_over_tasks(benchmarks, "block").sort("block"),
-                2,
-                "benchmarks, mean lead over chance",
-                value="kept",
-            )
+        if (mean := rows.filter(measure=views.MEAN)).height:
+            style.curve(axes, mean, 2, views.MEAN, value="kept")
         axes.set_title(visible(name))
         style.blocks_axis(axes)
         style.percent_axis(axes.yaxis)
@@ -111,7 +105,7 @@ def draw_kept(data: pl.DataFrame) -> Figure:
 
 
 def blocks(summary: pl.DataFrame) -> Iterator[Plot]:
-    """Exact match and accuracies by block, a figure a family (Fig. 3, A18–A21)."""
+    """Exact match and accuracies by block, a figure a family (Figs. 3, A18–A20)."""
     memorized = views.memorization(summary, "exact_match")
     rows = pl.concat([memorized, views.accuracies(summary)])
     for family in dict.fromkeys(family for _, family in views.models(summary)):
@@ -127,7 +121,7 @@ def blocks(summary: pl.DataFrame) -> Iterator[Plot]:
                 f"{family}: exact match on memorized samples and accuracy of each benchmark with "
                 "one block bypassed, a line a model. Dashed in the same colour: the unmodified "
                 f"model; dotted: chance; bands: 95% intervals. {HOLLOW} Compare Figures 3 and "
-                "A18–A21 of the paper."
+                "A18–A20 of the paper."
             ),
             alt=(
                 f"{family}: exact match and benchmark accuracies by bypassed block. "
@@ -270,7 +264,7 @@ def draw_entropy(data: pl.DataFrame) -> Figure:
 
 
 def perplexity(summary: pl.DataFrame) -> Iterator[Plot]:
-    """Metrics that are better when lower, such as word_perplexity, by block (Fig. 5)."""
+    """Metrics that are better when lower, such as word_perplexity, by block (Figs. 5, A21)."""
     rows = views.losses(summary)
     data = rows.filter(unmodified_or_one_block()).select(*NUMBERS)
     metrics = ", ".join(f"{task}, {metric}" for task, metric in _task_metrics(data))
@@ -284,8 +278,8 @@ def perplexity(summary: pl.DataFrame) -> Iterator[Plot]:
         title="",
         caption=(
             f"{metrics} with one block bypassed, on a logarithmic scale: lower is better. Dashed "
-            f"in the same colour: the unmodified model. {bands} {HOLLOW} Compare Figure 5 of the "
-            "paper."
+            f"in the same colour: the unmodified model. {bands} {HOLLOW} Compare Figures 5 and "
+            "A21 of the paper."
         ),
         alt=(
             f"{metrics} by bypassed block, a line a model. Unmodified "
