@@ -147,9 +147,10 @@ def kept(summary: pl.DataFrame) -> pl.DataFrame:
 
     ``(value - floor) / (baseline - floor)``: 1 is all of it, 0 is nothing. The floor of a benchmark
     is chance where it has one, else 0; that of memorization is what the unmodified model reaches on
-    control samples, as in `evidence`, or 0 where there are none. A benchmark whose baseline is not above chance (its interval
-    reaches down to it) has nothing to lose and is left out, and so is exact match where the
-    baseline has none. The ends of the intervals are those of the paired difference to the baseline,
+    control samples, as in `evidence`, or 0 where there are none. A benchmark whose baseline is not
+    above chance (its interval reaches down to it) has nothing to lose and is left out, and so is
+    exact match where the baseline has none. The ends of the intervals are those of the paired
+    difference to the baseline,
     whose own level is taken as known; where no sample differs, those of the bypassed model.
 
     Returns:
@@ -191,7 +192,8 @@ def drops(summary: pl.DataFrame) -> pl.DataFrame:
     The mean over the tasks of a kind, each as in `kept` but as what is lost.
 
     Returns:
-        model, family, intervention, block, scale (of `SCALES`), ability (of `ABILITIES`), drop, low, high, tasks.
+        model, family, intervention, block, scale (of `SCALES`), ability (of `ABILITIES`), drop,
+        low, high, tasks.
     """
     ability = {name: kind for kind, names in ABILITIES.items() for name in names}
     rows = accuracies(summary).with_columns(

@@ -48,8 +48,8 @@ def shared() -> dict[str, Any]:
     """What every page's template needs: style, script, and how figures and tables are written."""
     script = "\n".join((CODE_PATH / name).read_text(encoding="utf-8") for name in SCRIPTS)
     return {
-        "stylesheet": Markup((CODE_PATH / "page.css").read_text(encoding="utf-8")),  # noqa: S704  our own file
-        "script": Markup(script),  # noqa: S704  our own files
+        "stylesheet": Markup((CODE_PATH / "page.css").read_text(encoding="utf-8")),  # noqa: S704  ours
+        "script": Markup(script),  # noqa: S704  ours
         "script_hash": content_hash(script),
         "inline_svg": inline_svg,
         "data_table": facts.data_table,

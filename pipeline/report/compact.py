@@ -8,6 +8,7 @@ from xml.etree.ElementTree import Element, SubElement
 
 SVG = "{http://www.w3.org/2000/svg}"
 
+_XLINK = "{http://www.w3.org/1999/xlink}href"
 _GEOMETRY = ("d", "x", "y", "transform", "points", "viewBox")
 _DECIMAL = re.compile(r"-?\d+\.\d+")
 _FONT = re.compile(r"font-family: [^;]*;\s*")
@@ -29,6 +30,8 @@ def compact(root: Element, prefix: str) -> None:
         for key in _GEOMETRY:
             if key in element.attrib:
                 element.set(key, _rounded(element.attrib[key], digits))
+        if _XLINK in element.attrib:
+            element.set("href", element.attrib.pop(_XLINK))
         if element.get("transform", "").startswith("rotate(-0 "):
             del element.attrib["transform"]
         if "style" in element.attrib:  # the page has the same font for all figures

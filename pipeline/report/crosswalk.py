@@ -28,14 +28,50 @@ class _Entry:
 
 
 _ENTRIES = (
-    _Entry("1, A7–A11", "memorization against benchmarks, a point a block", "Memorization against benchmarks", "no number; a significant drop in the last quarter, negligible cost"),
-    _Entry("2", "completion entropy, memorized or not", "Uncertainty about the suffix", "no number; memorized is significantly lower"),
-    _Entry("3, A18–A20", "each block across model sizes", "Block by block, across scales", "no number; the same trend in all four sizes"),
-    _Entry("4", "texts written under a bypass", "", "no number; early blocks break the text", "written"),
-    _Entry("5, A21", "Wikitext perplexity by block", "Perplexity", "no number; late blocks cost little"),
-    _Entry("6, A22", "relative drop, reasoning or language", "Reasoning and language understanding", "no number; reasoning is more resistant"),
-    _Entry("A12–A17", "a quarter of the blocks at once", "A quarter of the blocks at once", "no number; memorization near zero"),
-)  # fmt: skip
+    _Entry(
+        "1, A7–A11",
+        "memorization against benchmarks, a point a block",
+        "Memorization against benchmarks",
+        "no number; a significant drop in the last quarter at negligible cost",
+    ),
+    _Entry(
+        "2",
+        "completion entropy, memorized or not",
+        "Uncertainty about the suffix",
+        "no number; it is significantly lower on memorized samples",
+    ),
+    _Entry(
+        "3, A18–A20",
+        "each block across model sizes",
+        "Block by block, across scales",
+        "no number; the same trend in all four sizes",
+    ),
+    _Entry(
+        "4",
+        "texts written under a bypass",
+        "",
+        "no number; early blocks break the text",
+        "written",
+    ),
+    _Entry(
+        "5, A21",
+        "Wikitext perplexity by block",
+        "Perplexity",
+        "no number; late blocks cost little",
+    ),
+    _Entry(
+        "6, A22",
+        "relative drop, reasoning or language",
+        "Reasoning and language understanding",
+        "no number; reasoning is more resistant",
+    ),
+    _Entry(
+        "A12–A17",
+        "a quarter of the blocks at once",
+        "A quarter of the blocks at once",
+        "no number; memorization is near zero",
+    ),
+)
 """Source: arXiv 2501.05078, whose figures of results print curves and no numbers."""
 
 

@@ -75,7 +75,8 @@ def _heatmap(summary: pl.DataFrame, name: str) -> Heatmap:
     blocks = views.single_blocks(summary)["block"].unique().sort().to_list()
     cells = [_column(rows, blocks) for rows in columns.values()]
     labels = ["unmodified", *(f"block {block}" for block in blocks)]
-    return Heatmap(name, _strongest(summary), list(columns), list(zip(labels, zip(*cells, strict=True), strict=True)))  # fmt: skip
+    rows = list(zip(labels, zip(*cells, strict=True), strict=True)) if cells else []
+    return Heatmap(name, _strongest(summary), list(columns), rows)
 
 
 def _column(rows: pl.DataFrame, blocks: Sequence[int]) -> list[Cell]:
@@ -92,10 +93,8 @@ def _cell(value: float | None, whole: float | None, floor: float, upwards: bool)
     text = f"{100 * value:.0f}%" if upwards else number(float(f"{value:.2g}"))
     if whole is None or not math.isfinite(value) or (upwards and whole <= floor):
         return Cell(text, None)
-    if upwards:
-        kept = (value - floor) / (whole - floor)
-    else:
-        kept = whole / value if value > 0 else 1.0
+    lower = whole / value if value > 0 else 1.0
+    kept = (value - floor) / (whole - floor) if upwards else lower
     return Cell(text, round(SHADES * min(1.0, max(0.0, kept))))
 
 
@@ -126,8 +125,7 @@ def found(summary: pl.DataFrame) -> list[str]:
     shares = views.kept(summary).filter(kind="mean")
     for name, _ in views.models(summary):
         own = views.single_blocks(memory.filter(model=name))
-        every = own["block"].max()
-        late = list(block_range(int(every) + 1, "late")) if every is not None else []  # type: ignore[call-overload]
+        late = list(block_range(max(own["block"].to_list(), default=0) + 1, "late"))
         whole = views.baseline(memory.filter(model=name))["value"].to_list()
         level = own.filter(pl.col("block").is_in(late))["value"].median()
         if whole and level is not None:

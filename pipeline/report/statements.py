@@ -23,7 +23,7 @@ class Statement:
         cases: in which it says something and was looked at; 0: in none.
         evidence: how far it is off, with numbers; a counterexample where there is one.
         corrected: what holds instead; may be empty.
-        undefined: further cases, of which it says nothing, such as a logarithm of a negative number.
+        undefined: further cases, of which it says nothing: a logarithm of a negative number, say.
         printed: whether it is a statement of the source, and not one of ours.
     """
 
@@ -47,7 +47,7 @@ class Statement:
 
     @property
     def verdict(self) -> str:
-        """``holds in all 40``, ``fails in 3 of 40``, ``undefined in all 36`` or ``not measured``."""
+        """``holds in all 40``, ``fails in 3 of 40``, ``undefined in all 36``, ``not measured``."""
         if not self.cases:
             return f"undefined in all {self.undefined:,}" if self.undefined else "not measured"
         if not self.failures:

@@ -149,8 +149,8 @@ def _attention_only(theory: Theory) -> TheorySection:
         f"Of {plural(len(printed), 'statement')} as printed, {hold} "
         f"{'holds' if hold == 1 else 'hold'} in every case that was tried"
         + (
-            ". Each of the others fails in some, or says nothing where it was tried. The table below "
-            "says where, and what is true instead."
+            ". Each of the others fails in some, or says nothing where it was tried. The table "
+            "below says where, and what is true instead."
             if hold < len(printed)
             else "."
         ),

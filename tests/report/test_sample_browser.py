@@ -116,7 +116,7 @@ def test_without_a_tokenizer_ids_are_shown(data: Path) -> None:
 
 
 def _render(summary: pl.DataFrame, family: browser.Family) -> str:
-    return page.render("s", summary, [], [], {}, samples=[family])
+    return page.render("s", summary, [], [], samples=[family])
 
 
 def test_long_samples_are_cut(

@@ -16,7 +16,7 @@ from test_page import HOSTILE, Outline
 from pipeline.analysis import aggregate, link, statistics, views
 from pipeline.analysis.text import visible
 from pipeline.analysis.theory import EXPERIMENTS, Theory, over_seeds, per_block, read_theory
-from pipeline.report import figures, page, style
+from pipeline.report import appendices, figures, page, style
 from pipeline.report.attention_only_statements import attention_only_statements, routing
 from pipeline.report.plots.plot import Plot
 from pipeline.report.statements import Statement, theorem_statements
@@ -460,7 +460,7 @@ def write_page(root: Path, out: Path, *, with_theory: bool = True) -> str:
         divergence=with_theory,
         experiments=tuple(EXPERIMENTS) if with_theory else (),
     )
-    return (out / "index.html").read_text(encoding="utf-8")
+    return "".join((out / f"{name}.html").read_text() for name in ("index", "theory"))
 
 
 def test_the_page_says_what_the_tables_say(
@@ -478,7 +478,7 @@ def test_the_page_says_what_the_tables_say(
     outline = Outline(html)
     assert outline.open == []
     for section in theory_sections(*made):
-        assert f">{section.title}</a></li>" in html
+        assert f">{section.title}</a>" in html
         for sentence in section.opening:
             assert sentence in outline.text
         for statement in section.statements:
@@ -486,7 +486,7 @@ def test_the_page_says_what_the_tables_say(
                 assert words_of in outline.text
     order = [a["id"] for tag, a in outline.tags if tag == "h2" and a.get("id")]
     assert order.index("the-theorems-measured") + 1 == order.index("attention-only-transformers")
-    assert order.index("attention-only-transformers") < order.index("limits")
+    assert order.index("attention-only-transformers") > order.index("limits")
     assert 'class="plot single scroll"' in html
     assert "no table of" not in outline.text
 
@@ -526,9 +526,8 @@ def test_hostile_names_stay_text(made: tuple[pl.DataFrame, Theory], tmp_path: Pa
         assert "<script" not in svg
         words = (plot.name, plot.section, plot.title, plot.caption, plot.alt)
         shown.append(page.PageFigure(*words, svg, plot.data))
-    html = page.render(
-        "s", summary, [], shown, {}, missing=theory.missing, theory=theory_sections(summary, theory)
-    )
+    explained = theory_sections(summary, theory)
+    html = appendices.render_theory("s", explained, list(enumerate(shown, start=1)))
     assert html.count("<script") == 1  # the page's own
     assert not re.search("[\u202e\u0007]", html)
     assert Outline(html).open == []

@@ -1,6 +1,7 @@
 """Figures over the blocks: what is kept, across scales, by length, entropy, perplexity.
 
-Source: Figures 2, 3, 5 and A18–A21 (A21: perplexity) of arXiv 2501.05078; what is kept and lengths are ours.
+Source: Figures 2, 3, 5 and A18–A21 (A21: perplexity) of arXiv 2501.05078; what is kept and lengths
+are ours.
 """
 
 from __future__ import annotations
