@@ -30,8 +30,8 @@ _LENGTHS = (1, 4, 16)
 """Tokens at which exact match is drawn, beside the whole suffix."""
 
 _ONE_BY_ONE = (
-    "Single tokens ask for one right token at a time, so they show how much of the fall of exact "
-    "match is a matter of length."
+    "Single tokens need one right token at a time, so they show how much of the fall of exact "
+    "match is due to suffix length."
 )
 
 
@@ -43,7 +43,7 @@ def kept(summary: pl.DataFrame) -> Iterator[Plot]:
     reading = _ONE_BY_ONE
     if benchmarks.height:
         reading = (
-            "For a benchmark 0% is chance. Where exact match falls and the benchmarks stay, "
+            "For a benchmark, 0% is chance. Where exact match falls and the benchmarks stay, "
             "memorization needs that block's attention more than the benchmarks do. "
             f"{_ONE_BY_ONE} Thin lines: each benchmark."
         )
@@ -55,10 +55,9 @@ def kept(summary: pl.DataFrame) -> Iterator[Plot]:
         section="What one bypass leaves",
         title="",
         caption=(
-            "What is left of the unmodified model when the attention of one block is bypassed: "
-            f"100% is the baseline, 0% is nothing. {reading} Bands: 95% intervals of the "
-            "difference to the baseline on the same samples. "
-            f"{HOLLOW}"
+            f"{', '.join(spans)}, when the attention of one block is bypassed. 100% is the "
+            f"unmodified model; 0% is what it reaches on control samples. {reading} Bands: 95% "
+            f"intervals of the difference to the baseline on the same samples. {HOLLOW}"
         ),
         alt=(
             f"{plural(exact['model'].n_unique(), 'panel')}, one a model: share of the baseline "
@@ -119,8 +118,8 @@ def blocks(summary: pl.DataFrame) -> Iterator[Plot]:
             section="Block by block, across scales",
             title=family,
             caption=(
-                f"{family}: exact match on memorized samples and accuracy of each benchmark with "
-                "one block bypassed, a line a model. Dashed in the same colour: the unmodified "
+                f"{family}: {lowest(data.filter(metric='exact_match'))} One line a model. "
+                "Dashed in the same colour: the unmodified "
                 f"model; dotted: chance; bands: 95% intervals. {HOLLOW} Compare Figures 3 and "
                 "A18–A20 of the paper."
             ),
@@ -173,14 +172,14 @@ def lengths(summary: pl.DataFrame) -> Iterator[Plot]:
     tokens = data.filter(metric="teacher_forced_accuracy")
     yield Plot(
         name="length",
-        section="How much of it is length",
+        section="How much of the drop is due to suffix length",
         title="",
         caption=(
-            "Memorized samples with one block bypassed: the share whose first k tokens are all "
-            "right, for growing k, and the share of single tokens predicted right after the true "
-            "ones before them (teacher-forced). The further the lines lie apart, the more the "
-            "fall of exact match comes from asking for many right tokens in a row, which no "
-            f"benchmark asks for. Bands: 95% intervals. {HOLLOW}"
+            f"Single tokens stay right in {extent(tokens['value'])} of cases with one block "
+            "bypassed. Lines: the share of memorized samples whose first k tokens are all right, "
+            "and the share of single tokens predicted right after the true ones "
+            "(teacher-forced). The further the lines lie apart, the more of the drop is due to "
+            f"suffix length, which no benchmark tests. Bands: 95% intervals. {HOLLOW}"
         ),
         alt=(
             f"{plural(data['model'].n_unique(), 'panel')}, one a model: exact match at growing "
@@ -229,10 +228,10 @@ def entropy(summary: pl.DataFrame) -> Iterator[Plot]:
         section="Uncertainty about the suffix",
         title="",
         caption=(
-            "Completion entropy: how undecided the model is about the next token, summed over the "
-            "suffix, which it reads as it is. Low means sure. Dashed in the same colour: the "
-            "unmodified model, sure of what it memorized and unsure of what it never saw. Bands: "
-            f"95% intervals. {HOLLOW} Compare Figure 2 of the paper."
+            f"Unmodified, the models have {levels}. Completion entropy is the uncertainty about "
+            "the next token, summed over the suffix, given the true suffix. Lower means more "
+            "confident. Dashed in the same colour: the unmodified model. Bands: 95% intervals. "
+            f"{HOLLOW} Compare Figure 2 of the paper."
         ),
         alt=(
             f"{plural(data['model'].n_unique(), 'panel')}, one a model: completion entropy by "
@@ -278,7 +277,9 @@ def perplexity(summary: pl.DataFrame) -> Iterator[Plot]:
         section="Perplexity",
         title="",
         caption=(
-            f"{metrics} with one block bypassed, on a logarithmic scale: lower is better. Dashed "
+            f"With one block bypassed, {metrics} is {number_range(by_block(data)['value'])}; "
+            f"unmodified it is {number_range(views.baseline(data)['value'])}. The scale is "
+            "logarithmic; lower is better. Dashed "
             f"in the same colour: the unmodified model. {bands} {HOLLOW} Compare Figures 5 and "
             "A21 of the paper."
         ),
