@@ -107,10 +107,10 @@ def _strongest(summary: pl.DataFrame) -> str:
         return "Exact match was not measured block by block."
     lowest = single.sort("value", "block").row(0, named=True)
     return (
-        f"Block {lowest['block']} matters most for memory after block 0: without its attention, "
-        f"exact match falls from {whole:.0%} to {lowest['value']:.0%}."
+        f"Apart from block 0, block {lowest['block']} matters most for memory: bypassed, exact "
+        f"match falls from {whole:.0%} to {lowest['value']:.0%}."
         if lowest["value"] < whole
-        else "No block but block 0 lowers exact match."
+        else "No block apart from block 0 lowers exact match."
     )
 
 
