@@ -105,12 +105,14 @@ def _strongest(summary: pl.DataFrame) -> str:
     whole = next(iter(views.baseline(rows)["value"]), None)
     if not single.height or whole is None:
         return "Exact match was not measured block by block."
-    lowest = single.sort("value", "block").row(0, named=True)
+    lowest = min(single["value"])
+    if lowest >= whole:
+        return "No block apart from block 0 lowers exact match."
+    blocks = single.filter(value=lowest)["block"].to_list()
     return (
-        f"Apart from block 0, block {lowest['block']} matters most for memory: bypassed, exact "
-        f"match falls from {whole:.0%} to {lowest['value']:.0%}."
-        if lowest["value"] < whole
-        else "No block apart from block 0 lowers exact match."
+        f"Apart from block 0, exact match is lowest, {lowest:.0%} instead of {whole:.0%}, when "
+        f"{'one of blocks' if len(blocks) > 1 else 'block'} {', '.join(map(str, blocks))} is "
+        "bypassed."
     )
 
 

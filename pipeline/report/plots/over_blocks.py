@@ -100,7 +100,7 @@ def draw_kept(data: pl.DataFrame) -> Figure:
     style.bound(grid[0], -0.35, 1.35)
     figure.supxlabel(BLOCKS_LABEL)
     figure.supylabel("kept of the baseline")
-    style.legend(figure, columns=3)
+    style.legend(figure, columns=3 if len(names) > 1 else 1)  # one panel is narrow
     return figure
 
 
