@@ -27,6 +27,9 @@ PREFERRED_METRICS = ("acc", WORD_PERPLEXITY)
 ABILITIES = {"reasoning": ("piqa", "arc_easy"), "language": ("hellaswag", "lambada_openai")}
 """The paper's two kinds of tasks (section 4.2.4); those of a generated world have a prefix."""
 
+MEAN = "benchmarks, mean lead over chance"
+"""The measure of `kept` that is the mean over the benchmarks."""
+
 GENERATED = "tiny_"
 
 SCALES = ("raw", "corrected")
@@ -142,31 +145,45 @@ def over_seeds(summary: pl.DataFrame) -> pl.DataFrame:
 def kept(summary: pl.DataFrame) -> pl.DataFrame:
     """How much of the baseline is left when one block is bypassed.
 
-    ``(value - floor) / (baseline - floor)``: 1 is all of it, 0 is nothing. The floor is chance for
-    a benchmark that has one, else 0. A benchmark whose baseline is not above chance (its interval
-    reaches down to it) has nothing to lose and is left out, and so is exact match where the
-    baseline has none. The ends of the intervals are those of the paired difference to the baseline,
+    ``(value - floor) / (baseline - floor)``: 1 is all of it, 0 is nothing. The floor of a benchmark
+    is chance where it has one, else 0; that of memorization is what the unmodified model reaches on
+    control samples, as in `evidence`, or 0 where there are none. A benchmark whose baseline is not
+    above chance (its interval reaches down to it) has nothing to lose and is left out, and so is
+    exact match where the baseline has none. The ends of the intervals are those of the paired
+    difference to the baseline,
     whose own level is taken as known; where no sample differs, those of the bypassed model.
 
     Returns:
-        model, family, block, measure (``exact_match``, ``teacher_forced_accuracy``, or a task's
-        name), kind (``memorization`` or ``benchmark``), kept, low, high.
+        model, family, intervention, block, measure (``exact_match``, ``teacher_forced_accuracy``, a
+        task's name, or `MEAN`), kind (``memorization``, ``benchmark``, or ``mean`` over the
+        benchmarks), kept, low, high.
     """
     parts = [
-        memorization(summary, metric).with_columns(
-            pl.lit(metric).alias("measure"), pl.lit("memorization").alias("kind")
-        )
+        memorization(summary, metric)
+        .join(_control(summary, metric), on="model", how="left", maintain_order="left")
+        .with_columns(pl.lit(metric).alias("measure"), pl.lit("memorization").alias("kind"))
         for metric in ("exact_match", "teacher_forced_accuracy")
     ]
     parts.append(
         accuracies(summary).with_columns(
-            pl.col("task").alias("measure"), pl.lit("benchmark").alias("kind")
+            pl.col("chance").alias("floor"),
+            pl.col("task").alias("measure"),
+            pl.lit("benchmark").alias("kind"),
         )
     )
-    rows = pl.concat(parts).with_columns(pl.col("chance").fill_null(0.0).alias("floor"))
-    return _shares(rows).select(
-        "model", "family", "block", "measure", "kind", "kept", "low", "high"
+    shares = _shares(pl.concat(parts).with_columns(pl.col("floor").fill_null(0.0)))
+    block = ("model", "family", "intervention", "block")
+    mean = mean_over_tasks(shares.filter(kind="benchmark"), *block).with_columns(
+        pl.lit(MEAN).alias("measure"), pl.lit("mean").alias("kind")
     )
+    columns = (*block, "measure", "kind", "kept", "low", "high")
+    return pl.concat([shares.select(columns), mean.select(columns)])
+
+
+def _control(summary: pl.DataFrame, metric: str) -> pl.DataFrame:
+    """model, floor: what each unmodified model reaches on control samples."""
+    rows = baseline(memorization(summary, metric, "control"))
+    return rows.select("model", pl.col("value").alias("floor"))
 
 
 def drops(summary: pl.DataFrame) -> pl.DataFrame:
@@ -175,7 +192,8 @@ def drops(summary: pl.DataFrame) -> pl.DataFrame:
     The mean over the tasks of a kind, each as in `kept` but as what is lost.
 
     Returns:
-        model, family, block, scale (of `SCALES`), ability (of `ABILITIES`), drop, low, high, tasks.
+        model, family, intervention, block, scale (of `SCALES`), ability (of `ABILITIES`), drop,
+        low, high, tasks.
     """
     ability = {name: kind for kind, names in ABILITIES.items() for name in names}
     rows = accuracies(summary).with_columns(
@@ -196,10 +214,11 @@ def drops(summary: pl.DataFrame) -> pl.DataFrame:
         )
         for scale in SCALES
     )
-    mean = mean_over_tasks(lost, "model", "family", "block", "scale", "ability")
+    mean = mean_over_tasks(lost, "model", "family", "intervention", "block", "scale", "ability")
     return mean.select(
         "model",
         "family",
+        "intervention",
         "block",
         "scale",
         "ability",

@@ -158,17 +158,19 @@ def _lookup(rows: pl.DataFrame) -> Iterator[Statement]:
         part = rows.filter(statement=statement)
         undefined = part["bound"].null_count()
         why = (
-            f"Undefined, or without a claim, in {undefined:,} of {part.height:,} cases. "
+            f"Says nothing in {undefined:,} of {part.height:,} cases: a logarithm or a factor is "
+            "undefined there. "
             if undefined
             else ""
         )
         yield Statement(
             text,
             SLIDES if statement == "printed" else "ours",
-            undefined + _over(part),
-            part.height,
+            _over(part),
+            part.height - undefined,
             (why + _gaps(part)).strip(),
             corrected,
+            undefined,
             printed=statement == "printed",
         )
 

@@ -53,8 +53,8 @@ class Sample:
         prefix: token ids, at most the last `PREFIX_TOKENS`.
         suffix: token ids, at most the first `SUFFIX_TOKENS`.
         lengths: tokens of the whole prefix and the whole suffix.
-        broken: how many interventions, over all models, end its exact match.
-        of: how many could have: those of the models that recite it with nothing bypassed.
+        broken: model -> how many interventions end its exact match, of how many; only models that
+            recite it with nothing bypassed.
         continuations: model -> intervention -> token ids, as many as `suffix`.
         blocks: model -> the interventions that bypass one block alone.
     """
@@ -65,8 +65,7 @@ class Sample:
     prefix: Sequence[int]
     suffix: Sequence[int]
     lengths: tuple[int, int]
-    broken: int
-    of: int
+    broken: Mapping[str, tuple[int, int]]
     continuations: Mapping[str, Mapping[str, Sequence[int]]]
     blocks: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
@@ -213,7 +212,7 @@ def _choose(
         try:
             listed = pl.read_parquet(data / "interventions" / f"{model}.parquet")
             blocks[model] = listed.filter(views.ONE_BLOCK)["intervention"].to_list()
-            counts.append(_breaks(scan))
+            counts.append(_breaks(scan).with_columns(model=pl.lit(model)))
             decoded.append(scan.filter("decoded").select("sample_id").unique().collect())
         except (OSError, pl.exceptions.PolarsError):
             missing.append(f"{model} has no continuations to show: {path} is missing or damaged.")
@@ -221,7 +220,8 @@ def _choose(
         tables_of[model] = scan
     if not counts:
         return [], missing
-    broken = pl.concat(counts).group_by("sample_id").sum()
+    each = pl.concat(counts)
+    broken = each.group_by("sample_id").agg(pl.sum("broken", "of"))
     ranked = (
         samples.join(pl.concat(decoded), on="sample_id", how="semi", maintain_order="left")
         .unique("suffix_group", keep="first", maintain_order=True)
@@ -234,7 +234,8 @@ def _choose(
     continuations = {model: _continuations(scan, ids) for model, scan in tables_of.items()}
     budget, shown = BUDGET, list[Sample]()
     for row in picked.iter_rows(named=True):
-        sample = _sample(row, continuations, blocks)
+        own = each.filter(sample_id=row["sample_id"]).select("model", "broken", "of").rows()
+        sample = _sample(row, continuations, blocks, {model: (n, of) for model, n, of in own})
         n_rows = sum(len(each) for each in sample.continuations.values())
         budget -= 12 * len(sample.suffix) * n_rows
         if shown and budget < 0:
@@ -287,6 +288,7 @@ def _sample(
     row: Mapping[str, Any],
     continuations: Mapping[str, Mapping[int, Mapping[str, Sequence[int]]]],
     blocks: Mapping[str, Sequence[str]],
+    broken: Mapping[str, tuple[int, int]],
 ) -> Sample:
     prefix_length, suffix_length = row["prefix_length"], row["suffix_length"]
     prefix = row["tokens"][:prefix_length]
@@ -298,8 +300,7 @@ def _sample(
         prefix[-PREFIX_TOKENS:],
         suffix,
         (prefix_length, suffix_length),
-        row["broken"],
-        row["of"],
+        broken,
         {
             model: {name: tokens[: len(suffix)] for name, tokens in found[row["sample_id"]].items()}
             for model, found in continuations.items()

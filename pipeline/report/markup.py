@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from pipeline.analysis.text import slug, visible
 from pipeline.report import colours, tooltips
+from pipeline.report.compact import compact
 
 CODE_PATH = Path(__file__).parent
 
@@ -86,6 +87,7 @@ def inline_svg(svg: str, prefix: str, label: str, data: pl.DataFrame | None = No
     for element in root.iter():
         for key, value in list(element.attrib.items()):
             element.set(key, _attribute(key, value, prefix))
+    compact(root, prefix)
     for size in ("width", "height"):
         root.attrib.pop(size, None)
     root.set("role", "img")

@@ -47,6 +47,26 @@ for (const table of document.querySelectorAll("table.sortable")) {
   });
 }
 
+// ------------------------------------------------------------------ one model at a time
+
+// Without scripts all are shown, one below the other. Each is drawn when it is first chosen.
+for (const box of document.querySelectorAll(".switch")) {
+  const places = [...box.querySelectorAll(":scope > noscript")];
+  if (!places.length) continue;
+  const shown = [box.firstElementChild, ...places.map(() => null)];
+  const parse = (place) => new DOMParser().parseFromString(place.textContent, "text/html").body.firstElementChild;
+  const parsed = places.map(parse);
+  const names = [shown[0], ...parsed].map((each) => each.dataset.name);
+  const select = make("select", {}, ...names.map((name, i) => make("option", { value: i }, name)));
+  select.addEventListener("change", () => {
+    const i = Number(select.value);
+    shown[i] ??= box.appendChild(document.adoptNode(parsed[i - 1]));
+    shown.forEach((each, at) => { if (each) each.hidden = at !== i; });
+    for (const svg of shown[i].querySelectorAll(".plot > svg")) point(svg);
+  });
+  box.prepend(make("div", { class: "tools" }, make("label", {}, `${box.dataset.label} `, select)));
+}
+
 // ------------------------------------------------------------------ figures
 
 const tip = make("div", { class: "tip", hidden: "" });
@@ -61,7 +81,10 @@ const gather = (svg) =>
     return { box, words };
   });
 
-for (const svg of document.querySelectorAll(".plot > svg")) {
+const pointed = new WeakSet();
+const point = (svg) => {
+  if (pointed.has(svg)) return;
+  pointed.add(svg);
   let marks = null;
   const ring = document.createElementNS(svg.namespaceURI, "rect");
   ring.setAttribute("class", "ring");
@@ -100,7 +123,22 @@ for (const svg of document.querySelectorAll(".plot > svg")) {
   svg.addEventListener("pointerleave", hide);
   document.addEventListener("keydown", (event) => event.key === "Escape" && hide());
   document.addEventListener("scroll", hide, { passive: true });
-}
+};
+document.querySelectorAll(".plot > svg").forEach(point);
+
+// ------------------------------------------------------------------ keyboard
+
+// only what scrolls sideways is worth a tab stop
+const stops = () => {
+  for (const each of document.querySelectorAll(".scroll")) {
+    const scrolls = each.scrollWidth > each.clientWidth + 1 || each.scrollHeight > each.clientHeight + 1;
+    each.toggleAttribute("tabindex", scrolls);
+    if (scrolls) each.tabIndex = 0;
+  }
+};
+window.addEventListener("resize", stops);
+document.addEventListener("toggle", stops, true);
+stops();
 
 // ------------------------------------------------------------------ samples
 
@@ -165,6 +203,9 @@ const browse = (family, tools) => {
     intervention.replaceChildren(make("option", { value: "" }, "the block that harms it most"), ...options);
     intervention.value = names.has(before) ? before : "";
     update();
+    if (before && !names.has(before)) {
+      said.textContent = `${family.models[model.value]} has no ${before}; now the block that harms each sample most. ${said.textContent}`;
+    }
   };
   model.addEventListener("change", offer);
   intervention.addEventListener("change", update);

@@ -1,18 +1,17 @@
 """The page: one self-contained HTML file that tells the study's story and can be sent on.
 
 It needs no network, and no scripts: those it has add tooltips, sorting, filters and the choice of
-an intervention to what is there without them. Everything that comes from data or params is text:
+an intervention to what is there without them. Theory, the numbers
+behind the figures and how the study was made have pages of their own beside it; see `appendices`.
+Everything that comes from data or params is text:
 jinja escapes it, `text.visible` spells out what could not be seen, and lines without end are cut.
 What is missing is said on the page.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -25,10 +24,19 @@ from pipeline.analysis.manifests import pretrained, read_manifests
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.theory import read_theory
 from pipeline.interventions.interventions import BASELINE
-from pipeline.report import facts
+from pipeline.report import facts, overview
+from pipeline.report.appendices import (
+    Numbered,
+    PageFigure,
+    render_numbers,
+    render_provenance,
+    render_theory,
+    shared,
+)
 from pipeline.report.browser import Family, Sample, as_json, places, read_browser, shown, wrong
+from pipeline.report.crosswalk import crosswalk
 from pipeline.report.generations import Generations, read_generations
-from pipeline.report.markup import CODE_PATH, inline_svg, template
+from pipeline.report.markup import template
 from pipeline.report.provenance import collect
 from pipeline.report.theory_sections import TheorySection, theory_sections
 from pipeline.workflow import tables
@@ -38,29 +46,7 @@ from pipeline.workflow.files import atomic, write_text
 FIGURES_INDEX = "figures.json"
 BLIND_SCORES = "baselines.json"
 PROVENANCE = "provenance.json"
-SCRIPTS = (
-    "vendor/sortable-tablesort-4.1.7.js",  # github.com/tofsjonas/sortable, public domain
-    "page.js",
-)
-
-
-@dataclass(frozen=True)
-class PageFigure:
-    """A figure as the figures stage left it.
-
-    Args:
-        name, section, title, caption, alt: as in `figures.Plot`.
-        svg: the file's text.
-        data: the numbers drawn.
-    """
-
-    name: str
-    section: str
-    title: str
-    caption: str
-    alt: str
-    svg: str
-    data: pl.DataFrame
+THEORY, NUMBERS, MADE = "theory.html", "numbers.html", "provenance.html"
 
 
 def write_page(
@@ -79,7 +65,7 @@ def write_page(
     divergence: bool = False,
     experiments: Collection[str] = (),
 ) -> None:
-    """Write the page, its tables, and ``provenance.json`` beside it.
+    """Write the page, its appendices, its tables, and ``provenance.json`` beside it.
 
     Args:
         study: its name.
@@ -135,7 +121,6 @@ def write_page(
         summary,
         manifests,
         drawn,
-        whole,
         read_blind(tasks),
         written,
         samples=samples,
@@ -145,12 +130,28 @@ def write_page(
         evidence=evidence,
     )
     write_text(page, html)
+    own, theirs = numbered(drawn, explained)
+    write_text(page.with_name(THEORY), render_theory(study, explained, theirs))
+    write_text(page.with_name(NUMBERS), render_numbers(study, evidence, [*own, *theirs]))
+    write_text(page.with_name(MADE), render_provenance(study, whole, manifests))
     # all in ASCII: a name may hold what no file can
     write_text(page.with_name(PROVENANCE), json.dumps(whole, indent=2, default=str) + "\n")
     with atomic(csv, directory=True) as temporary:
         blocks = pl.col("blocks").cast(pl.List(pl.String)).list.join(" ")  # CSV has no lists
         summary.with_columns(blocks).write_csv(temporary / "summary.csv")
         evidence.write_csv(temporary / "evidence.csv")
+
+
+def numbered(
+    figures: Sequence[PageFigure], theory: Sequence[TheorySection]
+) -> tuple[Numbered, Numbered]:
+    """The figures of the main page and those of the theory, each with its number."""
+    titles = {each.title for each in theory}
+    counted = list(enumerate(figures, start=1))
+    return (
+        [(i, each) for i, each in counted if each.section not in titles],
+        [(i, each) for i, each in counted if each.section in titles],
+    )
 
 
 def read_figures(folder: Path) -> list[PageFigure]:
@@ -197,7 +198,6 @@ def render(
     summary: pl.DataFrame,
     manifests: Sequence[Mapping[str, object]],
     figures: Sequence[PageFigure],
-    provenance: Mapping[str, object],
     blind: Mapping[str, Mapping[str, float]] | None = None,
     written: Sequence[Generations] = (),
     thresholds: Thresholds | None = None,
@@ -213,9 +213,6 @@ def render(
         summary: as `aggregate.aggregate` gives it.
         manifests: of every model's checkpoint, in the order of the report.
         figures: in order; the first is shown with the finding, the others by section.
-        provenance: how the study was made, by heading, as `provenance.collect` gives it.
-            ``commands`` (a list of lines) is shown as the way to make it again; any other mapping
-            as a table, anything else as JSON. Its models and tables are left to the file.
         blind: what scorers without attention reach, as `read_blind` reads it; given where the
             benchmarks come with the corpus.
         written: what the models wrote, as `read_generations` reads it.
@@ -230,52 +227,48 @@ def render(
         evidence = gathered([])
     judged = findings(evidence, limits)
     planted = any(map(pretrained, manifests))
-    script = "\n".join((CODE_PATH / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    sections: dict[str, list[tuple[int, PageFigure]]] = {}
-    for i, figure in enumerate(figures[1:], start=2):
-        sections.setdefault(figure.section, []).append((i, figure))
-    for explained in theory:
-        sections.setdefault(explained.title, [])
+    generated = bool(blind) and not planted
+    learned = (
+        "generated text" if generated else "generated text, planted" if planted else "real text"
+    )
+    sections: dict[str, Numbered] = {}
+    own, _ = numbered(figures, theory)
+    lead = own[0][1] if own else None
+    for i, figure in own[1:]:
+        sections[figure.section] = [*sections.get(figure.section, ()), (i, figure)]
     return template("page.html.jinja").render(
+        **shared(),
         study=study,
-        stylesheet=Markup((CODE_PATH / "page.css").read_text(encoding="utf-8")),  # noqa: S704
-        script=Markup(script),  # noqa: S704
-        script_hash=_content_hash(script),
+        found=overview.found(summary),
+        badges=overview.badges(summary, manifests, learned),
+        heatmaps=overview.heatmaps(views.over_seeds(summary)),
+        shades=overview.SHADES,
+        crosswalk=crosswalk(judged, [*sections], written=bool(written)),
         findings=judged,
         in_short=in_short(judged),
         by_metric=by_metric(judged),
-        retention=facts.retention(evidence),
         thresholds=limits,
         facts=facts.overview(summary, manifests, samples),
-        lead=figures[0] if figures else None,
+        lead=lead,
         sections=sections,
-        theory={explained.title: explained for explained in theory},
+        theory=theory,
         models=facts.models(summary, manifests, evidence),
         benchmarks=facts.benchmarks(summary, blind or {}),
         without_interval=_without_interval(summary),
         blind=bool(blind),
-        generated=bool(blind) and not planted,
+        generated=generated,
         planted=planted,
         famous="famous" in summary["split"],
         written=written,
-        inline_svg=inline_svg,
-        data_table=facts.data_table,
-        provenance=facts.provenance(provenance),
         samples=samples,
         samples_data=Markup(as_json(samples)),  # noqa: S704  escaped by it
         lines=_sample_lines,
         tokens=_tokens,
         missing=missing,
-        commands=provenance.get("commands", []),
-        citation=provenance.get("citation"),
-        runs=facts.runs(provenance.get("runs")),
-        took=facts.RUN_HEADING,
         largest=facts.largest(manifests),
         seeds=facts.seeds(facts.seed_counts(manifests)),
         seeds_short=facts.seeds_short(facts.seed_counts(manifests)),
-        dirty=bool(isinstance(git := provenance.get("git"), Mapping) and git.get("dirty")),
         one_seed=max(facts.seed_counts(manifests), default=0) <= 1,
-        manifests=[(str(m["name"]), facts.lines(m)) for m in manifests],
     )
 
 
@@ -319,11 +312,6 @@ def _without_interval(summary: pl.DataFrame) -> list[str]:
     """The benchmarks that come without a standard error, so without an interval."""
     rows = views.benchmarks(views.baseline(summary)).filter(pl.col("low").is_null())
     return sorted(set(rows["task"]))
-
-
-def _content_hash(script: str) -> str:
-    """What the page's content security policy calls the one script that may run."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def _word(family: Family, token: int) -> str:

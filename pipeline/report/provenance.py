@@ -73,7 +73,7 @@ def git_state(repository: Path) -> dict[str, Any] | None:
     changed = [line[3:] for line in status.splitlines()]
     return {
         "commit": commit.strip(),
-        "remote": _without_secrets((_git(repository, "remote", "get-url", "origin") or "").strip()),
+        "remote": _address((_git(repository, "remote", "get-url", "origin") or "").strip()),
         "dirty": bool(changed),
         "changed": changed[:MOST_CHANGED],
     }
@@ -128,9 +128,11 @@ def _git(repository: Path, *arguments: str) -> str | None:
     return done.stdout
 
 
-def _without_secrets(url: str) -> str:
-    """The address without a user name or a token in it."""
-    return re.sub(r"://[^/]*@", "://", url)
+def _address(url: str) -> str:
+    """The address without a user name or a token in it; empty for a folder of this machine."""
+    if re.match(r"(https?|ssh|git)://", url):
+        return re.sub(r"://[^/]*@", "://", url)
+    return url if re.match(r"[\w.-]+@[\w.-]+:", url) else ""
 
 
 def _json(path: Path) -> Any:

@@ -20,9 +20,10 @@ class Statement:
         text: as printed, or ours.
         source: where it is printed.
         failures: cases in which it does not hold.
-        cases: in which it was looked at; 0: in none.
+        cases: in which it says something and was looked at; 0: in none.
         evidence: how far it is off, with numbers; a counterexample where there is one.
         corrected: what holds instead; may be empty.
+        undefined: further cases, of which it says nothing: a logarithm of a negative number, say.
         printed: whether it is a statement of the source, and not one of ours.
     """
 
@@ -32,22 +33,23 @@ class Statement:
     cases: int
     evidence: str
     corrected: str = ""
+    undefined: int = 0
     printed: bool = True
 
     @property
     def degree(self) -> str:
-        """``all``, ``some`` or ``none`` of the cases; ``unmeasured``."""
+        """``all``, ``some`` or ``none`` of the cases; ``undefined``; ``unmeasured``."""
         if not self.cases:
-            return "unmeasured"
+            return "undefined" if self.undefined else "unmeasured"
         if not self.failures:
             return "all"
         return "some" if self.failures < self.cases else "none"
 
     @property
     def verdict(self) -> str:
-        """``holds in all 40``, ``fails in 3 of 40`` or ``not measured``."""
+        """``holds in all 40``, ``fails in 3 of 40``, ``undefined in all 36``, ``not measured``."""
         if not self.cases:
-            return "not measured"
+            return f"undefined in all {self.undefined:,}" if self.undefined else "not measured"
         if not self.failures:
             return f"holds in all {self.cases:,}"
         return f"fails in {self.failures:,} of {self.cases:,}"

@@ -99,7 +99,9 @@ def _holds(bounds: pl.DataFrame) -> str:
         f"{times(slack(bounds, 1, 'printed'))} the change that is measured. The bounds that we "
         "correct for real blocks (norms, heads, projections) "
         + (f"are exceeded {corrected:,} times" if corrected else "are never exceeded")
-        + f" and allow {times(slack(bounds, 1, 'corrected'))} the change."
+        + f". The tightest of them allows {times(slack(bounds, 1, 'corrected'))} the change of "
+        f"Theorem 1; that of norms and spread {times(slack(bounds, 1, 'coarse'))}; that from the "
+        f"weights alone {times(slack(bounds, 1, 'bound_from_weights'))} (medians of each model)."
     )
 
 
@@ -137,7 +139,7 @@ def _verdict(found: pl.DataFrame, quantity: str) -> tuple[str, str]:
 
 def _attention_only(theory: Theory) -> TheorySection:
     statements = attention_only_statements(theory)
-    printed = [each for each in statements if each.printed and each.cases]
+    printed = [each for each in statements if each.printed and each.degree != "unmeasured"]
     hold = sum(each.degree == "all" for each in printed)
     opening = [
         "How much can attention store, without an MLP? Formulas for that have been published "
@@ -147,8 +149,8 @@ def _attention_only(theory: Theory) -> TheorySection:
         f"Of {plural(len(printed), 'statement')} as printed, {hold} "
         f"{'holds' if hold == 1 else 'hold'} in every case that was tried"
         + (
-            ", and each of the others fails in some; the table below says where and what is true "
-            "instead."
+            ". Each of the others fails in some, or says nothing where it was tried. The table "
+            "below says where, and what is true instead."
             if hold < len(printed)
             else "."
         ),

@@ -82,7 +82,7 @@ def describe(root: Element, data: pl.DataFrame) -> Iterator[tuple[Element, str]]
     """
     if "model" not in data.columns or not set(_DRAWN) & set(data.columns):
         return
-    rows = [*data.iter_rows(named=True), *_means(data)]
+    rows = list(data.iter_rows(named=True))
     models = list(dict.fromkeys(row["model"] for row in rows))
     for panel in _panels(root):
         own = _of_panel(panel.title, rows)
@@ -92,16 +92,6 @@ def describe(root: Element, data: pl.DataFrame) -> Iterator[tuple[Element, str]]
         laid = list(_laid_out(panel, own, groups))
         if laid:
             yield from _marks(panel, laid)
-
-
-def _means(data: pl.DataFrame) -> list[Row]:
-    """The means over the benchmarks that the figure of what is kept draws."""
-    if "kept" not in data.columns:
-        return []
-    means = (
-        data.filter(kind="benchmark").group_by("model", "block").agg(pl.col("kept").mean())
-    ).with_columns(pl.lit("benchmarks, mean lead over chance").alias("measure"))
-    return list(means.iter_rows(named=True))
 
 
 def _panels(root: Element) -> list[_Panel]:

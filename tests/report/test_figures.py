@@ -211,6 +211,22 @@ def test_kept(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
         leads.append((np.array(accuracy) - (chance or 0)) / (rows["value"][0] - (chance or 0)))
     _, mean = line(axes, "benchmarks, mean lead over chance")
     np.testing.assert_allclose(mean, np.mean(leads, axis=0))
+    own = plots["kept"].data.filter(model="tiny-pythia-8", kind="mean")
+    np.testing.assert_allclose(own["kept"], mean)
+    assert "block-05" in own["intervention"].to_list()
+
+
+def test_the_floor_of_single_tokens_is_what_controls_reach(
+    plots: dict[str, Plot], summary: pl.DataFrame
+) -> None:
+    where = {"model": "tiny-neo-8", "metric": "teacher_forced_accuracy"}
+    unmodified = summary.filter(intervention="baseline", **where)
+    floor = unmodified.filter(split="control")["value"][0]
+    whole = unmodified.filter(split="memorized")["value"][0]
+    value = summary.filter(block=5, split="memorized", **where)["value"][0]
+    kept = plots["kept"].data.filter(measure=where["metric"], model=where["model"], block=5)["kept"]
+    assert floor > 0
+    assert kept[0] == pytest.approx((value - floor) / (whole - floor))
 
 
 def test_the_bands_of_kept_are_the_paired_intervals(

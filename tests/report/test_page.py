@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 from pipeline.analysis.aggregate import aggregate
+from pipeline.analysis.evidence import evidence
 from pipeline.analysis.findings import findings
 from pipeline.analysis.text import (
     number,
@@ -21,7 +22,7 @@ from pipeline.analysis.text import (
     visible,
 )
 from pipeline.interventions.interventions import SWEEP, Group
-from pipeline.report import browser, colours, facts, figures, markup, page, style
+from pipeline.report import appendices, browser, colours, facts, figures, markup, page, style
 from pipeline.report.generations import Generations, Line
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
@@ -49,6 +50,20 @@ def html(written: WRITTEN) -> str:
         PROVENANCE,
     )
     return (root / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def numbers(html: str, written: WRITTEN) -> str:
+    """The page of numbers beside `html`."""
+    assert html
+    return (written[0] / "numbers.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def made(html: str, written: WRITTEN) -> str:
+    """The page that tells how the study was made, beside `html`."""
+    assert html
+    return (written[0] / "provenance.html").read_text(encoding="utf-8")
 
 
 class Outline(HTMLParser):
@@ -87,7 +102,7 @@ def test_tags_are_balanced_and_ids_unique(html: str) -> None:
     used += [
         (attributes.get("href") or attributes.get("xlink:href") or "#")[1:]
         for tag, attributes in outline.tags
-        if tag in ("a", "use")
+        if tag == "use"
     ]
     assert used
     assert set(used) <= set(ids)
@@ -97,7 +112,71 @@ def test_nothing_is_requested(html: str) -> None:
     references = re.findall(r"""(?:src|href|action|data)\s*=\s*["']([^"']*)""", html)
     references += re.findall(r"url\(([^)]*)\)", html)
     assert references
-    assert [r for r in references if not r.startswith(("#", "data:,"))] == []
+    links = {a["href"] for tag, a in Outline(html).tags if tag == "a"}
+    assert [r for r in references if not r.startswith(("#", "data:,")) and r not in links] == []
+
+
+def test_links_lead_to_what_is_there(html: str, written: WRITTEN) -> None:
+    root, _ = written
+    ids: dict[str, set[str]] = {}
+    for name in ("index", "numbers", "theory", "provenance"):
+        text = (root / f"{name}.html").read_text(encoding="utf-8")
+        ids[f"{name}.html"] = {str(a["id"]) for _, a in Outline(text).tags if a.get("id")}
+    links = [str(a["href"]) for tag, a in Outline(html).tags if tag == "a"]
+    assert len(links) > 50
+    for link in links:
+        file, _, anchor = link.partition("#")
+        assert (root / (file or "index.html")).exists(), link
+        assert not anchor or anchor in ids[file or "index.html"], link
+
+
+def test_headings_are_unique_and_tables_have_captions(html: str, numbers: str, made: str) -> None:
+    for text in (html, numbers, made):
+        headings = re.findall(r"<h[1-3][^>]*>(.*?)</h[1-3]>", text)
+        assert len(headings) == len(set(headings))
+        assert text.count("<table") == text.count("<caption>")
+
+
+def test_the_heatmap_has_the_tables_numbers(html: str, written: WRITTEN) -> None:
+    summary = tables.read(written[0] / "data" / "summary.parquet", tables.SUMMARY)
+    [heat] = re.findall(r'<div class="heat.*?</table>', html, re.DOTALL)
+    heading = re.findall(r'<th scope="col">(.*?)</th>', heat)[1:]
+    rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', heat)
+    assert [name for name, _ in rows] == ["unmodified", *(f"block {i}" for i in range(8))]
+    where = {"exact match": {"metric": "exact_match", "split": "memorized"}} | {
+        "piqa": {"task": "tiny_piqa", "metric": "acc"}
+    }
+    for label, chosen in where.items():
+        values = summary.filter(
+            pl.col("block").is_not_null() | (pl.col("intervention") == "baseline"), **chosen
+        ).sort("block", nulls_last=False)["value"]
+        drawn = [re.findall(r">([^<]*)</td>", cells)[heading.index(label)] for _, cells in rows]
+        assert drawn == [f"{100 * value:.0f}%" for value in values]
+
+
+def test_the_first_sentences_say_what_the_tables_say(html: str, written: WRITTEN) -> None:
+    summary = tables.read(written[0] / "data" / "summary.parquet", tables.SUMMARY)
+    exact = summary.filter(metric="exact_match", split="memorized")
+    whole = exact.filter(intervention="baseline")["value"][0]
+    late = exact.filter(pl.col("block").is_in([6, 7]))["value"].median()
+    assert (
+        "Bypassing a typical late block takes exact match on memorized samples from "
+        f"{100 * whole:.0f}% to {100 * late:.0f}%."
+    ) in Outline(html).text
+
+
+def test_the_crosswalk_names_every_figure_of_the_paper(html: str) -> None:
+    section = html[html.index('id="crosswalk"') : html.index('id="limits"')]
+    named: set[str] = set()
+    for heading in re.findall(r'<th scope="row">(.*?):', section):
+        for part in heading.split(", "):
+            first, _, last = part.replace("A", "").partition("–")
+            named |= {str(i) for i in range(int(first), int(last or first) + 1)}
+    assert named == {str(i) for i in (*range(1, 23),)}
+
+
+def test_the_size_of_the_page(html: str) -> None:
+    assert len(html.encode()) < 1_000_000
     assert "@import" not in html
 
 
@@ -107,14 +186,16 @@ def test_only_the_pages_own_script_may_run(html: str) -> None:
     assert "default-src 'none'" in policy[1]
     running = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
     assert len(running) == 1
-    assert f"script-src '{page._content_hash(running[0])}';" in policy[1]
+    assert f"script-src '{appendices.content_hash(running[0])}';" in policy[1]
     assert html.count("<script") == 2  # and the data of the samples, which does not run
     assert "innerHTML" not in running[0]
     for word in ("fetch(", "XMLHttpRequest", "import(", "WebSocket", "eval("):
         assert word not in running[0]
 
 
-def test_all_sentences_figures_and_tables_are_there(html: str, written: WRITTEN) -> None:
+def test_all_sentences_figures_and_tables_are_there(
+    html: str, numbers: str, made: str, written: WRITTEN
+) -> None:
     summary = tables.read(written[0] / "data" / "summary.parquet", tables.SUMMARY)
     outline = Outline(html)
     evidence = tables.read(written[0] / "data" / "evidence.parquet", tables.EVIDENCE)
@@ -126,7 +207,7 @@ def test_all_sentences_figures_and_tables_are_there(html: str, written: WRITTEN)
     labels = [attributes["aria-label"] for attributes in svgs]
     assert [plot.alt for plot in plots] == [label for label in labels if "Attention" not in label]
     for i, plot in enumerate(plots, start=1):
-        assert f"The numbers behind figure {i} ({plot.data.height} rows)" in outline.text
+        assert f"The numbers behind figure {i} ({plot.data.height} rows)" in Outline(numbers).text
     baseline = summary.filter(
         model="tiny-neo-8", metric="exact_match", split="memorized", intervention="baseline"
     )
@@ -138,16 +219,16 @@ def test_all_sentences_figures_and_tables_are_there(html: str, written: WRITTEN)
         "make run",
         "2.13.0",
         "preferred-citation",
-        "1 for each kind of model",
-        "Dependence, not storage",
     ):
+        assert text in Outline(made).text
+    for text in ("1 for each kind of model", "Dependence, not storage"):
         assert text in outline.text
 
 
 def test_headings_navigate(html: str) -> None:
     outline = Outline(html)
     headings = [a["id"] for tag, a in outline.tags if tag == "h2"]
-    links = [a["href"] for tag, a in outline.tags if tag == "a" and a.get("class") != "skip"]
+    links = re.findall(r'href="([^"]*)"', html[html.index("<nav") : html.index("</nav>")])
     assert links == [f"#{heading}" for heading in headings]
 
 
@@ -192,7 +273,7 @@ def test_hostile_content_stays_text(tmp_path: Path) -> None:
     }
     manifests = list(study.manifests.values())
     of_model = {HOSTILE: {"baseline": [5, 6], "block-00": [6, 6]}}
-    sample = browser.Sample(1, "memorized", 2, [4, 5], [5, 6], (2, 2), 1, 1, of_model)
+    sample = browser.Sample(1, "memorized", 2, [4, 5], [5, 6], (2, 2), {HOSTILE: (1, 1)}, of_model)
     samples = [browser.Family(HOSTILE, [sample], {4: HOSTILE, 5: "\n\ud800", 6: "y" * 10**6})]
     written = [Generations(HOSTILE, HOSTILE, HOSTILE, [Line(HOSTILE, HOSTILE, HOSTILE)])]
     html = page.render(
@@ -200,11 +281,19 @@ def test_hostile_content_stays_text(tmp_path: Path) -> None:
         summary,
         manifests,
         drawn,
-        provenance,
         written=written,
         samples=samples,
         missing=[HOSTILE],
     )
+    beside = [
+        appendices.render_provenance(HOSTILE, provenance, manifests),
+        appendices.render_numbers(HOSTILE, evidence(study.models), list(enumerate(drawn, 1))),
+    ]
+    for other in beside:
+        assert other.count("<script") == other.count("</script>") == 1
+        assert not re.search("[\u202e\u0007\ud800]", other)
+        assert Outline(other).open == []
+    assert "\\ud800" in Outline(beside[0]).text
     html.encode("utf-8")
     assert html.count("<script") == 2
     assert html.count("</script>") == 2
@@ -212,7 +301,6 @@ def test_hostile_content_stays_text(tmp_path: Path) -> None:
     outline = Outline(html)
     assert outline.open == []
     assert visible(HOSTILE) in outline.text
-    assert "\\ud800" in outline.text
     assert len(html) < 10**6
 
 
@@ -220,9 +308,12 @@ def test_lines_without_end_are_cut(summary: pl.DataFrame) -> None:
     endless = "x" * 2**20
     provenance = {"commands": [endless], endless: endless, "p": {endless: endless}, "q": [endless]}
     written = [Generations(endless, endless, "greedy", [Line("baseline", endless, endless)])]
-    html = page.render(endless, summary, [], [], provenance, written=written, missing=[endless])
-    assert len(html) < 500_000
-    assert "… (1,048,576 characters in all)" in html
+    for html in (
+        page.render(endless, summary, [], [], written=written, missing=[endless]),
+        appendices.render_provenance(endless, provenance, []),
+    ):
+        assert len(html) < 500_000
+        assert "… (1,048,576 characters in all)" in html
     several = "\n".join(["short", endless, "y" * markup.LINE_CHARACTERS])
     cut = markup.clean(several).split("\n")
     assert cut[0] == "short"
@@ -285,7 +376,7 @@ def test_benchmarks_without_a_standard_error_are_named(html: str) -> None:
 
 def test_a_study_without_figures_or_benchmarks_is_still_a_page(summary: pl.DataFrame) -> None:
     bare = summary.filter(pl.col("task") == "memorization")
-    html = page.render("bare", bare, [{"name": "tiny-pythia-8"}], [], {})
+    html = page.render("bare", bare, [{"name": "tiny-pythia-8"}], [])
     assert "not measured" in html
     assert Outline(html).open == []
 
@@ -321,13 +412,13 @@ def test_inline_svg_renames_ids_and_drops_what_leaks() -> None:
         '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
         'width="9" height="9"><metadata>x</metadata><style>*{}</style>'
         '<path id="p" style="fill: #1c2127; clip-path: url(#c)"/>'
-        '<use xlink:href="#p" clip-path="url(#c)"/></svg>'
+        '<use href="#p" clip-path="url(#c)"/></svg>'
     )
     assert markup.inline_svg(svg, "figure-1", 'a "label"') == (
-        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
+        '<svg xmlns="http://www.w3.org/2000/svg" '
         'role="img" aria-label="a &quot;label&quot;"><path id="figure-1-p" '
         'style="fill: var(--ink); clip-path: url(#figure-1-c)" />'
-        '<use xlink:href="#figure-1-p" clip-path="url(#figure-1-c)" /></svg>'
+        '<use href="#figure-1-p" clip-path="url(#figure-1-c)" /></svg>'
     )
 
 
@@ -354,8 +445,8 @@ def test_what_cannot_be_seen_is_spelled_out() -> None:
 
 
 def test_the_report_knows_no_torch() -> None:
-    modules = ("aggregate", "figures", "page")
-    imports = "; ".join(f"import pipeline.report.{module}" for module in modules)
+    modules = ("analysis.aggregate", "report.figures", "report.page")
+    imports = "; ".join(f"import pipeline.{module}" for module in modules)
     code = f"import sys; {imports}; print({{'torch', 'transformers'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
@@ -368,11 +459,11 @@ def test_benchmarks_stand_beside_what_reading_no_context_reaches(
     summary = tables.read(root / "data" / "summary.parquet", tables.SUMMARY)
     task = sorted(set(summary["task"]) - {"memorization"})[0]
     blind = {task: {"unigram": 0.2512, "longest": 0.2467}}
-    with_it = page.render("s", summary, [], [], {}, blind)
+    with_it = page.render("s", summary, [], [], blind)
     assert "best without attention" in with_it
     assert "25.1%" in with_it
     assert "A world made for this." in with_it
-    without = page.render("s", summary, [], [], {})
+    without = page.render("s", summary, [], [])
     assert "best without attention" not in without
     assert "A world made for this." not in without
     (tmp_path / "baselines.json").write_text(json.dumps(blind))

@@ -47,7 +47,10 @@ def test_git_is_told_without_secrets(repository: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("user", ["", "me@", "me:p@ssword@", "token:x@y@"])
 def test_no_part_of_a_password_is_told(user: str) -> None:
-    assert provenance._without_secrets(f"https://{user}h.org/a@b") == "https://h.org/a@b"
+    for local in ("/srv/study", "../study", "file:///srv/study", r"C:\study", ""):
+        assert provenance._address(local) == "", local
+    assert provenance._address("git@example.org:x.git") == "git@example.org:x.git"
+    assert provenance._address(f"https://{user}h.org/a@b") == "https://h.org/a@b"
 
 
 def test_without_git_on_the_machine(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:

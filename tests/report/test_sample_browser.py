@@ -43,7 +43,7 @@ def test_the_most_and_the_least_broken_are_chosen(data: Path) -> None:
     [family], missing = browser.read_browser(data, NAMES, [])
     assert missing == []
     assert [sample.split for sample in family.samples] == ["memorized"] * 12 + ["control"] * 4
-    shares = [sample.broken / sample.of for sample in family.samples[:12]]
+    shares = [n / of for sample in family.samples[:12] for n, of in sample.broken.values()]
     assert shares[:8] == sorted(shares[:8], reverse=True)
     assert shares[8:] == sorted(shares[8:])
     assert max(shares[8:]) <= min(shares[:8])
@@ -51,8 +51,7 @@ def test_the_most_and_the_least_broken_are_chosen(data: Path) -> None:
     for sample in family.samples[:12]:
         rows = frame.filter(sample_id=sample.sample_id)
         assert rows.filter(intervention="baseline")["exact_match"].item()
-        assert sample.broken == (~rows["exact_match"]).sum()
-        assert sample.of == rows.height - 1
+        assert list(sample.broken.values()) == [((~rows["exact_match"]).sum(), rows.height - 1)]
     groups = tables.read(data / "samples" / "gpt-neo.parquet", tables.SAMPLES)
     chosen = groups.filter(pl.col("sample_id").is_in([s.sample_id for s in family.samples]))
     assert chosen["suffix_group"].is_unique().all()
@@ -64,7 +63,9 @@ def test_the_worst_block_leaves_the_fewest_right(data: Path) -> None:
     suffix = list(sample.suffix)
     each = {"baseline": suffix, "block-00": suffix, "quartile-1": [0] * len(suffix)}
     each |= {"block-01": [*suffix[:-1], 640], "block-02": [640, *suffix[1:-1], 640]}
-    made = browser.Sample(1, "memorized", 4, [1], suffix, (1, 16), 1, 4, {"m": each}, BLOCKS)
+    made = browser.Sample(
+        1, "memorized", 4, [1], suffix, (1, 16), {"m": (1, 4)}, {"m": each}, BLOCKS
+    )
     assert made.worst("m") == "block-02"
     kept = browser.Family("f", [made]).data()["samples"]["1"]["continuations"][0]
     assert kept["block-00"] == {}
@@ -116,7 +117,7 @@ def test_without_a_tokenizer_ids_are_shown(data: Path) -> None:
 
 
 def _render(summary: pl.DataFrame, family: browser.Family) -> str:
-    return page.render("s", summary, [], [], {}, samples=[family])
+    return page.render("s", summary, [], [], samples=[family])
 
 
 def test_long_samples_are_cut(
@@ -143,7 +144,7 @@ def test_places_are_counted_from_one() -> None:
 
 
 def test_no_text_ends_the_script_element() -> None:
-    sample = browser.Sample(1, "memorized", None, [7], [7], (1, 1), 0, 0, {"</script>": {}})
+    sample = browser.Sample(1, "memorized", None, [7], [7], (1, 1), {}, {"</script>": {}})
     family = browser.Family("f", [sample], {7: "</script>\u2028\ud800&\n"})
     text = browser.as_json([family])
     assert not re.search("[<>&\u2028\ud800]", text)

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 
+from pipeline.analysis.text import percent_interval
 from pipeline.report import figures, style, tooltips
 from pipeline.report.plots.plot import Plot
 
@@ -60,10 +61,9 @@ def test_scatters_tell_both_axes(plots: dict[str, Plot], tmp_path: object) -> No
 def test_what_is_kept_tells_the_means_too(plots: dict[str, Plot], tmp_path: object) -> None:
     plot = plots["kept"]
     told = _told(plot, f"{tmp_path}/figure.svg")
-    mean = plot.data.filter(kind="benchmark", model="tiny-neo-12", block=6)["kept"].mean()
-    assert isinstance(mean, float)
-    line = f"block 6, tiny-neo-12, benchmarks, mean lead over chance: {100 * mean:.1f}%"
-    assert line in told
+    row = plot.data.filter(kind="mean", model="tiny-neo-12", block=6).row(0, named=True)
+    level = percent_interval(row["kept"], row["low"], row["high"])
+    assert f"block 6, tiny-neo-12, benchmarks, mean lead over chance: {level}" in told
 
 
 def test_a_panel_that_no_row_names_is_left_alone() -> None:

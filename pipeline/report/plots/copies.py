@@ -32,8 +32,9 @@ def doses(summary: pl.DataFrame) -> Iterator[Plot]:
         section="How often a text must be seen",
         title="",
         caption=(
-            "Exact match of the unmodified models by how many times a sample was in the training "
-            "data; 0 was never trained on. Bands: 95% intervals. Filled where the samples count "
+            f"Unmodified models recite {extent(fewest['value'])} of the samples seen least often "
+            f"and {extent(most['value'])} of those seen most often. 0 copies: never trained on. "
+            "Bands: 95% intervals. Filled where the samples count "
             "as memorized in this study, hollow where they do not."
         ),
         alt=(

@@ -42,11 +42,12 @@ def drops(summary: pl.DataFrame) -> Iterator[Plot]:
             section="Reasoning and language understanding",
             title=family,
             caption=(
-                f"{family}: what the tasks of a kind lose on average with one block bypassed, as a "
-                "share of the unmodified model's score (left, as in the paper) and of its lead "
-                "over chance (right). Left, a choice between two that falls to chance loses but "
-                f"half, so that the kinds compare on the right alone. {_sentence(kinds)} A task "
-                "that the unmodified model does not solve above chance is missing on the right. "
+                f"{family}: with one block bypassed, tasks lose {spans or 'an unknown share'} of "
+                "their lead over chance. The panels show the mean loss of a kind of task, as a "
+                "share of the score (left, as in the paper) and of the lead over chance (right). "
+                "On the left, a two-way task at chance loses at most half its score, so compare "
+                f"the kinds on the right. {_sentence(kinds)} A task that the unmodified model "
+                "does not solve above chance is missing on the right. "
                 f"Bands: 95% intervals. {HOLLOW} Compare Figures 6 and A22 of the paper."
             ),
             alt=(

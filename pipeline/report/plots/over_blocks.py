@@ -1,6 +1,7 @@
 """Figures over the blocks: what is kept, across scales, by length, entropy, perplexity.
 
-Source: Figures 2, 3, 5 and A18–A21 of arXiv 2501.05078; what is kept and lengths are ours.
+Source: Figures 2, 3, 5 and A18–A21 (A21: perplexity) of arXiv 2501.05078; what is kept and lengths
+are ours.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _LENGTHS = (1, 4, 16)
 """Tokens at which exact match is drawn, beside the whole suffix."""
 
 _ONE_BY_ONE = (
-    "Single tokens ask for one right token at a time, so they show how much of the fall of exact "
-    "match is a matter of length."
+    "Single tokens need one right token at a time, so they show how much of the fall of exact "
+    "match is due to suffix length."
 )
 
 
@@ -42,7 +43,7 @@ def kept(summary: pl.DataFrame) -> Iterator[Plot]:
     reading = _ONE_BY_ONE
     if benchmarks.height:
         reading = (
-            "For a benchmark 0% is chance. Where exact match falls and the benchmarks stay, "
+            "For a benchmark, 0% is chance. Where exact match falls and the benchmarks stay, "
             "memorization needs that block's attention more than the benchmarks do. "
             f"{_ONE_BY_ONE} Thin lines: each benchmark."
         )
@@ -54,10 +55,9 @@ def kept(summary: pl.DataFrame) -> Iterator[Plot]:
         section="What one bypass leaves",
         title="",
         caption=(
-            "What is left of the unmodified model when the attention of one block is bypassed: "
-            f"100% is the baseline, 0% is nothing. {reading} Bands: 95% intervals of the "
-            "difference to the baseline on the same samples. "
-            f"{HOLLOW}"
+            f"{', '.join(spans)}, when the attention of one block is bypassed. 100% is the "
+            f"unmodified model; 0% is what it reaches on control samples. {reading} Bands: 95% "
+            f"intervals of the difference to the baseline on the same samples. {HOLLOW}"
         ),
         alt=(
             f"{plural(exact['model'].n_unique(), 'panel')}, one a model: share of the baseline "
@@ -92,26 +92,20 @@ def draw_kept(data: pl.DataFrame) -> Figure:
         ):
             if (one := rows.filter(measure=measure)).height:
                 style.curve(axes, one, index, label, value="kept")
-        if benchmarks.height:
-            style.curve(
-                axes,
-                views.mean_over_tasks(benchmarks, "block").sort("block"),
-                2,
-                "benchmarks, mean lead over chance",
-                value="kept",
-            )
+        if (mean := rows.filter(measure=views.MEAN)).height:
+            style.curve(axes, mean, 2, views.MEAN, value="kept")
         axes.set_title(visible(name))
         style.blocks_axis(axes)
         style.percent_axis(axes.yaxis)
     style.bound(grid[0], -0.35, 1.35)
     figure.supxlabel(BLOCKS_LABEL)
     figure.supylabel("kept of the baseline")
-    style.legend(figure, columns=3)
+    style.legend(figure, columns=3 if len(names) > 1 else 1)  # one panel is narrow
     return figure
 
 
 def blocks(summary: pl.DataFrame) -> Iterator[Plot]:
-    """Exact match and accuracies by block, a figure a family (Fig. 3, A18–A21)."""
+    """Exact match and accuracies by block, a figure a family (Figs. 3, A18–A20)."""
     memorized = views.memorization(summary, "exact_match")
     rows = pl.concat([memorized, views.accuracies(summary)])
     for family in dict.fromkeys(family for _, family in views.models(summary)):
@@ -124,10 +118,10 @@ def blocks(summary: pl.DataFrame) -> Iterator[Plot]:
             section="Block by block, across scales",
             title=family,
             caption=(
-                f"{family}: exact match on memorized samples and accuracy of each benchmark with "
-                "one block bypassed, a line a model. Dashed in the same colour: the unmodified "
+                f"{family}: {lowest(data.filter(metric='exact_match'))} One line a model. "
+                "Dashed in the same colour: the unmodified "
                 f"model; dotted: chance; bands: 95% intervals. {HOLLOW} Compare Figures 3 and "
-                "A18–A21 of the paper."
+                "A18–A20 of the paper."
             ),
             alt=(
                 f"{family}: exact match and benchmark accuracies by bypassed block. "
@@ -178,14 +172,14 @@ def lengths(summary: pl.DataFrame) -> Iterator[Plot]:
     tokens = data.filter(metric="teacher_forced_accuracy")
     yield Plot(
         name="length",
-        section="How much of it is length",
+        section="How much of the drop is due to suffix length",
         title="",
         caption=(
-            "Memorized samples with one block bypassed: the share whose first k tokens are all "
-            "right, for growing k, and the share of single tokens predicted right after the true "
-            "ones before them (teacher-forced). The further the lines lie apart, the more the "
-            "fall of exact match comes from asking for many right tokens in a row, which no "
-            f"benchmark asks for. Bands: 95% intervals. {HOLLOW}"
+            f"Single tokens stay right in {extent(tokens['value'])} of cases with one block "
+            "bypassed. Lines: the share of memorized samples whose first k tokens are all right, "
+            "and the share of single tokens predicted right after the true ones "
+            "(teacher-forced). The further the lines lie apart, the more of the drop is due to "
+            f"suffix length, which no benchmark tests. Bands: 95% intervals. {HOLLOW}"
         ),
         alt=(
             f"{plural(data['model'].n_unique(), 'panel')}, one a model: exact match at growing "
@@ -234,10 +228,10 @@ def entropy(summary: pl.DataFrame) -> Iterator[Plot]:
         section="Uncertainty about the suffix",
         title="",
         caption=(
-            "Completion entropy: how undecided the model is about the next token, summed over the "
-            "suffix, which it reads as it is. Low means sure. Dashed in the same colour: the "
-            "unmodified model, sure of what it memorized and unsure of what it never saw. Bands: "
-            f"95% intervals. {HOLLOW} Compare Figure 2 of the paper."
+            f"Unmodified, the models have {levels}. Completion entropy is the uncertainty about "
+            "the next token, summed over the suffix, given the true suffix. Lower means more "
+            "confident. Dashed in the same colour: the unmodified model. Bands: 95% intervals. "
+            f"{HOLLOW} Compare Figure 2 of the paper."
         ),
         alt=(
             f"{plural(data['model'].n_unique(), 'panel')}, one a model: completion entropy by "
@@ -270,7 +264,7 @@ def draw_entropy(data: pl.DataFrame) -> Figure:
 
 
 def perplexity(summary: pl.DataFrame) -> Iterator[Plot]:
-    """Metrics that are better when lower, such as word_perplexity, by block (Fig. 5)."""
+    """Metrics that are better when lower, such as word_perplexity, by block (Figs. 5, A21)."""
     rows = views.losses(summary)
     data = rows.filter(unmodified_or_one_block()).select(*NUMBERS)
     metrics = ", ".join(f"{task}, {metric}" for task, metric in _task_metrics(data))
@@ -283,9 +277,11 @@ def perplexity(summary: pl.DataFrame) -> Iterator[Plot]:
         section="Perplexity",
         title="",
         caption=(
-            f"{metrics} with one block bypassed, on a logarithmic scale: lower is better. Dashed "
-            f"in the same colour: the unmodified model. {bands} {HOLLOW} Compare Figure 5 of the "
-            "paper."
+            f"With one block bypassed, {metrics} is {number_range(by_block(data)['value'])}; "
+            f"unmodified it is {number_range(views.baseline(data)['value'])}. The scale is "
+            "logarithmic; lower is better. Dashed "
+            f"in the same colour: the unmodified model. {bands} {HOLLOW} Compare Figures 5 and "
+            "A21 of the paper."
         ),
         alt=(
             f"{metrics} by bypassed block, a line a model. Unmodified "

@@ -46,8 +46,9 @@ def quartiles(summary: pl.DataFrame) -> Iterator[Plot]:
             section="A quarter of the blocks at once",
             title=family,
             caption=(
-                f"{family}: nothing bypassed (–), then the first to the last quarter of the "
-                "blocks at once (1 to 4)."
+                f"{family}: with a quarter of the blocks bypassed at once, exact match is "
+                f"{extent(exact['value'])}. Bars: nothing bypassed (–), then the first to the last "
+                "quarter of the blocks (1 to 4)."
                 + (" Dotted: chance." if data["chance"].count() else "")
                 + (_LOGARITHMIC if (~data["higher_is_better"]).any() else "")
                 + " Whiskers: 95% intervals. Compare Figures A12–A17 of the paper."

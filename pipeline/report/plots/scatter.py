@@ -53,10 +53,11 @@ def scatters(summary: pl.DataFrame) -> Iterator[Plot]:
             section="Memorization against benchmarks",
             title=name,
             caption=(
-                f"{name}: each point is the model with one block bypassed, darker for blocks "
-                "nearer to the input; neighbouring blocks are joined. The star and the dashed "
-                "lines are the unmodified model, the dotted line is chance. A point far to the "
-                "left at the height of the star has lost memorization and kept the benchmark. "
+                f"{name}: with one block bypassed, exact match is {extent(data['memorized'])}. "
+                "Each point is a bypassed block, darker nearer to the input; neighbouring blocks "
+                "are joined. The star and the dashed lines are the unmodified model, the dotted "
+                "line is chance. A point far to the left at the height of the star has lost "
+                "memorization and kept the benchmark. "
                 "Perplexity is on a logarithmic scale, and lower is better. Crosses: 95% "
                 f"intervals. {HOLLOW} Compare Figures 1 and A7–A11 of the paper."
             ),

@@ -1,0 +1,107 @@
+"""The pages beside the main one: theory, the numbers behind the figures, how the study was made."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+from markupsafe import Markup
+
+from pipeline.report import facts
+from pipeline.report.markup import CODE_PATH, inline_svg, template
+from pipeline.report.theory_sections import TheorySection
+
+SCRIPTS = (
+    "vendor/sortable-tablesort-4.1.7.js",  # github.com/tofsjonas/sortable, public domain
+    "page.js",
+)
+
+
+@dataclass(frozen=True)
+class PageFigure:
+    """A figure as the figures stage left it.
+
+    Args:
+        name, section, title, caption, alt: as in `figures.Plot`.
+        svg: the file's text.
+        data: the numbers drawn.
+    """
+
+    name: str
+    section: str
+    title: str
+    caption: str
+    alt: str
+    svg: str
+    data: pl.DataFrame
+
+
+Numbered = Sequence[tuple[int, PageFigure]]
+"""Figures with their numbers, which go on from page to page."""
+
+
+def shared() -> dict[str, Any]:
+    """What every page's template needs: style, script, and how figures and tables are written."""
+    script = "\n".join((CODE_PATH / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    return {
+        "stylesheet": Markup((CODE_PATH / "page.css").read_text(encoding="utf-8")),  # noqa: S704  ours
+        "script": Markup(script),  # noqa: S704  ours
+        "script_hash": content_hash(script),
+        "inline_svg": inline_svg,
+        "data_table": facts.data_table,
+    }
+
+
+def content_hash(script: str) -> str:
+    """What the page's content security policy calls the one script that may run."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def render_theory(study: str, theory: Sequence[TheorySection], figures: Numbered) -> str:
+    """The theory as HTML: each section with its figures and its judged statements."""
+    sections = [(each, [(i, f) for i, f in figures if f.section == each.title]) for each in theory]
+    return template("theory.html.jinja").render(
+        **shared(), study=study, title="Theory", sections=sections
+    )
+
+
+def render_numbers(study: str, evidence: pl.DataFrame, figures: Numbered) -> str:
+    """The long tables as HTML: what one late block leaves, and the numbers behind each figure."""
+    return template("numbers.html.jinja").render(
+        **shared(),
+        study=study,
+        title="Numbers",
+        retention=facts.retention(evidence),
+        figures=figures,
+    )
+
+
+def render_provenance(
+    study: str, provenance: Mapping[str, object], manifests: Sequence[Mapping[str, object]]
+) -> str:
+    """How the study was made, as HTML.
+
+    Args:
+        study: its name.
+        provenance: by heading, as `provenance.collect` gives it. ``commands`` (a list of lines) is
+            shown as the way to make it again; any other mapping as a table, anything else as JSON.
+            Its models and tables are left to the file.
+        manifests: of every model's checkpoint.
+    """
+    git = provenance.get("git")
+    return template("provenance.html.jinja").render(
+        **shared(),
+        study=study,
+        title="How it was made",
+        provenance=facts.provenance(provenance),
+        commands=provenance.get("commands", []),
+        citation=provenance.get("citation"),
+        runs=facts.runs(provenance.get("runs")),
+        took=facts.RUN_HEADING,
+        dirty=bool(isinstance(git, Mapping) and git.get("dirty")),
+        manifests=[(str(m["name"]), facts.lines(m)) for m in manifests],
+    )

@@ -1,0 +1,107 @@
+"""Which figure of the paper is where on the page, and whether this study agrees with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipeline.analysis.findings import Finding
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One figure of the paper, or several that show the same of other models.
+
+    Args:
+        figures: their numbers.
+        shows: what they show.
+        section: of our figures; empty: elsewhere.
+        anchor: where it is, if it is no figure of ours.
+        printed: the number that the paper prints for it, or what it says instead.
+    """
+
+    figures: str
+    shows: str
+    section: str
+    printed: str
+    anchor: str = ""
+
+
+_ENTRIES = (
+    _Entry(
+        "1, A7–A11",
+        "memorization against benchmarks, a point a block",
+        "Memorization against benchmarks",
+        "no number; a significant drop in the last quarter at negligible cost",
+    ),
+    _Entry(
+        "2",
+        "completion entropy, memorized or not",
+        "Uncertainty about the suffix",
+        "no number; it is significantly lower on memorized samples",
+    ),
+    _Entry(
+        "3, A18–A20",
+        "each block across model sizes",
+        "Block by block, across scales",
+        "no number; the same trend in all four sizes",
+    ),
+    _Entry(
+        "4",
+        "texts written under a bypass",
+        "",
+        "no number; early blocks break the text",
+        "written",
+    ),
+    _Entry(
+        "5, A21",
+        "Wikitext perplexity by block",
+        "Perplexity",
+        "no number; late blocks cost little",
+    ),
+    _Entry(
+        "6, A22",
+        "relative drop, reasoning or language",
+        "Reasoning and language understanding",
+        "no number; reasoning is more resistant",
+    ),
+    _Entry(
+        "A12–A17",
+        "a quarter of the blocks at once",
+        "A quarter of the blocks at once",
+        "no number; memorization is near zero",
+    ),
+)
+"""Source: arXiv 2501.05078, whose figures of results print curves and no numbers."""
+
+
+def crosswalk(
+    judged: Sequence[Finding], sections: Sequence[str], *, written: bool
+) -> list[tuple[_Entry, str, str]]:
+    """Each entry with this study's result and the verdict on the claim that goes with it.
+
+    Args:
+        judged: as `findings.findings` gives them.
+        sections: the headings under which this page has figures.
+        written: whether it shows what the models wrote.
+    """
+    rows = []
+    for entry in _ENTRIES:
+        there = entry.section in sections or (entry.anchor and written)
+        finding = _judging(entry, judged)
+        if finding is None:
+            result = "see the figure" if there else "not measured in this study"
+            rows.append((entry, result, "not judged: no claim of ours goes with it"))
+        else:
+            rows.append((entry, finding.sentence, finding.verdict))
+    return rows
+
+
+def _judging(entry: _Entry, judged: Sequence[Finding]) -> Finding | None:
+    first = entry.figures.split(",")[0]
+    numbers = {first, first.split("–")[0]}
+    for finding in judged:
+        cited = finding.source.partition("Figure")[2].lstrip("s ")
+        if any(number in cited.replace("–", " ").replace(",", " ").split() for number in numbers):
+            return finding
+    return None
