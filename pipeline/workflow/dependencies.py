@@ -75,11 +75,11 @@ def libraries(group: str) -> list[str]:
 
 def write() -> None:
     """Write the code deps of every stage into dvc.yaml, and the libraries among its params."""
-    yaml = YAML()
-    yaml.width = 120
-    yaml.preserve_quotes = True
-    yaml.indent(mapping=2, sequence=4, offset=2)
-    declared = yaml.load(STAGES)
+    writer = YAML()
+    writer.width = 120
+    writer.preserve_quotes = True
+    writer.indent(mapping=2, sequence=4, offset=2)
+    declared = writer.load(STAGES)
     for group, stage in declared["stages"].items():
         deps = stage["do"].get("deps", [])
         code = modules(group)
@@ -89,7 +89,7 @@ def write() -> None:
         wanted = [*params, {str(VERSIONS): used}] if (used := libraries(group)) else params
         if stage["do"].get("params", []) != wanted:
             stage["do"]["params"] = wanted
-    yaml.dump(declared, STAGES)
+    writer.dump(declared, STAGES)
 
 
 def declared_code(deps: Iterable[str]) -> list[str]:

@@ -127,7 +127,7 @@ EXPLAINED = {
     ("report/page.py", "S101"): "tells the type checker what was made sure of before",
     ("report/page.py", "S704"): "our own style sheet and script",
     ("report/provenance.py", "S603"): "git, with a list of arguments",
-    ("report/text.py", "S101"): "tells the type checker what was made sure of before",
+    ("analysis/text.py", "S101"): "tells the type checker what was made sure of before",
 }
 """Exceptions from ruff's rules on security that are not explained where they stand."""
 
