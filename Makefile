@@ -1,7 +1,8 @@
 # make run      the study in force, or `make run STUDY=NAME`, through to its report
-# make test     the tests
+# make test     the essential tests, in minutes: units, oracles, a whole study, a page in a browser
+# make test-all all tests, as CI runs them
 # make test-cluster   those with a real SLURM and a real ssh server, which it installs (Debian, root)
-# make faults   kills, fuzzing, a soak, for hours, with their figures; a short form is in make test;
+# make faults   kills, fuzzing, a soak, for hours, with their figures; a short form is in make test-all;
 #             `make -j2 faults` runs two at a time, `make faults-kills` that one
 # make check    style, types, workflow
 # make docs     the documentation as a site, in site/
@@ -28,14 +29,15 @@ LONG := cases guided kills soak rounds memory
 
 export NO_MKDOCS_2_WARNING := 1 # an advertisement
 
-.PHONY: run test test-cluster check docs bench faults $(LONG:%=faults-%)
+.PHONY: run test test-all test-cluster check docs bench faults $(LONG:%=faults-%)
 
 run: $(INSTALLED)
 	snakemake --cores $(CORES) $(if $(STUDY),--config study=$(STUDY))
 	@python -m pipeline where
 
-test: $(INSTALLED)
-	OMP_NUM_THREADS=1 pytest --ignore tests/cluster --numprocesses auto --dist worksteal $(PYTEST_FLAGS)
+test: TIER := -m "not slow"
+test test-all: $(INSTALLED)
+	OMP_NUM_THREADS=1 pytest --ignore tests/cluster --numprocesses auto --dist worksteal $(TIER) $(PYTEST_FLAGS)
 
 test-cluster: $(INSTALLED)
 	missing=; \
