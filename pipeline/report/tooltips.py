@@ -216,7 +216,8 @@ def _laid_out(
         if groups:
             at_x = groups.get((row["model"], row.get("quartile")))
         else:
-            values = (row[c] for c in ("memorized", "copies", "block") if row.get(c) is not None)
+            across = ("memorized", "copies", "block", "k")
+            values = (row[column] for column in across if row.get(column) is not None)
             x = next(values, None)
             at_x = panel.x(x) if x is not None and math.isfinite(x) else None
         at_y = panel.y(y)
@@ -289,7 +290,9 @@ def _words(row: Row) -> str:
         measure = f"{row.get('ability')}, lost"
     if row.get("task") not in (None, "memorization"):
         measure = f"{row['task']}, {measure}"
-    if row.get("k") is not None:
+    if measure.startswith("extractable"):
+        measure = f"out within {row['k']:,} tries"
+    elif row.get("k") is not None:
         measure = f"{measure} (k = {row['k']})"
     if row.get("copies") is not None:
         what = "1 copy" if row["copies"] == 1 else f"{row['copies']} copies"

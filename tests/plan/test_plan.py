@@ -390,7 +390,7 @@ def test_downloads_are_what_the_hub_serves(tmp_path: Path) -> None:
         before = len(hub.log)
         python("-c", "from pipeline.workflow.hub import snapshot\n"
                "from pipeline.study.composition import load\n"
-               "h = load().model('pythia-410m').hub\n"
+               "h = load().model('pythia-410m').checkpoint\n"
                "snapshot(h.repo, h.commit, ['config.json', '*.safetensors'])")  # fmt: skip
         assert len(hub.log) > before
     # the hub is gone: what was asked before is still known, and the plan is quick

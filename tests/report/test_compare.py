@@ -97,7 +97,9 @@ def test_the_page_says_what_changed(
     assert "same" not in page.split("What was set differently")[-1].split("<h2")[0]
     assert hostile not in page
     assert "&lt;script&gt;" in page
-    assert pl.read_csv(folder / "changes.csv", infer_schema_length=None).height == before.height
+    found = pl.read_csv(folder / "changes.csv", infer_schema_length=None)
+    assert found.height == changes(before, after).height
+    assert set(found["metric"]) == set(before["metric"])
 
 
 def test_nothing_in_common_is_refused(before: pl.DataFrame, tmp_path: Path) -> None:

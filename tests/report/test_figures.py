@@ -53,6 +53,7 @@ def test_the_order_of_the_page(plots: dict[str, Plot]) -> None:
         "drops-pythia",
         "drops-gpt-neo",
         "length",
+        "extraction",
         "entropy",
         "perplexity",
         "quartiles-pythia",

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
-from pipeline.plan.downloads import check, require_downloads
 
+from pipeline.plan.downloads import check, require_downloads
 from pipeline.study.composition import compose
 from pipeline.study.schema import Study
 from pipeline.workflow.dag import Stage
