@@ -295,6 +295,7 @@ def test_every_defect_is_named(study: synthetic.Study) -> None:
     assert "tiny-neo-12" not in message
 
 
+@pytest.mark.slow
 def test_written_twice_it_is_the_same_file(study: synthetic.Study, tmp_path: Path) -> None:
     models = study.write(tmp_path)
     for name in ("a.parquet", "b.parquet"):
@@ -344,6 +345,7 @@ def test_a_partial_summary_leaves_out_what_failed(study: synthetic.Study, tmp_pa
     assert tables.provenance(path)["models"] == [m for m, _ in models[1:]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "part", ["samples/{1}.parquet", "checkpoints/{0}", "memorization/{0}.parquet"]
 )

@@ -246,6 +246,7 @@ def test_degrees(verdicts: list[Verdict], degree: str, verdict: str) -> None:
     assert (finding.degree, finding.verdict) == (degree, verdict)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", list(verdict_errors.WORLDS))
 def test_verdicts_err_at_most_at_their_rate(world: str) -> None:
     """Twenty runs: 5 wrong ones have a chance below 0.3% at a rate of 5%.

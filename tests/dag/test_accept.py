@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import sys
 
+import pytest
+
 from tests.dag.conftest import Project
+
+pytestmark = pytest.mark.slow
 
 ACCEPT = (
     "from pipeline.workflow.accept import accept; from pipeline.workflow.dag import Dag;"

@@ -15,6 +15,8 @@ from ruamel.yaml import YAML
 
 from tests.dag.conftest import ROOT, Project
 
+pytestmark = pytest.mark.slow
+
 ALL = {
     "check@mini",
     "corpus@mini",

@@ -20,6 +20,8 @@ from ruamel.yaml import YAML
 from tests.dag.conftest import Project
 from tests.dag.test_agreement import ALL, SUMMARY
 
+pytestmark = pytest.mark.slow
+
 CHECK_ALONE = """
 from pipeline.workflow.errors import InputError
 from pipeline.study.composition import load

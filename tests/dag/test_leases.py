@@ -19,6 +19,8 @@ import pytest
 
 from tests.dag.conftest import Project
 
+pytestmark = pytest.mark.slow
+
 A, B = "GPU-3a2f0000-aaaa", "GPU-7b7b0000-bbbb"
 EVALUATIONS = {
     f"{group}@mini-{model}"

@@ -9,6 +9,8 @@ from ruamel.yaml import YAML
 
 from tests.dag.conftest import Project
 
+pytestmark = pytest.mark.slow
+
 ALL = {
     "check@own",
     "samples@own-text",

@@ -13,6 +13,8 @@ import pytest
 
 from tests.faults.kills import DIRECT, Project, command_of, prepare, trial
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 JOB = ("memorization", "p-0.1")
 COMMAND = command_of(DIRECT, *JOB)

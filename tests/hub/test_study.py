@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
+import pytest
 
 from pipeline.measure import metrics
 from pipeline.plan.scheduling import EVALUATE
@@ -23,6 +24,8 @@ from pipeline.workflow import tables
 from tests.hub.population import GPT_NEO, GPT_NEO_SAMPLES, PYTHIA
 from tests.hub.server import Fault, Hub
 from tests.hub.study import copy_project
+
+pytestmark = pytest.mark.slow
 
 BIN = Path(sys.executable).parent
 TOKEN = "hf_never-to-be-seen"

@@ -215,6 +215,7 @@ def peak(model, length, free, decode):
     return len(calls), (high_water() - before) * 2**20
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 @pytest.mark.parametrize(
     ("family", "length", "dtype", "decode"),

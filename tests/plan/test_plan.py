@@ -343,6 +343,7 @@ print(json.dumps({r.stage: [r.fetch.missing, r.fetch.cached, r.state] for r in r
 """
 
 
+@pytest.mark.slow
 def test_downloads_are_what_the_hub_serves(tmp_path: Path) -> None:
 
     project = tmp_path / "project"

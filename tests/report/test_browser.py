@@ -235,6 +235,7 @@ def test_every_figure_names_its_marks(chromium: Browser, address: str, written: 
     assert len([count for count in counts if count > 4]) == expected
 
 
+@pytest.mark.slow
 def test_one_model_at_a_time_and_all_without_scripts(chromium: Browser, four: str) -> None:
     with Visit(chromium, four) as page:
         section = page.locator("section[aria-labelledby=memorization-against-benchmarks]")

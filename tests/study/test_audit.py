@@ -139,6 +139,7 @@ def test_a_folder_that_is_no_audit_is_left_alone(asked: audit.Asked, tmp_path: P
         audit.require_own(asked)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_killed_and_repeated_it_goes_on_to_a_page(model: Path, tmp_path: Path) -> None:
     """One command, with benchmarks of one's own, in a folder that holds nothing else."""

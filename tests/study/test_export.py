@@ -92,6 +92,7 @@ def in_a_stock_process(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "made.safetensors")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("edit", EXPORTABLE)
 def test_stock_transformers_computes_what_the_edited_model_does(edit: str, tmp_path: Path) -> None:
     sources, exported = tmp_path / "sources", tmp_path / "exported"
@@ -272,6 +273,7 @@ def test_the_card_shows_what_the_study_measured(
     assert "no intervention of this edit" in Path("none/README.md").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_the_command_line_writes_a_checkpoint(source: Path) -> None:
     root = Path(exporting.__file__).parents[2]
     command = [sys.executable, "-m", "pipeline", "export", "--model", "source"]

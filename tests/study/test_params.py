@@ -493,6 +493,7 @@ def test_every_value_is_described() -> None:
     assert undescribed == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["check"], ["memorization", "tiny-pythia-8"], ["report"]])
 def test_every_command_checks_first(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "params.yaml").write_text("study: tiny\nrun: {treads: 1}\n")

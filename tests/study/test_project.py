@@ -18,6 +18,8 @@ from pipeline.study.project import FILES, init
 from pipeline.workflow.errors import InputError
 from tests import own
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 NAME = "bypass-memorization"
 

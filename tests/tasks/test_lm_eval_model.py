@@ -23,6 +23,8 @@ from pipeline.tasks.lm_eval_model import Bypassed
 from pipeline.workflow.errors import InputError
 from tests import own
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 TASKS = ["own_choice"]
 EDITS = ("identity", "zero", "skip")
