@@ -6,7 +6,7 @@ engine; each intervention's answers then go through the task's own `process_resu
 aggregation. None of lm-eval's caches is used: their keys know neither the intervention nor the
 revision of a dataset.
 
-The only module that imports lm_eval, and with it datasets.
+Only this module and `pipeline.tasks.lm_eval_model` import lm_eval, and with it datasets.
 
 Source: lm-eval 0.4.13, `evaluator.simple_evaluate` and `models.huggingface.HFLM`.
 """
