@@ -30,6 +30,8 @@ def compact(root: Element, prefix: str) -> None:
         for key in _GEOMETRY:
             if key in element.attrib:
                 element.set(key, _rounded(element.attrib[key], digits))
+        if "d" in element.attrib:  # a letter needs no space, nor does a minus
+            element.set("d", re.sub(r" ?([A-Za-z]) ?| (?=-)", r"\1", element.attrib["d"]))
         if _XLINK in element.attrib:
             element.set("href", element.attrib.pop(_XLINK))
         if element.get("transform", "").startswith("rotate(-0 "):

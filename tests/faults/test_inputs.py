@@ -70,14 +70,11 @@ def test_anything_else_may(project: Path, file: str, old: str, new: str) -> None
 
 def test_nothing_is_recorded(project: Path) -> None:
     """Neither in dvc.lock nor in the cache of runs, so that the same command runs it again."""
-    command = project / "pipeline/__main__.py"
-    edits = "Path('params.yaml').write_text(Path('params.yaml').read_text() + '\\n'); "
-    edits += f"Path({MODULE!r}).open('a').write('# edited')\n"
-    _replace(
-        command,
-        '    entry = study.experiment("low_rank")\n',
-        f"    {edits}" * 1 + ('    entry = study.experiment("low_rank")\n'),
-    )
+    command = project / "pipeline/theory/stages.py"
+    edits = "open('params.yaml', 'a').write('\\n'); "
+    edits += f"open({MODULE!r}, 'a').write('# edited')\n"
+    runs = '    with costed(study.data, "theory", entry.name):\n'
+    _replace(command, runs, f"    {edits}{runs}")
     lock = (project / "dvc.lock").read_text()
     environment = {**os.environ, "PYTHONPATH": str(project)}
     for edited in (True, False):
