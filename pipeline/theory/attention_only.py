@@ -54,7 +54,7 @@ def attention_only(grid: AttentionOnly, progress: Progress = silent) -> pl.DataF
         quantities each. A model that is part of two experiments is trained once.
 
     Raises:
-        InputError: no seeds, or a shape that cannot be.
+        InputError: a shape that cannot be.
     """
     experiments = shapes(grid)
     done, total = count(1), steps_of(grid)

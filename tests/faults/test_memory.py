@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.faults.memory import peak
 
 FEW, MANY = (200, 15), (6_000, 95)
@@ -13,6 +15,7 @@ BYTES_A_ROW = 700
 """With which two million rows stay below 2 GB, all libraries included."""
 
 
+@pytest.mark.slow
 def test_memory_follows_the_rows(tmp_path: Path) -> None:
     peaks = []
     for size in (FEW, MANY):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from pipeline.theory.attention_only import (
     attention_only,
@@ -256,23 +257,22 @@ def test_the_table(frame):
 
 
 def test_the_same_grid_gives_the_same_bytes(threads):
-    small = replace(
-        GRID, heads=(1, 3), head_widths=(1,), widths=(3,), steps=8, narrow_steps=8, seeds=(4, 2)
-    )
+    small = {"heads": [1, 3], "head_widths": [1], "widths": [3], "steps": 8, "narrow_steps": 8}
+    small = GRID.model_copy(update={**small, "seeds": [4, 2]})
     told = []
     with threads(1):
         one = attention_only(small, lambda done, total: told.append((done, total)))
         assert one.equals(attention_only(small))
     total = steps_of(small)
     assert told == [(done, total) for done in range(1, total + 1)]
-    again = attention_only(replace(small, seeds=(2,)))
+    again = attention_only(small.model_copy(update={"seeds": [2]}))
     close = one.filter(pl.col("seed") == 2)["value"] - again["value"]
     assert (close.abs() < 0.05).all()  # what is beside a model changes its rounding alone
 
 
 def test_no_seeds_are_refused():
-    with pytest.raises(InputError, match="seeds"):
-        attention_only(replace(GRID, seeds=()))
+    with pytest.raises(ValidationError, match="seeds"):
+        AttentionOnly(**GRID.model_dump() | {"seeds": []})
 
 
 # ------------------------------------------------------------- the numbers
