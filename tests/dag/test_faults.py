@@ -190,7 +190,7 @@ def test_a_second_run_beside_the_first(fresh: Project, first: str, second: str) 
             assert f"a run is at work in it: process {running.pid} on " in said
         else:
             assert re.search(
-                r"(checkpoints/n-2.7b|tasks|params.yaml|study.json)' is busy, it is being blocked by:",
+                r"(checkpoints/n-2.7b|tasks|params.yaml|study.json)' is busy, it is being blocked",
                 said,
             )
             assert re.search(r"\(PID \d+\): \S*dvc.* repro", said)
