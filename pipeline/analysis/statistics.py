@@ -156,8 +156,10 @@ def clustered_means(
         nothing = np.full(mean.shape, np.nan)
         return Estimates(mean, nothing, nothing)
     sums = np.where(known, sums, np.nan)  # an infinity drawn 0 times would be one more warning
-    means = np.concatenate([t @ sums / (t @ sizes)[:, None] for t in _times(sizes, seed, draws)])
-    return Estimates(mean, *_percentiles(_linked(link, means)))
+    means = np.concatenate(
+        [t @ sums / (t @ sizes)[:, None] for t in times_drawn(len(sizes), seed, draws)]
+    )
+    return Estimates(mean, *percentiles(_linked(link, means)))
 
 
 def paired_differences(
@@ -204,8 +206,10 @@ def paired_differences(
     difference = _difference(link, pair, sizes, np.ones((1, len(sizes))))[0]
     low = high = np.full(difference.shape, np.nan)
     if len(sizes) > 1:
-        drawn = [_difference(link, pair, sizes, times) for times in _times(sizes, seed, draws)]
-        low, high = _percentiles(np.concatenate(drawn))
+        drawn = [
+            _difference(link, pair, sizes, times) for times in times_drawn(len(sizes), seed, draws)
+        ]
+        low, high = percentiles(np.concatenate(drawn))
         width = np.where(high - low > 4 * _GRAIN, 0.0, np.nan)
         low, high = low + width, high + width
     p_value = _sign_flips(change, seed, draws)
@@ -364,9 +368,8 @@ def _difference(
     return means[0] if link is None else means[0] - means[1]
 
 
-def _times(sizes: _Floats, seed: int, draws: int) -> Iterator[_Floats]:
-    """(draws, G) in chunks: how often each draw of a bootstrap takes each group."""
-    n_groups = len(sizes)
+def times_drawn(n_groups: int, seed: int, draws: int) -> Iterator[_Floats]:
+    """(draws, G) in chunks: how often each draw of a bootstrap takes each of G groups."""
     random = np.random.default_rng(seed)
     for start in range(0, draws, _CHUNK):
         n_draws = min(_CHUNK, draws - start)
@@ -390,7 +393,7 @@ def _sign_flips(change: _Floats, seed: int, flips: int) -> _Floats:
     return share
 
 
-def _percentiles(drawn: _Floats) -> tuple[_Floats, _Floats]:
+def percentiles(drawn: _Floats) -> tuple[_Floats, _Floats]:
     """The 95% interval (C,) of (draws, C) numbers; NaN where one of them is not finite."""
     known = np.isfinite(drawn).all(axis=0)
     ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]

@@ -18,7 +18,7 @@ from pipeline.interventions.interventions import BASELINE, Intervention
 from pipeline.interventions.memory import Journal
 from pipeline.interventions.tokenwise import Tokenwise, look
 from pipeline.samples.frame import of_each_split
-from pipeline.workflow.tables import ATTENTION_CHANGE, DISPLACEMENT, TOKENS, Schema
+from pipeline.workflow.tables import ATTENTION_CHANGE, DISPLACEMENT, TOKENS, Schema, empty
 
 SAMPLES = 64
 """Of each split, spread evenly over it: enough to match tokens, at little cost."""
@@ -70,7 +70,7 @@ def measure(
     splits = [split for split in SPLITS if (samples["split"] == split).any()]
     chosen = of_each_split(samples, splits, SAMPLES) if splits else samples.clear()
     if chosen.is_empty():
-        return Looked(*(_empty(schema) for schema in (TOKENS, DISPLACEMENT, ATTENTION_CHANGE)))
+        return Looked(*(empty(schema) for schema in (TOKENS, DISPLACEMENT, ATTENTION_CHANGE)))
     every = torch.tensor(samples["tokens"].to_list())
     tokens = torch.tensor(chosen["tokens"].to_list())
     length = int(samples["suffix_length"][0])
@@ -173,7 +173,3 @@ def _pairs(
 
 def _cast(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
     return frame.select(pl.col(name).cast(column.dtype) for name, column in schema.items())
-
-
-def _empty(schema: Schema) -> pl.DataFrame:
-    return pl.DataFrame(schema={name: column.dtype for name, column in schema.items()})

@@ -379,8 +379,11 @@ EVIDENCE: Schema = {
     "n_blocks": Column(pl.UInt16, "L, of the model"),
     "task": Column(pl.String, "memorization, or the benchmark's name"),
     "metric": Column(pl.String, "exact_match, second_half, acc, word_perplexity, …"),
-    "quantity": Column(pl.String, "kept, retained, difference or log_ratio"),
-    "kind": Column(pl.String, "of what it is over: block, quartile, range or contrast"),
+    "quantity": Column(
+        pl.String,
+        "kept, retained, difference, log_ratio, displacement, attention_change, follows_…",
+    ),
+    "kind": Column(pl.String, "of what it is over: block, quartile, range, contrast or edit"),
     "over": Column(pl.String, "the interventions it is over, by name"),
     "block": Column(pl.UInt16, "0-based, where it is one block alone; else null", nullable=True),
     "value": Column(pl.Float64, "the estimate; 1: nothing is lost, for kept and retained"),
@@ -391,6 +394,11 @@ EVIDENCE: Schema = {
     "least": Column(pl.Float64, "the least value possible; null: no limit", nullable=True),
     "most": Column(pl.Float64, "the largest value possible; null: no limit", nullable=True),
 }
+
+
+def empty(schema: Schema) -> pl.DataFrame:
+    """A table without rows."""
+    return pl.DataFrame(schema={name: column.dtype for name, column in schema.items()})
 
 
 def write(
