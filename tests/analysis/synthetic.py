@@ -102,6 +102,16 @@ class Study:
                 metrics.MEMORIZATION,
                 {},
             )
+            for path, frame, schema in (
+                (f"tokens/{model.name}", model.tokens, tables.TOKENS),
+                (f"displacement/{model.name}", model.displacement, tables.DISPLACEMENT),
+                (
+                    f"displacement/{model.name}.attention",
+                    model.attention_change,
+                    tables.ATTENTION_CHANGE,
+                ),
+            ):
+                tables.write(frame, data / f"{path}.parquet", schema, {})
             benchmarks = data / "benchmarks"
             tables.write(
                 model.benchmarks, benchmarks / f"{model.name}.parquet", tables.BENCHMARKS, {}
