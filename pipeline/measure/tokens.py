@@ -17,13 +17,8 @@ from transformers import PreTrainedModel
 from pipeline.interventions.interventions import BASELINE, Intervention
 from pipeline.interventions.memory import Journal
 from pipeline.interventions.tokenwise import Tokenwise, look
-from pipeline.samples.frame import of_each_split
+from pipeline.measure.chosen import chosen
 from pipeline.workflow.tables import ATTENTION_CHANGE, DISPLACEMENT, TOKENS, Schema, empty
-
-SAMPLES = 64
-"""Of each split, spread evenly over it: enough to match tokens, at little cost."""
-
-SPLITS = ("memorized", "control")
 
 _A_KIND = 4
 """Samples to show of each kind."""
@@ -51,7 +46,7 @@ def measure(
     journal: Journal | None = None,
     seed: int = 0,
 ) -> Looked:
-    """Look at `SAMPLES` samples of each of `SPLITS` under every intervention.
+    """Look at the samples of `chosen` under every intervention.
 
     Args:
         model: in evaluation mode, on any device.
@@ -67,20 +62,19 @@ def measure(
     Raises:
         InputError: as for `completion.complete`.
     """
-    splits = [split for split in SPLITS if (samples["split"] == split).any()]
-    chosen = of_each_split(samples, splits, SAMPLES) if splits else samples.clear()
-    if chosen.is_empty():
+    some = chosen(samples)
+    if some.is_empty():
         return Looked(*(empty(schema) for schema in (TOKENS, DISPLACEMENT, ATTENTION_CHANGE)))
     every = torch.tensor(samples["tokens"].to_list())
-    tokens = torch.tensor(chosen["tokens"].to_list())
+    tokens = torch.tensor(some["tokens"].to_list())
     length = int(samples["suffix_length"][0])
     seen = look(model, tokens, length, interventions, every, token_budget, journal)
     suffix = tokens[:, -length:].numpy()
     names = pl.DataFrame({"intervention": [each.name for each in interventions]})
     right = seen.greedy.numpy() == suffix
     whole = names["intervention"].to_list().index(BASELINE.name)
-    why = shown(right, whole, chosen["split"].to_numpy() == "memorized", seed)
-    described = chosen.select("sample_id", "split").with_columns(
+    why = shown(right, whole, some["split"].to_numpy() == "memorized", seed)
+    described = some.select("sample_id", "split").with_columns(
         shown=pl.Series(why, dtype=pl.String)
     )
     blocks = pl.DataFrame(
