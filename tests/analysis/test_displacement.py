@@ -31,15 +31,19 @@ GROUPS = [
 def with_displacement(model, of_block):
     """The model with another displacement of each block, and some spread between samples."""
     random = np.random.default_rng(0)
-    block = pl.col("block").cast(pl.Float64).fill_null(0)
     moved = model.displacement
     spread = pl.Series(random.normal(0, 0.01, moved.height))
-    others = block.map_elements(of_block, return_dtype=pl.Float64) + spread
+    others = of_block(pl.col("block").cast(pl.Float64)) + spread
     known = pl.col("block").is_not_null()
     return replace(
         model,
         displacement=moved.with_columns(others=pl.when(known).then(others).otherwise(0.0)),
     )
+
+
+def shuffled(block):
+    order = np.random.default_rng(1).permutation(20).tolist()
+    return block.replace_strict(range(20), order, default=0, return_dtype=pl.Float64)
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +131,7 @@ def test_harm_that_follows_displacement_is_shown_and_no_other():
     [made] = synthetic.study(story, models, groups=[Group("each")]).models
     follows = evidence([with_displacement(made, lambda block: 1 - block / 20)])
     against = evidence([with_displacement(made, lambda block: block / 20)])
-    shuffled = np.random.default_rng(1).permutation(20)
-    unrelated = evidence([with_displacement(made, lambda block: float(shuffled[int(block)]))])
+    unrelated = evidence([with_displacement(made, shuffled)])
     assert judged(follows, FOLLOWS).word == "shown"
     assert judged(against, FOLLOWS).word == "not shown"
     assert judged(unrelated, FOLLOWS).word == "undecided"
@@ -138,8 +141,7 @@ def test_the_thesis_is_judged_at_equal_displacement():
     """Memory loss rises with depth; whether that is all displacement cannot be told apart."""
     story = synthetic.Story(lambda depth: 1 - 0.8 * depth, lambda depth: 0.9)
     [made] = synthetic.study(story, {NAME: ("gpt-neo", 20)}, groups=[Group("each")]).models
-    shuffled = np.random.default_rng(1).permutation(20)
-    unrelated = evidence([with_displacement(made, lambda block: float(shuffled[int(block)]))])
+    unrelated = evidence([with_displacement(made, shuffled)])
     explained = evidence([with_displacement(made, lambda block: block)])
     assert judged(unrelated, EQUAL).word == "shown"
     assert judged(explained, EQUAL).word == "undecided"
