@@ -250,7 +250,7 @@ def _working_in(folder: Path) -> Iterator[None]:
 
 def _tasks_in(folder: str | None) -> list[str]:
     """The tasks of a user's folder, once they were loaded; none if it is no folder."""
-    from pipeline.measure.benchmarks import load_tasks, tasks_in
+    from pipeline.tasks.loading import load_tasks, tasks_in
 
     if folder is None or not Path(folder).is_dir():
         return []

@@ -5,7 +5,7 @@ an item is as likely to be the right one as any other for whoever does not read 
 wrong ones come from the same context or the same list, so the stated chance level is true.
 
 The ``data_files`` of a YAML are relative to its own folder, so that the folder can move as a whole:
-load the tasks with `pipeline.measure.benchmarks.load_tasks`.
+load the tasks with `pipeline.tasks.loading.load_tasks`.
 """
 
 from __future__ import annotations

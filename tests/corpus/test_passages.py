@@ -9,8 +9,8 @@ from transformers import PreTrainedTokenizerFast
 from pipeline.corpus import passages
 from pipeline.corpus.famous import FAMOUS
 from pipeline.corpus.gguf_tokenizer import read_tokenizer
-from pipeline.measure.benchmarks import load_tasks
 from pipeline.samples.records import samples
+from pipeline.tasks.loading import load_tasks
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 from tests.gguf_files import small_llama, small_tokenizer, write_gguf
