@@ -19,15 +19,9 @@ import pytest
 from huggingface_hub import constants
 
 from pipeline.workflow.errors import InputError, Problem
-from pipeline.workflow.hub import (
-    TRIES,
-    Snapshot,
-    listing,
-    missing_bytes,
-    select,
-    snapshot,
-    unreachable,
-)
+from pipeline.workflow.hub import Snapshot, listing, missing_bytes, select, snapshot
+from pipeline.workflow.network import unreachable
+from pipeline.workflow.retries import TRIES
 from tests.hub.population import DATASETS, PICKLE_ONLY, PYTHIA, SHARDED
 from tests.hub.server import CLIMBING_CONTENT, CLIMBING_PATH, CONTENT, Fault, Hub
 from tests.hub.test_server import ask
@@ -299,7 +293,7 @@ def _of_no_network(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> tuple[Prob
 def test_no_network_is_told_at_once_with_ways_to_go_on(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, endpoint: str, why: str
 ) -> None:
-    monkeypatch.setattr("pipeline.workflow.hub.CONNECT_SECONDS", 2)
+    monkeypatch.setattr("pipeline.workflow.network.CONNECT_SECONDS", 2)
     problem, seconds = _of_no_network(monkeypatch, endpoint)
     assert seconds < 5
     assert problem.what == f"to fetch {MODEL} at {COMMIT}"
@@ -315,7 +309,7 @@ def _hang(*_: object, **__: object) -> None:
 def test_a_name_server_that_does_not_answer_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pipeline.workflow.hub.CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr("pipeline.workflow.network.CONNECT_SECONDS", 0.2)
     monkeypatch.setattr(socket, "getaddrinfo", _hang)
     problem, seconds = _of_no_network(monkeypatch, "http://a-name-that-hangs.invalid")
     assert seconds < 5
