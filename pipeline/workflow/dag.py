@@ -1,8 +1,8 @@
 """One DAG, two engines: dvc.yaml declares the stages, Snakemake schedules them, DVC decides.
 
-The only file that imports Snakemake. It answers the Snakefile's questions:
-which files a stage reads and writes (from dvc.yaml, where they are declared once), and which
-stages DVC would run. Snakemake's own guesses about staleness are off: data inputs are ancient, and
+The only file that imports Snakemake. It answers the Snakefile's questions: which files a stage
+reads and writes (from dvc.yaml, where they are declared once), and which stages DVC would run.
+Snakemake's own guesses about staleness are off: data inputs are ancient, and
 each rule has one more input, a mark that is newer than the outputs when DVC calls the stage stale.
 An over-scheduled stage costs a second: its command, ``dvc repro --single-item``, finds nothing to
 do, or restores what is missing from DVC's cache.
@@ -25,6 +25,7 @@ import dvc.cli
 import networkx
 from dvc.stage import PipelineStage
 from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 from snakemake.io import ancient, directory
 from snakemake.logging import logger
 
