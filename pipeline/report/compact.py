@@ -71,8 +71,7 @@ def _inner(element: Element) -> list[Element]:
     bare = element.tag in (f"{SVG}g", f"{SVG}defs") and not element.attrib
     if not bare or (element.tag == f"{SVG}defs" and len(element)):
         return [element]
-    titled = any(child.tag == f"{SVG}title" for child in element)
-    return [element] if titled else [each for child in element for each in _inner(child)]
+    return [each for child in element for each in _inner(child)]
 
 
 def _rounded(text: str, digits: int) -> str:

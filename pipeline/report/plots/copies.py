@@ -62,7 +62,7 @@ def draw_doses(data: pl.DataFrame) -> Figure:
             low, high = style.finite(one["low"]), style.finite(one["high"])
             axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
             look: dict[str, Any] = {"color": colour, "marker": marker}
-            axes.plot(x, y, **look, linestyle=dash, label=visible(name))
+            style.tell(axes.plot(x, y, **look, linestyle=dash, label=visible(name)), one)
             other = (one["split"] != "memorized").to_numpy()
             hollow: dict[str, Any] = {
                 "markerfacecolor": colours.PAPER,
