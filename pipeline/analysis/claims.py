@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -104,7 +105,8 @@ def _early(models: Sequence[Measured], limits: Thresholds) -> Claim:
                 model,
                 "the benchmarks on average lose",
                 lost(model.abilities(over)),
-                lambda e: e.at_least(limits.collapsed),
+                "at_least",
+                limits.collapsed,
                 percent,
             ),
         ]
@@ -149,7 +151,8 @@ def _gains(models: Sequence[Measured], limits: Thresholds) -> Claim:
                     model,
                     label,
                     model.ability(task, over, "difference"),
-                    lambda e: e.above(0.0),
+                    "above",
+                    0.0,
                     points,
                 )
             ]
@@ -186,9 +189,15 @@ def _size(models: Sequence[Measured], limits: Thresholds) -> Claim:
             left = [m.pooled(m.memory("all", "retained"), level) for m in members]
             # they see the same samples, so that their errors may go any way together
             slope = combined(list(zip(factors.tolist(), left, strict=True)), related=True)
-            return Judged(slope.at_least(limits.resists), slope.value, written(slope, points))
+            return Judged(
+                slope.at_least(limits.resists),
+                slope.value,
+                written(slope, points),
+                slope,
+                (limits.resists, math.inf),
+            )
 
-        return Condition(label, judge, f"{plural(len(members), 'model')}:")
+        return Condition(label, judge, f"{plural(len(members), 'model')}:", points)
 
     return Claim(
         "Larger models resist more",
@@ -245,7 +254,7 @@ def _reasoning(models: Sequence[Measured], limits: Thresholds) -> Claim:
         ) -> Estimate:
             return combined([(1, one(seed, level)), (-1, other(seed, level))])
 
-        found = condition(model, label, more, lambda e: e.at_least(limits.resists), points)
+        found = condition(model, label, more, "at_least", limits.resists, points)
         cases.append(Case(model.name, {"average": [found]}, every))
     return Claim(
         "Reasoning resists more than language understanding",
@@ -271,7 +280,8 @@ def _quartiles(models: Sequence[Measured], limits: Thresholds) -> Claim:
                     model,
                     label,
                     model.memory(over),
-                    lambda e: e.at_most(limits.near_zero),
+                    "at_most",
+                    limits.near_zero,
                     percent,
                 )
             ]
@@ -300,7 +310,7 @@ def _last_quartile(models: Sequence[Measured], limits: Thresholds) -> Claim:
         *others, last = model.quartiles or [""]
         contrasts = {other: f"{last} minus {other}" for other in others}
         units = {
-            other: [condition(model, label, model.abilities(over), lambda e: e.above(0.0), points)]
+            other: [condition(model, label, model.abilities(over), "above", 0.0, points)]
             for other, over in contrasts.items()
             if model.metrics
             and all(model.has(task, m, "kept", over) for task, m in model.metrics.items())
@@ -324,9 +334,7 @@ def _gap(models: Sequence[Measured], limits: Thresholds) -> Claim:
     def conditions(model: Measured, over: str) -> list[Condition]:
         if not model.gaps(over):
             return []
-        return [
-            condition(model, GAP, model.gap(over), lambda e: e.at_least(limits.resists), points)
-        ]
+        return [condition(model, GAP, model.gap(over), "at_least", limits.resists, points)]
 
     return Claim(
         "Bypassing one late block costs memory more than ability",
@@ -355,9 +363,10 @@ def _thesis(models: Sequence[Measured], limits: Thresholds) -> Claim:
             verdict = Verdict.UNDECIDED
             if found.p_value <= 1 - level:
                 verdict = Verdict.SHOWN if found.value > 0 else Verdict.NOT_SHOWN
-            return Judged(verdict, found.value, f"{found.value:+.2f} (p = {found.p_value:.2g})")
+            told = f"{found.value:+.2f} (p = {found.p_value:.2g})"
+            return Judged(verdict, found.value, told, zone=(0.0, math.inf))
 
-        return Condition(_DEPTH, judge)
+        return Condition(_DEPTH, judge, write=lambda value: f"{value:+.2f}")
 
     return Claim(
         THESIS,
@@ -368,9 +377,7 @@ def _thesis(models: Sequence[Measured], limits: Thresholds) -> Claim:
                 {
                     "depth": [depth(model)],
                     "quarters": [
-                        condition(
-                            model, _EXCESS, model.gap(CONTRAST), lambda e: e.above(0.0), points
-                        )
+                        condition(model, _EXCESS, model.gap(CONTRAST), "above", 0.0, points)
                     ],
                 },
                 every,
@@ -403,7 +410,7 @@ def _length(models: Sequence[Measured], limits: Thresholds) -> Claim:
 
         return [
             reduced(model, over, limits.reduced),
-            condition(model, label, less, lambda e: e.at_least(0.0), points),
+            condition(model, label, less, "at_least", 0.0, points),
         ]
 
     return Claim(

@@ -39,6 +39,7 @@ from pipeline.report.generations import Generations, read_generations
 from pipeline.report.marks import embedded
 from pipeline.report.markup import template
 from pipeline.report.provenance import collect
+from pipeline.report.strips import strips
 from pipeline.report.theory_sections import TheorySection, theory_sections
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, Problem
@@ -249,6 +250,7 @@ def render(
         shades=overview.SHADES,
         crosswalk=crosswalk(judged, [*sections], written=bool(written)),
         findings=judged,
+        strips=strips,
         in_short=in_short(judged),
         by_metric=by_metric(judged),
         thresholds=limits,

@@ -92,7 +92,7 @@ _PNG_METADATA = {"Software": None}
 
 
 def panels(
-    count: int, *, height: float = 2.35, share_y: bool = True, columns: int | None = None
+    count: int, *, height: float = 2.05, share_y: bool = True, columns: int | None = None
 ) -> tuple[Figure, Sequence[Axes]]:
     """A figure of `count` panels in rows, each with its own x axis.
 

@@ -51,7 +51,7 @@ def draw_doses(data: pl.DataFrame) -> Figure:
     """Exact match by copies; a panel a family, a line a model."""
     families = data["family"].unique(maintain_order=True).to_list()
     copies = sorted(data["copies"].unique())
-    figure, grid = style.panels(len(families), height=2.7)
+    figure, grid = style.panels(len(families), height=2.4)
     for axes, family in zip(grid, families, strict=True):
         rows = data.filter(family=family)
         for index, name in enumerate(rows["model"].unique(maintain_order=True)):

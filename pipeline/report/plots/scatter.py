@@ -74,7 +74,7 @@ def scatters(summary: pl.DataFrame) -> Iterator[Plot]:
 def draw_scatter(data: pl.DataFrame) -> Figure:
     """Benchmark by exact match, a point a block; a panel a task; one model."""
     tasks = views.tasks(data)
-    figure, grid = style.panels(len(tasks), height=2.6, share_y=False)
+    figure, grid = style.panels(len(tasks), height=2.3, share_y=False)
     depth = style.depth(int(by_block(data)["block"].max() or 0) + 1)  # type: ignore[arg-type]
     for axes, task in zip(grid, tasks, strict=True):
         _scatter_panel(axes, data.filter(task=task), depth)
