@@ -5,6 +5,7 @@ Which samples are shown, and how they are read, stands in `choosing`.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +30,8 @@ class Continuation:
         tokens: the ids, as many as the suffix has.
         log_prob: of the true suffix, nats.
         margin: the smallest lead of a true token over the next best, logits.
-        each: log probability, rank and margin of each true token, where they were kept.
+        each: log probability and rank of each true token, given the true ones before it, and the
+            margin of the likeliest; where they were kept.
     """
 
     tokens: Sequence[int]
@@ -64,6 +66,11 @@ class Sample:
     lengths: tuple[int, int]
     broken: Mapping[str, tuple[int, int]]
     continuations: Mapping[str, Mapping[str, Continuation]]
+
+    @property
+    def tokenwise(self) -> bool:
+        """Whether single tokens' numbers are known."""
+        return any(each.each for own in self.continuations.values() for each in own.values())
 
     @property
     def label(self) -> str:
@@ -125,12 +132,13 @@ class Family:
                     ],
                     "each": [
                         [
-                            [list(map(_short, numbers)) for numbers in found.each]
+                            _packed(found.each)
                             if (found := sample.continuations.get(model, {}).get(name))
-                            else []
+                            else ""
                             for name in self.interventions.get(model, ())
                         ]
                         for model in self.models
+                        if sample.tokenwise
                     ],
                 }
                 for sample in self.samples
@@ -146,6 +154,20 @@ def _row(sample: Sample, model: str, name: str) -> list[float | int | None] | No
     first = states_found.index(FIRST) if FIRST in states_found else len(states_found)
     after = [first, *found.tokens[first:]] if first < len(states_found) else []
     return [_short(found.log_prob), _short(found.margin), *after]
+
+
+def _packed(each: Sequence[Sequence[float]]) -> str:
+    """Numbers of each token in four bytes, as base64: thousands of them are on the page.
+
+    The byte of the log probability, in tenths of a nat below 0, two of the rank, low one first, and
+    one of the margin, in tenths; each is at most its largest number, which then means that or more.
+    """
+    packed = bytearray()
+    for log_prob, rank, margin in zip(*each, strict=True):
+        packed.append(min(255, round(-10 * log_prob)))
+        packed += min(65_535, int(rank)).to_bytes(2, "little")
+        packed.append(min(255, round(10 * margin)))
+    return base64.b64encode(packed).decode()
 
 
 def _short(value: float | None) -> float | None:

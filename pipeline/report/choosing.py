@@ -23,8 +23,8 @@ from pipeline.report.browser import Continuation, Family, Sample
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 
-CHOSEN = {"most surviving": 2, "most fragile": 2, "right again": 2, "famous": 2, "control": 1}
-"""Why a sample is shown -> how many of a family; besides, one of each kind of record."""
+CHOSEN = ("most surviving", "most fragile", "right again", "famous", "control")
+"""Why a sample is shown, one of a family each; besides, one of each kind of record."""
 
 PREFIX_TOKENS = 96
 """Of a longer prefix only the end is shown."""
@@ -39,7 +39,7 @@ BUDGET = 2_000_000
 """Characters of all samples together; when they are more, fewer samples are shown."""
 
 _PER_TOKEN = ("log_prob", "rank", "margin")
-"""The columns of ``tokens/MODEL.parquet``: a list for each intervention and sample, where made."""
+"""Columns of ``tokens/MODEL.parquet``: a row for each intervention, sample and true token."""
 
 
 def read_browser(
@@ -149,6 +149,13 @@ class _Model:
             .collect()
         )
 
+    @property
+    def tokenwise(self) -> pl.DataFrame:
+        """The samples whose single tokens were looked at: sample_id."""
+        if self._tokens is None:
+            return pl.DataFrame(schema={"sample_id": pl.UInt32})
+        return self._tokens.select("sample_id").unique().collect()
+
     def continuations(self, ids: Sequence[int]) -> dict[int, dict[str, Continuation]]:
         """sample_id -> intervention -> how it goes on."""
         wanted = pl.col("sample_id").is_in(ids) & pl.col("intervention").is_in(self.interventions)
@@ -156,7 +163,8 @@ class _Model:
         rows = self._scan.filter(wanted).select("sample_id", "intervention", *numbers)
         each: dict[tuple[int, str], list[list[float]]] = {}
         if self._tokens is not None:
-            known = self._tokens.filter(wanted).select("sample_id", "intervention", *_PER_TOKEN)
+            by_position = self._tokens.filter(wanted).sort("position")
+            known = by_position.group_by("sample_id", "intervention").agg(*_PER_TOKEN)
             each = {(row[0], row[1]): list(row[2:]) for row in known.collect().iter_rows()}
         found: dict[int, dict[str, Continuation]] = {}
         for sample_id, intervention, tokens, log_prob, margin in (
@@ -193,6 +201,9 @@ def _choose(models: Sequence[_Model], samples: pl.DataFrame) -> list[Sample]:
             (pl.col("again") / pl.col("broken")).fill_nan(0.0).alias("back"),
         )
     )
+    looked_at = [each.tokenwise for each in models]
+    if all(each.height for each in looked_at):
+        ranked = ranked.join(pl.concat(looked_at).unique(), on="sample_id", how="semi")
     picked = _pick(ranked)
     ids = [row["sample_id"] for _, row in picked]
     continuations = {model.name: model.continuations(ids) for model in models}
@@ -222,25 +233,22 @@ def _pick(ranked: pl.DataFrame) -> list[tuple[str, dict[str, Any]]]:
     recited = ranked.filter(pl.col("of") > 0, split="memorized")
     memorized = recited if recited.height else ranked.filter(split="memorized")
     by_share = memorized.sort("share", "sample_id")
-    orders = {
-        "most surviving": by_share,
-        "most fragile": memorized.sort("share", "sample_id", descending=[True, False]),
-        "right again": memorized.filter(pl.col("back") > 0).sort(
-            "back", "sample_id", descending=[True, False]
-        ),
-    }
+    back = memorized.filter(pl.col("back") > 0)
     kinds = sorted(set(memorized["kind"].drop_nulls())) if "kind" in memorized.columns else []
-    orders |= {f"kind {kind}": by_share.filter(kind=kind) for kind in kinds}
-    orders |= {
-        split: ranked.filter(split=split).sort("sample_id") for split in ("famous", "control")
+    surviving, fragile, again, *others = CHOSEN
+    orders = {
+        surviving: by_share,
+        fragile: memorized.sort("share", "sample_id", descending=[True, False]),
+        again: back.sort("back", "sample_id", descending=[True, False]),
+        **{f"kind {kind}": by_share.filter(kind=kind) for kind in kinds},
+        **{split: ranked.filter(split=split).sort("sample_id") for split in others},
     }
     picked: dict[int, tuple[str, dict[str, Any]]] = {}
     for why, rows in orders.items():
-        left = CHOSEN.get(why, 1)
-        for row in rows.iter_rows(named=True):
-            if left and row["sample_id"] not in picked:
-                picked[row["sample_id"]] = (why, row)
-                left -= 1
+        new = rows.filter(~pl.col("sample_id").is_in(list(picked)))
+        if new.height:
+            row = new.row(0, named=True)
+            picked[row["sample_id"]] = (why, row)
     return list(picked.values())
 
 

@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from pipeline.analysis import link, views
 from pipeline.analysis.theory import Theory, read_theory
 from pipeline.report import style
+from pipeline.report.columns import MEANINGS
 from pipeline.report.plots import attention_only
 from pipeline.report.plots import divergence as theorems
 from pipeline.report.plots.copies import doses
@@ -35,6 +36,9 @@ from pipeline.workflow.files import atomic, write_text
 
 INDEX = "figures.json"
 """Beside the figures: order, headings, captions, alternative texts, and where each row is drawn."""
+
+COLUMNS = "columns.csv"
+"""Beside the figures: what the columns of their data mean."""
 
 _MAKERS = (
     *(kept, scatters, blocks, drops, lengths, extractions),
@@ -55,7 +59,7 @@ def write_figures(
     Args:
         summary: the study's summary table.
         folder: becomes a folder with each figure as SVG, PNG and PDF, its data as CSV, and
-            ``figures.json``. A folder of that name is replaced.
+            ``figures.json`` and ``columns.csv``. A folder of that name is replaced.
         data: the study's folder, ``data/STUDY``, for the theory's tables.
         divergence: whether the theorems were to be measured on the models.
         experiments: on attention-only transformers, that were to be run.
@@ -73,6 +77,9 @@ def write_figures(
             marks = style.save(figure(plot), temporary, plot.name)
             plot.data.write_csv(temporary / f"{plot.name}.csv")
             index.append({word: getattr(plot, word) for word in words} | {"marks": marks})
+        used = sorted({column for plot in registry for column in plot.data.columns})
+        meanings = {"column": used, "meaning": [MEANINGS[column] for column in used]}
+        pl.DataFrame(meanings).write_csv(temporary / COLUMNS)
         # the marks are thousands of numbers, too many for one a line
         write_text(temporary / INDEX, json.dumps(index, ensure_ascii=False) + "\n")
 

@@ -89,7 +89,8 @@ def inline_svg(svg: str, prefix: str, label: str) -> Markup:
         root.attrib.pop(size, None)
     root.set("role", "img")
     root.set("aria-label", clean(label))
-    return Markup(ElementTree.tostring(root, encoding="unicode"))  # noqa: S704  escaped by it
+    text = ElementTree.tostring(root, encoding="unicode").replace(" />", "/>")
+    return Markup(text)  # noqa: S704  escaped by it
 
 
 def _attribute(key: str, value: str, prefix: str) -> str:

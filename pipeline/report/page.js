@@ -259,9 +259,12 @@ const browse = (families) => {
     const [tokens, states] = read(row(name));
     const line = (term, ...what) => make("div", {}, make("dt", {}, term), make("dd", {}, ...what));
     const [log, margin] = row(name);
-    const numbers = sample.tokens?.[place()]?.[names.indexOf(name)];
-    const exact = numbers
-      ? `log p ${numbers[0][i]}, rank ${numbers[1][i]}, margin ${numbers[2][i]} of the true token`
+    const packed = atob(sample.each[place()]?.[family.interventions[place()].indexOf(name)] ?? "");
+    const [below, low, high, lead] = [0, 1, 2, 3].map((byte) => packed.charCodeAt(4 * i + byte));
+    const most = (value, end, written) => (value === end ? `${written} or more` : written);
+    const exact = packed
+      ? `after the true tokens: log p −${most(below, 255, (below / 10).toFixed(1))} nats, ` +
+        `rank ${most(low + 256 * high, 65535, low + 256 * high)}, the likeliest leads by ${most(lead, 255, (lead / 10).toFixed(1))}`
       : `true suffix: log p ${log} nats, smallest margin ${margin}`;
     told.replaceChildren(
       line(`token ${i + 1} of ${tokens.length} under ${name}: ${states[i]}`,

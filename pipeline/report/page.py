@@ -33,6 +33,7 @@ from pipeline.report.appendices import (
 )
 from pipeline.report.browser import OPEN, SIGNS, Family, states
 from pipeline.report.choosing import read_browser
+from pipeline.report.citing import bibtex
 from pipeline.report.crosswalk import crosswalk
 from pipeline.report.explorer import choices
 from pipeline.report.generations import Generations, read_generations
@@ -48,6 +49,7 @@ from pipeline.workflow.files import atomic, write_text
 FIGURES_INDEX = "figures.json"
 BLIND_SCORES = "baselines.json"
 PROVENANCE = "provenance.json"
+BIBTEX = "figures.bib"
 THEORY, NUMBERS, MADE = "theory.html", "numbers.html", "provenance.html"
 
 
@@ -143,6 +145,7 @@ def write_page(
         blocks = pl.col("blocks").cast(pl.List(pl.String)).list.join(" ")  # CSV has no lists
         summary.with_columns(blocks).write_csv(temporary / "summary.csv")
         evidence.write_csv(temporary / "evidence.csv")
+        write_text(temporary / BIBTEX, bibtex(study, drawn, whole["git"]))
 
 
 def numbered(
