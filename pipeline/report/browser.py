@@ -122,7 +122,7 @@ class Family:
             "samples": [
                 {
                     "id": sample.sample_id,
-                    "why": sample.why,
+                    "why": shown(sample.why),
                     "prefix": list(sample.prefix),
                     "cut": len(sample.prefix) < sample.lengths[0],
                     "suffix": list(sample.suffix),
