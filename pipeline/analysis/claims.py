@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -77,7 +78,8 @@ def _early(models: Sequence[Measured], limits: Thresholds) -> Claim:
                 model,
                 "the benchmarks on average lose",
                 lost(model.abilities(over)),
-                lambda e: e.at_least(limits.collapsed),
+                "at_least",
+                limits.collapsed,
                 percent,
             ),
         ]
@@ -122,7 +124,8 @@ def _gains(models: Sequence[Measured], limits: Thresholds) -> Claim:
                     model,
                     label,
                     model.ability(task, over, "difference"),
-                    lambda e: e.above(0.0),
+                    "above",
+                    0.0,
                     points,
                 )
             ]
@@ -159,9 +162,15 @@ def _size(models: Sequence[Measured], limits: Thresholds) -> Claim:
             left = [m.pooled(m.memory("all", "retained"), level) for m in members]
             # they see the same samples, so that their errors may go any way together
             slope = combined(list(zip(factors.tolist(), left, strict=True)), related=True)
-            return Judged(slope.at_least(limits.resists), slope.value, written(slope, points))
+            return Judged(
+                slope.at_least(limits.resists),
+                slope.value,
+                written(slope, points),
+                slope,
+                (limits.resists, math.inf),
+            )
 
-        return Condition(label, judge, f"{plural(len(members), 'model')}:")
+        return Condition(label, judge, f"{plural(len(members), 'model')}:", points)
 
     return Claim(
         "Larger models resist more",
@@ -218,7 +227,7 @@ def _reasoning(models: Sequence[Measured], limits: Thresholds) -> Claim:
         ) -> Estimate:
             return combined([(1, one(seed, level)), (-1, other(seed, level))])
 
-        found = condition(model, label, more, lambda e: e.at_least(limits.resists), points)
+        found = condition(model, label, more, "at_least", limits.resists, points)
         cases.append(Case(model.name, {"average": [found]}, every))
     return Claim(
         "Reasoning resists more than language understanding",
@@ -244,7 +253,8 @@ def _quartiles(models: Sequence[Measured], limits: Thresholds) -> Claim:
                     model,
                     label,
                     model.memory(over),
-                    lambda e: e.at_most(limits.near_zero),
+                    "at_most",
+                    limits.near_zero,
                     percent,
                 )
             ]
@@ -273,7 +283,7 @@ def _last_quartile(models: Sequence[Measured], limits: Thresholds) -> Claim:
         *others, last = model.quartiles or [""]
         contrasts = {other: f"{last} minus {other}" for other in others}
         units = {
-            other: [condition(model, label, model.abilities(over), lambda e: e.above(0.0), points)]
+            other: [condition(model, label, model.abilities(over), "above", 0.0, points)]
             for other, over in contrasts.items()
             if model.metrics
             and all(model.has(task, m, "kept", over) for task, m in model.metrics.items())
@@ -297,9 +307,7 @@ def _gap(models: Sequence[Measured], limits: Thresholds) -> Claim:
     def conditions(model: Measured, over: str) -> list[Condition]:
         if not model.gaps(over):
             return []
-        return [
-            condition(model, GAP, model.gap(over), lambda e: e.at_least(limits.resists), points)
-        ]
+        return [condition(model, GAP, model.gap(over), "at_least", limits.resists, points)]
 
     return Claim(
         "Bypassing one late block costs memory more than ability",
@@ -336,9 +344,7 @@ def _thesis(models: Sequence[Measured], limits: Thresholds) -> Claim:
                 {
                     "depth": [depth(model)],
                     "quarters": [
-                        condition(
-                            model, _EXCESS, model.gap(CONTRAST), lambda e: e.above(0.0), points
-                        )
+                        condition(model, _EXCESS, model.gap(CONTRAST), "above", 0.0, points)
                     ],
                 },
                 every,
@@ -371,7 +377,7 @@ def _length(models: Sequence[Measured], limits: Thresholds) -> Claim:
 
         return [
             reduced(model, over, limits.reduced),
-            condition(model, label, less, lambda e: e.at_least(0.0), points),
+            condition(model, label, less, "at_least", 0.0, points),
         ]
 
     return Claim(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +62,8 @@ def condition(
     model: Measured,
     label: str,
     number_of: Number,
-    compare: Callable[[Estimate], Verdict],
+    compare: Literal["at_least", "at_most", "above"],
+    threshold: float,
     write: Callable[[float], str],
     part: str = "",
 ) -> Condition:
@@ -71,16 +73,19 @@ def condition(
         model: whose evidence it is.
         label: as in `verdicts.Condition`.
         number_of: what is compared.
-        compare: with the threshold.
+        compare: how, as the methods of `verdicts.Estimate` do.
+        threshold: with what.
         write: the number for a reader.
         part: as in `verdicts.Condition`.
     """
 
     def judge(level: float) -> Judged:
         estimate = model.pooled(number_of, level)
-        return Judged(compare(estimate), estimate.value, written(estimate, write))
+        verdict = getattr(estimate, compare)(threshold)
+        return Judged(verdict, estimate.value, written(estimate, write), estimate, zone)
 
-    return Condition(label, judge, part)
+    zone = (-math.inf, threshold) if compare == "at_most" else (threshold, math.inf)
+    return Condition(label, judge, part, write)
 
 
 def written(estimate: Estimate, write: Callable[[float], str]) -> str:
@@ -117,9 +122,10 @@ def ranked(label: str, pairs: Callable[[float], Sequence[NDArray[np.float64]]]) 
         verdict = Verdict.UNDECIDED
         if found.p_value <= 1 - level:
             verdict = Verdict.SHOWN if found.value > 0 else Verdict.NOT_SHOWN
-        return Judged(verdict, found.value, f"{found.value:+.2f} (p = {found.p_value:.2g})")
+        told = f"{correlation(found.value)} (p = {found.p_value:.2g})"
+        return Judged(verdict, found.value, told, zone=(0.0, math.inf))
 
-    return Condition(label, judge)
+    return Condition(label, judge, write=correlation)
 
 
 def correlation(value: float) -> str:
@@ -155,15 +161,13 @@ GAP = "memory loss minus ability loss is"
 
 def reduced(model: Measured, over: str, share: float) -> Condition:
     """Exact match loses at least a share of its baseline."""
-    return condition(model, EXACT, lost(model.memory(over)), lambda e: e.at_least(share), percent)
+    return condition(model, EXACT, lost(model.memory(over)), "at_least", share, percent)
 
 
 def cheap(model: Measured, over: str, share: float) -> list[Condition]:
     """Every benchmark, and perplexity, within a margin of the baseline."""
     tasks = [
-        condition(
-            model, TASK, lost(model.ability(task, over)), lambda e: e.at_most(share), percent, task
-        )
+        condition(model, TASK, lost(model.ability(task, over)), "at_most", share, percent, task)
         for task in model.metrics
     ]
     return tasks + cheap_perplexity(model, over, share)
@@ -177,7 +181,8 @@ def cheap_perplexity(model: Measured, over: str, share: float) -> list[Condition
             model,
             PERPLEXITY,
             model.perplexity(task, over),
-            lambda e: e.at_most(margin),
+            "at_most",
+            margin,
             growth,
             task,
         )

@@ -6,17 +6,21 @@ import polars as pl
 
 from pipeline.samples.frame import of_each_split
 
-SAMPLES = 64
-"""Of each split, spread evenly over it: enough to match tokens, at little cost."""
+LEAST, MOST = 8, 64
+"""Samples of each split, spread evenly over it: enough to match tokens."""
+
+SHARE = 10
+"""One of so many samples of a study, so that a closer look costs little beside its sweep."""
 
 SPLITS = ("memorized", "control")
 
 
 def chosen(samples: pl.DataFrame) -> pl.DataFrame:
-    """Up to `SAMPLES` samples of each of `SPLITS`, memorized first.
+    """Some samples of each of `SPLITS`, memorized first: from `LEAST` to `MOST`, as there are.
 
     Args:
         samples: as `tables.SAMPLES`.
     """
     there = [split for split in SPLITS if (samples["split"] == split).any()]
-    return of_each_split(samples, there, SAMPLES) if there else samples.clear()
+    count = min(max(samples.height // SHARE, LEAST), MOST)
+    return of_each_split(samples, there, count) if there else samples.clear()

@@ -320,7 +320,7 @@ def perplexity(summary: pl.DataFrame) -> Iterator[Plot]:
 def draw_perplexity(data: pl.DataFrame) -> Figure:
     """Perplexity by block; a panel a task and family, a line a model."""
     cells = data.select("task", "family").unique(maintain_order=True).rows()
-    figure, grid = style.panels(len(cells), height=2.7)
+    figure, grid = style.panels(len(cells), height=2.4)
     for axes, (task, family) in zip(grid, cells, strict=True):
         rows = data.filter(task=task, family=family)
         for index, name in enumerate(rows["model"].unique(maintain_order=True)):
