@@ -106,10 +106,11 @@ def benchmarks(model: ModelName) -> None:
     from pipeline.checkpoints.loading import load as load_checkpoint
     from pipeline.checkpoints.manifest import checksums, read_manifest, sha256
     from pipeline.interventions.memory import Journal
-    from pipeline.measure.benchmarks import describe, load_tasks, measure
+    from pipeline.measure.benchmarks import measure
     from pipeline.measure.listed import read_listed
     from pipeline.measure.reuse import KEYS, extended, keys
     from pipeline.samples.frame import check_samples
+    from pipeline.tasks.loading import describe, load_tasks
     from pipeline.workflow import tables
     from pipeline.workflow.dag import cached
     from pipeline.workflow.inputs import code
