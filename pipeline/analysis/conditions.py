@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.analysis.cases import Measured, Number
-from pipeline.analysis.statistics import partial_rank_correlation, rank_correlation
+from pipeline.analysis.correlation import partial_rank_correlation, rank_correlation
 from pipeline.analysis.text import number, percent
 from pipeline.analysis.verdicts import (
     Case,

@@ -12,8 +12,9 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
 from pipeline.analysis import views
-from pipeline.analysis.aggregate import aggregate, k_values, write_summary
+from pipeline.analysis.aggregate import aggregate, write_summary
 from pipeline.analysis.measured import ModelTables
+from pipeline.analysis.memorized import k_values
 from pipeline.interventions.interventions import SWEEP, Group, sweep
 from pipeline.measure import metrics
 from pipeline.measure.listed import as_table
@@ -384,7 +385,7 @@ def test_a_partial_summary_of_nothing_is_refused(study: synthetic.Study, tmp_pat
 def test_pieces_do_not_matter(
     study: synthetic.Study, summary: pl.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.analysis.aggregate.CELLS", 1)
+    monkeypatch.setattr("pipeline.analysis.memorized.CELLS", 1)
     pieces = aggregate(study.models)
     assert pieces.select(~selectors.float()).equals(summary.select(~selectors.float()))
     for name in summary.select(selectors.float()).columns:

@@ -9,9 +9,9 @@ from scipy import stats
 
 from pipeline.analysis import views
 from pipeline.analysis.aggregate import aggregate
+from pipeline.analysis.correlation import partial_rank_correlation
 from pipeline.analysis.evidence import evidence
 from pipeline.analysis.findings import findings
-from pipeline.analysis.statistics import partial_rank_correlation
 from pipeline.interventions import Group
 from pipeline.report import figures
 from tests.analysis import synthetic
