@@ -69,7 +69,7 @@ def test_displacement_is_the_mean_over_the_samples(model, summary):
             found = summary.filter(metric="displacement", intervention=name, split=split)
             assert found["value"].item() == pytest.approx(own["others"].mean())
             assert found["low"].item() < found["value"].item() < found["high"].item()
-            assert found["n"].item() == 64
+            assert found["n"].item() == own.height
             assert found["difference"].item() is None
     assert not summary.filter(metric="displacement", intervention="baseline").height
 
