@@ -73,8 +73,8 @@ def test_a_whole_study_passes_and_its_rows_are_counted(data: Path) -> None:
     counted = check(data)[MODEL]
     n_samples = tables.read(data / "samples" / "gpt-neo.parquet", tables.SAMPLES).height
     assert counted["memorization"] == (1 + N_BLOCKS + 4) * n_samples
-    assert counted["tokens"] == (1 + N_BLOCKS + 4) * (51 + 51) * 16
-    assert counted["displacement"] == (1 + N_BLOCKS + 4) * (51 + 51)
+    assert counted["tokens"] == (1 + N_BLOCKS + 4) * 2 * 51 * 16  # a tenth of 512, of each split
+    assert counted["displacement"] == (1 + N_BLOCKS + 4) * 2 * 51
     assert counted["bounds"] == 2 * SAMPLES * N_BLOCKS
     assert counted["divergence"] == 2 * SAMPLES * N_BLOCKS * (N_BLOCKS + 3) // 2
 
