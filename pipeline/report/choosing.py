@@ -114,7 +114,7 @@ class _Model:
         )
         n_blocks = single["block"].max()
         late = [*block_range(int(n_blocks) + 1, "late")] if n_blocks is not None else []  # type: ignore[arg-type]
-        # the last right tokens of the suffix, as far as it was decoded
+        # the last token of the true suffix
         true = pl.col("tokens").list.slice(pl.col("prefix_length"), pl.col("suffix_length"))
         kind = (
             pl.col("kind") if "kind" in samples.columns else pl.lit(None, pl.String).alias("kind")
