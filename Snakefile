@@ -198,7 +198,7 @@ use rule check as interventions with:
 
 
 rule memorization:
-    """Complete every sample of the model's family under every intervention."""
+    """Complete every sample under every intervention, and look at some token by token."""
     input:
         unpack(dvc.rule("memorization").input),
     output:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.analysis import views
 from pipeline.analysis.cases import Measured, Number
 from pipeline.analysis.conditions import (
     EXACT,
     GAP,
+    OURS,
     PERPLEXITY,
     TASK,
+    Claim,
     as_share,
     block_cases,
     cheap,
@@ -24,55 +26,26 @@ from pipeline.analysis.conditions import (
     in_points,
     lost,
     points,
+    ranked,
     reduced,
     unmeasured,
     written,
 )
+from pipeline.analysis.displacement_claims import at_equal_displacement, harm_follows
 from pipeline.analysis.evidence import CONTRAST, TOKENS
 from pipeline.analysis.schema import Thresholds
-from pipeline.analysis.statistics import rank_correlation
 from pipeline.analysis.text import percent, plural
 from pipeline.analysis.verdicts import (
     Case,
     Condition,
     Estimate,
     Judged,
-    Rule,
-    Verdict,
     combined,
     every,
     some,
 )
 
-OURS = "ours"
 THESIS = "Late attention serves memory more than ability"
-
-_PERMUTATIONS = 9_999
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A claim and the cases in which it can be judged.
-
-    Args:
-        claim, source, rule, overall, unit: as in `findings.Finding`.
-        cases: those that can be judged.
-        opening: how the sentence on the result starts.
-        needs: the sentence where there is no case.
-        ranges: label of conditions -> how their values are written in that sentence.
-        noun: what the units of a case are, for their counts.
-    """
-
-    claim: str
-    source: str
-    cases: Sequence[Case]
-    opening: str
-    needs: str
-    rule: str
-    ranges: Mapping[str, Callable[[float], str]]
-    overall: Rule = every
-    unit: str = "model"
-    noun: str = "Late blocks"
 
 
 def _late(models: Sequence[Measured], limits: Thresholds) -> Claim:
@@ -356,17 +329,11 @@ def _thesis(models: Sequence[Measured], limits: Thresholds) -> Claim:
     def depth(model: Measured) -> Condition:
         blocks = [(b, over) for b, over in model.blocks.items() if model.gaps(over)]
 
-        def judge(level: float) -> Judged:
+        def pairs(level: float) -> Sequence[NDArray[np.float64]]:
             gaps = [model.pooled(model.gap(over), level).value for _, over in blocks]
-            depths = np.array([block for block, _ in blocks], dtype=np.float64)
-            found = rank_correlation(depths, np.array(gaps), 0, _PERMUTATIONS)
-            verdict = Verdict.UNDECIDED
-            if found.p_value <= 1 - level:
-                verdict = Verdict.SHOWN if found.value > 0 else Verdict.NOT_SHOWN
-            told = f"{found.value:+.2f} (p = {found.p_value:.2g})"
-            return Judged(verdict, found.value, told, zone=(0.0, math.inf))
+            return np.array([block for block, _ in blocks], dtype=np.float64), np.array(gaps)
 
-        return Condition(_DEPTH, judge, write=lambda value: f"{value:+.2f}")
+        return ranked(_DEPTH, pairs)
 
     return Claim(
         THESIS,
@@ -429,6 +396,6 @@ def _length(models: Sequence[Measured], limits: Thresholds) -> Claim:
 
 CLAIMS: Sequence[Callable[[Sequence[Measured], Thresholds], Claim]] = (
     *(_late, _early, _perplexity, _gains, _size, _texts, _reasoning, _quartiles, _last_quartile),
-    *(_gap, _thesis, _length),
+    *(_gap, _thesis, _length, harm_follows, at_equal_displacement),
 )
 """Those of the paper in its order, then those on memory loss minus ability loss, then ours."""

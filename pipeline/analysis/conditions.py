@@ -1,12 +1,17 @@
-"""The conditions that several claims share, and how their numbers are written."""
+"""What claims consist of, the conditions that several share, and how their numbers are written."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pipeline.analysis.cases import Measured, Number
+from pipeline.analysis.statistics import partial_rank_correlation, rank_correlation
 from pipeline.analysis.text import number, percent
 from pipeline.analysis.verdicts import (
     Case,
@@ -14,9 +19,38 @@ from pipeline.analysis.verdicts import (
     Estimate,
     Judged,
     Rule,
+    Verdict,
     combined,
+    every,
     most,
 )
+
+_PERMUTATIONS = 9_999
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim and the cases in which it can be judged.
+
+    Args:
+        claim, source, rule, overall, unit: as in `findings.Finding`.
+        cases: those that can be judged.
+        opening: how the sentence on the result starts.
+        needs: the sentence where there is no case.
+        ranges: label of conditions -> how their values are written in that sentence.
+        noun: what the units of a case are, for their counts.
+    """
+
+    claim: str
+    source: str
+    cases: Sequence[Case]
+    opening: str
+    needs: str
+    rule: str
+    ranges: Mapping[str, Callable[[float], str]]
+    overall: Rule = every
+    unit: str = "model"
+    noun: str = "Late blocks"
 
 
 def lost(left: Number) -> Number:
@@ -70,6 +104,35 @@ def growth(log_ratio: float) -> str:
     return f"{100 * math.expm1(min(log_ratio, 50.0)):+.1f}%"
 
 
+def ranked(label: str, pairs: Callable[[float], Sequence[NDArray[np.float64]]]) -> Condition:
+    """Two numbers of each block go together: a rank correlation, by permutation of the blocks.
+
+    Args:
+        label: as in `verdicts.Condition`.
+        pairs: from a level to the two, over the blocks; and, if it likes, a third, at equal values
+            of which they are compared.
+    """
+
+    def judge(level: float) -> Judged:
+        one, other, *given = pairs(level)
+        if given:
+            found = partial_rank_correlation(one, other, given[0], 0, _PERMUTATIONS)
+        else:
+            found = rank_correlation(one, other, 0, _PERMUTATIONS)
+        verdict = Verdict.UNDECIDED
+        if found.p_value <= 1 - level:
+            verdict = Verdict.SHOWN if found.value > 0 else Verdict.NOT_SHOWN
+        told = f"{correlation(found.value)} (p = {found.p_value:.2g})"
+        return Judged(verdict, found.value, told, zone=(0.0, math.inf))
+
+    return Condition(label, judge, write=correlation)
+
+
+def correlation(value: float) -> str:
+    """A rank correlation: 0.5 is ``+0.50``."""
+    return f"{value:+.2f}"
+
+
 def block_cases(
     models: Sequence[Measured],
     blocks: Callable[[Measured], Mapping[str, str]],
@@ -89,6 +152,7 @@ def block_cases(
     return cases
 
 
+OURS = "ours"
 EXACT = "exact match loses"
 TASK = "a benchmark loses"
 PERPLEXITY = "word perplexity changes by"
