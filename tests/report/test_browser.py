@@ -332,6 +332,10 @@ def test_tokens_by_intervention(chromium: Browser, address: str) -> None:
         assert grid.get_by_role("combobox").locator("option").first.inner_text().startswith("most ")
         grid.get_by_role("combobox").select_option(index=1)
         assert "sample=" in page.url
+        assert re.match(
+            r"gpt-neo, sample \d+, .*, continued by tiny-neo-8\.",
+            grid.locator("caption").inner_text(),
+        )
         names = grid.locator("tbody th").all_inner_texts()
         assert names[0] == "baseline"
         assert {"block-00", "block-07", "quartile-4"} <= set(names)
