@@ -353,7 +353,9 @@ def test_tokens_by_intervention(chromium: Browser, address: str) -> None:
         told = grid.locator(".told")
         assert f"token {at + 1} of 16" in told.inner_text()
         assert "first error" in told.inner_text()
-        assert re.search(r"log p -?[\d.]+ nats, smallest margin [\d.]+", told.inner_text())
+        number = r"[\d.]+( or more)?"
+        tokens = rf"log p −{number} nats, rank {number}, the likeliest leads by {number}"
+        assert re.search(tokens, told.inner_text())
         marked = told.locator("mark").count()
         assert marked == sum(each in ("first-error", "wrong") for each in classes)
         name = row.locator("th").inner_text()
