@@ -116,6 +116,7 @@ class Family:
         margin, the place of the first error, and the tokens from there on; null where unknown.
         """
         return {
+            "name": shown(self.name, NAME_CHARACTERS),
             "models": [shown(name, NAME_CHARACTERS) for name in self.models],
             "interventions": [list(self.interventions.get(model, ())) for model in self.models],
             "words": {str(token): shown(word) for token, word in self.words.items()},

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ class _Model:
         )
         n_blocks = single["block"].max()
         late = [*block_range(int(n_blocks) + 1, "late")] if n_blocks is not None else []  # type: ignore[arg-type]
-        # the last right tokens of the suffix, as far as it was decoded
+        # the last token of the true suffix
         true = pl.col("tokens").list.slice(pl.col("prefix_length"), pl.col("suffix_length"))
         kind = (
             pl.col("kind") if "kind" in samples.columns else pl.lit(None, pl.String).alias("kind")
@@ -149,7 +150,7 @@ class _Model:
             .collect()
         )
 
-    @property
+    @cached_property
     def tokenwise(self) -> pl.DataFrame:
         """The samples whose single tokens were looked at: sample_id."""
         if self._tokens is None:
@@ -285,6 +286,13 @@ def _sentences(models: Sequence[_Model]) -> list[str]:
         told.append(
             f"Of records of the kind “{most}” {high_share:.0%} survive such a bypass, of the kind "
             f"“{least}” {low_share:.0%}."
+        )
+    looked_at = [each.tokenwise.height for each in models]
+    if min(looked_at):
+        fewest, largest = f"{min(looked_at):,}", f"{max(looked_at):,}"
+        among = fewest if fewest == largest else f"{fewest} to {largest}"
+        told.append(
+            f"The samples below are picked from the {among} of a model whose single tokens were looked at."
         )
     return told
 

@@ -293,6 +293,7 @@ const browse = (families) => {
       }, SIGNS[states[i]] + (states[i].startsWith("right") ? "" : word(token))));
       return make("tr", name === single() ? { class: "at" } : {}, make("th", { scope: "row" }, name), ...cells);
     });
+    table.caption.textContent = `${family.name}, sample ${sample.id}, ${sample.why}, continued by ${choice.model}. Arrow keys move from token to token.`;
     table.tHead.replaceChildren(make("tr", {}, make("th", { scope: "col" }, "true suffix"), ...heading));
     table.tBodies[0].replaceChildren(...lines);
     const whole = names.filter((name) => row(name)[2] === undefined).length;

@@ -332,6 +332,10 @@ def test_tokens_by_intervention(chromium: Browser, address: str) -> None:
         assert grid.get_by_role("combobox").locator("option").first.inner_text().startswith("most ")
         grid.get_by_role("combobox").select_option(index=1)
         assert "sample=" in page.url
+        assert re.match(
+            r"gpt-neo, sample \d+, .*, continued by tiny-neo-8\.",
+            grid.locator("caption").inner_text(),
+        )
         names = grid.locator("tbody th").all_inner_texts()
         assert names[0] == "baseline"
         assert {"block-00", "block-07", "quartile-4"} <= set(names)
@@ -349,7 +353,9 @@ def test_tokens_by_intervention(chromium: Browser, address: str) -> None:
         told = grid.locator(".told")
         assert f"token {at + 1} of 16" in told.inner_text()
         assert "first error" in told.inner_text()
-        assert re.search(r"log p -?[\d.]+ nats, smallest margin [\d.]+", told.inner_text())
+        number = r"[\d.]+( or more)?"
+        tokens = rf"log p −{number} nats, rank {number}, the likeliest leads by {number}"
+        assert re.search(tokens, told.inner_text())
         marked = told.locator("mark").count()
         assert marked == sum(each in ("first-error", "wrong") for each in classes)
         name = row.locator("th").inner_text()

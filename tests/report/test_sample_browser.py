@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import shutil
 from pathlib import Path
 
 import polars as pl
@@ -29,6 +30,7 @@ def data(tmp_path: Path) -> Path:
     wrong = pl.concat_list(right.list.head(right.list.len() - 1), last)
     broken = pl.when("exact_match").then(right).otherwise(wrong)
     tables.write(frame.with_columns(broken.alias("continuation")), path, metrics.MEMORIZATION, {})
+    shutil.rmtree(tmp_path / "tokens")
     return tmp_path
 
 
@@ -130,7 +132,8 @@ def test_single_tokens_are_read_where_they_were_looked_at(data: Path) -> None:
     )
     (data / "tokens").mkdir()
     tokens.reverse().write_parquet(data / "tokens" / "tiny-neo-8.parquet")
-    [family], _, _ = choosing.read_browser(data, NAMES, [])
+    [family], told, _ = choosing.read_browser(data, NAMES, [])
+    assert "picked from the 6 of a model" in told[-1]
     assert {sample.sample_id for sample in family.samples} <= set(range(6))
     sample = family.samples[0]
     log_prob, rank, margin = sample.continuations["tiny-neo-8"]["block-03"].each
