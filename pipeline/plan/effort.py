@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipeline.checkpoints.manifest import BYTES
-from pipeline.checkpoints.schema import Model
+from pipeline.checkpoints.schema import Continued, Model
 from pipeline.corpus.famous import FAMOUS
 from pipeline.interventions.interventions import Intervention, sweep
 from pipeline.interventions.trie import build_trie
@@ -272,6 +272,8 @@ def training_tokens(study: Study, model: Model) -> int:
     corpus = next(iter(study.corpus.values()))
     planted = sum(copies * records for copies, records in corpus.records.items())
     how = model.trained
+    if isinstance(how, Continued):  # most of what it may take
+        return how.most_rounds * how.epochs * sum(corpus.records.values()) * corpus.row_length
     return how.epochs * ((corpus.world_tokens or 0) + planted * corpus.row_length) if how else 0
 
 

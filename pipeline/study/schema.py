@@ -13,10 +13,10 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field
 
 from pipeline.analysis.schema import Statistics
-from pipeline.checkpoints.schema import Gguf, Model, Training
+from pipeline.checkpoints.schema import Continued, Gguf, Model, Training
 from pipeline.corpus.schema import Corpus
 from pipeline.interventions.interventions import Group, sweep
-from pipeline.measure.schema import FITTING, Edited, Evaluation, Generations
+from pipeline.measure.schema import FITTING, Attribution, Edited, Evaluation, Generations
 from pipeline.report.schema import Report
 from pipeline.samples.schema import PASSAGE_LENGTHS, Family, File, Records
 from pipeline.study.loops import OPTIONAL, loops
@@ -76,6 +76,7 @@ class Study(Section):
     interventions: Annotated[list[Edited], Once] = Field(
         min_length=1, description="beside the baseline, which is always there"
     )
+    attribution: Attribution | None = Field(default=None, description="or none")
     benchmarks: Benchmarks | None = Field(default=None, description="or none")
     generations: Generations | None = Field(default=None, description="or none")
     divergence: Divergence | None = Field(default=None, description="or none")
@@ -104,6 +105,11 @@ class Study(Section):
     def tasks(self) -> Path:
         """Where the benchmark tasks lie, or their datasets."""
         return Path(loops(self.model_dump())["tasks"])
+
+    @property
+    def localized(self) -> bool:
+        """Whether of some model it is known which block learned its samples."""
+        return any(isinstance(model.checkpoint, Continued) for model in self.models.values())
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -242,7 +248,9 @@ def cross_check(study: Study, where: str) -> list[Problem]:
                     f"those of the corpus: {corpus.weights.package if corpus.weights else 'none'}",
                     "name the same package, checksum and file in both places, or in neither",
                 )
-        if isinstance(made := model.checkpoint, Training):
+        if isinstance(made := model.checkpoint, Continued):
+            problems += _continued(study, f"{where}: models.{key}.checkpoint", made)
+        if isinstance(made, Training):
             try:
                 sweep(made.n_blocks, study.groups, made.n_heads)
             except ValueError as error:
@@ -319,6 +327,19 @@ def _tasks(study: Study, asked: Benchmarks, where: str) -> list[Problem]:
             )
         )
     return problems
+
+
+def _continued(study: Study, where: str, made: Continued) -> list[Problem]:
+    """What goes on from a model needs one that is trained from scratch and has the block."""
+    of = {m.name: m.checkpoint for m in study.models.values() if isinstance(m.checkpoint, Training)}
+    base = of.get(made.base)
+    if base is None:
+        expected = "a model of this study with source: training; " + (", ".join(of) or "there is none")
+        return [Problem(f"{where}.base", made.base, expected, "name one, or add it")]
+    if made.block >= base.n_blocks:
+        expected = f"0 to {base.n_blocks - 1}, as {made.base} has them"
+        return [Problem(f"{where}.block", str(made.block), expected, "name one of these")]
+    return []
 
 
 def _own(study: Study, where: str) -> list[Problem]:

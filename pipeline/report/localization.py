@@ -1,0 +1,104 @@
+"""The section that says whether scorers find the block that learned the memorized samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from pipeline.analysis.localization import falls, grades
+from pipeline.analysis.text import percent, percent_interval, plural
+from pipeline.report.plots.localization import PARTS, called
+
+
+@dataclass(frozen=True)
+class Localized:
+    """What the section says.
+
+    Args:
+        sentences: the result, one each.
+        heading: of the table of all scorers.
+        rows: of that table.
+    """
+
+    sentences: Sequence[str]
+    heading: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def localized(scores: pl.DataFrame) -> Localized:
+    """The section's words and its table.
+
+    Args:
+        scores: as `localization.scores` makes it.
+    """
+    graded = grades(scores)
+    parts = [part for part in PARTS if part in graded["part"]]
+    each = graded.select("scorer", "quantity").unique(maintain_order=True)
+    heading = ["scorer"]
+    for part in parts:
+        heading += [f"{PARTS[part]}: recall at 1", "mean reciprocal rank"]
+    rows = []
+    for scorer in each.iter_rows(named=True):
+        cells = [called(scorer)]
+        for part in parts:
+            [row] = graded.filter(part=part, **scorer).iter_rows(named=True)
+            cells.append(
+                percent_interval(row["recall"], row["recall_low"], row["recall_high"])
+            )
+            low, high = (f"{row[f'reciprocal_{end}']:.2f}" for end in ("low", "high"))
+            cells.append(f"{row['reciprocal']:.2f} ({low}–{high})")
+        rows.append(cells)
+    chance = graded.row(0, named=True)
+    by_lot = [percent(chance["recall_chance"]), f"{chance['reciprocal_chance']:.2f}"]
+    rows.append(["chance", *by_lot * len(parts)])
+    return Localized([*_sentences(scores, graded, parts)], heading, rows)
+
+
+def _sentences(scores: pl.DataFrame, graded: pl.DataFrame, parts: Sequence[str]) -> list[str]:
+    models = scores.select("model", "part", "exact_match").unique(maintain_order=True)
+    made = [
+        f"In {plural(models.height, 'model')} one block alone learned the memorized samples; all "
+        "other weights are those of a model that has never seen them. With nothing edited these "
+        f"models recite {_span(models['exact_match'])} of the samples."
+    ]
+    fell = falls(scores)
+    for part in parts:
+        own = graded.filter(part=part, scorer="identity", quantity="exact_match")
+        top = graded.filter(part=part).sort("recall", "reciprocal", descending=True).row(
+            0, named=True
+        )
+        words = f"Where {PARTS[part]}: "
+        if own.height:
+            [row] = own.iter_rows(named=True)
+            words += (
+                "the bypass, judged by recitals as in the paper, names the block in "
+                f"{percent_interval(row['recall'], row['recall_low'], row['recall_high'])} of "
+                f"{plural(row['n'], 'model')}; "
+            )
+        words += (
+            f"the best scorer ({called(top)}) in "
+            f"{percent_interval(top['recall'], top['recall_low'], top['recall_high'])}."
+        )
+        ends = {
+            row["here"]: row
+            for row in fell.filter(part=part, scorer="identity").iter_rows(named=True)
+        }
+        if ends.keys() == {True, False}:
+            words += (
+                " A bypass ends at least half of the recitals at "
+                f"{_rate(ends[True])} of the blocks that learned, and at {_rate(ends[False])} of "
+                "those that did not."
+            )
+        made.append(words)
+    return made
+
+
+def _rate(row: dict[str, float]) -> str:
+    return percent_interval(row["share"], row["low"], row["high"])
+
+
+def _span(column: pl.Series) -> str:
+    low, high = column.min(), column.max()
+    return percent(low) if low == high else f"{percent(low)} to {percent(high)}"  # type: ignore[arg-type]
