@@ -68,7 +68,7 @@ def scores(
 
 
 def place_of(manifest: dict[str, Any]) -> tuple[str, int] | None:
-    """Part and block that learned the samples, as a checkpoint's manifest has them; None: unknown."""
+    """Part and block that learned the samples, by a checkpoint's manifest; None: unknown."""
     origin = manifest.get("origin") or {}
     recipe = origin.get("recipe") or {}
     return (recipe["part"], recipe["block"]) if "part" in recipe else None
@@ -182,9 +182,7 @@ def grades(found: pl.DataFrame) -> pl.DataFrame:
     for name in ("recall", "reciprocal"):
         n = made["n"].to_numpy().astype(np.float64)
         low, high = wilson(made[name].to_numpy() * n, n)
-        made = made.with_columns(
-            pl.Series(f"{name}_low", low), pl.Series(f"{name}_high", high)
-        )
+        made = made.with_columns(pl.Series(f"{name}_low", low), pl.Series(f"{name}_high", high))
     return made
 
 

@@ -28,7 +28,7 @@ def go_on(
     tokenizer: PreTrainedTokenizerBase,
     samples: pl.DataFrame,
 ) -> Trained:
-    """Train one part of one block on the suffixes of samples, round by round, until they are recited.
+    """Train one part of one block on the suffixes of samples, until they are recited.
 
     A round raises the learning rate and lowers it to zero, over `recipe.epochs`. The last one is
     that in which `recipe.recited` is reached, or the one numbered `recipe.most_rounds`.

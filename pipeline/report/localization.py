@@ -44,9 +44,7 @@ def localized(scores: pl.DataFrame) -> Localized:
         cells = [called(scorer)]
         for part in parts:
             [row] = graded.filter(part=part, **scorer).iter_rows(named=True)
-            cells.append(
-                percent_interval(row["recall"], row["recall_low"], row["recall_high"])
-            )
+            cells.append(percent_interval(row["recall"], row["recall_low"], row["recall_high"]))
             low, high = (f"{row[f'reciprocal_{end}']:.2f}" for end in ("low", "high"))
             cells.append(f"{row['reciprocal']:.2f} ({low}–{high})")
         rows.append(cells)
@@ -66,8 +64,10 @@ def _sentences(scores: pl.DataFrame, graded: pl.DataFrame, parts: Sequence[str])
     fell = falls(scores)
     for part in parts:
         own = graded.filter(part=part, scorer="identity", quantity="exact_match")
-        top = graded.filter(part=part).sort("recall", "reciprocal", descending=True).row(
-            0, named=True
+        top = (
+            graded.filter(part=part)
+            .sort("recall", "reciprocal", descending=True)
+            .row(0, named=True)
         )
         words = f"Where {PARTS[part]}: "
         if own.height:

@@ -334,7 +334,9 @@ def _continued(study: Study, where: str, made: Continued) -> list[Problem]:
     of = {m.name: m.checkpoint for m in study.models.values() if isinstance(m.checkpoint, Training)}
     base = of.get(made.base)
     if base is None:
-        expected = "a model of this study with source: training; " + (", ".join(of) or "there is none")
+        expected = "a model of this study with source: training; " + (
+            ", ".join(of) or "there is none"
+        )
         return [Problem(f"{where}.base", made.base, expected, "name one, or add it")]
     if made.block >= base.n_blocks:
         expected = f"0 to {base.n_blocks - 1}, as {made.base} has them"

@@ -47,7 +47,9 @@ def found_first(scores: pl.DataFrame) -> Iterator[Plot]:
     named = [called(row) for row in data.iter_rows(named=True)]
     data = data.with_columns(pl.Series("called", named))
     chance = percent(data["recall_chance"][0])
-    best = data.sort("recall", "reciprocal", descending=True, maintain_order=True).row(0, named=True)
+    best = data.sort("recall", "reciprocal", descending=True, maintain_order=True).row(
+        0, named=True
+    )
     yield Plot(
         name="localization",
         section=SECTION,
