@@ -72,15 +72,12 @@ def parameters_of(model: PreTrainedModel, block: int, part: str) -> list[nn.Para
         part: attention, mlp or both.
     """
     site = anatomy(model).sites[block]
-    chosen = {
-        "attention": [site.attention],
-        "mlp": [site.mlp],
-        "both": [site.attention, site.mlp],
-    }[part]
+    modules = {"attention": site.attention, "mlp": site.mlp}
+    chosen = [module for name, module in modules.items() if part in (name, "both")]
     return [
         parameter
         for child in site.block.children()
-        if any(each in chosen for each in child.modules())
+        if any(each is one for each in child.modules() for one in chosen)
         for parameter in child.parameters()
     ]
 
@@ -99,7 +96,7 @@ def recited(model: PreTrainedModel, tokens: torch.Tensor, suffix_length: int) ->
     """
     predicted = model(input_ids=tokens, use_cache=False).logits[:, :-1].argmax(-1)
     right = predicted[:, -suffix_length:] == tokens[:, -suffix_length:]
-    return right.all(-1).float().mean().item()
+    return float(right.all(-1).float().mean())
 
 
 def _joined(logs: Iterable[Log]) -> Log:

@@ -121,4 +121,4 @@ def products(model: PreTrainedModel, tokens: Tensor, suffix_length: int) -> Tens
         gradients = torch.autograd.grad(loss, written)
     each = [(g * a.detach()).sum(-1) for g, a in zip(gradients, written, strict=True)]
     by_part = torch.stack([x.view(tokens.shape) for x in each], 1)
-    return by_part.unflatten(1, (-1, 2))
+    return torch.unflatten(by_part, 1, (-1, 2))

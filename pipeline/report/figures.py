@@ -70,7 +70,7 @@ def write_figures(
     registry = plots(frame, read_theory(data, measured, experiments=experiments))
     if localization:
         path = data / "localization.parquet"
-        registry += found_first(tables.read(path, tables.LOCALIZATION))
+        registry[1:1] = found_first(tables.read(path, tables.LOCALIZATION))
     with atomic(folder, directory=True) as temporary:
         for plot in registry:
             style.save(figure(plot), temporary, plot.name)

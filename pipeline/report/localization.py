@@ -9,7 +9,7 @@ import polars as pl
 
 from pipeline.analysis.localization import falls, grades
 from pipeline.analysis.text import percent, percent_interval, plural
-from pipeline.report.plots.localization import PARTS, called
+from pipeline.report.plots.localization import PARTS, SCORERS, called
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ def localized(scores: pl.DataFrame) -> Localized:
     """
     graded = grades(scores)
     parts = [part for part in PARTS if part in graded["part"]]
-    each = graded.select("scorer", "quantity").unique(maintain_order=True)
+    each = graded.select("scorer", "quantity").unique(maintain_order=True).to_dicts()
     heading = ["scorer"]
     for part in parts:
         heading += [f"{PARTS[part]}: recall at 1", "mean reciprocal rank"]
     rows = []
-    for scorer in each.iter_rows(named=True):
+    for scorer in sorted(each, key=_order):
         cells = [called(scorer)]
         for part in parts:
             [row] = graded.filter(part=part, **scorer).iter_rows(named=True)
@@ -64,11 +64,9 @@ def _sentences(scores: pl.DataFrame, graded: pl.DataFrame, parts: Sequence[str])
     fell = falls(scores)
     for part in parts:
         own = graded.filter(part=part, scorer="identity", quantity="exact_match")
-        top = (
-            graded.filter(part=part)
-            .sort("recall", "reciprocal", descending=True)
-            .row(0, named=True)
-        )
+        of_part = graded.filter(part=part)
+        top = of_part.filter(pl.col("recall") == pl.col("recall").max()).to_dicts()
+        best = "; ".join(map(called, sorted(top, key=_order)))
         words = f"Where {PARTS[part]}: "
         if own.height:
             [row] = own.iter_rows(named=True)
@@ -78,8 +76,8 @@ def _sentences(scores: pl.DataFrame, graded: pl.DataFrame, parts: Sequence[str])
                 f"{plural(row['n'], 'model')}; "
             )
         words += (
-            f"the best scorer ({called(top)}) in "
-            f"{percent_interval(top['recall'], top['recall_low'], top['recall_high'])}."
+            f"the best of {plural(of_part.height, 'scorer')} ({best}) in "
+            f"{percent_interval(*(top[0][f'recall{end}'] for end in ('', '_low', '_high')))}."
         )
         ends = {
             row["here"]: row
@@ -93,6 +91,12 @@ def _sentences(scores: pl.DataFrame, graded: pl.DataFrame, parts: Sequence[str])
             )
         made.append(words)
     return made
+
+
+def _order(scorer: dict[str, str]) -> int:
+    """The place of a scorer in figure and table; those that the page has no name for are last."""
+    key = scorer["scorer"], scorer["quantity"]
+    return list(SCORERS).index(key) if key in SCORERS else len(SCORERS)
 
 
 def _rate(row: dict[str, float]) -> str:

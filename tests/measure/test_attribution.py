@@ -22,7 +22,8 @@ SUFFIX = 4
 def _loss(model: PreTrainedModel, tokens: Tensor) -> Tensor:
     """(B,) nats: of the suffix given the prefix."""
     log_probs = model(input_ids=tokens).logits.log_softmax(-1)[:, -SUFFIX - 1 : -1]
-    return -log_probs.gather(-1, tokens[:, -SUFFIX:, None]).sum((1, 2))
+    losses: Tensor = -log_probs.gather(-1, tokens[:, -SUFFIX:, None]).sum((1, 2))
+    return losses
 
 
 @torch.no_grad()
