@@ -186,14 +186,15 @@ def grades(found: pl.DataFrame) -> pl.DataFrame:
     return made
 
 
-def falls(found: pl.DataFrame) -> pl.DataFrame:
-    """How often an edit ends half of the recitals, at the block that learned and at the others.
+def falls(found: pl.DataFrame, *by: str) -> pl.DataFrame:
+    """How often an edit ends half of the recitals, at blocks that learned and at others.
 
     Args:
         found: as `scores` makes it.
+        by: further columns to count by: ``part``, ``block``.
 
     Returns:
-        part, scorer, ``here`` (whether it is the block that learned), ``n`` blocks, ``share`` of
+        ``by``, scorer, ``here`` (whether it is the block that learned), ``n`` blocks, ``share`` of
         them at which the edit ends at least half of what is recited with nothing edited, ``low``
         and ``high`` of its 95% interval (Wilson).
     """
@@ -203,7 +204,7 @@ def falls(found: pl.DataFrame) -> pl.DataFrame:
             here=pl.col("block") == pl.col("planted"),
             fell=pl.col("score") >= HALF * pl.col("exact_match"),
         )
-        .group_by("part", "scorer", "here", maintain_order=True)
+        .group_by(*by, "scorer", "here", maintain_order=True)
         .agg(n=pl.len(), share=pl.col("fell").mean())
     )
     n = made["n"].to_numpy().astype(np.float64)

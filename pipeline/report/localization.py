@@ -61,7 +61,7 @@ def _sentences(scores: pl.DataFrame, graded: pl.DataFrame, parts: Sequence[str])
         "other weights are those of a model that has never seen them. With nothing edited these "
         f"models recite {_span(models['exact_match'])} of the samples."
     ]
-    fell = falls(scores)
+    fell = falls(scores, "part")
     for part in parts:
         own = graded.filter(part=part, scorer="identity", quantity="exact_match")
         of_part = graded.filter(part=part)
@@ -90,6 +90,15 @@ def _sentences(scores: pl.DataFrame, graded: pl.DataFrame, parts: Sequence[str])
                 "those that did not."
             )
         made.append(words)
+    others = falls(scores, "block").filter(~pl.col("here"), scorer="identity").sort("block")
+    if others.height:
+        shares = ", ".join(
+            f"block {row['block']} {percent(row['share'])}" for row in others.to_dicts()
+        )
+        made.append(
+            "The depth decides where another block learned. A bypass then ends at least half of "
+            f"the recitals at {shares} of the time."
+        )
     return made
 
 

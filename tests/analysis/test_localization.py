@@ -106,7 +106,10 @@ def test_parts_and_scorers_are_graded_apart() -> None:
 
 def test_falls_are_counted_here_and_elsewhere() -> None:
     found = _table({"a": ("mlp", 0, [0.1, 0.5, 0.9, 0.0]), "b": ("mlp", 2, [0.49, 0.5, 1.0, 0.1])})
-    made = {row["here"]: row for row in falls(found).to_dicts()}
+    by_block = falls(found, "block").filter(~pl.col("here"))
+    shares = dict(by_block.select("block", "share").iter_rows())
+    assert shares == {0: 0, 1: 1, 2: 1, 3: 0}
+    made = {row["here"]: row for row in falls(found, "part").to_dicts()}
     assert (made[True]["n"], made[True]["share"]) == (2, 0.5)
     assert (made[False]["n"], made[False]["share"]) == (6, 0.5)
 
