@@ -23,11 +23,12 @@ from snakemake.utils import min_version
 
 from pipeline.workflow import device
 from pipeline.workflow.accept import accept
-from pipeline.workflow.dag import Dag, held, take_turn
+from pipeline.workflow.dag import Dag
 from pipeline.workflow.dependencies import require_versions
 from pipeline.workflow.errors import InputError, disk_problem
 from pipeline.plan.downloads import require_downloads
 from pipeline.workflow.files import PARAMS
+from pipeline.workflow.locks import held, take_turn
 from pipeline.plan.scheduling import Needs
 from pipeline.study.composition import load, switch
 
@@ -197,7 +198,7 @@ use rule check as interventions with:
 
 
 rule memorization:
-    """Complete every sample of the model's family under every intervention."""
+    """Complete every sample under every intervention, and look at some token by token."""
     input:
         unpack(dvc.rule("memorization").input),
     output:

@@ -69,7 +69,7 @@ def study(
     ] = None,
 ) -> None:
     """Compose params.yaml for a study, or, after an edit, derive what dvc.yaml reads of it."""
-    from pipeline.workflow.dag import held
+    from pipeline.workflow.locks import held
 
     chosen = dict(choice.partition("=")[::2] for choice in choices or [])
     with held(PARAMS):
@@ -173,8 +173,9 @@ def audit(
     from pipeline.study.composition import check as check_study
     from pipeline.study.composition import write
     from pipeline.study.loops import loops
-    from pipeline.workflow.dag import held, reproduce, take_turn
+    from pipeline.workflow.dag import reproduce
     from pipeline.workflow.interruption import saying
+    from pipeline.workflow.locks import held, take_turn
 
     asked = auditing.Asked(
         name, model, samples, prefix_length, suffix_length, tasks, limit, num_fewshot, dtype,
@@ -250,7 +251,7 @@ def _working_in(folder: Path) -> Iterator[None]:
 
 def _tasks_in(folder: str | None) -> list[str]:
     """The tasks of a user's folder, once they were loaded; none if it is no folder."""
-    from pipeline.measure.benchmarks import load_tasks, tasks_in
+    from pipeline.tasks.loading import load_tasks, tasks_in
 
     if folder is None or not Path(folder).is_dir():
         return []

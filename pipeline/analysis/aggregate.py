@@ -28,6 +28,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from pipeline.analysis.displacement import estimates as tokenwise
 from pipeline.analysis.documents import by_document, link_of, same
 from pipeline.analysis.evidence import EVIDENCE, evidence_of, gathered
 from pipeline.analysis.measured import ModelTables, grid_problems, read_tables
@@ -203,7 +204,8 @@ def aggregate(models: Iterable[ModelTables], seed: int = 0) -> pl.DataFrame:
       exact_match_by_copies where copies are known; extractable and extractable_top_40, the samples
       that come out within k tries (see `extraction`); hidden_extractable and
       hidden_extractable_top_40, the same of those samples that the unmodified model recites and
-      the intervention does not.
+      the intervention does not. Of some samples, displacement, attention_change and the survival
+      of tokens: see `displacement.estimates`.
     - benchmarks: every task and metric as lm-eval gave it.
 
     Rates have Wilson intervals, means a bootstrap, both clustered by suffix_group. A benchmark
@@ -229,7 +231,8 @@ def aggregate(models: Iterable[ModelTables], seed: int = 0) -> pl.DataFrame:
     for model in models:
         problems += grid_problems(model)
         if not problems:
-            estimates = *_memorization(model, seed), _benchmarks(model, seed)
+            seen = (_without_difference(part, model) for part in tokenwise(model, seed))
+            estimates = *_memorization(model, seed), *seen, _benchmarks(model, seed)
             parts += [part for part in estimates if part.height]
     if problems:
         raise InputError(*problems)
@@ -451,6 +454,12 @@ def _rows(
         ),
         model,
     )
+
+
+def _without_difference(part: pl.DataFrame, model: ModelTables) -> pl.DataFrame:
+    """Rows of the summary that are not compared with the baseline's."""
+    nothing = _difference_columns(None, slice(None), part.height)
+    return _finish(part.with_columns(*nothing, task=pl.lit(MEMORIZATION)), model)
 
 
 def _difference_columns(

@@ -47,6 +47,7 @@ class Measured:
         self.blocks = dict(blocks.filter(pl.col("block") > 0).iter_rows())
         self.quartiles = sorted(rows.filter(kind="quartile")["over"].unique())
         self.metrics: dict[str, str] = {}
+        overs = rows.filter(pl.col("kind") != "edit")["over"].unique()
         of_tasks = rows.filter(quantity="kept").filter(pl.col("task") != views.MEMORIZATION)
         for task, metrics in of_tasks.group_by("task").agg("metric").sort("task").iter_rows():
             self.metrics[task] = setup.metric if setup.metric in metrics else "acc"
@@ -54,7 +55,7 @@ class Measured:
         self.metrics = {
             task: metric
             for task, metric in self.metrics.items()
-            if all(self.has(task, metric, "kept", over) for over in rows["over"].unique())
+            if all(self.has(task, metric, "kept", over) for over in overs)
         }
         self.perplexities = sorted(rows.filter(quantity="log_ratio")["task"].unique())
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.analysis import views
 from pipeline.analysis.cases import Measured, Number
 from pipeline.analysis.conditions import (
     EXACT,
     GAP,
+    OURS,
     PERPLEXITY,
     TASK,
+    Claim,
     as_share,
     block_cases,
     cheap,
@@ -23,55 +26,26 @@ from pipeline.analysis.conditions import (
     in_points,
     lost,
     points,
+    ranked,
     reduced,
     unmeasured,
     written,
 )
+from pipeline.analysis.displacement_claims import at_equal_displacement, harm_follows
 from pipeline.analysis.evidence import CONTRAST, TOKENS
 from pipeline.analysis.schema import Thresholds
-from pipeline.analysis.statistics import rank_correlation
 from pipeline.analysis.text import percent, plural
 from pipeline.analysis.verdicts import (
     Case,
     Condition,
     Estimate,
     Judged,
-    Rule,
-    Verdict,
     combined,
     every,
     some,
 )
 
-OURS = "ours"
 THESIS = "Late attention serves memory more than ability"
-
-_PERMUTATIONS = 9_999
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A claim and the cases in which it can be judged.
-
-    Args:
-        claim, source, rule, overall, unit: as in `findings.Finding`.
-        cases: those that can be judged.
-        opening: how the sentence on the result starts.
-        needs: the sentence where there is no case.
-        ranges: label of conditions -> how their values are written in that sentence.
-        noun: what the units of a case are, for their counts.
-    """
-
-    claim: str
-    source: str
-    cases: Sequence[Case]
-    opening: str
-    needs: str
-    rule: str
-    ranges: Mapping[str, Callable[[float], str]]
-    overall: Rule = every
-    unit: str = "model"
-    noun: str = "Late blocks"
 
 
 def _late(models: Sequence[Measured], limits: Thresholds) -> Claim:
@@ -104,7 +78,8 @@ def _early(models: Sequence[Measured], limits: Thresholds) -> Claim:
                 model,
                 "the benchmarks on average lose",
                 lost(model.abilities(over)),
-                lambda e: e.at_least(limits.collapsed),
+                "at_least",
+                limits.collapsed,
                 percent,
             ),
         ]
@@ -149,7 +124,8 @@ def _gains(models: Sequence[Measured], limits: Thresholds) -> Claim:
                     model,
                     label,
                     model.ability(task, over, "difference"),
-                    lambda e: e.above(0.0),
+                    "above",
+                    0.0,
                     points,
                 )
             ]
@@ -186,9 +162,15 @@ def _size(models: Sequence[Measured], limits: Thresholds) -> Claim:
             left = [m.pooled(m.memory("all", "retained"), level) for m in members]
             # they see the same samples, so that their errors may go any way together
             slope = combined(list(zip(factors.tolist(), left, strict=True)), related=True)
-            return Judged(slope.at_least(limits.resists), slope.value, written(slope, points))
+            return Judged(
+                slope.at_least(limits.resists),
+                slope.value,
+                written(slope, points),
+                slope,
+                (limits.resists, math.inf),
+            )
 
-        return Condition(label, judge, f"{plural(len(members), 'model')}:")
+        return Condition(label, judge, f"{plural(len(members), 'model')}:", points)
 
     return Claim(
         "Larger models resist more",
@@ -245,7 +227,7 @@ def _reasoning(models: Sequence[Measured], limits: Thresholds) -> Claim:
         ) -> Estimate:
             return combined([(1, one(seed, level)), (-1, other(seed, level))])
 
-        found = condition(model, label, more, lambda e: e.at_least(limits.resists), points)
+        found = condition(model, label, more, "at_least", limits.resists, points)
         cases.append(Case(model.name, {"average": [found]}, every))
     return Claim(
         "Reasoning resists more than language understanding",
@@ -271,7 +253,8 @@ def _quartiles(models: Sequence[Measured], limits: Thresholds) -> Claim:
                     model,
                     label,
                     model.memory(over),
-                    lambda e: e.at_most(limits.near_zero),
+                    "at_most",
+                    limits.near_zero,
                     percent,
                 )
             ]
@@ -300,7 +283,7 @@ def _last_quartile(models: Sequence[Measured], limits: Thresholds) -> Claim:
         *others, last = model.quartiles or [""]
         contrasts = {other: f"{last} minus {other}" for other in others}
         units = {
-            other: [condition(model, label, model.abilities(over), lambda e: e.above(0.0), points)]
+            other: [condition(model, label, model.abilities(over), "above", 0.0, points)]
             for other, over in contrasts.items()
             if model.metrics
             and all(model.has(task, m, "kept", over) for task, m in model.metrics.items())
@@ -324,9 +307,7 @@ def _gap(models: Sequence[Measured], limits: Thresholds) -> Claim:
     def conditions(model: Measured, over: str) -> list[Condition]:
         if not model.gaps(over):
             return []
-        return [
-            condition(model, GAP, model.gap(over), lambda e: e.at_least(limits.resists), points)
-        ]
+        return [condition(model, GAP, model.gap(over), "at_least", limits.resists, points)]
 
     return Claim(
         "Bypassing one late block costs memory more than ability",
@@ -348,16 +329,11 @@ def _thesis(models: Sequence[Measured], limits: Thresholds) -> Claim:
     def depth(model: Measured) -> Condition:
         blocks = [(b, over) for b, over in model.blocks.items() if model.gaps(over)]
 
-        def judge(level: float) -> Judged:
+        def pairs(level: float) -> Sequence[NDArray[np.float64]]:
             gaps = [model.pooled(model.gap(over), level).value for _, over in blocks]
-            depths = np.array([block for block, _ in blocks], dtype=np.float64)
-            found = rank_correlation(depths, np.array(gaps), 0, _PERMUTATIONS)
-            verdict = Verdict.UNDECIDED
-            if found.p_value <= 1 - level:
-                verdict = Verdict.SHOWN if found.value > 0 else Verdict.NOT_SHOWN
-            return Judged(verdict, found.value, f"{found.value:+.2f} (p = {found.p_value:.2g})")
+            return np.array([block for block, _ in blocks], dtype=np.float64), np.array(gaps)
 
-        return Condition(_DEPTH, judge)
+        return ranked(_DEPTH, pairs)
 
     return Claim(
         THESIS,
@@ -368,9 +344,7 @@ def _thesis(models: Sequence[Measured], limits: Thresholds) -> Claim:
                 {
                     "depth": [depth(model)],
                     "quarters": [
-                        condition(
-                            model, _EXCESS, model.gap(CONTRAST), lambda e: e.above(0.0), points
-                        )
+                        condition(model, _EXCESS, model.gap(CONTRAST), "above", 0.0, points)
                     ],
                 },
                 every,
@@ -403,7 +377,7 @@ def _length(models: Sequence[Measured], limits: Thresholds) -> Claim:
 
         return [
             reduced(model, over, limits.reduced),
-            condition(model, label, less, lambda e: e.at_least(0.0), points),
+            condition(model, label, less, "at_least", 0.0, points),
         ]
 
     return Claim(
@@ -422,6 +396,6 @@ def _length(models: Sequence[Measured], limits: Thresholds) -> Claim:
 
 CLAIMS: Sequence[Callable[[Sequence[Measured], Thresholds], Claim]] = (
     *(_late, _early, _perplexity, _gains, _size, _texts, _reasoning, _quartiles, _last_quartile),
-    *(_gap, _thesis, _length),
+    *(_gap, _thesis, _length, harm_follows, at_equal_displacement),
 )
 """Those of the paper in its order, then those on memory loss minus ability loss, then ours."""

@@ -1,11 +1,17 @@
-"""The conditions that several claims share, and how their numbers are written."""
+"""What claims consist of, the conditions that several share, and how their numbers are written."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.analysis.cases import Measured, Number
+from pipeline.analysis.statistics import partial_rank_correlation, rank_correlation
 from pipeline.analysis.text import number, percent
 from pipeline.analysis.verdicts import (
     Case,
@@ -15,8 +21,36 @@ from pipeline.analysis.verdicts import (
     Rule,
     Verdict,
     combined,
+    every,
     most,
 )
+
+_PERMUTATIONS = 9_999
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim and the cases in which it can be judged.
+
+    Args:
+        claim, source, rule, overall, unit: as in `findings.Finding`.
+        cases: those that can be judged.
+        opening: how the sentence on the result starts.
+        needs: the sentence where there is no case.
+        ranges: label of conditions -> how their values are written in that sentence.
+        noun: what the units of a case are, for their counts.
+    """
+
+    claim: str
+    source: str
+    cases: Sequence[Case]
+    opening: str
+    needs: str
+    rule: str
+    ranges: Mapping[str, Callable[[float], str]]
+    overall: Rule = every
+    unit: str = "model"
+    noun: str = "Late blocks"
 
 
 def lost(left: Number) -> Number:
@@ -28,7 +62,8 @@ def condition(
     model: Measured,
     label: str,
     number_of: Number,
-    compare: Callable[[Estimate], Verdict],
+    compare: Literal["at_least", "at_most", "above"],
+    threshold: float,
     write: Callable[[float], str],
     part: str = "",
 ) -> Condition:
@@ -38,16 +73,19 @@ def condition(
         model: whose evidence it is.
         label: as in `verdicts.Condition`.
         number_of: what is compared.
-        compare: with the threshold.
+        compare: how, as the methods of `verdicts.Estimate` do.
+        threshold: with what.
         write: the number for a reader.
         part: as in `verdicts.Condition`.
     """
 
     def judge(level: float) -> Judged:
         estimate = model.pooled(number_of, level)
-        return Judged(compare(estimate), estimate.value, written(estimate, write))
+        verdict = getattr(estimate, compare)(threshold)
+        return Judged(verdict, estimate.value, written(estimate, write), estimate, zone)
 
-    return Condition(label, judge, part)
+    zone = (-math.inf, threshold) if compare == "at_most" else (threshold, math.inf)
+    return Condition(label, judge, part, write)
 
 
 def written(estimate: Estimate, write: Callable[[float], str]) -> str:
@@ -64,6 +102,35 @@ def points(share: float) -> str:
 def growth(log_ratio: float) -> str:
     """The logarithm of a ratio as a change in percent: log 1.1 is ``+10.0%``."""
     return f"{100 * math.expm1(min(log_ratio, 50.0)):+.1f}%"
+
+
+def ranked(label: str, pairs: Callable[[float], Sequence[NDArray[np.float64]]]) -> Condition:
+    """Two numbers of each block go together: a rank correlation, by permutation of the blocks.
+
+    Args:
+        label: as in `verdicts.Condition`.
+        pairs: from a level to the two, over the blocks; and, if it likes, a third, at equal values
+            of which they are compared.
+    """
+
+    def judge(level: float) -> Judged:
+        one, other, *given = pairs(level)
+        if given:
+            found = partial_rank_correlation(one, other, given[0], 0, _PERMUTATIONS)
+        else:
+            found = rank_correlation(one, other, 0, _PERMUTATIONS)
+        verdict = Verdict.UNDECIDED
+        if found.p_value <= 1 - level:
+            verdict = Verdict.SHOWN if found.value > 0 else Verdict.NOT_SHOWN
+        told = f"{correlation(found.value)} (p = {found.p_value:.2g})"
+        return Judged(verdict, found.value, told, zone=(0.0, math.inf))
+
+    return Condition(label, judge, write=correlation)
+
+
+def correlation(value: float) -> str:
+    """A rank correlation: 0.5 is ``+0.50``."""
+    return f"{value:+.2f}"
 
 
 def block_cases(
@@ -85,6 +152,7 @@ def block_cases(
     return cases
 
 
+OURS = "ours"
 EXACT = "exact match loses"
 TASK = "a benchmark loses"
 PERPLEXITY = "word perplexity changes by"
@@ -93,15 +161,13 @@ GAP = "memory loss minus ability loss is"
 
 def reduced(model: Measured, over: str, share: float) -> Condition:
     """Exact match loses at least a share of its baseline."""
-    return condition(model, EXACT, lost(model.memory(over)), lambda e: e.at_least(share), percent)
+    return condition(model, EXACT, lost(model.memory(over)), "at_least", share, percent)
 
 
 def cheap(model: Measured, over: str, share: float) -> list[Condition]:
     """Every benchmark, and perplexity, within a margin of the baseline."""
     tasks = [
-        condition(
-            model, TASK, lost(model.ability(task, over)), lambda e: e.at_most(share), percent, task
-        )
+        condition(model, TASK, lost(model.ability(task, over)), "at_most", share, percent, task)
         for task in model.metrics
     ]
     return tasks + cheap_perplexity(model, over, share)
@@ -115,7 +181,8 @@ def cheap_perplexity(model: Measured, over: str, share: float) -> list[Condition
             model,
             PERPLEXITY,
             model.perplexity(task, over),
-            lambda e: e.at_most(margin),
+            "at_most",
+            margin,
             growth,
             task,
         )

@@ -18,6 +18,7 @@ Quantities, all of the identity edit:
   first half, so an early mistake counts here as well.
 - difference: the value minus the baseline's, of a benchmark's score.
 - log_ratio: of a perplexity, the logarithm of its ratio to the baseline's; nats.
+- displacement, attention_change, and how losses follow them over the blocks: see `displacement`.
 
 kept and retained of an average are averages; those of a contrast are differences (no floor).
 """
@@ -32,6 +33,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipeline.analysis import views
+from pipeline.analysis.displacement import evidence_rows
 from pipeline.analysis.documents import by_document, link_of, perplexity
 from pipeline.analysis.measured import ModelTables
 from pipeline.analysis.statistics import LEVEL, clustered_errors, effective_number, reach
@@ -149,6 +151,7 @@ def evidence_of(model: ModelTables) -> pl.DataFrame:
             for quantity, columns in _quantities(measure, weights, whole):
                 parts.append(_frame(measure, quantity, overs, columns))
         parts += _log_ratios(model, names, overs, weights, whole)
+    parts += [_aside(part) for part in evidence_rows(model)]
     schema = {name: column.dtype for name, column in tables.EVIDENCE.items()}
     constants = {
         "model": model.name,
@@ -321,6 +324,16 @@ def _log_ratios(
         columns = _columns(ratio, errors, each, 0.0)
         columns["n_effective"] = effective_number(each, sizes)  # long texts count for more
         yield _frame(measure, "log_ratio", overs, columns)
+
+
+def _aside(part: pl.DataFrame) -> pl.DataFrame:
+    """Rows about displacement with what all rows have; their values have no scale."""
+    nothing = {"most": None} if "most" not in part.columns else {}
+    return part.with_columns(
+        task=pl.lit(views.MEMORIZATION),
+        scale=pl.lit(0.0),
+        **{name: pl.lit(value) for name, value in nothing.items()},
+    )
 
 
 def _columns(

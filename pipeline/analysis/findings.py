@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from pipeline.analysis.cases import Measured, Setup
-from pipeline.analysis.claims import CLAIMS, OURS, THESIS, Claim
+from pipeline.analysis.claims import CLAIMS, THESIS
+from pipeline.analysis.conditions import OURS, Claim
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.verdicts import JudgedCase, Rule, Verdict, judged_cases
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import polars as pl
@@ -30,6 +30,9 @@ class ModelTables:
         documents: the model's, schema `tables.BENCHMARK_DOCUMENTS`, and if it likes `weight`, what
             lm-eval divides by; may be empty.
         parameters: of the model; None where unknown.
+        tokens: the model's, schema `tables.TOKENS`; may be empty, as may the next two.
+        displacement: the model's, schema `tables.DISPLACEMENT`.
+        attention_change: the model's, schema `tables.ATTENTION_CHANGE`.
         recipe: what models that differ in their training seed alone share; None: a recipe of its
             own. See `manifests.recipe_key`.
     """
@@ -44,6 +47,11 @@ class ModelTables:
     documents: pl.DataFrame
     parameters: int | None = None
     recipe: str | None = None
+    tokens: pl.DataFrame = field(default_factory=lambda: tables.empty(tables.TOKENS))
+    displacement: pl.DataFrame = field(default_factory=lambda: tables.empty(tables.DISPLACEMENT))
+    attention_change: pl.DataFrame = field(
+        default_factory=lambda: tables.empty(tables.ATTENTION_CHANGE)
+    )
 
 
 def read_tables(data: Path, name: str, family: str, *, benchmarked: bool = True) -> ModelTables:
@@ -61,9 +69,6 @@ def read_tables(data: Path, name: str, family: str, *, benchmarked: bool = True)
     [manifest] = read_manifests(data, [(name, family)])
     benchmarks = data / "benchmarks" / f"{name}.parquet"
     documents = data / "benchmarks" / f"{name}.documents.parquet"
-    none = pl.DataFrame(
-        schema={key: each.dtype for key, each in tables.BENCHMARK_DOCUMENTS.items()}
-    )
     samples = tables.read(data / "samples" / f"{family}.parquet", tables.SAMPLES)
     memorization = data / "memorization" / f"{name}.parquet"
     return ModelTables(
@@ -78,9 +83,14 @@ def read_tables(data: Path, name: str, family: str, *, benchmarked: bool = True)
             for batch in tables.batches(memorization, metrics.MEMORIZATION)
         ),
         tables.read(benchmarks, tables.BENCHMARKS) if benchmarked else None,
-        tables.read(documents, tables.BENCHMARK_DOCUMENTS) if benchmarked else none,
+        tables.read(documents, tables.BENCHMARK_DOCUMENTS)
+        if benchmarked
+        else tables.empty(tables.BENCHMARK_DOCUMENTS),
         manifest.get("parameters"),
         recipe_key(manifest),
+        tables.read(data / "tokens" / f"{name}.parquet", tables.TOKENS),
+        tables.read(data / "displacement" / f"{name}.parquet", tables.DISPLACEMENT),
+        tables.read(data / "displacement" / f"{name}.attention.parquet", tables.ATTENTION_CHANGE),
     )
 
 

@@ -14,6 +14,7 @@ import polars as pl
 
 from pipeline.analysis.measured import ModelTables, grid_problems, read_tables
 from pipeline.interventions.interventions import BASELINE
+from pipeline.measure.chosen import chosen
 from pipeline.measure.metrics import MEMORIZATION, METRICS
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, Problem
@@ -63,6 +64,27 @@ MEMORIZATION_RULES: Mapping[str, pl.Expr] = {
     | (pl.col("token_accuracy") + GRAIN >= pl.col("correct_length") / pl.col("suffix").list.len()),
 }
 """Rule -> true where a row keeps it; ``suffix`` is the sample's."""
+
+TOKEN_RULES: Mapping[str, pl.Expr] = {
+    "log_prob is finite and not positive": pl.col("log_prob").is_between(-3e38, GRAIN),
+    "entropy and margin are finite and not negative": _at_least("entropy", -GRAIN)
+    & _at_least("margin", 0),
+    "the likeliest token is of rank 1": (pl.col("greedy") != pl.col("token"))
+    | (pl.col("rank") == 1),
+}
+
+DISPLACEMENT_RULES: Mapping[str, pl.Expr] = {
+    "displacement is finite and not negative": _at_least("first", 0)
+    & (_at_least("others", 0) | pl.col("others").is_null()),
+    "the baseline is where it is": pl.col("block").is_not_null()
+    | ((pl.col("first") == 0) & (pl.col("others").fill_null(0) == 0)),
+}
+
+ATTENTION_RULES: Mapping[str, pl.Expr] = {
+    f"{name} is one minus a cosine": pl.col(name).is_between(-GRAIN, 2 + GRAIN)
+    | pl.col(name).is_null()
+    for name in ("first", "others")
+}
 
 BENCHMARK_RULES: Mapping[str, pl.Expr] = {
     "the value is finite": pl.col("value").is_finite(),
@@ -139,6 +161,7 @@ def _check_model(
     problems += _without_effect(f"memorization of {name}", measured.memorization, "suffix_log_prob")
 
     counts = {"memorization": measured.memorization.height}
+    counts |= _check_tokens(measured, problems)
     if measured.benchmarks is not None:
         for what, frame, rules in (
             ("benchmarks", measured.benchmarks, BENCHMARK_RULES),
@@ -154,6 +177,33 @@ def _check_model(
     if divergence_samples is not None:
         counts |= _check_divergence(measured, data, divergence_samples, problems)
     return counts
+
+
+def _check_tokens(measured: ModelTables, problems: list[Problem]) -> dict[str, int]:
+    """The same of the tables of some samples' tokens, and of displacement."""
+    some = chosen(measured.samples)
+    n_samples, n_interventions = some.height, measured.interventions.height
+    for what, frame, rules, rows in (
+        (
+            "tokens",
+            measured.tokens,
+            TOKEN_RULES,
+            n_interventions * int(some["suffix_length"].cast(pl.Int64).sum()),
+        ),
+        ("displacement", measured.displacement, DISPLACEMENT_RULES, n_interventions * n_samples),
+        (
+            "attention",
+            measured.attention_change,
+            ATTENTION_RULES,
+            measured.n_blocks * n_samples,
+        ),
+    ):
+        name = f"{what} of {measured.name}"
+        problems += _broken(name, [frame], rules)
+        if frame.height != rows:
+            expected = f"{rows}, for {n_samples} samples"
+            problems.append(Problem(f"{name}, rows", f"{frame.height}", expected, _REMEDY))
+    return {"tokens": measured.tokens.height, "displacement": measured.displacement.height}
 
 
 def _check_divergence(

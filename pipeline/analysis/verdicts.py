@@ -146,11 +146,15 @@ class Judged:
         verdict: of the condition.
         value: the estimate, as a number.
         written: with its interval, for a reader.
+        estimate: with its interval; None where it was judged otherwise.
+        zone: from where to where an interval has to lie for `Verdict.SHOWN`.
     """
 
     verdict: Verdict
     value: float
     written: str
+    estimate: Estimate | None = None
+    zone: tuple[float, float] = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True)
@@ -161,11 +165,13 @@ class Condition:
         label: what is compared, in a few words; conditions of one label are told together.
         judge: from the level of the interval, such as 0.999, to the verdict.
         part: what tells it from others of the label, such as the name of a task; may be empty.
+        write: the number for a reader.
     """
 
     label: str
     judge: Callable[[float], Judged]
     part: str = ""
+    write: Callable[[float], str] = str
 
 
 @dataclass(frozen=True)

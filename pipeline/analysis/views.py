@@ -8,10 +8,16 @@ import polars as pl
 from scipy import stats
 
 from pipeline.analysis.statistics import LEVEL
-from pipeline.interventions.interventions import BASELINE, EACH, IDENTITY, QUARTILE
+from pipeline.interventions.interventions import BASELINE, EACH, IDENTITY, QUARTILE, RANDOM
 
 ONE_BLOCK = (pl.col("group") == EACH) & (pl.col("edit") == IDENTITY)
 """Picks the rows of the summary, or of a table of interventions, where one block is bypassed."""
+
+CONTROL = (pl.col("group") == EACH) & (pl.col("edit") != IDENTITY)
+"""Likewise where something else is done to one block: zero, noise, skip, …"""
+
+RANDOM_SET = (pl.col("group") == RANDOM) & (pl.col("edit") == IDENTITY)
+"""Likewise where a random set of blocks is bypassed."""
 
 ONE_QUARTILE = (pl.col("group") == QUARTILE) & (pl.col("edit") == IDENTITY)
 """Likewise where a quarter of the blocks is."""
@@ -29,6 +35,9 @@ ABILITIES = {"reasoning": ("piqa", "arc_easy"), "language": ("hellaswag", "lamba
 
 MEAN = "benchmarks, mean lead over chance"
 """The measure of `kept` that is the mean over the benchmarks."""
+
+CONTROLS = "control edits"
+"""The measure of `controls` where one block is edited."""
 
 GENERATED = "tiny_"
 
@@ -176,8 +185,45 @@ def kept(summary: pl.DataFrame) -> pl.DataFrame:
     mean = mean_over_tasks(shares.filter(kind="benchmark"), *block).with_columns(
         pl.lit(MEAN).alias("measure"), pl.lit("mean").alias("kind")
     )
-    columns = (*block, "measure", "kind", "kept", "low", "high")
-    return pl.concat([shares.select(columns), mean.select(columns)])
+    return pl.concat([shares.select(_KEPT), mean.select(_KEPT)])
+
+
+_KEPT = ("model", "family", "intervention", "block", "measure", "kind", "kept", "low", "high")
+
+
+def controls(summary: pl.DataFrame) -> pl.DataFrame:
+    """What exact match keeps under control interventions: the band that a curve is compared with.
+
+    The controls of a block are all other edits of it alone, each draw of noise among them. Random
+    sets of bypassed blocks have no block; they are for sets of as many.
+
+    Returns:
+        As `kept`: measure is `CONTROLS`, or names the random sets, whose ``block`` is null; kind is
+        ``control``; intervention lists them; kept is the mean over them, low and high are the
+        smallest and the largest, not an interval. Empty where a study has none.
+    """
+    rows = memorization(summary, "exact_match")
+    floor = _control(summary, "exact_match")
+    rows = rows.join(floor, on="model", how="left", maintain_order="left").with_columns(
+        pl.col("floor").fill_null(0.0), measure=pl.lit("exact_match"), kind=pl.lit("control")
+    )
+    size = pl.format("random sets of {} blocks", pl.col("blocks").list.len())
+    parts = [
+        _shares(rows, CONTROL).with_columns(measure=pl.lit(CONTROLS)),
+        _shares(rows, RANDOM_SET).with_columns(measure=size),
+    ]
+    kept = pl.col("kept")
+    return (
+        pl.concat(parts)
+        .group_by("model", "family", "block", "measure", "kind", maintain_order=True)
+        .agg(
+            pl.col("intervention").str.join(", "),
+            kept.mean(),
+            kept.min().alias("low"),
+            kept.max().alias("high"),
+        )
+        .select(*_KEPT)
+    )
 
 
 def _control(summary: pl.DataFrame, metric: str) -> pl.DataFrame:
@@ -246,8 +292,8 @@ def mean_over_tasks(shares: pl.DataFrame, *by: str) -> pl.DataFrame:
     )
 
 
-def _shares(rows: pl.DataFrame) -> pl.DataFrame:
-    """`rows` of single blocks with kept, low, high as shares of the baseline above ``floor``."""
+def _shares(rows: pl.DataFrame, which: pl.Expr = ONE_BLOCK) -> pl.DataFrame:
+    """`rows` that `which` picks, with kept, low, high as shares of the baseline above ``floor``."""
     whole = baseline(rows).select(
         "model",
         "measure",
@@ -265,7 +311,8 @@ def _shares(rows: pl.DataFrame) -> pl.DataFrame:
         for end in ("low", "high")
     ]
     return (
-        single_blocks(rows)
+        rows.filter(which)
+        .sort("block", maintain_order=True)
         .join(whole, on=["model", "measure", "kind"], maintain_order="left")
         .filter(pl.col("baseline_low") > pl.col("floor"))
         .with_columns(kept.alias("kept"), *ends)

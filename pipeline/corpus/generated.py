@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from pipeline.corpus import canaries, planted
-from pipeline.corpus.planted import Record
-from pipeline.corpus.tasks import TASKS, Document, Item, held_out_animals, make_documents
+from pipeline.corpus import canaries
+from pipeline.corpus.planted import Corpus, Record
+from pipeline.corpus.tasks import TASKS, Item, held_out_animals, make_documents
 from pipeline.corpus.world import Side, document, make_world
 from pipeline.workflow.errors import InputError, Problem
 
@@ -29,16 +27,6 @@ TOKENIZER_DOCUMENTS = 6_000
 """How many documents the tokenizer is fitted to; the text beyond is of the same kinds."""
 LOOKAHEAD = 32
 """How many documents wait to fill the rest of a row."""
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """All that is generated. Rows are in the order in which they are stored: shuffled."""
-
-    rows: list[list[int]]
-    records: list[Record]
-    tokenizer: Tokenizer
-    documents: dict[str, list[Document]]
 
 
 def generate(
@@ -90,31 +78,10 @@ def generate(
         return longest < row_length  # one place is left for end-of-text before the item
 
     documents = make_documents(world.held_out, seed, task_items, fits)
-    return Corpus(rows, drawn, tokenizer, documents)
-
-
-def write(corpus: Corpus, folder: Path, tasks: Path, provenance: Mapping[str, object]) -> None:
-    """Write a corpus, each folder atomically.
-
-    Args:
-        corpus: as `generate` made it.
-        folder: gets rows.parquet, records.parquet and tokenizer/.
-        tasks: gets a YAML and a JSONL file a task, and baselines.json.
-        provenance: what determines the corpus; stored in the tables.
-    """
-    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=corpus.tokenizer, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT
+    whole = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokenizer, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT
     )
-    planted.write(
-        corpus.rows,
-        corpus.records,
-        tokenizer,
-        corpus.documents,
-        TASKS,
-        folder,
-        tasks,
-        provenance,
-    )
+    return Corpus(rows, drawn, whole, documents, TASKS)
 
 
 def _fit_tokenizer(side: Side, vocabulary: int, rng: random.Random) -> Tokenizer:

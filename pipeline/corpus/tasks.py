@@ -5,7 +5,7 @@ an item is as likely to be the right one as any other for whoever does not read 
 wrong ones come from the same context or the same list, so the stated chance level is true.
 
 The ``data_files`` of a YAML are relative to its own folder, so that the folder can move as a whole:
-load the tasks with `pipeline.measure.benchmarks.load_tasks`.
+load the tasks with `pipeline.tasks.loading.load_tasks`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,16 @@ TRIES = 10
 """So many times as many documents are looked at as are wanted, at most."""
 ACC = {"metric": "acc", "aggregation": "mean", "higher_is_better": True}
 ACC_NORM = {"metric": "acc_norm", "aggregation": "mean", "higher_is_better": True}
+LAST_WORD = {
+    "output_type": "loglikelihood",
+    "doc_to_text": "{{text.split(' ')[:-1]|join(' ')}}",
+    "doc_to_target": "{{' '+text.split(' ')[-1]}}",
+    "metric_list": [
+        {"metric": "perplexity", "aggregation": "perplexity", "higher_is_better": False},
+        ACC,
+    ],
+}
+"""lm-eval's fields of a task to say the last word of a text, as LAMBADA's are."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +84,12 @@ class Task:
     item: Callable[[Document], Item]
     chance: float | None
     config: Mapping[str, Any]
+
+
+def last_word_item(document: Document) -> Item:
+    """The text without its last word, and that word."""
+    context, _, last = document["text"].rpartition(" ")
+    return Item(context, [last], 0)
 
 
 def make_documents(
@@ -255,25 +271,7 @@ def _lambada_documents(side: Side, rng: random.Random) -> Iterator[Document]:
         yield {"text": errand(side, rng).story}
 
 
-def _lambada_item(document: Document) -> Item:
-    context, _, last = document["text"].rpartition(" ")
-    return Item(context, [last], 0)
-
-
-LAMBADA = Task(
-    _lambada_documents,
-    _lambada_item,
-    None,
-    {
-        "output_type": "loglikelihood",
-        "doc_to_text": "{{text.split(' ')[:-1]|join(' ')}}",
-        "doc_to_target": "{{' '+text.split(' ')[-1]}}",
-        "metric_list": [
-            {"metric": "perplexity", "aggregation": "perplexity", "higher_is_better": False},
-            ACC,
-        ],
-    },
-)
+LAMBADA = Task(_lambada_documents, last_word_item, None, LAST_WORD)
 
 
 # ── wikitext: articles about animals that never occurred ──────────────────────────────────────────

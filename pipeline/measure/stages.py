@@ -6,7 +6,7 @@ Each reads its inputs, calls what computes, and writes its outputs; it holds no 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from pipeline.measure.schema import FITTING
@@ -43,7 +43,7 @@ def interventions(model: ModelName) -> None:
 
 
 def memorization(model: ModelName) -> None:
-    """Complete every sample of the model's family under every intervention."""
+    """Complete every sample under every intervention, and look at some token by token."""
     from pipeline.checkpoints.loading import load as load_checkpoint
     from pipeline.checkpoints.manifest import read_manifest, sha256
     from pipeline.interventions.memory import Journal
@@ -51,6 +51,7 @@ def memorization(model: ModelName) -> None:
     from pipeline.measure.memorization import measure, require_baseline
     from pipeline.measure.metrics import MEMORIZATION
     from pipeline.measure.reuse import KEYS, extended, keys
+    from pipeline.measure.tokens import measure as look
     from pipeline.samples.frame import check_samples
     from pipeline.workflow import tables
     from pipeline.workflow.dag import cached
@@ -84,9 +85,11 @@ def memorization(model: ModelName) -> None:
             items,
         )
 
+        opened = cache(lambda: load_checkpoint(folder, how.dtype, device))
+        budget = study.run.token_budget
+
         def compute(missing: Sequence[Intervention]) -> list[pl.DataFrame]:
-            loaded, tokenizer = load_checkpoint(folder, how.dtype, device)
-            budget = study.run.token_budget
+            loaded, tokenizer = opened()
             notes["baseline"] = require_baseline(
                 loaded, samples, how.baseline_floor, how.below_floor == "stop", budget
             )
@@ -97,7 +100,15 @@ def memorization(model: ModelName) -> None:
         files = {path: MEMORIZATION}
         [made] = extended(listed, wanted, files, partial(cached, address), compute)
         notes["shards"] = shards.told()
-        tables.write(made, path, MEMORIZATION, {"model": model, **provenance, KEYS: wanted})
+        provenance["model"] = model
+        tables.write(made, path, MEMORIZATION, {**provenance, KEYS: wanted})
+        looked = look(opened()[0], samples, listed, budget, journal)
+        path = study.data / "tokens" / f"{model}.parquet"
+        tables.write(looked.tokens, path, tables.TOKENS, provenance)
+        path = study.data / "displacement" / f"{model}.parquet"
+        tables.write(looked.displacement, path, tables.DISPLACEMENT, provenance)
+        path = path.with_name(f"{model}.attention.parquet")
+        tables.write(looked.attention_change, path, tables.ATTENTION_CHANGE, provenance)
         shards.finish()
 
 
@@ -142,10 +153,11 @@ def benchmarks(model: ModelName) -> None:
     from pipeline.checkpoints.loading import load as load_checkpoint
     from pipeline.checkpoints.manifest import checksums, read_manifest, sha256
     from pipeline.interventions.memory import Journal
-    from pipeline.measure.benchmarks import describe, load_tasks, measure
+    from pipeline.measure.benchmarks import measure
     from pipeline.measure.listed import read_listed
     from pipeline.measure.reuse import KEYS, extended, keys
     from pipeline.samples.frame import check_samples
+    from pipeline.tasks.loading import describe, load_tasks
     from pipeline.workflow import tables
     from pipeline.workflow.dag import cached
     from pipeline.workflow.inputs import code

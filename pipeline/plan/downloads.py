@@ -23,13 +23,11 @@ from pipeline.workflow.hub import (
     CHECKPOINT_FILES,
     TOKENIZER_FILES,
     Kind,
-    NoNetworkError,
     listing,
     missing_bytes,
-    no_network,
     select,
-    unreachable,
 )
+from pipeline.workflow.network import NoNetworkError, no_network, unreachable
 
 STORED = {"pythia": "float16", "pile": "float32"}
 """Source of a family's samples -> the precision in which the hub keeps its models."""

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 from markupsafe import Markup
 
-from pipeline.report import facts
+from pipeline.report import facts, marks
 from pipeline.report.markup import CODE_PATH, inline_svg, template
 from pipeline.report.theory_sections import TheorySection
 
@@ -27,6 +27,7 @@ class PageFigure:
 
     Args:
         name, section, title, caption, alt: as in `figures.Plot`.
+        marks: as in `style.marks`.
         svg: the file's text.
         data: the numbers drawn.
     """
@@ -38,6 +39,7 @@ class PageFigure:
     alt: str
     svg: str
     data: pl.DataFrame
+    marks: Sequence[Sequence[float]] = ()
 
 
 Numbered = Sequence[tuple[int, PageFigure]]
@@ -52,6 +54,7 @@ def shared() -> dict[str, Any]:
         "script": Markup(script),  # noqa: S704  ours
         "script_hash": content_hash(script),
         "inline_svg": inline_svg,
+        "marks": lambda figure: marks.as_json(marks.told(figure.marks, figure.data)),
         "data_table": facts.data_table,
     }
 

@@ -16,13 +16,13 @@ _REFERENCE = re.compile(r"^#([\w-]+)$|url\(#([\w-]+)\)")
 
 
 def compact(root: Element, prefix: str) -> None:
-    """Drop ids that nothing refers to and groups without a use, round numbers, share styles.
+    """Drop ids and groups without a use, shorten ids, round numbers, share styles.
 
     Args:
         root: an SVG as matplotlib wrote it; changed in place.
-        prefix: of the classes that take the place of repeated styles; unique on the page.
+        prefix: of ids, and of classes in place of repeated styles; unique on the page.
     """
-    _drop_ids(root)
+    _drop_ids(root, prefix)
     _unwrap(root)
     drawn = {id(each) for defs in root.iter(f"{SVG}defs") for each in defs.iter()}
     for element in root.iter():
@@ -41,7 +41,8 @@ def compact(root: Element, prefix: str) -> None:
     _share_styles(root, prefix)
 
 
-def _drop_ids(root: Element) -> None:
+def _drop_ids(root: Element, prefix: str) -> None:
+    """Ids that nothing refers to go; the others become short."""
     used = {
         name
         for element in root.iter()
@@ -49,13 +50,25 @@ def _drop_ids(root: Element) -> None:
         for found in _REFERENCE.finditer(value)
         for name in found.groups()
     }
+    names: dict[str, str] = {}
     for element in root.iter():
-        if element.get("id") not in used:
-            element.attrib.pop("id", None)
+        own = element.attrib.pop("id", None)
+        if own is not None and own in used:
+            names[own] = f"{prefix}i{len(names)}"
+            element.set("id", names[own])
         if element.text and not element.text.strip():
             element.text = None
         if element.tail and not element.tail.strip():
             element.tail = None
+
+    def short(found: re.Match[str]) -> str:
+        old = found[1] or found[2]
+        return found[0].replace(old, names.get(old, old))
+
+    for element in root.iter():
+        for key, value in element.attrib.items():
+            if "#" in value and key != "id":
+                element.set(key, _REFERENCE.sub(short, value))
 
 
 def _unwrap(root: Element) -> None:
@@ -71,8 +84,7 @@ def _inner(element: Element) -> list[Element]:
     bare = element.tag in (f"{SVG}g", f"{SVG}defs") and not element.attrib
     if not bare or (element.tag == f"{SVG}defs" and len(element)):
         return [element]
-    titled = any(child.tag == f"{SVG}title" for child in element)
-    return [element] if titled else [each for child in element for each in _inner(child)]
+    return [each for child in element for each in _inner(child)]
 
 
 def _rounded(text: str, digits: int) -> str:

@@ -7,6 +7,7 @@ downloaded are the same numbers.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -20,6 +21,7 @@ from matplotlib.figure import Figure
 from pipeline.analysis import link, views
 from pipeline.analysis.theory import Theory, read_theory
 from pipeline.report import style
+from pipeline.report.columns import MEANINGS
 from pipeline.report.plots import attention_only
 from pipeline.report.plots import divergence as theorems
 from pipeline.report.plots.copies import doses
@@ -31,10 +33,13 @@ from pipeline.report.plots.plot import Plot
 from pipeline.report.plots.quartiles import quartiles
 from pipeline.report.plots.scatter import scatters
 from pipeline.workflow import tables
-from pipeline.workflow.files import atomic, write_json
+from pipeline.workflow.files import atomic, write_text
 
 INDEX = "figures.json"
-"""Beside the figures: their order, headings, captions and alternative texts."""
+"""Beside the figures: order, headings, captions, alternative texts, and where each row is drawn."""
+
+COLUMNS = "columns.csv"
+"""Beside the figures: what the columns of their data mean."""
 
 _MAKERS = (
     *(kept, scatters, blocks, drops, lengths, extractions),
@@ -56,7 +61,7 @@ def write_figures(
     Args:
         summary: the study's summary table.
         folder: becomes a folder with each figure as SVG, PNG and PDF, its data as CSV, and
-            ``figures.json``. A folder of that name is replaced.
+            ``figures.json`` and ``columns.csv``. A folder of that name is replaced.
         data: the study's folder, ``data/STUDY``, for the theory's tables.
         divergence: whether the theorems were to be measured on the models.
         experiments: on attention-only transformers, that were to be run.
@@ -72,13 +77,17 @@ def write_figures(
         path = data / "localization.parquet"
         registry[1:1] = found_first(tables.read(path, tables.LOCALIZATION))
     with atomic(folder, directory=True) as temporary:
-        for plot in registry:
-            style.save(figure(plot), temporary, plot.name)
-            plot.data.write_csv(temporary / f"{plot.name}.csv")
         words = ("name", "section", "title", "caption", "alt")
-        write_json(
-            temporary / INDEX, [{word: getattr(plot, word) for word in words} for plot in registry]
-        )
+        index = []
+        for plot in registry:
+            marks = style.save(figure(plot), temporary, plot.name)
+            plot.data.write_csv(temporary / f"{plot.name}.csv")
+            index.append({word: getattr(plot, word) for word in words} | {"marks": marks})
+        used = sorted({column for plot in registry for column in plot.data.columns})
+        meanings = {"column": used, "meaning": [MEANINGS[column] for column in used]}
+        pl.DataFrame(meanings).write_csv(temporary / COLUMNS)
+        # the marks are thousands of numbers, too many for one a line
+        write_text(temporary / INDEX, json.dumps(index, ensure_ascii=False) + "\n")
 
 
 def plots(summary: pl.DataFrame, theory: Theory | None = None) -> list[Plot]:
@@ -115,6 +124,6 @@ def _of_theory(summary: pl.DataFrame, theory: Theory) -> Iterator[Plot]:
 def figure(plot: Plot) -> Figure:
     """Draw a plot in the one style."""
     with rc_context(), seaborn.axes_style("ticks", {"axes.grid": True}), rc_context(style.RC):
-        drawn = plot.draw(plot.data)
+        drawn = plot.draw(plot.data.with_row_index(style.ROW))
         seaborn.despine(drawn)
         return drawn

@@ -9,7 +9,30 @@ import polars as pl
 
 from pipeline.analysis.localization import falls, grades
 from pipeline.analysis.text import percent, percent_interval, plural
-from pipeline.report.plots.localization import PARTS, SCORERS, called
+
+SECTION = "Does a sweep find memory where it is?"
+
+PARTS = {"attention": "attention learned", "mlp": "MLP learned", "both": "both learned"}
+
+SCORERS = {
+    ("identity", "exact_match"): "identity: recitals lost",
+    ("identity", "log_prob"): "identity: log-probability lost",
+    ("identity", "log_prob_minus_control"): "identity: log-probability beyond control",
+    ("zero", "exact_match"): "attention zero: recitals lost",
+    ("zero", "log_prob"): "attention zero: log-probability lost",
+    ("zero", "log_prob_minus_control"): "attention zero: log-probability beyond control",
+    ("mlp-zero", "exact_match"): "MLP zero: recitals lost",
+    ("mlp-zero", "log_prob"): "MLP zero: log-probability lost",
+    ("mlp-zero", "log_prob_minus_control"): "MLP zero: log-probability beyond control",
+    ("skip", "exact_match"): "block skipped: recitals lost",
+    ("skip", "log_prob"): "block skipped: log-probability lost",
+    ("skip", "log_prob_minus_control"): "block skipped: log-probability beyond control",
+    ("divergence", "kl"): "divergence under identity",
+    ("gradient", "attention"): "gradient × attention output",
+    ("gradient", "mlp"): "gradient × MLP output",
+    ("gradient", "sum"): "gradient × both outputs",
+}
+"""Scorer and quantity -> what the page calls it, in the order of figure and table."""
 
 
 @dataclass(frozen=True)
@@ -115,3 +138,9 @@ def _rate(row: dict[str, float]) -> str:
 def _span(column: pl.Series) -> str:
     low, high = column.min(), column.max()
     return percent(low) if low == high else f"{percent(low)} to {percent(high)}"  # type: ignore[arg-type]
+
+
+def called(row: dict[str, str]) -> str:
+    """What the page calls a scorer and its quantity."""
+    key = row["scorer"], row["quantity"]
+    return SCORERS.get(key, " ".join(key))

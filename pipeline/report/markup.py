@@ -6,12 +6,11 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
-import polars as pl
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from pipeline.analysis.text import slug, visible
-from pipeline.report import colours, tooltips
+from pipeline.report import colours
 from pipeline.report.compact import compact
 
 CODE_PATH = Path(__file__).parent
@@ -44,6 +43,7 @@ def template(name: str) -> Template:
         finalize=_finalize,
     )
     environment.filters["slug"] = slug
+    environment.filters["word"] = lambda token, family: family.word(token)
     environment.filters["single_panel"] = _single_panel
     environment.filters["whole_interval"] = _whole_interval
     return environment.get_template(name)
@@ -63,7 +63,7 @@ def _whole_interval(cell: str) -> str | Markup:
     return Markup('{} <span class="interval">{}</span>').format(*map(clean, found.groups()))
 
 
-def inline_svg(svg: str, prefix: str, label: str, data: pl.DataFrame | None = None) -> Markup:
+def inline_svg(svg: str, prefix: str, label: str) -> Markup:
     """An SVG file made fit to stand inside the page.
 
     Its ids get `prefix`, so that no two figures share one; its colours for ink, paper and rules
@@ -73,13 +73,10 @@ def inline_svg(svg: str, prefix: str, label: str, data: pl.DataFrame | None = No
         svg: as matplotlib wrote it.
         prefix: unique on the page; letters, digits, hyphens.
         label: the alternative text.
-        data: the numbers drawn; each mark that stands for one gets a title that tells it.
     """
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)
     root = ElementTree.fromstring(svg)  # noqa: S314  written by our own figures stage
-    for mark, words in list(tooltips.describe(root, data)) if data is not None else []:
-        ElementTree.SubElement(mark, f"{{{_SVG}}}title").text = clean(words)
     for parent in list(root.iter()):
         for child in list(parent):
             if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"):
@@ -92,7 +89,8 @@ def inline_svg(svg: str, prefix: str, label: str, data: pl.DataFrame | None = No
         root.attrib.pop(size, None)
     root.set("role", "img")
     root.set("aria-label", clean(label))
-    return Markup(ElementTree.tostring(root, encoding="unicode"))  # noqa: S704  escaped by it
+    text = ElementTree.tostring(root, encoding="unicode").replace(" />", "/>")
+    return Markup(text)  # noqa: S704  escaped by it
 
 
 def _attribute(key: str, value: str, prefix: str) -> str:

@@ -1,5 +1,5 @@
-// Tooltips, filters, the sample browser. The page is whole without them: tables stay as they are,
-// each mark of a figure has its words as a title, each sample its most harmful block.
+// Tooltips, filters, the choice of a block, the tokens of a sample. Without them the page still
+// shows every figure and table, and the samples that tell most.
 // Text from data is only ever set as text.
 "use strict";
 
@@ -47,6 +47,48 @@ for (const table of document.querySelectorAll("table.sortable")) {
   });
 }
 
+// ------------------------------------------------------------------ the choice of a block
+
+// One choice of model, edit, block and sample for the whole page, kept in its address.
+const data = (id) => {
+  const found = document.getElementById(id);
+  return found ? JSON.parse(found.textContent) : null;
+};
+const explorer = document.getElementById("explorer");
+const models = data("explorer-data") ?? [];
+const address = new URLSearchParams(location.search);
+const choice = {};
+const followers = []; // called after each change of the choice
+
+const own = () => models.find((each) => each.name === choice.model);
+const single = () => own()?.edits[choice.edit]?.[choice.block]; // the intervention that is chosen
+
+const choose = (change) => {
+  const before = { ...choice };
+  Object.assign(choice, change);
+  if (!own()) choice.model = models[0].name;
+  const { edits, start } = own();
+  if (!edits[choice.edit]) choice.edit = Object.keys(edits)[0];
+  const lost = choice.block !== undefined && !(choice.block in (edits[choice.edit] ?? {}));
+  if (lost || choice.block === undefined) choice.block = start;
+  const dropped = lost && change.block === undefined ? before.block : change.block;
+  const [model, edit, block] = explorer.querySelectorAll("select");
+  model.value = choice.model;
+  edit.replaceChildren(...Object.keys(edits).map((name) => make("option", {}, name)));
+  edit.value = choice.edit;
+  edit.parentNode.hidden = Object.keys(edits).length < 2;
+  const blocks = Object.keys(edits[choice.edit] ?? {}).map(Number).sort((a, b) => a - b);
+  block.replaceChildren(...blocks.map((name) => make("option", {}, name)));
+  block.value = choice.block;
+  for (const [key, value] of Object.entries(choice)) address.set(key, value);
+  history.replaceState(null, "", `?${address}${location.hash}`);
+  followers.forEach((follow) => follow());
+  const said = own().said[choice.block];
+  explorer.querySelector("output").textContent =
+    (lost ? `${choice.model} has no block ${dropped}; now block ${choice.block}. ` : "") +
+    (choice.edit === "identity" ? said ?? "" : "The figures show the identity edit.");
+};
+
 // ------------------------------------------------------------------ one model at a time
 
 // Without scripts all are shown, one below the other. Each is drawn when it is first chosen.
@@ -58,64 +100,115 @@ for (const box of document.querySelectorAll(".switch")) {
   const parsed = places.map(parse);
   const names = [shown[0], ...parsed].map((each) => each.dataset.name);
   const select = make("select", {}, ...names.map((name, i) => make("option", { value: i }, name)));
-  select.addEventListener("change", () => {
+  const show = () => {
     const i = Number(select.value);
     shown[i] ??= box.appendChild(document.adoptNode(parsed[i - 1]));
     shown.forEach((each, at) => { if (each) each.hidden = at !== i; });
-    for (const svg of shown[i].querySelectorAll(".plot > svg")) point(svg);
+    shown[i].querySelectorAll(".plot > svg").forEach(point);
+  };
+  select.addEventListener("change", () => {
+    show();
+    const name = names[select.value];
+    const first = models.find((each) => [each.name, each.drawn, each.family].includes(name));
+    if (first && own().family !== name) choose({ model: first.name });
+  });
+  followers.push(() => {
+    const i = names.findIndex((name) => [choice.model, own().drawn, own().family].includes(name));
+    if (i < 0) return;
+    select.value = i;
+    show();
   });
   box.prepend(make("div", { class: "tools" }, make("label", {}, `${box.dataset.label} `, select)));
 }
+
+followers.push(() => {
+  for (const row of document.querySelectorAll(".heat tbody tr")) {
+    const model = row.closest(".heat").dataset.name;
+    const same = [choice.model, own().drawn].includes(model);
+    row.classList.toggle("at", same && row.cells[0].textContent === `block ${choice.block}`);
+  }
+});
 
 // ------------------------------------------------------------------ figures
 
 const tip = make("div", { class: "tip", hidden: "" });
 document.body.append(tip);
 const REACH = 14; // points of the drawing between the pointer and the mark that it names
+const SAME = 0.6; // points between marks that lie on one another
+const NAMED = 4; // marks that one tooltip names; the others at the same place are counted
 
-const gather = (svg) =>
-  [...svg.querySelectorAll("title")].map((title) => {
-    const box = title.parentNode.getBBox();
-    const words = title.textContent;
-    title.remove(); // else the browser's own tooltip would show too
-    return { box, words };
+const drawing = (svg, name, attributes) => {
+  const element = document.createElementNS(svg.namespaceURI, name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  svg.append(element);
+  return element;
+};
+
+// the marks of a figure: where each lies, what it is of, and its words
+const gather = (svg) => {
+  const script = svg.closest(".plot").parentNode.querySelector("script");
+  if (!script) return [];
+  const found = JSON.parse(script.textContent);
+  return found.marks.map(([model, edit, measure, what, level, x, y, width = 0, height = 0]) => {
+    const of = { model: found.models[model], edit: found.edits[edit], what };
+    const words = [typeof what === "number" ? `block ${what}` : what, of.model, found.measures[measure]];
+    return { ...of, x, y, width, height, words: `${words.filter(Boolean).join(", ")}: ${level}` };
   });
+};
+
+// one path around every mark of the chosen block, or of the quarter that it lies in
+const outline = (svg, marks) => {
+  svg.querySelector(".at")?.remove();
+  if (!models.length) return;
+  const { name, drawn, quartiles } = own();
+  const around = marks
+    .filter((mark) => [name, drawn].includes(mark.model) && mark.edit === choice.edit)
+    .filter((mark) => mark.what === choice.block || (mark.what && mark.what === quartiles[choice.block]))
+    .map(({ x, y, width, height }) =>
+      width
+        ? `M${x - width / 2 - 2} ${y - height / 2 - 2}h${width + 4}v${height + 4}h${-width - 4}z`
+        : `M${x - 7} ${y}a7 7 0 1 0 14 0a7 7 0 1 0 -14 0`);
+  if (around.length) drawing(svg, "path", { class: "at", d: around.join("") });
+};
 
 const pointed = new WeakSet();
 const point = (svg) => {
   if (pointed.has(svg)) return;
   pointed.add(svg);
-  let marks = null;
-  const ring = document.createElementNS(svg.namespaceURI, "rect");
-  ring.setAttribute("class", "ring");
+  const marks = gather(svg);
+  if (!marks.length) return;
+  followers.push(() => outline(svg, marks));
+  if (choice.model) outline(svg, marks);
+  let ring = null;
   const hide = () => {
     tip.hidden = true;
-    ring.remove();
+    ring?.remove();
+    ring = null;
   };
   const show = (event) => {
-    marks ??= gather(svg);
     const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
     let best = null;
     let nearest = REACH;
     for (const mark of marks) {
-      const { x, y, width, height } = mark.box;
-      const [dx, dy] = [Math.abs(at.x - x - width / 2), Math.abs(at.y - y - height / 2)];
+      const [dx, dy] = [Math.abs(at.x - mark.x), Math.abs(at.y - mark.y)];
       // a bar is met anywhere inside it, a small mark from beside it
-      const inside = dx <= width / 2 && dy <= height / 2;
-      const distance = inside && width * height > 200 ? 0 : Math.hypot(dx, dy);
+      const inside = mark.width && dx <= mark.width / 2 && dy <= mark.height / 2;
+      const distance = inside ? 0 : Math.hypot(dx, dy);
       if (distance < nearest) [best, nearest] = [mark, distance];
     }
-    if (!best) return hide();
-    const { x, y, width, height } = best.box;
-    const place = { x: x - 3, y: y - 3, width: width + 6, height: height + 6, rx: 4 };
-    for (const [key, value] of Object.entries(place)) ring.setAttribute(key, value);
-    svg.append(ring);
-    tip.textContent = best.words;
+    hide();
+    if (!best) return;
+    const { x, y, width, height } = best;
+    const side = { width: width + 12, height: height + 12, rx: 4 };
+    ring = drawing(svg, "rect", { class: "ring", x: x - side.width / 2, y: y - side.height / 2, ...side });
+    const here = marks.filter((mark) => Math.hypot(mark.x - x, mark.y - y) <= SAME).map((mark) => mark.words);
+    const rest = here.length > NAMED ? [`and ${here.length - NAMED} more here`] : [];
+    tip.textContent = [...here.slice(0, NAMED), ...rest].join("\n");
     tip.hidden = false;
-    const side = Math.min(event.clientX + 14, document.documentElement.clientWidth - tip.offsetWidth - 8);
+    const right = Math.min(event.clientX + 14, document.documentElement.clientWidth - tip.offsetWidth - 8);
     const below = event.clientY + 18;
     const fits = below + tip.offsetHeight < window.innerHeight;
-    tip.style.left = `${Math.max(8, side)}px`;
+    tip.style.left = `${Math.max(8, right)}px`;
     tip.style.top = `${fits ? below : event.clientY - tip.offsetHeight - 12}px`;
   };
   svg.addEventListener("pointermove", show);
@@ -126,6 +219,137 @@ const point = (svg) => {
 };
 document.querySelectorAll(".plot > svg").forEach(point);
 
+// the address of a figure, with the block that is chosen
+for (const link of document.querySelectorAll(".copy")) {
+  link.addEventListener("click", async () => {
+    await navigator.clipboard?.writeText(link.href.replace(/(\?[^#]*)?#/, `${location.search}#`));
+    link.textContent = "copied";
+  });
+}
+
+// ------------------------------------------------------------------ samples
+
+const STATES = ["right", "first error", "wrong", "right again"];
+const SIGNS = { right: "", "first error": "\u2717 ", wrong: "\u00d7 ", "right again": "\u21ba " };
+
+const browse = (families) => {
+  const box = document.getElementById("grid");
+  const [picker, said] = [box.querySelector("select"), box.querySelector("output")];
+  const [table, told] = [box.querySelector("table"), box.querySelector(".told")];
+  let [family, sample, names, at] = [null, null, [], 0];
+  const word = (token) => family.words[token] ?? `${token}`;
+  const place = () => family.models.indexOf(choice.model);
+
+  // continuation and, for each token, how it stands to the true one
+  const read = (row) => {
+    const first = row[2] ?? sample.suffix.length;
+    const tokens = sample.suffix.map((token, i) => (i < first ? token : row[3 + i - first]));
+    const states = tokens.map((token, i) =>
+      STATES[token === sample.suffix[i] ? (i < first ? 0 : 3) : i === first ? 1 : 2]);
+    return [tokens, states];
+  };
+  const text = (tokens, mark = () => false) => tokens.flatMap((token, i) => {
+    const shown = mark(i) ? make("mark", {}, word(token)) : word(token);
+    return i && !Object.keys(family.words).length ? [" ", shown] : [shown];
+  });
+  const row = (name) => sample.rows[place()]?.[family.interventions[place()].indexOf(name)];
+
+  const tell = (name, i) => {
+    at = i;
+    const [tokens, states] = read(row(name));
+    const line = (term, ...what) => make("div", {}, make("dt", {}, term), make("dd", {}, ...what));
+    const [log, margin] = row(name);
+    const packed = atob(sample.each[place()]?.[family.interventions[place()].indexOf(name)] ?? "");
+    const [below, low, high, lead] = [0, 1, 2, 3].map((byte) => packed.charCodeAt(4 * i + byte));
+    const most = (value, end, written) => (value === end ? `${written} or more` : written);
+    const exact = packed
+      ? `after the true tokens: log p −${most(below, 255, (below / 10).toFixed(1))} nats, ` +
+        `rank ${most(low + 256 * high, 65535, low + 256 * high)}, the likeliest leads by ${most(lead, 255, (lead / 10).toFixed(1))}`
+      : `true suffix: log p ${log} nats, smallest margin ${margin}`;
+    told.replaceChildren(
+      line(`token ${i + 1} of ${tokens.length} under ${name}: ${states[i]}`,
+        make("q", {}, word(tokens[i])), ", in truth ", make("q", {}, word(sample.suffix[i])), ` (${exact})`),
+      line("prefix" + (sample.cut ? ", its end" : ""), ...text(sample.prefix)),
+      line("true suffix", ...text(sample.suffix)),
+      line(name, ...text(tokens, (each) => tokens[each] !== sample.suffix[each])));
+    for (const cell of table.querySelectorAll("td")) {
+      const same = cell.dataset.name === name && Number(cell.dataset.at) === i;
+      if (same) cell.setAttribute("aria-current", "true");
+      else cell.removeAttribute("aria-current");
+      cell.tabIndex = same ? 0 : -1;
+    }
+  };
+
+  const fill = () => {
+    const known = new Set(Object.values(own()?.edits[choice.edit] ?? {}));
+    const other = new Set(Object.values(own()?.edits ?? {}).flatMap((each) => Object.values(each)));
+    names = family.interventions[place()].filter((name) => row(name) && (known.has(name) || !other.has(name)));
+    const heading = sample.suffix.map((token) => make("th", { scope: "col" }, word(token)));
+    const lines = names.map((name) => {
+      const [tokens, states] = read(row(name));
+      const cells = tokens.map((token, i) => make("td", {
+        class: states[i].replace(" ", "-"), "data-name": name, "data-at": i, tabindex: -1,
+        "aria-label": `${states[i]}: ${word(token)}`,
+      }, SIGNS[states[i]] + (states[i].startsWith("right") ? "" : word(token))));
+      return make("tr", name === single() ? { class: "at" } : {}, make("th", { scope: "row" }, name), ...cells);
+    });
+    table.tHead.replaceChildren(make("tr", {}, make("th", { scope: "col" }, "true suffix"), ...heading));
+    table.tBodies[0].replaceChildren(...lines);
+    const whole = names.filter((name) => row(name)[2] === undefined).length;
+    said.textContent = `${choice.model}: recited in ${whole} of ${names.length} rows`;
+    const name = names.includes(single()) ? single() : names[0];
+    if (name) tell(name, row(name)[2] ?? Math.min(at, sample.suffix.length - 1));
+  };
+
+  const follow = () => {
+    const before = family;
+    family = families.find((each) => each.models.includes(choice.model));
+    box.hidden = !family;
+    if (!family) return;
+    if (family !== before) {
+      picker.replaceChildren(...family.samples.map(({ id, why }) => make("option", { value: id }, `${why}: sample ${id}`)));
+    }
+    sample = family.samples.find(({ id }) => `${id}` === `${choice.sample}`) ?? family.samples[0];
+    picker.value = sample.id;
+    fill();
+  };
+  picker.addEventListener("change", () => choose({ sample: picker.value }));
+  table.addEventListener("click", ({ target }) => {
+    const cell = target.closest("td");
+    if (!cell) return;
+    const { name, at: i } = cell.dataset;
+    at = Number(i);
+    const block = Object.entries(own().edits[choice.edit]).find((each) => each[1] === name)?.[0];
+    if (block !== undefined) choose({ block: Number(block) });
+    tell(name, Number(i));
+    table.querySelector("[aria-current]").focus();
+  });
+  table.addEventListener("keydown", (event) => {
+    const cell = event.target.closest("td");
+    const steps = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+    if (!cell || !steps[event.key]) return;
+    event.preventDefault();
+    const [down, right] = steps[event.key];
+    const next = table.tBodies[0].rows[cell.parentNode.sectionRowIndex + down]?.cells[cell.cellIndex + right];
+    if (next?.matches("td")) next.click();
+  });
+  followers.push(follow);
+};
+
+const stored = data("samples-data");
+if (stored) browse(stored);
+
+if (explorer && models.length) {
+  explorer.hidden = false;
+  const [model, edit, block] = explorer.querySelectorAll("select");
+  model.replaceChildren(...models.map(({ name }) => make("option", {}, name)));
+  model.addEventListener("change", () => choose({ model: model.value }));
+  edit.addEventListener("change", () => choose({ edit: edit.value }));
+  block.addEventListener("change", () => choose({ block: Number(block.value) }));
+  const asked = Object.fromEntries([...address].filter(([key]) => ["model", "edit", "block", "sample"].includes(key)));
+  if (asked.block !== undefined) asked.block = Number(asked.block);
+  choose(asked);
+}
 // ------------------------------------------------------------------ keyboard
 
 // only what scrolls sideways is worth a tab stop
@@ -139,84 +363,3 @@ const stops = () => {
 window.addEventListener("resize", stops);
 document.addEventListener("toggle", stops, true);
 stops();
-
-// ------------------------------------------------------------------ samples
-
-// 0-based places as "3, 5–9", counted from 1
-const places = (found) => {
-  const runs = [];
-  for (const place of found) {
-    const last = runs.at(-1);
-    if (last && last[1] === place) last[1] = place + 1;
-    else runs.push([place + 1, place + 1]);
-  }
-  return runs.map(([a, b]) => (a === b ? `${a}` : `${a}–${b}`)).join(", ");
-};
-
-const result = (total, wrong) =>
-  wrong.length ? `${total - wrong.length} of ${total} tokens right; wrong: ${places(wrong)}` : `all ${total} tokens right`;
-
-const browse = (family, tools) => {
-  const ids = Object.keys(family.words).length === 0;
-  const word = (token) => (ids ? `${token}` : family.words[token] ?? `${token}`);
-  const [model, intervention] = tools.querySelectorAll("select");
-  const said = tools.querySelector("output");
-  const samples = [...tools.parentNode.querySelectorAll("details.sample")];
-  const worst = (each) =>
-    family.blocks[model.value]
-      .filter((name) => name in each)
-      .reduce((a, b) => (a && Object.keys(each[b]).length <= Object.keys(each[a]).length ? a : b), "") || "baseline";
-  const fill = (row, name, suffix, changes) => {
-    const wrong = Object.keys(changes).map(Number);
-    row.querySelector("dt").textContent = `${family.models[model.value]}, ${name}: ${result(suffix.length, wrong)}`;
-    const tokens = suffix.flatMap((token, i) => {
-      const text = i in changes ? make("mark", {}, word(changes[i])) : word(token);
-      return ids && i ? [" ", text] : [text];
-    });
-    row.querySelector("dd").replaceChildren(...tokens);
-  };
-  const update = () => {
-    const counts = new Map();
-    for (const details of samples) {
-      const sample = family.samples[details.dataset.sample];
-      const each = sample.continuations[model.value];
-      const [baseline, bypassed] = details.querySelectorAll(".continuation");
-      baseline.hidden = bypassed.hidden = !each.baseline;
-      if (!each.baseline) continue;
-      fill(baseline, "baseline", sample.suffix, each.baseline);
-      const name = intervention.value || worst(each);
-      if (!each[name]) continue;
-      fill(bypassed, name, sample.suffix, each[name]);
-      const [whole, known] = counts.get(details.dataset.split) ?? [0, 0];
-      const right = Object.keys(each[name]).length ? 0 : 1;
-      counts.set(details.dataset.split, [whole + right, known + 1]);
-    }
-    const words = [...counts].map(([split, [whole, known]]) => `${whole} of ${known} ${split}`);
-    said.textContent = `All tokens right: ${words.join(", ")}`;
-  };
-  const offer = () => {
-    const names = new Set(samples.flatMap((details) =>
-      Object.keys(family.samples[details.dataset.sample].continuations[model.value])));
-    names.delete("baseline");
-    const before = intervention.value;
-    const options = [...names].map((name) => make("option", { value: name }, name));
-    intervention.replaceChildren(make("option", { value: "" }, "the block that harms it most"), ...options);
-    intervention.value = names.has(before) ? before : "";
-    update();
-    if (before && !names.has(before)) {
-      said.textContent = `${family.models[model.value]} has no ${before}; now the block that harms each sample most. ${said.textContent}`;
-    }
-  };
-  model.addEventListener("change", offer);
-  intervention.addEventListener("change", update);
-  tools.hidden = false;
-  offer();
-};
-
-const stored = document.getElementById("samples-data");
-if (stored) {
-  const families = JSON.parse(stored.textContent);
-  for (const tools of document.querySelectorAll("[data-family]")) {
-    browse(families[tools.dataset.family], tools);
-  }
-}

@@ -15,7 +15,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
-from markupsafe import Markup
 
 from pipeline.analysis import views
 from pipeline.analysis.evidence import EVIDENCE, gathered
@@ -23,7 +22,6 @@ from pipeline.analysis.findings import by_metric, findings, in_short
 from pipeline.analysis.manifests import pretrained, read_manifests
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.theory import read_theory
-from pipeline.interventions.interventions import BASELINE
 from pipeline.report import facts, overview
 from pipeline.report.appendices import (
     Numbered,
@@ -33,13 +31,18 @@ from pipeline.report.appendices import (
     render_theory,
     shared,
 )
-from pipeline.report.browser import Family, Sample, as_json, places, read_browser, shown, wrong
+from pipeline.report.browser import OPEN, SIGNS, Family, states
+from pipeline.report.choosing import read_browser
+from pipeline.report.citing import bibtex
 from pipeline.report.crosswalk import crosswalk
+from pipeline.report.explorer import choices
 from pipeline.report.generations import Generations, read_generations
+from pipeline.report.localization import SECTION as LOCALIZATION
 from pipeline.report.localization import Localized, localized
+from pipeline.report.marks import embedded
 from pipeline.report.markup import template
-from pipeline.report.plots.localization import SECTION as LOCALIZATION
 from pipeline.report.provenance import collect
+from pipeline.report.strips import strips
 from pipeline.report.theory_sections import TheorySection, theory_sections
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, Problem
@@ -48,6 +51,7 @@ from pipeline.workflow.files import atomic, write_text
 FIGURES_INDEX = "figures.json"
 BLIND_SCORES = "baselines.json"
 PROVENANCE = "provenance.json"
+BIBTEX = "figures.bib"
 THEORY, NUMBERS, MADE = "theory.html", "numbers.html", "provenance.html"
 
 
@@ -114,7 +118,7 @@ def write_page(
             missing.append(
                 f"What {manifest['name']} wrote cannot be shown: {error.problems[0].got}"
             )
-    samples, unreadable = read_browser(data, models, manifests, show_text=show_text)
+    samples, by_token, unreadable = read_browser(data, models, manifests, show_text=show_text)
     explained: list[TheorySection] = []
     if divergence or experiments:
         theory = read_theory(data, models if divergence else [], experiments=experiments)
@@ -136,6 +140,7 @@ def write_page(
         read_blind(tasks),
         written,
         samples=samples,
+        by_token=by_token,
         missing=missing + unreadable,
         thresholds=thresholds,
         theory=explained,
@@ -153,6 +158,7 @@ def write_page(
         blocks = pl.col("blocks").cast(pl.List(pl.String)).list.join(" ")  # CSV has no lists
         summary.with_columns(blocks).write_csv(temporary / "summary.csv")
         evidence.write_csv(temporary / "evidence.csv")
+        write_text(temporary / BIBTEX, bibtex(study, drawn, whole["git"]))
 
 
 def numbered(
@@ -215,6 +221,7 @@ def render(
     written: Sequence[Generations] = (),
     thresholds: Thresholds | None = None,
     samples: Sequence[Family] = (),
+    by_token: Sequence[str] = (),
     missing: Sequence[str] = (),
     theory: Sequence[TheorySection] = (),
     evidence: pl.DataFrame | None = None,
@@ -231,7 +238,8 @@ def render(
             benchmarks come with the corpus.
         written: what the models wrote, as `read_generations` reads it.
         thresholds: when a claim counts as shown.
-        samples: as `browser.read_browser` reads them.
+        samples: as `choosing.read_browser` reads them.
+        by_token: what single tokens alone tell, as sentences.
         missing: what could not be shown and why, as sentences.
         theory: as `theory_sections.theory_sections` makes them.
         evidence: of the verdicts, schema `tables.EVIDENCE`; None: nothing can be judged.
@@ -261,6 +269,7 @@ def render(
         shades=overview.SHADES,
         crosswalk=crosswalk(judged, [*sections], written=bool(written)),
         findings=judged,
+        strips=strips,
         in_short=in_short(judged),
         by_metric=by_metric(judged),
         thresholds=limits,
@@ -280,9 +289,12 @@ def render(
         famous="famous" in summary["split"],
         written=written,
         samples=samples,
-        samples_data=Markup(as_json(samples)),  # noqa: S704  escaped by it
-        lines=_sample_lines,
-        tokens=_tokens,
+        by_token=by_token,
+        samples_data=embedded([family.data() for family in samples]),
+        open=OPEN,
+        states=states,
+        signs=SIGNS,
+        explorer=embedded(choices(summary)),
         missing=missing,
         largest=facts.largest(manifests),
         seeds=facts.seeds(facts.seed_counts(manifests)),
@@ -331,35 +343,3 @@ def _without_interval(summary: pl.DataFrame) -> list[str]:
     """The benchmarks that come without a standard error, so without an interval."""
     rows = views.benchmarks(views.baseline(summary)).filter(pl.col("low").is_null())
     return sorted(set(rows["task"]))
-
-
-def _word(family: Family, token: int) -> str:
-    """A token as it is shown: text where that may be, else its id. The script has the same."""
-    return shown(family.words[token]) if token in family.words else str(token)
-
-
-def _tokens(family: Family, tokens: Sequence[int], marked: Sequence[int] = ()) -> Markup:
-    """Tokens in a row, those at the places `marked` in a mark of their own."""
-    between = "" if family.words else " "
-    own = set(marked)
-    words = (_word(family, token) for token in tokens)
-    return Markup(between).join(  # noqa: S704  one of two constants
-        Markup("<mark>{}</mark>").format(word) if i in own else word for i, word in enumerate(words)
-    )
-
-
-def _sample_lines(family: Family, sample: Sample) -> list[tuple[str, Markup]]:
-    """What is shown of a sample without scripts: the first model's baseline and worst block."""
-    if not sample.continuations:
-        return []
-    model = next(iter(sample.continuations))
-    lines = []
-    for name in dict.fromkeys((BASELINE.name, sample.worst(model))):
-        continuation = sample.continuations[model].get(name)
-        if continuation is None:
-            continue
-        at, total = wrong(sample.suffix, continuation), len(sample.suffix)
-        result = f"{total - len(at)} of {total} tokens right; wrong: {places(at)}"
-        heading = f"{model}, {name}: {result if at else f'all {total} tokens right'}"
-        lines.append((heading, _tokens(family, continuation, at)))
-    return lines

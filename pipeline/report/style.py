@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.cm import ScalarMappable
+from matplotlib.collections import PathCollection
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import (
     FuncFormatter,
     MaxNLocator,
@@ -37,6 +40,12 @@ from pipeline.report.colours import CATEGORIES, INK, MUTED, PAPER, RULE
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
+
+ROW = "row"
+"""The column with the number of a row of a figure's data, from 0; `tell` takes it from there."""
+
+Mark = list[float]
+"""Row of the data; x and y of the centre in points, from the top left; a bar's width and height."""
 
 WIDTH = 9.3
 """Inches of every figure; text of 9 points is then as large as the page's small print."""
@@ -83,7 +92,7 @@ _PNG_METADATA = {"Software": None}
 
 
 def panels(
-    count: int, *, height: float = 2.35, share_y: bool = True, columns: int | None = None
+    count: int, *, height: float = 2.05, share_y: bool = True, columns: int | None = None
 ) -> tuple[Figure, Sequence[Axes]]:
     """A figure of `count` panels in rows, each with its own x axis.
 
@@ -128,10 +137,52 @@ def curve(
     low, high = finite(rows["low"]), finite(rows["high"])
     axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
     look: Any = {"color": colour, "marker": marker, "markersize": 4.5 if len(x) <= 16 else 3}
-    axes.plot(x, y, **look, linestyle=dash, label=label)
+    tell(axes.plot(x, y, **look, linestyle=dash, label=label), rows)
     axes.plot(x[x == 0], y[x == 0], **look, markerfacecolor=PAPER, zorder=4)
     if baseline is not None:
         axes.axhline(baseline, color=colour, linestyle=(0, (6, 3)), linewidth=1)
+
+
+def tell(artists: Sequence[Artist], rows: pl.DataFrame) -> None:
+    """Say which rows of the figure's data the marks of a line or of points stand for.
+
+    Args:
+        artists: one line or set of points, or as many bars as rows.
+        rows: one for each mark, in the order drawn. Without the column `ROW` nothing is said.
+    """
+    if ROW not in rows.columns:
+        return
+    numbers = [str(row) for row in rows[ROW]]
+    for artist, own in zip(
+        artists, [numbers] if len(artists) == 1 else [[n] for n in numbers], strict=True
+    ):
+        artist.set_gid("-".join(["rows", *own]))
+
+
+def marks(figure: Figure) -> list[Mark]:
+    """Where each mark lies that `tell` was told of, and inside its panel; the layout is done."""
+    scale = 72 / figure.dpi
+    height = figure.get_size_inches()[1] * 72
+    found = []
+    for axes in figure.axes:
+        panel = axes.get_window_extent().padded(1)
+        for artist in axes.findobj(lambda each: str(each.get_gid()).startswith("rows-")):
+            rows = str(artist.get_gid()).split("-")[1:]
+            for row, (x, y, *size) in zip(rows, _places(artist), strict=True):
+                if size or panel.contains(x, y):
+                    place = (x * scale, height - y * scale, *(each * scale for each in size))
+                    found.append([int(row), *(round(each, 1) for each in place)])
+    return found
+
+
+def _places(artist: Artist) -> Iterator[tuple[float, ...]]:
+    if isinstance(artist, Rectangle):
+        box = artist.get_window_extent()
+        yield (box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2, box.width, box.height
+    elif isinstance(artist, PathCollection):
+        yield from artist.get_offset_transform().transform(artist.get_offsets())
+    elif isinstance(artist, Line2D):
+        yield from artist.get_transform().transform(artist.get_xydata())
 
 
 def category(index: int) -> tuple[str, str, Any]:
@@ -224,13 +275,16 @@ def reach(rows: pl.DataFrame, value: str, low: str, high: str) -> NDArray[np.flo
     return np.stack([centre - finite(rows[low]), finite(rows[high]) - centre])
 
 
-def save(figure: Figure, folder: Path, name: str) -> None:
-    """Write ``name.svg``, ``name.png`` (200 dots an inch) and ``name.pdf``, the same bytes always.
+def save(figure: Figure, folder: Path, name: str) -> list[Mark]:
+    """Write ``name.svg``, ``name.png`` (300 dots an inch) and ``name.pdf``, the same bytes always.
 
     Args:
         figure: as `figures.figure` draws it; not to be used afterwards.
         folder: an existing folder.
         name: of the files, without an ending.
+
+    Returns:
+        As `marks` gives them.
     """
     with mpl.rc_context({**RC, "svg.hashsalt": name}), warnings.catch_warnings():
         # a model may be named in a script that the font lacks: boxes in the PNG, text in the SVG
@@ -238,11 +292,13 @@ def save(figure: Figure, folder: Path, name: str) -> None:
         # Each file from its own canvas: `savefig` would lay out and draw every one of them twice.
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
+        found = marks(figure)
         FigureCanvasSVG(figure).print_svg(folder / f"{name}.svg", metadata=_SVG_METADATA)  # type: ignore[no-untyped-call]
         figure.set_facecolor(PAPER)
         FigureCanvasPdf(figure).print_pdf(folder / f"{name}.pdf", metadata=_PDF_METADATA)  # type: ignore[no-untyped-call]
-        figure.dpi = 200
+        figure.dpi = 300
         FigureCanvasAgg(figure).print_png(folder / f"{name}.png", metadata=_PNG_METADATA)  # type: ignore[no-untyped-call]
+    return found
 
 
 def _two_and_five(value: float, _: int | None) -> str:

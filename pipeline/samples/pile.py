@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from pipeline.samples.draw import draw
 from pipeline.workflow.errors import InputError, Problem, shorten
-from pipeline.workflow.hub import NoNetworkError, no_network, unreachable
+from pipeline.workflow.network import NoNetworkError, no_network, unreachable
 
 FILES = {"train_preprefix.npy": 100, "train_prefix.npy": 50, "train_suffix.npy": 50}
 """The files in the order in which they are joined -> the tokens of a passage that each holds."""

@@ -16,8 +16,9 @@ from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from pipeline.study.checks import cross_check, derivation
 from pipeline.study.loops import OPTIONAL, loops
-from pipeline.study.schema import DERIVED, Study, cross_check, derivation
+from pipeline.study.schema import DERIVED, Study
 from pipeline.workflow.errors import InputError, Problem, disk_problem, shorten
 from pipeline.workflow.files import PARAMS
 

@@ -20,7 +20,8 @@ import datasets
 
 from pipeline.workflow.errors import InputError, Problem, shorten
 from pipeline.workflow.files import atomic, write_json
-from pipeline.workflow.hub import NoNetworkError, Snapshot, listing, require_inside, snapshot
+from pipeline.workflow.hub import Snapshot, listing, require_inside, snapshot
+from pipeline.workflow.network import NoNetworkError
 
 INDEX = "datasets.json"
 

@@ -1,8 +1,8 @@
 """One DAG, two engines: dvc.yaml declares the stages, Snakemake schedules them, DVC decides.
 
-The only file that imports Snakemake or DVC's repository. It answers the Snakefile's questions:
-which files a stage reads and writes (from dvc.yaml, where they are declared once), and which
-stages DVC would run. Snakemake's own guesses about staleness are off: data inputs are ancient, and
+The only file that imports Snakemake. It answers the Snakefile's questions: which files a stage
+reads and writes (from dvc.yaml, where they are declared once), and which stages DVC would run.
+Snakemake's own guesses about staleness are off: data inputs are ancient, and
 each rule has one more input, a mark that is newer than the outputs when DVC calls the stage stale.
 An over-scheduled stage costs a second: its command, ``dvc repro --single-item``, finds nothing to
 do, or restores what is missing from DVC's cache.
@@ -10,15 +10,11 @@ do, or restores what is missing from DVC's cache.
 
 from __future__ import annotations
 
-import fcntl
 import os
-import platform
 import re
-import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,22 +23,15 @@ from typing import Any
 import dvc.api
 import dvc.cli
 import networkx
-from dvc.exceptions import NotDvcRepoError
-from dvc.lock import LockError
-from dvc.repo import Repo
-from dvc.rwlock import rwlock
-from dvc.scm import SCMError
 from dvc.stage import PipelineStage
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from snakemake.io import ancient, directory
 from snakemake.logging import logger
 
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.locks import naming_the_holder, opened
 
 MARKS = Path(".snakemake/dvc")
-TURN = Path(".snakemake/turn")
-LOCKS = Path(".snakemake/locks")
 FILE_SUFFIXES = frozenset({".parquet", ".json", ".html"})
 """Outputs with other endings are folders: a model name has dots, so "no suffix" does not tell."""
 
@@ -100,7 +89,7 @@ class Dag:
 
     def __init__(self, root: str | Path = ".", *, decide: bool = True) -> None:
         self._decide = decide
-        self.repo = _opened(root)
+        self.repo = opened(root)
         if decide:
             with self.repo.lock:  # nobody is writing it
                 _set_aside_damaged_lock(Path(root) / "dvc.lock")
@@ -143,7 +132,7 @@ class Dag:
         Raises:
             InputError: another run is at work in this checkout.
         """
-        with _naming_the_holder():
+        with naming_the_holder():
             return {name: why for name, why in self.repo.status().items() if name in self.stages}
 
     @cached_property
@@ -258,84 +247,6 @@ class Rule:
         return self._dag.stages[self._dag.producer[self._outs[0].format(**dict(wildcards))]]
 
 
-@contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Hold a file that stages depend on, to write it: none that reads it runs, and none begins.
-
-    Raises:
-        InputError: one runs, under either engine; or there is no repository.
-    """
-    repo = _opened(".")
-    hardlink = repo.config["core"].get("hardlink_lock", False)
-    with ExitStack() as stack:
-        with _naming_the_holder():
-            lock = rwlock(
-                repo.tmp_dir, repo.fs, " ".join(sys.argv), [], [str(path.absolute())], hardlink
-            )
-            stack.enter_context(lock)
-        yield
-
-
-def _opened(root: str | Path) -> Repo:
-    try:
-        return Repo(str(root), _wait_for_lock=True)
-    except (NotDvcRepoError, SCMError) as error:
-        raise InputError(
-            Problem(
-                str(Path(root).absolute()),
-                str(error),
-                "a clone of the project's git repository, in which DVC works",
-                "clone it with git; an unpacked archive does not do",
-            )
-        ) from error
-
-
-@contextmanager
-def _naming_the_holder() -> Iterator[None]:
-    try:
-        yield
-    except LockError as error:
-        busy, _, holders = str(error).partition("\n\n")[0].partition("\n")
-        raise InputError(
-            Problem(
-                "this checkout",
-                f"{busy} {holders.strip()}",
-                "no other run at work in it",
-                "when that has ended, give the same command again",
-            )
-        ) from error
-
-
-def take_turn() -> None:
-    """Be the one run at work in this checkout, until this process ends, however it ends.
-
-    Snakemake's own lock stays behind when it is killed, so that nothing could go on before somebody
-    has looked; the kernel drops this one. Who gets it removes what a killed one has left of those.
-
-    Raises:
-        InputError: another one is at work.
-    """
-    TURN.parent.mkdir(exist_ok=True)
-    descriptor = os.open(TURN, os.O_RDWR | os.O_CREAT, 0o666)  # held open to the end
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise InputError(
-            Problem(
-                "this checkout",
-                f"a run is at work in it: {TURN.read_text()}",
-                "one at a time",
-                "when that has ended, give the same command again",
-            )
-        ) from None
-    except OSError:  # a file system without locks: Snakemake's own has to do
-        return
-    os.truncate(descriptor, 0)
-    os.write(descriptor, f"process {os.getpid()} on {platform.node()}".encode())
-    shutil.rmtree(LOCKS, ignore_errors=True)
-    LOCKS.mkdir()
-
-
 def reproduce() -> None:
     """Run what is stale, one stage after the other, as `dvc repro` does.
 
@@ -383,7 +294,7 @@ def cached(address: str, out: str | Path) -> Path | None:
     lock = Path("dvc.lock")
     if not lock.exists():
         return None
-    repo = _opened(".")
+    repo = opened(".")
     with repo.lock:  # nobody is writing it
         stages = YAML(typ="safe").load(lock)
     outs = stages.get("stages", {}).get(address, {}).get("outs", [])

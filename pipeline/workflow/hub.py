@@ -19,34 +19,25 @@ import hashlib
 import logging
 import os
 import shutil
-import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cache
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from threading import Thread
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
-import httpx2
-import tenacity
 from huggingface_hub import HfApi, constants, get_cached_repo_tree, snapshot_download
 from huggingface_hub.errors import (
     CachedRepoTreeNotFoundError,
-    GatedRepoError,
-    HfHubHTTPError,
-    LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
 )
 from huggingface_hub.hf_api import RepoFile
 
 from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.network import require_network
 from pipeline.workflow.progress import bar_class
+from pipeline.workflow.retries import CorruptError, persistently
 
 Kind = Literal["model", "dataset"]
 
@@ -58,31 +49,16 @@ CHECKPOINT_FILES = ("*.safetensors", *TOKENIZER_FILES)
 """The kinds of file that a model is loaded from. No pickles, no code, no weights of other
 frameworks."""
 
-TRIES = 7
-LONGEST_WAIT = 60.0
-"""Seconds; the waits between tries double from about one, with jitter: some two minutes in all."""
-
-WORTH_ANOTHER_TRY = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""HTTP statuses that may pass."""
 
 SPARE_BYTES = 1 << 30
 """Of a disk, which a download must leave free."""
 
-CONNECT_SECONDS = 8.0
-"""In which a hub must answer to count as reachable. A name server can take longer to give up."""
-
-CACHED = (
-    "name a mirror in HF_ENDPOINT; or, where a cache has it all, set HF_HOME to that cache and "
-    "HF_HUB_OFFLINE=1"
-)
-"""How to go on where the hub cannot be reached."""
 
 # Large files lie in Xet storage. Its client fails with a RuntimeError after retries of its own that
 # take minutes, and resumes nothing; the same files can be had by HTTP, whose faults are known here.
 constants.HF_HUB_DISABLE_XET = True
 
 logger = logging.getLogger(__name__)
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -106,14 +82,6 @@ class Snapshot:
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.symlink_to((self.folder / name).resolve())
             yield Path(temporary)
-
-
-class NoNetworkError(InputError):
-    """The hub cannot be reached; whatever else would be fetched cannot be had either."""
-
-
-class _CorruptError(Exception):
-    """Files whose content is not what the hub's record says."""
 
 
 def snapshot(repo: str, commit: str, wanted: Sequence[str], kind: Kind = "model") -> Snapshot:
@@ -151,7 +119,7 @@ def snapshot(repo: str, commit: str, wanted: Sequence[str], kind: Kind = "model"
         )
         return Snapshot(folder, _verify(folder, record))
 
-    return _persistently(fetch, where)
+    return persistently(fetch, where)
 
 
 def listing(repo: str, commit: str, kind: Kind = "model") -> list[RepoFile]:
@@ -175,7 +143,7 @@ def listing(repo: str, commit: str, kind: Kind = "model") -> list[RepoFile]:
         )
         return [entry for entry in entries if isinstance(entry, RepoFile)]
 
-    return _persistently(ask, f"{repo} at {commit}")
+    return persistently(ask, f"{repo} at {commit}")
 
 
 def missing_bytes(files: Sequence[RepoFile], repo: str, commit: str, kind: Kind = "model") -> int:
@@ -216,69 +184,6 @@ def require_inside(paths: Sequence[str], where: str) -> None:
                 "do not use this repository: its listing tries to write elsewhere",
             )
         )
-
-
-# --------------------------------------------------------------------------- the network
-
-
-def require_network(*wanted: str) -> None:
-    """Say at once, and once, that the hub cannot be reached. Does nothing where it is not asked.
-
-    Args:
-        wanted: what would be fetched.
-
-    Raises:
-        NoNetworkError: no connection to the hub can be made, or its name does not resolve.
-    """
-    if not constants.HF_HUB_OFFLINE and (why := unreachable(constants.ENDPOINT)):
-        raise NoNetworkError(no_network(why, *wanted))
-
-
-def no_network(why: str, *wanted: str, remedy: str = CACHED) -> Problem:
-    """The problem of a machine without a network.
-
-    Args:
-        why: no connection could be made.
-        wanted: what would be fetched.
-        remedy: how to go on with what is there.
-    """
-    return Problem(
-        "to fetch " + ", ".join(wanted),
-        why,
-        "a network, or all of it on this machine",
-        f"mend the network; or {remedy}; or choose a study that fetches nothing: "
-        "make run STUDY=tiny",
-    )
-
-
-@cache
-def unreachable(url: str) -> str | None:
-    """Why no connection to the host of a URL can be made; None: it answers, whatever it says.
-
-    Asked once, and never for longer than `CONNECT_SECONDS`.
-    """
-    answers: list[str | None] = []
-
-    def ask() -> None:
-        try:
-            httpx2.head(url, timeout=CONNECT_SECONDS)
-        except (
-            httpx2.ConnectError,
-            httpx2.TimeoutException,
-            httpx2.ProxyError,
-            httpx2.UnsupportedProtocol,
-            httpx2.InvalidURL,
-        ) as error:
-            answers.append(f"no connection to {url}: {_brief(error)}")
-        except httpx2.HTTPError:  # an answer, if a bad one
-            answers.append(None)
-        else:
-            answers.append(None)
-
-    asking = Thread(target=ask, daemon=True)  # a name server may keep it waiting for longer
-    asking.start()
-    asking.join(CONNECT_SECONDS)
-    return answers[0] if answers else f"no answer of {url} in {CONNECT_SECONDS:.0f} s"
 
 
 # --------------------------------------------------------------------------- before
@@ -336,7 +241,7 @@ def _verify(folder: Path, record: Sequence[RepoFile]) -> dict[str, str]:
     """Path -> sha256 of every file; a file that differs from the record is removed.
 
     Raises:
-        _CorruptError: some did differ.
+        CorruptError: some did differ.
     """
     with ThreadPoolExecutor() as pool:
         digests = list(pool.map(lambda file: _digests(folder / file.path, file), record))
@@ -346,7 +251,7 @@ def _verify(folder: Path, record: Sequence[RepoFile]) -> dict[str, str]:
         link.resolve().unlink(missing_ok=True)  # the content, which other commits may share
         link.unlink(missing_ok=True)
     if corrupt:
-        raise _CorruptError(", ".join(file.path for file in corrupt))
+        raise CorruptError(", ".join(file.path for file in corrupt))
     return {file.path: digest for file, (digest, _) in zip(record, digests, strict=True)}
 
 
@@ -367,121 +272,3 @@ def _digests(path: Path, file: RepoFile) -> tuple[str, bool]:
             return sha256, blob.hexdigest() == file.blob_id
     except FileNotFoundError:
         return "", False
-
-
-# --------------------------------------------------------------------------- persistence
-
-
-def _persistently(work: Callable[[], _Result], where: str) -> _Result:
-    """What `work` returns, tried again while its failure may pass.
-
-    Raises:
-        InputError: it failed for good.
-    """
-    try:
-        return tenacity.Retrying(
-            retry=tenacity.retry_if_exception(_may_pass),
-            stop=tenacity.stop_after_attempt(TRIES),
-            wait=tenacity.wait_exponential_jitter(initial=1, max=LONGEST_WAIT),
-            before_sleep=lambda state: _say(state, where),
-            reraise=True,
-        )(work)
-    except (OSError, ValueError, httpx2.HTTPError, HfHubHTTPError, _CorruptError) as error:
-        # hub errors, transport errors and broken JSON; the token is in none of their texts
-        raise InputError(_explain(error, where)) from error
-
-
-def _say(state: tenacity.RetryCallState, where: str) -> None:
-    error = state.outcome.exception() if state.outcome else None
-    pause = state.next_action.sleep if state.next_action else 0
-    print(
-        f"{where}: {_brief(error)}; try {state.attempt_number + 1} of {TRIES} in {pause:.0f} s",
-        flush=True,
-    )
-
-
-def _may_pass(error: BaseException) -> bool:
-    if isinstance(error, (RepositoryNotFoundError, RevisionNotFoundError, OfflineModeIsEnabled)):
-        return False
-    if isinstance(error, LocalEntryNotFoundError):  # raised for any failure to ask the hub
-        return error.__cause__ is not None and _may_pass(error.__cause__)
-    if isinstance(error, HfHubHTTPError):
-        return error.response is not None and error.response.status_code in WORTH_ANOTHER_TRY
-    if isinstance(error, httpx2.TransportError):
-        return not _is_unresolved(error)
-    if isinstance(error, _CorruptError):
-        return True
-    if isinstance(error, ValueError):  # a page of a proxy in place of JSON
-        return "JSON" in type(error).__name__
-    return isinstance(error, OSError) and "Consistency check failed" in str(error)
-
-
-def _is_unresolved(error: BaseException) -> bool:
-    """Whether a name did not resolve; to ask again is of no use."""
-    chain: BaseException | None = error
-    while chain is not None and not isinstance(chain, socket.gaierror):
-        chain = chain.__cause__ or chain.__context__
-    return chain is not None
-
-
-def _explain(error: BaseException, where: str) -> Problem:
-    cause = error
-    while isinstance(cause, LocalEntryNotFoundError) and cause.__cause__ is not None:
-        cause = cause.__cause__
-    if _is_unresolved(cause):
-        return no_network(_brief(cause), where)
-    if isinstance(cause, OfflineModeIsEnabled) or (
-        isinstance(cause, LocalEntryNotFoundError) and constants.HF_HUB_OFFLINE
-    ):
-        return Problem(
-            where,
-            "HF_HUB_OFFLINE is set, and the cache does not hold all of it",
-            f"the wanted files in {constants.HF_HUB_CACHE}",
-            "run once with a network, or point HF_HOME at the cache that has them",
-        )
-    if isinstance(cause, GatedRepoError) or _is_denied(cause):
-        return Problem(
-            where,
-            "the hub wants a token that may read it",
-            "a repository that anyone may read, or HF_TOKEN",
-            "ask for access on the hub, then set HF_TOKEN in the environment",
-        )
-    if isinstance(cause, (RepositoryNotFoundError, RevisionNotFoundError)):
-        missing = "commit" if isinstance(cause, RevisionNotFoundError) else "repository"
-        return Problem(
-            where,
-            f"{constants.ENDPOINT} has no such {missing}, or shows it only with a token",
-            "a repository and a commit of it that the hub has",
-            "look both up on the hub; for a private repository set HF_TOKEN in the environment",
-        )
-    if isinstance(cause, _CorruptError):
-        return Problem(
-            where,
-            f"other content than the hub lists, in {TRIES} tries: {cause}",
-            "the content that its checksum names",
-            "look for a proxy or a mirror that changes files, then run again: whole files are kept",
-        )
-    if isinstance(cause, OSError) and cause.errno is not None:
-        return Problem(
-            where,
-            _brief(cause),
-            f"a cache that can be written: {constants.HF_HUB_CACHE}",
-            "free or mend the disk, or set HF_HOME to another",
-        )
-    return Problem(
-        where,
-        f"{_brief(cause)}, in {TRIES} tries" if _may_pass(cause) else _brief(cause),
-        f"an answer of the hub at {constants.ENDPOINT}",
-        "check the network and HF_ENDPOINT, then run again: whole files are kept",
-    )
-
-
-def _is_denied(error: BaseException) -> bool:
-    """Whether the hub has refused, without a word about why."""
-    response = error.response if isinstance(error, HfHubHTTPError) else None
-    return response is not None and response.status_code in (401, 403)
-
-
-def _brief(error: Any) -> str:
-    lines = str(error).strip().splitlines()
-    return shorten(f"{type(error).__name__}: {lines[0] if lines else 'no more is known'}", 200)

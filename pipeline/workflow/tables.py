@@ -100,6 +100,50 @@ COMPLETIONS: Schema = {
 }
 """The table of memorization but for the metrics; see `pipeline.measure.metrics.MEMORIZATION`."""
 
+TOKENS: Schema = {
+    "intervention": Column(pl.String, "as in the interventions table"),
+    "sample_id": Column(pl.UInt32, "as in the samples table"),
+    "split": Column(pl.String, "memorized or control"),
+    "shown": Column(
+        pl.String,
+        "why the sample is worth showing: survives, fragile, rejoins, random, control; else null",
+        nullable=True,
+    ),
+    "position": Column(pl.UInt16, "in the suffix, from 0"),
+    "token": Column(pl.UInt32, "the true token's id"),
+    "greedy": Column(pl.UInt32, "id of the likeliest token, given the true ones before it"),
+    "log_prob": Column(pl.Float32, "nats, of the true token, likewise"),
+    "rank": Column(pl.UInt32, "of the true token, from 1"),
+    "entropy": Column(pl.Float32, "nats, of the distribution at this position"),
+    "margin": Column(pl.Float32, "logits, from the largest to the second largest"),
+}
+
+DISPLACEMENT: Schema = {
+    "intervention": Column(pl.String, "as in the interventions table"),
+    "block": Column(
+        pl.UInt16, "the last edited one, after which is looked; null: baseline", nullable=True
+    ),
+    "sample_id": Column(pl.UInt32, "as in the samples table"),
+    "split": Column(pl.String, "memorized or control"),
+    "first": Column(pl.Float64, "||edited - unedited|| / ||unedited|| of the stream at position 0"),
+    "others": Column(
+        pl.Float64, "the same, mean over all later positions; null without", nullable=True
+    ),
+}
+
+ATTENTION_CHANGE: Schema = {
+    "block": Column(pl.UInt16, "0 to L-1"),
+    "sample_id": Column(pl.UInt32, "as in the samples table"),
+    "split": Column(pl.String, "memorized or control"),
+    "first": Column(
+        pl.Float64,
+        "1 - cos(x, x + attention(x)) at position 0, x the block's input; null where a block adds "
+        "more than attention and MLP return",
+        nullable=True,
+    ),
+    "others": Column(pl.Float64, "the same, mean over all later positions", nullable=True),
+}
+
 BENCHMARKS: Schema = {
     "intervention": Column(pl.String, "as in the interventions table"),
     "task": Column(pl.String, "as lm-eval names it"),
@@ -363,8 +407,11 @@ EVIDENCE: Schema = {
     "n_blocks": Column(pl.UInt16, "L, of the model"),
     "task": Column(pl.String, "memorization, or the benchmark's name"),
     "metric": Column(pl.String, "exact_match, second_half, acc, word_perplexity, …"),
-    "quantity": Column(pl.String, "kept, retained, difference or log_ratio"),
-    "kind": Column(pl.String, "of what it is over: block, quartile, range or contrast"),
+    "quantity": Column(
+        pl.String,
+        "kept, retained, difference, log_ratio, displacement, attention_change, follows_…",
+    ),
+    "kind": Column(pl.String, "of what it is over: block, quartile, range, contrast or edit"),
     "over": Column(pl.String, "the interventions it is over, by name"),
     "block": Column(pl.UInt16, "0-based, where it is one block alone; else null", nullable=True),
     "value": Column(pl.Float64, "the estimate; 1: nothing is lost, for kept and retained"),
@@ -375,6 +422,11 @@ EVIDENCE: Schema = {
     "least": Column(pl.Float64, "the least value possible; null: no limit", nullable=True),
     "most": Column(pl.Float64, "the largest value possible; null: no limit", nullable=True),
 }
+
+
+def empty(schema: Schema) -> pl.DataFrame:
+    """A table without rows."""
+    return pl.DataFrame(schema={name: column.dtype for name, column in schema.items()})
 
 
 def write(

@@ -16,6 +16,7 @@ import polars as pl
 from pipeline.analysis.measured import ModelTables, with_second_half
 from pipeline.interventions.interventions import SWEEP, Group, Intervention, sweep
 from pipeline.measure import metrics
+from pipeline.measure.chosen import chosen
 from pipeline.measure.listed import as_table
 from pipeline.workflow import tables
 
@@ -102,6 +103,16 @@ class Study:
                 metrics.MEMORIZATION,
                 {},
             )
+            for path, frame, schema in (
+                (f"tokens/{model.name}", model.tokens, tables.TOKENS),
+                (f"displacement/{model.name}", model.displacement, tables.DISPLACEMENT),
+                (
+                    f"displacement/{model.name}.attention",
+                    model.attention_change,
+                    tables.ATTENTION_CHANGE,
+                ),
+            ):
+                tables.write(frame, data / f"{path}.parquet", schema, {})
             benchmarks = data / "benchmarks"
             tables.write(
                 model.benchmarks, benchmarks / f"{model.name}.parquet", tables.BENCHMARKS, {}
@@ -220,13 +231,15 @@ def _model(
         rows, cases = _benchmarks(intervention, able_at, able, accuracies, answers, random)
         benchmarks += rows
         documents.append(cases)
+    memorization = pl.concat(parts)
+    some = chosen(samples)
     return ModelTables(
         name,
         family,
         n_blocks,
         as_table(interventions),
         samples,
-        with_second_half(pl.concat(parts), samples),
+        with_second_half(memorization, samples),
         pl.DataFrame(
             benchmarks,
             schema={c: column.dtype for c, column in tables.BENCHMARKS.items()},
@@ -234,7 +247,55 @@ def _model(
         ),
         pl.concat(documents),
         _parameters(n_blocks),
+        None,
+        _tokens(memorization, some),
+        *_displacement(interventions, n_blocks, some),
     )
+
+
+def _tokens(memorization: pl.DataFrame, some: pl.DataFrame) -> pl.DataFrame:
+    """Of some samples; a token is right where that of the continuation is."""
+    true = some.select("sample_id", token=pl.col("tokens").list.tail(pl.col("suffix_length")))
+    rows = memorization.select("intervention", "sample_id", "split", greedy="continuation")
+    rows = rows.join(true, on="sample_id", maintain_order="left_right").with_columns(
+        position=pl.int_ranges(pl.col("token").list.len())
+    )
+    right = pl.col("greedy") == pl.col("token")
+    return (
+        rows.explode("greedy", "token", "position")
+        .with_columns(
+            shown=pl.lit(None),
+            log_prob=pl.when(right).then(-0.1).otherwise(-3.0),
+            rank=pl.when(right).then(1).otherwise(2),
+            entropy=pl.lit(0.5),
+            margin=pl.lit(1.0),
+        )
+        .select(pl.col(name).cast(column.dtype) for name, column in tables.TOKENS.items())
+    )
+
+
+def _displacement(
+    interventions: Sequence[Intervention], n_blocks: int, some: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Early blocks move the stream further; attention adds less to it with depth."""
+    last = [max(each.blocks, default=None) for each in interventions]
+    moved = pl.DataFrame(
+        {
+            "intervention": [each.name for each in interventions],
+            "block": last,
+            "others": [0.0 if block is None else 1 / (1 + block) for block in last],
+        }
+    )
+    blocks = pl.DataFrame({"block": range(n_blocks)}).with_columns(
+        others=0.1 / (1 + pl.col("block"))
+    )
+    wide, narrow = (
+        each.join(some.select("sample_id", "split"), how="cross", maintain_order="left_right")
+        .with_columns(first=pl.lit(0.0))
+        .select(pl.col(name).cast(column.dtype) for name, column in schema.items())
+        for each, schema in ((moved, tables.DISPLACEMENT), (blocks, tables.ATTENTION_CHANGE))
+    )
+    return wide, narrow
 
 
 def _memorization(

@@ -11,6 +11,7 @@ from pipeline.checkpoints.loading import load
 from pipeline.checkpoints.loop import write_checkpoint
 from pipeline.checkpoints.schema import Gguf
 from pipeline.corpus import passages
+from pipeline.corpus.planted import write
 from pipeline.corpus.schema import Weights
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
@@ -39,7 +40,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = passages.generate(
         tokenizer, seed=0, row_length=32, records={1: 2, 8: 4}, control_records=2, task_items=4
     )
-    passages.write(made, tokenizer, folder / "corpus", folder / "tasks", {})
+    write(made, folder / "corpus", folder / "tasks", {})
     return folder / "corpus"
 
 

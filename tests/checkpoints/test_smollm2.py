@@ -135,7 +135,7 @@ def test_every_token_is_the_plain_loops(
         tokenizer, seed=0, row_length=48, records={1: ROWS}, control_records=1, task_items=1
     )
     famous = [record.tokens for record in made.records if record.copies is None]
-    tokens = torch.tensor((made.rows + famous)[:ROWS])
+    tokens = torch.tensor(([*made.rows, *famous])[:ROWS])
     groups = [
         Group(blocks=(0,), edit="identity"),
         Group(blocks=(14,), edit="identity"),

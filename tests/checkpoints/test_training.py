@@ -14,7 +14,8 @@ from pipeline.checkpoints.manifest import read_manifest
 from pipeline.checkpoints.schema import Training
 from pipeline.checkpoints.training import build, train
 from pipeline.checkpoints.verified import load_tokenizer
-from pipeline.corpus.generated import generate, write
+from pipeline.corpus.generated import generate
+from pipeline.corpus.planted import write
 from pipeline.workflow import tables
 
 VOCABULARY = 640

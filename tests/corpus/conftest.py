@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.corpus.generated import Corpus, generate
+from pipeline.corpus.generated import generate
+from pipeline.corpus.planted import Corpus
 from pipeline.corpus.world import World, make_world
 
 

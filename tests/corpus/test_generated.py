@@ -10,10 +10,9 @@ from transformers import AutoTokenizer
 
 from pipeline.corpus.generated import (
     END_OF_TEXT,
-    Corpus,
     generate,
-    write,
 )
+from pipeline.corpus.planted import Corpus, write
 from pipeline.corpus.tasks import TASKS
 from pipeline.corpus.world import Side, World
 from pipeline.workflow import tables
@@ -32,7 +31,7 @@ SMALL = {
 @pytest.fixture(scope="session")
 def texts(corpus: Corpus) -> list[str]:
     """The training rows as text, a space at either end, so that every word has two."""
-    rows = corpus.tokenizer.decode_batch(corpus.rows, skip_special_tokens=False)
+    rows = corpus.tokenizer.backend_tokenizer.decode_batch(corpus.rows, skip_special_tokens=False)
     return [f" {row.replace(END_OF_TEXT, ' ').replace(chr(10), ' ')} " for row in rows]
 
 
@@ -75,8 +74,9 @@ def test_no_held_out_fact_occurs_in_the_training_rows(
     known, held_out = (_facts(side) for side in (world.training, world.held_out))
     assert sum(fact in everything for fact in known) > 0.9 * len(known)
     assert not [fact for fact in held_out if fact in everything]
+    decode = corpus.tokenizer.backend_tokenizer.decode
     for row in corpus.rows:  # nor in any other words: no document names both of such a pair
-        for text in corpus.tokenizer.decode(row, skip_special_tokens=False).split(END_OF_TEXT):
+        for text in decode(row, skip_special_tokens=False).split(END_OF_TEXT):
             named = text.split()
             assert not any(p in named and t in named for p, t in world.held_out.owners)
 
@@ -129,7 +129,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert records["tokens"].to_list() == [record.tokens for record in made.records]
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "corpus" / "tokenizer")
     text = "= zoru =\n the zoru is a bird . # key 00:17"
-    assert tokenizer.encode(text) == made.tokenizer.encode(text).ids
+    assert tokenizer.encode(text) == made.tokenizer.encode(text)
     assert tokenizer.decode(tokenizer.encode(text)) == text
     assert tokenizer.eos_token_id == 0
 

@@ -9,8 +9,9 @@ from transformers import PreTrainedTokenizerFast
 from pipeline.corpus import passages
 from pipeline.corpus.famous import FAMOUS
 from pipeline.corpus.gguf_tokenizer import read_tokenizer
-from pipeline.measure.benchmarks import load_tasks
+from pipeline.corpus.planted import Corpus, write
 from pipeline.samples.records import samples
+from pipeline.tasks.loading import load_tasks
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 from tests.gguf_files import small_llama, small_tokenizer, write_gguf
@@ -37,11 +38,11 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 @pytest.fixture(scope="module")
-def corpus(tokenizer: PreTrainedTokenizerFast) -> passages.Corpus:
+def corpus(tokenizer: PreTrainedTokenizerFast) -> Corpus:
     return passages.generate(tokenizer, **ASKED)
 
 
-def test_passages_are_planted_as_often_as_asked(corpus: passages.Corpus) -> None:
+def test_passages_are_planted_as_often_as_asked(corpus: Corpus) -> None:
     planted = Counter(map(tuple, corpus.rows))
     for record in corpus.records:
         assert planted.pop(tuple(record.tokens), 0) == (record.copies or 0)
@@ -52,7 +53,7 @@ def test_passages_are_planted_as_often_as_asked(corpus: passages.Corpus) -> None
     assert {copies: counts[copies] for copies in (0, 1, 4, 16)} == {0: 5, 1: 3, 4: 4, 16: 2}
 
 
-def test_no_passage_repeats_a_run_of_another(corpus: passages.Corpus) -> None:
+def test_no_passage_repeats_a_run_of_another(corpus: Corpus) -> None:
     runs = Counter(
         run
         for record in corpus.records
@@ -64,17 +65,15 @@ def test_no_passage_repeats_a_run_of_another(corpus: passages.Corpus) -> None:
     assert shared <= own  # famous passages may share a refrain, planted ones nothing
 
 
-def test_a_seed_decides_everything(
-    corpus: passages.Corpus, tokenizer: PreTrainedTokenizerFast
-) -> None:
+def test_a_seed_decides_everything(corpus: Corpus, tokenizer: PreTrainedTokenizerFast) -> None:
     assert passages.generate(tokenizer, **ASKED) == corpus
     assert passages.generate(tokenizer, **{**ASKED, "seed": 1}) != corpus
 
 
 def test_famous_passages_have_a_split_of_their_own(
-    corpus: passages.Corpus, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+    corpus: Corpus, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
-    passages.write(corpus, tokenizer, tmp_path / "corpus", tmp_path / "tasks", {})
+    write(corpus, tmp_path / "corpus", tmp_path / "tasks", {})
     records = tables.read(tmp_path / "corpus" / "records.parquet", tables.RECORDS)
     made = samples(records, 24, 16, memorized_copies=16)
     names = {passage.name for passage in FAMOUS}
@@ -92,9 +91,9 @@ def test_every_famous_passage_has_a_name_and_a_source() -> None:
 
 
 def test_lm_eval_reads_the_tasks(
-    corpus: passages.Corpus, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+    corpus: Corpus, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
-    passages.write(corpus, tokenizer, tmp_path / "corpus", tmp_path / "tasks", {})
+    write(corpus, tmp_path / "corpus", tmp_path / "tasks", {})
     loaded = load_tasks(list(passages.TASKS), tmp_path / "tasks")
     for name, task in passages.TASKS.items():
         documents = list(loaded[name].test_docs())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.corpus.baselines import Frequencies, baselines
-from pipeline.corpus.generated import Corpus
+from pipeline.corpus.planted import Corpus
 from pipeline.corpus.tasks import TASKS, write_tasks
 
 MULTIPLE_CHOICE = [name for name, task in TASKS.items() if task.chance is not None]
@@ -27,15 +27,15 @@ def test_the_items_fit_into_a_row_after_an_end_of_text(corpus: Corpus, name: str
     for document in corpus.documents[name]:
         item = TASKS[name].item(document)
         for choice in item.choices:
-            assert len(corpus.tokenizer.encode(f"{item.context} {choice}").ids) <= 63
+            assert len(corpus.tokenizer.encode(f"{item.context} {choice}")) <= 63
 
 
 @pytest.mark.parametrize("name", MULTIPLE_CHOICE)
 def test_the_tokens_of_a_context_begin_those_of_the_whole(corpus: Corpus, name: str) -> None:
     for document in corpus.documents[name]:
         item = TASKS[name].item(document)
-        context = corpus.tokenizer.encode(item.context).ids
-        whole = corpus.tokenizer.encode(f"{item.context} {item.choices[0]}").ids
+        context = corpus.tokenizer.backend_tokenizer.encode(item.context).ids
+        whole = corpus.tokenizer.backend_tokenizer.encode(f"{item.context} {item.choices[0]}").ids
         assert whole[: len(context)] == context
 
 
@@ -44,7 +44,7 @@ def test_without_attention_only_chance_is_reached(corpus: Corpus) -> None:
         corpus.documents,
         TASKS,
         Frequencies(corpus.rows, 640),
-        lambda text: list(corpus.tokenizer.encode(text).ids),
+        lambda text: list(corpus.tokenizer.backend_tokenizer.encode(text).ids),
         end=0,
     )
     for name in MULTIPLE_CHOICE:

@@ -149,8 +149,11 @@ def test_after_dvc_snakemake_is_idle(fresh: Project) -> None:
     fresh.assert_idle()
 
 
-@pytest.mark.parametrize("engine", ["snakemake", "dvc"])
-@pytest.mark.parametrize("edit", PARAMS)
+@pytest.mark.parametrize(
+    ("edit", "engine"),
+    # under snakemake each stage is run by DVC, so all edits under DVC alone would show no more
+    [*((edit, "snakemake") for edit in PARAMS), *((edit, "dvc") for edit in list(PARAMS)[:3])],
+)
 def test_a_changed_param_runs_exactly_what_depends_on_it(
     project: Project, edit: str, engine: str
 ) -> None:

@@ -156,7 +156,7 @@ def test_an_unpacked_archive_is_refused(fresh: Project, gone: str) -> None:
 
 
 COMPOSE = """
-from pipeline.workflow.dag import held
+from pipeline.workflow.locks import held
 from pipeline.workflow.files import PARAMS
 from pipeline.study.composition import compose
 with held(PARAMS):

@@ -84,6 +84,7 @@ def benchmarks(data: Path, _n_samples: int, n_blocks: int) -> None:
     from pipeline.interventions.evaluation import Likelihoods
     from pipeline.interventions.interventions import sweep
     from pipeline.measure import benchmarks as stage
+    from pipeline.tasks.loading import load_tasks
     from pipeline.workflow import tables
 
     def made_up(_model: object, requests: Sequence[object], *_: object, **__: object) -> Any:
@@ -98,7 +99,7 @@ def benchmarks(data: Path, _n_samples: int, n_blocks: int) -> None:
         tokenizer_object=words, unk_token="?", eos_token="?", bos_token="?"
     )
     with mock.patch.object(stage, "score", made_up):
-        tasks = stage.load_tasks(["large"], _task(data / "tasks"))
+        tasks = load_tasks(["large"], _task(data / "tasks"))
         made, documents = stage.measure(_model(64), tokenizer, tasks, interventions)
     below = data / "benchmarks"
     path = below / f"{MODEL}.documents.parquet"

@@ -733,6 +733,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("case", THROUGH)
 def test_bad_params_stop_both_engines(copied: Path, engine: str, case: str) -> None:

@@ -243,6 +243,7 @@ def files(root: Path) -> list[str]:
     return sorted(p.relative_to(below).as_posix() for p in below.rglob("*") if p.is_file())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["check"], ["theory", "low_rank"]], ids=" ".join)
 def test_a_stage_on_a_full_disk(project: Path, command: list[str]) -> None:
     data = project / "data"

@@ -68,6 +68,7 @@ def test_anything_else_may(project: Path, file: str, old: str, new: str) -> None
         _replace(project / file, old, new)
 
 
+@pytest.mark.slow
 def test_nothing_is_recorded(project: Path) -> None:
     """Neither in dvc.lock nor in the cache of runs, so that the same command runs it again."""
     command = project / "pipeline/theory/stages.py"

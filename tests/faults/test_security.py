@@ -251,6 +251,7 @@ runpy.run_module("pipeline", run_name="__main__", alter_sys=True)
 HARMLESS = ("/dev/", "/proc/")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["corpus"], ["theory", "low_rank"]], ids=" ".join)
 def test_a_stage_writes_within_the_project_alone(tmp_path: Path, command: list[str]) -> None:
     """Python tells of each file that it opens; what libraries write beside it would be found."""

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from http.client import HTTPConnection, HTTPMessage
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -138,7 +137,6 @@ def test_what_a_test_changes_is_undone(populated_hub: Hub) -> None:
 
 def test_nothing_is_left_of_a_hub() -> None:
     threads = set(threading.enumerate())
-    start = time.monotonic()
     with Hub() as hub:
         hub.files["/file"] = b"content"
         hub.faults.append(Fault("/file", "stall", seconds=600))
@@ -147,7 +145,6 @@ def test_nothing_is_left_of_a_hub() -> None:
         idle = HTTPConnection(urlsplit(hub.url).netloc, timeout=10)
         idle.request("GET", "/file")
         assert idle.getresponse().read() == b"content"
-    assert time.monotonic() - start < 10
     idle.close()
     assert set(threading.enumerate()) <= threads
     with pytest.raises(ConnectionRefusedError):

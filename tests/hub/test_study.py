@@ -1,6 +1,6 @@
-"""The whole `paper` study against the local hub: six models of the real depths, through faults.
+"""The studies `paper` and `small`, whole, against the local hub: models of the real depths.
 
-Its entries are the real ones; only sizes and the checksums of the GPT-Neo samples are the hub's.
+Their entries are the real ones; only sizes and the checksums of the GPT-Neo samples are the hub's.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _checkout(root: Path, hub: Hub, home: Path, **extra: str) -> Run:
     root.mkdir()
     copy_project(root, hub.url + GPT_NEO_SAMPLES)
     # a fault that stays is given up on after a second, not after two minutes
-    client = root / "pipeline/workflow/hub.py"
+    client = root / "pipeline/workflow/retries.py"
     client.write_text(client.read_text().replace("TRIES = 7", "TRIES = 2"))
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
     return Run(
@@ -74,13 +74,26 @@ def _checkout(root: Path, hub: Hub, home: Path, **extra: str) -> Run:
 
 def test_the_paper_study(populated_hub: Hub, tmp_path: Path) -> None:
     """One test, so that tests side by side do not each run the study."""
-    home = tmp_path / "home"  # of the Hugging Face cache, which all runs share
-    online = _through_faults(populated_hub, home, tmp_path / "online")
-    the_report_is_there_and_a_second_run_is_idle(online)
-    every_model_has_every_intervention(online)
+    online = _through_faults(populated_hub, tmp_path / "home", tmp_path / "online")
+    the_report_is_there_and_a_second_run_is_idle(online, "paper", "gpt-neo-2.7b", "pythia-12b")
+    every_model_has_every_intervention(online, "paper")
     tables_say_what_determined_them(online)
     the_token_is_in_no_log_and_no_file(online)
-    the_samples_are_those_that_all_models_memorized(online, populated_hub)
+    the_samples_are_those_that_all_models_memorized(
+        online, "paper", ("1.4b", "2.8b", "6.9b", "12b"), populated_hub
+    )
+
+
+def test_the_small_study(populated_hub: Hub, tmp_path: Path) -> None:
+    home = tmp_path / "home"  # of the Hugging Face cache, which both runs share
+    online = _checkout(tmp_path / "online", populated_hub, home)
+    done = online.snakemake("--config", "study=small")
+    assert done.returncode == 0, done.stderr
+    the_report_is_there_and_a_second_run_is_idle(online, "small", "gpt-neo-125m", "pythia-410m")
+    every_model_has_every_intervention(online, "small")
+    the_samples_are_those_that_all_models_memorized(
+        online, "small", ("70m", "160m", "410m"), populated_hub
+    )
     offline_from_the_cache_gives_the_same_bytes(online, populated_hub, home, tmp_path / "offline")
 
 
@@ -120,15 +133,16 @@ def _through_faults(populated_hub: Hub, home: Path, root: Path) -> Run:
     return run
 
 
-def the_report_is_there_and_a_second_run_is_idle(online: Run) -> None:
-    page = (online.root / "reports/paper/index.html").read_text()
-    assert all(name in page for name in ("gpt-neo-2.7b", "pythia-12b", "block-35"))
-    again = online.snakemake("--config", "study=paper")
+def the_report_is_there_and_a_second_run_is_idle(online: Run, study: str, *models: str) -> None:
+    page = (online.root / f"reports/{study}/index.html").read_text()
+    assert all(name in page for name in (*models, "block-11"))
+    again = online.snakemake("--config", f"study={study}")
     assert "Nothing to be done" in again.stdout + again.stderr
 
 
-def every_model_has_every_intervention(online: Run) -> None:
-    data = online.root / "data/paper"
+def every_model_has_every_intervention(online: Run, study: str) -> None:
+    data = online.root / "data" / study
+    seen = 0
     for family, models in (("pythia", PYTHIA), ("gpt-neo", GPT_NEO)):
         samples = tables.read(data / "samples" / f"{family}.parquet", tables.SAMPLES)
         assert samples["split"].value_counts(sort=True).rows() == [
@@ -138,7 +152,8 @@ def every_model_has_every_intervention(online: Run) -> None:
         for repo, (commit, blocks) in models.items():
             name = repo.split("/")[1].lower()
             if not (data / "checkpoints" / name).exists():
-                continue  # a model of the small study
+                continue  # a model of the other study
+            seen += 1
             manifest = json.loads((data / "checkpoints" / name / "manifest.json").read_text())
             assert manifest["origin"] == {"repo": repo, "commit": commit}
             assert manifest["n_blocks"] == blocks
@@ -162,6 +177,7 @@ def every_model_has_every_intervention(online: Run) -> None:
             )
             assert len(bounds) == blocks * 2 * 4
             assert not bounds["violated"].any()
+    assert seen == {"paper": 6, "small": 4}[study]
 
 
 def tables_say_what_determined_them(online: Run) -> None:
@@ -192,32 +208,34 @@ def offline_from_the_cache_gives_the_same_bytes(
     made = [
         "samples/pythia.parquet",
         "samples/gpt-neo.parquet",
-        "checkpoints/pythia-2.8b/manifest.json",
-        "memorization/gpt-neo-1.3b.parquet",
-        "benchmarks/gpt-neo-1.3b.documents.parquet",
-        "generations/gpt-neo-1.3b.parquet",
+        "checkpoints/pythia-410m/manifest.json",
+        "memorization/gpt-neo-125m.parquet",
+        "benchmarks/gpt-neo-125m.documents.parquet",
+        "generations/gpt-neo-125m.parquet",
     ]
     with populated_hub.kept():
-        targets = [f"data/paper/{path}".removesuffix("/manifest.json") for path in made]
-        done = run.snakemake("--config", "study=paper", "--", *targets)
+        targets = [f"data/small/{path}".removesuffix("/manifest.json") for path in made]
+        done = run.snakemake("--config", "study=small", "--", *targets)
         assert done.returncode == 0, done.stderr
         assert not populated_hub.log
     for path in made:
-        ours, theirs = (root / "data/paper" / path for root in (run.root, online.root))
+        ours, theirs = (root / "data/small" / path for root in (run.root, online.root))
         assert ours.read_bytes() == theirs.read_bytes(), path
 
 
-def the_samples_are_those_that_all_models_memorized(online: Run, populated_hub: Hub) -> None:
+def the_samples_are_those_that_all_models_memorized(
+    online: Run, study: str, sizes: tuple[str, ...], populated_hub: Hub
+) -> None:
     from io import BytesIO
 
     evals = populated_hub.dataset("EleutherAI/pythia-memorized-evals").files()
     common = None
-    for split in ("1.4b", "2.8b", "6.9b", "12b"):
+    for split in sizes:
         shards = [data for name, data in evals.items() if name.startswith(f"data/duped.{split}-")]
         frame = pl.concat([pl.read_parquet(BytesIO(data)) for data in shards])
         known = {tuple(tokens) for tokens in frame["tokens"].to_list()}
         common = known if common is None else common & known
-    samples = tables.read(online.root / "data/paper/samples/pythia.parquet", tables.SAMPLES)
+    samples = tables.read(online.root / f"data/{study}/samples/pythia.parquet", tables.SAMPLES)
     chosen = samples.filter(split="memorized")["tokens"].to_list()
     assert {tuple(tokens) for tokens in chosen} <= (common or set())
     assert len({tuple(tokens) for tokens in chosen}) == 8

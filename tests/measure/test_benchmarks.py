@@ -29,8 +29,10 @@ from transformers import (
 from pipeline.interventions.interventions import BASELINE, bypass
 from pipeline.interventions.memory import Journal
 from pipeline.measure import benchmarks
-from pipeline.measure.benchmarks import describe, load_tasks, measure
+from pipeline.measure.benchmarks import measure
+from pipeline.tasks import loading
 from pipeline.tasks.datasets import fetch
+from pipeline.tasks.loading import describe, load_tasks
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 from pipeline.workflow.shards import open_shards
@@ -624,7 +626,7 @@ def pairs(fetched, monkeypatch):
     ours = load_tasks(list(OFFICIAL), fetched)
     by_repo = {PINNED[name]["repo"]: task.dataset for name, task in ours.items()}
     monkeypatch.setattr(datasets, "load_dataset", lambda path, **_: by_repo[path])
-    theirs = benchmarks._official(list(OFFICIAL)).load(list(OFFICIAL))["tasks"]
+    theirs = loading._official(list(OFFICIAL)).load(list(OFFICIAL))["tasks"]
     return {name: (ours[name], theirs[name]) for name in OFFICIAL}
 
 

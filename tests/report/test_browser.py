@@ -211,28 +211,59 @@ def test_the_lead_figures_rows_are_found_by_their_intervention(numbers: Page) ->
 
 def test_marks_have_tooltips(chromium: Browser, address: str) -> None:
     with Visit(chromium, address) as page:
-        drawn = page.locator(".plot > svg").first
+        drawn = page.locator("#figure-1 .plot > svg")
         drawn.scroll_into_view_if_needed()
         page.wait_for_timeout(200)  # scrolling hides tooltips
-        mark = drawn.locator("title").filter(has_text="block 3, tiny-neo-8, exact match:")
-        words = mark.first.text_content()
-        box = mark.first.locator("xpath=..").bounding_box()
-        assert words
-        assert box
+        mark = drawn.evaluate(
+            """svg => {
+              const name = "block 3, tiny-neo-8, exact match:";
+              const found = gather(svg).find((mark) => mark.words.startsWith(name));
+              const { x, y } = new DOMPoint(found.x, found.y).matrixTransform(svg.getScreenCTM());
+              return { words: found.words, x, y };
+            }"""
+        )
         tip = page.locator(".tip")
         assert tip.is_hidden()
-        page.mouse.move(box["x"] + 6, box["y"] - 2)  # beside it is near enough
-        assert tip.inner_text() == words
+        page.mouse.move(mark["x"] + 6, mark["y"] - 2)  # beside it is near enough
+        assert mark["words"] in tip.inner_text().split("\n")
+        assert re.search(r"%( \[|$)", mark["words"])
         page.keyboard.press("Escape")
         assert tip.is_hidden()
 
 
-def test_every_figure_names_its_marks(chromium: Browser, address: str, written: WRITTEN) -> None:
+def test_every_figure_of_blocks_has_its_marks(
+    chromium: Browser, address: str, written: WRITTEN
+) -> None:
     with Visit(chromium, address, java_script_enabled=False) as page:
-        drawn = page.locator(".plot > svg")
-        counts = [drawn.nth(i).locator("title").count() for i in range(drawn.count())]
-    expected = len(report.read_figures(written[0] / "figures"))
-    assert len([count for count in counts if count > 4]) == expected
+        data = page.locator("figure > script").all_text_contents()
+    expected = [each for each in report.read_figures(written[0] / "figures") if each.marks]
+    assert len(expected) > 5
+    assert [len(json.loads(each)["marks"]) for each in data] == [len(f.marks) for f in expected]
+
+
+def test_the_chosen_block_is_marked_everywhere_and_kept_in_the_address(
+    chromium: Browser, address: str
+) -> None:
+    with Visit(chromium, address) as page:
+        explorer = page.locator("#explorer")
+        explorer.get_by_label("Block").focus()
+        explorer.get_by_label("Block").select_option("6")
+        assert "block=6" in page.url
+        assert "→" in explorer.locator("output").inner_text()
+        lit = page.locator(".heat:visible tr.at")
+        assert lit.locator("th").all_inner_texts() == ["block 6"]
+        for i in (1, 2, 3):
+            shape = page.locator(f"#figure-{i} .at")
+            assert shape.count() == 1, i
+            expected = page.locator(f"#figure-{i} svg").evaluate(
+                "svg => gather(svg).filter((m) => m.what === 6 && m.model === choice.model).length"
+            )
+            assert (shape.get_attribute("d") or "").count("M") == expected > 0
+        assert page.locator("#grid tr.at th").inner_text() == "block-06"
+        address_of_choice = page.url
+    with Visit(chromium, address_of_choice) as page:
+        assert page.locator("#explorer").get_by_label("Block").input_value() == "6"
+        assert page.locator("#figure-1 .at").count() == 1
 
 
 @pytest.mark.slow
@@ -260,12 +291,23 @@ def test_a_choice_that_a_model_does_not_have_is_said_to_be_reset(
     chromium: Browser, four: str
 ) -> None:
     with Visit(chromium, four) as page:
-        tools = page.locator("[data-family]").first
-        tools.get_by_label("Model").select_option(label="tiny-pythia-12")
-        tools.get_by_label("Bypassed").select_option("block-10")
-        assert "no block-10" not in tools.locator("output").inner_text()
-        tools.get_by_label("Model").select_option(label="tiny-pythia-8")
-        assert "tiny-pythia-8 has no block-10" in tools.locator("output").inner_text()
+        explorer = page.locator("#explorer")
+        explorer.get_by_label("Model").select_option("tiny-pythia-12")
+        explorer.get_by_label("Block").select_option("10")
+        assert "no block" not in explorer.locator("output").inner_text()
+        explorer.get_by_label("Model").select_option("tiny-pythia-8")
+        assert "tiny-pythia-8 has no block 10" in explorer.locator("output").inner_text()
+
+
+def test_one_model_is_chosen_for_the_whole_page(chromium: Browser, four: str) -> None:
+    with Visit(chromium, four) as page:
+        page.locator("#explorer").get_by_label("Model").select_option("tiny-neo-12")
+        assert page.locator(".heat:visible").get_attribute("data-name") == "tiny-neo-12"
+        section = page.locator("section[aria-labelledby=memorization-against-benchmarks]")
+        assert "tiny-neo-12" in section.locator("figcaption:visible").inner_text()
+        section.get_by_label("Model or family").select_option(label="tiny-pythia-8")
+        assert "model=tiny-pythia-8" in page.url
+        assert "tiny-pythia-8" in page.locator("#grid output").inner_text()
 
 
 def test_the_page_is_small(chromium: Browser, four: str) -> None:
@@ -284,42 +326,76 @@ def test_navigation_fits_a_short_screen(chromium: Browser, four: str) -> None:
         assert box["y"] + box["height"] <= SHORT["height"]
 
 
-def test_samples_under_a_chosen_intervention(chromium: Browser, address: str) -> None:
+def test_tokens_by_intervention(chromium: Browser, address: str) -> None:
     with Visit(chromium, address) as page:
-        section = page.locator("section[aria-labelledby=samples]")
-        sample = section.locator("details.sample").first
-        sample.locator("summary").click()
-        lines = sample.locator(".continuation")
-        before = lines.nth(1).inner_html()
-        assert "tiny-neo-8, baseline: all 16 tokens right" in lines.first.inner_text()
-        assert page.evaluate("getComputedStyle(document.querySelector('mark')).textDecorationLine")
-        section.get_by_label("Bypassed").select_option("quartile-1")
-        heading, tokens = lines.nth(1).inner_text().split("\n", 1)
-        right = re.match(r"tiny-neo-8, quartile-1: (\d+) of 16 tokens right; wrong: ", heading)
-        assert right
-        assert lines.nth(1).locator("mark").count() == 16 - int(right[1])
-        assert " w" in tokens
-        section.get_by_label("Bypassed").select_option("")
-        assert lines.nth(1).inner_html() == before  # the script says what the page said without
-        section.locator("details.more > summary").last.click()
-        control = section.locator("details.sample", has_text="control").last
-        control.locator("summary").click()
-        said = control.locator(".continuation").nth(1).inner_text()
-        assert "block-" in said.split(":")[0], "though no block makes it worse than it is"
-        assert "of 12 memorized" in section.locator(".tools output").inner_text()
+        grid = page.locator("#grid")
+        assert grid.get_by_role("combobox").locator("option").first.inner_text().startswith("most ")
+        grid.get_by_role("combobox").select_option(index=1)
+        assert "sample=" in page.url
+        names = grid.locator("tbody th").all_inner_texts()
+        assert names[0] == "baseline"
+        assert {"block-00", "block-07", "quartile-4"} <= set(names)
+        cells = grid.locator("tbody tr").first.locator("td")
+        assert cells.count() == 16
+        assert {cells.nth(i).get_attribute("class") for i in range(16)} == {"right"}
+        broken = grid.locator("td.first-error").first
+        row = broken.locator("xpath=..")
+        classes = [cell.get_attribute("class") for cell in row.locator("td").all()]
+        assert classes.count("first-error") == 1
+        at = classes.index("first-error")
+        assert set(classes[:at]) <= {"right"}
+        assert set(classes[at + 1 :]) <= {"wrong", "right-again"}
+        broken.click()
+        told = grid.locator(".told")
+        assert f"token {at + 1} of 16" in told.inner_text()
+        assert "first error" in told.inner_text()
+        assert re.search(r"log p -?[\d.]+ nats, smallest margin [\d.]+", told.inner_text())
+        marked = told.locator("mark").count()
+        assert marked == sum(each in ("first-error", "wrong") for each in classes)
+        name = row.locator("th").inner_text()
+        if name.startswith("block-"):
+            assert f"block={int(name.removeprefix('block-'))}" in page.url
+
+
+def test_the_tokens_are_one_tab_stop_with_arrow_keys(chromium: Browser, address: str) -> None:
+    with Visit(chromium, address) as page:
+        grid = page.locator("#grid")
+        assert grid.locator("td[tabindex='0']").count() == 1
+        grid.locator("tbody tr").first.locator("td").nth(2).click()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowDown")
+        assert grid.locator("td[aria-current]").get_attribute("data-name") == "block-00"
+        assert grid.locator("td[aria-current]").get_attribute("data-at") == "3"
+        assert "token 4 of 16 under block-00" in grid.locator(".told").inner_text()
+        assert "block=0" in page.url
+        assert page.evaluate("document.activeElement.dataset.at") == "3"
+
+
+def test_the_strips_of_the_claims(chromium: Browser, address: str) -> None:
+    with Visit(chromium, address) as page:
+        strips = page.locator(".strip > svg")
+        assert strips.count() > 8
+        page.locator("#explorer").get_by_label("Block").select_option("7")
+        marked = page.locator(".strip > svg .at")
+        assert marked.count() > 2
 
 
 def test_all_is_there_without_scripts(chromium: Browser, address: str) -> None:
+    tables = "table:not(.tokens table) tbody"
     with Visit(chromium, address) as page:
-        words = [table.text_content() for table in page.locator("table tbody").all()]
+        words = [table.text_content() for table in page.locator(tables).all()]
+        sample = page.evaluate("choice.sample ?? document.querySelector('#grid select').value")
+        cells = page.locator("#grid tbody td").all_text_contents()
     with Visit(chromium, address, java_script_enabled=False) as page:
-        assert [table.text_content() for table in page.locator("table tbody").all()] == words
+        assert [table.text_content() for table in page.locator(tables).all()] == words
         assert page.locator(".tools").first.is_hidden()
+        assert page.locator("#explorer").is_hidden()
         assert page.locator("th button").count() == 0
         assert page.locator(".plot > svg").first.is_visible()
-        page.locator("details.sample summary").first.click()
-        assert page.locator("details.sample mark").first.is_visible()
-        assert page.locator(".plot use > title").count() > 50
+        static = page.locator(".tokens:visible").first
+        assert f"sample {sample} " in static.locator("caption").inner_text()
+        # the script says what the page said without
+        assert static.locator("td").all_text_contents() == cells
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -247,7 +247,14 @@ def test_files_and_their_index(written: WRITTEN) -> None:
     plots = figures.plots(tables.read(root / "data" / "summary.parquet", tables.SUMMARY))
     assert [entry["name"] for entry in index] == [plot.name for plot in plots]
     files = {f"{plot.name}.{e}" for plot in plots for e in ("svg", "png", "pdf", "csv")}
-    assert {path.name for path in (root / "figures").iterdir()} == files | {figures.INDEX}
+    files |= {figures.INDEX, figures.COLUMNS}
+    assert {path.name for path in (root / "figures").iterdir()} == files
+    columns = pl.read_csv(root / "figures" / figures.COLUMNS)
+    assert set(columns["column"]) == {name for plot in plots for name in plot.data.columns}
+    assert columns["meaning"].str.len_chars().min() > 3
+    picture = (root / "figures" / "copies.png").read_bytes()
+    at = picture.index(b"pHYs") + 4
+    assert round(int.from_bytes(picture[at : at + 4]) * 0.0254) == 300
     for plot in plots:
         saved = pl.read_csv(root / "figures" / f"{plot.name}.csv", schema=plot.data.schema)
         assert saved.equals(plot.data)

@@ -22,7 +22,7 @@ from pipeline.analysis.text import (
     visible,
 )
 from pipeline.interventions.interventions import SWEEP, Group
-from pipeline.report import appendices, browser, colours, facts, figures, markup, page, style
+from pipeline.report import appendices, browser, colours, facts, figures, marks, markup, page, style
 from pipeline.report.generations import Generations, Line
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
@@ -187,7 +187,7 @@ def test_only_the_pages_own_script_may_run(html: str) -> None:
     running = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
     assert len(running) == 1
     assert f"script-src '{appendices.content_hash(running[0])}';" in policy[1]
-    assert html.count("<script") == 2  # and the data of the samples, which does not run
+    assert html.count("<script") == 1 + html.count('<script type="application/json"')
     assert "innerHTML" not in running[0]
     for word in ("fetch(", "XMLHttpRequest", "import(", "WebSocket", "eval("):
         assert word not in running[0]
@@ -203,9 +203,8 @@ def test_all_sentences_figures_and_tables_are_there(
         assert finding.sentence in outline.text
         assert finding.verdict in outline.text
     plots = figures.plots(summary)
-    svgs = [a for tag, a in outline.tags if tag == "svg" and "role" in a]
-    labels = [attributes["aria-label"] for attributes in svgs]
-    assert [plot.alt for plot in plots] == [label for label in labels if "Attention" not in label]
+    drawn = [a["aria-label"] for tag, a in outline.tags if tag == "svg" and "xmlns" in a]
+    assert [plot.alt for plot in plots] == drawn
     for i, plot in enumerate(plots, start=1):
         assert f"The numbers behind figure {i} ({plot.data.height} rows)" in Outline(numbers).text
     baseline = summary.filter(
@@ -258,11 +257,11 @@ def test_hostile_content_stays_text(tmp_path: Path) -> None:
     summary = aggregate(study.models)
     drawn = []
     for plot in figures.plots(summary)[:3]:
-        style.save(figures.figure(plot), tmp_path, plot.name)
+        placed = style.save(figures.figure(plot), tmp_path, plot.name)
         svg = (tmp_path / f"{plot.name}.svg").read_text(encoding="utf-8")
         assert "<script" not in svg
         words = (plot.name, plot.section, plot.title, plot.caption, plot.alt)
-        drawn.append(page.PageFigure(*words, svg, plot.data))
+        drawn.append(page.PageFigure(*words, svg, plot.data, placed))
     provenance = {
         HOSTILE: {HOSTILE: HOSTILE + "\ud800"},
         "commands": [HOSTILE],
@@ -272,9 +271,12 @@ def test_hostile_content_stays_text(tmp_path: Path) -> None:
         "citation": HOSTILE,
     }
     manifests = list(study.manifests.values())
-    of_model = {HOSTILE: {"baseline": [5, 6], "block-00": [6, 6]}}
-    sample = browser.Sample(1, "memorized", 2, [4, 5], [5, 6], (2, 2), {HOSTILE: (1, 1)}, of_model)
-    samples = [browser.Family(HOSTILE, [sample], {4: HOSTILE, 5: "\n\ud800", 6: "y" * 10**6})]
+    own = {"baseline": [5, 6], "block-00": [6, 6]}
+    of_model = {HOSTILE: {name: browser.Continuation(tokens) for name, tokens in own.items()}}
+    split = ("memorized", 2, [4, 5], [5, 6], (2, 2), {HOSTILE: (1, 1)}, of_model)
+    sample = browser.Sample(1, HOSTILE, *split)
+    words = {4: HOSTILE, 5: "\n\ud800", 6: "y" * 10**6}
+    samples = [browser.Family(HOSTILE, [sample], {HOSTILE: list(own)}, words)]
     written = [Generations(HOSTILE, HOSTILE, HOSTILE, [Line(HOSTILE, HOSTILE, HOSTILE)])]
     html = page.render(
         HOSTILE,
@@ -295,8 +297,9 @@ def test_hostile_content_stays_text(tmp_path: Path) -> None:
         assert Outline(other).open == []
     assert "\\ud800" in Outline(beside[0]).text
     html.encode("utf-8")
-    assert html.count("<script") == 2
-    assert html.count("</script>") == 2
+    assert html.count("<script>") == 1
+    assert html.count("<script") == html.count("</script>")
+    assert html.count("<script") == 1 + html.count('<script type="application/json"')
     assert not re.search("[\u202e\u0007\ud800]", html)
     outline = Outline(html)
     assert outline.open == []
@@ -403,8 +406,8 @@ def test_marks_of_a_figure_tell_their_rows(written: WRITTEN) -> None:
     [kept] = [f for f in page.read_figures(written[0] / "figures") if f.name == "kept"]
     row = kept.data.filter(block=3, measure="exact_match").row(0, named=True)
     level = percent_interval(row["kept"], row["low"], row["high"])
-    drawn = markup.inline_svg(kept.svg, "x", "label", kept.data)
-    assert f"<title>block 3, tiny-neo-8, exact match: {level}</title></use>" in drawn
+    told = [(t.block, t.model, t.measure, t.level) for t in marks.told(kept.marks, kept.data)]
+    assert (3, "tiny-neo-8", "exact match", level) in told
 
 
 def test_inline_svg_renames_ids_and_drops_what_leaks() -> None:
@@ -414,11 +417,11 @@ def test_inline_svg_renames_ids_and_drops_what_leaks() -> None:
         '<path id="p" style="fill: #1c2127; clip-path: url(#c)"/>'
         '<use href="#p" clip-path="url(#c)"/></svg>'
     )
-    assert markup.inline_svg(svg, "figure-1", 'a "label"') == (
+    assert markup.inline_svg(svg, "f1", 'a "label"') == (
         '<svg xmlns="http://www.w3.org/2000/svg" '
-        'role="img" aria-label="a &quot;label&quot;"><path id="figure-1-p" '
-        'style="fill: var(--ink); clip-path: url(#figure-1-c)" />'
-        '<use href="#figure-1-p" clip-path="url(#figure-1-c)" /></svg>'
+        'role="img" aria-label="a &quot;label&quot;"><path '
+        'style="fill: var(--ink); clip-path: url(#f1-c)" id="f1i0"/>'
+        '<use href="#f1i0" clip-path="url(#f1-c)"/></svg>'
     )
 
 

@@ -1,5 +1,6 @@
 """Which samples the page shows, as text or as token ids."""
 
+import base64
 import json
 import re
 from pathlib import Path
@@ -9,11 +10,10 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 
 from pipeline.measure import metrics
-from pipeline.report import browser, page
+from pipeline.report import browser, choosing, marks, page
 from pipeline.workflow import tables
 from tests.analysis import synthetic
 
-BLOCKS = {"m": ["block-00", "block-01", "block-02"]}
 NAMES = [("tiny-neo-8", "gpt-neo")]
 TRAINED_HERE = {"name": "tiny-neo-8", "origin": {"recipe": {}}}
 
@@ -39,37 +39,105 @@ def _tokenizer(path: Path) -> None:
     tokenizer.save(str(path))
 
 
-def test_the_most_and_the_least_broken_are_chosen(data: Path) -> None:
-    [family], missing = browser.read_browser(data, NAMES, [])
+def test_samples_that_tell_something_are_chosen(data: Path) -> None:
+    [family], told, missing = choosing.read_browser(data, NAMES, [])
     assert missing == []
-    assert [sample.split for sample in family.samples] == ["memorized"] * 12 + ["control"] * 4
-    shares = [n / of for sample in family.samples[:12] for n, of in sample.broken.values()]
-    assert shares[:8] == sorted(shares[:8], reverse=True)
-    assert shares[8:] == sorted(shares[8:])
-    assert max(shares[8:]) <= min(shares[:8])
+    why = [sample.why for sample in family.samples]
+    assert why == ["most surviving", "most fragile", "control"]  # no broken one ends right
     frame = tables.read(data / "memorization" / "tiny-neo-8.parquet", metrics.MEMORIZATION)
-    for sample in family.samples[:12]:
-        rows = frame.filter(sample_id=sample.sample_id)
-        assert rows.filter(intervention="baseline")["exact_match"].item()
-        assert list(sample.broken.values()) == [((~rows["exact_match"]).sum(), rows.height - 1)]
-    groups = tables.read(data / "samples" / "gpt-neo.parquet", tables.SAMPLES)
-    chosen = groups.filter(pl.col("sample_id").is_in([s.sample_id for s in family.samples]))
-    assert chosen["suffix_group"].is_unique().all()
-
-
-def test_the_worst_block_leaves_the_fewest_right(data: Path) -> None:
-    [family], _ = browser.read_browser(data, NAMES, [])
-    sample = family.samples[0]
-    suffix = list(sample.suffix)
-    each = {"baseline": suffix, "block-00": suffix, "quartile-1": [0] * len(suffix)}
-    each |= {"block-01": [*suffix[:-1], 640], "block-02": [640, *suffix[1:-1], 640]}
-    made = browser.Sample(
-        1, "memorized", 4, [1], suffix, (1, 16), {"m": (1, 4)}, {"m": each}, BLOCKS
+    recited = frame.filter(pl.col("exact_match"), intervention="baseline", split="memorized")
+    edited = frame.filter(pl.col("intervention") != "baseline").join(
+        recited.select("sample_id"), on="sample_id", how="semi"
     )
-    assert made.worst("m") == "block-02"
-    kept = browser.Family("f", [made]).data()["samples"]["1"]["continuations"][0]
-    assert kept["block-00"] == {}
-    assert kept["block-02"] == {"0": 640, "15": 640}
+    shares = edited.group_by("sample_id").agg((~pl.col("exact_match")).mean().alias("share"))
+    of = dict(shares.iter_rows())
+    surviving, fragile, _ = family.samples
+    assert of[surviving.sample_id] == min(of.values())
+    assert of[fragile.sample_id] == max(of.values())
+    for sample in (surviving, fragile):
+        [(n, rows)] = sample.broken.values()
+        assert n / rows == of[sample.sample_id]
+    [sentence] = told
+    late = frame.filter(pl.col("intervention").is_in(["block-06", "block-07"])).join(
+        recited.select("sample_id"), on="sample_id", how="semi"
+    )
+    broken = late.filter(~pl.col("exact_match"))
+    places = broken.group_by("intervention").agg(pl.median("correct_length") + 1)
+    low, high = places["correct_length"].min(), places["correct_length"].max()
+    assert f"at token {low:g}" in sentence
+    assert f"{high:g} (medians" in sentence
+    assert "yet 0% of them" in sentence  # the last token is the wrong one
+
+
+def test_those_right_again_and_kinds_are_told(data: Path) -> None:
+    path = data / "memorization" / "tiny-neo-8.parquet"
+    frame = tables.read(path, metrics.MEMORIZATION)
+    right = pl.col("continuation")
+    turned = pl.concat_list(pl.lit([640], dtype=pl.List(pl.UInt32)), right.list.slice(1))
+    last = pl.col("correct_length") == 15  # the fixture broke the last token alone
+    mended = pl.when(~pl.col("exact_match") & last & (pl.col("sample_id") == 3)).then(turned)
+    tables.write(
+        frame.with_columns(mended.otherwise(right).alias("continuation")),
+        path,
+        metrics.MEMORIZATION,
+        {},
+    )
+    samples = data / "samples" / "gpt-neo.parquet"
+    known = tables.read(samples, tables.SAMPLES)
+    kinds = pl.when(pl.col("sample_id") % 2 == 0).then(pl.lit("even")).otherwise(pl.lit("odd"))
+    tables.write(known.with_columns(kinds.alias("kind")), samples, tables.SAMPLES, {})
+    [family], told, _ = choosing.read_browser(data, NAMES, [])
+    why = {sample.why: sample.sample_id for sample in family.samples}
+    assert {"kind even", "kind odd"} <= set(why)
+    assert why["kind even"] % 2 == 0
+    assert why["kind odd"] % 2 == 1
+    assert re.fullmatch(
+        r"Of records of the kind “(even|odd)” \d+% survive .* “(even|odd)” \d+%\.", told[1]
+    )
+
+
+def test_states_of_tokens() -> None:
+    assert browser.states([1, 2, 3, 4], [1, 2, 3, 4]) == ["right"] * 4
+    assert browser.states([1, 2, 3, 4], [1, 9, 9, 4]) == [
+        "right",
+        "first-error",
+        "wrong",
+        "right-again",
+    ]
+
+
+def test_rows_hold_the_first_error_and_what_follows() -> None:
+    each = {
+        "baseline": browser.Continuation([7, 8, 9], -0.01234, 3.14159),
+        "block-01": browser.Continuation([7, 5, 9], -2.0, 0.0, [[-0.26, -99], [1, 70_000], [0, 1]]),
+    }
+    sample = browser.Sample(4, "why", "memorized", 2, [1], [7, 8, 9], (1, 3), {}, {"m": each})
+    family = browser.Family("f", [sample], {"m": ["baseline", "block-00", "block-01"]})
+    [made] = family.data()["samples"]
+    assert made["rows"] == [[[-0.0123, 3.14], None, [-2.0, 0.0, 1, 5, 9]]]
+    assert made["each"][0][:2] == ["", ""]
+    packed = base64.b64decode(made["each"][0][2])
+    assert list(packed) == [3, 1, 0, 0, 255, 255, 255, 10]
+
+
+def test_single_tokens_are_read_where_they_were_looked_at(data: Path) -> None:
+    frame = tables.read(data / "memorization" / "tiny-neo-8.parquet", metrics.MEMORIZATION)
+    rows = frame.filter(pl.col("sample_id") < 6).select("intervention", "sample_id")
+    tokens = rows.join(pl.DataFrame({"position": range(16)}), how="cross").with_columns(
+        log_prob=-pl.col("position") / 10,
+        rank=pl.col("position") + 1,
+        margin=pl.col("sample_id") / 10,
+    )
+    (data / "tokens").mkdir()
+    tokens.reverse().write_parquet(data / "tokens" / "tiny-neo-8.parquet")
+    [family], _, _ = choosing.read_browser(data, NAMES, [])
+    assert {sample.sample_id for sample in family.samples} <= set(range(6))
+    sample = family.samples[0]
+    log_prob, rank, margin = sample.continuations["tiny-neo-8"]["block-03"].each
+    assert log_prob == pytest.approx([-i / 10 for i in range(16)])
+    assert rank == list(range(1, 17))
+    assert margin == pytest.approx([sample.sample_id / 10] * 16)
+    assert family.data()["samples"][0]["each"]
 
 
 def test_only_what_was_decoded_is_chosen(data: Path) -> None:
@@ -78,41 +146,41 @@ def test_only_what_was_decoded_is_chosen(data: Path) -> None:
     chosen = pl.col("sample_id") % 5 == 0
     known = [*metrics.unknown(chosen), pl.when(chosen).then(pl.col("continuation"))]
     tables.write(frame.with_columns(known, decoded=chosen), path, metrics.MEMORIZATION, {})
-    [family], missing = browser.read_browser(data, NAMES, [])
+    [family], _, missing = choosing.read_browser(data, NAMES, [])
     assert missing == []
     assert {sample.sample_id % 5 for sample in family.samples} == {0}
-    assert family.data()["blocks"] == [[f"block-0{block}" for block in range(8)]]
+    assert [f"block-0{block}" for block in range(8)] == family.data()["interventions"][0][1:9]
     tables.write(frame.with_columns(decoded=False), path, metrics.MEMORIZATION, {})
-    assert browser.read_browser(data, NAMES, []) == ([], [])
+    assert choosing.read_browser(data, NAMES, []) == ([], [], [])
 
 
 def test_real_text_is_shown_only_where_asked_for(data: Path, summary: pl.DataFrame) -> None:
     _tokenizer(data / "checkpoints" / "tiny-neo-8" / "tokenizer.json")
     manifests = [{"name": "tiny-neo-8", "origin": {"repo": "nobody/nothing", "commit": "0" * 40}}]
-    [ids], _ = browser.read_browser(data, NAMES, manifests)
+    [ids], _, _ = choosing.read_browser(data, NAMES, manifests)
     assert not ids.words
     assert not ids.private
     html = _render(summary, ids)
-    assert "Shown as token ids: memorized text can be private, and text was not asked for." in html
+    assert "shown as token ids. Memorized text can be private, and text was not asked for." in html
     assert " w640" not in html
-    [text], _ = browser.read_browser(data, NAMES, manifests, show_text=True)
+    [text], _, _ = choosing.read_browser(data, NAMES, manifests, show_text=True)
     assert text.private
     assert text.words[640] == " w640"
     html = _render(summary, text)
-    assert "This is text of real training data." in html
-    assert "<mark> w640</mark>" in html
+    assert "gpt-neo: this is text of real training data." in html
+    assert re.search("[✗×]  w640</td>", html)
 
 
 def test_generated_text_is_shown_without_asking(data: Path, summary: pl.DataFrame) -> None:
     _tokenizer(data / "checkpoints" / "tiny-neo-8" / "tokenizer.json")
-    [family], _ = browser.read_browser(data, NAMES, [TRAINED_HERE])
+    [family], _, _ = choosing.read_browser(data, NAMES, [TRAINED_HERE])
     assert family.words
     assert not family.private
     assert 'class="note"' not in _render(summary, family)
 
 
 def test_without_a_tokenizer_ids_are_shown(data: Path) -> None:
-    [family], _ = browser.read_browser(data, NAMES, [{"name": "tiny-neo-8"}], show_text=True)
+    [family], _, _ = choosing.read_browser(data, NAMES, [{"name": "tiny-neo-8"}], show_text=True)
     assert family.why_ids == "no tokenizer.json of its models is on this machine"
 
 
@@ -123,10 +191,10 @@ def _render(summary: pl.DataFrame, family: browser.Family) -> str:
 def test_long_samples_are_cut(
     data: Path, summary: pl.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(browser, "PREFIX_TOKENS", 5)
-    monkeypatch.setattr(browser, "SUFFIX_TOKENS", 3)
-    monkeypatch.setattr(browser, "BUDGET", 1000)
-    [family], _ = browser.read_browser(data, NAMES, [])
+    monkeypatch.setattr(choosing, "PREFIX_TOKENS", 5)
+    monkeypatch.setattr(choosing, "SUFFIX_TOKENS", 3)
+    monkeypatch.setattr(choosing, "BUDGET", 1000)
+    [family], _, _ = choosing.read_browser(data, NAMES, [])
     samples = tables.read(data / "samples" / "gpt-neo.parquet", tables.SAMPLES)
     assert len(family.samples) == 2  # of 36 × 13 characters each
     sample = family.samples[0]
@@ -134,19 +202,25 @@ def test_long_samples_are_cut(
     assert sample.prefix == tokens[43:48]
     assert sample.suffix == tokens[48:51]
     assert sample.lengths == (48, 16)
-    assert {len(each) for each in sample.continuations["tiny-neo-8"].values()} == {3}
-    assert "prefix, 48 tokens, the last 5 of them" in _render(summary, family)
-
-
-def test_places_are_counted_from_one() -> None:
-    assert browser.places([]) == ""
-    assert browser.places([0, 2, 3, 4, 9]) == "1, 3–5, 10"
+    assert {len(each.tokens) for each in sample.continuations["tiny-neo-8"].values()} == {3}
+    assert "after 48 tokens, of which the last are" in _render(summary, family)
+    assert family.data()["samples"][0]["cut"]
 
 
 def test_no_text_ends_the_script_element() -> None:
-    sample = browser.Sample(1, "memorized", None, [7], [7], (1, 1), {}, {"</script>": {}})
-    family = browser.Family("f", [sample], {7: "</script>\u2028\ud800&\n"})
-    text = browser.as_json([family])
+    sample = browser.Sample(
+        1,
+        "why",
+        "memorized",
+        None,
+        [7],
+        [7],
+        (1, 1),
+        {},
+        {"</script>": {"x": browser.Continuation([7])}},
+    )
+    family = browser.Family("f", [sample], {}, {7: "</script>\u2028\ud800&\n"})
+    text = marks.embedded([family.data()])
     assert not re.search("[<>&\u2028\ud800]", text)
     [loaded] = json.loads(text)
     assert loaded["words"]["7"] == "</script>\\u2028\\ud800&↵\n"

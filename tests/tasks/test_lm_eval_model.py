@@ -17,9 +17,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pipeline.interventions import Intervention
 from pipeline.interventions.interventions import BASELINE
-from pipeline.measure.benchmarks import load_tasks, measure
+from pipeline.measure.benchmarks import measure
 from pipeline.study.export import Asked, export
 from pipeline.tasks.lm_eval_model import Bypassed
+from pipeline.tasks.loading import load_tasks
 from pipeline.workflow.errors import InputError
 from tests import own
 

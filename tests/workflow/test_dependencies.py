@@ -175,10 +175,11 @@ def test_the_root_holds_the_entry_point_alone() -> None:
 @pytest.mark.parametrize(
     ("library", "places"),
     [
-        ("lm_eval", {"measure/benchmarks.py", "tasks/lm_eval_model.py"}),
+        ("lm_eval", {"measure/benchmarks.py", "tasks/lm_eval_model.py", "tasks/loading.py"}),
         ("seaborn", {"report/figures.py"}),
         ("snakemake", {"workflow/dag.py"}),
-        ("dvc", {"workflow/dag.py", "study/composition.py"}),  # composing a study is DVC's, too
+        # composing a study is DVC's, too
+        ("dvc", {"workflow/dag.py", "workflow/locks.py", "study/composition.py"}),
     ],
 )
 def test_libraries_with_one_place(library: str, places: set[str]) -> None:

@@ -12,7 +12,7 @@ from pipeline.study.composition import compose
 from pipeline.study.schema import Study
 from pipeline.workflow.dag import Stage
 from pipeline.workflow.errors import InputError
-from pipeline.workflow.hub import NoNetworkError
+from pipeline.workflow.network import NoNetworkError
 from tests.hub.server import Hub
 from tests.project import ROOT
 

@@ -215,7 +215,7 @@ def test_the_code_of_a_stage_is_in_the_key(group: str) -> None:
     script = (
         f"import pipeline.measure.{group}, pipeline.checkpoints.loading, pipeline.measure.reuse;"
         "import pipeline.measure.stages;"
-        "import pipeline.measure.listed, pipeline.samples.frame;"
+        "import pipeline.measure.listed, pipeline.samples.frame, pipeline.measure.tokens;"
         "from pipeline.workflow.shards import loaded_code; print(*loaded_code())"
     )
     said = subprocess.run(

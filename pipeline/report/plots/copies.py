@@ -51,7 +51,7 @@ def draw_doses(data: pl.DataFrame) -> Figure:
     """Exact match by copies; a panel a family, a line a model."""
     families = data["family"].unique(maintain_order=True).to_list()
     copies = sorted(data["copies"].unique())
-    figure, grid = style.panels(len(families), height=2.7)
+    figure, grid = style.panels(len(families), height=2.4)
     for axes, family in zip(grid, families, strict=True):
         rows = data.filter(family=family)
         for index, name in enumerate(rows["model"].unique(maintain_order=True)):
@@ -62,7 +62,7 @@ def draw_doses(data: pl.DataFrame) -> Figure:
             low, high = style.finite(one["low"]), style.finite(one["high"])
             axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
             look: dict[str, Any] = {"color": colour, "marker": marker}
-            axes.plot(x, y, **look, linestyle=dash, label=visible(name))
+            style.tell(axes.plot(x, y, **look, linestyle=dash, label=visible(name)), one)
             other = (one["split"] != "memorized").to_numpy()
             hollow: dict[str, Any] = {
                 "markerfacecolor": colours.PAPER,

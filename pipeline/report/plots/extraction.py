@@ -69,7 +69,7 @@ def draw_extractions(data: pl.DataFrame) -> Figure:
             low, high = style.finite(one["low"]), style.finite(one["high"])
             axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
             look = {"color": colour, "marker": marker, "linestyle": dash, "label": label}
-            axes.plot(x, style.finite(one["value"]), **look)
+            style.tell(axes.plot(x, style.finite(one["value"]), **look), one)
         axes.set_title(visible(name))
         style.log_axis(axes.xaxis)
         axes.set_xticks([1, 10, 100, 1000, 10**6], ["1", "10", "100", "1,000", "10⁶"])

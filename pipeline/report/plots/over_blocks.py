@@ -47,6 +47,13 @@ def kept(summary: pl.DataFrame) -> Iterator[Plot]:
             "memorization needs that block's attention more than the benchmarks do. "
             f"{_ONE_BY_ONE} Thin lines: each benchmark."
         )
+    others = views.controls(summary)
+    if others.filter(measure=views.CONTROLS).height:
+        reading += (
+            f" Grey: the range of exact match under other edits of the same block "
+            f"({_edits(summary)}). A curve inside of it shows no more than that disturbing the "
+            "block costs memory."
+        )
     spans = [f"Exact match on memorized samples keeps {extent(exact['kept'])}"]
     if benchmarks.height:
         spans.append(f"the benchmarks {extent(benchmarks['kept'])}")
@@ -63,9 +70,14 @@ def kept(summary: pl.DataFrame) -> Iterator[Plot]:
             f"{plural(exact['model'].n_unique(), 'panel')}, one a model: share of the baseline "
             f"kept by bypassed block. {', '.join(spans)}."
         ),
-        data=data,
+        data=pl.concat([data, others]),
         draw=draw_kept,
     )
+
+
+def _edits(summary: pl.DataFrame) -> str:
+    """The control edits of single blocks, by name."""
+    return ", ".join(sorted(summary.filter(views.CONTROL)["edit"].unique()))
 
 
 def draw_kept(data: pl.DataFrame) -> Figure:
@@ -76,6 +88,18 @@ def draw_kept(data: pl.DataFrame) -> Figure:
         rows = data.filter(model=name)
         axes.axhline(1, color=colours.MUTED, linestyle=(0, (6, 3)), linewidth=1)
         axes.axhline(0, color=colours.MUTED, linewidth=0.8)
+        controls = rows.filter(measure=views.CONTROLS)
+        if controls.height:
+            axes.fill_between(
+                controls["block"],
+                style.finite(controls["low"]),
+                style.finite(controls["high"]),
+                color=colours.GREY,
+                alpha=0.4,
+                linewidth=1.5,  # of a single edit the range is a line
+                zorder=0,
+                label="exact match, other edits",
+            )
         benchmarks = rows.filter(kind="benchmark")
         for task in views.tasks(benchmarks.rename({"measure": "task"})):
             one = benchmarks.filter(measure=task)
@@ -296,7 +320,7 @@ def perplexity(summary: pl.DataFrame) -> Iterator[Plot]:
 def draw_perplexity(data: pl.DataFrame) -> Figure:
     """Perplexity by block; a panel a task and family, a line a model."""
     cells = data.select("task", "family").unique(maintain_order=True).rows()
-    figure, grid = style.panels(len(cells), height=2.7)
+    figure, grid = style.panels(len(cells), height=2.4)
     for axes, (task, family) in zip(grid, cells, strict=True):
         rows = data.filter(task=task, family=family)
         for index, name in enumerate(rows["model"].unique(maintain_order=True)):

@@ -103,10 +103,11 @@ def _panel(axes: Axes, data: pl.DataFrame, names: Sequence[str], *, bars: bool) 
         whiskers: dict[str, Any] = {"elinewidth": 0.9, "capsize": 1.5}
         if bars:
             edge: dict[str, Any] = {"edgecolor": colours.INK, "linewidth": 0.6, "width": 0.9}
-            axes.bar(x, y, yerr=reach, **look, **edge, error_kw=whiskers)
+            style.tell([*axes.bar(x, y, yerr=reach, **look, **edge, error_kw=whiskers)], rows)
         else:
             edge = {"markeredgecolor": colours.INK, "markeredgewidth": 0.6, "markersize": 6}
-            axes.errorbar(x, y, reach, fmt="o", **look, **edge, **whiskers)
+            points = axes.errorbar(x, y, reach, fmt="o", **look, **edge, **whiskers)
+            style.tell([points.lines[0]], rows)
     for chance in data["chance"].drop_nulls().unique():
         axes.axhline(chance, color=colours.INK, linestyle=":", linewidth=1)
     every = range(len(names) * (len(shown) + 1) - 1)

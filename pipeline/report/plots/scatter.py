@@ -74,7 +74,7 @@ def scatters(summary: pl.DataFrame) -> Iterator[Plot]:
 def draw_scatter(data: pl.DataFrame) -> Figure:
     """Benchmark by exact match, a point a block; a panel a task; one model."""
     tasks = views.tasks(data)
-    figure, grid = style.panels(len(tasks), height=2.6, share_y=False)
+    figure, grid = style.panels(len(tasks), height=2.3, share_y=False)
     depth = style.depth(int(by_block(data)["block"].max() or 0) + 1)  # type: ignore[arg-type]
     for axes, task in zip(grid, tasks, strict=True):
         _scatter_panel(axes, data.filter(task=task), depth)
@@ -95,7 +95,7 @@ def _scatter_panel(axes: Axes, rows: pl.DataFrame, depth: ListedColormap) -> Non
     first = blocks["block"].to_numpy() == 0
     for hollow, label in ((False, "one block bypassed"), (True, "block 0 bypassed")):
         chosen = first == hollow
-        axes.scatter(
+        points = axes.scatter(
             x[chosen],
             y[chosen],
             c=colours.PAPER if hollow else depth(blocks["block"].to_numpy()[chosen]),
@@ -106,6 +106,7 @@ def _scatter_panel(axes: Axes, rows: pl.DataFrame, depth: ListedColormap) -> Non
             label=label,
             zorder=3,
         )
+        style.tell([points], blocks.filter(pl.Series(chosen)))
     for row in whole.iter_rows(named=True):
         lines: dict[str, Any] = {
             "color": colours.MUTED,
@@ -121,9 +122,10 @@ def _scatter_panel(axes: Axes, rows: pl.DataFrame, depth: ListedColormap) -> Non
             "color": colours.VERMILION,
             "edgecolors": colours.INK,
         }
-        axes.scatter(
+        point = axes.scatter(
             row["memorized"], row["value"], label="unmodified", linewidths=0.6, zorder=4, **star
         )
+        style.tell([point], whole)
         if row["chance"] is not None:
             axes.axhline(
                 row["chance"], color=colours.INK, linestyle=":", linewidth=1, label="chance"

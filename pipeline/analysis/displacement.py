@@ -1,0 +1,202 @@
+"""How far edits move the stream, and whether what is lost follows it.
+
+An edit that moves the stream far does harm wherever it is made, so a loss of memory tells of memory
+only beyond what the displacement explains. Two numbers of each block stand beside the losses: the
+displacement by each edit (``displacement/MODEL.parquet``), and what attention adds to the
+unmodified stream, ``1 - cos(x, x + attention(x))``, by which LLM-Drop chooses the layers to drop.
+
+Shapes: V interventions, N samples.
+
+Source: arXiv 2406.15786 for the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from pipeline.analysis import views
+from pipeline.analysis.measured import ModelTables
+from pipeline.analysis.statistics import (
+    clustered_errors,
+    clustered_means,
+    effective_number,
+    normal,
+    rank_correlation,
+)
+from pipeline.analysis.survival import Tokens, survival
+from pipeline.interventions.interventions import BASELINE, EACH
+
+DISPLACEMENT = "displacement"
+DISPLACEMENT_FIRST = "displacement_first"
+ATTENTION_CHANGE = "attention_change"
+SURVIVAL, SURVIVAL_GAP, SURVIVAL_MATCHED = "survival", "survival_gap", "survival_matched"
+
+FOLLOWS = "follows_"
+"""Quantity of the evidence: how a loss goes along with `DISPLACEMENT` or `ATTENTION_CHANGE`."""
+
+_LOSSES = ("exact_match", "suffix_log_prob")
+_SEED = 0
+
+_Floats = NDArray[np.float64]
+
+
+def estimates(model: ModelTables, seed: int) -> Iterator[pl.DataFrame]:
+    """The rows of the summary about one model's displacement and tokens.
+
+    - displacement, displacement_first, by split: the mean over the samples, at all positions but
+      the first, and at the first.
+    - attention_change, by split: of the block that an intervention edits alone, by identity.
+    - survival, by split: the share of true tokens that stay the greedy choice; of control samples,
+      weighted as the memorized tokens of the same baseline log p. survival_gap: memorized minus
+      control. survival_matched: the share of memorized tokens that have a match. See `survival`.
+
+    Args:
+        model: complete, see `measured.grid_problems`.
+        seed: of the bootstrap.
+
+    Yields:
+        Frames of intervention, split, metric, value, low, high, n.
+    """
+    moved = model.displacement.filter(pl.col("block").is_not_null())
+    for metric, column in ((DISPLACEMENT, "others"), (DISPLACEMENT_FIRST, "first")):
+        yield from _means(model, moved, metric, column, seed)
+    single = model.interventions.filter(views.ONE_BLOCK).select(
+        "intervention", block=pl.col("blocks").list.first()
+    )
+    changes = model.attention_change.join(single, on="block", maintain_order="left_right")
+    yield from _means(model, changes, ATTENTION_CHANGE, "others", seed)
+    yield from _survivals(model, seed)
+
+
+def _means(
+    model: ModelTables, rows: pl.DataFrame, metric: str, column: str, seed: int
+) -> Iterator[pl.DataFrame]:
+    for split, of_split in rows.group_by("split", maintain_order=True):
+        found = _matrix(model, of_split, column)
+        if found is not None:
+            names, values, groups = found
+            means = clustered_means(values, groups, seed)
+            yield _frame(names, str(split[0]), metric, len(groups), means)
+
+
+def _matrix(
+    model: ModelTables, rows: pl.DataFrame, column: str
+) -> tuple[list[str], _Floats, NDArray[np.integer]] | None:
+    """Interventions, values (N, V) and the samples' groups (N,); None where some are unknown."""
+    if not rows.height or rows[column].null_count():
+        return None
+    names = rows["intervention"].unique(maintain_order=True).to_list()
+    values = rows[column].cast(pl.Float64).to_numpy().reshape(len(names), -1).T
+    first = rows.filter(intervention=names[0]).select("sample_id")
+    known = model.samples.select("sample_id", "suffix_group")
+    groups = first.join(known, on="sample_id", maintain_order="left")["suffix_group"]
+    return names, values, groups.to_numpy()
+
+
+def _survivals(model: ModelTables, seed: int) -> Iterator[pl.DataFrame]:
+    names = model.interventions["intervention"].to_list()
+    parts = {split: _greedy(model, split, names) for split in ("memorized", "control")}
+    compared = survival(parts["memorized"], parts["control"], seed)
+    if compared is None:
+        return
+    n = {split: len(np.unique(each.groups)) for split, each in parts.items()}
+    yield _frame(names, "memorized", SURVIVAL, n["memorized"], compared.memorized)
+    yield _frame(names, "control", SURVIVAL, n["control"], compared.control)
+    yield _frame(names, "memorized", SURVIVAL_GAP, n["memorized"], compared.gap)
+    matched = _frame([BASELINE.name], "memorized", SURVIVAL_MATCHED, n["memorized"])
+    yield matched.with_columns(value=pl.lit(compared.matched))
+
+
+def _greedy(model: ModelTables, split: str, names: list[str]) -> Tokens:
+    """The true tokens of a split that the baseline chooses greedily."""
+    rows = model.tokens.filter(split=split).with_columns(stays=pl.col("greedy") == pl.col("token"))
+    own = rows.filter(intervention=BASELINE.name).join(
+        model.samples.select("sample_id", "suffix_group"), on="sample_id", maintain_order="left"
+    )
+    right = own["stays"].to_numpy()
+    stays = rows["stays"].to_numpy().reshape(len(names), -1)
+    return Tokens(
+        own["log_prob"].cast(pl.Float64).to_numpy()[right],
+        own["suffix_group"].to_numpy()[right],
+        stays[:, right].T,
+    )
+
+
+def _frame(names: list[str], split: str, metric: str, n: int, made: object = None) -> pl.DataFrame:
+    ends = {key: getattr(made, key, None) for key in ("value", "low", "high")}
+    return pl.DataFrame({"intervention": names, **ends}).with_columns(
+        split=pl.lit(split), metric=pl.lit(metric), n=pl.lit(n)
+    )
+
+
+def evidence_rows(model: ModelTables) -> Iterator[pl.DataFrame]:
+    """What the verdicts need to know of displacement, as rows of `tables.EVIDENCE`.
+
+    - displacement and attention_change of each block: of kind ``block``, the latter of control
+      samples, which are ordinary text.
+    - follows_displacement and follows_attention_change, of kind ``edit``: Spearman's correlation
+      over the blocks, each alone under that edit, with the loss of exact match and of log p of
+      memorized samples. Block 0 is left out, since the paper warns against it. The standard error
+      is the width of a bootstrap interval over the blocks, over 2 x 1.96.
+    """
+    blocks = model.interventions.filter(group=EACH).select(
+        "intervention", "edit", block=pl.col("blocks").list.first()
+    )
+    for edit, of_edit in blocks.group_by("edit", maintain_order=True):
+        own = of_edit.sort("block")
+        moved = model.displacement.filter(split="memorized").drop("block")
+        ordinary = model.attention_change.filter(split="control")
+        for quantity, rows in (
+            (DISPLACEMENT, own.join(moved, on="intervention", maintain_order="left")),
+            (ATTENTION_CHANGE, own.join(ordinary, on="block", maintain_order="left")),
+        ):
+            found = _matrix(model, rows.drop_nulls("sample_id"), "others")
+            if found is None or len(found[1]) < 2:
+                continue
+            names, values, groups = found
+            mean, error = clustered_errors(values, groups)
+            of_block = pl.DataFrame({"over": names, "value": mean, "stderr": error}).join(
+                own.select("block", over="intervention"), on="over", maintain_order="left"
+            )
+            if edit[0] == "identity":
+                yield of_block.with_columns(
+                    kind=pl.lit("block"),
+                    metric=pl.lit(quantity),
+                    quantity=pl.lit(quantity),
+                    n=pl.lit(len(groups)),
+                    n_effective=pl.lit(effective_number(groups)),
+                    least=pl.lit(0.0),
+                )
+            yield from _follows(model, str(edit[0]), quantity, of_block.filter(pl.col("block") > 0))
+
+
+def _follows(
+    model: ModelTables, edit: str, quantity: str, blocks: pl.DataFrame
+) -> Iterator[pl.DataFrame]:
+    """How the losses go along with a quantity of the blocks (over, value)."""
+    memorized = model.memorization.filter(split="memorized")
+    for metric in _LOSSES:
+        means = memorized.group_by("intervention").agg(pl.col(metric).cast(pl.Float64).mean())
+        paired = blocks.join(means, left_on="over", right_on="intervention", maintain_order="left")
+        kept = paired[metric].to_numpy()
+        found = rank_correlation(paired["value"].to_numpy(), -kept, _SEED)
+        _, reach = normal(np.zeros(1), np.ones(1))
+        yield pl.DataFrame(
+            {
+                "kind": "edit",
+                "over": edit,
+                "block": None,
+                "metric": metric,
+                "quantity": FOLLOWS + quantity,
+                "value": found.value,
+                "stderr": (found.high - found.low) / (2 * reach[0]),
+                "n": paired.height,
+                "n_effective": float(paired.height),
+                "least": -1.0,
+                "most": 1.0,
+            }
+        )

@@ -1,0 +1,201 @@
+"""A closer look at a few samples: how far each edit moves the stream, and what each token is worth.
+
+One teacher-forced pass for all interventions, without decoding. What is said of the tokens comes
+from the states after the last block; how far an edit moves the stream is taken in passing, right
+after the last block that it edits. A second pass, of the unmodified model alone, sees what
+attention adds to the stream of each block.
+
+Position 0 is kept apart from the others: on real models it is an attention sink, whose state is
+many times as long as any other.
+
+Shapes: V interventions, N samples, B of a batch, T = P + S - 1 positions read, S suffix tokens,
+G branches, L blocks, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from pipeline.interventions.evaluation import require_completable
+from pipeline.interventions.guard import proven
+from pipeline.interventions.hooks import require_editable
+from pipeline.interventions.interventions import Intervention
+from pipeline.interventions.memory import Journal, in_batches
+from pipeline.interventions.memory import token_budget as default_budget
+from pipeline.interventions.readout import read
+from pipeline.interventions.trie import Trie, build_trie
+from pipeline.interventions.wavefront import means_of, run
+from pipeline.models.precision import at_least_single
+from pipeline.models.sites import Anatomy, Site, states_in
+
+
+@dataclass(frozen=True)
+class Tokenwise:
+    """What is seen of N samples, computed in float32 at least.
+
+    Args:
+        moved: (V, N, 2) float64, ``||edited - unedited|| / ||unedited||`` of the stream right after
+            the last edited block: at position 0, and the mean over the others (NaN if there is no
+            other); 0 for an intervention without edits.
+        attention_change: (L, N, 2) float64, ``1 - cos(x, x + attention(x))`` of the unmodified
+            model, x the block's input, likewise; NaN where a block adds more than attention and MLP
+            return.
+        greedy: (V, N, S) int64, argmax given the true suffix up to there, as are all that follow.
+        log_prob: (V, N, S) float32, nats, of the true token.
+        rank: (V, N, S) int32, of the true token, from 1.
+        entropy: (V, N, S) float32, nats.
+        margin: (V, N, S) float32, logits, from the largest to the second largest.
+    """
+
+    moved: Tensor
+    attention_change: Tensor
+    greedy: Tensor
+    log_prob: Tensor
+    rank: Tensor
+    entropy: Tensor
+    margin: Tensor
+
+
+@torch.inference_mode()
+def look(
+    model: PreTrainedModel,
+    tokens: Tensor,
+    suffix_length: int,
+    interventions: Sequence[Intervention],
+    calibration_tokens: Tensor | None = None,
+    token_budget: int | None = None,
+    journal: Journal | None = None,
+) -> Tokenwise:
+    """Look at samples token by token, under every intervention.
+
+    Args:
+        model: a stock causal language model in evaluation mode, on any device.
+        tokens: (N, P+S) int64; P and S at least 1.
+        suffix_length: S.
+        interventions: V of them, the baseline among them.
+        calibration_tokens: as for `completion.complete`.
+        token_budget: tokens at a time, counted once a branch; None: from the memory that is free.
+            It affects rounding only.
+        journal: is told of batches halved.
+
+    Returns:
+        On the CPU, in the order of `interventions` and `tokens`.
+
+    Raises:
+        InputError: an unsupported model, or a block beyond the last.
+        ValueError: the model is in training mode, P or S would be 0, or there is no baseline.
+    """
+    require_completable(model, tokens, suffix_length)
+    known = proven(model)
+    n_blocks = len(known.sites)
+    trie = build_trie([*interventions], n_blocks)
+    require_editable(known, interventions)
+    whole = next((v for v, each in enumerate(interventions) if not each.edits), None)
+    if whole is None:
+        raise ValueError("no intervention without edits: displacement is measured from it")
+    means = means_of(
+        known, interventions, tokens if calibration_tokens is None else calibration_tokens
+    )
+    half = torch.finfo(model.dtype).bits < 32
+    length = tokens.shape[1] - 1
+    budget = token_budget or default_budget(known, trie, length, caching=False, in_single=half)
+    nothing = torch.empty(0, dtype=torch.int64, device=model.device)
+
+    def work(numbers: range) -> Tokenwise:
+        batch = tokens[numbers.start : numbers.stop].to(model.device)
+        suffix = batch[:, -suffix_length:]
+        seen = _Moved(trie, interventions, whole, len(batch))
+        with at_least_single(model):
+            states = run(known, batch[:, :-1], trie, observer=seen, means=means)
+            said = read(
+                known,
+                states[:, :, -suffix_length:].flatten(0, 2),
+                suffix.expand(trie.branches, *suffix.shape).flatten(),
+                nothing,
+                detailed=True,
+            )
+            changes = _attention_changes(known, batch[:, :-1])
+        assert said.detail is not None  # noqa: S101  asked for above
+        ends = list(trie.carrier[-1])
+
+        def by_intervention(value: Tensor) -> Tensor:
+            return value.view(trie.branches, *suffix.shape).cpu()[ends]
+
+        return Tokenwise(
+            moved=seen.moved.cpu(),
+            attention_change=changes.cpu(),
+            greedy=by_intervention(said.any.token),
+            log_prob=by_intervention(said.log_prob),
+            rank=by_intervention(said.detail.rank),
+            entropy=by_intervention(said.entropy),
+            margin=by_intervention(said.any.margin),
+        )
+
+    costs = [trie.branches * length] * len(tokens)
+    parts = in_batches(costs, budget, None, work, journal or Journal())
+    names = [each.name for each in fields(Tokenwise)]
+    return Tokenwise(**{name: torch.cat([getattr(p, name) for p in parts], 1) for name in names})
+
+
+class _Moved:
+    """An observer of a pass: what `Tokenwise.moved` holds, of a batch."""
+
+    def __init__(
+        self, trie: Trie, interventions: Sequence[Intervention], whole: int, batch: int
+    ) -> None:
+        self.trie, self.whole = trie, whole
+        self.moved = torch.zeros(len(interventions), batch, 2, dtype=torch.float64)
+        self.last = [max(each.blocks, default=-1) for each in interventions]
+
+    def __call__(self, number: int, states: Tensor) -> None:
+        """See `wavefront.Observer`."""
+        after = self.trie.carrier[number + 1]
+        unedited = states[after[self.whole]].double()
+        size = unedited.norm(dim=-1).clamp_min(torch.finfo(torch.float64).tiny)
+        for v, last in enumerate(self.last):
+            if last == number:
+                change = (states[after[v]].double() - unedited).norm(dim=-1)
+                self.moved[v] = _first_and_others(change / size).cpu()
+
+
+def _attention_changes(known: Anatomy, tokens: Tensor) -> Tensor:
+    """(L, B, 2), as `Tokenwise.attention_change`, of tokens (B, T)."""
+    found = torch.full((len(known.sites), len(tokens), 2), torch.nan, dtype=torch.float64)
+    if not known.additive:
+        return found
+    entered: dict[int, Tensor] = {}
+
+    def enter(number: int, _module: nn.Module, args: Any, kwargs: Any) -> None:
+        entered[number] = states_in(args, kwargs).double()
+
+    def leave(number: int, _module: nn.Module, _args: Any, returned: Tensor) -> None:
+        x = entered.pop(number)
+        cosine = torch.cosine_similarity(x, x + returned.view_as(x), dim=-1)
+        found[number] = _first_and_others(1 - cosine).cpu()
+
+    with ExitStack() as stack:
+        for number, site in enumerate(known.sites):
+            for handle in _hooked(site, partial(enter, number), partial(leave, number)):
+                stack.callback(handle.remove)
+        known.body(input_ids=tokens, use_cache=False)
+    return found
+
+
+def _hooked(site: Site, enter: Any, leave: Any) -> tuple[Any, Any]:
+    return (
+        site.block.register_forward_pre_hook(enter, with_kwargs=True),
+        site.attention.register_forward_hook(leave),
+    )
+
+
+def _first_and_others(values: Tensor) -> Tensor:
+    """(B, 2) of (B, T): position 0, and the mean over the others."""
+    return torch.stack([values[:, 0], values[:, 1:].mean(-1)], -1)

@@ -1,0 +1,26 @@
+"""The samples that are looked at token by token."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from pipeline.samples.frame import of_each_split
+
+LEAST, MOST = 8, 64
+"""Samples of each split, spread evenly over it: enough to match tokens."""
+
+SHARE = 10
+"""One of so many samples of a study, so that a closer look costs little beside its sweep."""
+
+SPLITS = ("memorized", "control")
+
+
+def chosen(samples: pl.DataFrame) -> pl.DataFrame:
+    """Some samples of each of `SPLITS`, memorized first: from `LEAST` to `MOST`, as there are.
+
+    Args:
+        samples: as `tables.SAMPLES`.
+    """
+    there = [split for split in SPLITS if (samples["split"] == split).any()]
+    count = min(max(samples.height // SHARE, LEAST), MOST)
+    return of_each_split(samples, there, count) if there else samples.clear()

@@ -1,0 +1,64 @@
+"""What can be chosen on the page: a model, an edit and a block, and what bypassing it does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from pipeline.analysis import views
+from pipeline.analysis.text import visible
+from pipeline.interventions.interventions import EACH
+
+
+def choices(summary: pl.DataFrame) -> list[dict[str, Any]]:
+    """The models in the order of the report, each with what its blocks can be chosen by.
+
+    Args:
+        summary: as `aggregate.aggregate` gives it, seeds not pooled.
+
+    Returns:
+        For each model of which some block was edited alone: ``name``, ``family``, ``drawn`` (its
+        name in figures that pool seeds), ``edits`` (edit -> block -> intervention), ``quartiles``
+        (block -> intervention of the quarter that it lies in), ``start`` (the block but 0 that
+        takes most of exact match; the last of several), ``said`` (block -> what its bypass leaves,
+        in a sentence).
+    """
+    single = summary.filter(pl.col("group") == EACH, pl.col("block").is_not_null())
+    seeds = dict(single.group_by("recipe").agg(pl.col("model").n_unique()).iter_rows())
+    whole = views.memorization(summary, "exact_match")
+    kept = views.kept(summary).filter(kind="mean")
+    found = []
+    for (name, family, recipe), rows in single.group_by(
+        "model", "family", "recipe", maintain_order=True
+    ):
+        edits: dict[str, dict[int, str]] = {}
+        each = rows.select("edit", "block", "intervention").unique().sort("edit", "block")
+        for edit, block, intervention in each.iter_rows():
+            edits.setdefault(edit, {})[block] = intervention
+        own = whole.filter(model=name)
+        left = dict(views.single_blocks(own).select("block", "value").drop_nulls().iter_rows())
+        later = {block: value for block, value in left.items() if block > 0} or left
+        quarters = views.quartiles(own).select("blocks", "intervention").iter_rows()
+        ability = dict(kept.filter(model=name).select("block", "kept").drop_nulls().iter_rows())
+        before = next(iter(views.baseline(own)["value"]), None)
+        pooled = f"{recipe} ({seeds[recipe]} seeds)" if seeds[recipe] > 1 else name
+        found.append(
+            {
+                "name": visible(str(name)),
+                "family": visible(str(family)),
+                "drawn": visible(str(pooled)),
+                "edits": edits,
+                "quartiles": {b: quarter for blocks, quarter in quarters for b in blocks},
+                "start": min(later, key=lambda block: (later[block], -block))
+                if later
+                else min(next(iter(edits.values()))),
+                "said": {
+                    block: f"exact match {before:.0%} → {value:.0%}"
+                    + (f"; benchmarks keep {ability[block]:.0%}" if block in ability else "")
+                    for block, value in left.items()
+                    if before is not None
+                },
+            }
+        )
+    return found

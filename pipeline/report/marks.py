@@ -1,0 +1,131 @@
+"""What each mark of a figure stands for: the words of its tooltip, and the block that it is of.
+
+The places come from drawing, see `style.marks`; nothing is read back out of a drawing. The page
+holds them once, as JSON, and its script draws tooltips and the chosen block's rings from them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+from markupsafe import Markup
+
+from pipeline.analysis.text import number, percent, percent_interval, visible
+
+_DRAWN = ("kept", "drop", "value")
+"""The columns of which a figure draws one."""
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Told:
+    """A mark and its words.
+
+    Args:
+        place: x and y of its centre, and of a bar its width and height, in the drawing's units.
+        block: the bypassed block, which may be chosen on the page; None where it is not one.
+        what: what it is of, where it is no block: ``quartile-1``, ``4 copies``.
+        model: its name.
+        measure: what is measured.
+        level: the number with its interval.
+        edit: what was done to the block.
+    """
+
+    place: Sequence[float]
+    block: int | None
+    what: str
+    model: str
+    measure: str
+    level: str
+    edit: str = "identity"
+
+
+def told(marks: Iterable[Sequence[float]], data: pl.DataFrame) -> list[Told]:
+    """The marks of a figure with their words.
+
+    Args:
+        marks: as `style.marks` gives them.
+        data: the numbers drawn.
+    """
+    rows = data.rows(named=True)
+    if not set(_DRAWN) & set(data.columns):  # several numbers of a row are drawn
+        return []
+    return [_told(place, rows[int(row)]) for row, *place in marks]
+
+
+def as_json(marks: Sequence[Told]) -> Markup:
+    """The marks for the script, fit to stand inside a script element.
+
+    An object of ``models``, ``edits`` and ``measures``, and of ``marks``: each the numbers of
+    model, edit and measure, the block or what else it is of, the level, and the place.
+    """
+    models, edits, measures = (
+        list(dict.fromkeys(getattr(mark, name) for mark in marks))
+        for name in ("model", "edit", "measure")
+    )
+    return embedded(
+        {
+            "models": models,
+            "edits": edits,
+            "measures": measures,
+            "marks": [
+                [
+                    models.index(mark.model),
+                    edits.index(mark.edit),
+                    measures.index(mark.measure),
+                    mark.what if mark.block is None else mark.block,
+                    mark.level,
+                    *(int(each) if each == int(each) else each for each in mark.place),
+                ]
+                for mark in marks
+            ],
+        }
+    )
+
+
+def embedded(value: object) -> Markup:
+    """`value` as JSON that no text in it can end the script element of."""
+    text = json.dumps(value, separators=(",", ":"))
+    # JSON says the same with these escaped
+    text = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return Markup(text)  # noqa: S704  escaped above
+
+
+def _told(place: Sequence[float], row: Row) -> Told:
+    block = row.get("block")
+    what = str(row.get("intervention") or "")
+    if row.get("copies") is not None:
+        what = "1 copy" if row["copies"] == 1 else f"{row['copies']} copies"
+    measure = str(row.get("measure") or row.get("metric") or "").replace("_", " ")
+    if "drop" in row:
+        measure = f"{row.get('ability')}, lost"
+    if row.get("task") not in (None, "memorization"):
+        measure = f"{row['task']}, {measure}"
+    if measure.startswith("extractable"):
+        measure = f"out within {row['k']:,} tries"
+    elif row.get("k") is not None:
+        measure = f"{measure} (k = {row['k']})"
+    if row.get("split"):
+        measure = f"{row['split']}, {measure}"
+    drawn = next((row[column] for column in _DRAWN if column in row), None)
+    share = "value" not in row or _is_share(row)
+    level = (percent_interval if share else _interval)(drawn, row.get("low"), row.get("high"))
+    if row.get("memorized") is not None:
+        level += f"; exact match {percent(row['memorized'])}"
+    return Told(place, block, visible(what), visible(str(row["model"])), visible(measure), level)
+
+
+def _is_share(row: Row) -> bool:
+    metric = str(row.get("metric"))
+    return not any(part in metric for part in ("perplexity", "entropy", "log_prob", "bits", "byte"))
+
+
+def _interval(value: float | None, low: float | None, high: float | None) -> str:
+    if low is None or high is None:
+        return number(value)
+    return f"{number(value)} [{number(low)}, {number(high)}]"

@@ -1,0 +1,297 @@
+"""lm-eval's tasks, loaded: a folder's own YAML files, or lm-eval's own tasks on pinned datasets.
+
+lm-eval asks the hub and keeps caches whose keys know no revision. Here each task reads its dataset
+from a folder, in a cache of that folder's content alone.
+
+Source: lm-eval 0.4.13, `tasks.TaskManager` and `evaluator.simple_evaluate`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import datasets
+import lm_eval.tasks
+import lm_eval.utils
+from jinja2 import TemplateError
+from lm_eval.api.registry import metric_registry
+from lm_eval.api.task import ConfigurableTask
+from lm_eval.tasks import TaskManager
+from lm_eval.tasks._yaml_loader import load_yaml
+
+from pipeline.tasks.task_files import require_plain, sandboxed
+from pipeline.workflow.errors import InputError, Problem, shorten
+
+DATASETS_INDEX = "datasets.json"
+"""Says of a folder that it holds the datasets of lm-eval's own tasks."""
+
+# templates are a folder's, not the package's
+lm_eval.utils.env = sandboxed(lm_eval.utils.env)
+
+# lm-eval's types are loose: a document and a task's answers are Any
+
+
+def load_tasks(
+    names: Sequence[str], folder: str | Path, num_fewshot: int | None = None
+) -> dict[str, ConfigurableTask]:
+    """Load tasks, their datasets included: a folder's own tasks, or lm-eval's on its datasets.
+
+    Args:
+        names: the tasks, as lm-eval names them.
+        folder: holds YAML files, at any depth. Relative `data_files` in the `dataset_kwargs` of a
+            task are looked for beside its YAML file, so that a folder can move as a whole. Or it
+            holds datasets.json and the datasets that this names: then the tasks are lm-eval's own,
+            unmodified but that each reads its dataset from here and not from the hub.
+        num_fewshot: examples before each question. As in lm-eval it overrides what a task says,
+            unless the task says 0; a task that says nothing has 0.
+
+    Returns:
+        name -> task, in the order of `names`.
+
+    Raises:
+        InputError: names that the folder, or lm-eval, does not have; a file of a folder that is
+            more than data; a dataset that does not fit, or is not the one that the task names.
+    """
+    datasets_of = _datasets(Path(folder))
+    if not datasets_of:
+        require_plain(Path(folder), metric_registry)
+    own = partial(TaskManager, include_path=str(folder), include_defaults=False)
+    manager = _official(names) if datasets_of else own()
+    known = manager.all_subtasks
+    offered = list(datasets_of) or known
+    unknown = [name for name in names if name not in offered or name not in known]
+    if unknown:
+        raise InputError(
+            Problem(
+                what=f"benchmark tasks in {folder}",
+                got=", ".join(unknown),
+                expected=", ".join(name for name in offered if name not in unknown)
+                or "a folder with lm-eval's YAML files, or datasets",
+                remedy="name tasks of that folder; lm-eval skips YAML files that it cannot read",
+            )
+        )
+    # or datasets counts each loading of a local file at s3.amazonaws.com
+    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
+    # lm-eval merges overrides into a task's YAML only for a member of a group
+    members = [
+        {"task": name} | (datasets_of[name] if datasets_of else _beside_yaml(manager, name))
+        for name in names
+    ]
+    if datasets_of:
+        _require_same(manager, names, Path(folder))
+    with quiet(), _explained(folder), _cache_of(Path(folder)):
+        loaded = manager.load([{"group": "study", "task": members}])["tasks"]
+    tasks = {name: loaded[name] for name in names}
+    for task in tasks.values():
+        own = task.config.num_fewshot
+        if own != 0:
+            task.set_config("num_fewshot", num_fewshot if num_fewshot is not None else own or 0)
+        for render in ("doc_to_text", "doc_to_target", "doc_to_choice"):
+            setattr(task, render, _once_per_document(getattr(task, render)))
+    return tasks
+
+
+def tasks_in(folder: str | Path) -> list[str]:
+    """The names of a folder's own tasks.
+
+    Raises:
+        InputError: it has none, or a file is more than data.
+    """
+    require_plain(Path(folder), metric_registry)
+    names = TaskManager(include_path=str(folder), include_defaults=False).all_subtasks
+    if not names:
+        raise InputError(
+            Problem(
+                str(folder),
+                "no task",
+                "a folder with lm-eval's YAML files",
+                "name another folder; lm-eval skips YAML files that it cannot read",
+            )
+        )
+    return sorted(names)
+
+
+def describe(tasks: Mapping[str, ConfigurableTask], folder: str | Path) -> dict[str, Any]:
+    """What determines a task's requests: version, few-shot examples, documents and their source.
+
+    Args:
+        tasks: from `load_tasks`.
+        folder: as for `load_tasks`.
+
+    Returns:
+        task -> version, num_fewshot, documents (their number), documents_sha256 (of all, in order,
+        as JSON), and repo and commit of a dataset that was fetched; JSON values only.
+    """
+    index = Path(folder) / DATASETS_INDEX
+    pinned = json.loads(index.read_text("utf-8")) if index.is_file() else {}
+    described = {}
+    for name, task in tasks.items():
+        content = hashlib.sha256()
+        documents = list(task.eval_docs)
+        for document in documents:
+            content.update(json.dumps(document, sort_keys=True, ensure_ascii=False).encode())
+        described[name] = {
+            "version": task.VERSION,
+            "num_fewshot": task.config.num_fewshot or 0,
+            "documents": len(documents),
+            "documents_sha256": content.hexdigest(),
+            **{key: pinned[name][key] for key in ("repo", "commit") if name in pinned},
+        }
+    return described
+
+
+def _datasets(folder: Path) -> dict[str, dict[str, Any]]:
+    """Task -> what makes lm-eval read its dataset here; none where the folder has its own tasks."""
+    index = folder / DATASETS_INDEX
+    if not index.is_file():
+        return {}
+    return {
+        name: {
+            "dataset_path": "parquet",
+            "dataset_name": None,
+            "dataset_kwargs": {
+                "data_files": {
+                    path.stem: str(path) for path in (folder / name).resolve().glob("*.parquet")
+                }
+            },
+        }
+        for name in json.loads(index.read_text("utf-8"))
+    }
+
+
+def _require_same(manager: TaskManager, names: Sequence[str], folder: Path) -> None:
+    """Refuse a dataset, configuration or split that is not the one which the task evaluates.
+
+    Raises:
+        InputError: it was pinned for another task, or for another version of lm-eval.
+    """
+    fetched = json.loads((folder / DATASETS_INDEX).read_text("utf-8"))
+    problems = []
+    for name in names:
+        task = load_yaml(manager.task_index[name].yaml_path, resolve_func=False)
+        wanted = {
+            "repo": task.get("dataset_path"),
+            "name": task.get("dataset_name"),
+            "split": task.get("test_split") or task.get("validation_split"),
+        }
+        got = {key: fetched[name].get(key) for key in wanted}
+        if got != wanted:
+            problems.append(
+                Problem(
+                    f"the dataset of {name}",
+                    ", ".join(f"{key} {value}" for key, value in got.items()),
+                    ", ".join(f"{key} {value}" for key, value in wanted.items())
+                    + ", as lm-eval's task says",
+                    f"correct datasets.STUDY.{name} in the study",
+                )
+            )
+    if problems:
+        raise InputError(*problems)
+
+
+def _official(names: Sequence[str]) -> TaskManager:
+    """lm-eval's own tasks, or enough of them: to index all 13,000 takes a quarter of a minute."""
+    root = Path(lm_eval.tasks.__file__).parent
+    folders = sorted({str(path.parent) for name in names for path in root.rglob(f"{name}.yaml")})
+    manager = TaskManager(include_path=folders, include_defaults=False)
+    known = set(manager.all_subtasks)
+    return manager if known >= set(names) else TaskManager()
+
+
+@contextmanager
+def _cache_of(folder: Path) -> Iterator[None]:
+    """A cache of datasets for this folder's content alone.
+
+    `datasets` knows a local dataset by the names of folder and files, whatever is in them: it would
+    give back what a folder of the same name held, or this one before it changed.
+    """
+    content = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        content.update(f"{path.relative_to(folder).as_posix()} {digest}\n".encode())
+    before = datasets.config.HF_DATASETS_CACHE
+    datasets.config.HF_DATASETS_CACHE = Path(before) / content.hexdigest()[:16]
+    try:
+        yield
+    finally:
+        datasets.config.HF_DATASETS_CACHE = before
+
+
+@contextmanager
+def _explained(folder: str | Path) -> Iterator[None]:
+    """What datasets and lm-eval say of data that they cannot use, as an InputError."""
+    try:
+        yield
+    except TemplateError as error:
+        raise bad_template(f"the tasks in {folder}", error) from error
+    except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as error:
+        raise InputError(
+            Problem(
+                f"the datasets in {folder}",
+                shorten(f"{type(error).__name__}: {error}", 300),
+                "the layout that lm-eval's task files name",
+                "delete the folder and run the stage that fetches it, at the commits of the study",
+            )
+        ) from error
+
+
+def bad_template(what: str, error: TemplateError) -> InputError:
+    """What is said of a task's template that cannot be rendered."""
+    expected = "templates of a document's fields, and of nothing else"
+    return InputError(Problem(f"{what}, templates", str(error), expected, "mend the task's YAML"))
+
+
+def _beside_yaml(manager: TaskManager, name: str) -> dict[str, Any]:
+    """The task's `dataset_kwargs` with relative data files made absolute, if it has any."""
+    entry = manager.task_index[name]
+    given = entry.cfg.get("dataset_kwargs", {})
+    if "data_files" not in given:
+        return {}
+
+    def absolute(files: Any) -> Any:
+        if isinstance(files, str):
+            return files if "://" in files else str((entry.yaml_path.parent / files).resolve())
+        if isinstance(files, Mapping):
+            return {split: absolute(each) for split, each in files.items()}
+        return [absolute(each) for each in files]
+
+    return {"dataset_kwargs": {**given, "data_files": absolute(given["data_files"])}}
+
+
+def _once_per_document(render: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, which renders each document's template once, not once an intervention."""
+    known: dict[int, tuple[Any, Any]] = {}
+
+    def rendered(document: Any, *others: Any) -> Any:
+        if others:  # a template of its own, for few-shot examples
+            return render(document, *others)
+        if id(document) not in known:
+            # keeping the document keeps its id from being given to another
+            known[id(document)] = document, render(document)
+        return known[id(document)][1]
+
+    return rendered
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No bars and prints of lm-eval's, and no pool of processes for its bootstrap."""
+    before = os.environ.get("DISABLE_MULTIPROC")
+    os.environ["DISABLE_MULTIPROC"] = "1"
+    try:
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        if before is None:
+            del os.environ["DISABLE_MULTIPROC"]
+        else:
+            os.environ["DISABLE_MULTIPROC"] = before

@@ -1,0 +1,107 @@
+"""One run at a time in a checkout: DVC's locks, and one that the kernel drops."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from dvc.exceptions import NotDvcRepoError
+from dvc.lock import LockError
+from dvc.repo import Repo
+from dvc.rwlock import rwlock
+from dvc.scm import SCMError
+
+from pipeline.workflow.errors import InputError, Problem
+
+TURN = Path(".snakemake/turn")
+LOCKS = Path(".snakemake/locks")
+
+
+def opened(root: str | Path) -> Repo:
+    """DVC's repository in a folder; another command that holds its lock is waited for.
+
+    Raises:
+        InputError: the folder is no git repository, or not DVC's.
+    """
+    try:
+        return Repo(str(root), _wait_for_lock=True)
+    except (NotDvcRepoError, SCMError) as error:
+        raise InputError(
+            Problem(
+                str(Path(root).absolute()),
+                str(error),
+                "a clone of the project's git repository, in which DVC works",
+                "clone it with git; an unpacked archive does not do",
+            )
+        ) from error
+
+
+@contextmanager
+def naming_the_holder() -> Iterator[None]:
+    """DVC's refusal of a locked repository, as an InputError that names who holds it."""
+    try:
+        yield
+    except LockError as error:
+        busy, _, holders = str(error).partition("\n\n")[0].partition("\n")
+        raise InputError(
+            Problem(
+                "this checkout",
+                f"{busy} {holders.strip()}",
+                "no other run at work in it",
+                "when that has ended, give the same command again",
+            )
+        ) from error
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Hold a file that stages depend on, to write it: none that reads it runs, and none begins.
+
+    Raises:
+        InputError: one runs, under either engine; or there is no repository.
+    """
+    repo = opened(".")
+    hardlink = repo.config["core"].get("hardlink_lock", False)
+    with ExitStack() as stack:
+        with naming_the_holder():
+            lock = rwlock(
+                repo.tmp_dir, repo.fs, " ".join(sys.argv), [], [str(path.absolute())], hardlink
+            )
+            stack.enter_context(lock)
+        yield
+
+
+def take_turn() -> None:
+    """Be the one run at work in this checkout, until this process ends, however it ends.
+
+    Snakemake's own lock stays behind when it is killed, so that nothing could go on before somebody
+    has looked; the kernel drops this one. Who gets it removes what a killed one has left of those.
+
+    Raises:
+        InputError: another one is at work.
+    """
+    TURN.parent.mkdir(exist_ok=True)
+    descriptor = os.open(TURN, os.O_RDWR | os.O_CREAT, 0o666)  # held open to the end
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InputError(
+            Problem(
+                "this checkout",
+                f"a run is at work in it: {TURN.read_text()}",
+                "one at a time",
+                "when that has ended, give the same command again",
+            )
+        ) from None
+    except OSError:  # a file system without locks: Snakemake's own has to do
+        return
+    os.truncate(descriptor, 0)
+    os.write(descriptor, f"process {os.getpid()} on {platform.node()}".encode())
+    shutil.rmtree(LOCKS, ignore_errors=True)
+    LOCKS.mkdir()

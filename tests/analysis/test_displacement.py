@@ -1,0 +1,205 @@
+"""Displacement in the summary, the evidence and the claims, against plain sums."""
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy import stats
+
+from pipeline.analysis import views
+from pipeline.analysis.aggregate import aggregate
+from pipeline.analysis.evidence import evidence
+from pipeline.analysis.findings import findings
+from pipeline.analysis.statistics import partial_rank_correlation
+from pipeline.interventions import Group
+from pipeline.report import figures
+from tests.analysis import synthetic
+
+NAME = "tiny-neo-8"
+FOLLOWS = "Bypassing a block costs the more memory, the further it moves the residual stream"
+EQUAL = "Late attention serves memory more than ability at equal displacement of the stream"
+ONE_MODEL = {NAME: ("gpt-neo", 8)}
+GROUPS = [
+    Group("each"),
+    Group("each", "zero"),
+    Group("each", "noise", draws=2),
+    Group("random", k=2, draws=3),
+]
+
+
+def with_displacement(model, of_block):
+    """The model with another displacement of each block, and some spread between samples."""
+    random = np.random.default_rng(0)
+    block = pl.col("block").cast(pl.Float64).fill_null(0)
+    moved = model.displacement
+    spread = pl.Series(random.normal(0, 0.01, moved.height))
+    others = block.map_elements(of_block, return_dtype=pl.Float64) + spread
+    known = pl.col("block").is_not_null()
+    return replace(
+        model,
+        displacement=moved.with_columns(others=pl.when(known).then(others).otherwise(0.0)),
+    )
+
+
+@pytest.fixture(scope="module")
+def model():
+    [made] = synthetic.study(models=ONE_MODEL, groups=GROUPS).models
+    return with_displacement(made, lambda block: 1 / (1 + block))
+
+
+@pytest.fixture(scope="module")
+def summary(model):
+    return aggregate([model])
+
+
+@pytest.fixture(scope="module")
+def rows(model):
+    return evidence([model])
+
+
+def test_displacement_is_the_mean_over_the_samples(model, summary):
+    for split in ("memorized", "control"):
+        for name in ("block-03", "block-03.zero", "random-2-draw-1"):
+            own = model.displacement.filter(intervention=name, split=split)
+            found = summary.filter(metric="displacement", intervention=name, split=split)
+            assert found["value"].item() == pytest.approx(own["others"].mean())
+            assert found["low"].item() < found["value"].item() < found["high"].item()
+            assert found["n"].item() == 64
+            assert found["difference"].item() is None
+    assert not summary.filter(metric="displacement", intervention="baseline").height
+
+
+def test_attention_change_stands_with_the_block_that_is_bypassed(model, summary):
+    found = summary.filter(metric="attention_change", split="control")
+    assert found["intervention"].to_list() == [f"block-{b:02d}" for b in range(8)]
+    assert found["value"].to_list() == pytest.approx([0.1 / (1 + b) for b in range(8)])
+
+
+def test_survival_is_of_the_tokens_that_the_baseline_chooses(model, summary):
+    """All of the synthetic tokens have one log p, so that every one is matched."""
+    tokens = model.tokens.with_columns(right=pl.col("greedy") == pl.col("token"))
+    key = ["sample_id", "position"]
+    chosen = tokens.filter(pl.col("right"), intervention="baseline").select(key)
+    shares = {}
+    for split in ("memorized", "control"):
+        own = tokens.filter(split=split, intervention="block-05").join(chosen, on=key)
+        shares[split] = own["right"].mean()
+        found = summary.filter(metric="survival", split=split, intervention="block-05")
+        assert found["value"].item() == pytest.approx(shares[split])
+    found = summary.filter(metric="survival_gap", intervention="block-05")
+    gap = shares["memorized"] - shares["control"]
+    assert found["value"].item() == pytest.approx(gap)
+    assert found["low"].item() < gap < found["high"].item()
+    baseline = summary.filter(metric="survival_gap", intervention="baseline")
+    assert baseline.select("value", "low", "high").row(0) == (0.0, None, None)
+    assert summary.filter(metric="survival_matched")["value"].to_list() == [1.0]
+
+
+def test_the_evidence_has_displacement_and_what_follows_it(model, summary, rows):
+    moved = rows.filter(metric="displacement", kind="block")
+    assert moved["block"].to_list() == list(range(8))
+    expected = summary.filter(metric="displacement", split="memorized", edit="identity")
+    expected = expected.filter(pl.col("block").is_not_null())
+    assert moved["value"].to_list() == pytest.approx(expected["value"].to_list())
+    for edit in ("identity", "zero"):
+        blocks = summary.filter(edit=edit, split="memorized", group="each")
+        blocks = blocks.filter(pl.col("block") > 0)
+        moved, lost = (
+            blocks.filter(metric=metric).sort("block")["value"].to_numpy() * sign
+            for metric, sign in (("displacement", 1), ("suffix_log_prob", -1))
+        )
+        found = rows.filter(
+            kind="edit", over=edit, metric="suffix_log_prob", quantity="follows_displacement"
+        )
+        assert found["value"].item() == pytest.approx(stats.spearmanr(moved, lost).statistic)
+        assert found["n"].item() == 7
+        assert found["stderr"].item() > 0
+
+
+def judged(rows, claim):
+    return next(each for each in findings(rows) if each.claim == claim)
+
+
+def test_harm_that_follows_displacement_is_shown_and_no_other():
+    story = synthetic.Story(lambda depth: depth, lambda depth: 0.9)
+    models = {NAME: ("gpt-neo", 20)}
+    [made] = synthetic.study(story, models, groups=[Group("each")]).models
+    follows = evidence([with_displacement(made, lambda block: 1 - block / 20)])
+    against = evidence([with_displacement(made, lambda block: block / 20)])
+    shuffled = np.random.default_rng(1).permutation(20)
+    unrelated = evidence([with_displacement(made, lambda block: float(shuffled[int(block)]))])
+    assert judged(follows, FOLLOWS).word == "shown"
+    assert judged(against, FOLLOWS).word == "not shown"
+    assert judged(unrelated, FOLLOWS).word == "undecided"
+
+
+def test_the_thesis_is_judged_at_equal_displacement():
+    """Memory loss rises with depth; whether that is all displacement cannot be told apart."""
+    story = synthetic.Story(lambda depth: 1 - 0.8 * depth, lambda depth: 0.9)
+    [made] = synthetic.study(story, {NAME: ("gpt-neo", 20)}, groups=[Group("each")]).models
+    shuffled = np.random.default_rng(1).permutation(20)
+    unrelated = evidence([with_displacement(made, lambda block: float(shuffled[int(block)]))])
+    explained = evidence([with_displacement(made, lambda block: block)])
+    assert judged(unrelated, EQUAL).word == "shown"
+    assert judged(explained, EQUAL).word == "undecided"
+
+
+def test_without_displacement_both_are_not_measured(model):
+    bare = replace(
+        model,
+        tokens=model.tokens.clear(),
+        displacement=model.displacement.clear(),
+        attention_change=model.attention_change.clear(),
+    )
+    rows = evidence([bare])
+    assert judged(rows, FOLLOWS).word == judged(rows, EQUAL).word == "not measured"
+    metrics = set(aggregate([bare])["metric"])
+    assert not metrics & {"displacement", "attention_change", "survival", "survival_gap"}
+
+
+def test_a_partial_correlation_is_that_of_the_residuals():
+    random = np.random.default_rng(0)
+    z = random.normal(size=30)
+    x, y = z + random.normal(size=30), z + random.normal(size=30)
+    ranks = np.array([stats.rankdata(each) for each in (x, y, z)])
+    inverse = np.linalg.inv(np.corrcoef(ranks))
+    found = partial_rank_correlation(x, y, z, 0)
+    assert found.value == pytest.approx(-inverse[0, 1] / np.sqrt(inverse[0, 0] * inverse[1, 1]))
+    assert found.low < found.value < found.high
+    t = found.value * np.sqrt(27 / (1 - found.value**2))
+    assert found.p_value == pytest.approx(2 * stats.t.sf(abs(t), 27), abs=0.04)
+    assert np.isnan(partial_rank_correlation(z, y, z, 0).value)
+    assert np.isnan(partial_rank_correlation(x[:3], y[:3], z[:3], 0).value)
+
+
+def test_the_band_is_from_the_least_to_the_most_of_the_controls(summary):
+    floor = summary.filter(metric="exact_match", split="control", intervention="baseline")
+    own = summary.filter(metric="exact_match", split="memorized")
+    whole = own.filter(intervention="baseline")["value"].item()
+    floor = floor["value"].item()
+    band = views.controls(summary)
+    for block in range(8):
+        names = [f"block-{block:02d}.{end}" for end in ("zero", "noise-draw-1", "noise-draw-2")]
+        kept = own.filter(pl.col("intervention").is_in(names))["value"].to_numpy()
+        kept = (kept - floor) / (whole - floor)
+        found = band.filter(measure=views.CONTROLS, block=block).row(0, named=True)
+        assert (found["low"], found["high"]) == pytest.approx((kept.min(), kept.max()))
+        assert found["intervention"] == ", ".join(names)
+    [random] = band.filter(pl.col("block").is_null()).iter_rows(named=True)
+    assert random["measure"] == "random sets of 2 blocks"
+    assert random["intervention"].count("random-2-draw") == 3
+
+
+def test_the_lead_figure_shows_the_band_where_a_study_has_controls(summary):
+    lead = figures.plots(summary)[0]
+    assert lead.name == "kept"
+    assert "(noise, zero)" in lead.caption
+    [axes] = figures.figure(lead).axes
+    [band] = [each for each in axes.collections if each.get_label() == "exact match, other edits"]
+    low = lead.data.filter(measure=views.CONTROLS)["low"].min()
+    assert band.get_paths()[0].vertices[:, 1].min() == pytest.approx(low)
+    without = summary.filter(~views.CONTROL, ~views.RANDOM_SET)
+    bare = figures.plots(without)[0]
+    assert "Grey" not in bare.caption
+    assert set(bare.data["kind"]) == {"memorization", "benchmark", "mean"}

@@ -1,0 +1,120 @@
+"""A look at samples token by token, against plain hooks on the stock model."""
+
+from contextlib import ExitStack
+
+import pytest
+import torch
+
+from pipeline.interventions import Group, sweep
+from pipeline.interventions.interventions import BASELINE, bypass
+from pipeline.interventions.tokenwise import look
+from tests.families import BLOCKS, FAMILIES, NOT_ADDITIVE, tiny
+from tests.interventions.cases import SUFFIX, half_remembered, rounding
+from tests.oracle import plain
+
+_ATTENTION = [Group("each"), Group("quartiles"), Group((1,), "heads", heads=(0, 2))]
+_SKIP = [Group((2,), "skip")]
+_ADDED = [Group((0, 3), "zero"), Group("each", "noise")]
+
+
+def interventions(family):
+    added = [] if family in NOT_ADDITIVE else _ADDED
+    return sweep(BLOCKS, [*_ATTENTION, *_SKIP, *added])
+
+
+def states(model, tokens, intervention):
+    """After each block, (BLOCKS, N, T, D), by hooks alone."""
+    seen = []
+
+    def keep(_module, _args, returned):
+        seen.append((returned[0] if isinstance(returned, tuple) else returned).clone())
+
+    with plain.bypassed(model, intervention), ExitStack() as stack:
+        for part in plain.parts(model):
+            stack.callback(part.block.register_forward_hook(keep).remove)
+        model(tokens, use_cache=False)
+    return torch.stack(seen).double()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.inference_mode()
+def test_displacement_is_that_of_the_stock_model(family):
+    model = tiny(family)
+    tokens = half_remembered(model)
+    listed = interventions(family)
+    found = look(model, tokens, SUFFIX, listed, token_budget=200)
+    unedited = states(model, tokens[:, :-1], BASELINE)
+    grain = max(rounding(model), 1e-4)
+    for v, each in enumerate(listed):
+        if not each.blocks:
+            assert not found.moved[v].any()
+            continue
+        last = max(each.blocks)
+        change = (states(model, tokens[:, :-1], each)[last] - unedited[last]).norm(dim=-1)
+        relative = change / unedited[last].norm(dim=-1)
+        ours = found.moved[v]
+        torch.testing.assert_close(ours[:, 0], relative[:, 0], rtol=1e-3, atol=grain)
+        torch.testing.assert_close(ours[:, 1], relative[:, 1:].mean(1), rtol=1e-3, atol=grain)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.inference_mode()
+def test_attention_change_is_that_of_the_stock_model(family):
+    model = tiny(family)
+    tokens = half_remembered(model)
+    found = look(model, tokens, SUFFIX, [BASELINE], token_budget=200).attention_change
+    if family in NOT_ADDITIVE:
+        assert found.isnan().all()
+        return
+    entered, added = [], []
+    with ExitStack() as stack:
+        for part in plain.parts(model):
+            handles = (
+                part.block.register_forward_pre_hook(
+                    lambda _m, args, kwargs: entered.append(
+                        (args[0] if args else kwargs["hidden_states"]).double()
+                    ),
+                    with_kwargs=True,
+                ),
+                part.output.register_forward_hook(lambda _m, _a, y: added.append(y.double())),
+            )
+            for handle in handles:
+                stack.callback(handle.remove)
+        model(tokens[:, :-1], use_cache=False)
+    for block in range(BLOCKS):
+        x = entered[block]
+        y = x + added[block].reshape(x.shape)
+        change = 1 - (x * y).sum(-1) / (x.norm(dim=-1) * y.norm(dim=-1))
+        expected = torch.stack([change[:, 0], change[:, 1:].mean(1)], -1)
+        torch.testing.assert_close(found[block], expected, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["gpt_neox", "gpt_neo", "llama"])
+def test_tokens_are_those_of_the_plain_loop(family):
+    model = tiny(family)
+    tokens = half_remembered(model)
+    listed = interventions(family)
+    found = look(model, tokens, SUFFIX, listed)
+    expected = plain.complete(model, tokens, SUFFIX, listed, len(tokens))
+    assert torch.equal(found.greedy, expected.teacher_forced)
+    assert torch.equal(found.rank, expected.rank)
+    for name in ("log_prob", "entropy"):
+        torch.testing.assert_close(
+            getattr(found, name), getattr(expected, name), rtol=0, atol=rounding(model)
+        )
+    assert (found.margin > 0).all()
+    assert ((found.greedy == tokens[:, -SUFFIX:]) == (found.rank == 1)).all()
+
+
+def test_the_model_is_the_same_afterwards():
+    model = tiny("gpt_neox")
+    tokens = half_remembered(model)
+    before = model(tokens, use_cache=False).logits
+    look(model, tokens, SUFFIX, sweep(BLOCKS))
+    assert torch.equal(model(tokens, use_cache=False).logits, before)
+
+
+def test_displacement_needs_a_baseline():
+    model = tiny("gpt_neox")
+    with pytest.raises(ValueError, match="no intervention without edits"):
+        look(model, half_remembered(model), SUFFIX, [bypass("one", (1,))])

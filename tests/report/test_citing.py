@@ -1,0 +1,25 @@
+"""BibTeX of a study's figures."""
+
+import polars as pl
+
+from pipeline.report.appendices import PageFigure
+from pipeline.report.citing import bibtex
+
+
+def test_an_entry_for_the_paper_the_software_and_each_figure() -> None:
+    figure = PageFigure("kept", "100% & {more}", "a_b", "", "", "", pl.DataFrame())
+    text = bibtex("my_study", [figure], {"commit": "0123abc"})
+    assert [line for line in text.split("\n") if line.startswith("@")] == [
+        "@article{paper,",
+        "@software{software,",
+        "@misc{my-study-kept,",
+    ]
+    assert "author = {Menta, Tarun Ram and Agrawal, Susmit and Agarwal, Chirag}," in text
+    assert r"title = {Study my\_study, figure 1: 100\% \& \{more\}, a\_b}," in text
+    assert text.count("commit 0123abc") == 2
+    bare = text.replace(r"\{", "").replace(r"\}", "")
+    assert bare.count("{") == bare.count("}")
+
+
+def test_without_git_no_commit_is_told() -> None:
+    assert "commit" not in bibtex("s", [], None)
