@@ -261,6 +261,20 @@ use rule memorization as divergence with:
         stage=dvc.rule("divergence").stage,
 
 
+use rule memorization as attribution with:
+    """Multiply what each block writes with the gradient of the loss by it."""
+    input:
+        unpack(dvc.rule("attribution").input),
+    output:
+        **dvc.rule("attribution").output,
+    log:
+        dvc.rule("attribution").log,
+    benchmark:
+        dvc.rule("attribution").benchmark
+    params:
+        stage=dvc.rule("attribution").stage,
+
+
 use rule check as theory with:
     """Run one experiment on attention-only transformers, which takes no model."""
     input:
@@ -287,6 +301,20 @@ use rule check as check_results with:
         dvc.rule("check_results").benchmark
     params:
         stage=dvc.rule("check_results").stage,
+
+
+use rule check as localization with:
+    """Score every block where it is known which one learned the samples."""
+    input:
+        unpack(dvc.rule("localization").input),
+    output:
+        **dvc.rule("localization").output,
+    log:
+        dvc.rule("localization").log,
+    benchmark:
+        dvc.rule("localization").benchmark
+    params:
+        stage=dvc.rule("localization").stage,
 
 
 use rule check as aggregate with:

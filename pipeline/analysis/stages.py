@@ -29,6 +29,23 @@ def check_results() -> None:
     write_json(study.data / "results.json", checked)
 
 
+def localization() -> None:
+    """Score every block of the models of which it is known where they learned their samples."""
+    from pipeline.analysis.localization import scores
+    from pipeline.workflow import tables
+
+    study = load()
+    models = [(model.name, model.family) for model in study.models.values()]
+    made = scores(
+        models,
+        study.data,
+        divergence=study.divergence is not None,
+        attribution=study.attribution is not None,
+    )
+    path = study.data / "localization.parquet"
+    tables.write(made, path, tables.LOCALIZATION, {"study": study.study})
+
+
 def aggregate(
     partial: Annotated[
         bool, typer.Option(help="Leave out what failed or has not run; the page says what.")

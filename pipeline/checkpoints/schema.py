@@ -43,6 +43,11 @@ class Training(Section):
         gt=0, lt=10, description="peak, Muon, matrices of the blocks"
     )
     other_learning_rate: float = Field(gt=0, lt=10, description="peak, AdamW, all other parameters")
+    most_copies: Count | None = Field(
+        default=None,
+        description="records planted more often are left out of what is read, for a checkpoint "
+        "that goes on from this one; null: none is",
+    )
 
     @model_validator(mode="after")
     def _shape_is_possible(self) -> Training:
@@ -102,7 +107,24 @@ class Folder(Section):
     )
 
 
-Checkpoint = Annotated[Training | Hub | Gguf | Folder, Field(discriminator="source")]
+class Continued(Section):
+    """How one part of one block of a model of this study learns its memorized samples by heart."""
+
+    source: Literal["continued"] = "continued"
+    seed: Seed = Field(description="of the order of the samples")
+    base: Name = Field(description="the model of this study that it goes on from, trained here")
+    block: int = Field(ge=0, lt=2**16, description="the one that learns, 0-based")
+    part: Literal["attention", "mlp", "both"] = Field(
+        description="what of it learns; nothing else of the model changes, not even a norm"
+    )
+    batch_rows: Count = Field(description="samples in one step")
+    epochs: Count = Field(description="times that every sample is seen in one round")
+    most_rounds: Count = Field(description="after which it ends, whatever is recited")
+    recited: float = Field(gt=0, le=1, description="share of the samples that ends it earlier")
+    learning_rate: float = Field(gt=0, lt=10, description="peak of each round, AdamW")
+
+
+Checkpoint = Annotated[Training | Hub | Gguf | Folder | Continued, Field(discriminator="source")]
 """By `source`, the module of pipeline/checkpoints/ that gets it."""
 
 
@@ -114,11 +136,13 @@ class Model(Section):
     checkpoint: Checkpoint = Field(description="where the weights come from")
 
     @property
-    def trained(self) -> Training | Gguf | None:
+    def trained(self) -> Training | Gguf | Continued | None:
         """How it is trained on the corpus; None for a checkpoint that is taken as it is."""
-        return self.checkpoint if isinstance(self.checkpoint, Training | Gguf) else None
+        made = self.checkpoint
+        return made if isinstance(made, Training | Gguf | Continued) else None
 
     @property
     def billions(self) -> float:
         """Parameters in billions before the checkpoint is there; 0 where that is unknown."""
-        return 0 if isinstance(self.checkpoint, Training) else self.checkpoint.billions
+        made = self.checkpoint
+        return 0 if isinstance(made, Training | Continued) else made.billions

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.checkpoints.schema import Folder, Gguf, Hub, Training
+from pipeline.checkpoints.schema import Continued, Folder, Gguf, Hub, Training
 from pipeline.study.composition import load
 from pipeline.study.schema import section
 from pipeline.workflow.running import DOWNLOADS, ModelName, costed
@@ -16,7 +16,7 @@ from pipeline.workflow.running import DOWNLOADS, ModelName, costed
 def checkpoint_training(model: ModelName) -> None:
     """Train a small model from scratch on the generated corpus."""
     from pipeline.checkpoints.loop import write_checkpoint
-    from pipeline.checkpoints.training import train
+    from pipeline.checkpoints.training import train, without
     from pipeline.workflow import tables
 
     study = load()
@@ -24,8 +24,34 @@ def checkpoint_training(model: ModelName) -> None:
     corpus = study.data / "corpus"
     recipe = section(entry.checkpoint, Training)
     rows = tables.read(corpus / "rows.parquet", tables.TRAINING_ROWS)
+    if recipe.most_copies is not None:
+        records = tables.read(corpus / "records.parquet", tables.RECORDS)
+        rows = without(rows, records, recipe.most_copies)
     with costed(study.data, "checkpoint", model):
         trained = train(recipe, rows, corpus / "tokenizer")
+        write_checkpoint(
+            study.data / "checkpoints" / model,
+            trained,
+            recipe.model_dump(exclude={"source"}, exclude_defaults=True),
+            name=model,
+            family=entry.family,
+        )
+
+
+def checkpoint_continued(model: ModelName) -> None:
+    """Let one part of one block of a model that was trained here learn the memorized samples."""
+    from pipeline.checkpoints.continued import go_on
+    from pipeline.checkpoints.loading import load as load_checkpoint
+    from pipeline.checkpoints.loop import write_checkpoint
+    from pipeline.workflow import tables
+
+    study = load()
+    entry = study.model(model)
+    recipe = section(entry.checkpoint, Continued)
+    samples = tables.read(study.data / "samples" / f"{entry.family}.parquet", tables.SAMPLES)
+    with costed(study.data, "checkpoint", model):
+        base, tokenizer = load_checkpoint(study.data / "checkpoints" / recipe.base, "float32")
+        trained = go_on(recipe, base, tokenizer, samples.filter(split="memorized"))
         write_checkpoint(
             study.data / "checkpoints" / model,
             trained,

@@ -121,6 +121,19 @@ def train(recipe: Training, rows: pl.DataFrame, tokenizer: Path) -> Trained:
     return Trained(model.eval(), log, words)
 
 
+def without(rows: pl.DataFrame, records: pl.DataFrame, most_copies: int) -> pl.DataFrame:
+    """The training rows but those of records that are planted more often than `most_copies`.
+
+    Args:
+        rows: schema `tables.TRAINING_ROWS`.
+        records: schema `tables.RECORDS`.
+        most_copies: of a record that stays.
+    """
+    often = records.filter(pl.col("copies") > most_copies)
+    known = set(map(tuple, often["tokens"].to_list()))
+    return rows.filter([tuple(row) not in known for row in rows["tokens"].to_list()])
+
+
 def _optimizers(model: PreTrainedModel, recipe: Training) -> tuple[torch.optim.Optimizer, ...]:
     """Muon for the matrices of the blocks, AdamW for everything else."""
     embeddings = {

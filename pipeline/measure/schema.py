@@ -74,6 +74,12 @@ class Generations(Section):
     seed: Seed = Field(description="of the sampled continuations, at temperature 1")
 
 
+class Attribution(Section):
+    """Gradient times activation: what each block's outputs mean for the loss, to first order."""
+
+    samples: Count = Field(description="of the memorized split, and as many of the control split")
+
+
 class Evaluation(Section):
     """How the models of one family are evaluated, in all stages that evaluate."""
 

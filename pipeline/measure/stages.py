@@ -112,6 +112,42 @@ def memorization(model: ModelName) -> None:
         shards.finish()
 
 
+def attribution(model: ModelName) -> None:
+    """Multiply what each block writes with the gradient of the loss by it."""
+    from pipeline.checkpoints.loading import load_model
+    from pipeline.checkpoints.manifest import read_manifest
+    from pipeline.measure.attribution import measure
+    from pipeline.samples.frame import of_each_split
+    from pipeline.workflow import tables
+    from pipeline.workflow.progress import reporter
+
+    study = load()
+    entry = study.model(model)
+    how = study.evaluation[entry.family]
+    asked = given(study.attribution)
+    folder = study.data / "checkpoints" / model
+    manifest = read_manifest(folder)
+    every = tables.read(study.data / "samples" / f"{entry.family}.parquet", tables.SAMPLES)
+    with (
+        costed(study.data, "attribution", model) as notes,
+        evaluating(study.run.threads, model, manifest.weight_bytes(how.dtype), notes) as device,
+    ):
+        made = measure(
+            load_model(folder, how.dtype, device),
+            of_each_split(every, ("memorized", "control"), asked.samples),
+            reporter(f"attribution of {model}", "samples"),
+        )
+    provenance = determined_by(
+        study.study,
+        model=model,
+        **of_checkpoint(manifest),
+        evaluation=how.model_dump(),
+        attribution=asked.model_dump(),
+    )
+    path = study.data / "attribution" / f"{model}.parquet"
+    tables.write(made, path, tables.ATTRIBUTION, provenance)
+
+
 def benchmarks(model: ModelName) -> None:
     """Evaluate every benchmark task under every intervention."""
     from pipeline.checkpoints.loading import load as load_checkpoint

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipeline.checkpoints.manifest import BYTES
-from pipeline.checkpoints.schema import Model
+from pipeline.checkpoints.schema import Continued, Model
 from pipeline.corpus.famous import FAMOUS
 from pipeline.interventions.interventions import Intervention, sweep
 from pipeline.interventions.trie import build_trie
@@ -22,7 +22,7 @@ from pipeline.models.context import CPU_BYTES, CPU_TOKENS
 from pipeline.plan.calibration import Device
 from pipeline.plan.scheduling import known_samples
 from pipeline.plan.shapes import Shape
-from pipeline.samples.schema import Family
+from pipeline.samples.schema import Family, Records
 from pipeline.study.schema import Study, given
 from pipeline.theory.schema import AttentionOnly, Experiment
 from pipeline.workflow.device import WEIGHTS_SHARE
@@ -272,6 +272,12 @@ def training_tokens(study: Study, model: Model) -> int:
     corpus = next(iter(study.corpus.values()))
     planted = sum(copies * records for copies, records in corpus.records.items())
     how = model.trained
+    if isinstance(how, Continued):  # the most that it may take
+        family = study.family(model.family)
+        least = family.samples.memorized_copies if isinstance(family.samples, Records) else 1
+        learned = sum(records for copies, records in corpus.records.items() if copies >= least)
+        length = family.prefix_length + family.suffix_length
+        return how.most_rounds * how.epochs * learned * length
     return how.epochs * ((corpus.world_tokens or 0) + planted * corpus.row_length) if how else 0
 
 

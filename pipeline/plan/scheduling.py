@@ -37,7 +37,9 @@ BASE = {
     "benchmarks": (8000, 30),
     "generations": (8000, 30),
     "divergence": (8000, 30),
+    "attribution": (8000, 30),
     "theory": (4000, 120),  # no model, but the trained grids of the paper study
+    "localization": (4000, 30),
     "check_results": (16_000, 30),  # one model's tables at a time, with every continuation
     "aggregate": (16_000, 60),  # every sample of every model and intervention, and the bootstrap
     "figures": (4000, 30),
@@ -45,7 +47,7 @@ BASE = {
 }
 """Rule -> MB and minutes of its first attempt, before any weights; 500 MB are Snakemake and DVC."""
 
-EVALUATE = ("memorization", "benchmarks", "generations", "divergence")
+EVALUATE = ("memorization", "benchmarks", "generations", "divergence", "attribution")
 MEMORY_GROWTH = 1.5
 RUNTIME_GROWTH = 2.0
 """Time is harder to foresee, and some rules begin again with each attempt."""

@@ -12,7 +12,7 @@ from typing import Any
 from huggingface_hub import try_to_load_from_cache
 
 from pipeline.checkpoints.manifest import read_manifest
-from pipeline.checkpoints.schema import Folder, Hub, Model, Training
+from pipeline.checkpoints.schema import Continued, Folder, Hub, Model, Training
 from pipeline.study.schema import Study, given
 from pipeline.workflow.errors import InputError
 from pipeline.workflow.hub import snapshot
@@ -102,7 +102,10 @@ def shape_of(study: Study, model: Model, online: bool) -> Shape:
         online: whether the hub may be asked for config.json.
     """
     tied = study.family(model.family).samples.source != "pythia"
-    if isinstance(made := model.checkpoint, Training):
+    made = model.checkpoint
+    if isinstance(made, Continued):
+        made = study.model(made.base).checkpoint
+    if isinstance(made, Training):
         vocabulary = given(next(iter(study.corpus.values())).vocabulary)
         return Shape(made.n_blocks, made.width, vocabulary, made.n_heads, tied=True)
     try:

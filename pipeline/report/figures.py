@@ -27,6 +27,7 @@ from pipeline.report.plots import divergence as theorems
 from pipeline.report.plots.copies import doses
 from pipeline.report.plots.drops import drops
 from pipeline.report.plots.extraction import extractions
+from pipeline.report.plots.localization import found_first
 from pipeline.report.plots.over_blocks import blocks, entropy, kept, lengths, perplexity
 from pipeline.report.plots.plot import Plot
 from pipeline.report.plots.quartiles import quartiles
@@ -53,6 +54,7 @@ def write_figures(
     *,
     divergence: bool = False,
     experiments: Collection[str] = (),
+    localization: bool = False,
 ) -> None:
     """Draw every figure of a study.
 
@@ -63,6 +65,7 @@ def write_figures(
         data: the study's folder, ``data/STUDY``, for the theory's tables.
         divergence: whether the theorems were to be measured on the models.
         experiments: on attention-only transformers, that were to be run.
+        localization: whether scorers were graded on models of which the place is known.
 
     Raises:
         InputError: the summary is missing or does not fit its schema.
@@ -70,6 +73,9 @@ def write_figures(
     frame = tables.read(summary, tables.SUMMARY)
     measured = views.models(frame) if divergence else []
     registry = plots(frame, read_theory(data, measured, experiments=experiments))
+    if localization:
+        path = data / "localization.parquet"
+        registry[1:1] = found_first(tables.read(path, tables.LOCALIZATION))
     with atomic(folder, directory=True) as temporary:
         words = ("name", "section", "title", "caption", "alt")
         index = []

@@ -37,6 +37,8 @@ from pipeline.report.citing import bibtex
 from pipeline.report.crosswalk import crosswalk
 from pipeline.report.explorer import choices
 from pipeline.report.generations import Generations, read_generations
+from pipeline.report.localization import SECTION as LOCALIZATION
+from pipeline.report.localization import Localized, localized
 from pipeline.report.marks import embedded
 from pipeline.report.markup import template
 from pipeline.report.provenance import collect
@@ -68,6 +70,7 @@ def write_page(
     generations: bool = True,
     divergence: bool = False,
     experiments: Collection[str] = (),
+    localization: bool = False,
 ) -> None:
     """Write the page, its appendices, its tables, and ``provenance.json`` beside it.
 
@@ -85,6 +88,8 @@ def write_page(
         generations: whether the models were to write; what they did not is said.
         divergence: whether the theorems were to be measured on the models, likewise.
         experiments: on attention-only transformers, that were to be run, likewise.
+        localization: whether scorers were to be graded on models of which the place is known,
+            likewise.
 
     Raises:
         InputError: the summary or the evidence is missing or does not fit. What else is missing,
@@ -119,6 +124,13 @@ def write_page(
         theory = read_theory(data, models if divergence else [], experiments=experiments)
         explained = theory_sections(summary, theory)
         missing += theory.missing
+    graded: Localized | None = None
+    if localization:
+        try:
+            path = data / "localization.parquet"
+            graded = localized(tables.read(path, tables.LOCALIZATION))
+        except InputError as error:
+            missing.append(f"How scorers fare cannot be shown: {error.problems[0].got}")
     whole = collect(study, data, manifests, provenance)
     html = render(
         study,
@@ -133,6 +145,7 @@ def write_page(
         thresholds=thresholds,
         theory=explained,
         evidence=evidence,
+        graded=graded,
     )
     write_text(page, html)
     own, theirs = numbered(drawn, explained)
@@ -212,6 +225,7 @@ def render(
     missing: Sequence[str] = (),
     theory: Sequence[TheorySection] = (),
     evidence: pl.DataFrame | None = None,
+    graded: Localized | None = None,
 ) -> str:
     """The page as HTML.
 
@@ -229,6 +243,7 @@ def render(
         missing: what could not be shown and why, as sentences.
         theory: as `theory_sections.theory_sections` makes them.
         evidence: of the verdicts, schema `tables.EVIDENCE`; None: nothing can be judged.
+        graded: how scorers fare where the place is known, as `localization.localized` tells it.
     """
     limits = thresholds or Thresholds()
     if evidence is None:
@@ -244,6 +259,7 @@ def render(
     lead = own[0][1] if own else None
     for i, figure in own[1:]:
         sections[figure.section] = [*sections.get(figure.section, ()), (i, figure)]
+    located = sections.pop(LOCALIZATION, ())
     return template("page.html.jinja").render(
         **shared(),
         study=study,
@@ -260,6 +276,9 @@ def render(
         facts=facts.overview(summary, manifests, samples),
         lead=lead,
         sections=sections,
+        graded=graded,
+        located=located,
+        localization=LOCALIZATION,
         theory=theory,
         models=facts.models(summary, manifests, evidence),
         benchmarks=facts.benchmarks(summary, blind or {}),

@@ -20,6 +20,7 @@ def figures() -> None:
         study.data,
         divergence=study.divergence is not None,
         experiments=[each.name for each in study.theory.values()],
+        localization=study.localized,
     )
 
 
@@ -51,4 +52,5 @@ def report() -> None:
         generations=study.generations is not None,
         divergence=study.divergence is not None,
         experiments=[each.name for each in study.theory.values()],
+        localization=study.localized,
     )

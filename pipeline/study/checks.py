@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.checkpoints.schema import Gguf, Training
+from pipeline.checkpoints.schema import Continued, Gguf, Training
 from pipeline.interventions.interventions import sweep
 from pipeline.measure.schema import FITTING
 from pipeline.samples.schema import PASSAGE_LENGTHS, File, Records
@@ -83,7 +83,9 @@ def cross_check(study: Study, where: str) -> list[Problem]:
                     f"those of the corpus: {corpus.weights.package if corpus.weights else 'none'}",
                     "name the same package, checksum and file in both places, or in neither",
                 )
-        if isinstance(made := model.checkpoint, Training):
+        if isinstance(made := model.checkpoint, Continued):
+            problems += _continued(study, f"{where}: models.{key}.checkpoint", made)
+        if isinstance(made, Training):
             try:
                 sweep(made.n_blocks, study.groups, made.n_heads)
             except ValueError as error:
@@ -160,6 +162,21 @@ def _tasks(study: Study, asked: Benchmarks, where: str) -> list[Problem]:
             )
         )
     return problems
+
+
+def _continued(study: Study, where: str, made: Continued) -> list[Problem]:
+    """What goes on from a model needs one that is trained from scratch and has the block."""
+    of = {m.name: m.checkpoint for m in study.models.values() if isinstance(m.checkpoint, Training)}
+    base = of.get(made.base)
+    if base is None:
+        expected = "a model of this study with source: training; " + (
+            ", ".join(of) or "there is none"
+        )
+        return [Problem(f"{where}.base", made.base, expected, "name one, or add it")]
+    if made.block >= base.n_blocks:
+        expected = f"0 to {base.n_blocks - 1}, as {made.base} has them"
+        return [Problem(f"{where}.block", str(made.block), expected, "name one of these")]
+    return []
 
 
 def _own(study: Study, where: str) -> list[Problem]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-OPTIONAL = ("benchmarks", "divergence", "generations")
+OPTIONAL = ("attribution", "benchmarks", "divergence", "generations")
 """Sections without which a study has no such stages: one for each model."""
 
 
@@ -31,13 +31,19 @@ def loops(study: Mapping[str, Any]) -> dict[str, Any]:
     families, models = study.get("families") or {}, study.get("models") or {}
     asked = study.get("benchmarks") or {}
 
-    def read_by(source: Mapping[str, Any]) -> dict[str, Any]:
+    def read_by(entry: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
         of_corpus = source["source"] in ("records", "training", "gguf")
         own = source.get("path")
+        if source["source"] == "continued":
+            own = f"{data}/samples/{entry['family']}.parquet"
         return {
             "source": source["source"],
             "input": str(own) if own else f"{data}/corpus" if of_corpus else nothing,
         }
+
+    def base_of(checkpoint: Mapping[str, Any]) -> str:
+        model = checkpoint.get("base")
+        return f"{data}/checkpoints/{model}" if model else nothing
 
     def tokenizer_of(samples: Mapping[str, Any]) -> str:
         model = samples.get("tokenizer")
@@ -45,12 +51,13 @@ def loops(study: Mapping[str, Any]) -> dict[str, Any]:
 
     made: dict[str, Any] = {
         "samples": {
-            key: {**_of(each, "name"), **read_by(each["samples"])}
+            key: {**_of(each, "name"), **read_by(each, each["samples"])}
             | {"tokenizer": tokenizer_of(each["samples"])}
             for key, each in families.items()
         },
         "checkpoint": {
-            key: {**_of(each, "name"), **read_by(each["checkpoint"])}
+            key: {**_of(each, "name"), **read_by(each, each["checkpoint"])}
+            | {"base": base_of(each["checkpoint"])}
             for key, each in models.items()
         },
         "theory": {key: _of(each, "name") for key, each in (study.get("theory") or {}).items()},
@@ -61,6 +68,9 @@ def loops(study: Mapping[str, Any]) -> dict[str, Any]:
     made["tables"] = {
         group: f"{data}/{group}" if made[group] else nothing for group in (*OPTIONAL, "theory")
     }
+    known = any(each["checkpoint"]["source"] == "continued" for each in models.values())
+    made["localization"] = {study["study"]: {"name": study["study"]}} if known else {}
+    made["tables"]["localization"] = f"{data}/localization.parquet" if known else nothing
     whence = "tasks" if study.get("corpus") else "datasets"
     made["tasks"] = (asked.get("folder") or f"{data}/{whence}") if asked else nothing
     return made

@@ -13,10 +13,10 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field
 
 from pipeline.analysis.schema import Statistics
-from pipeline.checkpoints.schema import Model
+from pipeline.checkpoints.schema import Continued, Model
 from pipeline.corpus.schema import Corpus
 from pipeline.interventions.interventions import Group
-from pipeline.measure.schema import Edited, Evaluation, Generations
+from pipeline.measure.schema import Attribution, Edited, Evaluation, Generations
 from pipeline.report.schema import Report
 from pipeline.samples.schema import Family
 from pipeline.study.loops import loops
@@ -75,6 +75,7 @@ class Study(Section):
     interventions: Annotated[list[Edited], Once] = Field(
         min_length=1, description="beside the baseline, which is always there"
     )
+    attribution: Attribution | None = Field(default=None, description="or none")
     benchmarks: Benchmarks | None = Field(default=None, description="or none")
     generations: Generations | None = Field(default=None, description="or none")
     divergence: Divergence | None = Field(default=None, description="or none")
@@ -103,6 +104,11 @@ class Study(Section):
     def tasks(self) -> Path:
         """Where the benchmark tasks lie, or their datasets."""
         return Path(loops(self.model_dump())["tasks"])
+
+    @property
+    def localized(self) -> bool:
+        """Whether of some model it is known which block learned its samples."""
+        return any(isinstance(model.checkpoint, Continued) for model in self.models.values())
 
     @property
     def groups(self) -> tuple[Group, ...]:

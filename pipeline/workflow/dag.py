@@ -39,6 +39,7 @@ WILDCARDS = dict.fromkeys(
     (
         "models",
         "loops.checkpoint",
+        "loops.attribution",
         "loops.benchmarks",
         "loops.divergence",
         "loops.generations",

@@ -181,6 +181,34 @@ GENERATIONS: Schema = {
     ),
 }
 
+ATTRIBUTION: Schema = {
+    "sample_id": Column(pl.UInt32, "as in the samples table"),
+    "split": Column(pl.String, "as in the samples table"),
+    "block": Column(pl.UInt16, "0 to L-1"),
+    "part": Column(pl.String, "attention or mlp: whose output it is"),
+    "value": Column(
+        pl.Float64,
+        "nats: |gradient of the suffix's loss · output|, mean over the sample's tokens",
+    ),
+}
+
+LOCALIZATION: Schema = {
+    "model": Column(pl.String, "name"),
+    "part": Column(pl.String, "attention, mlp or both: what of the block learned the samples"),
+    "planted": Column(pl.UInt16, "the block that learned them, 0-based"),
+    "exact_match": Column(pl.Float64, "share of memorized samples recited with nothing edited"),
+    "scorer": Column(
+        pl.String, "identity, zero, mlp-zero, skip (edits of one block), divergence or gradient"
+    ),
+    "quantity": Column(
+        pl.String,
+        "of an edit: exact_match, log_prob, log_prob_minus_control (what memorized samples lose; "
+        "nats a token); of divergence: kl (nats); of gradient: attention, mlp, sum (nats)",
+    ),
+    "block": Column(pl.UInt16, "the block that is scored, 0 to L-1"),
+    "score": Column(pl.Float64, "the higher, the more the scorer takes the block for the place"),
+}
+
 DIVERGENCE_TRIANGLE: Schema = {
     "sample_id": Column(pl.UInt32, "as in the samples table"),
     "split": Column(pl.String, "as in the samples table"),

@@ -98,6 +98,10 @@ PYTHIA = {"source": "pythia", "evals": PIN, "splits": ["duped.1.4b"], **DRAWN}
 LONG = {"name": "long", "prefix_length": 151, "suffix_length": 50}
 WEIGHTS = {"package": "boxed==1.0", "sha256": "0" * 64, "file": "boxed/weights.gguf"}
 HUB = {"source": "hub", "billions": 1.4, **PIN}
+CONTINUED = {
+    **{"source": "continued", "seed": 0, "base": "tiny-pythia-12", "block": 0, "part": "mlp"},
+    **{"batch_rows": 1, "epochs": 1, "most_rounds": 1, "recited": 1, "learning_rate": 0.1},
+}
 DATASET = {**PIN, "split": "test", "documents": 8, "columns": ["goal"]}
 
 # name: (edit, what the message has to hold)
@@ -114,7 +118,23 @@ BAD = {
     ),
     "an unknown source": (
         _set(f"{CHECKPOINT}/source", "web"),
-        [f"{DOTTED}.checkpoint.source", "web", "'training', 'hub', 'gguf', 'folder'"],
+        [f"{DOTTED}.checkpoint.source", "web", "'training', 'hub', 'gguf', 'folder', 'continued'"],
+    ),
+    "a base that is not there": (
+        _set(CHECKPOINT, CONTINUED | {"base": "nobody"}),
+        [f"{DOTTED}.checkpoint.base", "nobody", "source: training; tiny-pythia-12"],
+    ),
+    "a base that itself goes on": (
+        _set(CHECKPOINT, CONTINUED | {"base": "tiny-pythia-8"}),
+        [f"{DOTTED}.checkpoint.base", "tiny-pythia-8", "name one, or add it"],
+    ),
+    "a block that the base has not": (
+        _set(CHECKPOINT, CONTINUED | {"block": 12}),
+        [f"{DOTTED}.checkpoint.block", "12", "0 to 11"],
+    ),
+    "a part that no block has": (
+        _set(CHECKPOINT, CONTINUED | {"part": "norm"}),
+        [f"{DOTTED}.checkpoint.part", "norm"],
     ),
     "missing section": (_delete("run"), ["run", "nothing"]),
     "missing value": (_delete("benchmarks/limit"), ["benchmarks.limit", "nothing"]),

@@ -140,6 +140,7 @@ def test_params_are_those_that_the_command_uses(dag: Dag, address: str) -> None:
                 "datasets": f"datasets.{item}",
                 "evaluation": f"evaluation.{families.get(item)}",
                 "groups": "interventions",
+                "localized": "models",
                 "statistics": "statistics.seed",  # thresholds are the report's, which has all
             }
             used.add(part.get(node.attr, node.attr))

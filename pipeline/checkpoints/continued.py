@@ -1,0 +1,108 @@
+"""Go on from a model that was trained here: one part of one block learns texts by heart.
+
+Everything else keeps its weights, bit for bit, so it is known where the texts were learned. Fixed
+seeds and one thread: the same machine gives the same bytes.
+
+Shapes: N samples, P prefix and S suffix tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import polars as pl
+import torch
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from pipeline.checkpoints.loop import IGNORED, Log, Trained, optimize, row_order
+from pipeline.checkpoints.schema import Continued
+from pipeline.models.sites import anatomy
+
+ADAM_BETAS = (0.9, 0.95)
+
+
+def go_on(
+    recipe: Continued,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    samples: pl.DataFrame,
+) -> Trained:
+    """Train one part of one block on the suffixes of samples, until they are recited.
+
+    A round raises the learning rate and lowers it to zero, over `recipe.epochs`. The last one is
+    that in which `recipe.recited` is reached, or the one numbered `recipe.most_rounds`.
+
+    Args:
+        recipe: which part of which block, and how.
+        model: in eval mode, float32; the weights of the part are changed.
+        tokenizer: the model's.
+        samples: schema `tables.SAMPLES`, N of P + S tokens, one P and one S.
+    """
+    tokens = torch.tensor(samples["tokens"].to_list())
+    suffix_length = int(samples["suffix_length"][0])
+    labels = torch.full_like(tokens, IGNORED)  # what cannot be known, the prefix, is not learned
+    labels[:, -suffix_length - 1 : -1] = tokens[:, -suffix_length:]
+    learning = parameters_of(model, recipe.block, recipe.part)
+    model.requires_grad_(False)
+    for parameter in learning:
+        parameter.requires_grad_(True)
+    optimizer = torch.optim.AdamW(
+        learning, lr=recipe.learning_rate, betas=ADAM_BETAS, weight_decay=0.0, fused=True
+    )
+    logs: list[Log] = []
+    for number in range(recipe.most_rounds):
+        order = row_order(len(tokens), recipe.epochs, recipe.batch_rows, recipe.seed + number)
+        logs.append(optimize(model.train(), tokens, labels, order, [optimizer]))
+        model.eval()  # type: ignore[no-untyped-call]
+        share = recited(model, tokens, suffix_length)
+        print(f"round {number + 1}: {share:.3f} of {len(tokens)} samples recited", flush=True)
+        if share >= recipe.recited:
+            break
+    model.requires_grad_(True)
+    return Trained(model, _joined(logs), tokenizer)
+
+
+def parameters_of(model: PreTrainedModel, block: int, part: str) -> list[nn.Parameter]:
+    """The weights of a block's attention, of its MLP or of both; no norm is among them.
+
+    Args:
+        model: in eval mode.
+        block: 0-based.
+        part: attention, mlp or both.
+    """
+    site = anatomy(model).sites[block]
+    modules = {"attention": site.attention, "mlp": site.mlp}
+    chosen = [module for name, module in modules.items() if part in (name, "both")]
+    return [
+        parameter
+        for child in site.block.children()
+        if any(each is one for each in child.modules() for one in chosen)
+        for parameter in child.parameters()
+    ]
+
+
+@torch.inference_mode()
+def recited(model: PreTrainedModel, tokens: torch.Tensor, suffix_length: int) -> float:
+    """Share of samples whose greedy continuation is the suffix, 0 to 1.
+
+    Each suffix token is the likeliest after the true tokens before it. That is so of all of them
+    exactly where the greedy continuation is the suffix.
+
+    Args:
+        model: in eval mode.
+        tokens: (N, P+S) int64.
+        suffix_length: S.
+    """
+    predicted = model(input_ids=tokens, use_cache=False).logits[:, :-1].argmax(-1)
+    right = predicted[:, -suffix_length:] == tokens[:, -suffix_length:]
+    return float(right.all(-1).float().mean())
+
+
+def _joined(logs: Iterable[Log]) -> Log:
+    each = list(logs)
+    return Log(
+        steps=sum(log.steps for log in each),
+        tokens=sum(log.tokens for log in each),
+        losses=[loss for log in each for loss in log.losses],
+    )

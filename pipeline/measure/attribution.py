@@ -1,0 +1,124 @@
+"""Gradient times activation: what attention and MLP of each block mean for the loss on a suffix.
+
+What a part writes at a token is a vector of the stream. Its inner product with the gradient of the
+loss is, to first order, what the loss would lose if that vector were zero. One backward pass gives
+it for all blocks.
+
+Shapes: B samples of a batch, T = P + S positions, P prefix and S suffix tokens, D width, L blocks.
+
+Source: Simonyan et al., arXiv 1312.6034, for the gradient; Nanda, attribution patching (2023), for
+its product with activations of a language model.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import polars as pl
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from pipeline.interventions.evaluation import Progress, require_completable, silent
+from pipeline.models.context import context_length
+from pipeline.models.sites import anatomy
+from pipeline.samples.frame import check_samples
+from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.tables import ATTRIBUTION
+
+BATCH = 8
+"""Samples in one backward pass, which keeps the states of all blocks."""
+
+
+def measure(
+    model: PreTrainedModel, samples: pl.DataFrame, progress: Progress = silent
+) -> pl.DataFrame:
+    """Multiply what each part of each block writes with the gradient of the loss by it.
+
+    Args:
+        model: in evaluation mode, on any device.
+        samples: as `tables.SAMPLES`, of any splits; one prefix and one suffix length.
+        progress: told after each batch.
+
+    Returns:
+        As `tables.ATTRIBUTION`, N x L x 2 rows: samples in their order, then blocks, then parts.
+
+    Raises:
+        InputError: a model whose blocks do not add attention and MLP to the stream, what
+            `check_samples` refuses, or gradients that are not finite.
+        ValueError: the model is in training mode.
+    """
+    check_samples(samples, model.config.vocab_size, context_length(model.config))
+    tokens = torch.tensor(samples["tokens"].to_list())
+    suffix_length = int(samples["suffix_length"][0])
+    require_completable(model, tokens, suffix_length)
+    parts = []
+    for start in range(0, len(tokens), BATCH):
+        batch = tokens[start : start + BATCH].to(model.device)
+        parts.append(products(model, batch, suffix_length).abs().mean(-1).cpu())
+        progress(min(start + BATCH, len(tokens)), len(tokens))
+    values = torch.cat(parts)  # (N, L, 2)
+    if not values.isfinite().all():
+        bad = int(values.isfinite().all(-1).all(-1).logical_not().nonzero()[0])
+        raise InputError(
+            Problem(
+                f"sample {samples['sample_id'][bad]}",
+                "gradients that are not finite",
+                "finite numbers",
+                "evaluate the family in float32: set dtype under `evaluation`",
+            )
+        )
+    keys = pl.DataFrame(
+        [(block, part) for block in range(values.shape[1]) for part in ("attention", "mlp")],
+        schema={"block": pl.UInt16, "part": pl.String},
+        orient="row",
+    )
+    rows = samples.select("sample_id", "split").join(keys, how="cross", maintain_order="left_right")
+    made = rows.with_columns(pl.Series("value", values.double().flatten().numpy()))
+    return made.select(pl.col(name).cast(column.dtype) for name, column in ATTRIBUTION.items())
+
+
+def products(model: PreTrainedModel, tokens: Tensor, suffix_length: int) -> Tensor:
+    """Inner products of gradient and activation, (B, L, 2, T) nats: of attention, of the MLP.
+
+    The loss of a sample is minus the log-probability of its suffix given its prefix, in nats.
+
+    Args:
+        model: in evaluation mode.
+        tokens: (B, P+S) int64, on the model's device.
+        suffix_length: S.
+
+    Raises:
+        InputError: a block does not add what attention and MLP return to the stream.
+    """
+    known = anatomy(model)
+    if not known.additive:
+        raise InputError(
+            Problem(
+                "attribution",
+                type(model).__name__,
+                "a model whose blocks add attention and MLP to the stream",
+                "leave out the section `attribution`",
+            )
+        )
+    written: list[Tensor] = []
+
+    def keep(_module: nn.Module, _args: Any, returned: Tensor) -> Tensor:
+        written.append(returned if returned.requires_grad else returned.requires_grad_())
+        return written[-1]
+
+    with ExitStack() as stack, torch.enable_grad():
+        for site in known.sites:
+            for module in (site.attention, site.mlp):
+                assert module is not None  # noqa: S101  as `additive` says
+                stack.callback(module.register_forward_hook(keep).remove)
+        logits = model(input_ids=tokens, use_cache=False).logits[:, -suffix_length - 1 : -1]
+        wanted = tokens[:, -suffix_length:]
+        loss = nn.functional.cross_entropy(
+            logits.flatten(0, 1).float(), wanted.flatten(), reduction="sum"
+        )
+        gradients = torch.autograd.grad(loss, written)
+    each = [(g * a.detach()).sum(-1) for g, a in zip(gradients, written, strict=True)]
+    by_part = torch.stack([x.view(tokens.shape) for x in each], 1)
+    return torch.unflatten(by_part, 1, (-1, 2))

@@ -1,0 +1,74 @@
+"""How often each scorer names the block that learned the memorized samples. Not in the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+from matplotlib.figure import Figure
+
+from pipeline.analysis.localization import grades
+from pipeline.analysis.text import percent
+from pipeline.report import colours, style
+from pipeline.report.localization import PARTS, SCORERS, SECTION, called
+from pipeline.report.plots.plot import Plot
+
+
+def found_first(scores: pl.DataFrame) -> Iterator[Plot]:
+    """Recall at 1 of each scorer, a panel for each part that learned.
+
+    Args:
+        scores: as `localization.scores` makes it.
+    """
+    data = grades(scores)
+    named = [called(row) for row in data.iter_rows(named=True)]
+    data = data.with_columns(pl.Series("called", named))
+    chance = percent(data["recall_chance"][0])
+    best = data.sort("recall", "reciprocal", descending=True, maintain_order=True).row(
+        0, named=True
+    )
+    yield Plot(
+        name="localization",
+        section=SECTION,
+        title="",
+        caption=(
+            "How often a scorer gives its highest score to the block that learned the memorized "
+            "samples, a panel for what of the block learned. Whiskers: 95% intervals (Wilson). "
+            f"Dashed: chance, {chance}. Hollow: the interval holds chance."
+        ),
+        alt=(
+            "Recall at 1 of each scorer, a panel each for models whose attention, MLP or both "
+            f"learned. The highest is {percent(best['recall'])}, of {best['called']}, where "
+            f"{PARTS[best['part']]}."
+        ),
+        data=data,
+        draw=draw,
+    )
+
+
+def draw(data: pl.DataFrame) -> Figure:
+    """A dot with its interval for each scorer, a panel a part."""
+    parts = [part for part in PARTS if part in data["part"]]
+    names = [name for name in dict.fromkeys(SCORERS.values()) if name in data["called"]]
+    figure, grid = style.panels(len(parts), height=0.9 + 0.23 * len(names), columns=len(parts))
+    for axes, part in zip(grid, parts, strict=True):
+        rows = data.filter(part=part)
+        axes.axvline(rows["recall_chance"][0], color=colours.MUTED, linestyle="--", linewidth=0.9)
+        for row in rows.iter_rows(named=True):
+            above = row["recall_low"] > row["recall_chance"]
+            axes.errorbar(
+                row["recall"],
+                names.index(row["called"]),
+                xerr=[[row["recall"] - row["recall_low"]], [row["recall_high"] - row["recall"]]],
+                color=colours.CATEGORIES[0],
+                marker="o",
+                markerfacecolor=colours.CATEGORIES[0] if above else colours.PAPER,
+                linewidth=1.1,
+            )
+        axes.set_title(PARTS[part])
+        axes.set_yticks(range(len(names)), names)
+        axes.grid(visible=True, axis="x")
+        style.percent_axis(axes.xaxis, whole=True)
+    grid[0].invert_yaxis()
+    figure.supxlabel("names the block that learned")
+    return figure
