@@ -17,6 +17,7 @@ from pipeline.analysis.manifests import read_manifests
 from pipeline.analysis.measured import ModelTables, read_tables
 from pipeline.analysis.statistics import wilson
 from pipeline.interventions.interventions import BASELINE, EACH
+from pipeline.theory import columns
 from pipeline.workflow import tables
 
 HALF = 0.5
@@ -50,7 +51,7 @@ def scores(
         found = list(_of_edits(measured))
         if divergence:
             path = data / "divergence" / f"{name}.parquet"
-            found.append(_of_divergence(tables.read(path, tables.DIVERGENCE_TRIANGLE)))
+            found.append(_of_divergence(tables.read(path, columns.DIVERGENCE_TRIANGLE)))
         if attribution:
             path = data / "attribution" / f"{name}.parquet"
             found += _of_gradient(tables.read(path, tables.ATTRIBUTION))

@@ -16,6 +16,7 @@ from pipeline.analysis.measured import ModelTables, grid_problems, read_tables
 from pipeline.interventions.interventions import BASELINE
 from pipeline.measure.chosen import chosen
 from pipeline.measure.metrics import MEMORIZATION, METRICS
+from pipeline.theory import columns
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, Problem
 
@@ -212,9 +213,9 @@ def _check_divergence(
     """The same of what the theorems are measured by."""
     name = measured.name
     folder = data / "divergence"
-    triangle = tables.read(folder / f"{name}.parquet", tables.DIVERGENCE_TRIANGLE)
-    bounds = tables.read(folder / f"{name}.bounds.parquet", tables.DIVERGENCE_BOUNDS)
-    blocks = tables.read(folder / f"{name}.blocks.parquet", tables.DIVERGENCE_BLOCKS)
+    triangle = tables.read(folder / f"{name}.parquet", columns.DIVERGENCE_TRIANGLE)
+    bounds = tables.read(folder / f"{name}.bounds.parquet", columns.DIVERGENCE_BOUNDS)
+    blocks = tables.read(folder / f"{name}.blocks.parquet", columns.DIVERGENCE_BLOCKS)
     splits = measured.samples.group_by("split").len()
     of_split = {split: min(n, divergence_samples) for split, n in splits.iter_rows()}
     n_samples = of_split.get("memorized", 0) + of_split.get("control", 0)

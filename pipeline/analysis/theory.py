@@ -14,6 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipeline.analysis import statistics
+from pipeline.theory import columns
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 
@@ -45,11 +46,11 @@ QUANTITIES = {
 """What might tell which blocks matter -> how it is called."""
 
 EXPERIMENTS = {
-    "associative": tables.ASSOCIATIVE,
-    "lookup": tables.LOOKUP,
-    "low_rank": tables.LOW_RANK,
-    "constructive": tables.CONSTRUCTIVE,
-    "attention_only": tables.ATTENTION_ONLY,
+    "associative": columns.ASSOCIATIVE,
+    "lookup": columns.LOOKUP,
+    "low_rank": columns.LOW_RANK,
+    "constructive": columns.CONSTRUCTIVE,
+    "attention_only": columns.ATTENTION_ONLY,
 }
 """Table of `data/STUDY/theory` -> its schema."""
 
@@ -65,7 +66,7 @@ class Theory:
         quantities: mean of each of `QUANTITIES` over the memorized samples: model, family, block,
             quantity, mean, low, high.
         bounds: of every sample, all splits: model, family, and the columns of
-            `tables.DIVERGENCE_BOUNDS`.
+            `columns.DIVERGENCE_BOUNDS`.
         experiments: the tables of `EXPERIMENTS` that are there.
         missing: what is not, as sentences.
     """
@@ -96,10 +97,10 @@ def read_theory(
     for name, family in models:
         try:
             triangle = tables.read(
-                data / "divergence" / f"{name}.parquet", tables.DIVERGENCE_TRIANGLE
+                data / "divergence" / f"{name}.parquet", columns.DIVERGENCE_TRIANGLE
             )
             bound = tables.read(
-                data / "divergence" / f"{name}.bounds.parquet", tables.DIVERGENCE_BOUNDS
+                data / "divergence" / f"{name}.bounds.parquet", columns.DIVERGENCE_BOUNDS
             )
             samples = tables.read(data / "samples" / f"{family}.parquet", tables.SAMPLES)
         except InputError as error:

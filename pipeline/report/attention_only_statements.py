@@ -43,7 +43,7 @@ def routing(rows: pl.DataFrame) -> dict[str, tuple[float, float]]:
     """Accuracy as it is and bypassed of the models that store in their heads, and in their MLP.
 
     Args:
-        rows: as `tables.ATTENTION_ONLY`.
+        rows: as `columns.ATTENTION_ONLY`.
 
     Returns:
         ``heads`` and ``mlp``, where they were trained, each a mean over seeds.
@@ -72,7 +72,7 @@ def above_lower_bound(rows: pl.DataFrame) -> pl.DataFrame:
     """Trained models that the lower bound speaks of, each once, with ``ratio`` of accuracy to it.
 
     Args:
-        rows: as `tables.ATTENTION_ONLY`.
+        rows: as `columns.ATTENTION_ONLY`.
     """
     model = ["vocabulary", "width", "heads", "head_width", "hidden", "seed"]
     spoken = rows.filter(pl.col("bound").is_not_null(), quantity="accuracy")

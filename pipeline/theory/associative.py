@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pipeline.theory.columns import ASSOCIATIVE
 from pipeline.theory.schema import Associative
 from pipeline.theory.small_transformer import schedule
-from pipeline.workflow.tables import ASSOCIATIVE
 
 THRESHOLDS = (0.5, 0.99)
 """Accuracies at which the number of stored pairs is read off."""

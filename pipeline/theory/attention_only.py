@@ -17,6 +17,7 @@ from typing import Any
 import polars as pl
 
 from pipeline.interventions.evaluation import Progress, silent
+from pipeline.theory.columns import ATTENTION_ONLY
 from pipeline.theory.schema import AttentionOnly
 from pipeline.theory.small_transformer import (
     CONTEXT,
@@ -27,7 +28,6 @@ from pipeline.theory.small_transformer import (
     table,
 )
 from pipeline.workflow.errors import InputError, Problem
-from pipeline.workflow.tables import ATTENTION_ONLY
 
 STACKED_LOGITS = 400_000
 """Of all models that are trained at once: more of them do not stay in a core's cache."""

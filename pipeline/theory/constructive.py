@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from pipeline.theory.attention_only import lower_bound, stored
+from pipeline.theory.columns import CONSTRUCTIVE
 from pipeline.theory.construction import build, build_both, gap_bound, likeliest, read
 from pipeline.theory.lookup import divergence, unit_rows
 from pipeline.theory.low_rank import Table
 from pipeline.theory.schema import Constructive
-from pipeline.workflow.tables import CONSTRUCTIVE
 
 PRIOR_SPREAD = 1_000.0
 """The likeliest sequence is so many times as likely as the unlikeliest."""

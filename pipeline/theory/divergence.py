@@ -39,13 +39,9 @@ from pipeline.models.sites import Anatomy, anatomy
 from pipeline.samples.frame import check_samples
 from pipeline.theory import linear_fit
 from pipeline.theory.block_bounds import Known, know, one_block_on, right_after
+from pipeline.theory.columns import DIVERGENCE_BLOCKS, DIVERGENCE_BOUNDS, DIVERGENCE_TRIANGLE
 from pipeline.theory.parts import Described
-from pipeline.workflow.tables import (
-    DIVERGENCE_BLOCKS,
-    DIVERGENCE_BOUNDS,
-    DIVERGENCE_TRIANGLE,
-    Schema,
-)
+from pipeline.workflow.tables import Schema
 
 _LOGIT_ROWS = 64
 _BEST = torch.float64

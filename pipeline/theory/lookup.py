@@ -19,8 +19,8 @@ import polars as pl
 import torch
 from torch import Tensor
 
+from pipeline.theory.columns import LOOKUP
 from pipeline.theory.schema import Lookup
-from pipeline.workflow.tables import LOOKUP
 
 BISECTIONS = 100
 

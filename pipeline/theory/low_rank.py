@@ -24,9 +24,9 @@ import polars as pl
 import torch
 from torch import Tensor
 
+from pipeline.theory.columns import LOW_RANK
 from pipeline.theory.lookup import divergence
 from pipeline.theory.schema import LowRank
-from pipeline.workflow.tables import LOW_RANK
 
 SMALL_GAP = 1e-4
 """Below it, φ is taken from its series: the formula would divide rounding by rounding."""

@@ -35,6 +35,7 @@ def divergence(model: ModelName) -> None:
     from pipeline.checkpoints.manifest import read_manifest
     from pipeline.interventions.memory import Journal
     from pipeline.samples.frame import check_samples, of_each_split
+    from pipeline.theory import columns
     from pipeline.theory.divergence import measure
     from pipeline.workflow import tables
     from pipeline.workflow.progress import reporter
@@ -62,53 +63,53 @@ def divergence(model: ModelName) -> None:
     parts = {"evaluation": how.model_dump(), "divergence": asked.model_dump()}
     provenance = determined_by(study.study, model=model, **of_checkpoint(manifest), **parts)
     path = study.data / "divergence" / f"{model}.parquet"
-    tables.write(made.triangle, path, tables.DIVERGENCE_TRIANGLE, provenance)
+    tables.write(made.triangle, path, columns.DIVERGENCE_TRIANGLE, provenance)
     path = path.with_name(f"{model}.bounds.parquet")
-    tables.write(made.bounds, path, tables.DIVERGENCE_BOUNDS, provenance)
+    tables.write(made.bounds, path, columns.DIVERGENCE_BOUNDS, provenance)
     path = path.with_name(f"{model}.blocks.parquet")
-    tables.write(made.blocks, path, tables.DIVERGENCE_BLOCKS, provenance)
+    tables.write(made.blocks, path, columns.DIVERGENCE_BLOCKS, provenance)
 
 
 def theory_associative() -> None:
     """Fill associative memories until less than half of the pairs is right."""
+    from pipeline.theory import columns
     from pipeline.theory.associative import associative
-    from pipeline.workflow import tables
 
-    _experiment(Associative, tables.ASSOCIATIVE, associative)
+    _experiment(Associative, columns.ASSOCIATIVE, associative)
 
 
 def theory_lookup() -> None:
     """Compare what a linear map loses of look-up tables with the bounds on it."""
+    from pipeline.theory import columns
     from pipeline.theory.lookup import lookup
-    from pipeline.workflow import tables
 
-    _experiment(Lookup, tables.LOOKUP, lookup)
+    _experiment(Lookup, columns.LOOKUP, lookup)
 
 
 def theory_low_rank() -> None:
     """Compare what maps of low rank lose with the bounds on it."""
+    from pipeline.theory import columns
     from pipeline.theory.low_rank import low_rank
-    from pipeline.workflow import tables
 
-    _experiment(LowRank, tables.LOW_RANK, low_rank)
+    _experiment(LowRank, columns.LOW_RANK, low_rank)
 
 
 def theory_constructive() -> None:
     """Build attention-only transformers, within the theorem's numbers and beyond."""
+    from pipeline.theory import columns
     from pipeline.theory.constructive import constructive
-    from pipeline.workflow import tables
 
-    _experiment(Constructive, tables.CONSTRUCTIVE, constructive)
+    _experiment(Constructive, columns.CONSTRUCTIVE, constructive)
 
 
 def theory_attention_only() -> None:
     """Train attention-only transformers to know a table by heart."""
+    from pipeline.theory import columns
     from pipeline.theory.attention_only import attention_only
-    from pipeline.workflow import tables
     from pipeline.workflow.progress import reporter
 
     tell = reporter("attention-only transformers", "steps")
-    _experiment(AttentionOnly, tables.ATTENTION_ONLY, lambda grid: attention_only(grid, tell))
+    _experiment(AttentionOnly, columns.ATTENTION_ONLY, lambda grid: attention_only(grid, tell))
 
 
 def _experiment(section: type[Grid], schema: Schema, run: Callable[[Grid], pl.DataFrame]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
+from pipeline.theory import columns
 from pipeline.workflow import tables
 
 PRINTED, COARSE, CORRECTED = 10.0, 5.0, 2.0
@@ -39,9 +40,9 @@ def write(
             samples.filter(split=split).head(per_split) for split in ("memorized", "control")
         ).select("sample_id", "split")
         folder = data / "divergence"
-        _write(triangle(chosen, n_blocks, rising), folder / name, tables.DIVERGENCE_TRIANGLE)
+        _write(triangle(chosen, n_blocks, rising), folder / name, columns.DIVERGENCE_TRIANGLE)
         made = bounds(chosen, n_blocks, rising, violated)
-        _write(made, folder / f"{name}.bounds", tables.DIVERGENCE_BOUNDS)
+        _write(made, folder / f"{name}.bounds", columns.DIVERGENCE_BOUNDS)
     for experiment, frame in experiments().items():
         schema = getattr(tables, experiment.upper())
         _write(frame, data / "theory" / experiment, schema)
@@ -57,7 +58,7 @@ def triangle(samples: pl.DataFrame, n_blocks: int, rising: bool) -> pl.DataFrame
                 change = _size(block, n_blocks, logits == rising) * (1 + 0.5 * (i % 2))
                 kl = change**2 if logits else None
                 rows.append((sample, split, block, after, change, change / 4, kl))
-    return _frame(rows, tables.DIVERGENCE_TRIANGLE)
+    return _frame(rows, columns.DIVERGENCE_TRIANGLE)
 
 
 def bounds(
@@ -70,7 +71,7 @@ def bounds(
             change = _size(block, n_blocks, not rising) * (1 + 0.5 * (i % 2))
             over = i == 0 and block in violated
             last = block == n_blocks - 1
-            row: dict[str, object] = dict.fromkeys(tables.DIVERGENCE_BOUNDS, 1.0)
+            row: dict[str, object] = dict.fromkeys(columns.DIVERGENCE_BOUNDS, 1.0)
             row |= {"sample_id": sample, "split": split, "block": block, "change": change}
             factors = {"printed": PRINTED, "bound_a1": COARSE, "bound": CORRECTED}
             row |= {name: change * factor for name, factor in factors.items()}
@@ -80,7 +81,7 @@ def bounds(
             row |= {"printed_violated": over, "next_printed_violated": over}
             row |= {name: None for name in row if name.startswith("next_") and last}
             rows.append(tuple(row.values()))
-    return _frame(rows, tables.DIVERGENCE_BOUNDS)
+    return _frame(rows, columns.DIVERGENCE_BOUNDS)
 
 
 def experiments() -> dict[str, pl.DataFrame]:
@@ -121,10 +122,10 @@ def experiments() -> dict[str, pl.DataFrame]:
     ]
     constructive += [("distribution", 0, 20, 6, 4, 6, 9, 0.1, "divergence_gap", 0.5, 2.0)]
     return {
-        "associative": _frame(associative, tables.ASSOCIATIVE),
-        "low_rank": _frame(low_rank, tables.LOW_RANK),
-        "lookup": _frame(lookup, tables.LOOKUP),
-        "constructive": _frame(constructive, tables.CONSTRUCTIVE),
+        "associative": _frame(associative, columns.ASSOCIATIVE),
+        "low_rank": _frame(low_rank, columns.LOW_RANK),
+        "lookup": _frame(lookup, columns.LOOKUP),
+        "constructive": _frame(constructive, columns.CONSTRUCTIVE),
         "attention_only": attention_only(),
     }
 
@@ -160,7 +161,7 @@ def attention_only(mlp_bypassed: float = 0.08, power: float = 1.0) -> pl.DataFra
     add("routing", "attention-only", (10, 4, 10, 0, 1600), 0.98, 0.06)
     add("routing", "frozen-attention", (10, 1, 10, 57, 1600), 0.96, mlp_bypassed)
     add("routing", "frozen-attention", (10, 1, 10, 0, 400), 0.2, 0.05)
-    return _frame(rows, tables.ATTENTION_ONLY)
+    return _frame(rows, columns.ATTENTION_ONLY)
 
 
 def _size(block: int, n_blocks: int, rising: bool) -> float:

@@ -13,6 +13,7 @@ from pipeline.analysis.localization import falls, grades, place_of, places, scor
 from pipeline.interventions.interventions import Group
 from pipeline.report.localization import localized
 from pipeline.report.plots.localization import found_first
+from pipeline.theory import columns
 from pipeline.workflow import tables
 from tests.analysis import synthetic
 
@@ -143,7 +144,7 @@ def test_scores_are_what_the_tables_say(tmp_path: Path) -> None:
     ).with_columns(change=pl.lit(1.0), relative=pl.lit(1.0))
     for frame, schema, name in (
         (gradient, tables.ATTRIBUTION, "attribution"),
-        (moved, tables.DIVERGENCE_TRIANGLE, "divergence"),
+        (moved, columns.DIVERGENCE_TRIANGLE, "divergence"),
     ):
         typed = frame.select(pl.col(each).cast(column.dtype) for each, column in schema.items())
         tables.write(typed, tmp_path / name / "learned.parquet", schema, {})

@@ -7,6 +7,7 @@ import pytest
 
 from pipeline.analysis.results import check_results
 from pipeline.measure import metrics
+from pipeline.theory import columns
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 from tests.analysis import synthetic
@@ -29,10 +30,10 @@ def _divergence(study: synthetic.Study, data: Path) -> None:
         kl=pl.when(pl.col("after") == N_BLOCKS).then(0.5), block=pl.col("block")
     )
     blocks = pl.DataFrame({"block": range(N_BLOCKS)})
-    _write(triangle, data / f"{MODEL}.parquet", tables.DIVERGENCE_TRIANGLE)
+    _write(triangle, data / f"{MODEL}.parquet", columns.DIVERGENCE_TRIANGLE)
     bounds = chosen.join(blocks, how="cross")
-    _write(bounds, data / f"{MODEL}.bounds.parquet", tables.DIVERGENCE_BOUNDS)
-    _write(blocks, data / f"{MODEL}.blocks.parquet", tables.DIVERGENCE_BLOCKS)
+    _write(bounds, data / f"{MODEL}.bounds.parquet", columns.DIVERGENCE_BOUNDS)
+    _write(blocks, data / f"{MODEL}.blocks.parquet", columns.DIVERGENCE_BLOCKS)
 
 
 def _write(frame: pl.DataFrame, path: Path, schema: tables.Schema) -> None:
@@ -134,12 +135,17 @@ def test_what_can_never_be_is_refused(data: Path, rule: str) -> None:
 @pytest.mark.parametrize(
     ("table", "schema", "change", "rule"),
     [
-        ("", tables.DIVERGENCE_TRIANGLE, pl.lit(float("nan")).alias("change"), "changes are"),
-        ("", tables.DIVERGENCE_TRIANGLE, pl.lit(-1.0).alias("kl"), "divergences are"),
-        (".bounds", tables.DIVERGENCE_BOUNDS, pl.lit(True).alias("violated"), "no corrected bound"),
+        ("", columns.DIVERGENCE_TRIANGLE, pl.lit(float("nan")).alias("change"), "changes are"),
+        ("", columns.DIVERGENCE_TRIANGLE, pl.lit(-1.0).alias("kl"), "divergences are"),
         (
             ".bounds",
-            tables.DIVERGENCE_BOUNDS,
+            columns.DIVERGENCE_BOUNDS,
+            pl.lit(True).alias("violated"),
+            "no corrected bound",
+        ),
+        (
+            ".bounds",
+            columns.DIVERGENCE_BOUNDS,
             pl.lit(True).alias("next_violated"),
             "one block on",
         ),
@@ -207,8 +213,8 @@ def test_a_bypass_may_change_no_answer(data: Path) -> None:
 
 def test_missing_rows_and_tables_are_all_named(data: Path) -> None:
     path = data / "divergence" / f"{MODEL}.bounds.parquet"
-    frame = tables.read(path, tables.DIVERGENCE_BOUNDS)
-    tables.write(frame.head(5), path, tables.DIVERGENCE_BOUNDS, {})
+    frame = tables.read(path, columns.DIVERGENCE_BOUNDS)
+    tables.write(frame.head(5), path, columns.DIVERGENCE_BOUNDS, {})
     path = data / "memorization" / f"{MODEL}.parquet"
     whole = tables.read(path, metrics.MEMORIZATION)
     tables.write(whole.slice(1), path, metrics.MEMORIZATION, {})

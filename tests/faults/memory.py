@@ -111,6 +111,7 @@ def divergence(data: Path, n_samples: int, n_blocks: int) -> None:
     """Tables of divergence in which nothing is wrong."""
     import polars as pl
 
+    from pipeline.theory import columns
     from pipeline.workflow import tables
 
     chosen = pl.DataFrame({"sample_id": range(min(n_samples, DIVERGENCE_SAMPLES))})
@@ -118,9 +119,9 @@ def divergence(data: Path, n_samples: int, n_blocks: int) -> None:
     keys = pl.DataFrame(pairs, schema=["block", "after"], orient="row")
     blocks = pl.DataFrame({"block": range(n_blocks)})
     for suffix, keys_of, schema in (
-        ("", chosen.join(keys, how="cross"), tables.DIVERGENCE_TRIANGLE),
-        (".bounds", chosen.join(blocks, how="cross"), tables.DIVERGENCE_BOUNDS),
-        (".blocks", blocks, tables.DIVERGENCE_BLOCKS),
+        ("", chosen.join(keys, how="cross"), columns.DIVERGENCE_TRIANGLE),
+        (".bounds", chosen.join(blocks, how="cross"), columns.DIVERGENCE_BOUNDS),
+        (".blocks", blocks, columns.DIVERGENCE_BLOCKS),
     ):
         filled = {
             name: (pl.col(name) if name in keys_of.columns else pl.lit(0)).cast(column.dtype)

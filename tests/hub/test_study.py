@@ -20,6 +20,7 @@ import pytest
 
 from pipeline.measure import metrics
 from pipeline.plan.scheduling import EVALUATE
+from pipeline.theory import columns
 from pipeline.workflow import tables
 from tests.hub.population import GPT_NEO, GPT_NEO_SAMPLES, PYTHIA
 from tests.hub.server import Fault, Hub
@@ -173,7 +174,7 @@ def every_model_has_every_intervention(online: Run, study: str) -> None:
             written = tables.read(data / "generations" / f"{name}.parquet", tables.GENERATIONS)
             assert written["intervention"].n_unique() == 1 + 5
             bounds = tables.read(
-                data / "divergence" / f"{name}.bounds.parquet", tables.DIVERGENCE_BOUNDS
+                data / "divergence" / f"{name}.bounds.parquet", columns.DIVERGENCE_BOUNDS
             )
             assert len(bounds) == blocks * 2 * 4
             assert not bounds["violated"].any()

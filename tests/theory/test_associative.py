@@ -14,9 +14,9 @@ from pipeline.theory.associative import (
     predicted_accuracy,
     trained,
 )
+from pipeline.theory.columns import ASSOCIATIVE
 from pipeline.theory.schema import Associative
 from pipeline.workflow import tables
-from pipeline.workflow.tables import ASSOCIATIVE
 
 GRID = Associative(
     widths=[16, 32, 64],

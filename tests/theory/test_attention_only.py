@@ -18,11 +18,11 @@ from pipeline.theory.attention_only import (
     steps_of,
     stored,
 )
+from pipeline.theory.columns import ATTENTION_ONLY
 from pipeline.theory.schema import AttentionOnly
 from pipeline.theory.small_transformer import Shape, Stack, ceiling, initial, table
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
-from pipeline.workflow.tables import ATTENTION_ONLY
 
 GRID = AttentionOnly(
     vocabulary=14,

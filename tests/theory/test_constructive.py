@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pipeline.theory.attention_only import stored
+from pipeline.theory.columns import CONSTRUCTIVE
 from pipeline.theory.construction import build, build_both, gap_bound, likeliest, read
 from pipeline.theory.constructive import constructive
 from pipeline.theory.lookup import divergence, unit_rows
 from pipeline.theory.schema import Constructive
 from pipeline.workflow import tables
-from pipeline.workflow.tables import CONSTRUCTIVE
 
 GRID = Constructive(
     vocabulary=12,

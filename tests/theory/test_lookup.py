@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from pipeline.theory.columns import LOOKUP
 from pipeline.theory.lookup import (
     coherence,
     corrected_bound,
@@ -22,7 +23,6 @@ from pipeline.theory.lookup import (
 )
 from pipeline.theory.schema import Lookup
 from pipeline.workflow import tables
-from pipeline.workflow.tables import LOOKUP
 
 GRID = Lookup(
     vocabulary=40, widths=[16, 64, 600], mistakes=[0.02, 0.3], contexts=50, seeds=[0, 1, 2]

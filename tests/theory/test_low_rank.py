@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from pipeline.theory.columns import LOW_RANK
 from pipeline.theory.low_rank import (
     Table,
     bounds,
@@ -25,7 +26,6 @@ from pipeline.theory.low_rank import (
 )
 from pipeline.theory.schema import LowRank
 from pipeline.workflow import tables
-from pipeline.workflow.tables import LOW_RANK
 
 GRID = LowRank(vocabulary=12, contexts=60, ranks=[1, 4, 8], seeds=[0, 1, 2])
 ALWAYS = ("variance", "range", "spectral")
