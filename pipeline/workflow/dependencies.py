@@ -28,7 +28,9 @@ LIBRARIES = (
 )
 """The libraries that compute what the tables hold."""
 
-CARRIES = re.compile(r"pipeline/(__main__\.py|plan/|study/|workflow/|theory/columns\.py|\w+/schema\.py)")
+CARRIES = re.compile(
+    r"pipeline/(__main__\.py|plan/|study/|workflow/|theory/columns\.py|\w+/schema\.py)"
+)
 """Code that no result depends on: it reads, writes, fetches, schedules, checks params."""
 
 SOURCES = {"samples": "samples", "checkpoint": "checkpoints"}
