@@ -25,17 +25,19 @@ from pipeline.workflow.files import PARAMS
 CONF = Path("pipeline/conf")
 
 
-def load(path: str | Path = PARAMS) -> Study:
+def load(path: str | Path = PARAMS, where: str | Path | None = None) -> Study:
     """Read and check a study.
 
     Args:
         path: a params.yaml.
+        where: what errors call it; None: `path`.
 
     Raises:
         InputError: every problem of the file at once, each with what, got, expected, remedy.
     """
-    study = check(read_yaml(Path(path)), str(path))
-    if problems := derivation(study, str(path)):
+    where = str(where or path)
+    study = check(read_yaml(Path(path)), where)
+    if problems := derivation(study, where):
         raise InputError(*problems)
     return study
 
@@ -126,7 +128,7 @@ def compose(choices: Mapping[str, str], conf: Path = CONF, path: Path = PARAMS) 
                         "mend the file that is named",
                     )
                 ) from error
-            study = load(composed)
+            study = load(composed, path)
             composed.rename(temporary)
         finally:
             composed.unlink(missing_ok=True)

@@ -80,7 +80,7 @@ def test_the_table_by_hand(neo, monkeypatch):
         tokenizer=tokenizer,
     )
     size = len(zlib.compress(b"abab"))
-    assert frame.drop("loss_per_zlib_byte").to_dict(as_series=False) == {
+    expected = {
         "intervention": ["baseline", "baseline", "block-00", "block-00"],
         "sample_id": [10, 11, 10, 11],
         "split": ["memorized", "exposed", "memorized", "exposed"],
@@ -104,6 +104,7 @@ def test_the_table_by_hand(neo, monkeypatch):
         "continuation": [[1, 2], [3, 9], [9, 2], [9, 9]],
         "decoded": [True] * 4,
     }
+    assert frame.select(*expected).to_dict(as_series=False) == expected
     per_byte = [each / size for each in (0.25, 0.5, 1.0, 2.0)]
     assert frame["loss_per_zlib_byte"].to_list() == pytest.approx(per_byte)
 
