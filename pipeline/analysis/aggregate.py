@@ -20,7 +20,6 @@ Reads the tables of samples, memorization and benchmarks; writes ``summary.parqu
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -32,54 +31,21 @@ from pipeline.analysis.displacement import estimates as tokenwise
 from pipeline.analysis.documents import by_document, link_of, same
 from pipeline.analysis.evidence import EVIDENCE, evidence_of, gathered
 from pipeline.analysis.measured import ModelTables, grid_problems, read_tables
+from pipeline.analysis.memorized import of_memorization
+from pipeline.analysis.rows import COLUMNS, difference_columns, finish, without_difference
 from pipeline.analysis.statistics import (
     DRAWS,
     LEVEL,
-    Differences,
-    Estimates,
     Link,
     clustered_means,
-    clustered_rates,
     holm,
     normal,
     paired_differences,
     wilson,
 )
-from pipeline.analysis.views import MEMORIZATION
 from pipeline.interventions.interventions import BASELINE, EACH
-from pipeline.measure.extraction import SCHEMES, TRIES, out_within
-from pipeline.measure.metrics import METRICS, Metric
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, Problem
-
-CELLS = 1 << 23
-"""Values that go through one bootstrap, 64 MB of them; it holds some five times as much."""
-
-_DIFFERENCE = ("difference", "difference_low", "difference_high", "p_value")
-
-_COLUMNS = {name: column.dtype for name, column in tables.SUMMARY.items()} | {
-    "edit": pl.String,
-    "group": pl.String,
-    "blocks": pl.List(pl.UInt16),
-    "block": pl.UInt16,
-    "copies": pl.UInt32,
-    "higher_is_better": pl.Boolean,
-    "chance": pl.Float64,
-    "parameters": pl.UInt64,
-    "recipe": pl.String,
-    **dict.fromkeys(_DIFFERENCE, pl.Float64),
-    "p_holm": pl.Float64,
-}
-
-
-@dataclass(frozen=True)
-class _Measure:
-    """One memorization metric of one split: N samples by V interventions."""
-
-    metric: str
-    values: NDArray[Any]
-    rate: bool
-    labels: Mapping[str, int]
 
 
 class _How(TypedDict):
@@ -231,160 +197,15 @@ def aggregate(models: Iterable[ModelTables], seed: int = 0) -> pl.DataFrame:
     for model in models:
         problems += grid_problems(model)
         if not problems:
-            seen = (_without_difference(part, model) for part in tokenwise(model, seed))
-            estimates = *_memorization(model, seed), *seen, _benchmarks(model, seed)
+            seen = (without_difference(part, model) for part in tokenwise(model, seed))
+            estimates = *of_memorization(model, seed), *seen, _benchmarks(model, seed)
             parts += [part for part in estimates if part.height]
     if problems:
         raise InputError(*problems)
     if not parts:
-        return pl.DataFrame(schema=_COLUMNS)
+        return pl.DataFrame(schema=COLUMNS)
     whole = pl.concat(parts, how="vertical_relaxed")
     return _with_holm(whole.with_columns(recipe=pl.col("model").first().over("recipe")))
-
-
-def k_values(suffix_length: int) -> list[int]:
-    """The lengths at which exact match is reported: 1, 2, 4, … below S, and S itself."""
-    return [1 << i for i in range(suffix_length.bit_length()) if 1 << i < suffix_length] + [
-        suffix_length
-    ]
-
-
-def _memorization(model: ModelTables, seed: int) -> list[pl.DataFrame]:
-    """The rows of one model's memorization table, a frame per split and kind of estimate."""
-    names = model.interventions["intervention"].to_list()
-    known = model.samples.select("sample_id", "suffix_group", "copies")
-    frame = model.memorization.join(known, on="sample_id")
-    lengths = k_values(model.samples["suffix_length"].to_list()[0]) if frame.height else []
-    splits = {split: frame.filter(split=split) for split in tables.SPLITS}
-    return [
-        rows.with_columns(pl.lit(split).alias("split"))
-        for split, of_split in splits.items()
-        if of_split.height
-        for rows in _split(model, names, _Grid(of_split, names), lengths, seed)
-    ]
-
-
-def _split(
-    model: ModelTables, names: Sequence[str], grid: _Grid, lengths: Sequence[int], seed: int
-) -> Iterator[pl.DataFrame]:
-    """The rows of one split, a frame per kind of estimate."""
-    exact, right = grid.values("exact_match"), grid.values("correct_length")
-    shown = [each for each in METRICS if each.aggregate and grid.known(each.name)]
-    decoded = [each for each in shown if each.needs == "greedy continuation"]
-    some = bool(decoded) and not grid.decoded.all()
-    whole = [each for each in shown if not (some and each in decoded)]
-    log_probs = {metric: grid.values(column) for metric, column in SCHEMES.items()}
-    measures = [
-        *(_Measure("exact_match_at_k", right >= k, True, {"k": k}) for k in lengths),
-        *(_measure(each, grid.values(each.name)) for each in whole),
-        *(
-            _Measure(metric, out_within(values, n), True, {"k": n})
-            for metric, values in log_probs.items()
-            for n in TRIES
-        ),
-    ]
-    yield from _estimated(model, names, measures, grid.groups, seed)
-    if some and grid.decoded.any():
-        measures = [_measure(each, grid.values(each.name)[grid.decoded]) for each in decoded]
-        yield from _estimated(model, names, measures, grid.groups[grid.decoded], seed)
-    for metric, values in log_probs.items():
-        yield from _hidden(model, names, metric, exact, values, grid.groups)
-    for copies in np.unique(grid.copies[~np.isnan(grid.copies)]):
-        chosen = grid.copies == copies
-        measure = _Measure("exact_match_by_copies", exact[chosen], True, {"copies": int(copies)})
-        yield from _estimated(model, names, [measure], grid.groups[chosen], seed)
-
-
-def _measure(metric: Metric, values: NDArray[Any]) -> _Measure:
-    return _Measure(metric.name, values, metric.aggregate == "rate", {})
-
-
-def _hidden(
-    model: ModelTables,
-    names: Sequence[str],
-    metric: str,
-    exact: NDArray[np.bool_],
-    log_probs: NDArray[np.float64],
-    groups: NDArray[np.integer],
-) -> Iterator[pl.DataFrame]:
-    """Of the samples whose greedy recital an intervention ends, how many are out all the same.
-
-    Args:
-        model: of the rows.
-        names: of the V interventions.
-        metric: of `extraction.SCHEMES`.
-        exact: (N, V) exact match.
-        log_probs: (N, V) nats, those of the metric.
-        groups: (N,) of the samples.
-    """
-    whole = names.index(BASELINE.name)
-    for v, name in enumerate(names):
-        hidden = exact[:, whole] & ~exact[:, v]
-        if not hidden.any():
-            continue
-        for n in TRIES:
-            out = out_within(log_probs[hidden, v, None], n)
-            measure = _Measure(f"hidden_{metric}", out, True, {"k": n})
-            estimates = clustered_rates(out, groups[hidden])
-            yield _rows(model, [name], measure, estimates, None, slice(None))
-
-
-def _estimated(
-    model: ModelTables,
-    names: Sequence[str],
-    measures: Sequence[_Measure],
-    groups: NDArray[np.integer],
-    seed: int,
-) -> Iterator[pl.DataFrame]:
-    """A frame per measure; those that fit into memory together share one bootstrap.
-
-    Its draws cost more than its columns.
-    """
-    whole, n = names.index(BASELINE.name), len(names)
-    at_once = max(1, CELLS // (len(groups) * n))
-    if len(measures) > at_once:
-        for start in range(0, len(measures), at_once):
-            yield from _estimated(model, names, measures[start : start + at_once], groups, seed)
-        return
-    stacked = np.concatenate([m.values.astype(np.float64) for m in measures], axis=1)
-    columns = [slice(i * n, (i + 1) * n) for i in range(len(measures))]
-    unmodified = np.repeat(np.arange(len(measures)) * n + whole, n)
-    differences = paired_differences(stacked, stacked[:, unmodified], groups, seed)
-    mean = np.repeat([not m.rate for m in measures], n)
-    means = clustered_means(stacked[:, mean], groups, seed) if mean.any() else None
-    done = 0  # columns of `means`
-    for measure, here in zip(measures, columns, strict=True):
-        if measure.rate or means is None:
-            estimates = clustered_rates(measure.values.astype(np.bool_), groups)
-        else:
-            estimates = _some(means, slice(done, done + n))
-            done += n
-        yield _rows(model, names, measure, estimates, differences, here)
-
-
-def _some(estimates: Estimates, columns: slice) -> Estimates:
-    return Estimates(*(getattr(estimates, field)[columns] for field in ("value", "low", "high")))
-
-
-class _Grid:
-    """A complete memorization table of one split as matrices: N samples by V interventions."""
-
-    def __init__(self, frame: pl.DataFrame, names: Sequence[str]) -> None:
-        order = pl.col("intervention").cast(pl.Enum(names))
-        self._frame = frame.sort(order, "sample_id")
-        self._shape = (len(names), frame.height // len(names))
-        first = self._frame.head(self._shape[1])
-        self.groups: NDArray[np.integer] = first["suffix_group"].to_numpy()
-        self.decoded: NDArray[np.bool_] = first["decoded"].to_numpy()
-        self.copies = first["copies"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
-
-    def known(self, column: str) -> bool:
-        """Whether any sample has a value."""
-        return self._frame[column].null_count() < self._frame.height
-
-    def values(self, column: str) -> NDArray[Any]:
-        """(N, V), the samples by ascending sample_id."""
-        return self._frame[column].to_numpy().reshape(self._shape).T
 
 
 def _benchmarks(model: ModelTables, seed: int) -> pl.DataFrame:
@@ -399,7 +220,7 @@ def _benchmarks(model: ModelTables, seed: int) -> pl.DataFrame:
             "task", "metric", maintain_order=True
         )
     ]
-    return _finish(pl.concat(parts), model) if parts else pl.DataFrame()
+    return finish(pl.concat(parts), model) if parts else pl.DataFrame()
 
 
 def _benchmark(
@@ -425,51 +246,7 @@ def _benchmark(
                 low = np.where(np.isnan(low), drawn.low, low)
                 high = np.where(np.isnan(high), drawn.high, high)
     ends = frame.with_columns(pl.Series("low", low), pl.Series("high", high))
-    return ends.with_columns(_difference_columns(differences, slice(None), len(value)))
-
-
-def _rows(
-    model: ModelTables,
-    names: Sequence[str],
-    measure: _Measure,
-    estimates: Estimates,
-    differences: Differences | None,
-    here: slice,
-) -> pl.DataFrame:
-    """One row per intervention; the split is filled in by the caller."""
-    frame = pl.DataFrame(
-        {
-            "intervention": names,
-            "value": estimates.value,
-            "low": estimates.low,
-            "high": estimates.high,
-        }
-    )
-    n = len(measure.values)
-    constants = {"task": MEMORIZATION, "metric": measure.metric, "n": n, **measure.labels}
-    return _finish(
-        frame.with_columns(
-            *(pl.lit(value).alias(name) for name, value in constants.items()),
-            *_difference_columns(differences, here, len(names)),
-        ),
-        model,
-    )
-
-
-def _without_difference(part: pl.DataFrame, model: ModelTables) -> pl.DataFrame:
-    """Rows of the summary that are not compared with the baseline's."""
-    nothing = _difference_columns(None, slice(None), part.height)
-    return _finish(part.with_columns(*nothing, task=pl.lit(MEMORIZATION)), model)
-
-
-def _difference_columns(
-    differences: Differences | None, here: slice, count: int
-) -> list[pl.Series]:
-    """The columns of the differences, NaN where there are none."""
-    if differences is None:
-        return [pl.Series(name, np.full(count, np.nan)) for name in _DIFFERENCE]
-    fields = (differences.value, differences.low, differences.high, differences.p_value)
-    return [pl.Series(name, field[here]) for name, field in zip(_DIFFERENCE, fields, strict=True)]
+    return ends.with_columns(difference_columns(differences, slice(None), len(value)))
 
 
 def _with_holm(summary: pl.DataFrame) -> pl.DataFrame:
@@ -485,28 +262,3 @@ def _with_holm(summary: pl.DataFrame) -> pl.DataFrame:
     for rows, p_values in adjusted.select("row", "p_value").iter_rows():
         p_holm[rows] = holm(np.array(p_values))
     return summary.with_columns(pl.Series("p_holm", p_holm).fill_nan(None))
-
-
-def _finish(frame: pl.DataFrame, model: ModelTables) -> pl.DataFrame:
-    """All columns of the summary, in order and of their types; NaN ends of intervals are null."""
-    listed = model.interventions.select("intervention", "edit", "group", "blocks")
-    frame = (
-        frame.join(listed, on="intervention", how="left", maintain_order="left")
-        .with_columns(
-            pl.lit(model.name).alias("model"),
-            pl.lit(model.family).alias("family"),
-            pl.when(group=EACH).then(pl.col("blocks").list.first()).alias("block"),
-            pl.lit(model.parameters).alias("parameters"),
-            pl.lit(model.recipe or model.name).alias("recipe"),
-            *(
-                pl.when(pl.col("intervention") != BASELINE.name).then(pl.col(name)).alias(name)
-                for name in _DIFFERENCE
-            ),
-            pl.col("low", "high").fill_nan(None),
-        )
-        .with_columns(pl.col(_DIFFERENCE).fill_nan(None))
-    )
-    return frame.select(
-        (pl.col(name) if name in frame.columns else pl.lit(None).alias(name)).cast(dtype)
-        for name, dtype in _COLUMNS.items()
-    )

@@ -19,13 +19,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipeline.analysis import views
+from pipeline.analysis.correlation import rank_correlation
 from pipeline.analysis.measured import ModelTables
 from pipeline.analysis.statistics import (
     clustered_errors,
     clustered_means,
     effective_number,
     normal,
-    rank_correlation,
 )
 from pipeline.analysis.survival import Tokens, survival
 from pipeline.interventions.interventions import BASELINE, EACH

@@ -12,7 +12,7 @@ import math
 import polars as pl
 
 from pipeline.analysis import views
-from pipeline.analysis.statistics import rank_correlation
+from pipeline.analysis.correlation import rank_correlation
 from pipeline.analysis.theory import QUANTITIES
 
 LOSSES = {

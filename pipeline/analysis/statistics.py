@@ -27,7 +27,8 @@ Link = Callable[[_Floats], _Floats]
 
 _Z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
 _CHUNK = 128  # bootstrap draws at once: 128 x 15,000 counts are 15 MB
-_GRAIN = 1e-9  # a matrix product may differ in its last bits with the number of threads
+GRAIN = 1e-9
+"""Relative: a matrix product may differ in its last bits with the number of threads."""
 
 
 @dataclass(frozen=True)
@@ -43,22 +44,6 @@ class Estimates:
     value: _Floats
     low: _Floats
     high: _Floats
-
-
-@dataclass(frozen=True)
-class Correlation:
-    """A rank correlation, -1 to 1, with its 95% interval and p-value.
-
-    Args:
-        value: Spearman's; NaN where one of the two does not vary.
-        low, high: ends of the interval; NaN where nothing can be said.
-        p_value: of no relation, two-sided; NaN where there is no value.
-    """
-
-    value: float
-    low: float
-    high: float
-    p_value: float
 
 
 @dataclass(frozen=True)
@@ -210,7 +195,7 @@ def paired_differences(
             _difference(link, pair, sizes, times) for times in times_drawn(len(sizes), seed, draws)
         ]
         low, high = percentiles(np.concatenate(drawn))
-        width = np.where(high - low > 4 * _GRAIN, 0.0, np.nan)
+        width = np.where(high - low > 4 * GRAIN, 0.0, np.nan)
         low, high = low + width, high + width
     p_value = _sign_flips(change, seed, draws)
     fields = (difference, low, high, p_value)
@@ -317,94 +302,6 @@ def student(values: _Floats) -> tuple[float, float]:
     return float(values.mean() - reach), float(values.mean() + reach)
 
 
-def rank_correlation(one: _Floats, other: _Floats, seed: int, draws: int = DRAWS) -> Correlation:
-    """Spearman's rank correlation, with a percentile bootstrap interval and a permutation test.
-
-    A perfect correlation stays perfect in every draw of the bootstrap, however few pairs there
-    are, so the interval is not a test; the p-value is.
-
-    Args:
-        one: (N,) finite.
-        other: (N,) finite, in the same order.
-        seed: of the draws.
-        draws: of the bootstrap, and as many permutations.
-    """
-    nothing = Correlation(math.nan, math.nan, math.nan, math.nan)
-    if len(one) < 3:
-        return nothing
-    value = float(_spearman(one[None], other[None])[0])
-    if math.isnan(value):
-        return nothing
-    random = np.random.default_rng(seed)
-    drawn = random.integers(len(one), size=(draws, len(one)))
-    found = _spearman(one[drawn], other[drawn])
-    found = found[~np.isnan(found)]  # one pair drawn N times has no correlation
-    low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    shuffled = random.permuted(np.tile(other, (draws, 1)), axis=1)
-    by_chance = _spearman(np.tile(one, (draws, 1)), shuffled)
-    beyond = int((np.abs(by_chance) >= abs(value) * (1 - _GRAIN)).sum())
-    return Correlation(value, float(low), float(high), (1 + beyond) / (1 + draws))
-
-
-def partial_rank_correlation(
-    one: _Floats, other: _Floats, given: _Floats, seed: int, draws: int = DRAWS
-) -> Correlation:
-    """Spearman's rank correlation of two at equal values of a third.
-
-    It is the correlation of what is left of their ranks after straight lines through the ranks of
-    `given`. The test permutes what is left of `other`. It is a little too eager where both follow
-    `given` closely, for ranks do so along a curve: of unrelated normal variables that correlate
-    with it by 0.9, one test in 13 is below 0.05.
-
-    Args:
-        one: (N,) finite.
-        other: (N,) finite, in the same order.
-        given: (N,) finite, in the same order.
-        seed: of the draws.
-        draws: of the bootstrap, and as many permutations.
-
-    Source: Freedman and Lane (1983), J. Business and Economic Statistics 1, 292-298.
-    """
-    nothing = Correlation(math.nan, math.nan, math.nan, math.nan)
-    if len(one) < 4:
-        return nothing
-    ranks = [stats.rankdata(each) for each in (one, other, given)]
-    x, y, z = (each - each.mean() for each in ranks)
-    if not z.any():
-        return rank_correlation(one, other, seed, draws)
-    left, right = (each - (each @ z) / (z @ z) * z for each in (x, y))
-    size = math.sqrt((left @ left) * (right @ right))
-    if size < _GRAIN:
-        return nothing
-    value = float(left @ right) / size
-    random = np.random.default_rng(seed)
-    drawn = random.integers(len(one), size=(draws, len(one)))
-    xy, xz, yz = (
-        _spearman(a[drawn], b[drawn]) for a, b in ((one, other), (one, given), (other, given))
-    )
-    rest = (1 - xz**2) * (1 - yz**2)
-    known = ~np.isnan(xy) & (rest > _GRAIN)
-    found = np.clip((xy - xz * yz)[known] / np.sqrt(rest[known]), -1, 1)
-    low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) if len(found) else (-1, 1)
-    shuffled = random.permuted(np.tile(right, (draws, 1)), axis=1)
-    # a permutation is freed of `given` again, as the ranks were
-    shuffled -= np.outer(shuffled @ z, z) / (z @ z)
-    by_chance = shuffled @ left / (np.linalg.norm(shuffled, axis=1) * np.linalg.norm(left) + _GRAIN)
-    beyond = int((np.abs(by_chance) >= abs(value) * (1 - _GRAIN) - _GRAIN).sum())
-    return Correlation(value, float(low), float(high), (1 + beyond) / (1 + draws))
-
-
-def _spearman(one: _Floats, other: _Floats) -> _Floats:
-    """(draws,) of pairs (draws, N); NaN where one of the two does not vary."""
-    ranks = [stats.rankdata(each, axis=1) for each in (one, other)]
-    x, y = (each - each.mean(axis=1, keepdims=True) for each in ranks)
-    size = np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))
-    # clipped: rounding may bring a perfect one beyond 1
-    product = np.clip((x * y).sum(axis=1), -size, size)
-    found: _Floats = np.divide(product, size, out=np.full(size.shape, np.nan), where=size > 0)
-    return found
-
-
 def _difference(
     link: Link | None, pair: tuple[_Floats, ...], sizes: _Floats, times: _Floats
 ) -> _Floats:
@@ -431,7 +328,7 @@ def _sign_flips(change: _Floats, seed: int, flips: int) -> _Floats:
     """(C,) the share of sign flips of the groups' changes (G, C) that bring a sum as far from 0."""
     random = np.random.default_rng((seed, 1))  # not the bootstrap's draws once more
     # a matrix product's last bits must not decide whether a sum is as far out
-    observed = np.abs(change.sum(axis=0)) * (1 - _GRAIN) - _GRAIN * _GRAIN
+    observed = np.abs(change.sum(axis=0)) * (1 - GRAIN) - GRAIN * GRAIN
     beyond = np.zeros(observed.shape)
     for start in range(0, flips, _CHUNK):
         size = (min(_CHUNK, flips - start), len(change))
@@ -447,7 +344,7 @@ def percentiles(drawn: _Floats) -> tuple[_Floats, _Floats]:
     ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     low, high = np.quantile(np.where(known, drawn, np.nan), ends, axis=0)
     # rounded outwards, or the interval of equal values might miss them
-    return np.floor(low / _GRAIN) * _GRAIN, np.ceil(high / _GRAIN) * _GRAIN
+    return np.floor(low / GRAIN) * GRAIN, np.ceil(high / GRAIN) * GRAIN
 
 
 def _linked(link: Link | None, means: _Floats) -> _Floats:

@@ -98,6 +98,7 @@ def models(
                 *(_plain(manifest.get(word)) for word in _SIZE),
                 *(_estimate(each) for each in estimates),
                 number(effective.get(name)),
+                *(_interval(left) for left in _late(evidence.filter(model=name, over=LATE))),
             ]
         )
     heading = [
@@ -105,8 +106,21 @@ def models(
         *_SIZE.values(),
         *(f"exact match, {split}" for split in splits),
         "effective n, memorized",
+        "a late block keeps, exact match",
+        "a late block keeps, benchmarks",
     ]
     return heading, rows
+
+
+def _late(rows: pl.DataFrame) -> tuple[Estimate | None, Estimate | None]:
+    """What is kept of exact match and of the benchmarks, averaged over the single late blocks."""
+    if not rows.height:
+        return None, None
+    model = Measured(rows, Setup())
+    known = model.has(views.MEMORIZATION, "exact_match", "kept", LATE)
+    memory = model.pooled(model.memory(LATE), LEVEL) if known else None
+    ability = model.pooled(model.abilities(LATE), LEVEL) if model.metrics else None
+    return memory, ability
 
 
 def retention(evidence: pl.DataFrame) -> tuple[list[str], list[list[str]]]:

@@ -291,7 +291,7 @@ def _displacement(
     )
     wide, narrow = (
         each.join(some.select("sample_id", "split"), how="cross", maintain_order="left_right")
-        .with_columns(first=pl.lit(0.0))
+        .with_columns(pl.col("others") * (1 + 0.01 * (pl.col("sample_id") % 3)), first=pl.lit(0.0))
         .select(pl.col(name).cast(column.dtype) for name, column in schema.items())
         for each, schema in ((moved, tables.DISPLACEMENT), (blocks, tables.ATTENTION_CHANGE))
     )

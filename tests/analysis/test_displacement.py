@@ -9,9 +9,9 @@ from scipy import stats
 
 from pipeline.analysis import views
 from pipeline.analysis.aggregate import aggregate
+from pipeline.analysis.correlation import partial_rank_correlation
 from pipeline.analysis.evidence import evidence
 from pipeline.analysis.findings import findings
-from pipeline.analysis.statistics import partial_rank_correlation
 from pipeline.interventions import Group
 from pipeline.report import figures
 from tests.analysis import synthetic
@@ -31,15 +31,19 @@ GROUPS = [
 def with_displacement(model, of_block):
     """The model with another displacement of each block, and some spread between samples."""
     random = np.random.default_rng(0)
-    block = pl.col("block").cast(pl.Float64).fill_null(0)
     moved = model.displacement
     spread = pl.Series(random.normal(0, 0.01, moved.height))
-    others = block.map_elements(of_block, return_dtype=pl.Float64) + spread
+    others = of_block(pl.col("block").cast(pl.Float64)) + spread
     known = pl.col("block").is_not_null()
     return replace(
         model,
         displacement=moved.with_columns(others=pl.when(known).then(others).otherwise(0.0)),
     )
+
+
+def shuffled(block):
+    order = np.random.default_rng(1).permutation(20).tolist()
+    return block.replace_strict(range(20), order, default=0, return_dtype=pl.Float64)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +69,7 @@ def test_displacement_is_the_mean_over_the_samples(model, summary):
             found = summary.filter(metric="displacement", intervention=name, split=split)
             assert found["value"].item() == pytest.approx(own["others"].mean())
             assert found["low"].item() < found["value"].item() < found["high"].item()
-            assert found["n"].item() == 64
+            assert found["n"].item() == own.height
             assert found["difference"].item() is None
     assert not summary.filter(metric="displacement", intervention="baseline").height
 
@@ -73,7 +77,7 @@ def test_displacement_is_the_mean_over_the_samples(model, summary):
 def test_attention_change_stands_with_the_block_that_is_bypassed(model, summary):
     found = summary.filter(metric="attention_change", split="control")
     assert found["intervention"].to_list() == [f"block-{b:02d}" for b in range(8)]
-    assert found["value"].to_list() == pytest.approx([0.1 / (1 + b) for b in range(8)])
+    assert found["value"].to_list() == pytest.approx([0.1 / (1 + b) for b in range(8)], rel=0.02)
 
 
 def test_survival_is_of_the_tokens_that_the_baseline_chooses(model, summary):
@@ -127,8 +131,7 @@ def test_harm_that_follows_displacement_is_shown_and_no_other():
     [made] = synthetic.study(story, models, groups=[Group("each")]).models
     follows = evidence([with_displacement(made, lambda block: 1 - block / 20)])
     against = evidence([with_displacement(made, lambda block: block / 20)])
-    shuffled = np.random.default_rng(1).permutation(20)
-    unrelated = evidence([with_displacement(made, lambda block: float(shuffled[int(block)]))])
+    unrelated = evidence([with_displacement(made, shuffled)])
     assert judged(follows, FOLLOWS).word == "shown"
     assert judged(against, FOLLOWS).word == "not shown"
     assert judged(unrelated, FOLLOWS).word == "undecided"
@@ -138,8 +141,7 @@ def test_the_thesis_is_judged_at_equal_displacement():
     """Memory loss rises with depth; whether that is all displacement cannot be told apart."""
     story = synthetic.Story(lambda depth: 1 - 0.8 * depth, lambda depth: 0.9)
     [made] = synthetic.study(story, {NAME: ("gpt-neo", 20)}, groups=[Group("each")]).models
-    shuffled = np.random.default_rng(1).permutation(20)
-    unrelated = evidence([with_displacement(made, lambda block: float(shuffled[int(block)]))])
+    unrelated = evidence([with_displacement(made, shuffled)])
     explained = evidence([with_displacement(made, lambda block: block)])
     assert judged(unrelated, EQUAL).word == "shown"
     assert judged(explained, EQUAL).word == "undecided"

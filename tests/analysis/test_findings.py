@@ -17,7 +17,7 @@ from tests.analysis import synthetic, verdict_errors
 
 CLAIMS = (
     *("late", "early", "perplexity", "gains", "size", "texts", "reasoning", "quartiles"),
-    *("last quartile", "gap", "thesis", "length"),
+    *("last quartile", "gap", "thesis", "length", "displacement", "equal displacement"),
 )
 SHOWN, NOT_SHOWN, UNDECIDED = Verdict
 NEVER = {"late", "early", "gains", "quartiles"}
@@ -181,7 +181,8 @@ def test_every_finding_says_where_it_is_from_and_when_it_is_shown(
 ) -> None:
     limits = Thresholds(reduced=0.12, collapsed=0.34, resists=0.07, near_zero=0.03, by_length=0.45)
     found = named(findings(evidence_of_paper, limits))
-    assert [claim for claim in CLAIMS if found[claim].source == OURS] == ["length"]
+    ours = [claim for claim in CLAIMS if found[claim].source == OURS]
+    assert ours == ["length", "displacement", "equal displacement"]
     expected = {"late": "12%", "early": "34%", "size": "7 percentage points", "quartiles": "3%"}
     expected |= {"reasoning": "7 percentage points", "length": "45%", "perplexity": "10%"}
     for claim, threshold in expected.items():
@@ -204,7 +205,7 @@ def test_a_study_without_benchmarks_says_so(study: synthetic.Study) -> None:
     bare = [replace(study.models[0], benchmarks=None, documents=pl.DataFrame())]
     found = named(findings(evidence(bare)))
     measured = [claim for claim, finding in found.items() if finding.cases]
-    assert measured == ["quartiles", "length"]
+    assert measured == ["quartiles", "length", "displacement"]
     for claim in set(CLAIMS) - set(measured) - {"texts"}:
         assert "can tell: it takes" in found[claim].sentence
     assert "scores whether a text is coherent" in found["texts"].sentence

@@ -73,6 +73,8 @@ def test_a_whole_study_passes_and_its_rows_are_counted(data: Path) -> None:
     counted = check(data)[MODEL]
     n_samples = tables.read(data / "samples" / "gpt-neo.parquet", tables.SAMPLES).height
     assert counted["memorization"] == (1 + N_BLOCKS + 4) * n_samples
+    assert counted["tokens"] == (1 + N_BLOCKS + 4) * 2 * 51 * 16  # a tenth of 512, of each split
+    assert counted["displacement"] == (1 + N_BLOCKS + 4) * 2 * 51
     assert counted["bounds"] == 2 * SAMPLES * N_BLOCKS
     assert counted["divergence"] == 2 * SAMPLES * N_BLOCKS * (N_BLOCKS + 3) // 2
 
@@ -101,6 +103,11 @@ WRONG = {
         pl.col("continuation").list.len().alias("correct_length"),
     ),
     "counts the correct_length": ("memorization", pl.lit(60).alias("correct_length")),
+    "log_prob is finite": ("tokens", pl.lit(0.1).alias("log_prob")),
+    "entropy and margin": ("tokens", pl.lit(-0.1).alias("margin")),
+    "is of rank 1": ("tokens", pl.col("token").alias("greedy")),
+    "displacement is finite": ("displacement", pl.lit(float("nan")).alias("others")),
+    "the baseline is where it is": ("displacement", pl.lit(0.5).alias("first")),
     "an accuracy is a share": ("benchmarks", pl.lit(1.01).alias("value")),
     "the standard error": ("benchmarks", pl.lit(-0.1).alias("stderr")),
     "there are documents": ("benchmarks", pl.lit(0).alias("n")),
@@ -110,7 +117,12 @@ WRONG = {
 @pytest.mark.parametrize("rule", WRONG)
 def test_what_can_never_be_is_refused(data: Path, rule: str) -> None:
     folder, change = WRONG[rule]
-    schema = {"memorization": metrics.MEMORIZATION, "benchmarks": tables.BENCHMARKS}[folder]
+    schema = {
+        "memorization": metrics.MEMORIZATION,
+        "benchmarks": tables.BENCHMARKS,
+        "tokens": tables.TOKENS,
+        "displacement": tables.DISPLACEMENT,
+    }[folder]
     path = data / folder / f"{MODEL}.parquet"
     spoil(path, schema, change)
     with pytest.raises(InputError) as refused:

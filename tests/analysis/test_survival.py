@@ -23,12 +23,12 @@ def by_loop(own, theirs, v):
         return sum(log_prob > edge for edge in EDGES)
 
     found = []
+    others = [
+        (bin_of(at), stays) for at, stays in zip(theirs.log_prob, theirs.stays[:, v], strict=True)
+    ]
     for log_prob, stays in zip(own.log_prob, own.stays[:, v], strict=True):
-        same = [
-            other
-            for at, other in zip(theirs.log_prob, theirs.stays[:, v], strict=True)
-            if bin_of(at) == bin_of(log_prob)
-        ]
+        here = bin_of(log_prob)
+        same = [other for at, other in others if at == here]
         if same:
             found.append((float(stays), sum(same) / len(same)))
     return np.mean([a for a, _ in found]), np.mean([b for _, b in found]), len(found)

@@ -7,7 +7,7 @@ import torch
 
 from pipeline.interventions.interventions import sweep
 from pipeline.measure import memorization
-from pipeline.measure.chosen import SAMPLES
+from pipeline.measure.chosen import LEAST, MOST, chosen
 from pipeline.measure.tokens import measure, shown
 from pipeline.models.sites import anatomy
 from pipeline.workflow import tables
@@ -61,11 +61,13 @@ def test_the_tables_agree_with_the_table_of_memorization(model):
 
 
 def test_samples_are_spread_over_a_split_and_limited(model):
-    samples = samples_of(["memorized"] * (2 * SAMPLES))
-    looked = measure(model, samples, sweep(1, []))
+    looked = measure(model, samples_of(["memorized"] * 5 * LEAST), sweep(1, []))
     ids = looked.displacement["sample_id"].to_list()
-    assert ids == [50 + 2 * i for i in range(SAMPLES)]
-    assert looked.displacement["block"].null_count() == SAMPLES
+    assert ids == [50 + 5 * i for i in range(LEAST)]
+    assert looked.displacement["block"].null_count() == LEAST
+    many = samples_of(["memorized"] * 700 + ["control"] * 50)
+    assert [*chosen(many)["split"]] == ["memorized"] * MOST + ["control"] * 50
+    assert chosen(many.head(300)).height == 30
 
 
 def test_without_such_samples_the_tables_are_empty(model):

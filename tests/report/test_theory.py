@@ -13,7 +13,7 @@ from matplotlib.collections import PathCollection, QuadMesh
 from scipy import stats
 from test_page import HOSTILE, Outline
 
-from pipeline.analysis import aggregate, link, statistics, views
+from pipeline.analysis import aggregate, correlation, link, views
 from pipeline.analysis.text import visible
 from pipeline.analysis.theory import EXPERIMENTS, Theory, over_seeds, per_block, read_theory
 from pipeline.report import appendices, figures, page, style
@@ -147,20 +147,20 @@ def test_rank_correlation_is_that_of_scipy() -> None:
     random = np.random.default_rng(0)
     one, other = random.normal(size=(2, 20))
     other[3] = other[4]
-    found = statistics.rank_correlation(one, other + one, seed=0)
+    found = correlation.rank_correlation(one, other + one, seed=0)
     expected = stats.spearmanr(one, other + one)
     assert found.value == pytest.approx(expected.statistic)
     assert found.p_value == pytest.approx(expected.pvalue, abs=0.01)
     assert found.low < found.value < found.high
-    again = statistics.rank_correlation(one, other + one, seed=0)
+    again = correlation.rank_correlation(one, other + one, seed=0)
     assert again == found
 
 
 def test_rank_correlation_of_few_or_equal_pairs() -> None:
-    few = statistics.rank_correlation(np.array([1.0, 2]), np.array([1.0, 2]), seed=0)
-    equal = statistics.rank_correlation(np.arange(9.0), np.ones(9), seed=0)
+    few = correlation.rank_correlation(np.array([1.0, 2]), np.array([1.0, 2]), seed=0)
+    equal = correlation.rank_correlation(np.arange(9.0), np.ones(9), seed=0)
     assert np.isnan([few.value, equal.value, few.p_value, equal.p_value]).all()
-    three = statistics.rank_correlation(np.arange(3.0), np.arange(3.0), seed=0)
+    three = correlation.rank_correlation(np.arange(3.0), np.arange(3.0), seed=0)
     assert three.value == 1
     assert three.p_value > 0.2  # of six orders, two are as extreme
 

@@ -1,0 +1,171 @@
+"""Estimates of memorization: every metric of every split, with intervals and differences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from pipeline.analysis.measured import ModelTables
+from pipeline.analysis.rows import Measure, rows_of
+from pipeline.analysis.statistics import (
+    Estimates,
+    clustered_means,
+    clustered_rates,
+    paired_differences,
+)
+from pipeline.interventions.interventions import BASELINE
+from pipeline.measure.extraction import SCHEMES, TRIES, out_within
+from pipeline.measure.metrics import METRICS, Metric
+from pipeline.workflow import tables
+
+CELLS = 1 << 23
+"""Values that go through one bootstrap, 64 MB of them; it holds some five times as much."""
+
+
+def of_memorization(model: ModelTables, seed: int) -> list[pl.DataFrame]:
+    """The rows of one model's memorization table, a frame per split and kind of estimate."""
+    names = model.interventions["intervention"].to_list()
+    known = model.samples.select("sample_id", "suffix_group", "copies")
+    frame = model.memorization.join(known, on="sample_id")
+    lengths = k_values(model.samples["suffix_length"].to_list()[0]) if frame.height else []
+    splits = {split: frame.filter(split=split) for split in tables.SPLITS}
+    return [
+        rows.with_columns(pl.lit(split).alias("split"))
+        for split, of_split in splits.items()
+        if of_split.height
+        for rows in _split(model, names, _Grid(of_split, names), lengths, seed)
+    ]
+
+
+def k_values(suffix_length: int) -> list[int]:
+    """The lengths at which exact match is reported: 1, 2, 4, … below S, and S itself."""
+    return [1 << i for i in range(suffix_length.bit_length()) if 1 << i < suffix_length] + [
+        suffix_length
+    ]
+
+
+def _split(
+    model: ModelTables, names: Sequence[str], grid: _Grid, lengths: Sequence[int], seed: int
+) -> Iterator[pl.DataFrame]:
+    """The rows of one split, a frame per kind of estimate."""
+    exact, right = grid.values("exact_match"), grid.values("correct_length")
+    shown = [each for each in METRICS if each.aggregate and grid.known(each.name)]
+    decoded = [each for each in shown if each.needs == "greedy continuation"]
+    some = bool(decoded) and not grid.decoded.all()
+    whole = [each for each in shown if not (some and each in decoded)]
+    log_probs = {metric: grid.values(column) for metric, column in SCHEMES.items()}
+    measures = [
+        *(Measure("exact_match_at_k", right >= k, True, {"k": k}) for k in lengths),
+        *(_measure(each, grid.values(each.name)) for each in whole),
+        *(
+            Measure(metric, out_within(values, n), True, {"k": n})
+            for metric, values in log_probs.items()
+            for n in TRIES
+        ),
+    ]
+    yield from _estimated(model, names, measures, grid.groups, seed)
+    if some and grid.decoded.any():
+        measures = [_measure(each, grid.values(each.name)[grid.decoded]) for each in decoded]
+        yield from _estimated(model, names, measures, grid.groups[grid.decoded], seed)
+    for metric, values in log_probs.items():
+        yield from _hidden(model, names, metric, exact, values, grid.groups)
+    for copies in np.unique(grid.copies[~np.isnan(grid.copies)]):
+        chosen = grid.copies == copies
+        measure = Measure("exact_match_by_copies", exact[chosen], True, {"copies": int(copies)})
+        yield from _estimated(model, names, [measure], grid.groups[chosen], seed)
+
+
+def _measure(metric: Metric, values: NDArray[Any]) -> Measure:
+    return Measure(metric.name, values, metric.aggregate == "rate", {})
+
+
+def _hidden(
+    model: ModelTables,
+    names: Sequence[str],
+    metric: str,
+    exact: NDArray[np.bool_],
+    log_probs: NDArray[np.float64],
+    groups: NDArray[np.integer],
+) -> Iterator[pl.DataFrame]:
+    """Of the samples whose greedy recital an intervention ends, how many are out all the same.
+
+    Args:
+        model: of the rows.
+        names: of the V interventions.
+        metric: of `extraction.SCHEMES`.
+        exact: (N, V) exact match.
+        log_probs: (N, V) nats, those of the metric.
+        groups: (N,) of the samples.
+    """
+    whole = names.index(BASELINE.name)
+    for v, name in enumerate(names):
+        hidden = exact[:, whole] & ~exact[:, v]
+        if not hidden.any():
+            continue
+        for n in TRIES:
+            out = out_within(log_probs[hidden, v, None], n)
+            measure = Measure(f"hidden_{metric}", out, True, {"k": n})
+            estimates = clustered_rates(out, groups[hidden])
+            yield rows_of(model, [name], measure, estimates, None, slice(None))
+
+
+def _estimated(
+    model: ModelTables,
+    names: Sequence[str],
+    measures: Sequence[Measure],
+    groups: NDArray[np.integer],
+    seed: int,
+) -> Iterator[pl.DataFrame]:
+    """A frame per measure; those that fit into memory together share one bootstrap.
+
+    Its draws cost more than its columns.
+    """
+    whole, n = names.index(BASELINE.name), len(names)
+    at_once = max(1, CELLS // (len(groups) * n))
+    if len(measures) > at_once:
+        for start in range(0, len(measures), at_once):
+            yield from _estimated(model, names, measures[start : start + at_once], groups, seed)
+        return
+    stacked = np.concatenate([m.values.astype(np.float64) for m in measures], axis=1)
+    columns = [slice(i * n, (i + 1) * n) for i in range(len(measures))]
+    unmodified = np.repeat(np.arange(len(measures)) * n + whole, n)
+    differences = paired_differences(stacked, stacked[:, unmodified], groups, seed)
+    mean = np.repeat([not m.rate for m in measures], n)
+    means = clustered_means(stacked[:, mean], groups, seed) if mean.any() else None
+    done = 0  # columns of `means`
+    for measure, here in zip(measures, columns, strict=True):
+        if measure.rate or means is None:
+            estimates = clustered_rates(measure.values.astype(np.bool_), groups)
+        else:
+            estimates = _some(means, slice(done, done + n))
+            done += n
+        yield rows_of(model, names, measure, estimates, differences, here)
+
+
+def _some(estimates: Estimates, columns: slice) -> Estimates:
+    return Estimates(*(getattr(estimates, field)[columns] for field in ("value", "low", "high")))
+
+
+class _Grid:
+    """A complete memorization table of one split as matrices: N samples by V interventions."""
+
+    def __init__(self, frame: pl.DataFrame, names: Sequence[str]) -> None:
+        order = pl.col("intervention").cast(pl.Enum(names))
+        self._frame = frame.sort(order, "sample_id")
+        self._shape = (len(names), frame.height // len(names))
+        first = self._frame.head(self._shape[1])
+        self.groups: NDArray[np.integer] = first["suffix_group"].to_numpy()
+        self.decoded: NDArray[np.bool_] = first["decoded"].to_numpy()
+        self.copies = first["copies"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+
+    def known(self, column: str) -> bool:
+        """Whether any sample has a value."""
+        return self._frame[column].null_count() < self._frame.height
+
+    def values(self, column: str) -> NDArray[Any]:
+        """(N, V), the samples by ascending sample_id."""
+        return self._frame[column].to_numpy().reshape(self._shape).T
