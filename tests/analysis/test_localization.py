@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.analysis.localization import falls, grades, place_of, places, scores
 from pipeline.interventions.interventions import Group
+from pipeline.report.columns import MEANINGS
 from pipeline.report.localization import localized
 from pipeline.report.plots.localization import found_first
 from pipeline.theory import columns
@@ -199,3 +200,4 @@ def test_the_page_tells_what_the_table_holds() -> None:
     [plot] = found_first(found)
     assert plot.data.height == 2
     assert plot.draw(plot.data).axes
+    assert set(plot.data.columns) <= set(MEANINGS)
