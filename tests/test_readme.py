@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.families import FAMILIES
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -17,3 +19,8 @@ def test_the_example(page):
 
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_the_families_are_counted(page):
+    assert f"{len(FAMILIES)} small models" in (ROOT / page).read_text(encoding="utf-8")

@@ -113,7 +113,7 @@ _OPT = Names(
 FAMILIES: Mapping[str, Names] = {
     **dict.fromkeys(
         (
-            "apertus", "arcee", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma2",
+            "arcee", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma2",
             "gemma3_text", "glm", "glm4", "granite", "helium", "hunyuan_v1_dense", "llama",
             "mistral", "nemotron", "olmo2", "olmo3", "qwen2", "qwen3", "seed_oss", "smollm3",
             "stablelm",
