@@ -44,7 +44,7 @@ def write(
         made = bounds(chosen, n_blocks, rising, violated)
         _write(made, folder / f"{name}.bounds", columns.DIVERGENCE_BOUNDS)
     for experiment, frame in experiments().items():
-        schema = getattr(tables, experiment.upper())
+        schema = getattr(columns, experiment.upper())
         _write(frame, data / "theory" / experiment, schema)
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -293,7 +294,12 @@ def test_what_is_done_costs_nothing(studies: dict[str, Study]) -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_model_that_does_not_fit_is_told(studies: dict[str, Study]) -> None:
+def test_a_model_that_does_not_fit_is_told(
+    studies: dict[str, Study], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "pipeline.plan.table.shutil.disk_usage", lambda _: SimpleNamespace(free=10**12)
+    )
     assert "TOO LITTLE" not in str(planned(studies["paper"], kind="cuda"))
     small = Steady("cuda", "a small GPU", 8_000_000_000, 1)
     made = outlook(studies["paper"], stages_of(studies["paper"]), small)  # type: ignore[arg-type]
