@@ -26,7 +26,7 @@ def cross_check(study: Study, where: str) -> list[Problem]:
     ):
         seen: dict[str, str] = {}
         for key, entry in entries.items():
-            if entry.name.endswith((".documents", ".bounds", ".blocks")):
+            if entry.name.endswith((".attention", ".documents", ".bounds", ".blocks")):
                 add(f"{section}.{key}.name", entry.name, "another ending", "it names another table")
             if not key.startswith(f"{study.study}-"):
                 add(

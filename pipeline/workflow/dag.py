@@ -322,7 +322,7 @@ def _name(path: str) -> str:
         return "own"
     below = path.split("/")[2:]
     kind = [part.partition(".")[0] for part in below[:1]]
-    extra = re.findall(r"\.(documents|bounds|blocks)\.|\.(json)$", path)
+    extra = re.findall(r"\.(attention|documents|bounds|blocks)\.|\.(json)$", path)
     return "_".join(kind + [first or second for first, second in extra])
 
 
