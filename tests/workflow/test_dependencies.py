@@ -120,7 +120,7 @@ def _one_of_each_group() -> list[str]:
 @pytest.mark.parametrize("address", _all_stages())
 def test_params_are_those_that_the_command_uses(dag: Dag, address: str) -> None:
     stage = dag.stages[address]
-    (resolved,) = dag.repo.stage.collect(address)
+    resolved = next(each for each in dag.repo.index.stages if each.addressing == address)
     declared = {
         key
         for dep in resolved.deps
@@ -162,7 +162,7 @@ def test_params_are_those_that_the_command_uses(dag: Dag, address: str) -> None:
 @pytest.mark.parametrize("address", _one_of_each_group())
 def test_a_stage_watches_what_dvc_records(dag: Dag, address: str) -> None:
     files, keys = declared(address)
-    (resolved,) = dag.repo.stage.collect(address)
+    resolved = next(each for each in dag.repo.index.stages if each.addressing == address)
     assert {str(file) for file in files} == set(dag.stages[address].deps)
     of_params = [dep for dep in resolved.deps if dep.fs_path.endswith("params.yaml")]
     assert set(keys) == {key for dep in of_params for key in getattr(dep, "params", [])}
