@@ -29,8 +29,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STARTERS = {"dvc", "snakemake", "pipeline"}
 
 _lines: list[Callable[[], str]] = [lambda: "what is finished is kept; the same command goes on"]
-_untold = threading.Lock()
-"""Held from when the line is written: it is written once."""
+_telling = threading.RLock()
+"""Held while the line is written: who comes second waits for it, and does not end the process."""
+_told = False
 
 
 def watch() -> None:
@@ -71,9 +72,13 @@ def _stand_by(wakeups: int, starters: list[psutil.Process]) -> None:
 
 
 def _tell() -> None:
-    if _untold.acquire(blocking=False):
-        # past Python's buffers, which the main thread may hold
-        os.write(2, f"\ninterrupted: {_lines[-1]()}\n".encode())
+    """Write the line, once."""
+    global _told
+    with _telling:
+        if not _told:
+            _told = True
+            # past Python's buffers, which the main thread may hold
+            os.write(2, f"\ninterrupted: {_lines[-1]()}\n".encode())
 
 
 def _starters() -> list[psutil.Process]:
