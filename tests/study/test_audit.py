@@ -17,8 +17,8 @@ import pytest
 
 from pipeline.study import audit
 from pipeline.workflow import tables
-from pipeline.workflow.dag import TURN
 from pipeline.workflow.errors import InputError
+from pipeline.workflow.locks import TURN
 from tests import own
 
 ROOT = Path(__file__).parents[2]
