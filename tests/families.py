@@ -1,9 +1,10 @@
 """Tiny random models of the families, every one with a window, a group or a norm of its own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 import transformers as t
 from torch import nn
@@ -222,6 +223,19 @@ UNSUPPORTED: dict[str, Callable[[], Any]] = {
     "split-projection": lambda: t.CodeGenForCausalLM(t.CodeGenConfig(**_GPT, rotary_dim=4)),
 }
 """What has no identity attention, or none that the engine can find."""
+
+
+ESSENTIAL = frozenset(
+    ("gpt_neox", "gpt_neo", "gpt2", "llama", "gemma2", "falcon", "bloom", "opt", "phi3", "mixtral")
+)
+"""One family of each layout of blocks. `make test` takes these, `make test-all` every family."""
+
+
+def cases(families: Iterable[str]) -> list[Any]:
+    """The families as parameters of a test, slow ones where they are not essential."""
+    return [
+        pytest.param(name, marks=() if name in ESSENTIAL else pytest.mark.slow) for name in families
+    ]
 
 
 @cache

@@ -28,7 +28,7 @@ def accept(dag: Dag) -> list[str]:
     file = Path("dvc.lock")
     if not file.exists():
         return []
-    changes, lock = dag.changes(), YAML(typ="safe", pure=True).load(file)["stages"]
+    changes, lock = dag.changes(), YAML(typ="safe").load(file)["stages"]
     accepted = [
         address
         for address in dag.stages

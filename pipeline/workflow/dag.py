@@ -327,4 +327,4 @@ def _name(path: str) -> str:
 
 
 def _read_yaml(path: str) -> Any:
-    return YAML(typ="safe", pure=True).load(Path(path))
+    return YAML(typ="safe").load(Path(path))

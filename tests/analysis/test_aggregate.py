@@ -336,6 +336,7 @@ def test_every_missing_manifest_is_named(tmp_path: Path) -> None:
     assert "checkpoints/b/manifest.json" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_partial_summary_leaves_out_what_failed(study: synthetic.Study, tmp_path: Path) -> None:
     models = study.write(tmp_path)
     (failed, _), (without_benchmarks, _), *_ = models
@@ -382,6 +383,7 @@ def test_a_partial_summary_of_nothing_is_refused(study: synthetic.Study, tmp_pat
         write_summary("tiny", models, tmp_path, tmp_path / "summary.parquet", stale={})
 
 
+@pytest.mark.slow
 def test_pieces_do_not_matter(
     study: synthetic.Study, summary: pl.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:

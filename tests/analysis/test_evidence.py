@@ -122,6 +122,7 @@ def test_the_second_half_is_read_off_the_continuation() -> None:
     assert found.to_list() == [0.5, None, 1.0]
 
 
+@pytest.mark.slow
 def test_standard_errors_cover_the_truth() -> None:
     """Of many studies of a known retention, about 95% of the intervals hold it."""
     story = synthetic.Story(lambda depth: 0.4, lambda depth: 0.7)

@@ -130,6 +130,7 @@ def test_the_numbers_of_documents_are_the_recorded_ones(name: str) -> None:
         assert set(pin["columns"]) <= set(RECORD[pin["repo"]]["columns"])
 
 
+@pytest.mark.slow
 def test_the_datasets_are_those_of_lm_evals_tasks() -> None:
     index = TaskManager().task_index
     for name, study in STUDIES.items():

@@ -104,6 +104,7 @@ def test_files_are_redirected_as_on_the_real_hub(
     assert ask(hub, urlsplit(headers["Location"]).path)[2] == hub.model(MODEL).files()[path]
 
 
+@pytest.mark.slow
 def test_the_command_runs_another_with_a_hub_of_its_own(tmp_path: Path) -> None:
     shell = f"{HF} download mini/pickle-only && exit 3"
     done = subprocess.run(

@@ -9,7 +9,7 @@ import torch
 from pipeline.interventions import Intervention, bypassed
 from pipeline.interventions.interventions import BASELINE, IDENTITY, bypass
 from pipeline.workflow.errors import InputError
-from tests.families import BLOCKS, FAMILIES, OWN_ATTENTION, VOCABULARY, tiny
+from tests.families import BLOCKS, FAMILIES, OWN_ATTENTION, VOCABULARY, cases, tiny
 from tests.interventions.cases import (
     IDENTITIES,
     PREFIX,
@@ -21,7 +21,7 @@ from tests.interventions.cases import (
 from tests.oracle import plain
 from tests.oracle.attention import identity_weights
 
-every_family = pytest.mark.parametrize("family", FAMILIES)
+every_family = pytest.mark.parametrize("family", cases(FAMILIES))
 ALL = bypass("all", range(BLOCKS))
 
 

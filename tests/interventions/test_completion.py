@@ -14,7 +14,7 @@ from pipeline.interventions.interventions import BASELINE, bypass
 from pipeline.interventions.memory import Journal
 from pipeline.models.precision import at_least_single
 from pipeline.workflow.errors import InputError
-from tests.families import BLOCKS, END_OF_TEXT, FAMILIES, VOCABULARY, tiny
+from tests.families import BLOCKS, END_OF_TEXT, FAMILIES, VOCABULARY, cases, tiny
 from tests.interventions.cases import (
     PREFIX,
     SUFFIX,
@@ -295,7 +295,7 @@ def test_a_row_that_overflows_while_it_decodes_is_done_again(overflowing):
     assert ours.min_margin.isfinite().all()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", cases(FAMILIES))
 def test_every_family_can_be_done_again_in_single(family):
     coarse = copy.deepcopy(tiny(family)).half()
     exact = copy.deepcopy(coarse).float()

@@ -7,7 +7,16 @@ import torch
 
 from pipeline.interventions import Group, Intervention, bypassed, complete, score, sweep
 from pipeline.interventions.interventions import BASELINE, bypass
-from tests.families import BLOCKS, FAMILIES, HEADS, NOT_ADDITIVE, OWN_ATTENTION, VOCABULARY, tiny
+from tests.families import (
+    BLOCKS,
+    FAMILIES,
+    HEADS,
+    NOT_ADDITIVE,
+    OWN_ATTENTION,
+    VOCABULARY,
+    cases,
+    tiny,
+)
 from tests.interventions.cases import (
     SAMPLES,
     SUFFIX,
@@ -18,8 +27,8 @@ from tests.interventions.cases import (
 from tests.oracle import plain
 from tests.oracle.attention import identity_weights
 
-every_family = pytest.mark.parametrize("family", FAMILIES)
-additive = pytest.mark.parametrize("family", sorted(set(FAMILIES) - NOT_ADDITIVE))
+every_family = pytest.mark.parametrize("family", cases(FAMILIES))
+additive = pytest.mark.parametrize("family", cases(sorted(set(FAMILIES) - NOT_ADDITIVE)))
 TOKENS = torch.randint(4, VOCABULARY, (3, 14), generator=torch.Generator().manual_seed(0))
 EDITED = (0, 2, 4)
 
@@ -131,7 +140,7 @@ def test_all_heads_are_the_whole_attention(family):
     )
 
 
-@pytest.mark.parametrize("family", sorted(set(FAMILIES) - OWN_ATTENTION))
+@pytest.mark.parametrize("family", cases(sorted(set(FAMILIES) - OWN_ATTENTION)))
 def test_heads_are_those_of_the_attention_function(family):
     model = tiny(family)
     seen = [logits(model)]

@@ -12,7 +12,7 @@ import torch
 
 from pipeline.interventions import complete, score
 from pipeline.interventions.evaluation import Completions, Likelihoods
-from tests.families import FAMILIES, NOT_ADDITIVE, OWN_ATTENTION, tiny
+from tests.families import FAMILIES, NOT_ADDITIVE, OWN_ATTENTION, cases, tiny
 from tests.interventions.cases import (
     IDENTITIES,
     MAX_LENGTH,
@@ -32,7 +32,7 @@ from tests.oracle import plain
 from tests.oracle.attention import identity_weights
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=cases(FAMILIES))
 def memorization(request):
     """A family's completions by the engine and by the plain loop, under all its edits."""
     model, listed = tiny(request.param), interventions(request.param)
@@ -79,7 +79,7 @@ def test_completions_are_those_of_identity_weights(memorization):
     assert_same_completions(ours, expected, memorization.tolerance)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", cases(FAMILIES))
 def test_scores_are_the_plain_loops(family):
     model, listed = tiny(family), interventions(family)
     requests = [*multiple_choice(), *rolling()]

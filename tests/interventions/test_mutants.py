@@ -267,6 +267,7 @@ MUTANTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mutant", "family", "measure"),
     MUTANTS,

@@ -8,7 +8,7 @@ import torch
 from pipeline.interventions import Group, sweep
 from pipeline.interventions.interventions import BASELINE, bypass
 from pipeline.interventions.tokenwise import look
-from tests.families import BLOCKS, FAMILIES, NOT_ADDITIVE, tiny
+from tests.families import BLOCKS, FAMILIES, NOT_ADDITIVE, cases, tiny
 from tests.interventions.cases import SUFFIX, half_remembered, rounding
 from tests.oracle import plain
 
@@ -36,7 +36,7 @@ def states(model, tokens, intervention):
     return torch.stack(seen).double()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", cases(FAMILIES))
 @torch.inference_mode()
 def test_displacement_is_that_of_the_stock_model(family):
     model = tiny(family)
@@ -57,7 +57,7 @@ def test_displacement_is_that_of_the_stock_model(family):
         torch.testing.assert_close(ours[:, 1], relative[:, 1:].mean(1), rtol=1e-3, atol=grain)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", cases(FAMILIES))
 @torch.inference_mode()
 def test_attention_change_is_that_of_the_stock_model(family):
     model = tiny(family)

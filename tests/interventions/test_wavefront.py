@@ -8,12 +8,12 @@ import torch
 from pipeline.interventions.trie import build_trie
 from pipeline.interventions.wavefront import run
 from pipeline.models.sites import anatomy
-from tests.families import BLOCKS, FAMILIES, VOCABULARY, tiny
+from tests.families import BLOCKS, FAMILIES, VOCABULARY, cases, tiny
 from tests.interventions.cases import IDENTITIES, rounding
 from tests.oracle import plain
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", cases(FAMILIES))
 @torch.inference_mode()
 def test_an_observer_sees_the_states_of_every_branch_after_every_block(family):
     model = tiny(family)

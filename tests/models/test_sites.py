@@ -23,12 +23,13 @@ from tests.families import (
     NOT_ADDITIVE,
     UNSUPPORTED,
     VOCABULARY,
+    cases,
     randomized,
     tiny,
 )
 from tests.oracle import plain
 
-every_family = pytest.mark.parametrize("family", FAMILIES)
+every_family = pytest.mark.parametrize("family", cases(FAMILIES))
 TOKENS = torch.randint(4, VOCABULARY, (2, 9), generator=torch.Generator().manual_seed(0))
 
 
@@ -80,7 +81,7 @@ def test_the_context_length(family):
     assert context_length(tiny(family).config) == CONTEXT
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", cases(FAMILIES))
 def test_sites_are_found_in_bfloat16(family):
     known = anatomy(copy.deepcopy(tiny(family)).bfloat16())
     expected = anatomy(tiny(family))

@@ -20,7 +20,7 @@ from pipeline.interventions.exporting import EXPORTABLE, write_edit
 from pipeline.study import export as exporting
 from pipeline.study.export import Asked, export
 from pipeline.workflow.errors import InputError
-from tests.families import FAMILIES, NOT_ADDITIVE, VOCABULARY, tiny
+from tests.families import FAMILIES, NOT_ADDITIVE, VOCABULARY, cases, tiny
 
 BLOCKS = (1, 3)
 NEW = 8
@@ -119,7 +119,7 @@ def test_stock_transformers_computes_what_the_edited_model_does(edit: str, tmp_p
         assert torch.equal(made[f"{family}.written"], tokens), family
 
 
-@pytest.mark.parametrize("family", sorted(set(FAMILIES) - IDENTITY))
+@pytest.mark.parametrize("family", cases(sorted(set(FAMILIES) - IDENTITY)))
 def test_an_identity_that_weights_cannot_hold_is_refused(family: str, tmp_path: Path) -> None:
     tiny(family).save_pretrained(tmp_path / "source")
     with pytest.raises(InputError) as caught:

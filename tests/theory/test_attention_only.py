@@ -177,6 +177,7 @@ def test_the_ceiling_by_hand():
     assert ceiling(torch.tensor([[0, 0, 1], [2, 1, 0], [1, 1, 1]])) == pytest.approx(6 / 9)
 
 
+@pytest.mark.slow
 def test_a_drop_under_bypass_does_not_tell_where_the_table_is_stored(threads):
     attends, routes = Shape(12, 6, 8, 6), Shape(12, 6, 1, 6, hidden=160, frozen=True)
     random_head = replace(routes, hidden=0)

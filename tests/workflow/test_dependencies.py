@@ -109,15 +109,14 @@ def _function(stage: Stage) -> ast.FunctionDef:
     return next(node for node in body if isinstance(node, ast.FunctionDef) and node.name == name)
 
 
-def _all_stages() -> list[str]:
-    return sorted(Dag(ROOT).stages)
-
-
+@cache
 def _one_of_each_group() -> list[str]:
-    return list({address.partition("@")[0]: address for address in _all_stages()}.values())
+    """A loop of dvc.yaml declares all stages of a group alike."""
+    addresses = sorted(Dag(ROOT).stages)
+    return list({address.partition("@")[0]: address for address in addresses}.values())
 
 
-@pytest.mark.parametrize("address", _all_stages())
+@pytest.mark.parametrize("address", _one_of_each_group())
 def test_params_are_those_that_the_command_uses(dag: Dag, address: str) -> None:
     stage = dag.stages[address]
     resolved = next(each for each in dag.repo.index.stages if each.addressing == address)

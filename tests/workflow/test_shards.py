@@ -208,6 +208,7 @@ def test_a_killed_process_holds_nothing_up(folder: Path, holder: subprocess.Pope
     assert run(folder)[1]["computed"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", ["memorization", "benchmarks"])
 def test_the_code_of_a_stage_is_in_the_key(group: str) -> None:
     """Every module that dvc.yaml lists for a stage that keeps shards."""
