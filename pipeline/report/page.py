@@ -36,7 +36,7 @@ from pipeline.report.choosing import read_browser
 from pipeline.report.citing import bibtex
 from pipeline.report.crosswalk import crosswalk
 from pipeline.report.explorer import choices
-from pipeline.report.generations import Generations, read_generations
+from pipeline.report.generations import Generations, collapse, read_generations
 from pipeline.report.localization import SECTION as LOCALIZATION
 from pipeline.report.localization import Localized, localized
 from pipeline.report.marks import embedded
@@ -288,6 +288,7 @@ def render(
         planted=planted,
         famous="famous" in summary["split"],
         written=written,
+        collapsed=collapse(written),
         samples=samples,
         by_token=by_token,
         samples_data=embedded([family.data() for family in samples]),

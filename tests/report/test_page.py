@@ -277,7 +277,7 @@ def test_hostile_content_stays_text(tmp_path: Path) -> None:
     sample = browser.Sample(1, HOSTILE, *split)
     words = {4: HOSTILE, 5: "\n\ud800", 6: "y" * 10**6}
     samples = [browser.Family(HOSTILE, [sample], {HOSTILE: list(own)}, words)]
-    written = [Generations(HOSTILE, HOSTILE, HOSTILE, [Line(HOSTILE, HOSTILE, HOSTILE)])]
+    written = [Generations(HOSTILE, HOSTILE, HOSTILE, [Line(HOSTILE, HOSTILE, HOSTILE, 1.5, 0.5)])]
     html = page.render(
         HOSTILE,
         summary,
@@ -310,7 +310,9 @@ def test_hostile_content_stays_text(tmp_path: Path) -> None:
 def test_lines_without_end_are_cut(summary: pl.DataFrame) -> None:
     endless = "x" * 2**20
     provenance = {"commands": [endless], endless: endless, "p": {endless: endless}, "q": [endless]}
-    written = [Generations(endless, endless, "greedy", [Line("baseline", endless, endless)])]
+    written = [
+        Generations(endless, endless, "greedy", [Line("baseline", endless, endless, 1.5, 0.5)])
+    ]
     for html in (
         page.render(endless, summary, [], [], written=written, missing=[endless]),
         appendices.render_provenance(endless, provenance, []),
