@@ -267,7 +267,7 @@ def test_attention_only_statements_by_hand(theory: Theory) -> None:
         "Our three bounds": "variance 1.5 times, range 2.0 times, spectral 4.0 times",
         "Low entropy": "Says nothing in 2 of 2 cases: a logarithm or a factor is undefined there.",
         "the same with the measured": "In the median the bound is 2 times the loss.",
-        "What is stored grows": "to the power of 0.9 to 1.1 (a seed each, up to 90% accuracy)",
+        "What is stored grows": "to the power of 0.9 to 1.1 (one fit per seed, up to 90% accuracy)",
         "A drop under bypass": "Stored in the heads: 98%, bypassed 6%. Stored in the MLP, behind",
     }
     for words, part in evidence.items():
@@ -429,7 +429,7 @@ def test_routing(plots: dict[str, Plot]) -> None:
     (axes,) = panels(plots["routing"])
     heights = [bar.get_height() for bar in axes.patches]
     np.testing.assert_allclose(heights, [0.98, 0.96, 0.2, 0.06, 0.08, 0.05])
-    np.testing.assert_allclose(drawn(axes, "most that one token can tell")[1], [0.1, 0.1])
+    np.testing.assert_allclose(drawn(axes, "best accuracy from one token")[1], [0.1, 0.1])
 
 
 def test_many_deep_models_are_drawn(made: tuple[pl.DataFrame, Theory]) -> None:
