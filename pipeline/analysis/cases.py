@@ -83,7 +83,7 @@ class Measured:
     def row(
         self, seed: str, level: float, task: str, metric: str, quantity: str, over: str
     ) -> Estimate:
-        """A row of the evidence; without an interval its ends are infinite."""
+        """A row of the evidence; without a standard error its interval is unbounded."""
         key = (seed, task, metric, quantity, over)
         value, stderr, n, scale, least, most = self._rows.get(
             key, (math.nan, None, 0.0, 0.0, None, None)
