@@ -190,17 +190,17 @@ def test_the_verdict_turns_around_with_the_data(
         "The change that reaches the logits tells: that correlation is above 0 in 1 of 1 model"
         in theorems
     )
-    assert "the harm itself" in theorems
+    assert "the damage itself" in theorems
     turned, _ = said(*make(tmp_path, rising=True))
     assert "The bound as printed tells which blocks memorization needs" in turned
     assert "The change that reaches the logits does not tell" in turned
-    assert "the harm itself" not in turned
+    assert "the damage itself" not in turned
 
 
 def test_a_study_without_losses_says_so(made: tuple[pl.DataFrame, Theory]) -> None:
     summary, theory = made
     bare = summary.filter(pl.col("block").is_null())
-    assert "no block's loss was measured" in said(bare, theory)[0]
+    assert "No block's loss was measured" in said(bare, theory)[0]
 
 
 def test_the_table_of_correlations(made: tuple[pl.DataFrame, Theory]) -> None:
