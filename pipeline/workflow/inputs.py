@@ -2,8 +2,8 @@
 
 DVC takes the checksums of a stage's inputs after its command has ended. A param, a module or a
 table that was edited meanwhile would be recorded with results that do not depend on the edit, and
-DVC would call the stage fresh from then on. So the command itself compares its inputs at its end with
-those at its beginning, and fails if they differ.
+DVC would call the stage fresh from then on. So the command itself compares its inputs at its end
+with those at its beginning, and fails if they differ.
 
 It reads the inputs from dvc.yaml, since asking DVC takes longer than many stages. A test compares
 the two.
