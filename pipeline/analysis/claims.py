@@ -160,7 +160,7 @@ def _size(models: Sequence[Measured], limits: Thresholds) -> Claim:
 
         def judge(level: float) -> Judged:
             left = [m.pooled(m.memory("all", "retained"), level) for m in members]
-            # they see the same samples, so that their errors may go any way together
+            # they see the same samples, so their errors may be correlated in any way
             slope = combined(list(zip(factors.tolist(), left, strict=True)), related=True)
             return Judged(
                 slope.at_least(limits.resists),

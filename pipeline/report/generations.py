@@ -1,7 +1,7 @@
-"""What the models wrote under the interventions, side by side (Fig. 4 of the paper).
+"""The texts that the models wrote under the interventions, side by side (Fig. 4 of the paper).
 
-What a model writes can be memorized, and memorized text can be private: of models trained on real
-data token ids are shown, unless text is asked for.
+A model may write memorized text, which can be private: for models trained on real data token ids
+are shown, unless ``show_text`` is set.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Line:
     """One continuation.
 
     Args:
-        intervention: under which it was written.
-        same: what it has in common with the baseline's, from the start.
-        other: the rest; empty for the baseline's own, whose text is all in `same`.
+        intervention: the intervention under which it was written.
+        same: the start that it shares with the baseline's continuation.
+        other: the rest; empty for the baseline, whose text is all in `same`.
         perplexity: per token, under the unmodified model; at least 1.
         distinct: share of distinct bigrams, 0 to 1.
     """
@@ -38,7 +38,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Generations:
-    """The continuations of one prompt by one model in one manner of decoding.
+    """The continuations of one prompt by one model with one way of decoding.
 
     Args:
         model: name.
@@ -58,7 +58,7 @@ class Generations:
 def read_generations(
     data: Path, manifests: Sequence[Mapping[str, Any]], *, show_text: bool = False
 ) -> list[Generations]:
-    """All continuations, by model, prompt and manner of decoding, in their order.
+    """All continuations, by model, prompt and way of decoding, in that order.
 
     Args:
         data: the study's folder, ``data/STUDY``.

@@ -352,12 +352,12 @@ def test_what_is_missing_is_said(tmp_path: Path, written: WRITTEN) -> None:
     text = Outline(html).text
     assert "Not all of the study is here." in text
     for sentence in (
-        "what is shown of theirs is from before: memorization@lost-nowhere.",
+        "so the page shows their earlier results: memorization@lost-nowhere.",
         "nowhere has no checkpoint: ",
         "nowhere has no results: ",
         "nowhere.parquet is missing, so its stage failed or has not run.",
         "There are no figures: ",
-        "What tiny-neo-8 wrote cannot be shown: ",
+        "The texts of tiny-neo-8 cannot be shown: ",
         "The samples of lost cannot be shown: ",
         "tiny-neo-8 has no continuations to show: ",
     ):
@@ -482,7 +482,7 @@ def test_the_page_says_which_interventions_ran_and_what_was_decoded() -> None:
     summary = aggregate(study.models)
     said = dict(facts.overview(summary, [], []))
     assert said["Interventions"] == (
-        "21 a model: none, each block alone, each quarter of the blocks, zero of each, "
+        "21 per model: none, each block alone, each quarter of the blocks, zero of each, "
         "heads of heads"
     )
     assert "Continuations decoded to the end" not in said
