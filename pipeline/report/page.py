@@ -18,7 +18,7 @@ import polars as pl
 
 from pipeline.analysis import views
 from pipeline.analysis.evidence import EVIDENCE, gathered
-from pipeline.analysis.findings import by_metric, findings, in_short
+from pipeline.analysis.findings import Finding, by_metric, findings, in_short
 from pipeline.analysis.manifests import pretrained, read_manifests
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.theory import read_theory
@@ -132,6 +132,7 @@ def write_page(
         except InputError as error:
             missing.append(f"How scorers fare cannot be shown: {error.problems[0].got}")
     whole = collect(study, data, manifests, provenance)
+    judged = findings(evidence, thresholds)
     html = render(
         study,
         summary,
@@ -145,12 +146,13 @@ def write_page(
         thresholds=thresholds,
         theory=explained,
         evidence=evidence,
+        judged=judged,
         graded=graded,
     )
     write_text(page, html)
     own, theirs = numbered(drawn, explained)
     write_text(page.with_name(THEORY), render_theory(study, explained, theirs))
-    write_text(page.with_name(NUMBERS), render_numbers(study, evidence, [*own, *theirs]))
+    write_text(page.with_name(NUMBERS), render_numbers(study, evidence, judged, [*own, *theirs]))
     write_text(page.with_name(MADE), render_provenance(study, whole, manifests))
     # all in ASCII: a name may hold what no file can
     write_text(page.with_name(PROVENANCE), json.dumps(whole, indent=2, default=str) + "\n")
@@ -225,6 +227,7 @@ def render(
     missing: Sequence[str] = (),
     theory: Sequence[TheorySection] = (),
     evidence: pl.DataFrame | None = None,
+    judged: Sequence[Finding] | None = None,
     graded: Localized | None = None,
 ) -> str:
     """The page as HTML.
@@ -243,12 +246,14 @@ def render(
         missing: what could not be shown and why, as sentences.
         theory: as `theory_sections.theory_sections` makes them.
         evidence: of the verdicts, schema `tables.EVIDENCE`; None: nothing can be judged.
+        judged: the claims as `findings.findings` judges them; None: they are judged here.
         graded: how scorers fare where the place is known, as `localization.localized` tells it.
     """
     limits = thresholds or Thresholds()
     if evidence is None:
         evidence = gathered([])
-    judged = findings(evidence, limits)
+    if judged is None:
+        judged = findings(evidence, limits)
     planted = any(map(pretrained, manifests))
     generated = bool(blind) and not planted
     learned = (

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -224,6 +225,28 @@ def test_all_sentences_figures_and_tables_are_there(
         assert text in outline.text
 
 
+def test_every_interval_behind_a_verdict_has_a_row(
+    html: str, numbers: str, written: WRITTEN
+) -> None:
+    evidence = tables.read(written[0] / "data" / "evidence.parquet", tables.EVIDENCE)
+    section = numbers[numbers.index('id="intervals"') : numbers.index('id="numbers"')]
+    rows = [
+        re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)
+        for row in re.findall(r"<tr><th scope=\"row\">.*?</tr>", section)
+    ]
+    counts = {claim: [row[0] for row in rows].count(claim) for claim, *_ in rows}
+    for finding in findings(evidence):
+        said = re.search(r"Judged by (\d+) intervals? at", finding.rule)
+        assert counts.get(escape(finding.claim), 0) == (int(said[1]) if said else 0)
+    [row] = evidence.filter(
+        model="tiny-neo-8", over="block-06", metric="exact_match", quantity="kept"
+    ).iter_rows(named=True)
+    late = [row for row in rows if row[1:3] == ["tiny-neo-8, block 6", "exact match loses"]]
+    assert {row[3] for row in late} == {f"{100 * (1 - row['value']):.1f}%"}
+    assert '<a href="numbers.html#intervals">' in html
+    assert "characters in all" not in html + numbers
+
+
 def test_headings_navigate(html: str) -> None:
     outline = Outline(html)
     headings = [a["id"] for tag, a in outline.tags if tag == "h2"]
@@ -289,7 +312,12 @@ def test_hostile_content_stays_text(tmp_path: Path) -> None:
     )
     beside = [
         appendices.render_provenance(HOSTILE, provenance, manifests),
-        appendices.render_numbers(HOSTILE, evidence(study.models), list(enumerate(drawn, 1))),
+        appendices.render_numbers(
+            HOSTILE,
+            evidence(study.models),
+            findings(evidence(study.models)),
+            list(enumerate(drawn, 1)),
+        ),
     ]
     for other in beside:
         assert other.count("<script") == other.count("</script>") == 1
