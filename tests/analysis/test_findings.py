@@ -90,7 +90,7 @@ def test_three_sizes_of_one_family_are_one_line() -> None:
     models = synthetic.study(models={f"m-{n}": ("pythia", n) for n in (4, 8, 12)}).models
     [case] = named(findings(evidence(models)))["size"].cases
     [(_, condition, judged)] = case.cells
-    assert condition.part == "3 models:"
+    assert condition.part == "3 models"
     rows = evidence(models).filter(over="all", metric="exact_match", quantity="retained")
     sizes = rows["parameters"].log10().to_numpy() - rows["parameters"].log10().mean()
     slope = (sizes * rows["value"].to_numpy()).sum() / (sizes**2).sum()
