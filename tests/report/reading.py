@@ -126,6 +126,7 @@ class Expected:
         names: of models, families and interventions, which may have digits.
         texts: model, manner of decoding and interventions of each text that a model wrote.
         sample: from family and id.
+        ordered: whether the rows of tables have to be in this order.
     """
 
     lines: Sequence[Line]
@@ -134,6 +135,7 @@ class Expected:
     names: Collection[str] = ()
     texts: Sequence[str] = ()
     sample: Callable[[str, int], Sample] | None = None
+    ordered: bool = True
 
 
 def problems(html: str, expected: Expected) -> list[str]:
@@ -158,6 +160,9 @@ def problems(html: str, expected: Expected) -> list[str]:
             cells = [["true suffix", *sample.suffix], *shown]
         elif start is not None:
             cells = known.pop(start)
+            if not expected.ordered:
+                cells = [cells[0], *sorted(cells[1:], key=str)]
+                table.rows[1:] = sorted(table.rows[1:], key=str)
         found += _differences(table, cells)
         rest += [
             cell

@@ -18,6 +18,7 @@ from pipeline.analysis.schema import Thresholds
 from pipeline.report import figures, page
 from pipeline.workflow import tables
 from tests.analysis import synthetic
+from tests.report.behind_again import expected_behind
 from tests.report.numbers_again import Study, expected
 from tests.report.reading import Expected, problems
 
@@ -85,8 +86,18 @@ def _figures(summary: pl.DataFrame, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def made(study: Study) -> Made:
-    html = (study.data.parent / "index.html").read_text(encoding="utf-8")
-    return Made(re.sub(UNSEEN, "", html, flags=re.DOTALL), expected(study))
+    return Made(_seen(study, "index"), expected(study))
+
+
+@pytest.fixture(scope="module")
+def behind(study: Study) -> Made:
+    """The page of numbers."""
+    return Made(_seen(study, "numbers"), expected_behind(study))
+
+
+def _seen(study: Study, name: str) -> str:
+    html = (study.data.parent / f"{name}.html").read_text(encoding="utf-8")
+    return re.sub(UNSEEN, "", html, flags=re.DOTALL)
 
 
 def _changed(html: str, at: int) -> str:
@@ -96,6 +107,10 @@ def _changed(html: str, at: int) -> str:
 
 def test_every_number_of_the_page_is_that_of_the_tables(made: Made) -> None:
     assert problems(made.html, made.expected) == []
+
+
+def test_every_number_behind_the_page_is_that_of_the_tables(behind: Made) -> None:
+    assert problems(behind.html, behind.expected) == []
 
 
 @pytest.mark.parametrize(
@@ -146,17 +161,42 @@ def test_another_number_is_noticed(made: Made, where: str) -> None:
         assert problems(changed, made.expected), each[0]
 
 
+@pytest.mark.parametrize(
+    "where",
+    [
+        r"<th scope=\"row\">tiny-neo-8</th><td>[+-]?(\d+)",
+        r"<td>exact match loses</td><td>\d+\.(\d)%",
+        r"<td>the score changes by</td><td>.*?<span class=\"interval\">\[[+-](\d+)",
+        r"\(p = ([\d.]+)\)",
+        r"The numbers behind figure 1 \((\d+) rows",
+        r"<td>exact_match</td><td>memorization</td><td>([\d.]+)",
+        r"<td>completion_entropy</td><td>([\d.]+)",
+    ],
+)
+def test_another_number_behind_the_page_is_noticed(behind: Made, where: str) -> None:
+    found = re.search(where, behind.html)
+    assert found
+    assert problems(_changed(behind.html, found.end(1) - 1), behind.expected)
+
+
 def test_a_sentence_with_a_number_of_its_own_is_noticed(made: Made) -> None:
     changed = made.html.replace("</main>", "<p>It holds in 7 cases.</p></main>")
     assert problems(changed, made.expected) == ["It holds in 7 cases."]
 
 
-def test_any_other_number_is_noticed(made: Made) -> None:
-    """Every eleventh of all numbers, wherever it stands, but in the texts of samples."""
+def test_any_other_number_is_noticed(made: Made, behind: Made) -> None:
+    """Some of all numbers, wherever they stand, but in the texts of samples."""
+    assert _unnoticed(made, 17) == []
+    assert _unnoticed(behind, 1999) == []
+
+
+def _unnoticed(made: Made, step: int) -> list[str]:
+    """What is around those of every `step`-th number that may be another."""
     left_out = re.compile(rf"{SAMPLES}|<[^>]*>|of which the last are “.*?”", re.DOTALL)
     seen = left_out.sub(lambda found: " " * len(found[0]), made.html)
     places = [found.end() - 1 for found in re.finditer(r"\d+", seen)]
-    assert len(places) > 1000
-    for at in places[::11]:
-        around = made.html[at - 60 : at + 10]
-        assert problems(_changed(made.html, at), made.expected), around
+    return [
+        made.html[at - 60 : at + 10]
+        for at in places[::step]
+        if not problems(_changed(made.html, at), made.expected)
+    ]

@@ -93,7 +93,7 @@ class Model:
                 half = t * math.hypot(stderr, t * scale / n)
             low = value - half if least is None else max(value - half, least)
             high = value + half if most is None else min(value + half, most)
-            return value, min(low, value), max(high, value)
+            return value, min(low, value) + 0.0, max(high, value)  # no -0.0
 
         return of
 

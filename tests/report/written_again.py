@@ -14,6 +14,15 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
+def plain(value: object) -> str:
+    """A cell of the data of a figure."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+    return value if isinstance(value, str) else number(value)  # type: ignore[arg-type]
+
+
 def shares(value: float | None, low: float | None, high: float | None) -> str:
     """``98.4% [94.5, 99.6]``."""
     told = "–" if value is None else f"{100 * value:.1f}%"
