@@ -44,7 +44,7 @@ def expected_behind(study: Study, others: Sequence[tuple[str, pl.DataFrame]] = (
         study: its tables.
         others: name and data of figures that are not made of the summary.
     """
-    frames = [*figures(study.summary), *others]
+    frames = [each for each in (*figures(study.summary), *others) if each[1].height]
     numbered = range(len(frames), 0, -1)  # figure 1 is also the start of figure 10
     lines = [
         Line(f"The numbers behind figure {i} (", [f"{frame.height} rows)"])
@@ -117,7 +117,8 @@ def figures(summary: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
         yield f"blocks-{family}", rows.filter(family=family).select(*COLUMNS, "chance")
     lost = _lost(scored.filter(upwards))
     for family in families:
-        yield f"drops-{family}", lost.filter(family=family)
+        if (own := lost.filter(family=family)).height:
+            yield f"drops-{family}", own
     at_k = memorized(summary, "exact_match_at_k")
     whole = pl.col("k") == pl.col("k").max().over("model")
     tokens = memorized(summary, "teacher_forced_accuracy")

@@ -78,7 +78,8 @@ def captions(summary: pl.DataFrame) -> Iterator[list[str]]:
             f"{low['block']} of {low['model']} bypassed."
         ]
     for family in families:
-        yield [f"{family}: with one block bypassed, tasks lose {_drops(summary, family)} of their"]
+        if lost := _drops(summary, family):
+            yield [f"{family}: with one block bypassed, tasks lose {lost} of their"]
     tokens = memorized(summary, "teacher_forced_accuracy").filter(SINGLE)
     yield [f"Single tokens stay right in {share_range(tokens['value'])} of cases"]
     if extracted := _extracted(summary):
@@ -115,7 +116,7 @@ def _drops(summary: pl.DataFrame, family: str) -> str:
     for kind, words in (("reasoning", "reasoning"), ("language", "language understanding")):
         own = rows.filter(pl.col("task").str.strip_prefix("tiny_").is_in(KINDS[kind]))
         mean = own.group_by("model", "block").agg(pl.col("kept").mean())
-        told.append(f"{share_range(1 - mean['kept'])} in {words}")
+        told += [f"{share_range(1 - mean['kept'])} in {words}"] if own.height else []
     return " and ".join(told)
 
 

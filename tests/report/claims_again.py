@@ -51,6 +51,7 @@ def claims(
     groups = evidence.group_by("model", maintain_order=True)
     every_model = [Model(rows, metric, half=half) for _, rows in groups]
     models = [model for model in every_model if (*MEMORY, "kept", "all") in model.rows]
+    moved = [model for model in models if _moved(model)]
     error = limits.significance
     share = {name: f"{100 * value:g}%" for name, value in limits.model_dump().items()}
     apart = f"at least {100 * limits.resists:.4g} percentage points"
@@ -231,7 +232,7 @@ def claims(
                 _ranked(
                     m, "blocks", f"displacement and loss of exact match {RANK}", _moved(m), loss
                 )
-                for m in models
+                for m in moved
                 for loss in [[1 - _value(m.memory(over)) for over in m.blocks.values()]]
             ],
             (every, every),
@@ -244,7 +245,7 @@ def claims(
             NOT_FIRST,
             [
                 _ranked(m, "blocks", f"{equal} {GAP} {RANK}", list(m.blocks), _gaps(m), _moved(m))
-                for m in models
+                for m in moved
             ],
             (every, every),
             noun="Tests",
@@ -263,7 +264,8 @@ def _gaps(model: Model) -> list[float]:
 
 def _moved(model: Model) -> list[float]:
     key = (MEMORY[0], "displacement", "displacement")
-    return [model.rows[*key, over][0] for over in model.blocks.values()]
+    known = [model.rows.get((*key, over)) for over in model.blocks.values()]
+    return [row[0] for row in known if row]
 
 
 def _ranked(model: Model, unit: str, label: str, *lists: list[float]) -> Cell:

@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 from tokenizers import Tokenizer
 
+from pipeline.analysis.manifests import pretrained
 from pipeline.analysis.schema import Thresholds
 from tests.report.captions_again import (
     SINGLE,
@@ -124,7 +125,8 @@ def expected(study: Study) -> Expected:
 def _header(study: Study) -> list[Line]:
     n = memorized(study.summary, "exact_match").filter(WHOLE)["n"]
     largest = f"{max(each['parameters'] for each in study.manifests):,} parameters"
-    own = [Line("Study “", [f"at most {largest}"])] if study.blind else []
+    generated = study.blind and not any(map(pretrained, study.manifests))
+    own = [Line("Study “", [f"at most {largest}"])] if generated else []
     return [
         Line(plural(len(study.models), "model")),
         Line("1 seed each"),
@@ -266,9 +268,22 @@ def _facts(study: Study) -> list[Line]:
         for family, rows in study.samples.items()
         for prefix, suffix in rows.select("prefix_length", "suffix_length").unique().rows()
     ]
+    rows = [
+        rows for name, _ in study.models if (rows := study.table("memorization", name)) is not None
+    ]
+    whole = pl.concat(
+        own.filter(WHOLE).select("split", "decoded", model=i) for i, own in enumerate(rows)
+    )
+    decoded = [
+        f"{counts(own['decoded'])} {split}"
+        for [split], own in whole.group_by("split")
+        for own in [own.group_by("model").agg(pl.sum("decoded"))]
+        if own["decoded"].sum() < whole.filter(split=split).height
+    ]
     edits = pl.Series([len(own) for own in study.interventions.values()])
     return [
         Line(f"Models | {plural(len(study.models), 'model')}"),
+        *([Line("Continuations decoded to the end | ", decoded)] if decoded else []),
         Line("Training seeds | 1 for each kind of model"),
         Line("Interventions | ", [f"{counts(edits)} a model:"]),
         Line(f"Samples a model | {', '.join(splits)}"),
@@ -316,7 +331,8 @@ def _token_by_token(study: Study) -> list[Line]:
         rates = pl.concat(kinds).drop_nulls().group_by("kind").agg(pl.mean("exact_match"))
         ends = [rates.sort("exact_match", "kind", descending=[d, d]).row(0) for d in (True, False)]
         (most, high), (least, low) = ends
-        parts.append(f"“{most}” {high:.0%} survive such a bypass, of the kind “{least}” {low:.0%}.")
+        told = f"“{most}” {high:.0%} survive such a bypass, of the kind “{least}” {low:.0%}."
+        parts += [told] if rates.height > 1 else []
     if min(looked_at):
         parts.append(f"picked from the {counts(pl.Series(looked_at))} of a model")
     return [Line("A model reads the prefix", parts)]
