@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import polars as pl
 
+from tests.report import localization_again
 from tests.report.captions_again import (
     SINGLE,
     WHOLE,
@@ -44,7 +45,10 @@ def expected_behind(study: Study, others: Sequence[tuple[str, pl.DataFrame]] = (
         study: its tables.
         others: name and data of figures that are not made of the summary.
     """
-    frames = [each for each in (*figures(study.summary), *others) if each[1].height]
+    own = [each for each in figures(study.summary) if each[1].height]
+    if study.scores is not None:
+        own[1:1] = [("localization", localization_again.data(study.scores))]
+    frames = [*own, *others]
     numbered = range(len(frames), 0, -1)  # figure 1 is also the start of figure 10
     lines = [
         Line(f"The numbers behind figure {i} (", [f"{frame.height} rows)"])

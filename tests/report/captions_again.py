@@ -55,7 +55,7 @@ def kept_ability(summary: pl.DataFrame) -> pl.DataFrame:
 
 def late(rows: pl.DataFrame) -> pl.DataFrame:
     """Those of single late blocks."""
-    count = rows["block"].max() + 1  # type: ignore[operator]
+    count = rows["block"].max() + 1
     return rows.filter(SINGLE & pl.col("block").is_in(late_blocks(count)))
 
 

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from pipeline.analysis.manifests import pretrained
 from pipeline.analysis.schema import Thresholds
+from tests.report import localization_again
 from tests.report.captions_again import (
     SINGLE,
     WHOLE,
@@ -50,6 +51,8 @@ FIXED = [
     *("(1 to 4)", "0 copies: never trained on"),
     # sampling
     *("temperature 1 ", "temperature 1,", "the 40 likeliest"),
+    # the measure
+    *("recall at 1", "Recall at 1:"),
 ]
 """Numbers that do not come from a table."""
 
@@ -87,6 +90,8 @@ class Study:
             json.loads((data / "checkpoints" / name / "manifest.json").read_text())
             for name, _ in models
         ]
+        scores = data / "localization.parquet"
+        self.scores = pl.read_parquet(scores) if scores.exists() else None
         self.samples = {
             family: pl.read_parquet(data / "samples" / f"{family}.parquet") for _, family in models
         }
@@ -111,9 +116,13 @@ def expected(study: Study) -> Expected:
     tables["Figures 1–6"] = _crosswalk(judged)
     lines = [*_header(study), *_found(study, judged), *_verdicts(study, judged), *_facts(study)]
     lines += [Line(f"{name}. ", [words]) for name, (words, _) in heatmaps.items()]
-    lines += [
-        Line(f"Figure {i}. ", parts) for i, parts in enumerate(captions(study.summary), start=1)
-    ]
+    told = list(captions(study.summary))
+    if study.scores is not None:
+        scored = localization_again.table(study.scores)
+        told[1:1] = [[f"chance, {scored[-1][1]}."]]
+        tables["How well each scorer"] = scored
+        lines += localization_again.lines(study.scores)
+    lines += [Line(f"Figure {i}. ", parts) for i, parts in enumerate(told, start=1)]
     lines += _token_by_token(study)
     texts = [text for name, _ in study.models for text in _written(study, name)]
     lines += [Line(f"{len(texts)} texts")] if texts else []
@@ -249,7 +258,7 @@ def _verdicts(study: Study, judged: Sequence[Claim]) -> list[Line]:
     ]
     lines += [Line(f"{each.name} ({each.source}): {each.verdict} | ", each.rule) for each in judged]
     for what, setup in CHANGED.items():
-        again = claims(study.evidence, study.thresholds, **setup)  # type: ignore[arg-type]
+        again = claims(study.evidence, study.thresholds, **setup)
         for one, other in zip(judged, again, strict=True):
             if one.verdicts != other.verdicts:
                 lines.append(Line(f"{one.name}: {one.verdict}. {what}: {other.verdict}."))
@@ -316,7 +325,7 @@ def _token_by_token(study: Study) -> list[Line]:
         right = broken["continuation"].list.last() == broken["last"]
         medians = broken.group_by("intervention").agg(pl.median("correct_length"))
         places += [1 + place for place in medians["correct_length"]]
-        back += [right.mean()] if broken.height else []  # type: ignore[list-item]
+        back += [right.mean()] if broken.height else []
         kinds += [rows.select("kind", "exact_match")] if "kind" in rows.columns else []
         tokens = study.table("tokens", name)
         looked_at.append(0 if tokens is None else tokens["sample_id"].n_unique())

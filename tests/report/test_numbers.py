@@ -16,6 +16,7 @@ import pytest
 from pipeline.analysis import aggregate
 from pipeline.analysis.schema import Thresholds
 from pipeline.report import figures, page
+from pipeline.report.plots.localization import found_first
 from pipeline.workflow import tables
 from tests.analysis import synthetic
 from tests.report.behind_again import expected_behind
@@ -57,7 +58,9 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     schema = {name: column.dtype for name, column in tables.GENERATIONS.items()}
     path = data / "generations" / "tiny-neo-8.parquet"
     tables.write(pl.DataFrame(rows, schema=schema), path, tables.GENERATIONS, {})
-    _figures(pl.read_parquet(data / "summary.parquet"), root / "figures")
+    scores = _scores()
+    tables.write(scores, data / "localization.parquet", tables.LOCALIZATION, {})
+    _figures(pl.read_parquet(data / "summary.parquet"), scores, root / "figures")
     page.write_page(
         "tiny",
         models,
@@ -68,15 +71,32 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
         root / "tables",
         {},
         thresholds=THRESHOLDS,
+        localization=True,
     )
     return Study(data, models, THRESHOLDS)
 
 
-def _figures(summary: pl.DataFrame, folder: Path) -> None:
+def _scores() -> pl.DataFrame:
+    """Scores of the blocks of models of which one block learned."""
+    rows = [
+        {"model": f"{part}-{planted}", "part": part, "planted": planted, "block": block}
+        | {"exact_match": 0.9 + 0.01 * planted, "scorer": scorer, "quantity": quantity}
+        | {"score": (7 * block + 3 * planted + len(scorer)) % 10 / 10}
+        for part in ("attention", "mlp")
+        for planted in range(4)
+        for scorer, quantity in (("identity", "exact_match"), ("zero", "log_prob"))
+        for block in range(4)
+    ]
+    schema = {name: column.dtype for name, column in tables.LOCALIZATION.items()}
+    return pl.DataFrame(rows).select(pl.col(n).cast(dtype) for n, dtype in schema.items())
+
+
+def _figures(summary: pl.DataFrame, scores: pl.DataFrame, folder: Path) -> None:
     """The captions and the data of all figures, without the drawings."""
     folder.mkdir()
     words = ("name", "section", "title", "caption", "alt")
     plots = figures.plots(summary)
+    plots[1:1] = found_first(scores)
     for plot in plots:
         (folder / f"{plot.name}.svg").write_text(SVG)
         plot.data.write_csv(folder / f"{plot.name}.csv")
@@ -149,6 +169,11 @@ def test_every_number_behind_the_page_is_that_of_the_tables(behind: Made) -> Non
         r"<td>With a quarter of the blocks bypassed at once, exact match keeps (\d)",
         r"The largest of them has (\d+)",
         r"<dt>block-0(3)</dt>",
+        r"<li>In (\d) models one block alone",
+        r"<li>Where attention learned: .* names the block in (\d+)",
+        r"half of the recitals at block \d (\d+)",
+        r"<th scope=\"row\">chance</th><td>(\d+)",
+        r"<th scope=\"row\">identity: recitals lost</th>.*?\(0\.(\d+)–",
         r"<th scope=\"row\">block-0(2)</th>",
         r"<th scope=\"col\">true suffix</th><th scope=\"col\">(\d+)",
     ],

@@ -84,7 +84,7 @@ class Model:
         self.perplexities = sorted(rows.filter(quantity="log_ratio")["task"].unique())
 
     def row(self, *key: str) -> Estimate:
-        value, stderr, n, scale, least, most = self.rows[key]  # type: ignore[index]
+        value, stderr, n, scale, least, most = self.rows[key]
 
         def of(level: float) -> Interval:
             half = math.inf

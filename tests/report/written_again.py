@@ -20,7 +20,7 @@ def plain(value: object) -> str:
         return str(value).lower()
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
-    return value if isinstance(value, str) else number(value)  # type: ignore[arg-type]
+    return value if isinstance(value, str) else number(value)
 
 
 def shares(value: float | None, low: float | None, high: float | None) -> str:
@@ -37,13 +37,13 @@ def level(value: float, low: float | None, high: float | None) -> str:
 
 def share_range(column: pl.Series) -> str:
     """``40–75%``."""
-    ends = dict.fromkeys(f"{100 * end:.0f}" for end in (column.min(), column.max()))  # type: ignore[operator]
+    ends = dict.fromkeys(f"{100 * end:.0f}" for end in (column.min(), column.max()))
     return f"{'–'.join(ends)}%"
 
 
 def numbers(column: pl.Series) -> str:
     """``3.2 to 17``."""
-    return " to ".join(dict.fromkeys(number(end) for end in (column.min(), column.max())))  # type: ignore[arg-type]
+    return " to ".join(dict.fromkeys(number(end) for end in (column.min(), column.max())))
 
 
 def counts(column: pl.Series) -> str:
