@@ -22,6 +22,7 @@ from pipeline.analysis.conditions import (
     cheap,
     cheap_perplexity,
     condition,
+    correlation,
     growth,
     in_points,
     lost,
@@ -170,7 +171,7 @@ def _size(models: Sequence[Measured], limits: Thresholds) -> Claim:
                 (limits.resists, math.inf),
             )
 
-        return Condition(label, judge, f"{plural(len(members), 'model')}:", points)
+        return Condition(label, judge, plural(len(members), "model"), points)
 
     return Claim(
         "Larger models resist more",
@@ -356,7 +357,7 @@ def _thesis(models: Sequence[Measured], limits: Thresholds) -> Claim:
         "Memory loss minus ability loss rises with depth (Spearman's rank correlation, by "
         "permutation of the blocks), and is larger in the last quarter of the blocks than in the "
         "middle two, on average.",
-        {_DEPTH: lambda value: f"{value:+.2f}", _EXCESS: points},
+        {_DEPTH: correlation, _EXCESS: points},
         noun="Tests",
     )
 
