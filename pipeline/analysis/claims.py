@@ -204,7 +204,7 @@ def _texts(models: Sequence[Measured], limits: Thresholds) -> Claim:
 
 
 def _reasoning(models: Sequence[Measured], limits: Thresholds) -> Claim:
-    label = "language understanding loses more than reasoning, by"
+    label = "the loss of language understanding exceeds that of reasoning by"
     cases = []
     for model in models:
         kinds = {

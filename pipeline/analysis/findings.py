@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from pipeline.analysis.cases import Measured, Setup
-from pipeline.analysis.claims import CLAIMS, THESIS
+from pipeline.analysis.claims import CLAIMS
 from pipeline.analysis.conditions import OURS, Claim
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.text import plural
@@ -128,22 +128,20 @@ def findings(evidence: pl.DataFrame, thresholds: Thresholds | None = None) -> li
 
 
 def in_short(judged: Sequence[Finding]) -> list[str]:
-    """The findings in three sentences: late blocks, the thesis, and how the claims fared.
+    """The findings in two sentences: the claim on late blocks, and how all claims fared.
 
     Args:
         judged: as `findings` gives them.
     """
     late = judged[0]
-    thesis = next(each for each in judged if each.claim == THESIS)
     paper = [each for each in judged if each.source != OURS]
     words = ("shown", "not shown", "undecided", "not measured")
     counts = [(sum(each.word == word for each in paper), word) for word in words]
     parts = [f"{count} {'is' if count == 1 else 'are'} {word}" for count, word in counts if count]
     listed = " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
     return [
-        f"{late.sentence} That this reduces memorization at little cost is {late.verdict}.",
-        f"{thesis.sentence} That late attention serves memory more than ability is "
-        f"{thesis.verdict}.",
+        "The paper’s main claim, that it reduces memorization at little cost to the benchmarks, is "
+        f"{late.verdict}.",
         f"Of the {len(paper)} claims of the paper that are judged here, {listed}.",
     ]
 

@@ -292,8 +292,8 @@ def _sentences(models: Sequence[_Model]) -> list[str]:
         fewest, largest = f"{min(looked_at):,}", f"{max(looked_at):,}"
         among = fewest if fewest == largest else f"{fewest} to {largest}"
         told.append(
-            f"The samples below are picked from the {among} of a model whose single tokens were "
-            "looked at."
+            f"The samples below are chosen from the {among} per model that were analysed token by "
+            "token. Scroll a table sideways to see its last tokens."
         )
     return told
 

@@ -55,8 +55,9 @@ def choices(summary: pl.DataFrame) -> list[dict[str, Any]]:
                 else min(next(iter(edits.values()))),
                 "said": {
                     block: f"exact match {before:.0%} → {value:.0%}"
-                    + (f"; benchmarks keep {ability[block]:.0%}" if block in ability else "")
+                    + (f"; benchmarks keep {kept} of their lead over chance" if kept else "")
                     for block, value in left.items()
+                    for kept in [f"{ability[block]:.0%}" if block in ability else ""]
                     if before is not None
                 },
             }

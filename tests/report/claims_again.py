@@ -134,7 +134,7 @@ def claims(
                 Cell(
                     m.name,
                     "average",
-                    "language understanding loses more than reasoning, by",
+                    "the loss of language understanding exceeds that of reasoning by",
                     combined(
                         [
                             (1, m.abilities("all", "retained", "reasoning")),

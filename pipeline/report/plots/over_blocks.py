@@ -142,7 +142,7 @@ def blocks(summary: pl.DataFrame) -> Iterator[Plot]:
             section="Block by block, across scales",
             title=family,
             caption=(
-                f"{family}: {lowest(data.filter(metric='exact_match'))} One line a model. "
+                f"{family}: {lowest(data.filter(metric='exact_match'))} One line per model. "
                 "Dashed in the same colour: the unmodified "
                 f"model; dotted: chance; bands: 95% intervals. {HOLLOW} Compare Figures 3 and "
                 "A18–A20 of the paper."

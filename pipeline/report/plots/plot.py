@@ -84,12 +84,18 @@ def number_range(column: pl.Series) -> str:
 
 
 def lowest(rows: pl.DataFrame) -> str:
-    """Which single block lowers exact match most, as a sentence; `rows` as for `by_block`."""
-    blocks = by_block(rows)
+    """A sentence that names the block, other than 0, whose bypass lowers exact match most.
+
+    Args:
+        rows: as for `by_block`.
+    """
+    blocks = by_block(rows).filter(pl.col("block") > 0)
     if not blocks.height:
         return "Exact match was not measured."
-    lowest = blocks.sort("value", "block").row(0, named=True)
+    lowest = blocks.filter(value=pl.col("value").min()).sort("block", "model")
+    model, block, value = lowest.select("model", "block", "value").row(0)
+    equal = f" (the first of {lowest.height} equal ones)" if lowest.height > 1 else ""
     return (
-        f"Exact match is lowest, {100 * lowest['value']:.0f}%, with block {lowest['block']} of "
-        f"{lowest['model']} bypassed."
+        f"Apart from block 0, exact match is lowest, {100 * value:.0f}%, with block {block} of "
+        f"{model} bypassed{equal}."
     )

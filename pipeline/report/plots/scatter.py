@@ -48,12 +48,13 @@ def scatters(summary: pl.DataFrame) -> Iterator[Plot]:
     )
     for name, _ in views.models(summary):
         data = joined.filter(model=name)
+        span = extent(by_block(data)["memorized"])
         yield Plot(
             name=f"scatter-{slug(name)}",
             section="Memorization against benchmarks",
             title=name,
             caption=(
-                f"{name}: with one block bypassed, exact match is {extent(data['memorized'])}. "
+                f"{name}: with one block bypassed, exact match is {span}. "
                 "Each point is a bypassed block, darker nearer to the input; neighbouring blocks "
                 "are joined. The star and the dashed lines are the unmodified model, the dotted "
                 "line is chance. A point far to the left at the height of the star has lost "
@@ -64,7 +65,7 @@ def scatters(summary: pl.DataFrame) -> Iterator[Plot]:
             alt=(
                 f"{name}: {plural(data['task'].n_unique(), 'panel')}, one per benchmark, one point "
                 f"per bypassed block. Exact match on memorized samples spans "
-                f"{extent(data['memorized'])}."
+                f"{span}."
             ),
             data=data,
             draw=draw_scatter,
