@@ -22,6 +22,7 @@ from pipeline.analysis.conditions import (
     cheap,
     cheap_perplexity,
     condition,
+    correlation,
     growth,
     in_points,
     lost,
@@ -170,7 +171,7 @@ def _size(models: Sequence[Measured], limits: Thresholds) -> Claim:
                 (limits.resists, math.inf),
             )
 
-        return Condition(label, judge, f"{plural(len(members), 'model')}:", points)
+        return Condition(label, judge, plural(len(members), "model"), points)
 
     return Claim(
         "Larger models resist more",
@@ -196,9 +197,8 @@ def _texts(models: Sequence[Measured], limits: Thresholds) -> Claim:
         "Section 4.2.3, Figure 4",
         [],
         "",
-        "The generations are shown on the page, but nothing here scores whether a text is "
-        "coherent: a collapsed model may repeat itself or write noise.",
-        "It takes a score of coherence, which no table has.",
+        "The page shows the texts and how far they collapse. A few prompts are too few to judge.",
+        "No threshold on the collapse of texts was set.",
         {},
     )
 
@@ -357,7 +357,7 @@ def _thesis(models: Sequence[Measured], limits: Thresholds) -> Claim:
         "Memory loss minus ability loss rises with depth (Spearman's rank correlation, by "
         "permutation of the blocks), and is larger in the last quarter of the blocks than in the "
         "middle two, on average.",
-        {_DEPTH: lambda value: f"{value:+.2f}", _EXCESS: points},
+        {_DEPTH: correlation, _EXCESS: points},
         noun="Tests",
     )
 

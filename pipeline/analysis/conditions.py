@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipeline.analysis.cases import Measured, Number
 from pipeline.analysis.correlation import partial_rank_correlation, rank_correlation
-from pipeline.analysis.text import number, percent
+from pipeline.analysis.text import MISSING, number, percent
 from pipeline.analysis.verdicts import (
     Case,
     Condition,
@@ -123,15 +123,17 @@ def ranked(label: str, pairs: Callable[[float], Sequence[NDArray[np.float64]]]) 
         verdict = Verdict.UNDECIDED
         if found.p_value <= 1 - level:
             verdict = Verdict.SHOWN if found.value > 0 else Verdict.NOT_SHOWN
-        told = f"{correlation(found.value)} (p = {found.p_value:.2g})"
+        told = correlation(found.value)
+        if math.isfinite(found.value):
+            told += f" (p = {found.p_value:.2g})"
         return Judged(verdict, found.value, told, zone=(0.0, math.inf))
 
     return Condition(label, judge, write=correlation)
 
 
 def correlation(value: float) -> str:
-    """A rank correlation: 0.5 is ``+0.50``."""
-    return f"{value:+.2f}"
+    """A rank correlation: 0.5 is ``+0.50``; a dash where one of the two does not vary."""
+    return f"{value:+.2f}" if math.isfinite(value) else MISSING
 
 
 def block_cases(

@@ -24,12 +24,11 @@ from pipeline.analysis.cases import Measured, Setup
 from pipeline.analysis.claims import CLAIMS, THESIS
 from pipeline.analysis.conditions import OURS, Claim
 from pipeline.analysis.schema import Thresholds
+from pipeline.analysis.text import plural
 from pipeline.analysis.verdicts import JudgedCase, Rule, Verdict, judged_cases
 
 BY_NORM = "With acc_norm in place of acc"
 BY_HALF = "With the second half of the blocks as late"
-
-_CELLS_SHOWN = 60  # of one claim, in the page's text; all are in the table of evidence
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,6 @@ class Finding:
         sentence: the result, in one sentence with numbers.
         rule: when it counts as shown, with the thresholds.
         detail: the counts of blocks, model by model; may be empty.
-        statistic: the numbers behind the verdict; may be empty.
         unit: the kind of the cases: ``model`` or ``family``.
         changes: how the verdicts change with acc_norm, and with the second half as late; empty
             where they do not.
@@ -57,7 +55,6 @@ class Finding:
     sentence: str
     rule: str
     detail: str = ""
-    statistic: str = ""
     unit: str = "model"
     changes: Sequence[str] = ()
 
@@ -177,15 +174,7 @@ def _finding(claim: Claim, limits: Thresholds) -> Finding:
         for label, write in claim.ranges.items()
         if label in values
     ]
-    cells = [
-        f"{case.name}, {unit}: {' '.join(filter(None, (condition.part, condition.label)))} "
-        f"{judged.written}, {judged.verdict.value}"
-        for case in cases
-        for unit, condition, judged in case.cells
-    ]
-    more = len(cells) - _CELLS_SHOWN
-    rest = f"; and {more} more, in tables/evidence.csv" if more > 0 else ""
-    intervals = "1 interval" if len(cells) == 1 else f"{len(cells)} intervals"
+    intervals = plural(sum(len(case.cells) for case in cases), "interval")
     return Finding(
         claim=claim.claim,
         source=claim.source,
@@ -195,7 +184,6 @@ def _finding(claim: Claim, limits: Thresholds) -> Finding:
         rule=f"{claim.rule} Judged by {intervals} at {100 * level:.6g}% each, which hold together "
         f"with {100 * (1 - limits.significance):g}%.",
         detail=_counts(cases, claim.noun),
-        statistic="; ".join(cells[:_CELLS_SHOWN]) + rest,
         unit=claim.unit,
     )
 

@@ -1,19 +1,26 @@
 """The continuations of a few prompts when one block is bypassed.
 
-Source: arXiv 2501.05078, Fig. 4.
+Two numbers say how far a continuation has collapsed: its perplexity under the unmodified model, and
+its share of distinct bigrams. Noise has a high perplexity; a text that repeats itself has a low one
+and few distinct bigrams.
+
+Source: arXiv 2501.05078, Fig. 4, which shows texts and no number; distinct bigrams after Li et al.
+(arXiv 1510.03055, distinct-2).
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any
 
 import polars as pl
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from pipeline.interventions.editing import bypassed
@@ -102,8 +109,21 @@ def measure(
                         )
                     )  # fmt: skip
                     progress(len(rows), total)
+    collapse = [
+        (_perplexity(model, encoded[row[1]], row[5]), distinct_bigrams(row[5])) for row in rows
+    ]
     schema = {name: column.dtype for name, column in GENERATIONS.items()}
-    return pl.DataFrame(rows, schema=schema, orient="row")
+    return pl.DataFrame(
+        [(*row, *numbers) for row, numbers in zip(rows, collapse, strict=True)],
+        schema=schema,
+        orient="row",
+    )
+
+
+def distinct_bigrams(tokens: Sequence[int]) -> float:
+    """The share of distinct pairs among the pairs of neighbouring tokens; 1 without any pair."""
+    pairs = list(pairwise(tokens))
+    return len(set(pairs)) / len(pairs) if pairs else 1.0
 
 
 def interventions_at(depths: Sequence[float], n_blocks: int) -> tuple[Intervention, ...]:
@@ -146,6 +166,14 @@ def _continue(
     )
     made: list[int] = output[0, len(prompt) :].tolist()
     return made
+
+
+@torch.inference_mode()
+def _perplexity(model: Any, prompt: Sequence[int], made: Sequence[int]) -> float:
+    """Of `made` after `prompt`, per token, as the model is now."""
+    tokens = torch.tensor([[*prompt, *made]], device=model.device)
+    logits = model(tokens[:, :-1]).logits[0, len(prompt) - 1 :]
+    return math.exp(cross_entropy(logits.double(), tokens[0, len(prompt) :]).item())
 
 
 def _finite(model: Any, where: str) -> Callable[[Tensor, Tensor], Tensor]:

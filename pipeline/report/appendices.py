@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 from markupsafe import Markup
 
+from pipeline.analysis.findings import Finding
 from pipeline.report import facts, marks
 from pipeline.report.markup import CODE_PATH, inline_svg, template
 from pipeline.report.theory_sections import TheorySection
@@ -72,13 +73,23 @@ def render_theory(study: str, theory: Sequence[TheorySection], figures: Numbered
     )
 
 
-def render_numbers(study: str, evidence: pl.DataFrame, figures: Numbered) -> str:
-    """The long tables as HTML: what one late block leaves, and the numbers behind each figure."""
+def render_numbers(
+    study: str, evidence: pl.DataFrame, judged: Sequence[Finding], figures: Numbered
+) -> str:
+    """The long tables as HTML.
+
+    Args:
+        study: its name.
+        evidence: schema `tables.EVIDENCE`, for what one late block leaves.
+        judged: as `findings.findings` gives them, for the intervals behind the verdicts.
+        figures: those of all pages, for the numbers behind each.
+    """
     return template("numbers.html.jinja").render(
         **shared(),
         study=study,
         title="Numbers",
         retention=facts.retention(evidence),
+        intervals=facts.intervals(judged),
         figures=figures,
     )
 

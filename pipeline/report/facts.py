@@ -11,6 +11,7 @@ import polars as pl
 from pipeline.analysis import views
 from pipeline.analysis.cases import Measured, Setup
 from pipeline.analysis.evidence import LATE, SECOND_HALF
+from pipeline.analysis.findings import Finding
 from pipeline.analysis.manifests import recipe_key
 from pipeline.analysis.statistics import LEVEL
 from pipeline.analysis.text import MISSING, number, percent, percent_interval, plural
@@ -149,6 +150,26 @@ def retention(evidence: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
         rows.append([model.name + seeds, *map(_interval, (gap, *memory, *ability))])
     headings = [f"{task}, {of}" for task in tasks for of in ("all documents", "answered rightly")]
     return ["model", "memory loss minus ability loss", *_MEMORY.values(), *headings], rows
+
+
+def intervals(judged: Sequence[Finding]) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows of the table of what the verdicts were read off: an interval a row.
+
+    Args:
+        judged: as `findings.findings` gives them.
+    """
+    rows = []
+    for finding in judged:
+        for case in finding.cases:
+            for unit, condition, cell in case.cells:
+                what = (
+                    f"{condition.label} ({condition.part})" if condition.part else condition.label
+                )
+                value = condition.write(cell.value)
+                interval = cell.written.removeprefix(value).strip()
+                where = f"{case.name}, {unit}"
+                rows.append([finding.claim, where, what, value, interval, cell.verdict.value])
+    return ["claim", "where", "condition", "estimate", "interval", "verdict"], rows
 
 
 def _interval(estimate: Estimate | None) -> str:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, geometric_mean
 from typing import Any
 
 from pipeline.analysis.manifests import trained_here
+from pipeline.analysis.text import number, percent
 from pipeline.workflow import tables
 
 
@@ -23,11 +25,15 @@ class Line:
         intervention: the intervention under which it was written.
         same: the start that it shares with the baseline's continuation.
         other: the rest; empty for the baseline, whose text is all in `same`.
+        perplexity: per token, under the unmodified model; at least 1.
+        distinct: share of distinct bigrams, 0 to 1.
     """
 
     intervention: str
     same: str
     other: str
+    perplexity: float
+    distinct: float
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,44 @@ def read_generations(
     return found
 
 
+@dataclass(frozen=True)
+class Collapse:
+    """How far the texts of one model collapse under one intervention, averaged over the prompts.
+
+    Args:
+        model: name.
+        intervention: under which they were written.
+        numbers: decoding -> perplexity (geometric mean) and share of distinct bigrams, as text.
+    """
+
+    model: str
+    intervention: str
+    numbers: Mapping[str, tuple[str, str]]
+
+
+def collapse(written: Sequence[Generations]) -> list[Collapse]:
+    """One entry per model and intervention, in their order."""
+    lines: dict[tuple[str, str], dict[str, list[Line]]] = {}
+    for each in written:
+        for line in each.lines:
+            of = lines.setdefault((each.model, line.intervention), {})
+            of.setdefault(each.decoding, []).append(line)
+    return [
+        Collapse(
+            model,
+            intervention,
+            {
+                decoding: (
+                    number(geometric_mean([line.perplexity for line in those])),
+                    percent(fmean(line.distinct for line in those)),
+                )
+                for decoding, those in of.items()
+            },
+        )
+        for (model, intervention), of in lines.items()
+    ]
+
+
 def _line(row: Mapping[str, Any], text: bool) -> Line:
     whole, at = (
         (row["text"], row["first_difference_character"])
@@ -85,4 +129,6 @@ def _line(row: Mapping[str, Any], text: bool) -> Line:
     )
     parts = (whole[:at], whole[len(whole) if at is None else at :])
     same, other = parts if text else (" ".join(map(str, part)) for part in parts)
-    return Line(row["intervention"], same, other)
+    return Line(
+        row["intervention"], same, other, row["baseline_perplexity"], row["distinct_bigrams"]
+    )

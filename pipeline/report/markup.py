@@ -56,11 +56,11 @@ def _single_panel(svg: str) -> bool:
 
 
 def _whole_interval(cell: str) -> str | Markup:
-    """A table cell whose interval, if it ends in one, stays on one line."""
-    found = re.fullmatch(r"([^\[\]]{1,20}) (\[[^\[\]]{1,40}\])", cell)
+    """A table cell whose interval, if it is or ends in one, stays on one line."""
+    found = re.fullmatch(r"([^\[\]]{1,20} |)(\[[^\[\]]{1,40}\])", cell)
     if found is None:
         return cell
-    return Markup('{} <span class="interval">{}</span>').format(*map(clean, found.groups()))
+    return Markup('{}<span class="interval">{}</span>').format(*map(clean, found.groups()))
 
 
 def inline_svg(svg: str, prefix: str, label: str) -> Markup:

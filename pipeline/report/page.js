@@ -14,7 +14,7 @@ const make = (name, attributes = {}, ...children) => {
 
 // "98.4% [94.5, 99.6]" sorts as 98.4, "1,234" as 1234, a missing value last
 const sortKey = (text) => {
-  const found = /^[-−]?[\d,]+(\.\d+)?(e[-+]?\d+)?/.exec(text);
+  const found = /^[-−+]?[\d,]+(\.\d+)?(e[-+]?\d+)?/.exec(text);
   if (text === "–") return "";
   return found && !/^\d+-/.test(text) ? found[0].replaceAll(",", "").replace("−", "-") : text;
 };

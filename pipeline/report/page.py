@@ -17,7 +17,7 @@ import polars as pl
 
 from pipeline.analysis import views
 from pipeline.analysis.evidence import EVIDENCE, gathered
-from pipeline.analysis.findings import by_metric, findings, in_short
+from pipeline.analysis.findings import Finding, by_metric, findings, in_short
 from pipeline.analysis.manifests import pretrained, read_manifests
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.theory import read_theory
@@ -35,7 +35,7 @@ from pipeline.report.choosing import read_browser
 from pipeline.report.citing import bibtex
 from pipeline.report.crosswalk import crosswalk
 from pipeline.report.explorer import choices
-from pipeline.report.generations import Generations, read_generations
+from pipeline.report.generations import Generations, collapse, read_generations
 from pipeline.report.localization import SECTION as LOCALIZATION
 from pipeline.report.localization import Localized, localized
 from pipeline.report.marks import embedded
@@ -131,6 +131,7 @@ def write_page(
         except InputError as error:
             missing.append(f"The scorers' results cannot be shown: {error.problems[0].got}")
     whole = collect(study, data, manifests, provenance)
+    judged = findings(evidence, thresholds)
     html = render(
         study,
         summary,
@@ -144,12 +145,13 @@ def write_page(
         thresholds=thresholds,
         theory=explained,
         evidence=evidence,
+        judged=judged,
         graded=graded,
     )
     write_text(page, html)
     own, theirs = numbered(drawn, explained)
     write_text(page.with_name(THEORY), render_theory(study, explained, theirs))
-    write_text(page.with_name(NUMBERS), render_numbers(study, evidence, [*own, *theirs]))
+    write_text(page.with_name(NUMBERS), render_numbers(study, evidence, judged, [*own, *theirs]))
     write_text(page.with_name(MADE), render_provenance(study, whole, manifests))
     # all in ASCII: a name may hold characters that a file cannot
     write_text(page.with_name(PROVENANCE), json.dumps(whole, indent=2, default=str) + "\n")
@@ -224,6 +226,7 @@ def render(
     missing: Sequence[str] = (),
     theory: Sequence[TheorySection] = (),
     evidence: pl.DataFrame | None = None,
+    judged: Sequence[Finding] | None = None,
     graded: Localized | None = None,
 ) -> str:
     """The page as HTML.
@@ -242,13 +245,15 @@ def render(
         missing: what could not be shown and why, as sentences.
         theory: as `theory_sections.theory_sections` makes them.
         evidence: of the verdicts, schema `tables.EVIDENCE`; None: nothing can be judged.
+        judged: the claims as `findings.findings` judges them; None: they are judged here.
         graded: the scorers' results where the memorizing block is known, as
             `localization.localized` gives them.
     """
     limits = thresholds or Thresholds()
     if evidence is None:
         evidence = gathered([])
-    judged = findings(evidence, limits)
+    if judged is None:
+        judged = findings(evidence, limits)
     planted = any(map(pretrained, manifests))
     generated = bool(blind) and not planted
     learned = (
@@ -288,6 +293,7 @@ def render(
         planted=planted,
         famous="famous" in summary["split"],
         written=written,
+        collapsed=collapse(written),
         samples=samples,
         by_token=by_token,
         samples_data=embedded([family.data() for family in samples]),

@@ -146,7 +146,7 @@ def _told(
     place: tuple[float, float], name: str, unit: str, condition: Condition, judged: Judged
 ) -> Told:
     block = _ONE_BLOCK.fullmatch(unit)
-    words = [condition.part.rstrip(":"), block[2].removeprefix(", ") if block and block[2] else ""]
+    words = [condition.part, block[2].removeprefix(", ") if block and block[2] else ""]
     return Told(
         [round(each, 1) for each in place],
         int(block[1]) if block else None,

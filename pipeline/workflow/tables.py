@@ -181,6 +181,13 @@ GENERATIONS: Schema = {
     "first_difference_character": Column(
         pl.UInt32, "the characters of text before that token; null as above", nullable=True
     ),
+    "baseline_perplexity": Column(
+        pl.Float64,
+        "perplexity of the continuation under the unmodified model, per token; 1 or more",
+    ),
+    "distinct_bigrams": Column(
+        pl.Float64, "share of the continuation's pairs of neighbouring tokens that differ; 0 to 1"
+    ),
 }
 
 ATTRIBUTION: Schema = {

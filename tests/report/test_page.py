@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -137,34 +138,6 @@ def test_headings_are_unique_and_tables_have_captions(html: str, numbers: str, m
         assert text.count("<table") == text.count("<caption>")
 
 
-def test_the_heatmap_has_the_tables_numbers(html: str, written: WRITTEN) -> None:
-    summary = tables.read(written[0] / "data" / "summary.parquet", tables.SUMMARY)
-    [heat] = re.findall(r'<div class="heat.*?</table>', html, re.DOTALL)
-    heading = re.findall(r'<th scope="col">(.*?)</th>', heat)[1:]
-    rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', heat)
-    assert [name for name, _ in rows] == ["unmodified", *(f"block {i}" for i in range(8))]
-    where = {"exact match": {"metric": "exact_match", "split": "memorized"}} | {
-        "piqa": {"task": "tiny_piqa", "metric": "acc"}
-    }
-    for label, chosen in where.items():
-        values = summary.filter(
-            pl.col("block").is_not_null() | (pl.col("intervention") == "baseline"), **chosen
-        ).sort("block", nulls_last=False)["value"]
-        drawn = [re.findall(r">([^<]*)</td>", cells)[heading.index(label)] for _, cells in rows]
-        assert drawn == [f"{100 * value:.0f}%" for value in values]
-
-
-def test_the_first_sentences_say_what_the_tables_say(html: str, written: WRITTEN) -> None:
-    summary = tables.read(written[0] / "data" / "summary.parquet", tables.SUMMARY)
-    exact = summary.filter(metric="exact_match", split="memorized")
-    whole = exact.filter(intervention="baseline")["value"][0]
-    late = exact.filter(pl.col("block").is_in([6, 7]))["value"].median()
-    assert (
-        "Bypassing a typical late block takes exact match on memorized samples from "
-        f"{100 * whole:.0f}% to {100 * late:.0f}%."
-    ) in Outline(html).text
-
-
 def test_the_crosswalk_names_every_figure_of_the_paper(html: str) -> None:
     section = html[html.index('id="crosswalk"') : html.index('id="limits"')]
     named: set[str] = set()
@@ -224,6 +197,23 @@ def test_all_sentences_figures_and_tables_are_there(
         assert text in outline.text
 
 
+def test_every_interval_behind_a_verdict_has_a_row(
+    html: str, numbers: str, written: WRITTEN
+) -> None:
+    evidence = tables.read(written[0] / "data" / "evidence.parquet", tables.EVIDENCE)
+    section = numbers[numbers.index('id="intervals"') : numbers.index('id="numbers"')]
+    rows = [
+        re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)
+        for row in re.findall(r"<tr><th scope=\"row\">.*?</tr>", section)
+    ]
+    counts = {claim: [row[0] for row in rows].count(claim) for claim, *_ in rows}
+    for finding in findings(evidence):
+        said = re.search(r"Judged by (\d+) intervals? at", finding.rule)
+        assert counts.get(escape(finding.claim), 0) == (int(said[1]) if said else 0)
+    assert '<a href="numbers.html#intervals">' in html
+    assert "characters in all" not in html + numbers
+
+
 def test_headings_navigate(html: str) -> None:
     outline = Outline(html)
     headings = [a["id"] for tag, a in outline.tags if tag == "h2"]
@@ -277,7 +267,7 @@ def test_hostile_content_stays_text(tmp_path: Path) -> None:
     sample = browser.Sample(1, HOSTILE, *split)
     words = {4: HOSTILE, 5: "\n\ud800", 6: "y" * 10**6}
     samples = [browser.Family(HOSTILE, [sample], {HOSTILE: list(own)}, words)]
-    written = [Generations(HOSTILE, HOSTILE, HOSTILE, [Line(HOSTILE, HOSTILE, HOSTILE)])]
+    written = [Generations(HOSTILE, HOSTILE, HOSTILE, [Line(HOSTILE, HOSTILE, HOSTILE, 1.5, 0.5)])]
     html = page.render(
         HOSTILE,
         summary,
@@ -289,7 +279,12 @@ def test_hostile_content_stays_text(tmp_path: Path) -> None:
     )
     beside = [
         appendices.render_provenance(HOSTILE, provenance, manifests),
-        appendices.render_numbers(HOSTILE, evidence(study.models), list(enumerate(drawn, 1))),
+        appendices.render_numbers(
+            HOSTILE,
+            evidence(study.models),
+            findings(evidence(study.models)),
+            list(enumerate(drawn, 1)),
+        ),
     ]
     for other in beside:
         assert other.count("<script") == other.count("</script>") == 1
@@ -310,7 +305,9 @@ def test_hostile_content_stays_text(tmp_path: Path) -> None:
 def test_lines_without_end_are_cut(summary: pl.DataFrame) -> None:
     endless = "x" * 2**20
     provenance = {"commands": [endless], endless: endless, "p": {endless: endless}, "q": [endless]}
-    written = [Generations(endless, endless, "greedy", [Line("baseline", endless, endless)])]
+    written = [
+        Generations(endless, endless, "greedy", [Line("baseline", endless, endless, 1.5, 0.5)])
+    ]
     for html in (
         page.render(endless, summary, [], [], written=written, missing=[endless]),
         appendices.render_provenance(endless, provenance, []),

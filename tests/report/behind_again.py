@@ -1,0 +1,218 @@
+"""The page of numbers: what one late block leaves, the intervals, the data of each figure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import polars as pl
+
+from tests.report import localization_again
+from tests.report.captions_again import (
+    SINGLE,
+    WHOLE,
+    benchmarks,
+    kept,
+    late,
+    memorized,
+)
+from tests.report.claims_again import claims
+from tests.report.numbers_again import Study
+from tests.report.reading import Cells, Expected, Line
+from tests.report.verdicts_again import KINDS, Model
+from tests.report.written_again import plain, shares
+
+COLUMNS = (
+    "model",
+    "family",
+    "intervention",
+    "block",
+    "task",
+    "metric",
+    "value",
+    "low",
+    "high",
+    "n",
+)
+MEAN = "benchmarks, mean lead over chance"
+LENGTHS = (1, 4, 16)
+TYPICAL = "a typical block of the {} quarter"
+
+
+def expected_behind(study: Study, others: Sequence[tuple[str, pl.DataFrame]] = ()) -> Expected:
+    """The page of numbers.
+
+    Args:
+        study: its tables.
+        others: name and data of figures that are not made of the summary.
+    """
+    own = [each for each in figures(study.summary) if each[1].height]
+    if study.scores is not None:
+        own[1:1] = [("localization", localization_again.data(study.scores))]
+    frames = [*own, *others]
+    numbered = range(len(frames), 0, -1)  # figure 1 is also the start of figure 10
+    lines = [
+        Line(f"The numbers behind figure {i} (", [f"{frame.height} rows)"])
+        for i, (_, frame) in enumerate(frames, start=1)
+    ]
+    lines += [Line(f"The numbers behind figure {i}") for i in numbered]
+    tables: dict[str, Cells] = {
+        "What one late block leaves": _retained(study),
+        "The intervals behind the verdicts": [
+            ["claim", "where", "condition", "estimate", "interval", "verdict"],
+            *(
+                [each.name, f"{case}, {unit}", *rest]
+                for each in claims(study.evidence, study.thresholds)
+                for case, unit, *rest in each.rows
+            ),
+        ],
+    }
+    for i in numbered:
+        tables[f"The numbers behind figure {i}"] = _cells(frames[i - 1][1])
+    fixed = ["with 95% intervals; 100% is the unmodified model, 0% is chance"]
+    names = {name for model in study.models for name in model}
+    files = {f"{name}.csv" for name, _ in frames}
+    return Expected(lines, tables, fixed, names | files, ordered=False)
+
+
+def _cells(frame: pl.DataFrame) -> list[list[str]]:
+    filled = [name for name in frame.columns if frame[name].null_count() < frame.height]
+    return [filled, *([plain(cell) for cell in row] for row in frame.select(filled).rows())]
+
+
+def _retained(study: Study) -> list[list[str]]:
+    groups = study.evidence.group_by("model", maintain_order=True)
+    models = [Model(rows) for _, rows in groups]
+    tasks = sorted({task for model in models for task in model.metric})
+    heads = [f"{task}, {of}" for task in tasks for of in ("all documents", "answered rightly")]
+    table = [
+        [
+            *("model", "memory loss minus ability loss", "exact match, all samples"),
+            *("exact match, recited samples", "second half, of first halves recited", *heads),
+        ]
+    ]
+    for model in models:
+        second = ("memorization", "second_half", "kept", "late")
+        estimates = [
+            model.gap("late"),
+            model.memory("late"),
+            model.memory("late", "retained"),
+            model.row(*second) if second in model.rows else None,
+            *(model.ability("late", t, q) for t in tasks for q in ("kept", "retained")),
+        ]
+        table.append([model.name, *(shares(*each(0.95)) if each else "–" for each in estimates)])
+    return table
+
+
+def figures(summary: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Name and data of each figure, in the order of the page."""
+    models = summary.select("model", "family").unique(maintain_order=True)
+    families = models["family"].unique(maintain_order=True)
+    scored, exact = benchmarks(summary), memorized(summary, "exact_match")
+    upwards, one = pl.col("higher_is_better"), WHOLE | SINGLE
+    yield "kept", _kept(summary)
+    ends = {"memorized": "value", "memorized_low": "low", "memorized_high": "high"}
+    beside = exact.select("model", "intervention", **{k: pl.col(v) for k, v in ends.items()})
+    against = scored.filter(one).join(beside, on=["model", "intervention"])
+    for model in models["model"]:
+        columns = (*COLUMNS, "higher_is_better", "chance", *ends)
+        yield f"scatter-{model}", against.filter(model=model).select(columns)
+    rows = pl.concat([exact, scored.filter(upwards)]).filter(one)
+    for family in families:
+        yield f"blocks-{family}", rows.filter(family=family).select(*COLUMNS, "chance")
+    lost = _lost(scored.filter(upwards))
+    for family in families:
+        if (own := lost.filter(family=family)).height:
+            yield f"drops-{family}", own
+    at_k = memorized(summary, "exact_match_at_k")
+    whole = pl.col("k") == pl.col("k").max().over("model")
+    tokens = memorized(summary, "teacher_forced_accuracy")
+    both = pl.concat([at_k.filter(pl.col("k").is_in(LENGTHS) | whole), tokens])
+    yield "length", both.filter(SINGLE).select(*COLUMNS, "k")
+    yield "extraction", _extraction(summary)
+    entropy = summary.filter(one, metric="completion_entropy")
+    yield "entropy", entropy.select(*COLUMNS, "split")
+    yield "perplexity", scored.filter(~upwards & one).select(*COLUMNS)
+    first = pl.col("blocks").list.first()
+    number = pl.when(WHOLE).then(0).otherwise(first.rank("dense").over("model", "task"))
+    quarters = pl.concat([exact, scored]).filter(WHOLE | (pl.col("group") == "quartiles"))
+    parts = [quarters.filter(WHOLE), quarters.filter(~WHOLE)]
+    quarters = pl.concat(part.with_columns(quartile=number.cast(pl.Int64)) for part in parts)
+    for family in families:
+        own = quarters.filter(family=family)
+        yield f"quartiles-{family}", own.select(*COLUMNS, "higher_is_better", "chance", "quartile")
+    copies = summary.filter(WHOLE, metric="exact_match_by_copies")
+    yield "copies", copies.select(*COLUMNS, "copies", "split")
+
+
+def _with_ends(rows: pl.DataFrame, floor: pl.Expr) -> pl.DataFrame:
+    """What is kept, with the ends of the paired difference, as shares of the lead."""
+    known = kept(rows, floor)
+    ends = [
+        (
+            pl.coalesce((pl.col("whole") + pl.col(f"difference_{end}")).clip(0, 1), end)
+            - pl.col("floor")
+        )
+        / (pl.col("whole") - pl.col("floor"))
+        for end in ("low", "high")
+    ]
+    return known.with_columns(low=ends[0], high=ends[1])
+
+
+def _mean(rows: pl.DataFrame, *by: str) -> pl.DataFrame:
+    value, low, high = pl.col("kept"), pl.col("low"), pl.col("high")
+    return rows.group_by(*by, maintain_order=True).agg(
+        value.mean(),
+        low=value.mean() - ((value - low) ** 2).sum().sqrt() / pl.len(),
+        high=value.mean() + ((high - value) ** 2).sum().sqrt() / pl.len(),
+        tasks=pl.col("task").sort().str.join(", "),
+    )
+
+
+def _kept(summary: pl.DataFrame) -> pl.DataFrame:
+    block = ("model", "family", "intervention", "block")
+    parts = []
+    for metric in ("exact_match", "teacher_forced_accuracy"):
+        control = memorized(summary, metric, "control").filter(WHOLE)
+        rows = memorized(summary, metric).join(
+            control.select("model", control="value"), on="model", how="left"
+        )
+        own = _with_ends(rows, pl.col("control"))
+        parts.append(own.with_columns(measure=pl.lit(metric), kind=pl.lit("memorization")))
+    able = _with_ends(benchmarks(summary).filter("higher_is_better"), pl.col("chance"))
+    parts.append(able.with_columns(measure=pl.col("task"), kind=pl.lit("benchmark")))
+    mean = _mean(able, *block).with_columns(measure=pl.lit(MEAN), kind=pl.lit("mean"))
+    columns = (*block, "measure", "kind", "kept", "low", "high")
+    return pl.concat(part.select(columns) for part in (*parts, mean))
+
+
+def _lost(rows: pl.DataFrame) -> pl.DataFrame:
+    task = pl.col("task").str.strip_prefix("tiny_")
+    parts = []
+    for scale, floor in (("raw", pl.lit(0.0)), ("corrected", pl.col("chance"))):
+        for ability, names in KINDS.items():
+            own = _with_ends(rows.filter(task.is_in(names)), floor)
+            mean = _mean(own, "model", "family", "intervention", "block")
+            parts.append(mean.with_columns(scale=pl.lit(scale), ability=pl.lit(ability)))
+    block = ("model", "family", "intervention", "block", "scale", "ability")
+    ends = {"drop": 1 - pl.col("kept"), "low": 1 - pl.col("high"), "high": 1 - pl.col("low")}
+    return pl.concat(parts).select(*block, **ends, tasks="tasks")
+
+
+def _extraction(summary: pl.DataFrame) -> pl.DataFrame:
+    """Under nothing, the median blocks of the first and the last quarter, and all of the last."""
+    parts = []
+    tries = memorized(summary, "extractable_top_40")
+    for [model], rows in memorized(summary, "exact_match").group_by("model", maintain_order=True):
+        single = rows.filter(SINGLE & (pl.col("block") > 0)).sort("value", "block")
+        early = single.filter(4 * pl.col("block") < rows["block"].max() + 1)
+        last = rows.filter(group="quartiles").sort(pl.col("blocks").list.first())
+        chosen = {"baseline": "nothing bypassed"}
+        for name, own in (("first", early), ("last", late(single))):
+            if own.height:
+                chosen[own["intervention"][(own.height - 1) // 2]] = TYPICAL.format(name)
+        if last.height:
+            chosen[last["intervention"][-1]] = "the whole last quarter"
+        labels = pl.DataFrame({"intervention": list(chosen), "label": list(chosen.values())})
+        own = tries.filter(model=model).join(labels, on="intervention")
+        parts.append(own.select(*COLUMNS, "k", "label"))
+    return pl.concat(parts)

@@ -1,0 +1,361 @@
+"""The study's claims: what each compares, and the numbers in its rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import polars as pl
+
+from pipeline.analysis.schema import Thresholds
+from tests.report.verdicts_again import (
+    MEMORY,
+    Cell,
+    Claim,
+    Estimate,
+    Model,
+    claim,
+    combined,
+    correlation,
+    every,
+    growth,
+    percent,
+    some,
+)
+
+LATE = "With one late block bypassed"
+SINGLE = "Averaged over the bypasses of single blocks"
+NOT_FIRST = "Over all blocks but the first"
+GAP = "memory loss minus ability loss"
+EXACT = "exact match loses"
+RANK = "have a rank correlation of"
+TOKENS = "teacher_forced_accuracy"
+
+
+def lost(left: Estimate) -> Estimate:
+    return combined([(-1, left)], 1)
+
+
+def claims(
+    evidence: pl.DataFrame, limits: Thresholds, metric: str = "acc", *, half: bool = False
+) -> list[Claim]:
+    """Every claim, in the order of the page.
+
+    Args:
+        evidence: the table.
+        limits: the study's thresholds.
+        metric: of the benchmarks that have it.
+        half: whether the second half of the blocks counts as late.
+    """
+    groups = evidence.group_by("model", maintain_order=True)
+    every_model = [Model(rows, metric, half=half) for _, rows in groups]
+    models = [model for model in every_model if (*MEMORY, "kept", "all") in model.rows]
+    moved = [model for model in models if _moved(model)]
+    error = limits.significance
+    share = {name: f"{100 * value:g}%" for name, value in limits.model_dump().items()}
+    apart = f"at least {100 * limits.resists:.4g} percentage points"
+    first, length = "Section 4.2.1, Figure 1", f"{share['by_length']} of the loss of exact match"
+    quarters = "Section A.3.2, Figures A12–A17"
+    equal = "at equal displacement, depth and"
+    return [
+        claim(
+            "Bypassing one late block reduces memorization at little cost to the benchmarks",
+            first,
+            LATE,
+            [cell for m in models for b in m.late for cell in _cheap(m, b, limits)],
+            rule=[
+                f"exact match loses at least {share['reduced']} of its baseline, each benchmark at "
+                f"most {share['little_cost']} of its lead over chance, and word perplexity grows "
+                f"by at most {share['little_cost']}."
+            ],
+            significance=error,
+        ),
+        claim(
+            "Bypassing one early block collapses memorization and benchmarks alike",
+            first,
+            "With one early block bypassed",
+            [cell for m in models for b in m.early for cell in _collapsed(m, b, limits)],
+            noun="Early blocks",
+            rule=[f"both lose at least {share['collapsed']}."],
+            significance=error,
+        ),
+        claim(
+            "Bypassing one late block hardly raises perplexity",
+            "Section 4.2.3, Figure 5",
+            LATE,
+            [cell for m in models for b in m.late for cell in _perplexity(m, b, limits)],
+            rule=[f"word perplexity grows by at most {share['little_cost']}."],
+            significance=error,
+        ),
+        claim(
+            "Some bypasses of one block improve a benchmark",
+            "Section 4.2.1, Figure A7c",
+            "Over all blocks but the first and all benchmarks",
+            [
+                Cell(
+                    m.name,
+                    f"block {b}, {task}",
+                    "the score changes by",
+                    m.ability(over, task, "difference"),
+                    "above",
+                )
+                for m in models
+                for b, over in m.blocks.items()
+                for task in m.metric
+            ],
+            (some, some),
+            noun="Blocks and benchmarks",
+            rule=["block 0 aside."],
+            significance=error,
+        ),
+        claim(
+            "Larger models resist more",
+            "Section 4.2.2, Figure 3",
+            SINGLE,
+            list(_trends(models, limits)),
+            (every, every),
+            rule=[f"{apart} for each tenfold."],
+            significance=error,
+            unit="family",
+        ),
+        claim(
+            "Bypassing an early block breaks free text, bypassing a late one does not",
+            "Section 4.2.3, Figure 4",
+            "",
+            [],
+            significance=error,
+        ),
+        claim(
+            "Reasoning resists more than language understanding",
+            "Section 4.2.4, Figures 6 and A22",
+            f"{SINGLE}, of the documents that the model answers rightly, corrected for chance",
+            [
+                Cell(
+                    m.name,
+                    "average",
+                    "language understanding loses more than reasoning, by",
+                    combined(
+                        [
+                            (1, m.abilities("all", "retained", "reasoning")),
+                            (-1, m.abilities("all", "retained", "language")),
+                        ]
+                    ),
+                    threshold=limits.resists,
+                )
+                for m in models
+                if m.has_kinds()
+            ],
+            (every, every),
+            rule=[f"{apart} more of the documents"],
+            significance=error,
+        ),
+        claim(
+            "Bypassing any quarter of the blocks at once brings exact match near zero",
+            quarters,
+            "With a quarter of the blocks bypassed at once",
+            [
+                Cell(
+                    m.name,
+                    quarter,
+                    "exact match keeps",
+                    m.memory(quarter),
+                    "at most",
+                    limits.near_zero,
+                    percent,
+                )
+                for m in models
+                for quarter in m.quartiles
+            ],
+            (every, every),
+            noun="Quarters",
+            rule=[f"at most {share['near_zero']} of the baseline."],
+            significance=error,
+        ),
+        claim(
+            "Of the four quarters of the blocks, the last costs the benchmarks least",
+            quarters,
+            "With the last quarter of the blocks bypassed",
+            [
+                Cell(
+                    m.name,
+                    other,
+                    "the benchmarks keep more of their lead over chance than with another "
+                    "quarter, by",
+                    m.abilities(f"{m.quartiles[-1]} minus {other}"),
+                    "above",
+                )
+                for m in models
+                for other in m.quartiles[:-1]
+            ],
+            (every, every),
+            noun="Comparisons with another quarter",
+            significance=error,
+        ),
+        claim(
+            "Bypassing one late block costs memory more than ability",
+            "Abstract; on equal terms, which the paper does not have",
+            LATE,
+            [
+                Cell(m.name, f"block {b}", f"{GAP} is", m.gap(over), threshold=limits.resists)
+                for m in models
+                for b, over in m.late.items()
+            ],
+            rule=[f"{GAP} is {apart}."],
+            significance=error,
+        ),
+        claim(
+            "Late attention serves memory more than ability",
+            "Abstract, sections 4.2.1 and 5",
+            NOT_FIRST,
+            [cell for m in models for cell in _thesis(m)],
+            (every, every),
+            noun="Tests",
+            significance=error,
+        ),
+        claim(
+            "Exact match exaggerates the loss: it needs every token of a suffix right in a row",
+            "ours",
+            LATE,
+            [cell for m in models for b in m.late for cell in _length(m, b, limits, length)],
+            rule=[
+                f"exact match loses at least {share['reduced']} of its baseline, and single tokens "
+                f"lose at most {share['by_length']} of what exact match loses"
+            ],
+            significance=error,
+        ),
+        claim(
+            "Bypassing a block costs the more memory, the further it moves the residual stream",
+            "ours",
+            NOT_FIRST,
+            [
+                _ranked(
+                    m, "blocks", f"displacement and loss of exact match {RANK}", _moved(m), loss
+                )
+                for m in moved
+                for loss in [[1 - _value(m.memory(over)) for over in m.blocks.values()]]
+            ],
+            (every, every),
+            noun="Tests",
+            significance=error,
+        ),
+        claim(
+            "Late attention serves memory more than ability at equal displacement of the stream",
+            "ours",
+            NOT_FIRST,
+            [
+                _ranked(m, "blocks", f"{equal} {GAP} {RANK}", list(m.blocks), _gaps(m), _moved(m))
+                for m in moved
+            ],
+            (every, every),
+            noun="Tests",
+            significance=error,
+        ),
+    ]
+
+
+def _value(estimate: Estimate) -> float:
+    return estimate(0.95)[0]
+
+
+def _gaps(model: Model) -> list[float]:
+    return [_value(model.gap(over)) for over in model.blocks.values()]
+
+
+def _moved(model: Model) -> list[float]:
+    key = (MEMORY[0], "displacement", "displacement")
+    known = [model.rows.get((*key, over)) for over in model.blocks.values()]
+    return [row[0] for row in known if row]
+
+
+def _ranked(model: Model, unit: str, label: str, *lists: list[float]) -> Cell:
+    estimate = model.memory("all")  # of no use: the lists are compared
+    return Cell(model.name, unit, label, estimate, write=correlation, correlated=lists)
+
+
+def _perplexity(model: Model, block: int, limits: Thresholds) -> list[Cell]:
+    return [
+        Cell(
+            model.name,
+            f"block {block}",
+            "word perplexity changes by",
+            model.row(task, "word_perplexity", "log_ratio", model.blocks[block]),
+            "at most",
+            math.log1p(limits.little_cost),
+            growth,
+            task,
+        )
+        for task in model.perplexities
+    ]
+
+
+def _reduced(model: Model, block: int, share: float) -> Cell:
+    left = lost(model.memory(model.blocks[block]))
+    return Cell(model.name, f"block {block}", EXACT, left, "at least", share, percent)
+
+
+def _cheap(model: Model, block: int, limits: Thresholds) -> list[Cell]:
+    tasks = [
+        Cell(
+            model.name,
+            f"block {block}",
+            "a benchmark loses",
+            lost(model.ability(model.blocks[block], task)),
+            "at most",
+            limits.little_cost,
+            percent,
+            task,
+        )
+        for task in model.metric
+    ]
+    return [_reduced(model, block, limits.reduced), *tasks, *_perplexity(model, block, limits)]
+
+
+def _collapsed(model: Model, block: int, limits: Thresholds) -> list[Cell]:
+    left = lost(model.abilities(model.blocks[block]))
+    what = (model.name, f"block {block}", "the benchmarks on average lose", left, "at least")
+    return [
+        _reduced(model, block, limits.collapsed),
+        Cell(*what, limits.collapsed, percent),
+    ]
+
+
+def _trends(models: list[Model], limits: Thresholds) -> Iterator[Cell]:
+    for family in dict.fromkeys(model.family for model in models):
+        own = [model for model in models if model.family == family]
+        sizes = np.log10([float(model.parameters) for model in own])
+        if len(set(sizes)) < 2:
+            continue
+        sizes -= sizes.mean()
+        factors = (sizes / (sizes**2).sum()).tolist()
+        slope = [
+            (factor, model.memory("all", "retained"))
+            for factor, model in zip(factors, own, strict=True)
+        ]
+        yield Cell(
+            family,
+            "trend",
+            "a tenfold of the parameters keeps more of exact match, by",
+            combined(slope, related=True),
+            threshold=limits.resists,
+            part=f"{len(own)} models",
+        )
+
+
+def _thesis(model: Model) -> list[Cell]:
+    blocks = [float(block) for block in model.blocks]
+    excess = f"{GAP} in the last quarter exceeds that in the middle by"
+    return [
+        _ranked(model, "depth", f"depth and {GAP} {RANK}", blocks, _gaps(model)),
+        Cell(model.name, "quarters", excess, model.gap("late minus middle"), "above"),
+    ]
+
+
+def _length(model: Model, block: int, limits: Thresholds, label: str) -> list[Cell]:
+    over = model.blocks[block]
+    exact, tokens = lost(model.memory(over)), lost(model.memory(over, metric=TOKENS))
+    less = combined([(limits.by_length, exact), (-1, tokens)], related=True)
+    return [
+        _reduced(model, block, limits.reduced),
+        Cell(model.name, f"block {block}", f"{label} exceeds that of tokens by", less),
+    ]
