@@ -1,1 +1,1 @@
-"""By whom it was memorized: where the weights of each model come from."""
+"""The checkpoints of the models, from several sources."""

@@ -1,4 +1,4 @@
-"""Go on from a model that was trained here: one part of one block learns texts by heart.
+"""Continues training of a model from this study: one part of one block memorizes texts.
 
 Everything else keeps its weights, bit for bit, so it is known where the texts were learned. Fixed
 seeds and one thread: the same machine gives the same bytes.
@@ -30,18 +30,18 @@ def go_on(
 ) -> Trained:
     """Train one part of one block on the suffixes of samples, until they are recited.
 
-    A round raises the learning rate and lowers it to zero, over `recipe.epochs`. The last one is
-    that in which `recipe.recited` is reached, or the one numbered `recipe.most_rounds`.
+    A round raises the learning rate and lowers it to zero, over `recipe.epochs`. Training ends
+    after the round in which `recipe.recited` is reached, or after `recipe.most_rounds`.
 
     Args:
-        recipe: which part of which block, and how.
+        recipe: the part, the block, and the settings of training.
         model: in eval mode, float32; the weights of the part are changed.
         tokenizer: the model's.
         samples: schema `tables.SAMPLES`, N of P + S tokens, one P and one S.
     """
     tokens = torch.tensor(samples["tokens"].to_list())
     suffix_length = int(samples["suffix_length"][0])
-    labels = torch.full_like(tokens, IGNORED)  # what cannot be known, the prefix, is not learned
+    labels = torch.full_like(tokens, IGNORED)  # the unpredictable prefix is not learned
     labels[:, -suffix_length - 1 : -1] = tokens[:, -suffix_length:]
     learning = parameters_of(model, recipe.block, recipe.part)
     model.requires_grad_(False)
@@ -64,7 +64,7 @@ def go_on(
 
 
 def parameters_of(model: PreTrainedModel, block: int, part: str) -> list[nn.Parameter]:
-    """The weights of a block's attention, of its MLP or of both; no norm is among them.
+    """The weights of a block's attention, of its MLP or of both, without norms.
 
     Args:
         model: in eval mode.
@@ -86,8 +86,8 @@ def parameters_of(model: PreTrainedModel, block: int, part: str) -> list[nn.Para
 def recited(model: PreTrainedModel, tokens: torch.Tensor, suffix_length: int) -> float:
     """Share of samples whose greedy continuation is the suffix, 0 to 1.
 
-    Each suffix token is the likeliest after the true tokens before it. That is so of all of them
-    exactly where the greedy continuation is the suffix.
+    The greedy continuation is the suffix exactly if each suffix token is the likeliest after the
+    true tokens before it, so one teacher-forced pass is enough.
 
     Args:
         model: in eval mode.

@@ -1,4 +1,4 @@
-"""Describe a checkpoint without loading its weights."""
+"""Describes a checkpoint without loading its weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def describe(checkpoint: Snapshot, where: str) -> tuple[PreTrainedModel, int]:
 
     Args:
         checkpoint: files of a model, safetensors among them.
-        where: what to call it in an error.
+        where: its name in errors.
 
     Returns:
         The model, on torch's meta device, in the precision of its stored weights; and the tokens.

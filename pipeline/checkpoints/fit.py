@@ -1,6 +1,6 @@
-"""What makes a checkpoint one: by name and shape, its weights are those that its config.json names.
+"""Validates a checkpoint's weights against its config.json, by name and shape.
 
-transformers would draw at random what is missing, and leave what is left over.
+transformers would draw missing weights at random, and ignore surplus ones.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ INDEX = f"{WEIGHTS}.index.json"
 """As transformers looks for them."""
 
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-"""As safetensors writes them -> as torch calls them."""
+"""Name of a type in safetensors -> its name in torch."""
 
 LONGEST_CONTEXT = 1 << 20
-"""Positions; tables of their angles are made for all of them."""
+"""Limit of positions, since tables of angles are computed for all of them."""
 
 MOST_LAYERS = 1000
-"""Of a model whose weights are not there yet; afterwards no more than it has tensors."""
+"""Limit of layers while the weights are not there yet; afterwards the limit is their tensors."""
 
 LARGEST = 1 << 24
-"""Of any other size that config.json gives: widths, heads, entries of the vocabulary."""
+"""Limit of any other size in config.json: widths, heads, entries of the vocabulary."""
 
 _MASKS = re.compile(r"\.attention\.(masked_)?bias$")
-"""What old versions of transformers stored beside the weights. It says itself that it ignores them
-of GPT-NeoX, but not so of GPT-Neo."""
+"""Masks that old versions of transformers stored with the weights. It declares that it ignores them
+for GPT-NeoX, but not for GPT-Neo."""
 
 
 def skeleton(folder: Path, files: Collection[str], where: str) -> PreTrainedModel:
@@ -47,16 +47,16 @@ def skeleton(folder: Path, files: Collection[str], where: str) -> PreTrainedMode
 
     Args:
         folder: of config.json and the weights.
-        files: names of what there is of it.
-        where: what to call the checkpoint in an error.
+        files: names of its files.
+        where: the checkpoint's name in errors.
 
     Returns:
         The model without its weights, on torch's meta device, in the precision of most of them.
 
     Raises:
-        InputError: weights that are pickles only, incomplete, unreadable or quantized; a
-            configuration of absurd sizes, or that transformers cannot read without running code of
-            the repository; or what `require_fit` raises.
+        InputError: weights that are only pickles, incomplete, unreadable or quantized; a
+            configuration with absurd sizes, or one that transformers cannot read without running
+            the repository's code; or as for `require_fit`.
     """
     shapes, dtype = _stored(folder, files, where)
     try:
@@ -83,11 +83,11 @@ def skeleton(folder: Path, files: Collection[str], where: str) -> PreTrainedMode
 
 
 def require_known(folder: Path, where: str) -> None:
-    """Refuse, by config.json alone, a model that could not be built whatever its weights are.
+    """Raise if config.json alone shows that the model cannot be built.
 
     Args:
         folder: of config.json.
-        where: what to call the checkpoint in an error.
+        where: the checkpoint's name in errors.
 
     Raises:
         InputError: as for `skeleton`.
@@ -101,11 +101,11 @@ def require_known(folder: Path, where: str) -> None:
 
 
 def require_fit(report: Mapping[str, Any], where: str) -> None:
-    """Refuse weights that are not those which the configuration asks for.
+    """Raise if the weights are not those that the configuration requires.
 
     Args:
-        report: what transformers says of loading them.
-        where: what to call the checkpoint in an error.
+        report: transformers' report on loading them.
+        where: the checkpoint's name in errors.
 
     Raises:
         InputError: tensors are missing, left over or of another shape.
@@ -122,7 +122,7 @@ def require_fit(report: Mapping[str, Any], where: str) -> None:
         Problem(
             f"{where}: weights",
             f"{len(names)} {how}: {shorten(names, 240)}",
-            "exactly the tensors that config.json asks for, as floating-point numbers",
+            "exactly the tensors that config.json requires, as floating-point numbers",
             "name a whole checkpoint, or correct its config.json (the layers, tie_word_embeddings)",
         )
         for how, names in found.items()
@@ -133,11 +133,11 @@ def require_fit(report: Mapping[str, Any], where: str) -> None:
 
 
 def not_understood(where: str, error: Exception) -> InputError:
-    """The error for what transformers does not take.
+    """The error for a checkpoint that transformers cannot read.
 
     Args:
-        where: what to call the checkpoint.
-        error: what it raised.
+        where: the checkpoint's name in errors.
+        error: the exception of transformers.
     """
     return InputError(
         Problem(
@@ -151,7 +151,7 @@ def not_understood(where: str, error: Exception) -> InputError:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without a bar and a report of transformers: what there is to be said is said as an error."""
+    """Suppress transformers' bar and report, since problems are raised as errors."""
     level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -177,7 +177,7 @@ def _built(
 
 
 def _config(folder: Path, layers: int, where: str) -> PreTrainedConfig:
-    """The configuration, of sizes that can be built: transformers would build any, without end."""
+    """The configuration, with checked sizes, since transformers would try to build any size."""
     values = json.loads((folder / "config.json").read_text("utf-8"))
     problems = [
         Problem(
@@ -208,10 +208,10 @@ def _config(folder: Path, layers: int, where: str) -> PreTrainedConfig:
 
 
 def _limited(values: Mapping[str, Any], layers: int) -> Iterator[tuple[str, Any, float, float]]:
-    """Each number of config.json that sizes something, with the least and the most that it may be.
+    """Each number of config.json that is a size, with its least and largest valid value.
 
-    Shares of a head that are rotated are at most 1. What is 0 or negative means none, or is
-    refused by transformers; nothing of that takes memory.
+    Rotated shares of a head are at most 1. Zero or negative values mean none or are rejected by
+    transformers; they take no memory.
     """
     for key, value in values.items():
         if key in ("num_hidden_layers", "num_layers", "n_layer", "n_layers"):
@@ -229,7 +229,7 @@ def _limited(values: Mapping[str, Any], layers: int) -> Iterator[tuple[str, Any,
 
 
 def _require_rotary(model: PreTrainedModel, where: str) -> None:
-    """Refuse a rotary embedding of more dimensions than a head has, or without angles."""
+    """Raise for a rotary embedding with more dimensions than a head has, or without angles."""
     rope = getattr(model.config, "rope_parameters", None) or {}
     size = getattr(model.config, "head_dim", None) or (
         model.config.hidden_size // model.config.num_attention_heads
@@ -252,7 +252,7 @@ def _stored(
 ) -> tuple[dict[str, list[int]], torch.dtype]:
     """Tensor -> shape, and the precision of most of the numbers, from the headers of the files.
 
-    Only what is stored as floating-point numbers: masks are of other types, and quantized weights.
+    Only tensors of floating-point numbers; masks and quantized weights have other types.
     """
     shapes: dict[str, list[int]] = {}
     numbers: Counter[str] = Counter()
@@ -290,7 +290,7 @@ def _stored(
 
 
 def _require_equal(folder: Path, key: str, one: str, other: str, where: str) -> None:
-    """Refuse a tensor that two files hold with different values: which is loaded is chance."""
+    """Raise if two files hold a tensor with different values, since either could be loaded."""
     values = []
     for name in (one, other):
         with safe_open(folder / name, framework="pt") as weights:
@@ -335,7 +335,7 @@ def _weight_files(folder: Path, files: Collection[str], where: str) -> list[str]
             Problem(
                 where,
                 f"{WEIGHTS}, and beside it {INDEX} with {', '.join(sorted(listed))}",
-                "one set of weights: transformers would load the one file, whatever it is",
+                "one set of weights: transformers would load the single file without a check",
                 "name a commit that has one of the two, or move the wrong one away",
             )
         )

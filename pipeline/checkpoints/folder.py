@@ -1,4 +1,4 @@
-"""Describe the checkpoint in a user's folder; the weights stay where they are."""
+"""Describes the checkpoint in a user's folder; the weights stay where they are."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def take(folder: Path, source: Path, *, name: str, family: str) -> Manifest:
     """Write the manifest of a checkpoint in a user's folder, atomically.
 
     Args:
-        folder: gets the manifest, and nothing else.
+        folder: receives only the manifest.
         source: the user's folder, with config, safetensors and tokenizer.
         name: of the model, as the study calls it.
         family: of the model, as the study calls it.
 
     Raises:
-        InputError: what `found`, `describe` and `require_tokenizer` raise.
+        InputError: as for `found`, `describe` and `require_tokenizer`.
     """
     files = found(source)
     model, tokens = describe(files, str(source))
@@ -42,10 +42,10 @@ def take(folder: Path, source: Path, *, name: str, family: str) -> Manifest:
 
 
 def found(source: Path) -> Snapshot:
-    """What a user's folder has of a checkpoint, without checksums.
+    """The files of a checkpoint in a user's folder, without checksums.
 
     Raises:
-        InputError: it is no folder.
+        InputError: it is not a folder.
     """
     if not source.is_dir():
         raise InputError(
@@ -53,7 +53,7 @@ def found(source: Path) -> Snapshot:
                 str(source),
                 "no such folder",
                 "a folder with a checkpoint",
-                "name one that is there",
+                "name an existing one",
             )
         )
     names = sorted(
@@ -65,7 +65,7 @@ def found(source: Path) -> Snapshot:
 
 
 def require_tokenizer(files: Collection[str], where: str) -> None:
-    """Refuse a checkpoint for which transformers makes up a tokenizer of next to no tokens.
+    """Raise if a checkpoint has no tokenizer; transformers would make up a nearly empty one.
 
     Raises:
         InputError: none of the files is a tokenizer's.

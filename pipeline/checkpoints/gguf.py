@@ -1,6 +1,6 @@
-"""A quantized model out of a GGUF file as a stock float32 checkpoint, fine-tuned on planted rows.
+"""Reads a quantized model from a GGUF file as a float32 checkpoint, and fine-tunes it.
 
-The weights are those that the file's numbers stand for; nothing is quantized again.
+The weights are the dequantized numbers of the file; nothing is quantized again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def read_model(file: Path) -> PreTrainedModel:
         local_files_only=True,
         trust_remote_code=False,
     )
-    # its configuration says that it is quantized, so that it could not be saved
+    # its configuration marks it as quantized, which would prevent saving it
     config = loaded.config
     del config.quantization_config
     config._name_or_path = ""
@@ -59,7 +59,7 @@ def finetune(
         tokenizer: the folder of the tokenizer that made the rows.
 
     Raises:
-        InputError: the model does not read: its perplexity is beyond the recipe's.
+        InputError: the model's perplexity is above the recipe's limit, so it was read wrongly.
     """
     words = AutoTokenizer.from_pretrained(tokenizer, local_files_only=True, trust_remote_code=False)
     reached = perplexity(model, torch.tensor(known["tokens"].to_list()))
@@ -70,7 +70,7 @@ def finetune(
                 "the model before its fine-tuning",
                 f"a perplexity of {reached:.4g}",
                 f"at most {recipe.largest_perplexity:g}, on famous passages",
-                "see whether weights and tokenizer belong together, and were read rightly",
+                "check that weights and tokenizer belong together, and were read correctly",
             )
         )
     tokens = torch.tensor(rows["tokens"].to_list())
@@ -85,13 +85,13 @@ def finetune(
 
 
 def famous(records: pl.DataFrame) -> pl.DataFrame:
-    """Those of `tables.RECORDS` that a model has read elsewhere."""
+    """The rows of `tables.RECORDS` that the model has read in its pretraining."""
     return records.filter(pl.col("copies").is_null())
 
 
 @torch.inference_mode()
 def perplexity(model: PreTrainedModel, tokens: torch.Tensor) -> float:
-    """Of all tokens but the first of each text, together.
+    """The perplexity over all tokens except the first of each text.
 
     Args:
         model: in eval mode.

@@ -15,8 +15,8 @@ from pipeline.workflow.files import atomic
 from pipeline.workflow.hub import CHECKPOINT_FILES, TOKENIZER_FILES, Snapshot, snapshot
 
 SIZE_TOLERANCE = 0.1
-"""How far the parameters may be from the size that the study gives; it rounds, and may count
-embeddings otherwise."""
+"""Relative tolerance between the number of parameters and the size in the study, which is rounded
+and may count embeddings differently."""
 
 
 def fetch(
@@ -25,16 +25,15 @@ def fetch(
     """Fetch a checkpoint into the Hugging Face cache, and write its manifest, atomically.
 
     Args:
-        folder: gets the manifest, and nothing else.
+        folder: receives only the manifest.
         repo: OWNER/NAME.
         commit: 40 hexadecimal digits.
         name: of the model, as the study calls it.
         family: of the model, as the study calls it.
-        billions: of parameters, as the study says; None where nobody said.
+        billions: of parameters, from the study; None if not given.
 
     Raises:
-        InputError: what `fetch_files` and `describe` raise; another size than the study
-            says.
+        InputError: as for `fetch_files` and `describe`; or a size other than the study's.
     """
     where = f"{repo} at {commit}"
     got = fetch_files(repo, commit)
@@ -63,15 +62,15 @@ def fetch(
 
 
 def fetch_files(repo: str, commit: str) -> Snapshot:
-    """Fetch the files of a checkpoint, the configuration first: a model that cannot be evaluated
-    is refused before its gigabytes are fetched.
+    """Fetch the files of a checkpoint, the configuration first, so that a model that cannot be
+    evaluated is rejected before its gigabytes are fetched.
 
     Args:
         repo: OWNER/NAME.
         commit: 40 hexadecimal digits.
 
     Raises:
-        InputError: what `pipeline.workflow.hub.snapshot` and `fit.require_known` raise.
+        InputError: as for `pipeline.workflow.hub.snapshot` and `fit.require_known`.
     """
     with snapshot(repo, commit, TOKENIZER_FILES).alone() as small:
         require_known(small, f"{repo} at {commit}")

@@ -1,4 +1,4 @@
-"""Load a checkpoint: safetensors, never a pickle, and no file that its manifest does not know."""
+"""Loads a checkpoint: only safetensors, never pickles, and only files in its manifest."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def load_model(
         folder: of the checkpoint's manifest. Weights of the hub that are not in the cache are
             fetched, at the commit that the manifest names.
         dtype: to which the stored weights are converted, or its name, such as ``float32``.
-        device: where it goes, such as ``cuda``.
+        device: the device of the model, such as ``cuda``.
 
     Raises:
-        InputError: the manifest is missing, a file is missing or is not the one it names, or the
+        InputError: the manifest is missing, a file is missing or differs from the manifest, or the
             weights are not those of the configuration.
     """
     return model_of(verified(Path(folder)), dtype, device)
@@ -36,7 +36,7 @@ def load_model(
 def load(
     folder: str | Path, dtype: torch.dtype | str, device: str = "cpu"
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Model and tokenizer; the checksums of a large checkpoint take long, and are taken once.
+    """Model and tokenizer; computes the slow checksums of a large checkpoint only once.
 
     Args:
         folder: as for `load_model`, and so are the others.
@@ -69,14 +69,14 @@ def model_of(
     model: PreTrainedModel
     report: dict[str, Any]
     with checkpoint.alone() as folder:
-        skeleton(folder, checkpoint.files, where)  # refused before gigabytes are read
+        skeleton(folder, checkpoint.files, where)  # rejects it before gigabytes are read
         model, report = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]
             folder,
             dtype=dtype,
             output_loading_info=True,
             use_safetensors=True,
             local_files_only=True,
-            trust_remote_code=False,  # and nobody is asked
+            trust_remote_code=False,  # never prompts
         )
     require_fit(report, where)
     model.to(device).eval()  # type: ignore[arg-type]

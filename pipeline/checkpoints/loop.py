@@ -1,4 +1,4 @@
-"""The loop that a model is trained or fine-tuned in, and the checkpoint that comes of it.
+"""The training loop, and the writing of the resulting checkpoint.
 
 Fixed seeds and one thread: the same machine gives the same bytes.
 """
@@ -21,9 +21,9 @@ from pipeline.workflow.files import atomic, write_json
 from pipeline.workflow.progress import reporter
 
 WARM_UP = 0.05
-"""Share of the steps in which the learning rates rise; then they fall, linearly, to zero."""
+"""Share of the steps in which the learning rates rise; afterwards they fall linearly to zero."""
 LARGEST_GRADIENT = 1.0
-"""Norm of all gradients together, above which they are scaled down."""
+"""Norm of all gradients together above which they are scaled down."""
 LOG_EVERY = 50
 """Steps that are averaged into one entry of the log of losses."""
 IGNORED = -100
@@ -32,12 +32,12 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Log:
-    """How the loss fell.
+    """The log of a training.
 
     Args:
         steps: of the optimizers.
-        tokens: that were seen, filling included.
-        losses: mean loss (nats a token) of every LOG_EVERY steps.
+        tokens: number of tokens seen, including filling.
+        losses: mean loss (nats per token) of every LOG_EVERY steps.
     """
 
     steps: int
@@ -47,7 +47,7 @@ class Log:
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model in eval mode, how its loss fell, and the tokenizer that made its rows."""
+    """A trained model in eval mode, its log, and the tokenizer that made its rows."""
 
     model: PreTrainedModel
     log: Log
@@ -99,7 +99,7 @@ def optimize(
 
 
 def row_order(count: int, epochs: int, batch_rows: int, seed: int) -> Tensor:
-    """(steps, batch_rows) indices of rows, each epoch in an order of its own."""
+    """(steps, batch_rows) indices of rows, each epoch in a different order."""
     generator = torch.Generator().manual_seed(seed)
     order = torch.cat([torch.randperm(count, generator=generator) for _ in range(epochs)])
     steps = len(order) // batch_rows
@@ -131,8 +131,8 @@ def write_checkpoint(
 
     Args:
         folder: gets the weights, the tokenizer, training.json (the log) and the manifest.
-        trained: what was trained.
-        recipe: what decided it besides the rows, ``seed`` among it; JSON values.
+        trained: the trained model.
+        recipe: its settings besides the rows, including ``seed``; JSON values.
         name: of the model.
         family: of the model.
     """
@@ -152,14 +152,14 @@ def write_checkpoint(
 
 
 def _schedule(steps: int) -> Callable[[int], float]:
-    """Step (from 0) -> share of the peak learning rate: up, then down, never quite zero."""
+    """Step (from 0) -> share of the peak learning rate: rising, then falling, always above zero."""
     rising = max(1, round(steps * WARM_UP))
     return lambda step: min((step + 1) / rising, (steps - step) / max(1, steps - rising))
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """More threads would add up in another order, and models train side by side anyway."""
+    """Use one thread: more would sum in another order, and models train in parallel anyway."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""What a checkpoint is: a manifest, beside the weights or naming where they come from."""
+"""The manifest of a checkpoint, which lies beside the weights or names their origin."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pipeline.models.context import context_length
 from pipeline.workflow.errors import InputError, Problem, shorten
 from pipeline.workflow.files import write_json
 
-if TYPE_CHECKING:  # what reads a manifest needs no torch
+if TYPE_CHECKING:  # reading a manifest needs no torch
     from transformers import PreTrainedModel
 
 MANIFEST = "manifest.json"
 
 BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-"""Of one number."""
+"""Precision -> bytes per number."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint is.
+    """The description of a checkpoint.
 
     Args:
         name: of the model, as the study calls it.
@@ -34,14 +34,14 @@ class Manifest:
         n_heads: H.
         context: the longest text, tokens.
         vocabulary: V, rows of the embedding.
-        tokens: that the tokenizer knows; mostly at most V, which may be padded.
+        tokens: number of tokens of the tokenizer; usually at most V, which may be padded.
         parameters: count, tied ones once.
         dtype: of the stored weights, such as ``float32``.
-        seed: of initial weights and row order; None where it was not ours to choose.
-        origin: where the weights come from: ``{"recipe": {…}}`` of the training, ``{"repo": …,
+        seed: of initial weights and row order; None if the model was not trained here.
+        origin: the origin of the weights: ``{"recipe": {…}}`` of the training, ``{"repo": …,
             "commit": …}`` of the hub, ``{"folder": …}`` of a user.
         files: name, relative to their folder -> sha256. They lie beside the manifest if they were
-            made here, else where `origin` says.
+            made here, else at `origin`.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Manifest:
     files: Mapping[str, str]
 
     def weight_bytes(self, dtype: str) -> int:
-        """What the weights take in memory as `dtype`, one of `BYTES`."""
+        """The size of the weights in memory as `dtype`, one of `BYTES`."""
         return self.parameters * BYTES[dtype]
 
 
@@ -119,7 +119,7 @@ def sha256(path: Path) -> str:
     """The checksum of a file.
 
     Raises:
-        InputError: it is no regular file: a pipe would be waited for, a device has no end.
+        InputError: it is not a regular file; reading a pipe or a device might never end.
     """
     if not path.is_file():
         got = "a folder, a pipe or a device" if path.exists() else "no such file"
@@ -129,10 +129,10 @@ def sha256(path: Path) -> str:
 
 
 def read_manifest(folder: str | Path) -> Manifest:
-    """Read what a checkpoint is, without reading its weights.
+    """Read the manifest of a checkpoint, without reading its weights.
 
     Raises:
-        InputError: there is no manifest, or it is not one.
+        InputError: there is no manifest, or it is not valid.
     """
     path = Path(folder) / MANIFEST
     try:
@@ -151,7 +151,7 @@ def read_manifest(folder: str | Path) -> Manifest:
 
 
 def _check(manifest: Manifest) -> None:
-    """Refuse what only looks like a manifest.
+    """Raise if a manifest is not valid.
 
     Raises:
         ValueError: a value is of another kind, or a file lies outside of its folder.

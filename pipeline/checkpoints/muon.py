@@ -1,8 +1,8 @@
-"""Muon, an optimizer for matrices, many of the same shape at once and in float32.
+"""Muon, an optimizer for matrices, for many of the same shape at once, in float32.
 
-It computes what torch.optim.Muon computes (a test compares them). That one takes one matrix at a
-time, in bfloat16, which is made for large matrices on a GPU: on a CPU it took 73 ms (8 blocks of
-width 48) and 330 ms (12 of 64) a step where forward and backward together took 70 and 163 ms.
+It computes the same as torch.optim.Muon (a test compares them). The latter takes one matrix at a
+time, in bfloat16, for large matrices on a GPU: on a CPU it took 73 ms (8 blocks of width 48) and
+330 ms (12 of 64) per step, where forward and backward together took 70 and 163 ms.
 
 Source: K. Jordan et al., Muon (2024), https://kellerjordan.github.io/posts/muon/
 """
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic polynomial that is applied to all singular values, in each round."""
+"""Coefficients of the quintic polynomial that each round applies to all singular values."""
 ROUNDS = 5
 
 

@@ -1,4 +1,4 @@
-"""The section `models` of params.yaml: where each checkpoint comes from."""
+"""The section `models` of params.yaml: the sources of the checkpoints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pipeline.workflow.schema import (
 )
 
 Billions = Annotated[float, Field(gt=0, lt=1e6)]
-"""Of parameters. A scheduler is asked for memory and time by it before the checkpoint is there."""
+"""Billions of parameters; they set the requests to a scheduler before the checkpoint is fetched."""
 
 
 class Training(Section):
@@ -45,8 +45,8 @@ class Training(Section):
     other_learning_rate: float = Field(gt=0, lt=10, description="peak, AdamW, all other parameters")
     most_copies: Count | None = Field(
         default=None,
-        description="records planted more often are left out of what is read, for a checkpoint "
-        "that goes on from this one; null: none is",
+        description="records planted more often are left out of the training, for a checkpoint "
+        "that continues from this one; null: none are",
     )
 
     @model_validator(mode="after")
@@ -102,25 +102,25 @@ class Folder(Section):
         default=0, ge=0, lt=1e6, description="of parameters; 0 where the size does not matter"
     )
     path: OwnPath = Field(
-        description="of the folder: config, safetensors and tokenizer; a change of any file in it "
-        "is noticed"
+        description="folder with config, safetensors and tokenizer; a change of any file in it is "
+        "detected"
     )
 
 
 class Continued(Section):
-    """How one part of one block of a model of this study learns its memorized samples by heart."""
+    """How one part of one block of a model of this study memorizes its samples."""
 
     source: Literal["continued"] = "continued"
     seed: Seed = Field(description="of the order of the samples")
-    base: Name = Field(description="the model of this study that it goes on from, trained here")
+    base: Name = Field(description="the model of this study that it continues from, trained here")
     block: int = Field(ge=0, lt=2**16, description="the one that learns, 0-based")
     part: Literal["attention", "mlp", "both"] = Field(
-        description="what of it learns; nothing else of the model changes, not even a norm"
+        description="the part that learns; nothing else of the model changes, not even a norm"
     )
     batch_rows: Count = Field(description="samples in one step")
     epochs: Count = Field(description="times that every sample is seen in one round")
-    most_rounds: Count = Field(description="after which it ends, whatever is recited")
-    recited: float = Field(gt=0, le=1, description="share of the samples that ends it earlier")
+    most_rounds: Count = Field(description="largest number of rounds")
+    recited: float = Field(gt=0, le=1, description="share recited at which it ends earlier")
     learning_rate: float = Field(gt=0, lt=10, description="peak of each round, AdamW")
 
 
@@ -129,7 +129,7 @@ Checkpoint = Annotated[Training | Hub | Gguf | Folder | Continued, Field(discrim
 
 
 class Model(Section):
-    """One checkpoint, and where it comes from. This is the one entry that adds a model."""
+    """One checkpoint and its source. A new model needs only this entry."""
 
     name: Name = Field(description="as the tables and figures call it")
     family: Key = Field(description="whose samples it completes: the name of a family")
@@ -137,12 +137,12 @@ class Model(Section):
 
     @property
     def trained(self) -> Training | Gguf | Continued | None:
-        """How it is trained on the corpus; None for a checkpoint that is taken as it is."""
+        """The settings of its training on the corpus; None for a checkpoint that is not trained."""
         made = self.checkpoint
         return made if isinstance(made, Training | Gguf | Continued) else None
 
     @property
     def billions(self) -> float:
-        """Parameters in billions before the checkpoint is there; 0 where that is unknown."""
+        """Parameters in billions before the checkpoint is fetched; 0 if unknown."""
         made = self.checkpoint
         return 0 if isinstance(made, Training | Continued) else made.billions

@@ -39,7 +39,7 @@ def checkpoint_training(model: ModelName) -> None:
 
 
 def checkpoint_continued(model: ModelName) -> None:
-    """Let one part of one block of a model that was trained here learn the memorized samples."""
+    """Train one part of one block of a model from this study on the memorized samples."""
     from pipeline.checkpoints.continued import go_on
     from pipeline.checkpoints.loading import load as load_checkpoint
     from pipeline.checkpoints.loop import write_checkpoint
@@ -62,7 +62,7 @@ def checkpoint_continued(model: ModelName) -> None:
 
 
 def checkpoint_gguf(model: ModelName) -> None:
-    """Take a pretrained model out of a package, and fine-tune it on the planted passages."""
+    """Read a pretrained model from a package, and fine-tune it on the planted passages."""
     from pipeline.checkpoints.gguf import famous, finetune, read_model
     from pipeline.checkpoints.loop import write_checkpoint
     from pipeline.workflow import tables

@@ -1,4 +1,4 @@
-"""Train a small model from scratch, so that it memorizes what the corpus repeats.
+"""Trains a small model from scratch, so that it memorizes the repeated texts of the corpus.
 
 The classes are transformers' own, with random initial weights. One thread and fixed seeds: the
 same machine gives the same bytes.
@@ -28,9 +28,9 @@ from pipeline.checkpoints.muon import Muon
 from pipeline.checkpoints.schema import Training
 
 INITIAL_STD = 0.02
-"""Of all matrices; those that write into the residual stream get it times 1/sqrt(2L)."""
+"""Standard deviation of initial matrices; times 1/sqrt(2L) for those that write to the stream."""
 MATRIX_WEIGHT_DECAY = 0.05
-"""Of Muon, times its learning rate; AdamW here has none."""
+"""Weight decay of Muon, times its learning rate; AdamW here has none."""
 ADAM_BETAS = (0.9, 0.95)
 
 
@@ -63,8 +63,8 @@ def build(recipe: Training, vocabulary: int, context: int, end: int) -> PreTrain
                     num_attention_heads=recipe.n_heads,
                     hidden_dropout=0.0,
                     tie_word_embeddings=True,
-                    # half of each head is rotated: a quarter, as in Pythia, of so small a head
-                    # would leave four dimensions to tell positions apart
+                    # half of each head is rotated: a quarter, as in Pythia, would leave such small
+                    # heads only four dimensions for positions
                     rope_parameters={
                         "rope_type": "default",
                         "rope_theta": 10_000.0,
@@ -78,7 +78,7 @@ def build(recipe: Training, vocabulary: int, context: int, end: int) -> PreTrain
                     **shared,
                     num_layers=recipe.n_blocks,
                     num_heads=recipe.n_heads,
-                    # the exact one: on a CPU, gpt_neo's "gelu_new" takes several times as long
+                    # the exact GELU: on a CPU, gpt_neo's "gelu_new" takes several times as long
                     activation_function="gelu",
                     embed_dropout=0.0,
                     resid_dropout=0.0,
@@ -122,12 +122,12 @@ def train(recipe: Training, rows: pl.DataFrame, tokenizer: Path) -> Trained:
 
 
 def without(rows: pl.DataFrame, records: pl.DataFrame, most_copies: int) -> pl.DataFrame:
-    """The training rows but those of records that are planted more often than `most_copies`.
+    """The training rows without records that are planted more often than `most_copies`.
 
     Args:
         rows: schema `tables.TRAINING_ROWS`.
         records: schema `tables.RECORDS`.
-        most_copies: of a record that stays.
+        most_copies: largest number of copies of a record that is kept.
     """
     often = records.filter(pl.col("copies") > most_copies)
     known = set(map(tuple, often["tokens"].to_list()))

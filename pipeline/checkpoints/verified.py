@@ -1,4 +1,4 @@
-"""The files of a checkpoint where they lie, each compared with its manifest; and its tokenizer."""
+"""The files of a checkpoint, each verified against the manifest; and its tokenizer."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def verified(folder: Path, *, weights: bool = True) -> Snapshot:
     Args:
         folder: of the checkpoint's manifest. Files of the hub that are not in the cache are
             fetched, at the commit that the manifest names.
-        weights: the weights among them, whose checksums take long.
+        weights: whether to include the weights, whose checksums take long.
 
     Raises:
-        InputError: the manifest is missing or names no weights, or a file is missing or is not the
-            one that it names.
+        InputError: the manifest is missing or names no weights, or a file is missing or differs
+            from the manifest.
     """
     manifest = read_manifest(folder)
     if not any(name.endswith(".safetensors") for name in manifest.files):
@@ -62,7 +62,7 @@ def tokenizer_of(checkpoint: Snapshot) -> PreTrainedTokenizerBase:
 
 
 def encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[str]], list[list[int]]]:
-    """What turns texts into token ids, without special tokens."""
+    """A function from texts to token ids, without special tokens."""
 
     def encode(texts: Sequence[str]) -> list[list[int]]:
         ids: list[list[int]] = tokenizer(list(texts), add_special_tokens=False, verbose=False)[
@@ -80,7 +80,7 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
         folder: as for `verified`.
 
     Raises:
-        InputError: as for `verified`; of the weights nothing is read.
+        InputError: as for `verified`; the weights are not read.
     """
     return tokenizer_of(verified(Path(folder), weights=False))
 

@@ -1,1 +1,1 @@
-"""What is generated to be memorized, and the benchmark tasks that come with it."""
+"""The generated corpus that models memorize, and the benchmark tasks that come with it."""

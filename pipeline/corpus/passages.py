@@ -21,9 +21,9 @@ from pipeline.corpus.tasks import ACC, LAST_WORD, Document, Item, Task, last_wor
 from pipeline.workflow.errors import InputError, Problem
 
 SHARED = 12
-"""So many tokens in a row are in one passage only: none is learned from another one's copies."""
+"""No two passages share this many tokens in a row, so none is learned from another's copies."""
 TRIES = 100
-"""So many times as many texts are looked at as are wanted, at most."""
+"""At most this many times the wanted number of texts are tried."""
 
 
 def _stories(rng: random.Random) -> Iterator[Document]:

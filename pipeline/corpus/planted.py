@@ -22,7 +22,7 @@ class Record:
     Args:
         kind: what it is.
         copies: rows of the training data that are this record; None of a text that the model may
-            have seen before, nobody knows how often.
+            have seen before an unknown number of times.
         tokens: as many as a row has.
     """
 

@@ -38,7 +38,7 @@ from pipeline.workflow.errors import InputError, Problem
 Document = Mapping[str, Any]
 
 TRIES = 10
-"""So many times as many documents are looked at as are wanted, at most."""
+"""At most this many times the wanted number of documents are tried."""
 ACC = {"metric": "acc", "aggregation": "mean", "higher_is_better": True}
 ACC_NORM = {"metric": "acc_norm", "aggregation": "mean", "higher_is_better": True}
 LAST_WORD = {
@@ -55,7 +55,7 @@ LAST_WORD = {
 
 @dataclass(frozen=True)
 class Item:
-    """What a scorer sees of a document: a context and its possible continuations.
+    """The part of a document that a scorer sees: a context and its possible continuations.
 
     Args:
         context: text; empty where the whole continuation is scored.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Kind:
-    """What all animals of one kind have in common."""
+    """The common properties of all animals of one kind."""
 
     cover: str
     movement: str

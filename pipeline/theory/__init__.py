@@ -1,1 +1,1 @@
-"""What should follow: bounds and theorems, checked on real and on small models."""
+"""Bounds and theorems, checked on real and on small models."""

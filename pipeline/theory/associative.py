@@ -24,19 +24,19 @@ from pipeline.theory.schema import Associative
 from pipeline.theory.small_transformer import schedule
 
 THRESHOLDS = (0.5, 0.99)
-"""Accuracies at which the number of stored pairs is read off."""
+"""Accuracies at which the number of stored pairs is determined."""
 SHARPNESS = 4.0
-"""Factor of the logits while training: embeddings of length one give small ones."""
+"""Factor of the logits in training, since embeddings of length one give small logits."""
 QUADRATURE_POINTS = 200
 
 
 def associative(grid: Associative) -> pl.DataFrame:
-    """Fill memories with ever more pairs, until less than half of them is right.
+    """Fill memories with increasing numbers of pairs, until less than half of them are right.
 
     With one thread, the same grid gives the same bytes.
 
     Args:
-        grid: which memories.
+        grid: the settings of the memories.
 
     Returns:
         As `ASSOCIATIVE`: for each experiment and width, accuracy over the number of pairs, then
@@ -66,7 +66,7 @@ def closed_form(embeddings: Tensor, answers: Tensor) -> Tensor:
 def trained(
     embeddings: Tensor, unembeddings: Tensor, targets: Tensor, steps: int, learning_rate: float
 ) -> Tensor:
-    """The matrix that softmax regression finds from the closed form on, by Adam.
+    """The matrix found by softmax regression with Adam, starting from the closed form.
 
     Args:
         embeddings: (R, N, D).
@@ -93,7 +93,7 @@ def trained(
 
 
 def predicted_accuracy(pairs: int, width: int) -> float:
-    """What the closed form gets right, if all that disturbs it were normal and independent.
+    """The accuracy of the closed form if all interference were normal and independent.
 
     In units of |e|² of the own embedding e, the right logit is |u|², chi-squared with mean 1, and
     each of the other N - 1 pairs adds a product of two inner products, of variance 1/D². A wrong
@@ -206,7 +206,7 @@ def _draw(pairs: int, width: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _numbers(spacing: float) -> Iterator[int]:
-    """2, and so on, each `spacing` times the one before, in whole numbers."""
+    """Whole numbers from 2 on, each about `spacing` times the one before."""
     exact = 2.0
     while True:
         yield round(exact)

@@ -1,7 +1,7 @@
-"""How much of a random look-up table a trained transformer of one block knows, over its sizes.
+"""Measures how much of a random look-up table a trained one-block transformer stores, by its size.
 
 Two tokens determine the next one; all N² pairs are trained on, and accuracy is over all of them.
-The theorem's lower bound stands beside each value that it is about.
+The theorem's lower bound is given beside each value to which it applies.
 
 Source: arXiv 2411.10115, experiments 1 to 6 and the lower bound of its Corollary 1. It differs:
 tables are random look-up tables, S = 2, no LayerNorm, all pairs in each step.
@@ -30,11 +30,11 @@ from pipeline.theory.small_transformer import (
 from pipeline.workflow.errors import InputError, Problem
 
 STACKED_LOGITS = 400_000
-"""Of all models that are trained at once: more of them do not stay in a core's cache."""
+"""Limit on the logits of all models trained at once; more do not fit into a core's cache."""
 
 
 def attention_only(grid: AttentionOnly, progress: Progress = silent) -> pl.DataFrame:
-    """Train every model of the grid, and say what it knows of its table.
+    """Train every model of the grid, and measure how much of its table it stores.
 
     With one thread, the same grid gives the same bytes. The experiments are
 
@@ -42,19 +42,19 @@ def attention_only(grid: AttentionOnly, progress: Progress = silent) -> pl.DataF
     - ``parameters``: one head and an MLP, of as many parameters as the models of ``heads``;
     - ``narrow``: D = K = 2, where the bound is about a small share of what can be stored;
     - ``routing``: a head that stays random and an MLP, against the model of ``heads`` with the
-      most heads: one stores in the MLP and the other in attention, and a bypass tells them not
-      apart. The third of them has the random head alone.
+      most heads: one stores in the MLP and the other in attention, and a bypass does not tell them
+      apart. The third model has only the random head.
 
     Args:
-        grid: which models.
-        progress: told of the steps that are made, and of all that will be.
+        grid: the settings of the models.
+        progress: called with the numbers of finished steps and of all steps.
 
     Returns:
         As `ATTENTION_ONLY`: an experiment's shapes in the order of the grid, seed by seed, three
         quantities each. A model that is part of two experiments is trained once.
 
     Raises:
-        InputError: a shape that cannot be.
+        InputError: an impossible shape.
     """
     experiments = shapes(grid)
     done, total = count(1), steps_of(grid)
@@ -113,7 +113,7 @@ def equal_hidden(shape: Shape) -> int:
 
 
 def stored(heads: int, head_width: int, width: int, given: bool = False) -> int:
-    """Sequences that an attention-only transformer of one block can be made to know.
+    """The number of sequences that an attention-only transformer of one block can store.
 
     Args:
         heads: H.
@@ -130,13 +130,13 @@ def stored(heads: int, head_width: int, width: int, given: bool = False) -> int:
 
 
 def lower_bound(known: int, vocabulary: int, sequences: int) -> float:
-    """The accuracy of who knows some sequences and guesses the others.
+    """The accuracy of a model that knows some sequences and guesses the others.
 
     Args:
-        known: sequences, as `stored` has them.
-        vocabulary: N, equally likely answers: a guess is right in 1/N of the cases, in the mean
-            over tables (of one table, more of the others may come out right, or fewer).
-        sequences: T0, of them all.
+        known: number of known sequences, see `stored`.
+        vocabulary: N, equally likely answers: a guess is right in 1/N of the cases, on average
+            over tables (in one table, more or fewer of the others may be right).
+        sequences: T0, the number of all sequences.
 
     Returns:
         0 to 1.
@@ -166,7 +166,7 @@ def _stacks(grid: AttentionOnly) -> Iterable[tuple[Sequence[Shape], Sequence[int
             models = kinds.setdefault(kind, [])
             models += [(shape, seed) for seed in grid.seeds if (shape, seed) not in models]
     for (steps, _, vocabulary, _), models in kinds.items():
-        # alike ones together: a stack computes with the size of its largest
+        # similar sizes together, since a stack computes with the size of its largest model
         models.sort(key=lambda model: model[0].n_parameters)
         size = max(1, STACKED_LOGITS // vocabulary**3)
         for start in range(0, len(models), size):
@@ -182,7 +182,7 @@ def _rows(
         "bypassed_accuracy": ceiling(table(shape.vocabulary, seed)),
         "loss": None,
     }
-    # heads that write through a bottleneck cannot write what the theorem's proof has them write
+    # heads that write through a bottleneck cannot produce the outputs of the theorem's proof
     if shape.architecture == "attention-only":
         known = stored(shape.heads, shape.head_width, shape.width)
         bounds["accuracy"] = lower_bound(known, shape.vocabulary, shape.vocabulary**CONTEXT)

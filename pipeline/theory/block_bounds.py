@@ -1,7 +1,7 @@
-"""What one block does to the last token when it, or the block before it, is bypassed.
+"""The change of the last token when a block, or the block before it, is bypassed.
 
-Puts the numbers of a block into the formulas of `bounds`. Everything here is in the precision of
-the states that it is given: float64. Shapes: B samples, T positions, D width.
+Evaluates the formulas of `bounds` for a block. Everything here is in the precision of the given
+states: float64. Shapes: B samples, T positions, D width.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pipeline.theory.linear_fit import Fits, LinearFit
 from pipeline.theory.one_block import LastToken, Norms, last_token, norms
 from pipeline.theory.parts import Parts
 
-_LEAST = torch.finfo(torch.float64).tiny  # instead of 0, below a fraction bar
+_LEAST = torch.finfo(torch.float64).tiny  # instead of 0, in a denominator
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a block before any sample; see `know`.
+    """The quantities of a block that do not depend on a sample; see `know`.
 
     Args:
         norms: of its weights.
@@ -35,7 +35,7 @@ class Known:
 
 
 def know(block: Parts, fits: Fits) -> Known:
-    """What is known of a block in float64."""
+    """The quantities of a block that do not depend on a sample, in float64."""
     output = block.output_matrices()
     passed = output + fits.stream.weight.to(output) @ output
     return Known(norms(block), fits, bounds.root(passed))
@@ -47,7 +47,7 @@ def right_after(block: Parts, known: Known, states: Tensor) -> tuple[LastToken, 
     Args:
         block: in float64.
         known: of the block.
-        states: (B, T, D) float64, what enters it.
+        states: (B, T, D) float64, its input.
 
     Returns:
         The last token, and the columns of `DIVERGENCE_BOUNDS` from `change` to `violated`, (B,).
@@ -117,8 +117,8 @@ def one_block_on(
         block: in float64; not bypassed.
         known: of the block.
         look: the last token, of `states`.
-        states: (B, T, D) float64, what enters it without a bypass.
-        other: (B, T, D) float64, what enters it after a bypassed block.
+        states: (B, T, D) float64, its input without a bypass.
+        other: (B, T, D) float64, its input after a bypassed block.
 
     Returns:
         The columns of `DIVERGENCE_BOUNDS` that begin with ``next_``, (B,).

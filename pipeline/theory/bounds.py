@@ -1,4 +1,4 @@
-"""How much a bypass can change the last token: the bounds of the paper, and those that hold.
+"""Upper bounds on the change of the last token by a bypass: the paper's, and corrected ones.
 
 Notation: x (n, D) enters the block, y = LN1(x), alpha_hi is the weight that the last token n gives
 to token i in head h, M_h = W_O,h W_V,h, a is the attention's output at n, F the MLP with its norm,
@@ -25,7 +25,7 @@ _GRAIN = 1e-11
 
 
 def exceeds(change: Tensor, bound: Tensor, size: Tensor) -> Tensor:
-    """Whether a change is larger than its bound, by more than float64 rounds.
+    """Whether a change is larger than its bound, by more than the rounding of float64.
 
     Args:
         change: (B,) the norm of a difference of two vectors.
@@ -132,7 +132,7 @@ def attention_bound_coarse(weights: Tensor, normalized: Tensor, norms: Tensor) -
     Returns:
         (B,).
     """
-    # the others' sum, for 1 - alpha_hn has lost its digits where a token attends to itself alone
+    # summed over the others, since 1 - alpha_hn cancels where a token attends only to itself
     return spread(normalized) * (weights[..., :-1].sum(-1) @ norms)
 
 
@@ -273,7 +273,7 @@ def mixture_bound_coarse(
     before, after = weights.unbind(0)
     moved = torch.einsum("bhi,bi->bh", before, norm(other - normalized))
     variation = (after - before).abs().sum(-1) / 2
-    # not by a matrix product, which loses the digits of a small distance
+    # not by a matrix product, which loses the precision of small distances
     exact = "donot_use_mm_for_euclid_dist"
     diameter = torch.cdist(other, other, compute_mode=exact).flatten(1).amax(1)
     return (moved + variation * diameter[:, None]) @ norms
@@ -282,8 +282,8 @@ def mixture_bound_coarse(
 def theorem_2_printed(change: Tensor, own_weight: Tensor, linear_norm: Tensor | float) -> Tensor:
     """Theorem 2 as printed: ||D'|| <= (1 + ||W'||) (1 + alpha'_n) ||D||, one block on.
 
-    The statement leaves out the ||Delta eps'|| that its proof ends with, and both take it that the
-    other tokens and the attention weights stay as they are.
+    The statement leaves out the term ||Delta eps'|| at the end of its proof. Both assume that the
+    other tokens and the attention weights do not change.
 
     Args:
         change: (B,), ||D||, measured.
@@ -299,7 +299,7 @@ def theorem_2_printed(change: Tensor, own_weight: Tensor, linear_norm: Tensor | 
 def theorem_2(
     change: Tensor, mixture: Tensor, identity_plus: Tensor | float, epsilon: Tensor, parallel: bool
 ) -> Tensor:
-    """Theorem 2 for real blocks: how large a change at the last token is one block on.
+    """Theorem 2 for real blocks: a bound on the last token's change one block later.
 
     Parallel: ||D'|| <= ||I + W|| ||D|| + B + ||Delta eps||.
     Sequential: ||D'|| <= ||I + W|| (||D|| + B) + ||Delta eps||.

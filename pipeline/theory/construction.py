@@ -1,7 +1,7 @@
-"""The theorem's attention-only transformer, built: all random but the heads' output matrices.
+"""Builds the theorem's attention-only transformer: all random except the heads' output matrices.
 
-What the heads read from T sequences is a matrix A (T, H K), and each sequence's last token, with
-its position, adds a row to X (T, D). The model's residual stream at the end is A O + X for the
+The heads read a matrix A (T, H K) from T sequences, and each sequence's last token, with its
+position, adds a row to X (T, D). The model's residual stream at the end is A O + X for the
 output matrices O (H K, D), and its logits are (A O + X) Uᵀ.
 
 - *Unembedding given*: A O = E - X has an exact solution for every target E (T, D) where the rows of
@@ -50,7 +50,7 @@ class Built(NamedTuple):
 def read(
     sequences: Tensor, vocabulary: int, width: int, heads: int, head_width: int, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """What random heads read from each sequence, at its last position.
+    """The values that random heads read from each sequence, at its last position.
 
     Args:
         sequences: (T, S) token ids.
@@ -127,13 +127,13 @@ def likeliest(prior: Tensor, unsolved: float) -> Tensor:
         (N_ε,) their positions, the likeliest first.
     """
     falling, order = prior.sort(descending=True, stable=True)
-    # what is left without the first one, two, …; from the end, where it is exactly zero
+    # the rest without the first one, two, …; summed from the end, where it is exactly zero
     left = falling.flip(0).cumsum(0).flip(0) - falling
     return order[: int((left > unsolved + 1e-12).sum()) + 1]
 
 
 def gap_bound(prior: Tensor, wanted: Tensor, built: Tensor) -> float:
-    """The most by which the divergences of two maps from any one table can differ.
+    """The largest possible difference between the divergences of two maps from any one table.
 
     For one sequence they differ by the logarithm of a mean of e^(b - a) less a mean of b - a, which
     is no more than the range of b - a. Where the maps agree on all sequences but some, of

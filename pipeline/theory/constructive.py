@@ -1,4 +1,4 @@
-"""How many sequences the theorem's built transformer knows, and what it loses beyond them.
+"""The number of sequences that the theorem's built transformer stores, and its loss beyond them.
 
 Shapes: T sequences, S tokens each, N vocabulary, D width, H heads, K head width.
 
@@ -21,7 +21,7 @@ from pipeline.theory.low_rank import Table
 from pipeline.theory.schema import Constructive
 
 PRIOR_SPREAD = 1_000.0
-"""The likeliest sequence is so many times as likely as the unlikeliest."""
+"""Ratio of the probabilities of the likeliest and the unlikeliest sequence."""
 
 
 def constructive(grid: Constructive) -> pl.DataFrame:
@@ -121,7 +121,7 @@ def random_table(sequences: int, vocabulary: int, seed: int) -> Table:
 
 
 def _sequences(grid: Constructive) -> Tensor:
-    """(N^S, S) all of them."""
+    """(N^S, S) all sequences."""
     tokens = torch.arange(grid.vocabulary)
     return torch.cartesian_prod(*[tokens] * grid.context)
 

@@ -1,14 +1,14 @@
-"""How a bypass changes the last token, block by block, and what bounds say about it.
+"""Measures how a bypass changes the last token, block by block, and compares it with the bounds.
 
-The last token n is the last of the prefix, for two reasons. The paper speaks of the token that the
-next one is predicted from, and its prompt is the prefix: there the model must have found the first
-token of the memorized suffix. And a later token would read suffix tokens given to it, from which
-the rest is often plain. The suffix is not read at all.
+The last token n is the last of the prefix, for two reasons. The paper's theorems are about the
+token from which the next one is predicted, and its prompt is the prefix: there the model must
+produce the first token of the memorized suffix. And a later token would read true suffix tokens,
+from which the rest is often easy to predict. The suffix is not read at all.
 
-One pass a batch gives all states: each branch of the wavefront bypasses one block. An observer
-takes the norms of the changes as the pass goes along, and keeps what the bounds need: for each
-block the states of the baseline and of the branch that bypasses it. The bounds follow, a block at
-a time.
+One pass per batch gives all states: each branch of the wavefront bypasses one block. An observer
+computes the norms of the changes during the pass, and keeps the input of the bounds: for each block
+the states of the baseline and of the branch that bypasses it. The bounds follow, one block at a
+time.
 
 Shapes: N samples, B of a batch, P prefix tokens, D width, L blocks.
 
@@ -48,7 +48,7 @@ _BEST = torch.float64
 
 
 class Divergence(NamedTuple):
-    """What `measure` returns.
+    """The result of `measure`.
 
     Args:
         triangle: as `DIVERGENCE_TRIANGLE`, N x (L (L+1) / 2 + L) rows.
@@ -68,18 +68,18 @@ def measure(
     progress: Progress = silent,
     journal: Journal | None = None,
 ) -> Divergence:
-    """Bypass each block in turn, and compare what changes with what the theorems say.
+    """Bypass each block in turn, and compare the changes with the theorems' bounds.
 
-    States are computed in the model's precision, at least float32; from them on, what is in the
-    bounds table is computed in float64.
+    States are computed in the model's precision, at least float32; the bounds table is computed
+    from them in float64.
 
     Args:
         model: in evaluation mode, on any device.
         samples: as `tables.SAMPLES`, of any splits; one prefix and one suffix length.
         token_budget: tokens at a time, counted once a branch of the wavefront; it changes no
             result beyond rounding; None: from the memory that is free.
-        progress: told after each batch.
-        journal: is told of batches halved.
+        progress: called after each batch.
+        journal: records halved batches.
 
     Returns:
         Three tables; rows in the order of the samples, then of the blocks.
@@ -99,7 +99,7 @@ def measure(
     trie = build_trie(sweep(n_blocks)[: 1 + n_blocks], n_blocks)
     in_single = described.dtype != model.dtype
     most = default_budget(known, trie, prefixes.shape[1], caching=False, in_single=in_single)
-    budget = token_budget or max(1, most // 2)  # half, for what the bounds keep
+    budget = token_budget or max(1, most // 2)  # half, since the bounds need memory too
 
     def work(numbers: range) -> dict[str, Tensor]:
         batch = prefixes[numbers.start : numbers.stop].to(model.device)
@@ -127,7 +127,7 @@ def measure(
 
 
 class _Seen:
-    """What is seen of a pass, block by block.
+    """An observer that collects the numbers of a pass, block by block.
 
     Attributes:
         triangle: (bypassed blocks, B, 2) after each block, norm of the change, and relative.
@@ -196,7 +196,7 @@ def _of_logits(known: Anatomy, states: Tensor) -> dict[str, Tensor]:
 def _compare(without: Tensor, bypassed: Tensor) -> Tensor:
     """Norm of the change, and the same relative to the baseline: (…, B, 2), of (…, B, D)."""
     change = (bypassed - without).norm(dim=-1)
-    least = torch.finfo(_BEST).tiny  # of what is zero throughout, the change is too
+    least = torch.finfo(_BEST).tiny  # where all is zero, the change is zero too
     return torch.stack([change, change / without.norm(dim=-1).clamp_min(least)], -1)
 
 
@@ -219,7 +219,7 @@ def _require_finite(known: Anatomy, tokens: Tensor, kl: Tensor, sample_ids: pl.S
 
 
 def _triangle(samples: pl.DataFrame, found: dict[str, Tensor], n_blocks: int) -> pl.DataFrame:
-    # a pass has them by the block after which is looked, the logits last
+    # a pass orders them by the block of measurement, the logits last
     pairs = [(block, after) for after in range(n_blocks) for block in range(after + 1)]
     pairs += [(block, n_blocks) for block in range(n_blocks)]
     order = sorted(range(len(pairs)), key=pairs.__getitem__)

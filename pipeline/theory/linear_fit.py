@@ -1,9 +1,9 @@
-"""The linear map that is nearest to each block's MLP, which the paper's theorems speak of.
+"""Fits the linear map of the paper's theorems to each block's MLP.
 
-F(u) = W u + b + eps(u) by least squares over tokens: u is what the MLP reads from the stream, F(u)
-what it adds to it. The paper's block has no norm before its MLP and leaves open how W is found. So
-there are two: of the stream u, as the theorems use it; and of the normalized u, which is what "the
-weight matrix of the FFN" takes. Any W makes the corrected bounds true, a good one makes them small.
+F(u) = W u + b + eps(u) by least squares over tokens: the MLP reads u from the stream and adds F(u)
+to it. The paper's block has no norm before its MLP and does not say how W is found. So there are
+two fits: of the stream u, as the theorems use it; and of the normalized u, the input of "the weight
+matrix of the FFN". The corrected bounds hold for any W, and are small for a good one.
 
 Shapes: N samples, T positions, D width, L blocks.
 """
@@ -28,13 +28,13 @@ LEAST_TOKENS = 10
 """Tokens for each dimension below which the ridge is no longer negligible."""
 
 MOST_TOKENS = 20
-"""Tokens for each dimension that are used, of those that there are."""
+"""Largest number of tokens per dimension that are used."""
 
 GRAIN, RIDGE = 1e-9, 1e-3
 """Added to the variances, in units of each dimension's own: against rounding; with few tokens."""
 
-_HELD_OUT = 5  # every fifth sample only tells how good the fit is
-_CHUNK_TOKENS = 4096  # a constant: sums are the same whatever the memory
+_HELD_OUT = 5  # every fifth sample only tests the fit
+_CHUNK_TOKENS = 4096  # a constant, so that sums do not depend on the memory
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def fit(described: Described, tokens: Tensor, sample_ids: Sequence[int]) -> list
 
 
 def _normalized(block: Parts, read: Tensor) -> Tensor:
-    """What the MLP's norm makes of `read` (B, T, D), in float64.
+    """The output of the MLP's norm for `read` (B, T, D), in float64.
 
     After the norm one direction has no variance. In a lower precision it would have that of the
     rounding errors, and the fit would follow them.
@@ -127,7 +127,7 @@ def _normalized(block: Parts, read: Tensor) -> Tensor:
 
 
 class _Sums:
-    """Sums over tokens of what least squares need, in float64: any number of tokens, one size."""
+    """Sums over tokens for least squares, in float64; their size does not depend on the tokens."""
 
     def __init__(self, width: int, device: torch.device) -> None:
         zero = torch.zeros((), dtype=torch.float64, device=device)
@@ -138,7 +138,7 @@ class _Sums:
         self.total = zero.clone()
 
     def add(self, read: Tensor, made: Tensor) -> None:
-        """Add what the MLP read (m, D) and made (m, D)."""
+        """Add inputs (m, D) and outputs (m, D) of the MLP."""
         u, f = read.double(), made.double()
         self.count += len(u)
         self.read += u.sum(0)
@@ -157,7 +157,7 @@ class _Sums:
 def _solve(fitted: _Sums, other: _Sums) -> LinearFit:
     squares, products, _ = fitted.centred()
     ridge = GRAIN if fitted.count >= LEAST_TOKENS * len(squares) else RIDGE
-    # In units of each dimension's own deviation, for a few of them may be a thousand times larger.
+    # In units of each dimension's own deviation, since a few may be a thousand times larger.
     scale = squares.diagonal().clamp_min(0).sqrt()
     scale = torch.where(scale > 0, scale, 1.0)
     correlation = squares / scale / scale[:, None]

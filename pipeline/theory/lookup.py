@@ -1,4 +1,4 @@
-"""A look-up table that mistakes little, and what a linear map of low rank loses on it.
+"""A look-up table with few mistakes, and the loss of a linear map of low rank on it.
 
 Each context t has an answer g(t), of probability near one. The map gives it the logits
 λ_t W w_g(t), with rows w of length one, and λ_t such that the answer has probability exp(-H), where
@@ -8,7 +8,7 @@ there on, a linear map loses nothing.
 Shapes: T contexts, N vocabulary, D width.
 
 Source: the slides on arXiv 2411.10115, "Low Entropy". Their bound takes the logarithm of a negative
-number, if H is the entropy and not its negative, and means something for D > 128 ln(N+1) alone.
+number, if H is the entropy and not its negative, and is only defined for D > 128 ln(N+1).
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def printed_bound(given: Tensor, answers: Tensor, width: int, sign: int) -> floa
 
 
 def corrected_bound(given: Tensor, answers: Tensor, coherent: float) -> float:
-    """What always holds: the mean of (1 - π_g) ln((N-1) / (e^H - 1)), times (1 + μ) / (1 - μ).
+    """Always valid: the mean of (1 - π_g) ln((N-1) / (e^H - 1)), times (1 + μ) / (1 - μ).
 
     With this λ the divergence is exactly λ times the mean gap between the answer's logit and the
     others', which is at most (1 - π_g) (1 + μ); and e^H <= 1 + (N-1) exp(-λ (1 - μ)) bounds λ.

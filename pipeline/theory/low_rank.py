@@ -1,4 +1,4 @@
-"""The best linear maps of low rank to a table of log-probabilities, and what they lose.
+"""The best linear maps of low rank to a table of log-probabilities, and their loss.
 
 A table gives each of T contexts, of probability p_t, the distribution π_t of the next token. A map
 of rank D gives it the logits f_t. Two maps come from a singular value decomposition of L = log π:
@@ -6,7 +6,7 @@ of rank D gives it the logits f_t. Two maps come from a singular value decomposi
 - ls: least squares, ``min ||f - L||``;
 - wls: the same with row t weighted by sqrt(p_t).
 
-A softmax takes no notice of a constant added to a row, so each row of L is centred first. A centred
+A softmax ignores a constant added to a row, so each row of L is centred first. A centred
 L has rank N - 1 at most: with D >= N - 1 nothing is lost.
 
 Shapes: T contexts, N vocabulary, D rank.
@@ -52,7 +52,7 @@ class Table:
 
 
 def low_rank(grid: LowRank) -> pl.DataFrame:
-    """What both maps lose on every table, beside the bounds on it.
+    """The loss of both maps on every table, with the bounds on it.
 
     Args:
         grid: which tables and ranks.

@@ -1,7 +1,7 @@
-"""One block in plain sums: its attention weights, and what happens at the last token.
+"""One block in plain sums: its attention weights, and its computation at the last token.
 
-Stock modules that attend fast never have the weights. Here they are computed the slow way, from
-what the stock projections return, for the theory to look at.
+Stock modules with fast attention do not expose the weights. Here they are computed explicitly, from
+the outputs of the stock projections, for the theory.
 Shapes: B samples, T positions, n positions that the last token sees, D width, H heads, E = D/H.
 """
 
@@ -18,7 +18,7 @@ from pipeline.theory.parts import Parts
 
 @dataclass(frozen=True)
 class Attention:
-    """What a block's attention computes for the last Q of T positions.
+    """The attention of a block at the last Q of T positions.
 
     Args:
         normalized: (B, T, D), after the norm.
@@ -58,7 +58,7 @@ def attend(block: Parts, states: Tensor, queries: int) -> Attention:
 
 @dataclass(frozen=True)
 class LastToken:
-    """What a block does at the last position, as it is and bypassed.
+    """The computation of a block at the last position, unmodified and bypassed.
 
     Args:
         normalized: (B, n, D), y of the positions that it sees; itself is the last.
@@ -102,7 +102,7 @@ def last_token(block: Parts, states: Tensor) -> LastToken:
 
 @dataclass(frozen=True)
 class Norms:
-    """What the bounds need of a block's weights, in float64.
+    """The norms of a block's weights that the bounds need, in float64.
 
     Args:
         roots: (H, E, E), see `bounds.root`.

@@ -1,7 +1,7 @@
-"""The parts of a block by name, in the families that the theory is about.
+"""The parts of a block by name, in the families that the theory covers.
 
-Each part is a module of the stock model, or of a copy of one block in another precision. A family
-is a few lines that say where it keeps them.
+Each part is a module of the stock model, or of a copy of one block in another precision. A few
+lines per family locate them.
 
 Shapes: B samples, T positions, D width, H heads, E = D/H, F width of the MLP.
 """
@@ -171,7 +171,7 @@ class Described:
         return torch.promote_types(self.model.dtype, torch.float32)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """What enters block 0, (B, T, D) in `dtype`, of tokens (B, T) at positions 0 to T-1."""
+        """The input of block 0, (B, T, D) in `dtype`, for tokens (B, T) at positions 0 to T-1."""
         position = torch.arange(tokens.shape[1], device=tokens.device)
         embedded: list[Tensor] = [
             getattr(self._body, name)(read).to(self.dtype)

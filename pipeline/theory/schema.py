@@ -40,7 +40,7 @@ class Associative(Section):
 
 
 class Lookup(Section):
-    """Look-up tables of low entropy, and the bound on what a linear map loses of them."""
+    """Look-up tables of low entropy, and the bound on a linear map's loss on them."""
 
     name: Literal["lookup"] = "lookup"
     vocabulary: Count = Field(description="N")
@@ -64,7 +64,7 @@ class Lookup(Section):
 
 
 class LowRank(Section):
-    """Least-squares maps of low rank, and the bounds on what they lose."""
+    """Least-squares maps of low rank, and the bounds on their loss."""
 
     name: Literal["low_rank"] = "low_rank"
     vocabulary: Count = Field(description="N")
@@ -102,7 +102,7 @@ class Constructive(Section):
 
 
 class AttentionOnly(Section):
-    """Attention-only transformers that are trained to know a look-up table of pairs by heart."""
+    """Attention-only transformers that are trained to memorize a look-up table of pairs."""
 
     name: Literal["attention_only"] = "attention_only"
     vocabulary: Count = Field(description="N; there are N * N pairs")
@@ -129,4 +129,4 @@ Experiments = Annotated[
     dict[Key, Annotated[Experiment, Field(discriminator="name")]],
     BeforeValidator(lambda each: each or {}),
 ]
-"""None at all may be null, too."""
+"""An empty section may also be null."""

@@ -1,12 +1,12 @@
 """Transformers of one block that learn a look-up table: many of them trained at once.
 
 The table gives each pair of tokens (a, b) its next token. A model sees a, then b, and predicts
-from b's position. Since all pairs are seen in every step, whatever depends on one token alone is
-computed once a token and not once a pair.
+from b's position. Since all pairs are seen in every step, terms that depend on only one token are
+computed once per token, not once per pair.
 
-Models of unequal sizes are stacked: the smaller ones are filled up with zeros. A filling never
-changes, as each of its products with the rest has a factor zero, hence a gradient of zero, and Adam
-does not move what has none.
+Models of unequal sizes are stacked: the smaller ones are padded with zeros. The padding never
+changes: each of its products with the rest has a factor zero, hence a gradient of zero, and Adam
+does not change parameters without a gradient.
 
 Shapes: M models, N vocabulary, D width, H heads, K head width, F hidden units of the MLP, all the
 largest of the stack. A pair is indexed (b, a): the position that predicts comes first.
@@ -28,7 +28,7 @@ from torch.nn import functional
 from pipeline.workflow.errors import InputError, Problem
 
 WARM_UP_STEPS = 30
-"""In which the learning rate rises; then it falls, along a cosine."""
+"""Number of steps in which the learning rate rises; afterwards it falls along a cosine."""
 LAST_RATE = 0.02
 """The learning rate of the last step, as a share of the largest."""
 CONTEXT = 2
@@ -60,7 +60,7 @@ class Shape:
 
     @property
     def architecture(self) -> str:
-        """What must be equal within a stack, as one word."""
+        """The architecture, which must be equal within a stack, as one word."""
         if self.frozen:
             return "frozen-attention"
         return "mlp" if self.hidden else "shared-bottleneck" if self.shared else "attention-only"

@@ -139,7 +139,7 @@ def _header(study: Study) -> list[Line]:
     return [
         Line(plural(len(study.models), "model")),
         Line("1 seed each"),
-        Line(f"{counts(n)} memorized samples a model"),
+        Line(f"{counts(n)} memorized samples per model"),
         *own,
         Line("The scale of these models.", [f"has {largest}."]),
         Line("Seeds.", ["1 for each kind of model"]),
@@ -220,7 +220,7 @@ def _benchmarks(study: Study) -> list[list[str]]:
 
 def _claims(judged: Sequence[Claim]) -> list[list[str | None]]:
     table: list[list[str | None]] = [
-        ["claim", "verdict", "what this study shows", "a mark a block"]
+        ["claim", "verdict", "what this study shows", "one mark per block"]
     ]
     for each in judged:
         detail = f" Block by block{each.detail}" if each.detail else ""
@@ -234,7 +234,7 @@ def _claims(judged: Sequence[Claim]) -> list[list[str | None]]:
 
 def _crosswalk(judged: Sequence[Claim]) -> list[list[str | None]]:
     table: list[list[str | None]] = [["figure", "the paper prints", "this study", "its claim is"]]
-    shown = {"1, A7–A11": "memorization against benchmarks, a point a block"} | {
+    shown = {"1, A7–A11": "memorization against benchmarks, one point per block"} | {
         "2": "completion entropy, memorized or not",
         "3, A18–A20": "each block across model sizes",
         "4": "texts written under a bypass",
@@ -294,8 +294,8 @@ def _facts(study: Study) -> list[Line]:
         Line(f"Models | {plural(len(study.models), 'model')}"),
         *([Line("Continuations decoded to the end | ", decoded)] if decoded else []),
         Line("Training seeds | 1 for each kind of model"),
-        Line("Interventions | ", [f"{counts(edits)} a model:"]),
-        Line(f"Samples a model | {', '.join(splits)}"),
+        Line("Interventions | ", [f"{counts(edits)} per model:"]),
+        Line(f"Samples per model | {', '.join(splits)}"),
         Line(f"Prefix and suffix | {'; '.join(lengths)}"),
     ]
 

@@ -157,7 +157,7 @@ def test_every_number_behind_the_page_is_that_of_the_tables(behind: Made) -> Non
         r"Judged by (\d+) intervals",
         r"intervals at 99\.(\d+)% each",
         r"<dd>(\d+) models",
-        r"<dd>13 to (\d+) a model",
+        r"<dd>13 to (\d+) per model",
         r"pythia (\d+) and \d+ tokens",
         r"first error at token (\d+)",
         r"picked from the (\d+)",
