@@ -46,8 +46,6 @@ from pipeline.analysis.verdicts import (
     some,
 )
 
-THESIS = "Late attention serves memory more than ability"
-
 
 def _late(models: Sequence[Measured], limits: Thresholds) -> Claim:
     return Claim(
@@ -336,7 +334,7 @@ def _thesis(models: Sequence[Measured], limits: Thresholds) -> Claim:
         return ranked(_DEPTH, pairs)
 
     return Claim(
-        THESIS,
+        "Late attention serves memory more than ability",
         "Abstract, sections 4.2.1 and 5",
         [
             Case(
