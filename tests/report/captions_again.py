@@ -29,13 +29,13 @@ def benchmarks(summary: pl.DataFrame) -> pl.DataFrame:
     return summary.join(known, on=["task", "metric"], how="semi", maintain_order="left")
 
 
-def kept(rows: pl.DataFrame, floor: pl.Expr) -> pl.DataFrame:
-    """Rows of single blocks with what is kept of the lead that the baseline has over `floor`."""
+def kept(rows: pl.DataFrame, floor: pl.Expr, which: pl.Expr = SINGLE) -> pl.DataFrame:
+    """The rows of `which` with what is kept of the lead that the baseline has over `floor`."""
     rows = rows.with_columns(floor=floor.fill_null(0.0))
     whole = rows.filter(WHOLE).select(
         "model", "task", whole="value", least=pl.coalesce("low", "value")
     )
-    single = rows.filter(SINGLE).join(whole, on=["model", "task"], maintain_order="left")
+    single = rows.filter(which).join(whole, on=["model", "task"], maintain_order="left")
     lead = pl.col("whole") - pl.col("floor")
     known = single.filter(pl.col("least") > pl.col("floor"))
     return known.with_columns(kept=(pl.col("value") - pl.col("floor")) / lead)
