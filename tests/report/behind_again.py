@@ -71,6 +71,7 @@ def expected_behind(study: Study, others: Sequence[tuple[str, pl.DataFrame]] = (
     for i in numbered:
         tables[f"The numbers behind figure {i}"] = _cells(frames[i - 1][1])
     fixed = ["with 95% intervals; 100% is the unmodified model, 0% is chance"]
+    fixed += ["Theorem 1:", "Theorem 2:"]  # of the paper
     names = {name for model in study.models for name in model}
     files = {f"{name}.csv" for name, _ in frames}
     return Expected(lines, tables, fixed, names | files, ordered=False)
