@@ -1,1 +1,1 @@
-"""What the measurements mean: estimates, intervals, verdicts, checks."""
+"""The analysis of the measurements: estimates, intervals, verdicts, checks."""

@@ -3,18 +3,18 @@
 Reads the tables of samples, memorization and benchmarks; writes ``summary.parquet``, and
 ``evidence.parquet`` for the verdicts (see `evidence`). Beyond the columns of `tables.SUMMARY`:
 
-- edit, group, blocks: what the intervention is, as in its model's table of interventions.
+- edit, group, blocks: the intervention, as in its model's table of interventions.
 - block (u16): the edited block, 0-based, where each is edited alone (group ``each``); else null.
 - copies (u32): times in the training data, for ``exact_match_by_copies``; else null.
 - higher_is_better, chance: of a benchmark, as in its table; null for memorization.
-- parameters (u64): of the model, as its checkpoint's manifest says; null where it does not.
-- recipe: the first of the models that differ from it in their training seed at most.
-- difference: the value minus the baseline's, on the same samples or documents; with it
-  difference_low, difference_high (95%), and p_value of no difference. Null for the baseline itself,
-  and where the documents do not give lm-eval's value. The interval is also null where no sample
-  differs.
-- p_holm: p_value adjusted, after Holm, for each block alone under one edit, of one model, split and
-  metric (and k, or copies); null for all other groups, which are in no such family.
+- parameters (u64): of the model, from its checkpoint's manifest; null where unknown.
+- recipe: the first model, in report order, that differs from this one at most in its training seed.
+- difference: the value minus the baseline's, on the same samples or documents, with its interval
+  difference_low, difference_high (95%) and the p_value of no difference. Null for the baseline
+  itself, and where the documents do not reproduce lm-eval's value. The interval is also null where
+  no sample differs.
+- p_holm: p_value with Holm's adjustment over the single blocks under one edit, for one model,
+  split and metric (and k, or copies); null for all other groups, which are in no such family.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from pipeline.workflow.errors import InputError, Problem
 
 
 class _How(TypedDict):
-    """How a metric comes from its documents, for `statistics`."""
+    """How a metric is computed from its documents, for `statistics`."""
 
     weights: NDArray[np.float64]
     link: Link | None
@@ -73,10 +73,10 @@ def write_summary(
         data: the study's folder, ``data/STUDY``.
         path: where the summary goes; `EVIDENCE` goes into the same folder.
         seed: of the bootstrap.
-        stale: after a stage failed: each stage that has not run on the study as it is -> the files
-            it writes, which may be there from before. They are left out, with the models whose
-            samples, checkpoint or memorization they are, and the page says so. None: nothing may
-            be missing.
+        stale: after a stage failed: each stage that has not run on the current study -> the files
+            it writes, which may remain from an earlier run. They are left out, with the models
+            whose samples, checkpoint or memorization they are, and the page lists them. None: all
+            files must be present.
         benchmarked: False: the study has no benchmarks.
 
     Returns:
@@ -104,8 +104,8 @@ def write_summary(
         raise InputError(
             Problem(
                 str(data / "memorization"),
-                "no table of any model that was measured on the study as it is",
-                "one at least",
+                "no model with tables that match the current study",
+                "at least one model",
                 "run the memorization stage of a model: dvc repro",
             )
         )
@@ -152,7 +152,7 @@ def write_summary(
 
 
 def _versions(tables_versions: Sequence[Any]) -> dict[str, str]:
-    """Package -> the version that computed the tables; all of them where they are not one."""
+    """Package -> the version that computed the tables; all versions where they differ."""
     packages = sorted({package for versions in tables_versions for package in versions})
     return {
         package: " and ".join(sorted({str(v[package]) for v in tables_versions if package in v}))
@@ -163,28 +163,28 @@ def _versions(tables_versions: Sequence[Any]) -> dict[str, str]:
 def aggregate(models: Iterable[ModelTables], seed: int = 0) -> pl.DataFrame:
     """Every estimate of a study.
 
-    - memorization, by split: the rate or mean of each of `metrics.METRICS` (what needs a greedy
-      continuation: over the samples that were decoded, if any, whatever came of them; others are
-      known only if they are right up to the last token, so they would raise the mean);
+    - memorization, by split: the rate or mean of each of `metrics.METRICS` (a metric of the greedy
+      continuation: over all samples that were decoded, if any; the others are known only if they
+      are right up to the last token, so they would raise the mean);
       exact_match_at_k for k = 1, 2, 4, … and S: the first k tokens are right;
       exact_match_by_copies where copies are known; extractable and extractable_top_40, the samples
       that come out within k tries (see `extraction`); hidden_extractable and
-      hidden_extractable_top_40, the same of those samples that the unmodified model recites and
-      the intervention does not. Of some samples, displacement, attention_change and the survival
-      of tokens: see `displacement.estimates`.
-    - benchmarks: every task and metric as lm-eval gave it.
+      hidden_extractable_top_40, the same for the samples that the unmodified model recites and
+      the intervention does not. For some samples also displacement, attention_change and the
+      survival of tokens: see `displacement.estimates`.
+    - benchmarks: every task and metric as lm-eval reports it.
 
     Rates have Wilson intervals, means a bootstrap, both clustered by suffix_group. A benchmark
-    metric that is the mean of zeros and ones over its documents has a Wilson interval; any other
-    its standard error's; one without a standard error a bootstrap over its documents, if they give
-    its value.
+    metric that is the mean of zeros and ones over its documents has a Wilson interval. Any other
+    has the interval of its standard error, or, without one, of a bootstrap over its documents if
+    they reproduce its value.
 
     Differences to the baseline are paired, sample by sample, document by document; see
-    `statistics.paired_differences`. Those of a perplexity are of the perplexities, its tests of the
-    documents' log-likelihoods, of which a perplexity is a monotone function.
+    `statistics.paired_differences`. For a perplexity the difference is of the perplexities, and the
+    test is of the documents' log-likelihoods, since perplexity is a monotone function of them.
 
     Args:
-        models: in the order of the report; taken one by one, so that one alone may be in memory.
+        models: in the order of the report; read one by one, so that only one is in memory.
         seed: of the bootstrap.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The evidence of a model, or of the seeds of one recipe, as numbers that claims are made of."""
+"""The evidence of a model, or of the seeds of one recipe, as the numbers that claims compare."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from pipeline.analysis.statistics import reach
 from pipeline.analysis.verdicts import Estimate, combined, pooled
 
 Number = Callable[[str, float], Estimate]
-"""From the name of a model, one of the seeds, and a level to an estimate with its interval."""
+"""Maps the name of a model (one of the seeds) and a level to an estimate with its interval."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What the verdicts are read off, where there is a choice.
+    """The choices on which the verdicts depend.
 
     Args:
-        metric: of the benchmarks that have it: ``acc`` or ``acc_norm``; the others' is ``acc``.
+        metric: ``acc`` or ``acc_norm``; benchmarks without it use ``acc``.
         late: the range of blocks that counts as late, see `evidence.block_range`.
     """
 
@@ -61,7 +61,7 @@ class Measured:
 
     @property
     def late(self) -> dict[str, str]:
-        """The late blocks, as they are called -> intervention."""
+        """Label of each late block -> intervention."""
         return {f"block {b}": over for b, over in self.blocks.items() if b in self._late}
 
     @property
@@ -83,7 +83,7 @@ class Measured:
     def row(
         self, seed: str, level: float, task: str, metric: str, quantity: str, over: str
     ) -> Estimate:
-        """A row of the evidence; an interval without ends where there is none."""
+        """A row of the evidence; without a standard error its interval is unbounded."""
         key = (seed, task, metric, quantity, over)
         value, stderr, n, scale, least, most = self._rows.get(
             key, (math.nan, None, 0.0, 0.0, None, None)
@@ -98,18 +98,18 @@ class Measured:
         return all((seed, task, metric, quantity, over) in self._rows for seed in self.seeds)
 
     def memory(self, over: str, quantity: str = "kept", metric: str = "exact_match") -> Number:
-        """What is left of exact match, or of another metric of memorized samples."""
+        """The share kept of exact match, or of another metric of memorized samples."""
         return lambda seed, level: self.row(seed, level, views.MEMORIZATION, metric, quantity, over)
 
     def ability(self, task: str, over: str, quantity: str = "kept") -> Number:
-        """What is left of a benchmark."""
+        """The share kept of a benchmark."""
         metric = self.metrics.get(task, "acc")
         return lambda seed, level: self.row(seed, level, task, metric, quantity, over)
 
     def abilities(
         self, over: str, quantity: str = "kept", tasks: Sequence[str] | None = None
     ) -> Number:
-        """What is left of the benchmarks, the mean over the tasks; their documents differ."""
+        """The mean share kept over the benchmarks, whose documents are independent."""
         names = list(self.metrics) if tasks is None else tasks
         each = [self.ability(task, over, quantity) for task in names]
         return lambda seed, level: combined([(1 / len(each), e(seed, level)) for e in each])

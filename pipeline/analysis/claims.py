@@ -161,7 +161,7 @@ def _size(models: Sequence[Measured], limits: Thresholds) -> Claim:
 
         def judge(level: float) -> Judged:
             left = [m.pooled(m.memory("all", "retained"), level) for m in members]
-            # they see the same samples, so that their errors may go any way together
+            # they see the same samples, so their errors may be correlated in any way
             slope = combined(list(zip(factors.tolist(), left, strict=True)), related=True)
             return Judged(
                 slope.at_least(limits.resists),
@@ -197,9 +197,8 @@ def _texts(models: Sequence[Measured], limits: Thresholds) -> Claim:
         "Section 4.2.3, Figure 4",
         [],
         "",
-        "The generations are shown on the page, but nothing here scores whether a text is "
-        "coherent: a collapsed model may repeat itself or write noise.",
-        "It takes a score of coherence, which no table has.",
+        "The page shows the texts and how far they collapse. A few prompts are too few to judge.",
+        "No threshold on the collapse of texts was set.",
         {},
     )
 

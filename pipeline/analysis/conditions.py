@@ -1,4 +1,4 @@
-"""What claims consist of, the conditions that several share, and how their numbers are written."""
+"""The parts of a claim, the conditions that several claims share, and their number formats."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Claim:
 
     Args:
         claim, source, rule, overall, unit: as in `findings.Finding`.
-        cases: those that can be judged.
-        opening: how the sentence on the result starts.
+        cases: the cases that can be judged.
+        opening: the start of the sentence on the result.
         needs: the sentence where there is no case.
-        ranges: label of conditions -> how their values are written in that sentence.
-        noun: what the units of a case are, for their counts.
+        ranges: label of conditions -> the format of their values in that sentence.
+        noun: the plural name of the units of a case, for their counts.
     """
 
     claim: str
@@ -54,7 +54,7 @@ class Claim:
 
 
 def lost(left: Number) -> Number:
-    """What is lost, from what is left."""
+    """The share lost: 1 minus the share kept."""
     return lambda seed, level: combined([(-1, left(seed, level))], offset=1)
 
 
@@ -67,15 +67,15 @@ def condition(
     write: Callable[[float], str],
     part: str = "",
 ) -> Condition:
-    """A condition on a number that is made for each seed.
+    """A condition on a number that is computed for each seed.
 
     Args:
-        model: whose evidence it is.
+        model: the model whose evidence is used.
         label: as in `verdicts.Condition`.
-        number_of: what is compared.
-        compare: how, as the methods of `verdicts.Estimate` do.
-        threshold: with what.
-        write: the number for a reader.
+        number_of: gives the number to compare.
+        compare: the comparison, a method of `verdicts.Estimate`.
+        threshold: the threshold to compare with.
+        write: formats the number for a reader.
         part: as in `verdicts.Condition`.
     """
 
@@ -105,19 +105,19 @@ def growth(log_ratio: float) -> str:
 
 
 def ranked(label: str, pairs: Callable[[float], Sequence[NDArray[np.float64]]]) -> Condition:
-    """Two numbers of each block go together: a rank correlation, by permutation of the blocks.
+    """A condition that two numbers of each block correlate in rank, by permutation of the blocks.
 
     Args:
         label: as in `verdicts.Condition`.
-        pairs: from a level to the two, over the blocks; and, if it likes, a third, at equal values
-            of which they are compared.
+        pairs: gives, for a level, the two numbers over the blocks; optionally a third, whose
+            influence is removed from both (partial correlation).
     """
 
     def judge(level: float) -> Judged:
         one, other, *given = pairs(level)
         if given:
             found = partial_rank_correlation(one, other, given[0], 0, _PERMUTATIONS)
-            level = (1 + level) / 2  # for this test is a little too eager; see there
+            level = (1 + level) / 2  # since this test rejects slightly too often; see there
         else:
             found = rank_correlation(one, other, 0, _PERMUTATIONS)
         verdict = Verdict.UNDECIDED
@@ -194,7 +194,7 @@ def cheap_perplexity(model: Measured, over: str, share: float) -> list[Condition
 
 
 def unmeasured(needed: str) -> str:
-    """The sentence where no model can tell."""
+    """The sentence for a claim that no model of the study can test."""
     return f"No model of this study can tell: it takes {needed}."
 
 

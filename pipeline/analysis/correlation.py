@@ -1,4 +1,4 @@
-"""Rank correlations with intervals and permutation tests, also at equal values of a third.
+"""Rank correlations, also partial ones, with intervals and permutation tests.
 
 Shapes: N pairs.
 """
@@ -23,7 +23,7 @@ class Correlation:
 
     Args:
         value: Spearman's; NaN where one of the two does not vary.
-        low, high: ends of the interval; NaN where nothing can be said.
+        low, high: ends of the interval; NaN where unknown.
         p_value: of no relation, two-sided; NaN where there is no value.
     """
 
@@ -65,12 +65,12 @@ def rank_correlation(one: _Floats, other: _Floats, seed: int, draws: int = DRAWS
 def partial_rank_correlation(
     one: _Floats, other: _Floats, given: _Floats, seed: int, draws: int = DRAWS
 ) -> Correlation:
-    """Spearman's rank correlation of two at equal values of a third.
+    """Spearman's partial rank correlation of two variables, given a third.
 
-    It is the correlation of what is left of their ranks after straight lines through the ranks of
-    `given`. The test permutes what is left of `other`. It is a little too eager where both follow
-    `given` closely, for ranks do so along a curve: of unrelated normal variables that correlate
-    with it by 0.9, one test in 13 is below 0.05.
+    It is the correlation of the residuals of their ranks after linear regression on the ranks of
+    `given`. The test permutes the residuals of `other`. It rejects slightly too often where both
+    follow `given` closely, since ranks follow along a curve: for unrelated normal variables that
+    correlate with `given` by 0.9, one test in 13 is below 0.05.
 
     Args:
         one: (N,) finite.
@@ -103,7 +103,7 @@ def partial_rank_correlation(
     found = np.clip((xy - xz * yz)[known] / np.sqrt(rest[known]), -1, 1)
     low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) if len(found) else (-1, 1)
     shuffled = random.permuted(np.tile(right, (draws, 1)), axis=1)
-    # a permutation is freed of `given` again, as the ranks were
+    # permuted residuals are regressed on `given` again, as the ranks were
     shuffled -= np.outer(shuffled @ z, z) / (z @ z)
     by_chance = shuffled @ left / (np.linalg.norm(shuffled, axis=1) * np.linalg.norm(left) + GRAIN)
     beyond = int((np.abs(by_chance) >= abs(value) * (1 - GRAIN) - GRAIN).sum())
@@ -115,7 +115,7 @@ def _spearman(one: _Floats, other: _Floats) -> _Floats:
     ranks = [stats.rankdata(each, axis=1) for each in (one, other)]
     x, y = (each - each.mean(axis=1, keepdims=True) for each in ranks)
     size = np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))
-    # clipped: rounding may bring a perfect one beyond 1
+    # clipped, since rounding may bring a perfect correlation beyond 1
     product = np.clip((x * y).sum(axis=1), -size, size)
     found: _Floats = np.divide(product, size, out=np.full(size.shape, np.nan), where=size > 0)
     return found

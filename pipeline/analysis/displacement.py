@@ -1,9 +1,10 @@
-"""How far edits move the stream, and whether what is lost follows it.
+"""How far edits move the residual stream, and whether the losses follow that displacement.
 
-An edit that moves the stream far does harm wherever it is made, so a loss of memory tells of memory
-only beyond what the displacement explains. Two numbers of each block stand beside the losses: the
-displacement by each edit (``displacement/MODEL.parquet``), and what attention adds to the
-unmodified stream, ``1 - cos(x, x + attention(x))``, by which LLM-Drop chooses the layers to drop.
+An edit that moves the stream far does harm at any block. A loss of memory is therefore specific to
+memory only as far as displacement does not explain it. Two numbers of each block are compared with
+the losses: the displacement by each edit (``displacement/MODEL.parquet``), and the change that
+attention makes to the unmodified stream, ``1 - cos(x, x + attention(x))``, by which LLM-Drop
+chooses the layers to drop.
 
 Shapes: V interventions, N samples.
 
@@ -36,7 +37,7 @@ ATTENTION_CHANGE = "attention_change"
 SURVIVAL, SURVIVAL_GAP, SURVIVAL_MATCHED = "survival", "survival_gap", "survival_matched"
 
 FOLLOWS = "follows_"
-"""Quantity of the evidence: how a loss goes along with `DISPLACEMENT` or `ATTENTION_CHANGE`."""
+"""Quantity of the evidence: correlation of a loss with `DISPLACEMENT` or `ATTENTION_CHANGE`."""
 
 _LOSSES = ("exact_match", "suffix_log_prob")
 _SEED = 0
@@ -134,7 +135,7 @@ def _frame(names: list[str], split: str, metric: str, n: int, made: object = Non
 
 
 def evidence_rows(model: ModelTables) -> Iterator[pl.DataFrame]:
-    """What the verdicts need to know of displacement, as rows of `tables.EVIDENCE`.
+    """The numbers on displacement that verdicts need, as rows of `tables.EVIDENCE`.
 
     - displacement and attention_change of each block: of kind ``block``, the latter of control
       samples, which are ordinary text.
@@ -177,7 +178,7 @@ def evidence_rows(model: ModelTables) -> Iterator[pl.DataFrame]:
 def _follows(
     model: ModelTables, edit: str, quantity: str, blocks: pl.DataFrame
 ) -> Iterator[pl.DataFrame]:
-    """How the losses go along with a quantity of the blocks (over, value)."""
+    """The correlation of the losses with a quantity of the blocks (over, value)."""
     memorized = model.memorization.filter(split="memorized")
     for metric in _LOSSES:
         means = memorized.group_by("intervention").agg(pl.col(metric).cast(pl.Float64).mean())

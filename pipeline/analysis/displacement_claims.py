@@ -40,7 +40,7 @@ def harm_follows(models: Sequence[Measured], limits: Thresholds) -> Claim:
 
 
 def at_equal_displacement(models: Sequence[Measured], limits: Thresholds) -> Claim:
-    """The thesis, with what displacement explains taken out."""
+    """The thesis, with the effect of displacement removed."""
     label = "at equal displacement, depth and memory loss minus ability loss have a rank "
     label += "correlation of"
 
@@ -81,7 +81,7 @@ def _cases(
     pairs: Callable[[Measured, float], Sequence[NDArray[np.float64]]],
     known: Callable[[Measured, str], bool],
 ) -> list[Case]:
-    """A case for each model of which all is known, for every block but the first."""
+    """A case for each model with complete data, over every block but the first."""
 
     def of(model: Measured) -> Case:
         return Case(

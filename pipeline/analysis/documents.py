@@ -1,4 +1,4 @@
-"""A benchmark's documents as a matrix, and how lm-eval makes its number of them."""
+"""A benchmark's documents as a matrix, and how lm-eval computes its score from them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeline.analysis.statistics import Link
 def by_document(
     documents: pl.DataFrame, task: object, metric: object, names: Sequence[str]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """The documents' values (N, V) and their weights (N,); None where the table is not whole."""
+    """The documents' values (N, V) and their weights (N,); None if the table is incomplete."""
     if not documents.height:
         return None
     rows = documents.filter(pl.col("intervention").is_in(names), task=task, metric=metric).sort(
@@ -38,7 +38,7 @@ def same(means: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def perplexity(means: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of the mean log-likelihood, nats a word or a byte."""
+    """The perplexity, from the mean log-likelihood in nats per word or byte."""
     with np.errstate(over="ignore"):
         value: NDArray[np.float64] = np.exp(-means)
     return value
@@ -53,7 +53,7 @@ def bits(means: NDArray[np.float64]) -> NDArray[np.float64]:
 def link_of(
     values: NDArray[np.float64], weights: NDArray[np.float64], reported: NDArray[np.float64]
 ) -> Link | None:
-    """How lm-eval's values come from the documents': found by trying, so that no name is trusted.
+    """How lm-eval's values follow from the documents', found by trial rather than by metric name.
 
     Args:
         values: (N, V).

@@ -1,26 +1,27 @@
-"""What the verdicts rest on: losses under a bypass, each with a standard error.
+"""The evidence for the verdicts: losses under a bypass, each with a standard error.
 
 One row for each model, measure and set of interventions; written as ``evidence.parquet``. The
 interventions are single blocks, quarters of the blocks, averages over the single blocks of a range,
-and contrasts of two such sets. Averages and contrasts are taken sample by sample, so that what the
-blocks have in common cancels out of their errors.
+and contrasts of two such sets. Averages and contrasts are taken sample by sample, so that errors
+common to the blocks cancel.
 
 Quantities, all of the identity edit:
 
-- kept: ``(v - floor) / (baseline - floor)``, of all samples or documents. The floor is chance for a
-  benchmark that has one, and for memorization what the unmodified model reaches on control samples.
+- kept: ``(v - floor) / (baseline - floor)``, over all samples or documents. The floor is chance for
+  a benchmark with known chance; for memorization it is the unmodified model's score on control
+  samples.
 - retained: the same among the samples that the unmodified model recites, or the documents that it
   answers rightly: ``(rate - chance) / (1 - chance)``. Both are chosen by the same rule, so that
   memory and ability are compared on equal terms: neither can gain.
-- kept of the metric second_half: of the samples whose first half the unmodified model recites, the
-  share of right tokens in the second half. The choice rests on other tokens than the judgement,
-  so that the unmodified model too may fail. A continuation's second half follows on the model's own
-  first half, so an early mistake counts here as well.
-- difference: the value minus the baseline's, of a benchmark's score.
-- log_ratio: of a perplexity, the logarithm of its ratio to the baseline's; nats.
+- kept of the metric second_half: the share of right tokens in the second half, over samples whose
+  first half the unmodified model recites. Samples are chosen and judged by different tokens, so the
+  unmodified model, too, may fail. A continuation's second half follows the model's own first half,
+  so an early mistake counts here as well.
+- difference: a benchmark's score minus the baseline's.
+- log_ratio: the logarithm of a perplexity's ratio to the baseline's; nats.
 - displacement, attention_change, and how losses follow them over the blocks: see `displacement`.
 
-kept and retained of an average are averages; those of a contrast are differences (no floor).
+For an average, kept and retained are averages; for a contrast, they are differences (no floor).
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class _Measure:
         task, metric: as in `tables.EVIDENCE`.
         values: (N, V).
         groups: (N,) of near-duplicates.
-        floor: what the value is where nothing is left.
+        floor: the value at which nothing is left.
         floor_error: its standard error.
     """
 
@@ -239,7 +240,7 @@ def _memory(model: ModelTables, names: Sequence[str], whole: int) -> Iterator[_M
                 mean, errors = clustered_errors(control[decoded][:, [whole]], groups[decoded])
                 floor, error = float(mean[0]), float(np.nan_to_num(errors[0]))
         elif metric == TOKENS:
-            continue  # without its floor, half of the loss would be no memory
+            continue  # without the floor, part of the loss would not be memory
         outcomes, groups = values("memorized", metric)
         if metric == SECOND_HALF:
             decoded = chosen & np.isfinite(outcomes).all(axis=1)
@@ -304,7 +305,7 @@ def _quantities(
 def _log_ratios(
     model: ModelTables, names: Sequence[str], overs: Sequence[_Over], weights: _Floats, whole: int
 ) -> Iterator[pl.DataFrame]:
-    """The perplexities a word; of averages, the averages of the logarithms."""
+    """The log ratios of word perplexities; those of averages are averages of the logarithms."""
     if model.benchmarks is None:
         return
     rows = model.benchmarks.filter(metric=views.WORD_PERPLEXITY)
@@ -327,7 +328,7 @@ def _log_ratios(
 
 
 def _aside(part: pl.DataFrame) -> pl.DataFrame:
-    """Rows about displacement with what all rows have; their values have no scale."""
+    """Rows about displacement with the columns of all rows; their values have no scale."""
     nothing = {"most": None} if "most" not in part.columns else {}
     return part.with_columns(
         task=pl.lit(views.MEMORIZATION),

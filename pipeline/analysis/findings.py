@@ -1,4 +1,4 @@
-"""What the study shows, in sentences that are computed from the evidence.
+"""The findings of a study, as sentences computed from the evidence.
 
 Claims of the paper and of ours are judged, for each model (the one on size for each family) and
 then over all of them, by the rules of `verdicts`. The thresholds are older than the results; see
@@ -43,7 +43,7 @@ class Finding:
         sentence: the result, in one sentence with numbers.
         rule: when it counts as shown, with the thresholds.
         detail: the counts of blocks, model by model; may be empty.
-        unit: what the cases are: ``model`` or ``family``.
+        unit: the kind of the cases: ``model`` or ``family``.
         changes: how the verdicts change with acc_norm, and with the second half as late; empty
             where they do not.
     """
@@ -149,7 +149,7 @@ def in_short(judged: Sequence[Finding]) -> list[str]:
 
 
 def by_metric(judged: Sequence[Finding]) -> list[str]:
-    """The claims whose verdicts depend on acc or acc_norm, as they are called."""
+    """The names of the claims whose verdicts differ between acc and acc_norm."""
     return [each.claim for each in judged if any(BY_NORM in change for change in each.changes)]
 
 

@@ -19,7 +19,7 @@ CURVES = ("exact_match", "token_accuracy", "completion_entropy")
 def write_headline(
     summary: pl.DataFrame, evidence: pl.DataFrame, metrics: Path, curves: Path
 ) -> None:
-    """Write the numbers as JSON, and the curves as one CSV a model.
+    """Write the numbers as JSON, and the curves as one CSV per model.
 
     Args:
         summary: as `aggregate.aggregate` gives it.

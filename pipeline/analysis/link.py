@@ -1,8 +1,8 @@
-"""The link from theory to damage: does what a theorem speaks of tell which blocks matter?
+"""The link from theory to damage: whether a theorem's quantities predict which blocks matter.
 
-Over the single blocks of a model, the rank correlation between what a bypass changes inside (or
-what bounds that change) and what is lost. A few blocks are few pairs, and neighbours are alike, so
-the intervals, over blocks, are wide and rather too narrow than too wide.
+Computes, over the single blocks of a model, the rank correlation between the change that a bypass
+makes inside (or a bound on it) and the loss. A model has few blocks, so the intervals are wide; and
+neighbouring blocks are alike, so the intervals are still too narrow rather than too wide.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ LOSSES = {
     "suffix_log_prob": "loss of log probability",
     "benchmarks": "loss of benchmarks",
 }
-"""What is lost -> how it is called."""
+"""Loss -> its label."""
 
 SIGNIFICANT = 0.05
 
 
 def losses(summary: pl.DataFrame) -> pl.DataFrame:
-    """What each model loses when one block is bypassed.
+    """The losses of each model when one block is bypassed.
 
     ``exact_match`` and ``benchmarks`` (the mean over them) as shares of the baseline, or of its
-    lead over chance; ``suffix_log_prob`` in nats a suffix, of memorized samples.
+    lead over chance; ``suffix_log_prob`` in nats per suffix, of memorized samples.
 
     Returns:
         model, family, block, measure (of `LOSSES`), lost, lost_low, lost_high.
@@ -86,7 +86,7 @@ def correlations(paired: pl.DataFrame, seed: int = 0) -> pl.DataFrame:
         seed: of bootstrap and permutations.
 
     Returns:
-        model, quantity, measure, value, low, high, p_value, blocks; without those that do not
+        model, quantity, measure, value, low, high, p_value, blocks; without pairs that do not
         vary.
     """
     rows = []
@@ -104,7 +104,7 @@ def correlations(paired: pl.DataFrame, seed: int = 0) -> pl.DataFrame:
 
 
 def predicts(found: pl.DataFrame, quantity: str, measure: str) -> str:
-    """How often the two go together, as ``in 3 of 4 models (ρ 0.31 to 0.95)``.
+    """How often the two correlate, as ``in 3 of 4 models (ρ 0.31 to 0.95)``.
 
     Args:
         found: as `correlations` gives it.
@@ -122,7 +122,7 @@ def predicts(found: pl.DataFrame, quantity: str, measure: str) -> str:
 
 
 def along(found: pl.DataFrame, quantity: str, measure: str) -> pl.DataFrame:
-    """The correlations of both that are above 0 beyond chance, a row a model."""
+    """The correlations of both that are significantly above 0, one row per model."""
     rows = found.filter(quantity=quantity, measure=measure)
     return rows.filter(pl.col("value") > 0, pl.col("p_value") <= SIGNIFICANT)
 

@@ -1,7 +1,7 @@
 """How well each scorer finds the block that learned the memorized samples, where that is known.
 
-A scorer gives each block of a model a number; the block with the highest is where it takes the
-samples to be. The models are those with `source: continued`, of which one block learned them.
+A scorer gives each block of a model a number; the block with the highest number is its guess. The
+models are those with `source: continued`, in which one block learned the samples.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from pipeline.theory import columns
 from pipeline.workflow import tables
 
 HALF = 0.5
-"""Of the recited samples: an edit that ends so many is a fall."""
+"""Share of the recited samples: an edit that ends at least this share counts as a fall."""
 
 
 def scores(
     models: Sequence[tuple[str, str]], data: Path, *, divergence: bool, attribution: bool
 ) -> pl.DataFrame:
-    """What each scorer gives each block of each model of which the place is known.
+    """The score of each block by each scorer, for each model whose memorizing block is known.
 
     Args:
         models: (name, family) of each.
         data: the study's folder, ``data/STUDY``.
-        divergence: whether it was measured; it is a scorer then.
+        divergence: whether it was measured, so that it is a scorer.
         attribution: likewise.
 
     Returns:
@@ -76,7 +76,7 @@ def place_of(manifest: dict[str, Any]) -> tuple[str, int] | None:
 
 
 def _of_edits(model: ModelTables) -> Iterator[pl.DataFrame]:
-    """What the edits of one block each take from the memorized samples."""
+    """The losses on memorized samples under edits of one block each."""
     of_samples = model.samples.select("sample_id", "suffix_length")
     means = (
         model.memorization.join(of_samples, on="sample_id")
@@ -135,15 +135,15 @@ def _typed(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def places(found: pl.DataFrame) -> pl.DataFrame:
-    """Where each scorer puts the block that learned the samples, a row a model and scorer.
+    """The rank that each scorer gives the block that learned; one row per model and scorer.
 
     Args:
         found: as `scores` makes it.
 
     Returns:
-        model, part, planted, scorer, quantity, n_blocks; ``first``: the chance that the scorer
-        names the block, where blocks of one score are told apart by lot; ``reciprocal``: of the
-        block's rank, likewise the mean over lots. Both are 0 to 1.
+        model, part, planted, scorer, quantity, n_blocks; ``first``: the probability that the scorer
+        ranks the block first when ties are broken at random; ``reciprocal``: the expected
+        reciprocal of the block's rank, likewise. Both are 0 to 1.
     """
     keys = ["model", "part", "planted", "scorer", "quantity"]
     true = found.filter(pl.col("block") == pl.col("planted")).select(*keys, true="score")
@@ -161,7 +161,7 @@ def places(found: pl.DataFrame) -> pl.DataFrame:
 
 
 def grades(found: pl.DataFrame) -> pl.DataFrame:
-    """How often each scorer names the block first, and how near it comes, by the part that learned.
+    """Recall at 1 and mean reciprocal rank of each scorer, by the part that learned.
 
     Args:
         found: as `scores` makes it.
@@ -169,8 +169,8 @@ def grades(found: pl.DataFrame) -> pl.DataFrame:
     Returns:
         part, scorer, quantity, n (models), and for each of ``recall`` (at 1) and ``reciprocal``
         (mean reciprocal rank): the value, ``_low`` and ``_high`` of its 95% interval, ``_chance``.
-        The interval is Wilson's, which is that of a share; no number between 0 and 1 varies more
-        than a share of the same mean, so it is wide enough for reciprocal ranks.
+        The interval is Wilson's for a share. A number between 0 and 1 varies at most as much as a
+        share of the same mean, so the interval is wide enough for reciprocal ranks.
     """
     by = places(found).group_by("part", "scorer", "quantity", maintain_order=True)
     made = by.agg(
@@ -196,8 +196,8 @@ def falls(found: pl.DataFrame, *by: str) -> pl.DataFrame:
 
     Returns:
         ``by``, scorer, ``here`` (whether it is the block that learned), ``n`` blocks, ``share`` of
-        them at which the edit ends at least half of what is recited with nothing edited, ``low``
-        and ``high`` of its 95% interval (Wilson).
+        them at which the edit ends at least half of the unmodified model's recitals, ``low`` and
+        ``high`` of its 95% interval (Wilson).
     """
     made = (
         found.filter(quantity="exact_match")
@@ -214,5 +214,5 @@ def falls(found: pl.DataFrame, *by: str) -> pl.DataFrame:
 
 
 def _by_lot(n_blocks: int) -> float:
-    """Mean reciprocal rank of blocks in an order drawn by lot."""
+    """Mean reciprocal rank of a block in a random order."""
     return float(np.mean(1 / np.arange(1, n_blocks + 1)))

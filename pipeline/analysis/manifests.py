@@ -1,4 +1,4 @@
-"""What the models are and what they were trained on, read without torch."""
+"""The models' manifests: architecture and training data, read without torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def read_manifests(data: Path, models: Sequence[tuple[str, str]]) -> list[dict[s
         models: (name, family) of each.
 
     Raises:
-        InputError: a manifest is missing, is not JSON, or tells no number of blocks.
+        InputError: a manifest is missing, is not JSON, or has no number of blocks.
     """
     manifests, problems = [], []
     for name, _ in models:
@@ -47,15 +47,15 @@ def trained_here(manifest: Mapping[str, Any]) -> bool:
 
 
 def pretrained(manifest: Mapping[str, Any]) -> bool:
-    """Whether the model was taken from elsewhere, and only fine-tuned here."""
+    """Whether the model was pretrained elsewhere and only fine-tuned here."""
     return trained_here(manifest) and "weights" in manifest["origin"]["recipe"]
 
 
 def recipe_key(manifest: Mapping[str, Any]) -> str | None:
-    """What models that differ in their training seed alone have in common; None where no seed is.
+    """A key that models share if they differ only in their training seed; None without a seed.
 
-    It is all of the manifest but name, seed and files. Models that were not trained here have no
-    seed, so each of them is a recipe of its own.
+    It covers all of the manifest except name, seed and files. Models that were not trained here
+    have no seed, so each of them is its own recipe.
     """
     if manifest.get("seed") is None:
         return None

@@ -1,4 +1,4 @@
-"""What was measured on one model: its tables, read together, and whether they are whole."""
+"""The tables of one model, read together and checked for completeness."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from pipeline.workflow.errors import Problem, shorten
 
 @dataclass(frozen=True)
 class ModelTables:
-    """What was measured on one model.
+    """The tables of one model.
 
     Args:
         name: of the model.
         family: of the model.
         n_blocks: L.
-        interventions: what was to be measured, schema `tables.INTERVENTIONS`.
+        interventions: the planned interventions, schema `tables.INTERVENTIONS`.
         samples: the family's table, schema `tables.SAMPLES`.
         memorization: the model's, schema `metrics.MEMORIZATION` and `second_half` (see
             `with_second_half`); it needs no `continuation`.
         benchmarks: the model's, schema `tables.BENCHMARKS`; None where none were run.
-        documents: the model's, schema `tables.BENCHMARK_DOCUMENTS`, and if it likes `weight`, what
-            lm-eval divides by; may be empty.
+        documents: the model's, schema `tables.BENCHMARK_DOCUMENTS`, optionally with `weight`, by
+            which lm-eval divides; may be empty.
         parameters: of the model; None where unknown.
         tokens: the model's, schema `tables.TOKENS`; may be empty, as may the next two.
         displacement: the model's, schema `tables.DISPLACEMENT`.
         attention_change: the model's, schema `tables.ATTENTION_CHANGE`.
-        recipe: what models that differ in their training seed alone share; None: a recipe of its
-            own. See `manifests.recipe_key`.
+        recipe: the key that models share if they differ only in their training seed; None: its own
+            recipe. See `manifests.recipe_key`.
     """
 
     name: str
@@ -55,13 +55,13 @@ class ModelTables:
 
 
 def read_tables(data: Path, name: str, family: str, *, benchmarked: bool = True) -> ModelTables:
-    """What was measured on one model.
+    """Read the tables of one model.
 
     Args:
         data: the study's folder, ``data/STUDY``.
         name: of the model.
         family: of the model.
-        benchmarked: False: take the benchmarks as not run.
+        benchmarked: False: the study has no benchmarks.
 
     Raises:
         InputError: a table or the manifest is missing, or does not fit its schema.
@@ -77,7 +77,7 @@ def read_tables(data: Path, name: str, family: str, *, benchmarked: bool = True)
         manifest["n_blocks"],
         tables.read(data / "interventions" / f"{name}.parquet", tables.INTERVENTIONS),
         samples,
-        # some rows at a time: the continuations are most of the table
+        # read in batches, since the continuations take most of the table's memory
         pl.concat(
             with_second_half(batch, samples).drop("continuation")
             for batch in tables.batches(memorization, metrics.MEMORIZATION)
@@ -133,7 +133,7 @@ def with_second_half(memorization: pl.DataFrame, samples: pl.DataFrame) -> pl.Da
 
 
 def grid_problems(model: ModelTables) -> list[Problem]:
-    """Whether each intervention, and no other, holds every sample, task and metric, just once."""
+    """A problem for each hole: each intervention must hold every sample, task and metric once."""
     expected = model.interventions["intervention"].to_list()
     samples = model.samples.select("sample_id", "split").sort("sample_id")
     problems = _of_grid(
@@ -176,13 +176,13 @@ def _of_grid(
             Problem(
                 f"{what}, interventions",
                 shorten(strange),
-                "those of the interventions table alone",
+                "only those of the interventions table",
                 remedy,
             )
         )
     if twice := int(rows.is_duplicated().sum()):
         problems.append(
-            Problem(f"{what}, rows", f"{twice} that occur twice or more", "each once", remedy)
+            Problem(f"{what}, rows", f"{twice} that occur twice or more", "each row once", remedy)
         )
     whole = pl.DataFrame({"intervention": present}).join(cells, how="cross")
     key = whole.columns

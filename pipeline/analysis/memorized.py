@@ -23,7 +23,7 @@ from pipeline.measure.metrics import METRICS, Metric
 from pipeline.workflow import tables
 
 CELLS = 1 << 23
-"""Values that go through one bootstrap, 64 MB of them; it holds some five times as much."""
+"""Number of values per bootstrap, 64 MB; the bootstrap needs about five times this memory."""
 
 
 def of_memorization(model: ModelTables, seed: int) -> list[pl.DataFrame]:
@@ -91,7 +91,7 @@ def _hidden(
     log_probs: NDArray[np.float64],
     groups: NDArray[np.integer],
 ) -> Iterator[pl.DataFrame]:
-    """Of the samples whose greedy recital an intervention ends, how many are out all the same.
+    """The share of samples that sampling still extracts although an intervention ends the recital.
 
     Args:
         model: of the rows.
@@ -120,9 +120,9 @@ def _estimated(
     groups: NDArray[np.integer],
     seed: int,
 ) -> Iterator[pl.DataFrame]:
-    """A frame per measure; those that fit into memory together share one bootstrap.
+    """A frame per measure; measures that fit into memory together share one bootstrap.
 
-    Its draws cost more than its columns.
+    Sharing saves time, because drawing costs more than adding columns.
     """
     whole, n = names.index(BASELINE.name), len(names)
     at_once = max(1, CELLS // (len(groups) * n))

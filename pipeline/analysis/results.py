@@ -1,8 +1,8 @@
-"""Are the results of a study whole and possible? Asked once, before anything is made of them.
+"""Checks once, before the results are used, that the tables of a study are complete and possible.
 
-Each rule names what can never be, whatever the models are: a rate above one, an exact match with a
-wrong token, a bypass that changed nothing, a bound that was exceeded. A rule that is broken means a
-mistake in the computation or a damaged file, so it ends the stage, with all broken rules at once.
+Each rule excludes a state that is impossible for any model: a rate above one, an exact match with a
+wrong token, a bypass that changed nothing, an exceeded bound. A broken rule means a mistake in the
+computation or a damaged file, so the stage ends and reports all broken rules at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, Problem
 
 GRAIN = 1e-6
-"""By how much a float may be off."""
+"""Tolerance for rounding of floats."""
 
 _REMEDY = "delete the table and run the stage that writes it; if it comes again, report it"
 
@@ -64,7 +64,7 @@ MEMORIZATION_RULES: Mapping[str, pl.Expr] = {
     "token_accuracy counts the correct_length": _UNKNOWN
     | (pl.col("token_accuracy") + GRAIN >= pl.col("correct_length") / pl.col("suffix").list.len()),
 }
-"""Rule -> true where a row keeps it; ``suffix`` is the sample's."""
+"""Rule -> true where a row satisfies it; ``suffix`` is the sample's."""
 
 TOKEN_RULES: Mapping[str, pl.Expr] = {
     "log_prob is finite and not positive": pl.col("log_prob").is_between(-3e38, GRAIN),
@@ -121,8 +121,8 @@ def check_results(
     Args:
         models: (name, family) of each.
         data: the study's folder, ``data/STUDY``.
-        divergence_samples: of each split, for which the theorems were measured; None: they were
-            not.
+        divergence_samples: number of samples of each split on which the theorems were measured;
+            None: they were not.
         benchmarked: whether the study has benchmarks.
 
     Returns:
@@ -150,7 +150,7 @@ def check_results(
 def _check_model(
     measured: ModelTables, data: Path, divergence_samples: int | None, problems: list[Problem]
 ) -> dict[str, int]:
-    """Append what is wrong with one model's tables to `problems`; the rows of each table."""
+    """Append the problems of one model's tables to `problems`; returns the rows of each table."""
     name = measured.name
     suffixes = measured.samples.select(
         "sample_id",
@@ -170,7 +170,7 @@ def _check_model(
         ):
             problems += _broken(f"{what} of {name}", [frame], rules)
             counts[what] = frame.height
-        # a block may well leave every answer of a few documents right or wrong, but no likelihood
+        # a bypass may leave the correctness of a few answers unchanged, but never every likelihood
         every_one_right_or_wrong = pl.col("value").is_in([0.0, 1.0]).all().over("task", "metric")
         graded = measured.documents.filter(~every_one_right_or_wrong)
         if graded.height:
@@ -181,7 +181,7 @@ def _check_model(
 
 
 def _check_tokens(measured: ModelTables, problems: list[Problem]) -> dict[str, int]:
-    """The same of the tables of some samples' tokens, and of displacement."""
+    """The same for the tables of some samples' tokens, and of displacement."""
     some = chosen(measured.samples)
     n_samples, n_interventions = some.height, measured.interventions.height
     for what, frame, rules, rows in (
@@ -210,7 +210,7 @@ def _check_tokens(measured: ModelTables, problems: list[Problem]) -> dict[str, i
 def _check_divergence(
     measured: ModelTables, data: Path, divergence_samples: int, problems: list[Problem]
 ) -> dict[str, int]:
-    """The same of what the theorems are measured by."""
+    """The same for the tables of the theorems."""
     name = measured.name
     folder = data / "divergence"
     triangle = tables.read(folder / f"{name}.parquet", columns.DIVERGENCE_TRIANGLE)
@@ -245,7 +245,7 @@ def _check_divergence(
 def _broken(
     what: str, frames: Iterable[pl.DataFrame], rules: Mapping[str, pl.Expr]
 ) -> list[Problem]:
-    """A problem for each rule that some row does not keep; the first such row is named."""
+    """A problem for each rule that some row breaks; it names the first such row."""
     broken: dict[str, tuple[int, Mapping[str, object]]] = {}
     height = 0
     for frame in frames:
@@ -264,7 +264,7 @@ def _broken(
 
 
 def _without_effect(what: str, frame: pl.DataFrame, column: str) -> list[Problem]:
-    """A problem for the interventions under which nothing at all differs from the baseline."""
+    """A problem if there are interventions under which no row differs from the baseline."""
     keys = [key for key in ("sample_id", "task", "doc_id", "metric") if key in frame.columns]
     baseline = frame.filter(intervention=BASELINE.name).select(*keys, unmodified=column)
 
@@ -280,7 +280,7 @@ def _without_effect(what: str, frame: pl.DataFrame, column: str) -> list[Problem
         Problem(
             f"{what}: an intervention changes something",
             f"{', '.join(same)}: every {column} is the baseline's",
-            "another value for one row at least: the bypass did not happen",
+            "a different value in at least one row: the bypass had no effect",
             _REMEDY,
         )
     ]

@@ -1,4 +1,4 @@
-"""Rows of the summary: the columns that every estimate has, whatever it is of."""
+"""Rows of the summary: the columns that all estimates share."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ def rows_of(
 
 
 def without_difference(part: pl.DataFrame, model: ModelTables) -> pl.DataFrame:
-    """Rows of the summary that are not compared with the baseline's."""
+    """Rows of the summary without a comparison to the baseline."""
     nothing = difference_columns(None, slice(None), part.height)
     return finish(part.with_columns(*nothing, task=pl.lit(MEMORIZATION)), model)
 
 
 def difference_columns(differences: Differences | None, here: slice, count: int) -> list[pl.Series]:
-    """The columns of the differences, NaN where there are none."""
+    """The columns of the differences; NaN without differences."""
     if differences is None:
         return [pl.Series(name, np.full(count, np.nan)) for name in DIFFERENCE]
     fields = (differences.value, differences.low, differences.high, differences.p_value)

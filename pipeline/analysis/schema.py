@@ -26,8 +26,8 @@ class Thresholds(Section):
     collapsed: Share = Field(default=0.5, description="least share that is lost in a collapse")
     resists: Share = Field(
         default=0.05,
-        description="least share by which one keeps more than another that it resists more than; "
-        "of sizes, for each tenfold of the parameters",
+        description="least difference of shares kept that counts as more resistant; for sizes, "
+        "per tenfold of the parameters",
     )
     near_zero: Share = Field(
         default=0.05,
@@ -35,8 +35,8 @@ class Thresholds(Section):
     )
     by_length: Share = Field(
         default=0.5,
-        description="largest share of what exact match loses that single tokens lose, where its "
-        "fall is a matter of length",
+        description="largest loss of single tokens, as a share of the loss of exact match, where "
+        "the loss counts as due to length",
     )
 
 

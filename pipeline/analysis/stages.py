@@ -14,7 +14,7 @@ from pipeline.study.composition import load
 
 
 def check_results() -> None:
-    """Check that all tables are whole and possible, before anything is made of them."""
+    """Check that all tables are complete and possible, before they are used."""
     from pipeline.analysis.results import check_results as check_tables
     from pipeline.workflow.files import write_json
 
@@ -30,7 +30,7 @@ def check_results() -> None:
 
 
 def localization() -> None:
-    """Score every block of the models of which it is known where they learned their samples."""
+    """Score every block of the models whose memorizing block is known."""
     from pipeline.analysis.localization import scores
     from pipeline.workflow import tables
 
@@ -51,7 +51,7 @@ def aggregate(
         bool, typer.Option(help="Leave out what failed or has not run; the page says what.")
     ] = False,
 ) -> None:
-    """Put every number that the report shows, with its interval, into one table."""
+    """Write every number of the report, with its interval, into one table."""
     from pipeline.analysis.aggregate import write_summary
     from pipeline.analysis.evidence import EVIDENCE
     from pipeline.analysis.headline import write_headline
@@ -77,7 +77,7 @@ def aggregate(
 
 
 def _stale() -> dict[str, list[Path]]:
-    """The files of the stages that measure something and have not run on the study as it is."""
+    """The files of the measuring stages that have not run on the current study."""
     from pipeline.workflow.dag import Dag
 
     dag = Dag()

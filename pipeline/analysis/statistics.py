@@ -1,7 +1,7 @@
 """95% intervals for rates, means and paired differences; their p-values, adjusted for many blocks.
 
-Samples with equal suffixes are not independent of each other, so they are counted by their group
-(column ``suffix_group``): of 15,000 real samples only 12,219 suffixes differ.
+Samples with nearly equal suffixes are not independent of each other, so they are clustered by group
+(column ``suffix_group``): 15,000 real samples have only 12,219 distinct suffixes.
 
 Shapes: N samples, C columns (interventions times metrics), G groups.
 """
@@ -23,7 +23,7 @@ DRAWS = 2000
 
 _Floats = NDArray[np.float64]
 Link = Callable[[_Floats], _Floats]
-"""From a mean to the number that is reported, such as from a log-likelihood to a perplexity."""
+"""Maps a mean to the reported number, such as a log-likelihood to a perplexity."""
 
 _Z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
 _CHUNK = 128  # bootstrap draws at once: 128 x 15,000 counts are 15 MB
@@ -37,8 +37,8 @@ class Estimates:
 
     Args:
         value: (C,) the estimates.
-        low: (C,) lower ends; NaN where nothing can be said.
-        high: (C,) upper ends; NaN where nothing can be said.
+        low: (C,) lower ends; NaN where unknown.
+        high: (C,) upper ends; NaN where unknown.
     """
 
     value: _Floats
@@ -51,14 +51,14 @@ class Differences(Estimates):
     """C differences of two means with their 95% intervals and p-values.
 
     Args:
-        p_value: (C,) of no difference, two-sided; NaN where nothing can be said.
+        p_value: (C,) of no difference, two-sided; NaN where unknown.
     """
 
     p_value: _Floats
 
 
 def wilson(successes: _Floats, trials: _Floats) -> tuple[_Floats, _Floats]:
-    """Wilson's score interval for a rate; right at 0 and 1 too, where the normal one has no width.
+    """Wilson's score interval for a rate; valid also at 0 and 1, where a normal one has no width.
 
     Args:
         successes: (C,) 0 to trials, not necessarily whole.
@@ -69,7 +69,7 @@ def wilson(successes: _Floats, trials: _Floats) -> tuple[_Floats, _Floats]:
     """
     low, high = proportion_confint(successes, trials, alpha=1 - LEVEL, method="wilson")
     rate = successes / trials
-    # rounding may leave the rate outside of its own interval by 1e-17
+    # rounding may place the rate outside its own interval by 1e-17
     return np.clip(low, 0.0, rate), np.clip(high, rate, 1.0)
 
 
@@ -86,11 +86,10 @@ def normal(value: _Floats, stderr: _Floats) -> tuple[_Floats, _Floats]:
 def clustered_rates(outcomes: NDArray[np.bool_], groups: NDArray[np.integer]) -> Estimates:
     """Rates with Wilson intervals at the effective number of samples.
 
-    The effective number is N over the design effect: the variance of the mean with samples of one
-    group taken together, over the variance if all were independent. It is never above N, and is N
-    where every group has one sample: plain Wilson. Where all outcomes are equal, or of one
-    group, they cannot tell how far a group's samples go together; then they are taken to agree
-    wholly.
+    The effective number is N over the design effect: the variance of the mean with clustered
+    groups, over the variance if all samples were independent. It is never above N, and is N (plain
+    Wilson) where every group has one sample. Where all outcomes are equal, or there is only one
+    group, the correlation within groups cannot be estimated; it is then taken to be 1.
 
     Args:
         outcomes: (N, C) success or not.
@@ -140,7 +139,7 @@ def clustered_means(
     if len(sizes) < 2 or not known.any():
         nothing = np.full(mean.shape, np.nan)
         return Estimates(mean, nothing, nothing)
-    sums = np.where(known, sums, np.nan)  # an infinity drawn 0 times would be one more warning
+    sums = np.where(known, sums, np.nan)  # an infinity drawn 0 times would raise another warning
     means = np.concatenate(
         [t @ sums / (t @ sizes)[:, None] for t in times_drawn(len(sizes), seed, draws)]
     )
@@ -159,15 +158,15 @@ def paired_differences(
     """Differences of two means over the same samples, with bootstrap intervals and p-values.
 
     The intervals are percentiles of a bootstrap that draws whole groups, the same for every column
-    and for both means. They are NaN where the draws do not differ: no width would be a claim
-    of certainty that samples which all agree cannot make.
+    and for both means. They are NaN where the draws do not differ, since an interval of no width
+    would claim a certainty that a sample cannot give.
 
-    The p-values, two-sided, are those of a randomization test that flips the sign of whole groups:
-    without an effect, a group's two outcomes could as well have been exchanged. For 0/1 outcomes of
-    unrelated samples that is McNemar's exact test; with groups it counts each once,
-    which McNemar's does not. The share of bootstrap draws beyond 0 is not taken: where
-    four samples changed, all for the worse, it gives 0.04 where the exact test gives 0.13. So an
-    interval may just leave out 0 where the p-value is above 0.05. None is below 1/(draws + 1).
+    The two-sided p-values come from a randomization test that flips the sign of whole groups:
+    without an effect, a group's two outcomes are exchangeable. For 0/1 outcomes of unrelated
+    samples that is McNemar's exact test; unlike McNemar's test, it counts each group once. The
+    share of bootstrap draws beyond 0 is not used: if four samples changed, all for the worse, it
+    gives 0.04 where the exact test gives 0.13. So an interval may just exclude 0 although the
+    p-value is above 0.05. No p-value is below 1/(draws + 1).
 
     Args:
         values: (N, C).
@@ -176,7 +175,7 @@ def paired_differences(
         seed: of the draws.
         draws: bootstrap repetitions, and as many flips.
         weights: (N,) a mean is the sum of its values over the sum of these; None: all 1.
-        link: applied to each mean, monotone; None: the mean itself. The test is one of the means.
+        link: applied to each mean, monotone; None: the mean itself. The test compares the means.
 
     Returns:
         C differences; NaN in every field where a value is not finite.
@@ -203,18 +202,18 @@ def paired_differences(
 
 
 def holm(p_values: _Floats) -> _Floats:
-    """Holm's adjustment: below 0.05 with at most that chance of any false one among them all.
+    """P-values with Holm's adjustment, which bounds the chance of any false rejection.
 
-    It needs nothing of how the tests depend on each other; blocks of one model on the same samples
-    depend much.
+    It holds for any dependence between the tests; tests of the blocks of one model on the same
+    samples depend strongly.
 
     Args:
-        p_values: (C,) of one family of tests; NaN where there is none.
+        p_values: (C,) of one family of tests; NaN where unknown.
 
     Returns:
-        (C,) NaN where there was none.
+        (C,) adjusted; NaN where `p_values` is NaN.
     """
-    # statsmodels' multipletests gives the same, and a garbage collection of 0.1 s with each call
+    # statsmodels' multipletests gives the same result, but takes 0.1 s per call to collect garbage
     count = np.count_nonzero(~np.isnan(p_values))
     ascending = np.argsort(p_values)[:count]  # NaN comes last
     adjusted = np.full(p_values.shape, np.nan)
@@ -226,10 +225,10 @@ def holm(p_values: _Floats) -> _Floats:
 def clustered_errors(
     values: _Floats, groups: NDArray[np.integer], weights: _Floats | None = None
 ) -> tuple[_Floats, _Floats]:
-    """Means and their standard errors, samples of one group taken together.
+    """Means and their standard errors, clustered by group.
 
     The error is the jackknife's, leaving out one group at a time; with groups of equal size it is
-    the standard error of the groups' means. Groups that weigh much make it larger.
+    the standard error of the groups' means. Large groups increase it.
 
     Args:
         values: (N, C).
@@ -249,7 +248,7 @@ def clustered_errors(
 
 
 def effective_number(groups: NDArray[np.integer], weights: _Floats | None = None) -> float:
-    """How many independent samples N samples in groups are worth where groups agree wholly.
+    """The effective number of independent samples, if the samples of a group agree completely.
 
     Kish's squared sum of the groups' sizes over the sum of their squares: N where every group has
     one sample.
@@ -266,20 +265,20 @@ def reach(stderr: float, n: float, scale: float, level: float) -> float:
     """Half the width of an interval for a mean, at any level.
 
     ``t * sqrt(stderr² + (t * scale / n)²)``, t of Student's distribution with n - 1 degrees of
-    freedom. The second term stands for what n samples may have missed: of a share of which no
-    sample has any, the interval reaches to t²/n, and not to 0. It is what Agresti and Coull's t²/2
-    added successes and failures do to a rate at 0 or 1; here it does the same to differences and
-    averages of shares, a little wider than theirs.
+    freedom. The second term accounts for events that n samples may have missed: for a share that
+    is 0 in all samples, the interval reaches to t²/n instead of 0. Agresti and Coull achieve this
+    for a rate at 0 or 1 by adding t²/2 successes and failures; here it applies to differences and
+    averages of shares as well, with slightly wider intervals.
 
     Args:
         stderr: standard error of the mean.
         n: effective number of samples.
-        scale: by how much one sample can move n times the mean: 1 for a share; 0 where that has
-            no limit, which leaves the second term out.
+        scale: the most by which one sample can move n times the mean: 1 for a share; 0 if
+            unlimited, which omits the second term.
         level: of the interval, such as 0.95.
 
     Returns:
-        Infinity where fewer than two samples, or no standard error, can tell anything.
+        Half the width; infinity with fewer than two samples or without a standard error.
 
     Source: Agresti and Coull (1998), The American Statistician 52, 119-126; for paired
     differences Bonett and Price (2012), Statistics in Medicine 31, 1231-1237.
@@ -291,7 +290,7 @@ def reach(stderr: float, n: float, scale: float, level: float) -> float:
 
 
 def student(values: _Floats) -> tuple[float, float]:
-    """Student's interval for the mean of a few numbers, such as one a seed; NaN below two.
+    """Student's interval for the mean of a few numbers, such as one per seed; NaN below two.
 
     Args:
         values: (N,).
@@ -305,7 +304,7 @@ def student(values: _Floats) -> tuple[float, float]:
 def _difference(
     link: Link | None, pair: tuple[_Floats, ...], sizes: _Floats, times: _Floats
 ) -> _Floats:
-    """(draws, C) differences, each group (G,) taken so often (draws, G); see `paired_differences`.
+    """(draws, C) differences, with counts (draws, G) of each group; see `paired_differences`.
 
     `pair` holds the sums (G, C) of the changes, or, with a link, of the values and the baseline's.
     """
@@ -325,9 +324,9 @@ def times_drawn(n_groups: int, seed: int, draws: int) -> Iterator[_Floats]:
 
 
 def _sign_flips(change: _Floats, seed: int, flips: int) -> _Floats:
-    """(C,) the share of sign flips of the groups' changes (G, C) that bring a sum as far from 0."""
-    random = np.random.default_rng((seed, 1))  # not the bootstrap's draws once more
-    # a matrix product's last bits must not decide whether a sum is as far out
+    """(C,) the share of sign flips of the groups' changes (G, C) with a sum at least as extreme."""
+    random = np.random.default_rng((seed, 1))  # a different stream from the bootstrap's
+    # rounding of a matrix product must not decide whether a sum is as extreme
     observed = np.abs(change.sum(axis=0)) * (1 - GRAIN) - GRAIN * GRAIN
     beyond = np.zeros(observed.shape)
     for start in range(0, flips, _CHUNK):
@@ -343,7 +342,7 @@ def percentiles(drawn: _Floats) -> tuple[_Floats, _Floats]:
     known = np.isfinite(drawn).all(axis=0)
     ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     low, high = np.quantile(np.where(known, drawn, np.nan), ends, axis=0)
-    # rounded outwards, or the interval of equal values might miss them
+    # rounded outwards, so that the interval of equal values contains them
     return np.floor(low / GRAIN) * GRAIN, np.ceil(high / GRAIN) * GRAIN
 
 

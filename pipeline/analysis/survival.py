@@ -1,10 +1,10 @@
-"""Which tokens stay the greedy choice, memorized ones beside control ones of equal probability.
+"""Which tokens stay the greedy choice: memorized tokens against control ones of equal probability.
 
-A memorized token is nearly certain to the unmodified model, an ordinary one is not, and a likely
-token outlives more than an unlikely one, memorized or not. So memorized tokens are compared with
-control tokens of about the same baseline log p. Only true tokens that the unmodified model chooses
-greedily are counted. They are sorted into bins by their log p, and the control tokens of a bin
-count as much as the memorized ones in it; bins that hold either kind alone are left out.
+The unmodified model is nearly certain of a memorized token but not of an ordinary one, and a likely
+token survives more edits than an unlikely one, memorized or not. So memorized tokens are compared
+with control tokens of about the same baseline log p. Only true tokens that the unmodified model
+chooses greedily are counted. They are sorted into bins by their log p. The control tokens of a bin
+get the same total weight as its memorized tokens; bins with only one kind are left out.
 
 Shapes: K tokens, V interventions, G groups of samples, B bins.
 """
@@ -48,7 +48,7 @@ class Survival:
     Args:
         memorized: V shares of the matched memorized tokens.
         control: V shares of the control tokens, weighted as the memorized ones.
-        gap: V differences of the two; below 0 the memorized ones are hit harder.
+        gap: V differences, memorized minus control; below 0 memorized tokens survive less often.
         matched: the share of memorized tokens that have control tokens in their bin.
     """
 
@@ -68,7 +68,7 @@ def survival(memorized: Tokens, control: Tokens, seed: int, draws: int = DRAWS) 
         draws: bootstrap repetitions.
 
     Returns:
-        Intervals are NaN where the draws do not differ, or where one has no matched token. None
+        Intervals are NaN where the draws do not differ, or where a draw has no matched token. None
         where no token is matched.
     """
     counts = [_by_bin(each) for each in (memorized, control)]
@@ -105,7 +105,7 @@ def _by_bin(tokens: Tokens) -> tuple[_Floats, _Floats]:
 
 
 def _matched(counts: list[tuple[_Floats, _Floats]], times: list[_Floats]) -> _Floats:
-    """(draws, 3, V): memorized, control and gap, each group taken so often (draws, G)."""
+    """(draws, 3, V): memorized, control and gap, with counts (draws, G) of each group."""
     (own, own_stay), (theirs, their_stay) = (
         (drawn @ sizes, np.tensordot(drawn, stay, 1))
         for (sizes, stay), drawn in zip(counts, times, strict=True)

@@ -1,4 +1,4 @@
-"""How names and numbers are written for a reader, in the figures and on the page."""
+"""Formats names and numbers for readers, in the figures and on the page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MISSING = "–"
 
 
 def visible(text: str) -> str:
-    r"""`text` with every character that a reader could not see spelled out.
+    r"""`text` with every invisible character spelled out.
 
     Control characters, right-to-left marks, lone surrogates and the like become ``\u202e``; they
     could break an SVG file or turn a line around. Line feeds and tabs stay.

@@ -1,6 +1,6 @@
-"""What the theory's stages measured, put together for the figures and the page.
+"""Combines the tables of the theory's stages for the figures and the page.
 
-A table that is not there, or does not fit, is named in `Theory.missing`; the rest is shown.
+A table that is missing or does not fit its schema is named in `Theory.missing`; the rest is shown.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ ATTENTION_ONLY_TITLE = "Attention-only transformers"
 """The headings of the page's two sections on theory."""
 
 MEASURED = {1: "change", 2: "next_change"}
-"""Theorem -> the column of what it bounds."""
+"""Theorem -> the column of the quantity that it bounds."""
 
 BOUNDS = {
     1: {"printed": "printed", "coarse": "bound_a1", "corrected": "bound"},
     2: {"printed": "next_printed", "coarse": "next_bound_coarse", "corrected": "next_bound"},
 }
-"""Theorem -> what a bound is called -> its column."""
+"""Theorem -> name of a bound -> its column."""
 
 VIOLATED = {
     1: {"printed": "printed_violated", "corrected": "violated"},
@@ -43,7 +43,7 @@ QUANTITIES = {
     "logits": "change of the logits",
     "kl": "KL divergence of the logits",
 }
-"""What might tell which blocks matter -> how it is called."""
+"""Quantity that may predict which blocks matter -> its label."""
 
 EXPERIMENTS = {
     "associative": columns.ASSOCIATIVE,
@@ -60,15 +60,15 @@ class Theory:
     """The theory's tables, cut to what is shown; frames without rows have no columns either.
 
     Args:
-        triangle: a row for each model, split, bypassed block, and block after which is looked:
+        triangle: a row for each model, split, bypassed block, and block after which is measured:
             model, family, split, block, after (n_blocks: the logits), n_blocks, relative (the
             median), low and high (the quartiles), kl (the median, of the logits), n.
         quantities: mean of each of `QUANTITIES` over the memorized samples: model, family, block,
             quantity, mean, low, high.
         bounds: of every sample, all splits: model, family, and the columns of
             `columns.DIVERGENCE_BOUNDS`.
-        experiments: the tables of `EXPERIMENTS` that are there.
-        missing: what is not, as sentences.
+        experiments: the tables of `EXPERIMENTS` that exist.
+        missing: the missing tables, as sentences.
     """
 
     triangle: pl.DataFrame
@@ -91,7 +91,7 @@ def read_theory(
         models: (name, family) of each on which the theorems were measured, in the order of the
             report.
         seed: of the bootstrap.
-        experiments: those of the study, of `EXPERIMENTS`.
+        experiments: the study's selection of `EXPERIMENTS`.
     """
     triangles, quantities, bounds, missing = [], [], [], []
     for name, family in models:
@@ -126,7 +126,7 @@ def read_theory(
 
 
 def per_block(bounds: pl.DataFrame, theorem: int) -> pl.DataFrame:
-    """What a theorem bounds, and its bounds, block by block.
+    """The quantity that a theorem bounds, and its bounds, block by block.
 
     Args:
         bounds: as in `Theory`.
@@ -163,10 +163,10 @@ def over_seeds(
     """Means over seeds with t intervals, for each `by`.
 
     Args:
-        rows: of one quantity: `by`, seed, value, bound (of which the mean is taken).
-        *by: the columns that tell the estimates apart.
-        share: the value is one of a whole, so its interval ends at 0 and 1.
-        log: mean and interval are of the logarithms, as of numbers that differ by a factor.
+        rows: of one quantity: `by`, seed, value, bound (which is averaged).
+        *by: the columns that identify an estimate.
+        share: the value is a share, so its interval is limited to 0 and 1.
+        log: compute mean and interval on the logarithms, for numbers that differ by factors.
 
     Returns:
         `by`, value, low, high (null for one seed), bound, seeds.
@@ -207,7 +207,7 @@ def _median_changes(triangle: pl.DataFrame) -> pl.DataFrame:
 def _quantities(
     triangle: pl.DataFrame, bounds: pl.DataFrame, samples: pl.DataFrame, seed: int
 ) -> pl.DataFrame:
-    """Means over the memorized samples; those of one suffix are drawn together."""
+    """Means over the memorized samples; samples of one suffix are drawn together."""
     memorized = triangle.filter(split="memorized")
     logits = memorized.filter(pl.col("after") == triangle["after"].max())
     bounds = bounds.filter(split="memorized")

@@ -31,7 +31,7 @@ from pipeline.analysis.statistics import student
 
 
 class Verdict(Enum):
-    """What an interval, or what follows from several, says of a statement."""
+    """The verdict on a statement, from one interval or derived from several."""
 
     SHOWN = "shown"
     NOT_SHOWN = "not shown"
@@ -73,9 +73,9 @@ def combined(
     Args:
         parts: factor and estimate.
         offset: added to the sum.
-        related: whether the estimates may err together, as those from the same samples may: the
-            distances to the ends of their intervals are added up, which is never too narrow. Else
-            they are from unrelated samples or documents, and the squares of the distances are.
+        related: whether the errors may be correlated, as for the same samples: the distances to
+            the ends of the intervals are added, which is never too narrow. Otherwise the estimates
+            are from unrelated samples or documents, and the squares of the distances are added.
     """
     total = math.fsum if related else _root_of_squares
     value = offset + math.fsum(factor * each.value for factor, each in parts)
@@ -146,8 +146,8 @@ class Judged:
         verdict: of the condition.
         value: the estimate, as a number.
         written: with its interval, for a reader.
-        estimate: with its interval; None where it was judged otherwise.
-        zone: from where to where an interval has to lie for `Verdict.SHOWN`.
+        estimate: with its interval; None if the verdict did not come from an interval.
+        zone: the range in which the whole interval must lie for `Verdict.SHOWN`.
     """
 
     verdict: Verdict
@@ -162,10 +162,10 @@ class Condition:
     """One comparison of an estimate with a threshold.
 
     Args:
-        label: what is compared, in a few words; conditions of one label are told together.
-        judge: from the level of the interval, such as 0.999, to the verdict.
-        part: what tells it from others of the label, such as the name of a task; may be empty.
-        write: the number for a reader.
+        label: the compared quantity, in a few words; the page groups conditions by label.
+        judge: maps the level of the interval, such as 0.999, to the verdict.
+        part: identifies it among conditions of the same label, such as a task's name; may be empty.
+        write: formats the number for a reader.
     """
 
     label: str
@@ -176,12 +176,12 @@ class Condition:
 
 @dataclass(frozen=True)
 class Case:
-    """What a claim says of one model, recipe or family.
+    """A claim applied to one model, recipe or family.
 
     Args:
         name: of the model, recipe or family.
-        units: what is judged by itself, such as a block -> its conditions, all of which it takes.
-        rule: from the verdicts of the units to that of the case.
+        units: unit of judgement, such as a block -> its conditions, all of which must hold.
+        rule: maps the verdicts of the units to the verdict of the case.
     """
 
     name: str
@@ -214,7 +214,7 @@ def judged_cases(cases: Sequence[Case], error: float) -> tuple[list[JudgedCase],
         error: the largest chance that any verdict of them, of their units or conditions is wrong.
 
     Returns:
-        The cases, and the level of the intervals; 1 - error where there is none.
+        The cases, and the level of the intervals; 1 - error without any condition.
     """
     count = sum(len(conditions) for case in cases for conditions in case.units.values())
     level = 1 - error / max(count, 1)

@@ -1,4 +1,4 @@
-"""Cuts of the summary that the figures and the findings share."""
+"""Selections from the summary that the figures and the findings share."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from pipeline.analysis.statistics import LEVEL
 from pipeline.interventions.interventions import BASELINE, EACH, IDENTITY, QUARTILE, RANDOM
 
 ONE_BLOCK = (pl.col("group") == EACH) & (pl.col("edit") == IDENTITY)
-"""Picks the rows of the summary, or of a table of interventions, where one block is bypassed."""
+"""Selects the rows of the summary, or of a table of interventions, where one block is bypassed."""
 
 CONTROL = (pl.col("group") == EACH) & (pl.col("edit") != IDENTITY)
-"""Likewise where something else is done to one block: zero, noise, skip, …"""
+"""Likewise where one block is edited otherwise: zero, noise, skip, …"""
 
 RANDOM_SET = (pl.col("group") == RANDOM) & (pl.col("edit") == IDENTITY)
 """Likewise where a random set of blocks is bypassed."""
 
 ONE_QUARTILE = (pl.col("group") == QUARTILE) & (pl.col("edit") == IDENTITY)
-"""Likewise where a quarter of the blocks is."""
+"""Likewise where a quarter of the blocks is bypassed."""
 
 MEMORIZATION = "memorization"
-"""What stands in the column ``task`` where no benchmark does."""
+"""The value of the column ``task`` in rows that are not of a benchmark."""
 
 WORD_PERPLEXITY = "word_perplexity"
 
 PREFERRED_METRICS = ("acc", WORD_PERPLEXITY)
-"""Of a benchmark's metrics the first of these is shown, as in the paper; else the first by name."""
+"""The first of these that a benchmark has is shown, as in the paper; else the first by name."""
 
 ABILITIES = {"reasoning": ("piqa", "arc_easy"), "language": ("hellaswag", "lambada_openai")}
-"""The paper's two kinds of tasks (section 4.2.4); those of a generated world have a prefix."""
+"""The paper's two kinds of tasks (section 4.2.4); tasks of a generated world have a prefix."""
 
 MEAN = "benchmarks, mean lead over chance"
 """The measure of `kept` that is the mean over the benchmarks."""
@@ -51,7 +51,7 @@ def memorization(summary: pl.DataFrame, metric: str, split: str = "memorized") -
 
 
 def benchmarks(summary: pl.DataFrame) -> pl.DataFrame:
-    """The benchmark rows, one metric a task: see `PREFERRED_METRICS`."""
+    """The benchmark rows, one metric per task: see `PREFERRED_METRICS`."""
     rows = summary.filter(pl.col("task") != MEMORIZATION)
     rank = pl.col("metric").replace_strict(
         {metric: i for i, metric in enumerate(PREFERRED_METRICS)},
@@ -116,8 +116,9 @@ def tasks(rows: pl.DataFrame) -> list[str]:
 def over_seeds(summary: pl.DataFrame) -> pl.DataFrame:
     """The summary with the seeds of one recipe as one model.
 
-    Values are means over the seeds. Intervals hold the mean of the seeds' own and Student's between
-    the seeds, as in `verdicts.pooled`; p-values are the largest of the seeds'.
+    Values are means over the seeds. Intervals contain both the mean of the seeds' own intervals and
+    Student's interval between the seeds, as in `verdicts.pooled`; p-values are the largest of the
+    seeds'.
     """
     count = pl.col("model").n_unique().over("recipe")
     several = summary.with_row_index("row").filter(count > 1)
@@ -155,12 +156,12 @@ def kept(summary: pl.DataFrame) -> pl.DataFrame:
     """How much of the baseline is left when one block is bypassed.
 
     ``(value - floor) / (baseline - floor)``: 1 is all of it, 0 is nothing. The floor of a benchmark
-    is chance where it has one, else 0; that of memorization is what the unmodified model reaches on
-    control samples, as in `evidence`, or 0 where there are none. A benchmark whose baseline is not
-    above chance (its interval reaches down to it) has nothing to lose and is left out, and so is
-    exact match where the baseline has none. The ends of the intervals are those of the paired
-    difference to the baseline,
-    whose own level is taken as known; where no sample differs, those of the bypassed model.
+    is chance where it is known, else 0. The floor of memorization is the unmodified model's score
+    on control samples, as in `evidence`, or 0 without control samples. A benchmark whose baseline
+    is not above chance (its interval includes chance) has nothing to lose and is left out, and so
+    is exact match where the baseline has none. The ends of the intervals are those of the paired
+    difference to the baseline, whose own level is taken as known; where no sample differs, those of
+    the bypassed model.
 
     Returns:
         model, family, intervention, block, measure (``exact_match``, ``teacher_forced_accuracy``, a
@@ -192,10 +193,10 @@ _KEPT = ("model", "family", "intervention", "block", "measure", "kind", "kept", 
 
 
 def controls(summary: pl.DataFrame) -> pl.DataFrame:
-    """What exact match keeps under control interventions: the band that a curve is compared with.
+    """The share of exact match kept under control interventions, for comparison with a curve.
 
-    The controls of a block are all other edits of it alone, each draw of noise among them. Random
-    sets of bypassed blocks have no block; they are for sets of as many.
+    The controls of a block are all other edits of that block alone, including each draw of noise.
+    Random sets of bypassed blocks have no block; they are controls for sets of the same size.
 
     Returns:
         As `kept`: measure is `CONTROLS`, or names the random sets, whose ``block`` is null; kind is
@@ -227,7 +228,7 @@ def controls(summary: pl.DataFrame) -> pl.DataFrame:
 
 
 def _control(summary: pl.DataFrame, metric: str) -> pl.DataFrame:
-    """model, floor: what each unmodified model reaches on control samples."""
+    """model, floor: the score of each unmodified model on control samples."""
     rows = baseline(memorization(summary, metric, "control"))
     return rows.select("model", pl.col("value").alias("floor"))
 
@@ -235,7 +236,7 @@ def _control(summary: pl.DataFrame, metric: str) -> pl.DataFrame:
 def drops(summary: pl.DataFrame) -> pl.DataFrame:
     """How much of its score each kind of task loses when one block is bypassed (Fig. 6).
 
-    The mean over the tasks of a kind, each as in `kept` but as what is lost.
+    It is the mean over the tasks of a kind of 1 minus the share kept, see `kept`.
 
     Returns:
         model, family, intervention, block, scale (of `SCALES`), ability (of `ABILITIES`), drop,
@@ -276,9 +277,9 @@ def drops(summary: pl.DataFrame) -> pl.DataFrame:
 
 
 def mean_over_tasks(shares: pl.DataFrame, *by: str) -> pl.DataFrame:
-    """The mean of kept over measures, for each `by`; low and high as unrelated errors add up.
+    """The mean of kept over measures, for each `by`, with low and high from independent errors.
 
-    Benchmarks have different documents, so that their errors are unrelated.
+    Benchmarks have different documents, so their errors are independent.
 
     Returns:
         `by`, kept, low, high, tasks (the measures, joined by commas).
@@ -293,7 +294,7 @@ def mean_over_tasks(shares: pl.DataFrame, *by: str) -> pl.DataFrame:
 
 
 def _shares(rows: pl.DataFrame, which: pl.Expr = ONE_BLOCK) -> pl.DataFrame:
-    """`rows` that `which` picks, with kept, low, high as shares of the baseline above ``floor``."""
+    """`rows` where `which` holds; kept, low, high are shares of the baseline above ``floor``."""
     whole = baseline(rows).select(
         "model",
         "measure",

@@ -1,6 +1,6 @@
-"""What is done to a model: interventions, and the evaluation of a model under them.
+"""Interventions on a model, and the evaluation of a model under them.
 
-Imports torch and transformers alone, so that it runs on any machine that has those two.
+Beyond the standard library it needs only torch and transformers.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ _HOMES = {"bypassed": "editing", "complete": "completion", "score": "scoring"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs torch when it is asked for: plans and reports do without."""
+    """Import modules that need torch on first use, since plans and reports do not need them."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -1,4 +1,4 @@
-"""The engine for memorization: what a model does with suffixes, under all interventions at once.
+"""The engine for memorization: completes suffixes under all interventions at once.
 
 Shapes: V interventions, N samples, P prefix and S suffix tokens, G branches, B samples in a batch.
 """
@@ -48,25 +48,26 @@ def complete(
     journal: Journal | None = None,
     first: int = 0,
 ) -> Completions:
-    """What the model does with each sample's suffix, under each intervention.
+    """Read and continue each sample under each intervention.
 
     A continuation always has S tokens: the end-of-text tokens of `model.generation_config` are
-    never generated. In everything teacher-forced they stay in the vocabulary.
+    never generated. In all teacher-forced results they stay in the vocabulary.
 
     Args:
         model: a stock causal language model in evaluation mode, on any device.
         tokens: (N, P+S) int64; P and S at least 1.
         suffix_length: S.
         interventions: V of them.
-        batch_size: samples at a time, at most; None: what the token budget allows.
-        progress: told after each batch.
+        batch_size: largest number of samples at a time; None: set by the token budget.
+        progress: called after each batch.
         decode: whether to generate beyond the first wrong token, for all samples or each of them.
-            Without, all but the rest of these continuations is known just the same.
+            It affects only the rest of the continuation after that token.
         calibration_tokens: (C, T) int64, over which the edits ``mean`` and ``mlp-mean`` take their
             means; None: `tokens`.
-        token_budget: tokens at a time, counted once a branch; None: from the memory that is free.
-        journal: is told of batches halved, of near ties and of rows that overflowed.
-        first: what the first of `tokens` is called in errors.
+        token_budget: tokens at a time, counted once per branch; None: computed from the free
+            memory.
+        journal: records halved batches, near ties and rows that overflowed.
+        first: the number of the first of `tokens` in errors.
 
     Returns:
         On the CPU, in the order of `interventions` and `tokens`.
@@ -92,7 +93,7 @@ def complete(
     if found.bad.any():
         v, n = found.bad.nonzero()[0].tolist()
         row = tokens[n]
-        if not found.completion_entropy[v, n].isnan():  # what it wrote is to blame
+        if not found.completion_entropy[v, n].isnan():  # the overflow comes from its continuation
             row = torch.cat([row[:-suffix_length], found.continuation[v, n]])
         raise not_finite(known, interventions[v], row[:-1], f"sample {first + n}", means)
     return found
@@ -100,7 +101,7 @@ def complete(
 
 @dataclass(frozen=True)
 class _Batches:
-    """A model and its interventions at work on batches of samples; as `complete` has it."""
+    """Completes batches of samples with a model and its interventions, for `complete`."""
 
     known: Anatomy
     tokens: Tensor
@@ -116,7 +117,7 @@ class _Batches:
     in_single: bool = False
 
     def complete(self, progress: Progress = silent) -> Completions:
-        """All samples, in as many batches as the memory asks for."""
+        """All samples, in as many batches as memory requires."""
 
         def work(numbers: range) -> Completions:
             made = self.work(numbers, tolerance)
@@ -151,7 +152,7 @@ class _Batches:
         )
 
     def work(self, numbers: range, tolerance: float) -> Completions:
-        """By branch: teacher-forced pass, readout, and decoding of the rows that went wrong."""
+        """By branch: teacher-forced pass, readout, and decoding of rows with a wrong choice."""
         device = self.known.model.device
         batch = self.tokens[numbers.start : numbers.stop].to(device)
         wanted = self.wanted[numbers.start : numbers.stop].to(device)
@@ -174,7 +175,7 @@ class _Batches:
         token, margin = said.allowed.token.view(shape), said.allowed.margin.view(shape)
 
         # Up to and including its first wrong choice a row's greedy path is the teacher-forced one.
-        mismatch = (token == suffix).long().cumprod(-1).sum(-1)  # S where there is none
+        mismatch = (token == suffix).long().cumprod(-1).sum(-1)  # S without a mismatch
         steps = torch.arange(length, device=device)
         beyond = steps > mismatch[..., None]
         token, margin = token.masked_fill(beyond, -1), margin.masked_fill(beyond, torch.inf)
@@ -211,7 +212,7 @@ class _Batches:
         self, batch: Tensor, wanted: Tensor, token: Tensor, forced: Tensor, close: Tensor,
         forced_close: Tensor,
     ) -> None:  # fmt: skip
-        """Make near ties among the choices (G, B, S) again, in place; each row alone."""
+        """Recompute near ties among the choices (G, B, S), in place, each row alone."""
         self.journal.near_ties += int(close.sum())
         for branch, i in (close | forced_close).any(-1).nonzero().tolist():
             intervention = self.interventions[self.trie.ending_in(branch)]

@@ -1,10 +1,10 @@
 """Exact greedy continuations of all samples under all interventions, without `generate`.
 
 While a model's choices agree with the true suffix, reading the suffix and generating it are the
-same thing: up to and including its first wrong choice, the greedy continuation is what the
-teacher-forced pass chose. A row (a sample under an intervention) that chooses right throughout is
-done, and so is one that goes wrong at the last token. Only the others decode, those of all
-interventions together, each from where it went wrong, on the keys and values of that pass::
+same: up to and including its first wrong choice, the greedy continuation equals the choices of the
+teacher-forced pass. A row (a sample under an intervention) without a wrong choice is done, and so
+is one whose first wrong choice is the last token. Only the other rows decode, those of all
+interventions together, each from its first wrong choice, on the keys and values of that pass::
 
     position      P    P+1  P+2  P+3  P+4  P+5
     the suffix    s    s    s    s    s    s
@@ -12,10 +12,10 @@ interventions together, each from where it went wrong, on the keys and values of
     row 1         s    x ─▶ ● ─▶ ● ─▶ ● ─▶ ●      goes wrong, and reads what it wrote
     row 2         s    s    s    y ─▶ ● ─▶ ●      joins when row 1 has come as far
 
-All rows at work are at the same position, so a step needs no mask. They are the first of all
-rows, sorted by when they join, so caches are never moved.
+All active rows are at the same position, so a step needs no mask. They are the first of all rows,
+sorted by when they join, so caches are never moved.
 
-Shapes: n rows at work, P prefix and S suffix positions, B samples, G branches.
+Shapes: n active rows, P prefix and S suffix positions, B samples, G branches.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pipeline.models.sites import Anatomy
 
 @dataclass(frozen=True)
 class Start:
-    """Where rows begin to decode, sorted by `mismatch`.
+    """The points where rows begin to decode, sorted by `mismatch`.
 
     Args:
         branch: (n,) int64, the branch each row ends in.
@@ -66,7 +66,7 @@ class _Rows(DynamicCache):
         return self.position
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        """Keys that a step reads, and the position of the first."""
+        """The number of keys that a step reads, and the position of the first."""
         return self.position + query_length, 0
 
     def update(
@@ -96,7 +96,7 @@ def decode(
         known: of the model.
         trie: that of the teacher-forced pass.
         cache: the keys and values of that pass, over the P + S - 1 positions that it read. It is
-            emptied: a block's are given up once the rows have theirs.
+            emptied: a block's entries are freed once they are copied to the rows.
         start: n rows, at least one.
         prefix_length: P.
         suffix_length: S.
@@ -117,7 +117,7 @@ def decode(
         branch = paths[:, number]
         keys, values = cache.blocks.pop(number)
         source = branch * (len(keys) // len(step.edits)) + start.sample
-        # room for the position after the last that the pass read: none, for it is only predicted
+        # no room for the position after the last one that the pass read: it is only predicted
         side_by_side.buffers.append((keys[source], values[source]))
         of: dict[Edit, list[int]] = {}
         for row, each in enumerate(branch.tolist()):

@@ -1,4 +1,4 @@
-"""A stock model with edited blocks, for whatever it is asked to do.
+"""A stock model with edited blocks, for any use.
 
 Shapes: L blocks.
 """
@@ -22,15 +22,15 @@ from pipeline.workflow.errors import InputError, Problem
 def bypassed(
     model: PreTrainedModel, what: Intervention | Iterable[int]
 ) -> Iterator[PreTrainedModel]:
-    """Edit blocks of a model for as long as the context lasts, whatever is done with it.
+    """Edit blocks of a model while the context lasts, for any use of the model.
 
     Args:
         model: a stock causal language model in evaluation mode.
         what: blocks (0-based) that get the identity, or an intervention without a mean.
 
     Yields:
-        The same model. Its weights are not touched; afterwards, after an exception too, it
-        computes what it did before, bit for bit.
+        The same model. Its weights are not touched; afterwards, even after an exception, its
+        results are bit for bit those from before.
 
     Raises:
         InputError: an unsupported model or edit, or a block that the model does not have.
@@ -38,7 +38,7 @@ def bypassed(
     known = proven(model)
     if not isinstance(what, Intervention):
         what = Intervention("bypassed", dict.fromkeys(what, IDENTITY))
-    build_trie([what], len(known.sites))  # refuses a block that is not there
+    build_trie([what], len(known.sites))  # raises if a block does not exist
     if any(EDITS[edit].needs_mean for edit in what.edits.values()):
         raise InputError(
             Problem(

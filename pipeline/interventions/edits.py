@@ -1,13 +1,13 @@
-"""What each edit does, a function each.
+"""The edits, one function each.
 
-An edit acts at one site of a block and replaces what passes there in the rows that have it::
+An edit acts at one site of a block and replaces the values there in the rows that have it::
 
-    CONTEXT      what the output projection receives: the mixed values
-    ATTENTION    what the output projection returns: what attention adds to the stream
-    MLP          what the MLP's last matrix returns: what the MLP adds to the stream
-    BLOCK        what the block returns
+    CONTEXT      the input of the output projection: the mixed values
+    ATTENTION    the output of the output projection, which attention adds to the stream
+    MLP          the output of the MLP's last matrix, which the MLP adds to the stream
+    BLOCK        the output of the block
 
-Shapes: n rows, T positions, D width, H heads, C = H E, what the output projection receives.
+Shapes: n rows, T positions, D width, H heads, C = H E, input width of the output projection.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ CONTEXT, ATTENTION, MLP, BLOCK = "context", "attention", "mlp", "block"
 
 @dataclass(frozen=True)
 class Here:
-    """What an edit can see.
+    """The inputs of an edit.
 
     Args:
-        now: what passes at the site, (n, T, C) for `CONTEXT`, else (n, T, D).
+        now: the values at the site, (n, T, C) for `CONTEXT`, else (n, T, D).
         entered: the block's input (n, T, D), for edits of `BLOCK`.
         values: (n, T, C), each position's own, for edits that need them.
         project: the output projection, (…, C) to (…, D).
-        mean: (D,), of what passes at the site over the calibration tokens.
+        mean: (D,), mean of the values at the site over the calibration tokens.
         edit: its heads and seed.
         n_heads: H.
     """
@@ -48,7 +48,7 @@ class Here:
 
 
 def identity(here: Here) -> Tensor:
-    """Every position attends to itself alone: the output projection receives its own value.
+    """Every position attends only to itself: the output projection receives its own value.
 
     Source: arXiv 2501.05078, section 3.2.
     """
@@ -56,7 +56,7 @@ def identity(here: Here) -> Tensor:
 
 
 def heads(here: Here) -> Tensor:
-    """The identity in the edit's heads alone."""
+    """The identity, only in the edit's heads."""
     chosen = torch.zeros(here.n_heads, 1, dtype=torch.bool, device=here.now.device)
     chosen[list(here.edit.heads or ())] = True
     now, own = (torch.unflatten(x, -1, (here.n_heads, -1)) for x in (here.now, given(here.values)))
@@ -69,12 +69,12 @@ def zero(here: Here) -> Tensor:
 
 
 def mean(here: Here) -> Tensor:
-    """What is added is its mean over the calibration tokens, under the baseline."""
+    """Instead of its output, the part adds its mean over calibration tokens under the baseline."""
     return given(here.mean).to(here.now.dtype).expand_as(here.now)
 
 
 def skip(here: Here) -> Tensor:
-    """The block hands its input on.
+    """The block returns its input.
 
     Source: ShortGPT, arXiv 2403.03853; LLM-Drop, arXiv 2406.15786.
     """
@@ -82,10 +82,10 @@ def skip(here: Here) -> Tensor:
 
 
 def noise(here: Here) -> Tensor:
-    """The change that the identity would make, turned into another direction of the same norm.
+    """The change that the identity would make, in a random direction and with the same norm.
 
-    The turn permutes the dimensions and flips signs, by the edit's seed: the same for every
-    position and sample, so a result depends on no batch.
+    The direction comes from permuting the dimensions and flipping signs, by the edit's seed. It is
+    the same for every position and sample, so a result does not depend on the batch.
     """
     change = here.project(given(here.values)) - here.now
     generator = torch.Generator().manual_seed(here.edit.seed or 0)
@@ -95,7 +95,7 @@ def noise(here: Here) -> Tensor:
 
 
 class Rule(NamedTuple):
-    """Where an edit acts, what it does, and what it has to be given beyond what passes there."""
+    """The site of an edit, its function, and the inputs it needs beyond the values there."""
 
     site: str
     apply: Callable[[Here], Tensor]
@@ -117,6 +117,6 @@ EDITS: Mapping[str, Rule] = {
 
 
 def given(x: Tensor | None) -> Tensor:
-    """What the hooks always give where it is asked for."""
+    """`x`, which the hooks always provide for edits that need it."""
     assert x is not None  # noqa: S101  for the type checker
     return x

@@ -1,4 +1,4 @@
-"""What every engine is asked and what it returns, so that engines are interchangeable.
+"""The input and output of every engine, so that engines are interchangeable.
 
 Shapes: V interventions, N samples, S suffix tokens, R requests.
 """
@@ -20,7 +20,7 @@ Request = tuple[Sequence[int], Sequence[int]]
 """Token ids of a context and of the continuation to score, one or more of each."""
 
 Progress = Callable[[int, int], None]
-"""Called after each batch with what is done and what there is in all."""
+"""Called after each batch with the numbers of finished items and of all items."""
 
 
 def silent(_done: int, _total: int) -> None:
@@ -29,7 +29,7 @@ def silent(_done: int, _total: int) -> None:
 
 @dataclass(frozen=True)
 class Completions:
-    """What a model does with the suffixes of N samples under V interventions.
+    """The results of a model on the suffixes of N samples under V interventions.
 
     "Teacher-forced" means that the model reads the true suffix; "greedy" that it reads its own
     continuation of the prefix, always exactly S tokens (end-of-text cannot end it early: the
@@ -40,12 +40,12 @@ class Completions:
         min_margin: (V, N) float32, logits, the smallest top-2 gap on the greedy path.
         teacher_forced: (V, N, S) int64, argmax at each suffix position under the true suffix.
         entropy: (V, N, S) float32, nats, of the distribution at each suffix position; this and all
-            that follows is teacher-forced.
+            fields below are teacher-forced.
         log_prob: (V, N, S) float32, nats, of each token of the true suffix.
         log_prob_top_40: (V, N, S) float32, nats, the same under top-k sampling with k = 40; -inf
             where the rank is above 40.
         rank: (V, N, S) int32, of each token of the true suffix, from 1. Where logits nearly tie,
-            the rank is a matter of rounding, while `teacher_forced` is not.
+            rounding may decide the rank, but not `teacher_forced`.
         spread: (V, N, S) float32, nats, the standard deviation of log p of a token drawn from the
             distribution itself.
     """
@@ -95,7 +95,7 @@ class Likelihoods:
 
 
 def require_completable(model: PreTrainedModel, tokens: Tensor, suffix_length: int) -> None:
-    """Raise unless the model can be asked to complete `tokens`.
+    """Raise unless the model can complete `tokens`.
 
     Args:
         model: must be in evaluation mode.
@@ -114,7 +114,7 @@ def require_completable(model: PreTrainedModel, tokens: Tensor, suffix_length: i
 
 
 def require_scorable(model: PreTrainedModel, requests: Sequence[Request], max_length: int) -> None:
-    """Raise unless the model can be asked to score `requests`.
+    """Raise unless the model can score `requests`.
 
     Args:
         model: must be in evaluation mode.
@@ -148,7 +148,7 @@ def _require_evaluation_mode(model: PreTrainedModel) -> None:
 def forbidden_tokens(model: Any) -> Tensor:
     """The ids (E,) that are never generated: the model's end-of-text tokens, on its device.
 
-    Ids outside of the vocabulary forbid nothing; a warning names them.
+    Ids outside of the vocabulary are ignored, with a warning.
     """
     stop = model.generation_config.eos_token_id
     listed = [] if stop is None else [stop] if isinstance(stop, int) else list(stop)

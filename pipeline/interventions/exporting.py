@@ -1,14 +1,14 @@
 """A stock model whose weights hold an edit, so that any engine loads it without this package.
 
-``zero``, ``mlp-zero`` and ``skip`` are weights of zero and a list of blocks that is shorter. The
-identity is a pair of biases: where queries and keys are one constant c on every dimension that
-rotary embeddings turn, whatever the tokens, the score at distance d is::
+``zero`` and ``mlp-zero`` set weights to zero; ``skip`` removes blocks. The identity is a pair of
+biases: if queries and keys are a constant c on every dimension that rotary embeddings rotate,
+independent of the tokens, the score at distance d is::
 
     2 c^2 s sum_f cos(d theta_f)        s: the scale of the scores, f: the frequencies
 
 It is largest at distance 0. With c so large that every other distance of the context lies `GAP`
-below, the softmax is one-hot to the last bit of float32. Models without rotary embeddings have no
-such biases: what they know of positions is in the states, or in fixed terms of the scores.
+below, the softmax is one-hot in float32. Models without rotary embeddings have no such biases: they
+encode positions in the states, or in fixed terms of the scores.
 
 Shapes: D width, E size of a head, F numbers that a projection returns, L blocks, T positions.
 """
@@ -31,29 +31,29 @@ from pipeline.models.sites import Anatomy, Site
 from pipeline.workflow.errors import InputError, Problem, shorten
 
 EXPORTABLE = ("zero", "mlp-zero", "skip", IDENTITY)
-"""Edits that weights can hold; the others need the text, or a part of a block."""
+"""Edits that weights can express; the others depend on the text, or edit a part of a block."""
 
 GAP = 64.0
-"""Between the score of the current token and any other: exp(-64) is 1.6e-28."""
+"""The least difference between the score of the current token and any other: exp(-64) = 1.6e-28."""
 
 LARGEST_SCORE = 1e6
-"""Beyond it float32 rounds the scores by more than a hundredth of what `GAP` needs."""
+"""Above this, float32 rounds the scores by more than a hundredth of `GAP`."""
 
 STATIC = ("default", "linear", "llama3", "yarn")
 """Kinds of rotary embedding whose frequencies do not depend on the length of the text."""
 
 TOLERANCE = 1e-5
-"""How far logits may be from the edited model's, relative to the largest where that is above 1."""
+"""Tolerance for logits of the export, relative to the largest logit where that is above 1."""
 
 ROWS, POSITIONS = 2, 160
 """Random tokens on which an exported checkpoint is compared: 320."""
 
 
 def require_blocks(edit: str, blocks: Sequence[int], n_blocks: int, where: str) -> None:
-    """Refuse blocks that a model does not have, and a model of which no block is left.
+    """Raise if a model does not have the blocks, or would have no block left.
 
     Raises:
-        InputError: which, and what there is.
+        InputError: names the wrong blocks and the model's.
     """
     beyond = sorted(block for block in blocks if not 0 <= block < n_blocks)
     if beyond or not blocks:
@@ -77,10 +77,10 @@ def require_blocks(edit: str, blocks: Sequence[int], n_blocks: int, where: str) 
 
 
 def write_edit(model: PreTrainedModel, edit: str, blocks: Sequence[int]) -> None:
-    """Put an edit into a model's weights, and into its configuration where that has to follow.
+    """Write an edit into a model's weights, and into its configuration where necessary.
 
-    The model is changed, and may not be used for anything but to be saved: blocks that are left
-    know their old places.
+    The model is changed and may only be saved afterwards, since its remaining blocks keep their old
+    indices.
 
     Args:
         model: in evaluation mode.
@@ -88,8 +88,8 @@ def write_edit(model: PreTrainedModel, edit: str, blocks: Sequence[int]) -> None
         blocks: which (0-based), within the model's.
 
     Raises:
-        InputError: a model that is not supported, or whose weights cannot hold the edit, with what
-            can be exported of it.
+        InputError: the model is not supported, or its weights cannot express the edit; names the
+            edits that can be exported.
     """
     known = proven(model)
     require_editable(known, [Intervention(edit, dict.fromkeys(blocks, edit))])
@@ -118,7 +118,7 @@ def tokens_to_compare(model: PreTrainedModel) -> Tensor:
 
 @torch.inference_mode()
 def logits(model: PreTrainedModel, tokens: Tensor) -> Tensor:
-    """What a model predicts, (B, T, V) float32."""
+    """The logits of a model, (B, T, V) float32."""
     returned: Tensor = model(input_ids=tokens.to(model.device), use_cache=False).logits
     return returned.float().cpu()
 
@@ -134,7 +134,7 @@ def distance(ours: Tensor, expected: Tensor) -> float:
 
 
 def _leave_out(known: Anatomy, blocks: set[int]) -> None:
-    """Delete blocks, and their entries of what the configuration lists for each."""
+    """Delete blocks, and their entries in the per-block lists of the configuration."""
     n_blocks, config = len(known.sites), known.model.config.get_text_config()
     kept = [block for block in range(n_blocks) if block not in blocks]
     for body in known.model.modules():
@@ -157,7 +157,7 @@ def _leave_out(known: Anatomy, blocks: set[int]) -> None:
 
 
 def _one_hot(known: Anatomy, sites: Sequence[Site]) -> list[tuple[nn.Parameter, Tensor]]:
-    """Weights of queries and keys, and what makes their softmax one-hot on the current token."""
+    """Weights of queries and keys, with values that make the softmax one-hot on the token."""
     rotary = _rotary(known)
     attention = [_owner(known.model, site.source) for site in sites]
     if not all(p.bias is not None for p, _ in _projections(known, sites[0], attention[0])):
@@ -192,7 +192,7 @@ def _rotary(known: Anatomy) -> Any:
 
 
 def _projections(known: Anatomy, site: Site, owner: nn.Module) -> list[tuple[Any, Tensor]]:
-    """The modules that make queries and keys, each with the rows that do."""
+    """The modules that compute queries and keys, each with the rows for these."""
     values, source = site.values, site.source
     if not isinstance(source, nn.Linear):
         raise _refusal(known, f"queries and keys from a {type(source).__name__}")
@@ -216,7 +216,7 @@ def _owner(model: nn.Module, source: nn.Module) -> nn.Module:
 
 
 def _add_biases(known: Anatomy, site: Site, owner: nn.Module) -> None:
-    """Switch on the biases that the configuration leaves out, all of them zero."""
+    """Add the biases that the configuration leaves out, as zeros."""
     model, config = known.model, known.model.config
     own = {name for name, _ in model.named_parameters()}
     prefixes = [
@@ -241,7 +241,7 @@ def _add_biases(known: Anatomy, site: Site, owner: nn.Module) -> None:
 
 
 def _constant(known: Anatomy, rotary: Any, owner: nn.Module) -> float:
-    """c: what queries and keys are on the dimensions that are turned."""
+    """c: the value of queries and keys on the rotated dimensions."""
     frequencies = rotary.inv_freq.double().cpu()
     scale = float(getattr(owner, "scaling", None) or known.sites[0].values.size ** -0.5)
     scale *= float(getattr(rotary, "attention_scaling", 1.0)) ** 2
@@ -265,7 +265,7 @@ def _constant(known: Anatomy, rotary: Any, owner: nn.Module) -> float:
 
 
 def _require_untied(model: PreTrainedModel, edit: str, written: Sequence[nn.Parameter]) -> None:
-    """Refuse to write what other modules use as well."""
+    """Raise if the weights to write are shared with other modules."""
     users: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         users.setdefault(parameter.data_ptr(), []).append(name)

@@ -1,10 +1,10 @@
-"""A model is tried before it is used: edited rows must change what they should, and nothing else.
+"""Tests a model before use: edits must change what they should, and nothing else.
 
-The sites of a model are found by what its modules do (`models.sites`). Here the wavefront itself
-reads a few random tokens, without a mask and with padding on the left as benchmarks have it:
+The sites of a model are found by the behaviour of its modules (`models.sites`). Here the wavefront
+itself reads a few random tokens, without a mask, and with padding on the left as for benchmarks:
 
-- the branch that nothing is done to must agree with the unmodified model;
-- the identity must change nothing at a row's first token, which attends to itself alone anyway.
+- the branch without edits must agree with the unmodified model;
+- the identity must change nothing at a row's first token, which attends only to itself anyway.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _PROVEN: WeakSet[nn.Module] = WeakSet()
 
 
 def proven(model: PreTrainedModel) -> Anatomy:
-    """What the engine knows of a model, once it is seen to be right.
+    """The anatomy of a model, after a test on random tokens.
 
     Args:
         model: a stock causal language model in evaluation mode, on any device.
 
     Raises:
-        InputError: the model is not supported, with what was found and expected.
+        InputError: the model is not supported; says what was found and what was expected.
     """
     known = anatomy(model)
     if model not in _PROVEN:
@@ -66,7 +66,7 @@ def _try(known: Anatomy, masked: bool) -> None:
     if differ(baseline[:, first:], stock[:, first:]):
         raise _refusal(known, "rows without an edit that differ from the unmodified model")
     for block, states_of in enumerate(bypasses):
-        edited = states_of[:, first]  # may overflow: evaluation tells where
+        edited = states_of[:, first]  # may overflow: evaluation reports where
         if edited.isfinite().all() and differ(edited, baseline[:, first]):
             raise _refusal(known, f"a bypass of block {block} that changes the first token")
 

@@ -1,6 +1,6 @@
-"""Hooks on a stock model's own modules: they append rows to a batch, and edit what passes.
+"""Hooks on a stock model's own modules: they append rows to a batch, and edit activations.
 
-The model computes; hooks only say which rows there are in which block, and carry out the edits in
+The model does the computation; hooks only append rows at the right blocks, and apply the edits to
 the rows that have them.
 
 Shapes: B rows of tokens in a call, n rows in a block, T positions, D width.
@@ -25,7 +25,7 @@ from pipeline.models.sites import Anatomy, Site, states_in, states_out
 from pipeline.workflow.errors import InputError, Problem
 
 Means = Mapping[tuple[int, str], Tensor]
-"""(block, site) -> mean (D,) of what passes there under the baseline, for edits that need it."""
+"""(block, site) -> mean (D,) of the values there under the baseline, for edits that need it."""
 
 Selection = slice | Tensor
 """Rows of a batch."""
@@ -36,12 +36,12 @@ _STATES = {("args", 0), ("hidden_states",)}
 
 @dataclass
 class BlockRows:
-    """What the hooks do in one block.
+    """The work of the hooks in one block.
 
     Args:
         appended: (n,) int64, the rows that are appended once more before the block; None: none.
         edits: edit -> the rows, after appending, that have it.
-        last: how many positions, the last ones, anybody wants of what the block returns; None: all.
+        last: the number of final positions of the block's output that are needed; None: all.
     """
 
     appended: Tensor | None = None
@@ -50,10 +50,10 @@ class BlockRows:
 
 
 def require_editable(known: Anatomy, interventions: Sequence[Intervention]) -> None:
-    """Refuse edits that this model's blocks have no place for.
+    """Raise if this model's blocks lack the site of an edit.
 
     Raises:
-        InputError: with what was found and expected.
+        InputError: says what was found and what was expected.
     """
     for each in interventions:
         if each.heads and max(each.heads) >= known.n_heads:
@@ -85,20 +85,20 @@ def hooked(
     batch: int = 0,
     means: Means | None = None,
 ) -> Iterator[None]:
-    """Append and edit rows in the blocks of a model for as long as the context lasts.
+    """Append and edit rows in the blocks of a model while the context lasts.
 
-    The weights are not touched; afterwards, after an exception too, the model computes what it did
-    before, bit for bit.
+    The weights are not touched; afterwards, even after an exception, the model's results are bit
+    for bit those from before.
 
     Args:
         known: of the model.
-        blocks: one a block; their rows may change between calls of the model.
+        blocks: one per block; their rows may change between calls of the model.
         batch: B, rows of tokens in a call that appends rows.
         means: for edits that need them.
     """
     with ExitStack() as stack:
         for number, (site, rows) in enumerate(zip(known.sites, blocks, strict=True)):
-            if batch or rows.edits:  # without edits too: a mask is for fewer rows
+            if batch or rows.edits:  # also without edits, since a mask has fewer rows
                 hooks = _Hooks(known, site, rows, number, batch, means or {})
                 for handle in hooks.register():
                     stack.callback(handle.remove)
@@ -107,9 +107,9 @@ def hooked(
 
 @contextmanager
 def fast_activations(known: Anatomy) -> Iterator[None]:
-    """Compute GELUs that transformers spells out by PyTorch's kernel, six times as fast on a CPU.
+    """Replace transformers' written-out GELUs by PyTorch's kernel, six times as fast on a CPU.
 
-    Only in float32, where the two differ by a unit of rounding.
+    Only in float32, where the two differ by one unit of rounding.
     """
     activations = known.slow_activations if known.model.device.type == "cpu" else ()
     for activation in activations:
@@ -126,7 +126,7 @@ def _gelu(stock: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 class _Hooks:
-    """The hooks of one block: they append rows, and carry out the edits of `rows`."""
+    """The hooks of one block: they append rows, and apply the edits of `rows`."""
 
     def __init__(
         self, known: Anatomy, site: Site, rows: BlockRows, number: int, batch: int,
@@ -138,11 +138,11 @@ class _Hooks:
         self.values: dict[Edit, Tensor] = {}
         self.entered: dict[Edit, Tensor] = {}
         edits_mlp = any(EDITS[edit.name].site == MLP for edit in rows.edits)
-        # the MLP adds to appended rows what it adds to those that they copy
+        # the MLP's output for an appended row equals that of the row it copies
         self.shares_mlp = known.parallel and rows.appended is not None and not edits_mlp
 
     def register(self) -> Iterable[Any]:
-        """Register what the edits need; they may lose rows later, but no edit is added."""
+        """Register the hooks that the edits need; rows may be removed later, edits not added."""
         sites = {EDITS[edit.name].site for edit in self.rows.edits}
         yield self.site.block.register_forward_pre_hook(self._begin, with_kwargs=True)
         if any(EDITS[edit.name].needs_values for edit in self.rows.edits):
@@ -174,7 +174,7 @@ class _Hooks:
         return args, {**kwargs, "hidden_states": hidden}
 
     def _widened(self, tree: Any, path: tuple[str | int, ...]) -> Any:
-        """Repeat what is batched for each branch; the body made it for the rows of tokens."""
+        """Repeat batched arguments for each branch; the body made them for the rows of tokens."""
         if isinstance(tree, Tensor) and path in self.batched and path not in _STATES:
             if len(tree) % self.batch:  # such as one row of positions for all
                 return tree
@@ -186,10 +186,10 @@ class _Hooks:
         return tree
 
     def _narrow_mlp(self, _module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Leave out rows and positions whose output is known, or that nobody wants."""
+        """Leave out rows and positions whose output is known or not needed."""
         rows = self.size - len(given(self.rows.appended)) if self.shares_mlp else self.size
         positions = slice(-self.rows.last if self.rows.last else None, None)
-        # contiguous, for some families view what they get
+        # contiguous, since some families call `view` on their input
         return tuple(x[:rows, positions].contiguous() if isinstance(x, Tensor) else x for x in args)
 
     def _widen_mlp(self, _module: nn.Module, _args: Any, returned: Tensor) -> Tensor:
@@ -214,7 +214,7 @@ class _Hooks:
         return edit
 
     def _edited(self, where: str, passing: Tensor) -> Tensor:
-        """`passing` with the edits of this site carried out, in place where nothing forbids it."""
+        """`passing` with the edits of this site applied, in place where possible."""
         result = passing.clone() if torch.is_grad_enabled() else passing
         by_row = self._by_row(result)
         for edit, rows in self.rows.edits.items():
@@ -240,6 +240,6 @@ class _Hooks:
         return without_hooks(site.attention, mixed)
 
     def _by_row(self, x: Tensor) -> Tensor:
-        """A view (rows, T, …) of what some families pass on as (rows x T, …)."""
+        """A view (rows, T, …) of tensors that some families pass as (rows x T, …)."""
         x = x.view(self.size, -1, x.shape[-1]) if x.ndim == 2 else x
         return x.flatten(2)

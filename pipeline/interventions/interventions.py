@@ -1,7 +1,7 @@
 """Interventions as data: a name, and the edit of each affected block.
 
-No model is needed here. What an edit does to a model is in `edits`; which blocks are edited
-together is a `Group`, the form in which a study lists its interventions.
+No model is needed here. `edits` applies an edit to a model; a `Group` says which blocks are edited
+together, and is the form in which a study lists its interventions.
 
 Source: arXiv 2501.05078, section 3.2 (one block at a time) and A.3.2 (quartiles).
 """
@@ -17,14 +17,14 @@ from types import MappingProxyType
 
 IDENTITY, HEADS, NOISE = "identity", "heads", "noise"
 EDITS = (IDENTITY, "zero", "mean", "mlp-zero", "mlp-mean", "skip", HEADS, NOISE)
-"""The names of all edits; `edits.EDITS` says what each does."""
+"""The names of all edits; `edits.EDITS` has their functions."""
 
 QUARTILES = 4
 
 EACH, QUARTILE, FIRST, LAST, WINDOWS, RANDOM, EACH_HEAD = GROUPS = (
     "each", "quartiles", "first", "last", "windows", "random", "heads",
 )  # fmt: skip
-"""Which blocks are edited together, where a group does not list them."""
+"""The kinds of groups that do not list their blocks."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Intervention:
     """A name, and the edit of each affected block.
 
     Args:
-        name: ``baseline``, ``block-07``, ``quartile-1``, ``block-07.zero``, …; for people, no code
+        name: ``baseline``, ``block-07``, ``quartile-1``, ``block-07.zero``, …; for readers; no code
             parses it.
         edits: block (0-based) -> edit, one of `EDITS`; empty for the baseline.
-        heads: for the edit ``heads``: which heads (0-based) get the identity.
-        seed: for the edit ``noise``: of the random directions.
+        heads: for the edit ``heads``: the heads (0-based) that get the identity.
+        seed: for the edit ``noise``: seed of the random directions.
         group: the kind of group it belongs to, one of `GROUPS`, ``blocks`` for an explicit list.
-        draw: which of several random draws it is, from 1; None where there is but one.
+        draw: the number of a random draw, from 1; None if there is only one.
 
     Raises:
         ValueError: a negative block or head, an unknown edit, or heads without the edit ``heads``
@@ -62,7 +62,7 @@ class Intervention:
             raise ValueError(f"{self.name}: heads {self.heads}; expected with the edit `heads`")
         if self.heads and min(self.heads) < 0:
             raise ValueError(f"{self.name}: head {min(self.heads)} is negative; heads start at 0")
-        # a read-only view of a sorted copy: two equal interventions compare equal and stay so
+        # a read-only view of a sorted copy: equal interventions compare equal and stay equal
         object.__setattr__(self, "edits", MappingProxyType(dict(sorted(self.edits.items()))))
 
     def __hash__(self) -> int:
@@ -79,7 +79,7 @@ class Intervention:
         return "+".join(sorted(set(self.edits.values()))) or None
 
     def at(self, block: int) -> Edit | None:
-        """What is done to a block; None where it stays as it is."""
+        """The edit of a block; None if the block is unchanged."""
         if block not in self.edits:
             return None
         name = self.edits[block]
@@ -90,7 +90,7 @@ class Intervention:
 
 @dataclass(frozen=True, order=True)
 class Edit:
-    """An edit with what it depends on; interventions that agree on it share their computation."""
+    """An edit with its parameters; interventions with equal edits share their computation."""
 
     name: str
     heads: tuple[int, ...] | None = None
@@ -102,20 +102,20 @@ BASELINE = Intervention("baseline", {}, group="baseline")
 
 @dataclass(frozen=True)
 class Group:
-    """A line of a study's `interventions`: which blocks together, and the edit they get.
+    """A line of a study's `interventions`: the blocks that are edited together, and their edit.
 
     Args:
         blocks: ``each`` block alone, the four ``quartiles``, the ``first`` k, the ``last`` k, all
             ``windows`` of k neighbours, k at ``random``, each of the attention ``heads`` of every
             block alone, or a list of blocks (0-based).
         edit: one of `EDITS`.
-        k: how many blocks, for first, last, windows and random.
-        draws: how many random sets of blocks, or of directions for the edit ``noise``.
+        k: number of blocks, for first, last, windows and random.
+        draws: number of random sets of blocks, or of directions for the edit ``noise``.
         seed: of random draws.
-        heads: for a list of blocks with the edit ``heads``: which.
+        heads: for a list of blocks with the edit ``heads``: the heads.
 
     Raises:
-        ValueError: a combination that means nothing.
+        ValueError: an invalid combination.
     """
 
     blocks: str | tuple[int, ...]
@@ -148,7 +148,7 @@ class Group:
 
 
 SWEEP = (Group(EACH), Group(QUARTILE))
-"""What the paper does: each block alone, then each quartile of blocks."""
+"""The paper's groups: each block alone, then each quartile of blocks."""
 
 
 def sweep(
@@ -221,7 +221,7 @@ def _members(group: Group, n_blocks: int, n_heads: int | None) -> Iterator[Inter
 
 
 def _drawn(group: Group, draw: int | None) -> str:
-    """How the name of a draw ends; the seed 0 and an only draw go without saying."""
+    """The end of the name of a draw; seed 0 and a single draw are left out."""
     return (f"-seed-{group.seed}" if group.seed else "") + (f"-draw-{draw}" if draw else "")
 
 
@@ -245,7 +245,7 @@ def _sets(
         for first in range(n_blocks - k + 1):
             blocks = tuple(range(first, first + k))
             yield f"window-{first:02d}-to-{blocks[-1]:02d}", blocks, None, None
-    elif group.blocks == RANDOM and group.edit == NOISE:  # its draws are of directions
+    elif group.blocks == RANDOM and group.edit == NOISE:  # only directions vary
         yield f"random-{k}", _random_sets(n_blocks, k, 1, group.seed)[0], None, None
     elif group.blocks == RANDOM:
         for draw, blocks in enumerate(_random_sets(n_blocks, k, group.draws, group.seed), 1):
@@ -265,7 +265,7 @@ def _sets(
 
 
 def _random_sets(n_blocks: int, k: int, draws: int, seed: int) -> list[tuple[int, ...]]:
-    """Distinct random sets of k of L blocks; the first ones stay when `draws` grows."""
+    """Distinct random sets of k of L blocks; the first sets stay the same when `draws` grows."""
     if draws > comb(n_blocks, k):
         raise ValueError(
             f"{draws} random draws of {k} of {n_blocks} blocks; expected at most "

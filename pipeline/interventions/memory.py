@@ -1,6 +1,6 @@
-"""How much goes through a model at once, and what happens when that was too much.
+"""Chooses batch sizes by the free memory, and halves a batch when memory runs out.
 
-No token depends on it.
+No result depends on it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ _Result = TypeVar("_Result")
 
 @dataclass
 class Journal:
-    """What happened on the way; nothing in it changes a result.
+    """Events of an evaluation, for the record; no result depends on them.
 
     Args:
         halvings: (items before, items after) for each time that memory ran out.
         tolerance: logits; the measured rounding error of a choice's margin.
-        near_ties: choices whose margin is within the tolerance.
-        decided_again: how many of them another way of computing decided otherwise.
-        overflows: results that were not finite in half precision, and were found again in float32.
+        near_ties: number of choices whose margin is within the tolerance.
+        decided_again: number of near ties whose choice changed when recomputed alone.
+        overflows: number of results that were not finite in half precision, and were recomputed in
+            float32.
     """
 
     halvings: list[tuple[int, int]] = field(default_factory=list)
@@ -45,7 +46,7 @@ class Journal:
 def token_budget(
     known: Anatomy, trie: Trie, length: int, *, caching: bool, in_single: bool = False
 ) -> int:
-    """How many tokens, counted once for every branch, one pass may hold: half the free memory.
+    """The number of tokens, counted once per branch, that fit one pass in half the free memory.
 
     Args:
         known: of the model, its weights loaded.
@@ -62,7 +63,7 @@ def token_budget(
     numbers = 4 * width + 2 * max(inner, 3 * values.heads * values.size)
     if config._attn_implementation == "eager":  # scores: masked, in float32, and as weights
         numbers += 3 * values.heads * length
-    if caching:  # those of the pass, and those of the rows that decode
+    if caching:  # keys and values of the pass, and of the rows that decode
         per_branch = [2 * values.groups * values.size * len(step.edits) for step in trie.steps]
         numbers += sum(per_branch) / trie.branches + 2 * values.groups * values.size * len(
             trie.steps
@@ -79,12 +80,12 @@ def token_budget(
 
 
 def available(device: torch.device) -> int:
-    """Bytes that can be had on the device, what others use left alone."""
+    """Bytes that are free on the device."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return free + held
-    limits = [8 << 30]  # where nothing says how much there is
+    limits = [8 << 30]  # if the size of the memory is unknown
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         limits = [int(next(x for x in lines if x.startswith("MemAvailable")).split()[1]) << 10]
@@ -102,17 +103,17 @@ def in_batches(
     work: Callable[[range], _Result],
     journal: Journal,
 ) -> list[_Result]:
-    """Work on consecutive items, as many at a time as the budget allows, at least one.
+    """Work on consecutive items in batches as large as the budget allows, at least one item.
 
-    Items of a batch are padded to the dearest of them. When memory runs out the batch is halved
-    and tried again, and so are all after it.
+    Items of a batch are padded to the most expensive one. When memory runs out, the batch is halved
+    and tried again, and later batches are halved as well.
 
     Args:
         costs: of each item, in tokens.
-        budget: tokens a batch.
-        largest: items a batch; None: no limit.
-        work: called with the numbers of the items; must be free to be called again.
-        journal: told of halvings.
+        budget: tokens per batch.
+        largest: items per batch; None: no limit.
+        work: called with the numbers of the items; may be called repeatedly for the same items.
+        journal: records halvings.
 
     Raises:
         torch.OutOfMemoryError: a single item is too much.

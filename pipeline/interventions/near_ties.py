@@ -1,9 +1,9 @@
-"""Choices between two logits that differ by no more than rounding.
+"""Settles choices between two logits that differ by no more than rounding.
 
-The same row comes out with other last digits in another batch, so where two logits nearly tie, its
-choice could depend on the batch. How near is too near is measured: a sample is read twice, once
-with a relative error of one unit of rounding put on the stream before every block. Choices within
-that error are made again in one way that no batch can touch: each row alone.
+The last digits of a row's logits depend on its batch, so where two logits nearly tie, the choice
+could depend on the batch. The threshold is measured: a sample is read twice, once with a relative
+error of one unit of rounding added to the stream before every block. Choices within that error are
+recomputed independently of the batch: each row alone.
 
 Source of the measurement: Monte Carlo arithmetic, Parker, Pierce and Eggert, 2000.
 """
@@ -39,7 +39,7 @@ def rounding_error(
         tokens: (N, T) int64; the last 16 tokens of the first row are read.
         trie: of the interventions.
         means: for edits that need them.
-        journal: is told.
+        journal: records the result.
 
     Returns:
         0 where there are no tokens.
@@ -56,7 +56,7 @@ def rounding_error(
         hidden[1::2] += hidden[1::2] * error * unit
 
     with ExitStack() as stack:
-        for site in known.sites:  # registered first, so what is appended is disturbed as well
+        for site in known.sites:  # registered first, so that appended rows are disturbed as well
             hook = site.block.register_forward_pre_hook(disturb, with_kwargs=True)
             stack.callback(hook.remove)
         states = run(known, twice, trie, means=means)[:, :, -1]
@@ -91,7 +91,7 @@ class Alone:
         self.trie = build_trie([intervention], len(known.sites))
 
     def said(self, suffix: Tensor | None = None, cache: Kept | None = None) -> Readout:
-        """What the model says at the positions of the suffix (S,), its own or another."""
+        """The readout at the positions of the suffix (S,), the row's own or another."""
         row = self.row if suffix is None else torch.cat([self.row[: -self.length], suffix])
         states = run(
             self.known, row[None, :-1], self.trie, cache=cache, means=self.means, last=self.length
@@ -105,9 +105,9 @@ class Alone:
         return token.masked_fill(wrong.cumsum(-1) > 1, -1)
 
     def continuation(self, draft: Tensor) -> Tensor:
-        """The greedy continuation (S,); a draft that is nearly it saves generating it."""
+        """The greedy continuation (S,); a nearly correct draft saves generating it."""
         own = draft.clone()
-        while True:  # ends: each round settles one more token
+        while True:  # terminates, since each round settles one more token
             cache = Kept()
             token = self.said(own, cache).allowed.token
             other = (token != own).nonzero()[:, 0]

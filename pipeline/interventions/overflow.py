@@ -1,4 +1,4 @@
-"""Numbers that are not finite: done again in float32, or an error that says where they begin.
+"""Recomputes results that are not finite in float32, or raises an error that locates them.
 
 Shapes: V interventions, N samples or requests, T positions.
 """
@@ -32,17 +32,16 @@ def again_in_single(
     again: Callable[[list[int], list[int]], _Found],
     journal: Journal,
 ) -> None:
-    """Replace what overflowed in half precision by what float32 finds, all at once.
+    """Replace results that overflowed in half precision by float32 results, all at once.
 
-    Float32 and not bfloat16, for it has the range as well, and what it finds of a row is nearest to
-    what the row's neighbours would be without rounding. A module's weights are converted when it is
-    called, so no second model needs memory.
+    Float32 rather than bfloat16: both have the range, but float32 rounds less. A module's weights
+    are converted when it is called, so no second model needs memory.
 
     Args:
-        model: in any precision; with 32 bits or more nothing is done again.
+        model: in any precision; with 32 bits or more nothing is recomputed.
         found: changed in place, where it is bad.
         again: given interventions and samples or requests (their numbers), returns all of them.
-        journal: is told of how many.
+        journal: records the number of results.
     """
     bad = found.bad
     if not bad.any() or torch.finfo(model.dtype).bits >= 32:
@@ -64,9 +63,9 @@ def not_finite(
 
     Args:
         known: of the model.
-        intervention: under which it happened.
+        intervention: the intervention under which it happened.
         tokens: (T,) int64, the offending row.
-        what: it is, such as ``sample 17``.
+        what: the row's name, such as ``sample 17``.
         means: for edits that need them.
     """
     bad: list[int] = []

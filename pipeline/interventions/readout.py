@@ -1,8 +1,8 @@
-"""From the states after the last block to what is asked of the logits.
+"""Computes statistics of the logits from the states after the last block.
 
-All logits of all branches never exist at once: a vocabulary of 50,000 takes 200 kB a position. The
-model's own head reads a chunk of states, and small pieces of its logits, which stay in a CPU's
-cache, are then read as few times as possible. Everything is computed in float32 at least.
+The logits of all branches never exist at once, since a vocabulary of 50,000 takes 200 kB per
+position. The model's own head reads a chunk of states; small pieces of its logits, which stay in a
+CPU's cache, are then read as few times as possible. Everything is computed at least in float32.
 
 Shapes: M positions, V vocabulary, D width.
 """
@@ -21,8 +21,8 @@ from pipeline.models.sites import Anatomy
 
 CHUNK_LOGITS = {"cpu": 512 * 50_304, "cuda": 1 << 28}
 _PIECE_LOGITS = {"cpu": 16 * 50_304, "cuda": 1 << 28}
-_BLOCK = 256  # columns whose maximum is taken first: their maxima are few
-_SMALL_BLOCK = 64  # the same where the `TOP` largest are looked for
+_BLOCK = 256  # columns whose maximum is taken first, to search fewer numbers
+_SMALL_BLOCK = 64  # the same for the search of the `TOP` largest
 
 TOP = 40
 """k of top-k sampling, as in arXiv 2012.07805 and 2410.19482."""
@@ -34,8 +34,8 @@ class Choice:
 
     Args:
         token: (M,) int64, its id.
-        margin: (M,) float32, how far the second largest is below it; NaN where logits are not
-            all finite.
+        margin: (M,) float32, its lead over the second largest; NaN where logits are not all
+            finite.
     """
 
     token: Tensor
@@ -44,7 +44,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Detail:
-    """More about the target at M positions, for what is measured token by token.
+    """More about the target at M positions, for measurements token by token.
 
     Args:
         rank: (M,) int32, from 1: one more than the tokens with a larger logit.
@@ -62,15 +62,15 @@ class Detail:
 
 @dataclass(frozen=True)
 class Readout:
-    """What the logits at M positions say.
+    """Statistics of the logits at M positions.
 
     Args:
         any: the choice among all tokens.
         allowed: the choice among the tokens that may be generated.
         entropy: (M,) float32, nats; NaN where logits are not all finite.
         log_prob: (M,) float32, of the target, nats.
-        behind: (M,) float32, how far the target's logit is below the largest; 0 where it is that.
-        detail: None unless asked for.
+        behind: (M,) float32, how far the target's logit is below the largest; 0 if it is largest.
+        detail: None unless requested.
     """
 
     any: Choice
@@ -84,14 +84,14 @@ class Readout:
 def read(
     known: Anatomy, states: Tensor, targets: Tensor, forbidden: Tensor, *, detailed: bool = False
 ) -> Readout:
-    """Everything about the predictions made from `states`.
+    """The readout of the predictions from `states`.
 
     Args:
         known: of the model.
         states: (M, D), as `wavefront.run` returns them.
         targets: (M,) int64.
-        forbidden: (E,) int64, ids that are never generated; often none.
-        detailed: whether to give the `Detail`, for a tenth of the readout's time.
+        forbidden: (E,) int64, ids that are never generated; may be empty.
+        detailed: whether to compute the `Detail`, which takes a tenth of the readout's time.
     """
     parts, details = [], []
     for rows, logits in pieces(known, states):
@@ -125,7 +125,7 @@ def _detail(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The fields of `Detail`, of logits (m, V) below their maximum; `weights` are overwritten."""
     mean = torch.linalg.vecdot(weights, logits) / total
-    # The largest logit is 0, so a sharp distribution has no large mean whose square cancels.
+    # The largest logit is 0, so the variance of a sharp distribution suffers no cancellation.
     square = torch.linalg.vecdot(weights.mul_(logits), logits) / total
     spread = (square - mean.square()).clamp_min(0).sqrt()
 
@@ -167,9 +167,9 @@ def choose(known: Anatomy, states: Tensor, forbidden: Tensor) -> Choice:
 
 
 def pieces(known: Anatomy, states: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Rows of `states` (M, D), and their logits (m, V) in float32 or better, to be changed freely.
+    """Rows of `states` (M, D), and their logits (m, V) in float32 or better, which may be changed.
 
-    The head is the model's own, whatever it does: scales, caps, biases.
+    The head is the model's own, with all its scales, caps and biases.
     """
     vocabulary = known.model.get_output_embeddings().weight.shape[0]
     kind = states.device.type
@@ -185,7 +185,7 @@ def pieces(known: Anatomy, states: Tensor) -> Iterator[tuple[slice, Tensor]]:
 
 @contextmanager
 def _body_returns(known: Anatomy, states: Tensor) -> Iterator[None]:
-    """Let the model's body compute nothing, and hand these states to the head."""
+    """Replace the output of the model's body by these states, without computing the body."""
     given = _Handed(last_hidden_state=states)
     known.body.forward = lambda *_args, **_kwargs: given
     try:
@@ -195,7 +195,7 @@ def _body_returns(known: Anatomy, states: Tensor) -> Iterator[None]:
 
 
 class _Handed(BaseModelOutputWithPast):
-    """What a body returns: states, and nothing of what some families add to them."""
+    """The output of a body: states, without the extras of some families."""
 
     def __getattr__(self, name: str) -> None:
         """Attentions, router logits and their like."""
@@ -204,8 +204,8 @@ class _Handed(BaseModelOutputWithPast):
 def _best_two(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Token and margin of the largest logit of each row of (m, V), and that logit.
 
-    Maxima of blocks are one fast pass over the logits; the second largest is in the best block, or
-    is the maximum of another.
+    Maxima of blocks need one fast pass over the logits; the second largest is in the best block, or
+    is the maximum of another block.
     """
     vocabulary = logits.shape[1]
     whole = vocabulary - vocabulary % _BLOCK
@@ -226,7 +226,7 @@ def _best_two(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _without(
     logits: Tensor, token: Tensor, margin: Tensor, forbidden: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Token and margin among the tokens that are allowed; the logits stay as they are."""
+    """Token and margin among the allowed tokens; the logits are not changed."""
     if not len(forbidden):
         return token, margin
     kept = logits[:, forbidden]

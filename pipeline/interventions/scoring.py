@@ -1,14 +1,14 @@
 """The engine for benchmarks: log-likelihoods of continuations, under all interventions at once.
 
-Requests that share a long context share its computation: the context is read once, with its keys
-and values kept, and then all continuations read on from there, each in a row of its own::
+Requests that share a long context share its computation: the context is read once, its keys and
+values are kept, and all continuations are read from there, each in its own row::
 
     the cat sat ─┬─ on the        of the choices "on the mat", "on the roof", "under it", "up";
                  ├─ under         the last token of each is predicted, never read
                  └─ (nothing)
 
-Rows of a batch are padded on the left, so that their last tokens stand side by side; continuations
-are padded on the right, where nothing sees the padding.
+Rows of a batch are padded on the left, so that their last tokens are aligned; continuations are
+padded on the right, where no token attends to the padding.
 
 Shapes: V interventions, R requests, G branches, B rows of a batch, M reads of a batch.
 """
@@ -43,8 +43,8 @@ from pipeline.interventions.wavefront import Kept, means_of, run
 from pipeline.models.context import context_length
 from pipeline.models.sites import Anatomy
 
-_LEAST_SAVED = 0.2  # of a context's tokens, below which its continuations are read one by one
-_PAD_UP_TO = 1024  # tokens of a batch before branches: longer ones are padded more, for no gain
+_LEAST_SAVED = 0.2  # share of tokens saved, below which continuations are read one by one
+_PAD_UP_TO = 1024  # tokens of a batch before branches: larger ones only need more padding
 
 
 @torch.inference_mode()
@@ -67,14 +67,15 @@ def score(
         model: a stock causal language model in evaluation mode, on any device.
         requests: R pairs of a context and a continuation, token ids.
         interventions: V of them.
-        batch_size: distinct contexts at a time, at most; None: what the token budget allows.
-        progress: told after each batch.
+        batch_size: largest number of distinct contexts at a time; None: set by the token budget.
+        progress: called after each batch.
         max_length: positions that the model may see; its own context length unless given. Longer
             requests lose tokens on the left.
         calibration_tokens: (C, T) int64, for the edits ``mean`` and ``mlp-mean``.
-        token_budget: tokens at a time, counted once a branch; None: from the memory that is free.
-        journal: is told of batches halved, of near ties and of requests that overflowed.
-        first: what the first of `requests` is called in errors.
+        token_budget: tokens at a time, counted once per branch; None: computed from the free
+            memory.
+        journal: records halved batches, near ties and requests that overflowed.
+        first: the number of the first of `requests` in errors.
 
     Returns:
         On the CPU, in the order of `interventions` and `requests`.
@@ -87,7 +88,7 @@ def score(
     max_length = max_length or context_length(model.config)
     require_scorable(model, requests, max_length)
     known = proven(model)
-    build_trie(interventions, len(known.sites))  # refuses a block that is not there
+    build_trie(interventions, len(known.sites))  # raises if a block does not exist
     require_editable(known, interventions)
     journal = journal or Journal()
     means = means_of(known, interventions, calibration_tokens)
@@ -138,7 +139,7 @@ def _scored(
             max((len(x.tokens) for x in xs), default=0) for xs in (batch, (t for _, t in tails))
         ]
         if sum(longest) > positions and len(batch) > 1:
-            # side by side they would be longer than the model's tables of positions
+            # together they would be longer than the model's tables of positions
             work(batch[: len(batch) // 2])
             work(batch[len(batch) // 2 :])
             return
@@ -193,7 +194,7 @@ def _scored(
 
 @dataclass(frozen=True)
 class Read:
-    """One prediction that a request asks for: at `index` of its row, of `target`.
+    """One prediction of a request: of the token `target`, at `index` of its row.
 
     Indices count from the end where rows are padded on the left: -1 is the last token.
     """
@@ -205,12 +206,12 @@ class Read:
 
 @dataclass(frozen=True)
 class Row:
-    """Tokens that are read together, what is asked of them, and what is read after them.
+    """Tokens that are read together, their predictions, and the rows that follow them.
 
     Args:
         tokens: T of them.
-        reads: the predictions asked for.
-        tails: rows that go on from the last token of this one.
+        reads: the requested predictions.
+        tails: rows that continue from the last token of this one.
     """
 
     tokens: Sequence[int]
@@ -226,8 +227,8 @@ class Row:
 def _rows(requests: Sequence[Request], max_length: int) -> list[Row]:
     """Rows for all requests: those with the longest tails first, then the longest.
 
-    Requests that share a context share a row where that saves much. What is longer than
-    `max_length` loses tokens on the left, as in lm-eval.
+    Requests that share a context share a row where that saves much. Rows longer than `max_length`
+    lose tokens on the left, as in lm-eval.
     """
     sharing: dict[tuple[int, ...], list[int]] = {}
     for number, (context, continuation) in enumerate(requests):
@@ -253,7 +254,7 @@ def _rows(requests: Sequence[Request], max_length: int) -> list[Row]:
                 ]
                 row.tails.append(Row(tail, reads))
         rows.append(row)
-    # neighbours are alike, so little is padded
+    # neighbours have similar lengths, so there is little padding
     longest_tail = [max((len(tail.tokens) for tail in row.tails), default=0) for row in rows]
     order = sorted(range(len(rows)), key=lambda i: (-longest_tail[i], -len(rows[i].tokens)))
     return [rows[i] for i in order]
@@ -262,7 +263,7 @@ def _rows(requests: Sequence[Request], max_length: int) -> list[Row]:
 def _whole(
     context: tuple[int, ...], tail: tuple[int, ...], of: list[int], requests: Sequence[Request]
 ) -> Row:
-    """A context with the one tail that is read after it."""
+    """A context joined with its only tail."""
     row = Row(context + tail)
     for n in of:
         continuation = requests[n][1]
@@ -284,7 +285,7 @@ def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor
 
 
 class _Continued(DynamicCache):
-    """The keys and values of contexts, for rows that read on, several after one context.
+    """The keys and values of contexts, for rows that continue them, several per context.
 
     Args:
         contexts: of G branches of B contexts, block by block.
@@ -302,7 +303,7 @@ class _Continued(DynamicCache):
         return self.length
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        """Keys that the rows read, and the position of the first."""
+        """The number of keys that the rows read, and the position of the first."""
         return self.length + query_length, 0
 
     def update(
@@ -333,7 +334,7 @@ class _Tally:
 
     @property
     def unsure(self) -> Tensor:
-        """(G, R), whether `is_greedy` hangs on near ties."""
+        """(G, R), whether `is_greedy` depends on near ties."""
         return (self.wrong == 0) & (self.close > 0)
 
     def add(self, requests: list[int], target: Tensor, said: Any) -> None:

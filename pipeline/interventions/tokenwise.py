@@ -1,9 +1,9 @@
-"""A closer look at a few samples: how far each edit moves the stream, and what each token is worth.
+"""Measures a few samples token by token, and how far each edit moves the stream.
 
-One teacher-forced pass for all interventions, without decoding. What is said of the tokens comes
-from the states after the last block; how far an edit moves the stream is taken in passing, right
-after the last block that it edits. A second pass, of the unmodified model alone, sees what
-attention adds to the stream of each block.
+One teacher-forced pass for all interventions, without decoding. The results for tokens come from
+the states after the last block. The displacement of the stream is measured in the same pass, right
+after the last block that an intervention edits. A second pass, of the unmodified model alone,
+measures the change that attention makes to the stream in each block.
 
 Position 0 is kept apart from the others: on real models it is an attention sink, whose state is
 many times as long as any other.
@@ -39,7 +39,7 @@ from pipeline.models.sites import Anatomy, Site, states_in
 
 @dataclass(frozen=True)
 class Tokenwise:
-    """What is seen of N samples, computed in float32 at least.
+    """The results for N samples, computed at least in float32.
 
     Args:
         moved: (V, N, 2) float64, ``||edited - unedited|| / ||unedited||`` of the stream right after
@@ -48,7 +48,7 @@ class Tokenwise:
         attention_change: (L, N, 2) float64, ``1 - cos(x, x + attention(x))`` of the unmodified
             model, x the block's input, likewise; NaN where a block adds more than attention and MLP
             return.
-        greedy: (V, N, S) int64, argmax given the true suffix up to there, as are all that follow.
+        greedy: (V, N, S) int64, argmax given the true suffix up to there, as for all fields below.
         log_prob: (V, N, S) float32, nats, of the true token.
         rank: (V, N, S) int32, of the true token, from 1.
         entropy: (V, N, S) float32, nats.
@@ -74,7 +74,7 @@ def look(
     token_budget: int | None = None,
     journal: Journal | None = None,
 ) -> Tokenwise:
-    """Look at samples token by token, under every intervention.
+    """Measure samples token by token, under every intervention.
 
     Args:
         model: a stock causal language model in evaluation mode, on any device.
@@ -82,9 +82,9 @@ def look(
         suffix_length: S.
         interventions: V of them, the baseline among them.
         calibration_tokens: as for `completion.complete`.
-        token_budget: tokens at a time, counted once a branch; None: from the memory that is free.
-            It affects rounding only.
-        journal: is told of batches halved.
+        token_budget: tokens at a time, counted once per branch; None: computed from the free
+            memory. It affects rounding only.
+        journal: records halved batches.
 
     Returns:
         On the CPU, in the order of `interventions` and `tokens`.
@@ -146,7 +146,7 @@ def look(
 
 
 class _Moved:
-    """An observer of a pass: what `Tokenwise.moved` holds, of a batch."""
+    """An observer of a pass, which computes `Tokenwise.moved` for a batch."""
 
     def __init__(
         self, trie: Trie, interventions: Sequence[Intervention], whole: int, batch: int

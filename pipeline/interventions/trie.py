@@ -1,6 +1,6 @@
-"""The trie of interventions: which interventions share which block, and where they part.
+"""The trie of interventions: which interventions share a block, and where they branch.
 
-Made from the interventions alone, without a model.
+Built from the interventions alone, without a model.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pipeline.workflow.errors import InputError, Problem
 
 @dataclass(frozen=True)
 class Step:
-    """What happens in one block.
+    """The branching and the edits in one block.
 
     Args:
-        parents: of each branch that begins in this block: the branch that it leaves. They are
-            numbered after those that enter the block, in this order.
-        edits: of each branch after the block, those that begin here included: what is done to the
-            block; None where it stays as it is.
+        parents: for each branch that begins in this block, the branch that it leaves. New branches
+            are numbered after those that enter the block, in this order.
+        edits: for each branch after the block, including those that begin here, the edit of the
+            block; None if the block is unchanged.
     """
 
     parents: tuple[int, ...]
@@ -32,7 +32,7 @@ class Trie:
     """A trie of interventions, spread out over the blocks.
 
     Args:
-        steps: one a block.
+        steps: one per block.
         carrier: carrier[b][v] is the branch that carries intervention v into block b; carrier[L]
             is the branch that it ends in.
     """
@@ -51,7 +51,7 @@ class Trie:
         return sum(len(step.edits) for step in self.steps)
 
     def ending_in(self, branch: int) -> int:
-        """The first intervention v that ends in `branch`; others that do compute the same."""
+        """The first intervention v that ends in `branch`; others in it have the same results."""
         return self.carrier[-1].index(branch)
 
     def path(self, branch: int) -> tuple[int, ...]:
@@ -63,8 +63,8 @@ class Trie:
 def build_trie(interventions: Sequence[Intervention], n_blocks: int) -> Trie:
     """The trie of `interventions` on a model of L blocks.
 
-    All begin in branch 0. In each block the interventions of a branch part by what they do to
-    that block; those that leave it as it is, if any, stay in the branch.
+    All begin in branch 0. In each block the interventions of a branch are split by their edit of
+    that block; those without an edit of it, if any, stay in the branch.
 
     Raises:
         InputError: no interventions, or a block that the model does not have.

@@ -1,7 +1,7 @@
 """One teacher-forced pass of a stock model for all interventions at once.
 
-Interventions that agree on the first blocks share them. The pass goes through the blocks once, and
-carries a growing batch: where interventions part, the rows of a branch are appended a second time::
+Interventions that agree on the first blocks share them. The pass goes through the blocks once, with
+a growing batch: where interventions branch, the rows of a branch are appended a second time::
 
     block               0       1       2       3
     baseline        ────●───────●───────●───────●────   ● the block as it is
@@ -10,10 +10,10 @@ carries a growing batch: where interventions part, the rows of a branch are appe
     block-01            └───────○───────●───────●────
     block-00        ────○───────●───────●───────●────
 
-    Drawn where they begin: block-02 has no rows of its own before block 2.
+    Each is drawn from where it begins: block-02 has no rows of its own before block 2.
 
-The model computes with its own modules. Hooks on them only append rows before a block, and carry
-out the edits in the rows that have them. A sweep over L blocks so costs about L²/2 evaluations of a
+The model computes with its own modules. Hooks on them only append rows before a block, and apply
+the edits to the rows that have them. A sweep over L blocks thus takes about L²/2 evaluations of a
 block, not L².
 
 Shapes: B rows of tokens, T positions, G branches, D width. Row b of branch g is row g B + b.
@@ -45,8 +45,8 @@ from pipeline.models.sites import Anatomy, masked_call, states_out
 Observer = Callable[[int, Tensor], None]
 """Called after each block with its number b and the states after it, (G, B, T, D).
 
-Intervention v is in branch ``trie.carrier[b + 1][v]``. The states are the pass's own memory: read
-or copy them at once.
+Intervention v is in branch ``trie.carrier[b + 1][v]``. The states are the pass's own memory and
+will be overwritten: read or copy them at once.
 """
 
 CALIBRATION_ROWS, _ROWS_AT_ONCE = 256, 16
@@ -68,16 +68,17 @@ def run(
     Args:
         known: of the model.
         tokens: (B, T) int64, on the model's device.
-        trie: for as many blocks as the model has.
-        cache: gets keys and values of all branches, or has those of earlier tokens.
-        mask: (B, T with what the cache has) int64, 0 where there is padding, on the left; None:
-            there is none.
+        trie: for the model's number of blocks.
+        cache: receives the keys and values of all branches, or holds those of earlier tokens.
+        mask: (B, T plus the length of the cache) int64, 0 at padding, which is on the left; None:
+            no padding.
         observer: called after each block.
         means: for edits that need them.
-        last: how many positions, the last ones, are wanted; None: all. Others mean nothing.
+        last: the number of final positions that are needed; None: all. The values at other
+            positions are undefined.
 
     Returns:
-        (G, B, T, D), what the head reads.
+        (G, B, T, D), the input of the head.
     """
     blocks = rows_of(trie, len(tokens), tokens.device)
     blocks[-1].last = last if last != tokens.shape[1] else None
@@ -123,7 +124,7 @@ def rows_of(trie: Trie, batch: int, device: torch.device) -> list[BlockRows]:
 
 
 def _selection(branches: list[int], batch: int, row: Tensor) -> Selection:
-    """The rows of some branches; neighbours as a slice, which copies nothing."""
+    """The rows of some branches; adjacent branches as a slice, which copies nothing."""
     if branches[-1] - branches[0] == len(branches) - 1:
         return slice(branches[0] * batch, (branches[-1] + 1) * batch)
     return torch.cat([branch * batch + row for branch in branches])
@@ -139,13 +140,13 @@ class Kept(DynamicCache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Keep a block's; they may be views of larger tensors, which would stay in memory."""
+        """Keep a block's keys and values, copied, since views would keep larger tensors alive."""
         self.blocks[layer_idx] = key_states.contiguous(), value_states.contiguous()
         return self.blocks[layer_idx]
 
 
 def means_of(known: Anatomy, interventions: Sequence[Intervention], tokens: Tensor | None) -> Means:
-    """What the edits ``mean`` and ``mlp-mean`` put in the place of what passes at their sites.
+    """The means by which the edits ``mean`` and ``mlp-mean`` replace the values at their sites.
 
     Args:
         known: of the model.

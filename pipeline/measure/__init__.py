@@ -1,1 +1,1 @@
-"""What is measured: memorization of the samples, and benchmarks, under every intervention."""
+"""The measurements: memorization of the samples, and benchmarks, under every intervention."""

@@ -1,8 +1,8 @@
-"""Gradient times activation: what attention and MLP of each block mean for the loss on a suffix.
+"""Gradient times activation: the effect of each block's attention and MLP on the loss of a suffix.
 
-What a part writes at a token is a vector of the stream. Its inner product with the gradient of the
-loss is, to first order, what the loss would lose if that vector were zero. One backward pass gives
-it for all blocks.
+The output of a part at a token is a vector of the stream. Its inner product with the gradient of
+the loss is, to first order, the amount by which the loss would fall if that vector were zero. One
+backward pass gives it for all blocks.
 
 Shapes: B samples of a batch, T = P + S positions, P prefix and S suffix tokens, D width, L blocks.
 
@@ -34,19 +34,19 @@ BATCH = 8
 def measure(
     model: PreTrainedModel, samples: pl.DataFrame, progress: Progress = silent
 ) -> pl.DataFrame:
-    """Multiply what each part of each block writes with the gradient of the loss by it.
+    """Multiply the output of each part of each block with the gradient of the loss by it.
 
     Args:
         model: in evaluation mode, on any device.
         samples: as `tables.SAMPLES`, of any splits; one prefix and one suffix length.
-        progress: told after each batch.
+        progress: called after each batch.
 
     Returns:
         As `tables.ATTRIBUTION`, N x L x 2 rows: samples in their order, then blocks, then parts.
 
     Raises:
-        InputError: a model whose blocks do not add attention and MLP to the stream, what
-            `check_samples` refuses, or gradients that are not finite.
+        InputError: a model whose blocks do not add attention and MLP to the stream, samples that
+            `check_samples` rejects, or gradients that are not finite.
         ValueError: the model is in training mode.
     """
     check_samples(samples, model.config.vocab_size, context_length(model.config))
@@ -90,7 +90,7 @@ def products(model: PreTrainedModel, tokens: Tensor, suffix_length: int) -> Tens
         suffix_length: S.
 
     Raises:
-        InputError: a block does not add what attention and MLP return to the stream.
+        InputError: a block does not add the outputs of attention and MLP to the stream.
     """
     known = anatomy(model)
     if not known.additive:

@@ -3,8 +3,8 @@
 lm-eval's `evaluate` would render and tokenize every prompt anew for each intervention. Here its
 requests are built once, tokenized by its own model class, and scored for all interventions by the
 engine; each intervention's answers then go through the task's own `process_results` and
-aggregation. None of lm-eval's caches is used: their keys know neither the intervention nor the
-revision of a dataset. `pipeline.tasks.loading` loads the tasks.
+aggregation. lm-eval's caches are not used, since their keys contain neither the intervention nor
+the revision of a dataset. `pipeline.tasks.loading` loads the tasks.
 
 Source: lm-eval 0.4.13, `evaluator.simple_evaluate` and `models.huggingface.HFLM`.
 """
@@ -48,20 +48,20 @@ BOOTSTRAP_DRAWS = 1000
 """Resamples for the standard error of lm-eval's `perplexity`, which has no closed form.
 
 lm-eval's own default, 100,000 in a pool of processes, takes most of a minute per intervention;
-1,000 draws know the standard error to within about 2%.
+1,000 draws give the standard error to within about 2%.
 """
 
 FEWSHOT_SEED = 1234
-"""What `simple_evaluate` seeds the choice of few-shot examples with unless told otherwise."""
+"""The seed by which `simple_evaluate` chooses few-shot examples by default."""
 
 
 REQUEST_TYPES = ("loglikelihood", "loglikelihood_rolling")
 
 GUESSABLE = ("acc", "acc_norm", "acc_bytes")
-"""Metrics of multiple choice whose value under a blind guess is 1/choices."""
+"""Metrics of multiple choice whose expected value under a blind guess is 1/choices."""
 
 WEIGHTED = (weighted_mean, weighted_perplexity, bits_per_byte)
-"""Aggregations of (value, weight) pairs; all others take one number a document."""
+"""Aggregations of (value, weight) pairs; all others take one number per document."""
 
 logger = logging.getLogger(__name__)
 
@@ -91,25 +91,25 @@ def measure(
         tokenizer: the model's own.
         tasks: from `load_tasks`.
         interventions: V of them, distinct.
-        token_budget: tokens at a time, counted once a branch of the wavefront; it changes no
-            result; None: from the memory that is free.
-        limit: documents a task, or below 1 the share of its documents, or task -> documents; all
-            of a task unless given.
-        progress: told after each batch how many requests are scored.
-        journal: is told of batches halved and of near ties.
-        shards: keep what is finished, so that a killed process can go on; None: nothing is kept.
+        token_budget: tokens at a time, counted once per branch of the wavefront; it changes no
+            result; None: computed from the free memory.
+        limit: documents per task, or below 1 the share of its documents, or task -> documents; all
+            documents by default.
+        progress: called after each batch with the number of requests that are scored.
+        journal: records halved batches and near ties.
+        shards: keep finished work, so that a killed process can resume; None: nothing is kept.
         calibration: C samples of T token ids each, over which the edits ``mean`` and ``mlp-mean``
             take their means; None where there is no such edit.
 
     Returns:
         `tables.BENCHMARKS`, intervention by intervention, tasks and metrics in their order; and
-        `tables.BENCHMARK_DOCUMENTS`, where `value` is what lm-eval aggregates (for perplexities
-        the log-likelihood, nats), with one column more: `weight` f64, the document's words or
-        bytes where lm-eval divides by their sum, else 1.
+        `tables.BENCHMARK_DOCUMENTS`, where `value` is the number that lm-eval aggregates (for
+        perplexities the log-likelihood, nats), with an additional column `weight` (f64): the
+        document's words or bytes where lm-eval divides by their sum, else 1.
 
     Raises:
         InputError: a task that generates text, filters answers, or has a metric that is not one
-            number a document; and what `score` refuses.
+            number per document; or requests that `score` rejects.
     """
     limits = limit if isinstance(limit, Mapping) else dict.fromkeys(tasks, limit)
     documents = {name: _documents(task, limits.get(name)) for name, task in tasks.items()}
@@ -123,9 +123,9 @@ def measure(
     )
 
     results, by_intervention = [], []
-    # an intervention at a time: as Python's numbers, all of them would take gigabytes
+    # one intervention at a time, since all of them would take gigabytes as Python numbers
     for v, intervention in enumerate(interventions):
-        # as lists: to look numbers up one by one in a tensor would take as long as the model does
+        # as lists: single look-ups in a tensor would take as long as the model does
         answer = partial(
             items.answer, likelihoods.log_prob[v].tolist(), likelihoods.is_greedy[v].tolist()
         )
@@ -163,13 +163,13 @@ class _Document:
 
 @dataclass(frozen=True)
 class _Items:
-    """What the engine scores, and how it answers lm-eval's requests.
+    """The pairs that the engine scores, and the mapping back to lm-eval's requests.
 
     Args:
         distinct: token ids of a context and a continuation, each pair once.
         of_request: request type and arguments -> positions in `distinct`; one, or one for each
             window of a rolling request.
-        max_length: tokens that the model sees at once, as lm-eval has it.
+        max_length: tokens that the model sees at once, as lm-eval defines it.
     """
 
     distinct: list[Request]
@@ -177,7 +177,7 @@ class _Items:
     max_length: int
 
     def answer(self, log_prob: list[float], is_greedy: list[bool], request: Instance) -> Any:
-        """What HFLM would answer, given the engine's answers to `distinct`."""
+        """The answer that HFLM would give, from the engine's answers to `distinct`."""
         positions = self.of_request[request.request_type, request.args]
         if request.request_type == "loglikelihood_rolling":
             return fsum(log_prob[i] for i in positions)
@@ -186,7 +186,7 @@ class _Items:
 
 
 class _Tokenizing(HFLM):  # type: ignore[misc]
-    """HFLM's own tokenization and windowing, with the model call cut out."""
+    """HFLM's own tokenization and windowing, without the call of the model."""
 
     def items_of(self, request: Instance) -> list[Request]:
         """The pairs of token ids that HFLM would send to the model for this request."""
@@ -256,7 +256,7 @@ def _scored(
 ) -> Likelihoods:
     """The answers to `items.distinct`, shard by shard; arguments are those of `measure`."""
     requests = items.distinct
-    # requests that share a context are read in one row, so they stay together
+    # requests that share a context are read in one row, so they stay in one shard
     starts = [
         i for i, (context, _) in enumerate(requests) if not i or context != requests[i - 1][0]
     ]
@@ -302,7 +302,7 @@ def _process(
     documents: Sequence[_Document],
     answer: Callable[[Instance], Any],
 ) -> dict[str, dict[int, Any]]:
-    """By metric and document id: what lm-eval's `process_results` makes of the answers."""
+    """The results of lm-eval's `process_results` by metric and document id."""
     made: dict[str, dict[int, Any]] = {}
     for document in documents:
         answers = [answer(request) for request in document.requests]
@@ -329,18 +329,18 @@ def _value_and_weight(value: Any) -> tuple[float, float]:
 
 
 def _chance(task: ConfigurableTask, documents: Sequence[_Document]) -> float | None:
-    """The accuracy of a blind guess: the mean of 1/choices; None for other than one of several."""
+    """The accuracy of a blind guess: the mean of 1/choices; None unless it is multiple choice."""
     if task.OUTPUT_TYPE != "multiple_choice" or task.multiple_target:
         return None
     return fmean(1 / len(task.doc_to_choice(document.content)) for document in documents)
 
 
 def _check_metrics(name: str, task: ConfigurableTask, documents: Sequence[_Document]) -> None:
-    """Refuse, before any scoring, what the tables cannot hold.
+    """Reject, before any scoring, tasks whose results do not fit the tables.
 
     Raises:
-        InputError: the task generates text or filters answers, or a metric is unknown to its
-            `metric_list` or is not one number, or one number and its weight, a document.
+        InputError: the task generates text or filters answers, or a metric is missing in its
+            `metric_list`, or does not give one number (optionally with a weight) per document.
     """
     types = sorted({request.request_type for each in documents for request in each.requests})
     remedy = "leave the task out of the study, or write one that compares log-likelihoods"

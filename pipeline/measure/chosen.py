@@ -1,4 +1,4 @@
-"""The samples that are looked at token by token."""
+"""Chooses the samples that are measured token by token."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ LEAST, MOST = 8, 64
 """Samples of each split, spread evenly over it: enough to match tokens."""
 
 SHARE = 10
-"""One of so many samples of a study, so that a closer look costs little beside its sweep."""
+"""One in this many samples is chosen, so that the tokenwise pass costs little beside the sweep."""
 
 SPLITS = ("memorized", "control")
 
 
 def chosen(samples: pl.DataFrame) -> pl.DataFrame:
-    """Some samples of each of `SPLITS`, memorized first: from `LEAST` to `MOST`, as there are.
+    """Some samples of each of `SPLITS`, memorized first: `LEAST` to `MOST`, if there are enough.
 
     Args:
         samples: as `tables.SAMPLES`.

@@ -1,7 +1,7 @@
-"""How many tries it takes to see a suffix when continuations are sampled: (n, p)-discoverability.
+"""The number of sampled continuations until a suffix appears: (n, p)-discoverable extraction.
 
-A text that greedy decoding does not give may still come out after a few samples. A suffix of
-probability p_z is seen in n independent tries with probability 1 - (1 - p_z)^n, so it takes
+A text that greedy decoding does not produce may still appear after a few samples. A suffix of
+probability p_z appears in n independent tries with probability 1 - (1 - p_z)^n, so it takes
 log(1 - p) / log1p(-p_z) tries to see it with probability p. Nothing is sampled: p_z is exact.
 
 Source: Hayes et al., arXiv 2410.19482.
@@ -13,31 +13,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 TRIES = (1, 10, 100, 1_000, 1_000_000)
-"""n, for which the share of samples that are out is reported."""
+"""The n for which the share of extracted samples is reported."""
 
 PROBABILITY = 0.5
-"""p: a suffix counts as out within n tries where it is more likely seen than not."""
+"""p: a suffix counts as extracted within n tries if it appears with at least this probability."""
 
 SCHEMES = {"extractable": "suffix_log_prob", "extractable_top_40": "suffix_log_prob_top_40"}
-"""Metric of the summary -> the log probability that it follows from; both at temperature 1."""
+"""Metric of the summary -> the log probability that determines it; both at temperature 1."""
 
-_TINY = -37.0  # below, -log1p(-x) is x to the last digit of a float64
+_TINY = -37.0  # below, -log1p(-x) equals x in float64
 
 
 def log_tries(
     log_prob: NDArray[np.float64], probability: float = PROBABILITY
 ) -> NDArray[np.float64]:
-    """The natural logarithm of the tries that show a suffix with a probability of `probability`.
+    """The natural logarithm of the number of tries that show a suffix with `probability`.
 
-    All is computed in logarithms: p_z may be e⁻²⁰⁰⁰ and less, where it is no float64 any more.
+    All is computed in logarithms, since p_z may be e⁻²⁰⁰⁰ or less, where float64 underflows.
 
     Args:
-        log_prob: of the suffixes, nats, of any shape; -inf where they never come out.
+        log_prob: of the suffixes, nats, of any shape; -inf where they cannot appear.
         probability: to see a suffix at least once, above 0 and below 1.
 
     Returns:
-        Of the shape of `log_prob`; 0 or more, for one try is the least; infinite where it is never
-        seen.
+        Of the shape of `log_prob`; 0 (one try) or more; infinite where the suffix cannot appear.
     """
     x = np.minimum(np.asarray(log_prob, np.float64), 0.0)  # rounding may bring it above
     with np.errstate(divide="ignore"):
@@ -49,11 +48,11 @@ def log_tries(
 
 
 def out_within(log_prob: NDArray[np.float64], tries: int) -> NDArray[np.bool_]:
-    """Whether `tries` tries are enough to see each suffix, more likely than not.
+    """Whether each suffix appears within `tries` tries, with a probability of `PROBABILITY`.
 
     Args:
         log_prob: as for `log_tries`.
         tries: n, 1 or more.
     """
-    # the grain keeps rounding from deciding where p_z is just `PROBABILITY`
+    # the tolerance keeps rounding from deciding where p_z is exactly `PROBABILITY`
     return np.asarray(log_tries(log_prob) <= np.log(tries) + 1e-12)

@@ -1,19 +1,26 @@
-"""What a model writes after a few prompts when one block is bypassed.
+"""The continuations of a few prompts when one block is bypassed.
 
-Source: arXiv 2501.05078, Fig. 4.
+Two numbers say how far a continuation has collapsed: its perplexity under the unmodified model, and
+its share of distinct bigrams. Noise has a high perplexity; a text that repeats itself has a low one
+and few distinct bigrams.
+
+Source: arXiv 2501.05078, Fig. 4, which shows texts and no number; distinct bigrams after Li et al.
+(arXiv 1510.03055, distinct-2).
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any
 
 import polars as pl
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from pipeline.interventions.editing import bypassed
@@ -38,42 +45,43 @@ def measure(
     """Continue every prompt under the baseline and under each bypass: greedily, and by sampling.
 
     A continuation always has `new_tokens` tokens: the minimum is the maximum, as in the paper's
-    code, so the end-of-text tokens of `model.generation_config` are never chosen. Nothing else of
-    that configuration acts, nor do transformers' own defaults: sampling is at temperature 1 from
-    all the other tokens of the vocabulary.
+    code, so the end-of-text tokens of `model.generation_config` are never chosen. The rest of that
+    configuration and transformers' own defaults are not applied: sampling is at temperature 1 from
+    all other tokens of the vocabulary.
 
-    Samples depend on `seed` and on the prompt's position alone: all interventions make the same
-    draws, so where two samples differ, the bypass did it. A GPU draws other numbers than a CPU.
+    Samples depend only on `seed` and on the prompt's position: all interventions use the same
+    random numbers, so two samples differ only because of the bypass. A GPU draws other numbers than
+    a CPU.
 
     Args:
         model: in evaluation mode, on any device.
         tokenizer: the model's own. Special tokens are not added to the prompts.
         prompts: one or more, each of one token or more.
-        depths: which blocks to bypass, one at a time; see `interventions_at`.
+        depths: depths of the blocks to bypass, one at a time; see `interventions_at`.
         new_tokens: length of each continuation, at least 1.
         seed: of the samples.
-        progress: told after each continuation.
+        progress: called after each continuation.
 
     Returns:
         As `tables.GENERATIONS`: intervention by intervention (the baseline, then the blocks
         ascending), prompts in their order, greedy before sampled.
 
     Raises:
-        InputError: no prompts, a prompt of no tokens, of tokens beyond the model's vocabulary, or
-            too long for its context with the continuation; less than one new token; a depth
+        InputError: no prompts; a prompt without tokens, with tokens beyond the model's vocabulary,
+            or too long for its context with the continuation; less than one new token; a depth
             outside 0 to 1; an unsupported model; or logits with NaN or infinity.
         ValueError: the model is in training mode.
     """
     if model.training:
         raise ValueError("the model is in training mode, where dropout acts; call model.eval()")
-    # not verbose: what is too long for the model is told below, as an error
+    # not verbose: a prompt that is too long raises an error below
     encoded = [tokenizer.encode(each, add_special_tokens=False, verbose=False) for each in prompts]
     _check(model, prompts, encoded, depths, new_tokens)
     interventions = interventions_at(depths, model.config.num_hidden_layers)
     total = len(interventions) * len(prompts) * len(DECODINGS)
 
     def decode(tokens: list[int]) -> str:
-        # neither option may change a character: what is shown is what the model wrote
+        # neither option may change a character of the model's text
         return str(
             tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         )
@@ -91,7 +99,7 @@ def measure(
                         )  # fmt: skip
                     text = decode(made)
                     same = _shared(made, unchanged.setdefault((prompt_id, decoding), made))
-                    # a character can be several tokens: it differs with the first of them that does
+                    # a character can take several tokens; it differs if the first of them differs
                     same_text = _shared(text, decode(made[:same]))
                     differs = same < new_tokens
                     rows.append(
@@ -101,18 +109,31 @@ def measure(
                         )
                     )  # fmt: skip
                     progress(len(rows), total)
+    collapse = [
+        (_perplexity(model, encoded[row[1]], row[5]), distinct_bigrams(row[5])) for row in rows
+    ]
     schema = {name: column.dtype for name, column in GENERATIONS.items()}
-    return pl.DataFrame(rows, schema=schema, orient="row")
+    return pl.DataFrame(
+        [(*row, *numbers) for row, numbers in zip(rows, collapse, strict=True)],
+        schema=schema,
+        orient="row",
+    )
+
+
+def distinct_bigrams(tokens: Sequence[int]) -> float:
+    """The share of distinct pairs among the pairs of neighbouring tokens; 1 without any pair."""
+    pairs = list(pairwise(tokens))
+    return len(set(pairs)) / len(pairs) if pairs else 1.0
 
 
 def interventions_at(depths: Sequence[float], n_blocks: int) -> tuple[Intervention, ...]:
     """The baseline, and the bypass of the one block at each depth.
 
-    Depths rather than blocks, so that one study fits models of different depth.
+    Depths rather than block numbers, so that one study fits models of different depth.
 
     Args:
-        depths: shares of the model's depth, 0 (its first block) to 1 (its last); the nearest block
-            is taken, the even one where two are equally near.
+        depths: shares of the model's depth, 0 (its first block) to 1 (its last); each selects the
+            nearest block, the even one where two are equally near.
         n_blocks: L, at least 1.
 
     Returns:
@@ -139,7 +160,7 @@ def _continue(
         max_new_tokens=new_tokens,
         do_sample=sample,
         use_cache=True,
-        pad_token_id=0,  # it is never used: nothing ends early
+        pad_token_id=0,  # never used, since no continuation ends early
         logits_processor=[_finite(model, where)],
         **choice,
     )
@@ -147,8 +168,16 @@ def _continue(
     return made
 
 
+@torch.inference_mode()
+def _perplexity(model: Any, prompt: Sequence[int], made: Sequence[int]) -> float:
+    """Of `made` after `prompt`, per token, as the model is now."""
+    tokens = torch.tensor([[*prompt, *made]], device=model.device)
+    logits = model(tokens[:, :-1]).logits[0, len(prompt) - 1 :]
+    return math.exp(cross_entropy(logits.double(), tokens[0, len(prompt) :]).item())
+
+
 def _finite(model: Any, where: str) -> Callable[[Tensor, Tensor], Tensor]:
-    """A processor of logits that refuses NaN and infinity, and changes nothing."""
+    """A processor of logits that raises on NaN and infinity, and changes nothing."""
     never = forbidden_tokens(model)
 
     def require_finite(_tokens: Tensor, logits: Tensor) -> Tensor:
@@ -170,9 +199,10 @@ def _finite(model: Any, where: str) -> Callable[[Tensor, Tensor], Tensor]:
 
 @contextmanager
 def _plain_generation(model: Any) -> Iterator[None]:
-    """Leave nothing but the end-of-text tokens of the model's generation configuration.
+    """Keep only the end-of-text tokens of the model's generation configuration.
 
-    `generate` takes from it whatever it is not told: penalties, banned tokens, beams.
+    `generate` takes every option that the caller leaves out from it: penalties, banned tokens,
+    beams.
     """
     own = model.generation_config
     stop = forbidden_tokens(model).tolist()  # those that the vocabulary has
@@ -186,9 +216,9 @@ def _plain_generation(model: Any) -> Iterator[None]:
 
 @contextmanager
 def _seeded(device: torch.device, seed: str) -> Iterator[None]:
-    """Seed what a device draws from (`generate` takes no generator), and put it back afterwards.
+    """Seed the device's global generator, since `generate` takes none, and restore it afterwards.
 
-    Seeds are hashed: seed 0 of prompt 1 has nothing to do with seed 1 of prompt 0.
+    Seeds are hashed, so that seed 0 of prompt 1 is independent of seed 1 of prompt 0.
     """
     generator = (
         torch.cuda.default_generators[device.index]
@@ -216,7 +246,7 @@ def _check(
     depths: Sequence[float],
     new_tokens: int,
 ) -> None:
-    """Raise an InputError with everything that keeps a study from fitting a model."""
+    """Raise an InputError that lists every mismatch between the study and the model."""
     vocabulary, context = model.config.vocab_size, context_length(model.config)
     problems = []
     if not prompts:

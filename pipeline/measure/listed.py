@@ -1,6 +1,6 @@
-"""The interventions of a model as a table, and back: what each name stands for.
+"""Converts the interventions of a model to a table and back.
 
-Knows no model and no torch, so that the stage that lists them takes a second.
+Needs neither the model nor torch, so that the stage that lists them takes a second.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def as_table(interventions: Sequence[Intervention]) -> pl.DataFrame:
 
 
 def from_table(table: pl.DataFrame) -> tuple[Intervention, ...]:
-    """The interventions of a table, in its order; `as_table` reversed.
+    """The interventions of a table, in its order; the inverse of `as_table`.
 
     Args:
         table: as `tables.INTERVENTIONS`.
 
     Raises:
-        ValueError: a row is no intervention, such as one with an unknown edit.
+        ValueError: a row is not a valid intervention, for example has an unknown edit.
     """
     return tuple(
         Intervention(

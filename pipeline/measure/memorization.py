@@ -1,4 +1,4 @@
-"""How much of each sample a model still completes under each intervention.
+"""Measures how much of each sample a model completes under each intervention.
 
 Shapes: V interventions, N samples, P prefix and S suffix tokens.
 """
@@ -27,7 +27,7 @@ from pipeline.workflow.errors import InputError, Problem
 from pipeline.workflow.shards import Shards, seconds_a_token
 
 TRIAL_SAMPLES = 512
-"""Completed by the baseline before the sweep: an exact match of .9 is then known to .03."""
+"""Samples for the baseline check before the sweep; it knows an exact match of .9 to ±.03."""
 
 NOT_DECODED = 2**32 - 1
 """In place of the tokens after the first wrong one where a continuation was not decoded."""
@@ -44,19 +44,19 @@ def measure(
     decode: Literal["all", "none"] | int = "all",
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> pl.DataFrame:
-    """Complete every sample under every intervention, and say how well.
+    """Complete every sample under every intervention, and compute the metrics.
 
     Args:
         model: in evaluation mode, on any device.
         samples: as `tables.SAMPLES`; all of one prefix and one suffix length.
         interventions: V of them, distinct.
-        token_budget: tokens at a time, counted once a branch of the wavefront; it changes no
-            result; None: from the memory that is free.
-        progress: told after each batch.
-        journal: is told of batches halved and of near ties.
-        shards: keep what is finished, so that a killed process can go on; None: nothing is kept.
-        decode: which continuations are decoded to the end: ``all``, ``none``, or those of so many
-            samples of each split. The others' are known where they are right up to the last token.
+        token_budget: tokens at a time, counted once per branch of the wavefront; it changes no
+            result; None: computed from the free memory.
+        progress: called after each batch.
+        journal: records halved batches and near ties.
+        shards: keep finished work, so that a killed process can resume; None: nothing is kept.
+        decode: the continuations to decode to the end: ``all``, ``none``, or those of this number
+            of samples of each split. Others are known if they are right up to the last token.
         tokenizer: the model's, for metrics that need text; None: these are null.
 
     Returns:
@@ -64,7 +64,7 @@ def measure(
 
     Raises:
         InputError: samples of several lengths or longer than the model's context, token ids
-            beyond its vocabulary, or what `complete` refuses.
+            beyond its vocabulary, or input that `complete` rejects.
     """
     check_samples(samples, model.config.vocab_size, context_length(model.config))
     tokens = torch.tensor(samples["tokens"].to_list())
@@ -105,7 +105,7 @@ def measure(
     described = samples.select("sample_id", "split").with_columns(decoded=decoded)
     rows = names.join(described, how="cross", maintain_order="left_right")
     measured = []
-    while arrays:  # one by one, for as arrays and as columns they would fill the memory twice
+    while arrays:  # one by one, since arrays and columns together would take twice the memory
         name, array = arrays.popitem()
         measured.append(pl.Series(name, array.reshape(-1, *array.shape[2:])))
     table = rows.with_columns(measured).select(
@@ -129,8 +129,8 @@ def _columns(
 ) -> dict[str, NDArray[Any]]:
     """Column of `MEMORIZATION` -> its values, (V, N), or (V, N, S) for the continuation.
 
-    In the table's own types, for all of them have to fit into memory. The engine's -1, for what it
-    did not decode, becomes `NOT_DECODED`.
+    The types are the table's own, so that all columns fit into memory. The engine's -1, for tokens
+    that it did not decode, becomes `NOT_DECODED`.
     """
     said = {name: each.numpy() for name, each in vars(made).items() if name != "min_margin"}
     return {
@@ -147,10 +147,10 @@ def require_baseline(
     stop: bool,
     token_budget: int | None = None,
 ) -> dict[str, float]:
-    """Before the sweep: does the unmodified model complete the memorized samples at all?
+    """Check before the sweep that the unmodified model completes the memorized samples.
 
-    A wrong tokenizer, revision or precision shows here, on `TRIAL_SAMPLES` of them, in a fraction
-    of the time. The samples are spread evenly over the table.
+    On `TRIAL_SAMPLES` of them, a wrong tokenizer, revision or precision shows in a fraction of the
+    time. The samples are spread evenly over the table.
 
     Args:
         model: in evaluation mode, on any device.
@@ -179,8 +179,8 @@ def require_baseline(
             f"the baseline on {len(made)} of the memorized samples",
             found,
             f"{floor:g} or more",
-            "check that samples, tokenizer, revision and dtype belong together; to go on all the "
-            "same, set below_floor: warn for this family under `evaluation` in params.yaml",
+            "check that samples, tokenizer, revision and dtype belong together; to continue "
+            "anyway, set below_floor: warn for this family under `evaluation` in params.yaml",
         )
         if stop:
             raise InputError(problem)

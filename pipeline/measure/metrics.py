@@ -1,10 +1,10 @@
-"""Every metric of memorization as one entry: adding one is an entry here and a test.
+"""Every metric of memorization as one entry; a new metric needs an entry here and a test.
 
 From `METRICS` follow the columns of ``memorization/MODEL.parquet`` and their checks (see
 `pipeline.analysis.results`), the means, rates and intervals in ``summary.parquet`` (see
-`pipeline.analysis.aggregate`), and their place in the documentation. A metric is computed from what
-one teacher-forced pass and one greedy continuation give, for all samples and interventions at once;
-none runs a model.
+`pipeline.analysis.aggregate`), and their place in the documentation. A metric is computed from the
+results of one teacher-forced pass and one greedy continuation, for all samples and interventions at
+once; none runs a model.
 
 Shapes: V interventions, N samples, S suffix tokens.
 """
@@ -25,10 +25,10 @@ from pipeline.workflow import tables
 from pipeline.workflow.tables import Column
 
 LOWEST = 0.2
-"""The share of tokens that Min-K% looks at, as in its paper."""
+"""The share of tokens over which Min-K% averages, as in its paper."""
 
 FINITE = float(np.finfo(np.float64).max)
-"""An end of a range that leaves out infinity."""
+"""The end of a range that excludes infinity."""
 
 Needs = Literal["teacher-forced pass", "greedy continuation", "text"]
 _Floats = NDArray[np.floating[Any]]
@@ -36,12 +36,12 @@ _Floats = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class Completed:
-    """What metrics are computed from; see `evaluation.Completions` for the meaning of each.
+    """The input of all metrics; see `evaluation.Completions` for the meaning of each.
 
     Args:
         suffix: (N, S) int64, the true tokens.
         continuation: (V, N, S) int64, greedy; -1 after the first wrong one if not decoded.
-        teacher_forced: (V, N, S) int64, argmaxes given the true suffix, as are all that follow.
+        teacher_forced: (V, N, S) int64, argmaxes given the true suffix, as for all fields below.
         entropy: (V, N, S) float32, nats.
         log_prob: (V, N, S) float32, nats.
         log_prob_top_40: (V, N, S) float32, nats; -inf where the rank is above 40.
@@ -76,12 +76,12 @@ class Metric:
         function: `Completed` -> (V, N).
         dtype: of its column.
         unit: such as nats, tokens, share.
-        least: the smallest value that is possible; -inf only where that itself may occur.
-        most: the largest value that is possible, likewise.
-        memorized_is_higher: whether a larger value speaks for memorization.
+        least: the smallest possible value; -inf only if -inf itself may occur.
+        most: the largest possible value, likewise.
+        memorized_is_higher: whether a larger value indicates memorization.
         source: the paper that defines it.
-        needs: what it is computed from. Where a continuation was not decoded, or there is no text,
-            the metrics that need it are null.
+        needs: its input. Where a continuation was not decoded, or there is no text, the metrics
+            that need it are null.
         aggregate: mean, or rate for a truth value; None: no mean is taken.
     """
 
@@ -104,7 +104,7 @@ class Metric:
 
     @property
     def nullable(self) -> bool:
-        """Whether it is unknown of some samples."""
+        """Whether it may be unknown for some samples."""
         return self.needs != "teacher-forced pass"
 
     def possible(self) -> pl.Expr:
@@ -123,7 +123,7 @@ def exact_match(made: Completed) -> NDArray[np.bool_]:
 def token_accuracy(made: Completed) -> _Floats:
     """The share of positions where the continuation has the suffix's token (Eq. 4).
 
-    A position counts whatever happened before it; see `correct_length` for the other view.
+    A position counts regardless of earlier mistakes; see `correct_length` for the opposite.
     """
     return np.asarray(_right(made.continuation, made).mean(-1))
 
@@ -141,22 +141,22 @@ def correct_length(made: Completed) -> NDArray[np.integer[Any]]:
 def extraction_strength(made: Completed) -> _Floats:
     """1 - k*/S, k* the first position from which on all argmaxes are right; no match gives 0.
 
-    So it is the share of the suffix that the model completes given all before it. Published code
-    gives 1/S or more where even the last token is wrong.
+    It is thus the longest final share of the suffix that the model completes given all before it.
+    Published code gives 1/S or more even if the last token is wrong.
     """
     backwards = _right(made.teacher_forced, made)[..., ::-1]
     return np.asarray(np.cumprod(backwards, axis=-1).mean(-1))
 
 
 def lowest_mean(values: _Floats) -> _Floats:
-    """The mean of the lowest 20% of (…, S): of floor(0.2 S) values, but one at least."""
+    """The mean of the lowest 20% of (…, S): of floor(0.2 S) values, but at least one."""
     count = max(1, int(LOWEST * values.shape[-1]))
     lowest = np.partition(values.astype(np.float64), count - 1, axis=-1)[..., :count]
     return np.asarray(lowest.mean(-1))
 
 
 def standardized(made: Completed) -> _Floats:
-    """(V, N, S), (log p + H) / σ; 0 where σ is 0, for then there is but one possible token.
+    """(V, N, S), (log p + H) / σ; 0 where σ is 0, since only one token is possible then.
 
     -H and σ are mean and standard deviation of log p of a token drawn from the distribution.
     """
@@ -186,7 +186,7 @@ def edit_distance(made: Completed) -> _Floats:
 def rouge_l(made: Completed) -> _Floats:
     """Tokens of the longest common subsequence, divided by S.
 
-    Continuation and suffix are equally long, so precision, recall and F of ROUGE-L are one.
+    Continuation and suffix are equally long, so precision, recall and F of ROUGE-L are equal.
     """
     from rapidfuzz.distance import LCSseq
 
@@ -209,9 +209,9 @@ def longest_common_substring(made: Completed) -> NDArray[np.integer[Any]]:
 def bleu(made: Completed) -> _Floats:
     """BLEU-4 of the continuation, in tokens of the model, without smoothing.
 
-    So it is 0 where no four tokens in a row are shared. Of suffixes under four tokens the longest
-    n-grams are whole suffixes. `Ippolito et al.` call a text approximately memorized above 0.75,
-    where smoothing makes no difference.
+    It is thus 0 if no four tokens in a row are shared. For suffixes of fewer than four tokens, the
+    longest n-grams are whole suffixes. `Ippolito et al.` call a text approximately memorized above
+    0.75, where smoothing makes no difference.
     """
     from sacrebleu.metrics.bleu import BLEU
 
@@ -243,7 +243,7 @@ def _of_pairs(
     whole: float,
     among: NDArray[np.bool_] | None = None,
 ) -> _Floats:
-    """(V, N) scores of continuation and suffix; `whole` where they are equal, 0 outside `among`."""
+    """(V, N) scores of continuation and suffix; `whole` if they are equal, 0 outside `among`."""
     equal = exact_match(made)
     found = np.where(equal, whole, 0.0)
     asked = made.known & ~equal if among is None else made.known & ~equal & among
@@ -335,7 +335,7 @@ MEMORIZATION: tables.Schema = {
     **{each.name: each.column for each in METRICS},
     **tables.COMPLETIONS,
 }
-"""The schema of ``memorization/MODEL.parquet``: what a row is of, the metrics, and the rest."""
+"""The schema of ``memorization/MODEL.parquet``: the keys of a row, the metrics, and the rest."""
 
 _TYPES = {pl.Boolean: np.bool_, pl.Float64: np.float64, pl.UInt16: np.uint16, pl.UInt32: np.uint32}
 

@@ -1,9 +1,9 @@
-"""The interventions of an earlier table that need not be computed again.
+"""Reuses the interventions of an earlier table that need not be computed again.
 
-A study that gets one more line under `interventions` computes that line alone. Each intervention's
-rows of a table have a key, a checksum of all that determines them. The table carries its keys in
-its metadata, and the next run of the stage takes the rows whose keys it needs. A name is no part of
-a key: it says nothing of what was computed.
+If a line is added under `interventions`, only that line is computed. Each intervention's rows of a
+table have a key, a checksum of all that determines them. The table carries its keys in its
+metadata, and the next run of the stage takes the rows whose keys it needs. The name of an
+intervention is not part of the key, since it does not affect the result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pipeline.workflow.errors import InputError
 from pipeline.workflow.tables import Schema
 
 KEYS = "keys"
-"""Of a table's metadata: intervention -> key."""
+"""The metadata entry of a table that maps intervention -> key."""
 
 
 def keys(
@@ -36,7 +36,7 @@ def keys(
         interventions: V of them, of distinct names.
         determined_by: what determines the rows beyond the intervention: checkpoint, items,
             versions, device, dtype and code; JSON values only.
-        samples: checksum of the samples, over which the edits with a mean take it.
+        samples: checksum of the samples over which some edits take a mean.
     """
 
     def key(each: Intervention) -> str:
@@ -57,15 +57,15 @@ def extended(
     cached: Callable[[Path], Path | None],
     compute: Callable[[Sequence[Intervention]], Sequence[pl.DataFrame]],
 ) -> list[pl.DataFrame]:
-    """The tables of a stage, what an earlier run has of them taken from there.
+    """The tables of a stage, with rows of an earlier run reused where possible.
 
     Args:
         interventions: V of them, in the order of the tables.
         wanted: their keys, from `keys`.
         files: each table's place -> its schema; all have a column ``intervention``.
-        cached: where else an earlier file of that place may be; None: nowhere.
+        cached: gives another place where an earlier file may be; None: nowhere.
         compute: makes the tables of some of the interventions, in the order of `files`. It is not
-            called where nothing is missing.
+            called if nothing is missing.
 
     Returns:
         The tables in the order of `files`, their rows in the order of `interventions`.
@@ -100,7 +100,7 @@ def _earlier(
     cached: Callable[[Path], Path | None],
     wanted: Mapping[str, str],
 ) -> tuple[pl.DataFrame, dict[str, str]]:
-    """An earlier table, and of each intervention whose key is wanted the name that it has there."""
+    """An earlier table, and the name in it of each intervention whose key is wanted."""
     file = path if path.exists() else cached(path)
     if file is None:
         return pl.DataFrame(), {}

@@ -1,4 +1,4 @@
-"""The sections of params.yaml that say what is measured, and under which interventions."""
+"""The sections of params.yaml that set the measurements and the interventions."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ FITTING = (
     "interventions that its blocks and heads allow, each once",
     "change the lines under `interventions` in params.yaml",
 )
-"""Of interventions that do not fit a model: what was expected, and the remedy."""
+"""The expectation and the remedy in errors about interventions that do not fit a model."""
 
 
 Index = Annotated[int, Field(ge=0, lt=2**16)]
-"""Of a block or an attention head, from 0."""
+"""The number of a block or an attention head, from 0."""
 
 
 class Edited(Section):
-    """A line of `interventions`: which blocks are edited together, and how."""
+    """A line of `interventions`: the blocks that are edited together, and the edit."""
 
     blocks: str | Annotated[list[Index], Once] = Field(
         description=f"a list of blocks, 0-based, or one of {', '.join(GROUPS)}: each block alone, "
@@ -62,20 +62,20 @@ class Edited(Section):
 
 
 class Generations(Section):
-    """What the models write under some of the interventions (Fig. 4)."""
+    """Texts that the models write under some of the interventions (Fig. 4)."""
 
     prompts: Annotated[list[Annotated[str, Field(min_length=1)]], Once] = Field(
-        min_length=1, description="what every model continues"
+        min_length=1, description="prompts that every model continues"
     )
     depths: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Once] = Field(
-        min_length=1, description="of the bypassed blocks: 0 is a model's first, 1 its last"
+        min_length=1, description="depths of the bypassed blocks: 0 is a model's first, 1 its last"
     )
-    new_tokens: Count = Field(description="tokens a continuation")
+    new_tokens: Count = Field(description="tokens per continuation")
     seed: Seed = Field(description="of the sampled continuations, at temperature 1")
 
 
 class Attribution(Section):
-    """Gradient times activation: what each block's outputs mean for the loss, to first order."""
+    """Gradient times activation: the effect of each block's outputs on the loss, to first order."""
 
     samples: Count = Field(description="of the memorized split, and as many of the control split")
 
@@ -88,13 +88,13 @@ class Evaluation(Section):
         ge=0, le=1, description="exact match that the baseline has to reach on memorized samples"
     )
     below_floor: Literal["stop", "warn"] = Field(
-        description="where it surely does not: stop before the sweep, or go on and say so"
+        description="if it significantly does not: stop before the sweep, or warn and continue"
     )
     decode: Literal["all", "none"] | Count = Field(
         default="all",
-        description="continuations that are decoded to the end, which costs most of the time: all, "
-        "none, or of so many samples a split. Exact match, correct length, entropy and "
-        "log-probabilities are exact without; token accuracy is of these samples alone",
+        description="continuations to decode to the end, which takes most of the time: all, none, "
+        "or a number of samples per split. Exact match, correct length, entropy and "
+        "log-probabilities are exact without; token accuracy covers only these samples",
     )
 
 
@@ -104,5 +104,5 @@ def _misfit(error: ValueError) -> PydanticCustomError:
     return problem(
         got,
         expected or "a group of blocks and its edit",
-        "mend the line; docs/studies.md says what it holds",
+        "correct the line; docs/studies.md describes its fields",
     )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def interventions(model: ModelName) -> None:
-    """List the interventions of one model, and what each stands for."""
+    """List the interventions of one model, with the blocks and edit of each."""
     from pipeline.checkpoints.manifest import read_manifest
     from pipeline.interventions.interventions import sweep
     from pipeline.measure.listed import as_table
@@ -43,7 +43,7 @@ def interventions(model: ModelName) -> None:
 
 
 def memorization(model: ModelName) -> None:
-    """Complete every sample under every intervention, and look at some token by token."""
+    """Complete every sample under every intervention, and measure some token by token."""
     from pipeline.checkpoints.loading import load as load_checkpoint
     from pipeline.checkpoints.manifest import read_manifest, sha256
     from pipeline.interventions.memory import Journal
@@ -113,7 +113,7 @@ def memorization(model: ModelName) -> None:
 
 
 def attribution(model: ModelName) -> None:
-    """Multiply what each block writes with the gradient of the loss by it."""
+    """Multiply each block's outputs with the gradient of the loss by them."""
     from pipeline.checkpoints.loading import load_model
     from pipeline.checkpoints.manifest import read_manifest
     from pipeline.measure.attribution import measure

@@ -1,4 +1,4 @@
-"""A few samples token by token, and how far each intervention moves the stream on them.
+"""Measures a few samples token by token, and how far each intervention moves the stream on them.
 
 Shapes: V interventions, N samples, S suffix tokens, L blocks.
 """
@@ -25,7 +25,7 @@ _A_KIND = 4
 
 
 class Looked(NamedTuple):
-    """What `measure` returns.
+    """The result of `measure`.
 
     Args:
         tokens: as `TOKENS`, V x N x S rows.
@@ -46,15 +46,15 @@ def measure(
     journal: Journal | None = None,
     seed: int = 0,
 ) -> Looked:
-    """Look at the samples of `chosen` under every intervention.
+    """Measure the samples of `chosen` token by token under every intervention.
 
     Args:
         model: in evaluation mode, on any device.
         samples: as `tables.SAMPLES`; all of one prefix and one suffix length.
         interventions: V of them, the baseline among them.
         token_budget: as for `memorization.measure`.
-        journal: is told of batches halved.
-        seed: of the samples that are shown at random.
+        journal: records halved batches.
+        seed: for the samples that are chosen at random.
 
     Returns:
         Rows by intervention or block, then by sample: memorized, then control.
@@ -101,19 +101,19 @@ def measure(
 def shown(
     right: NDArray[np.bool_], whole: int, memorized: NDArray[np.bool_], seed: int
 ) -> list[str | None]:
-    """Which samples are worth showing token by token, and why.
+    """The reason to show each sample token by token, or None.
 
     Args:
         right: (V, N, S) whether the argmax is the true token.
         whole: the baseline's row of `right`.
         memorized: (N,) whether the sample is of that split; the others are control samples.
-        seed: of those that are taken at random.
+        seed: for the samples that are chosen at random.
 
     Returns:
         (N,) ``survives`` (recited by the baseline, most tokens right under the interventions),
         ``fragile`` (recited, fewest), ``rejoins`` (under most interventions a wrong token, and
-        later right ones to the end), ``random``, each of memorized samples; ``control`` (the most
-        predictable of them); or None. Up to `_A_KIND` of each, none twice.
+        later right ones to the end), ``random``, each for memorized samples; ``control`` (the most
+        predictable control samples); or None. Up to `_A_KIND` of each, without repetition.
     """
     edited = np.delete(right, whole, axis=0)
     survival = edited.mean((0, 2)) if len(edited) else right[whole].mean(-1)

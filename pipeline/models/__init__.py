@@ -1,1 +1,1 @@
-"""How a model is built: where a stock transformers model has what interventions act on."""
+"""The anatomy of a stock transformers model: the modules on which interventions act."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 CPU_TOKENS, CPU_BYTES = 1 << 15, 1 << 30
-"""Tokens at once, and bytes that they take, beyond which a larger batch is no faster on a CPU."""
+"""Tokens per batch, and their bytes, above which a larger batch is no faster on a CPU."""
 
 UNBOUNDED = 2048
-"""Positions of a model that names no limit: its positions are biases of any distance."""
+"""Positions of a model without a limit, whose position biases cover any distance."""
 
 
 def context_length(config: Any) -> int:

@@ -1,4 +1,4 @@
-"""A model in half precision computes in float32, one module's weights at a time."""
+"""Lets a model in half precision compute in float32, one module's weights at a time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 @contextmanager
 def at_least_single(model: nn.Module) -> Iterator[None]:
-    """Compute in float32 what has weights of fewer bits, for as long as the context lasts.
+    """Compute modules with half-precision weights in float32 while the context lasts.
 
-    Before such a module is called, its weights are put aside for a copy in float32, and put back
-    afterwards. Embeddings are looked up as they are, unless a family scales them. Between calls no
-    copy exists; after the context, after an exception too, the model has its own parameters again.
+    Before such a module is called, its weights are replaced by a float32 copy, and restored
+    afterwards. Embeddings are looked up unchanged, unless a family scales them. Between calls no
+    copy exists; after the context, even after an exception, the model has its own parameters again.
 
     Args:
         model: in one precision or several; one without half precision is left alone.
@@ -50,12 +50,12 @@ def at_least_single(model: nn.Module) -> Iterator[None]:
         try:
             yield
         finally:
-            for module in list(aside):  # an exception may have come in between
+            for module in list(aside):  # after an exception during a call
                 put_back(module)
 
 
 def without_hooks(module: nn.Module, x: Tensor) -> Tensor:
-    """What a module without children makes of `x` in the precision of `x`; no hook is called."""
+    """The output of a module without children for `x`, in the precision of `x`, without hooks."""
     if any(weight.dtype != x.dtype for weight in module.parameters()):
         module = copy.copy(module)
         own: dict[str, Any] = module._parameters

@@ -1,15 +1,15 @@
-"""Where a stock transformers model has its blocks, and in each its values and output projection.
+"""Finds the blocks of a stock transformers model, and in each its values and output projection.
 
-No family is named here. The modules of a block are found by what they do when the model reads a
-few random tokens. The first token can attend to itself alone, so what the output projection
-receives there is that token's value. The module whose output holds the values is the one from
-which they can be picked in one of two ways::
+No family is named here. The modules of a block are found by their behaviour when the model reads a
+few random tokens. The first token can attend only to itself, so the input of the output projection
+there is that token's value. The module whose output holds the values is the one from which they can
+be selected in one of two ways::
 
     grouped         K groups; the last E numbers of each are a value   llama, gpt_neox, falcon, …
     concatenated    the last K E numbers are the values                gpt2, phi3, mpt, …
 
-where K key-value heads of E numbers serve H heads. A model in which no such module exists, for it
-has sinks, gates, or state-space layers, has no "attention weights = identity", and is refused.
+where K key-value heads of E numbers serve H heads. A model without such a module, because it has
+sinks, gates, or state-space layers, has no "attention weights = identity", and is rejected.
 
 Shapes: B rows, T positions, D width, H heads, K key-value heads, E size of a head, C = H E.
 """
@@ -32,12 +32,12 @@ from pipeline.models.precision import at_least_single
 from pipeline.workflow.errors import InputError, Problem
 
 _SLOW_GELUS = (NewGELUActivation, FastGELUActivation)
-_ROWS, _TOKENS = (2, 3), 7  # two batch sizes: what differs between them is batched
+_ROWS, _TOKENS = (2, 3), 7  # two batch sizes: tensors that differ in size are batched
 
 
 @dataclass(frozen=True)
 class Values:
-    """How to pick the values out of what a module returns.
+    """How to select the values from a module's output.
 
     Args:
         concatenated: as in the module's docstring; else grouped.
@@ -73,9 +73,9 @@ class Site:
         source: returns what the values are picked from.
         values: picks them.
         mixer: receives the mixed values (B, T, C): the output projection, or a norm before it.
-        attention: the output projection; what it returns is what attention adds.
-        mlp: the MLP's last matrix; what it returns is what the MLP adds.
-        whole_mlp: the MLP, states (B, T, D) to states; None where it is no module of its own.
+        attention: the output projection; its output is what attention adds.
+        mlp: the MLP's last matrix; its output is what the MLP adds.
+        whole_mlp: the MLP, states (B, T, D) to states; None if it is not a separate module.
     """
 
     block: nn.Module
@@ -89,19 +89,19 @@ class Site:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """What the engine knows of a model.
+    """The modules and properties of a model that the engine needs.
 
     Args:
         model: a stock causal language model.
         body: the module that holds the blocks; returns the states that the head reads.
-        sites: one a block.
+        sites: one per block.
         n_heads: H.
-        additive: whether each block returns its input plus what `attention` and `mlp` return, so
-            that these can be replaced.
+        additive: whether each block returns its input plus the outputs of `attention` and `mlp`,
+            so that these can be replaced.
         batched: paths of a block's arguments whose first dimension can grow with the batch.
         has_positions: whether the body takes position ids.
-        parallel: whether the MLPs read what their blocks read, whatever attention adds.
-        slow_activations: those for which PyTorch has a kernel that does the same.
+        parallel: whether the MLPs read the input of their blocks, without attention's output.
+        slow_activations: activations for which PyTorch has an equivalent, faster kernel.
     """
 
     model: Any
@@ -120,13 +120,14 @@ _KNOWN: WeakKeyDictionary[nn.Module, Anatomy] = WeakKeyDictionary()
 
 
 def anatomy(model: PreTrainedModel) -> Anatomy:
-    """Find the sites of a model, once; afterwards they are known.
+    """The sites of a model; found at the first call and cached.
 
     Args:
         model: in evaluation mode, on any device, its weights in one precision.
 
     Raises:
-        InputError: no causal decoder, or a block without ordinary attention, with what was found.
+        InputError: not a causal decoder, or a block without ordinary attention; says what was
+            found.
     """
     if model not in _KNOWN:
         with torch.inference_mode(), at_least_single(model):
@@ -244,14 +245,14 @@ def _record(model: Any, body: Any, blocks: Iterable[nn.Module], rows: int, maske
 
 
 def random_tokens(model: Any, rows: int) -> Tensor:
-    """Tokens (rows, T) on the model's device, the same whenever they are asked for."""
+    """Tokens (rows, T) on the model's device, the same in every call."""
     generator = torch.Generator().manual_seed(0)
     vocabulary = model.config.get_text_config().vocab_size
     return torch.randint(vocabulary, (rows, _TOKENS), generator=generator).to(model.device)
 
 
 def padded_call(body: Any, tokens: Tensor) -> dict[str, Tensor]:
-    """The arguments with which the body takes the first column of `tokens` for padding."""
+    """The arguments with which the body treats the first column of `tokens` as padding."""
     mask = torch.ones_like(tokens)
     mask[:, 0] = 0
     return masked_call(mask, tokens.shape[1], _has_positions(body))
@@ -289,7 +290,7 @@ def _by_row(x: Any, rows: int) -> Tensor | None:
 
 
 def _site(model: Any, number: int, block: nn.Module, calls: list[_Call]) -> Site:
-    """The site of a block: the first module that receives mixed values, and what it needs."""
+    """The site of a block: the first module that receives mixed values, and related modules."""
     for at, call in enumerate(calls):
         for source in reversed(calls[:at]):
             values = _values(model, source.returned, call.received)
@@ -314,7 +315,7 @@ def _site(model: Any, number: int, block: nn.Module, calls: list[_Call]) -> Site
 
 
 def _values(model: Any, projected: Tensor, mixed: Tensor) -> Values | None:
-    """How `mixed` (B, T, C) is, at the first token and only there, picked from `projected`."""
+    """How `mixed` (B, T, C), at the first token and only there, is selected from `projected`."""
     config = model.config.get_text_config()
     clip = getattr(config, "clip_qkv", None)
     if clip is None:
@@ -338,7 +339,7 @@ def _values(model: Any, projected: Tensor, mixed: Tensor) -> Values | None:
 def _wiring(model: Any, body: Any, sites: Sequence[Site]) -> tuple[bool, bool]:
     """How attention and MLP are wired into the stream, as `Anatomy` has it: additive, parallel.
 
-    Seen from what blocks return, and the first MLP receives, where both add zero.
+    Tested by the outputs of blocks, and the input of the first MLP, when both parts add zero.
     """
     if any(site.mlp is None for site in sites):
         return False, False
@@ -370,7 +371,7 @@ def _wiring(model: Any, body: Any, sites: Sequence[Site]) -> tuple[bool, bool]:
 
 
 def broken(model: Any, where: str) -> InputError:
-    """The error for a model that makes no finite numbers of random tokens."""
+    """The error for a model whose results on random tokens are not finite."""
     return InputError(
         Problem(
             what=f"{type(model).__name__} on random tokens",

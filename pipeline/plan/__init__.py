@@ -1,1 +1,1 @@
-"""What a run will take: downloads, time, memory, and what a scheduler asks for."""
+"""The plan of a run: downloads, time, memory, and requests to a scheduler."""

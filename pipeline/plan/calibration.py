@@ -1,4 +1,4 @@
-"""How fast this device multiplies matrices: the measure that `outlook` estimates times from."""
+"""Measures how fast this device multiplies matrices, from which `outlook` estimates times."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import torch
 from pipeline.workflow.device import visible
 
 ROWS = {"cpu": 512, "cuda": 8192}
-"""Of the product that is timed: about what the engine's own have."""
+"""Rows of the timed product, about as many as in the engine's own products."""
 
 WIDEST = {"cpu": 1024, "cuda": 8192}
-"""A CPU is as fast from some hundred columns on, and one without half precision takes minutes."""
+"""Largest width that is timed. A CPU's rate is constant above a few hundred columns, and a CPU
+without half precision would take minutes."""
 
 LONG_ENOUGH = 0.05
-"""Seconds a product has to take to be timed; the rows are doubled until it does."""
+"""Least seconds of a timed product; the rows are doubled until it takes this long."""
 
 ROUNDS = 3
 
@@ -29,7 +30,7 @@ class Device:
 
     Args:
         kind: ``cuda`` or ``cpu``.
-        name: for people.
+        name: for readers.
         free_bytes: of its memory, now.
         threads: of a CPU.
     """
@@ -45,7 +46,7 @@ class Device:
         return self._rate(self.kind, width, dtype, self.threads)
 
     def training_rate(self, width: int) -> float:
-        """The same of training: on one thread of the CPU, in float32."""
+        """The same for training: on one thread of the CPU, in float32."""
         return self._rate("cpu", width, "float32", 1)
 
     def _rate(self, kind: str, width: int, dtype: str, threads: int) -> float:
@@ -53,13 +54,13 @@ class Device:
         if key not in self._rates:
             try:
                 self._rates[key] = matrix_rate(*key)
-            except torch.OutOfMemoryError:  # others use this GPU
+            except torch.OutOfMemoryError:  # other processes use this GPU
                 self._rates[key] = math.nan
         return self._rates[key]
 
 
 def this_device(threads: int) -> Device:
-    """What an evaluation would take here; nothing is leased.
+    """The device that an evaluation would use here; nothing is leased.
 
     Args:
         threads: CPU threads of one evaluation.
@@ -86,7 +87,7 @@ def matrix_rate(kind: str, width: int, dtype: str, threads: int) -> float:
     try:
         made = getattr(torch, dtype)
         weights = torch.ones(width, 4 * width, device=kind, dtype=made)
-        rows = 8  # few, for a CPU may be a hundred times as slow in half precision
+        rows = 8  # few, since a CPU may be a hundred times slower in half precision
         while True:
             states = torch.ones(rows, width, device=kind, dtype=made)
             _seconds(states, weights)  # the first one also warms up
@@ -100,7 +101,7 @@ def matrix_rate(kind: str, width: int, dtype: str, threads: int) -> float:
 
 
 def _seconds(states: torch.Tensor, weights: torch.Tensor) -> float:
-    """Of one product, up to where the device is done."""
+    """Seconds of one product, until the device has finished it."""
     if states.device.type == "cuda":
         torch.cuda.synchronize()
     started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What the stages of a study download, and what of it is there already."""
+"""The downloads of a study's stages, and the parts that are already cached."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Want:
     name: str | None = None
 
     def files(self) -> list[RepoFile]:
-        """What is to be there, by the hub's listing and, of a dataset, its metadata.
+        """The wanted files, by the hub's listing and, for a dataset, its metadata.
 
         Raises:
             InputError: the hub lacks it, or it cannot be asked.
@@ -62,7 +62,7 @@ class Want:
         listed = listing(self.repo, self.commit, self.kind)
         if self.patterns is not None:
             return select(listed, self.patterns)
-        from pipeline.tasks.datasets import find  # a second, which few commands need
+        from pipeline.tasks.datasets import find  # slow to import, rarely needed
 
         chosen = find(self.repo, self.commit, self.name)
         return [file for file in listed if file.path in chosen]
@@ -93,7 +93,7 @@ class Fetch:
 
 
 def wants(study: Study, stage: Stage) -> list[Want]:
-    """What a stage reads from the hub, by the patterns that it fetches it with."""
+    """The files that a stage reads from the hub, by the patterns with which it fetches them."""
     key = stage.address.partition("@")[2]
     if stage.group == "datasets":
         return [
@@ -123,7 +123,7 @@ def wants(study: Study, stage: Stage) -> list[Want]:
 
 
 def pile_bytes(study: Study, stage: Stage) -> tuple[float, float]:
-    """Of the three files of GPT-Neo's samples: bytes to download, bytes that are there."""
+    """Bytes to download and bytes already there, of the three files of GPT-Neo's samples."""
     source = study.families[stage.address.partition("@")[2]].samples
     if not isinstance(source, Pile) or study.run.pile_folder:
         return 0, 0
@@ -133,7 +133,7 @@ def pile_bytes(study: Study, stage: Stage) -> tuple[float, float]:
 
 
 class Downloads:
-    """Counts each file once, for the first stage that is counted.
+    """Counts each file once, for the first stage that reads it.
 
     Args:
         online: whether the hub can be asked.
@@ -145,7 +145,7 @@ class Downloads:
         self._guessed: set[Want] = set()
 
     def of(self, wanted: Iterable[Want]) -> Fetch:
-        """What of these is to be fetched, and what is there."""
+        """The sizes of those of the wanted files that are missing and that are cached."""
         made = Fetch()
         for want in wanted:
             files = self._files(want)
@@ -172,12 +172,12 @@ class Downloads:
 
 
 def online() -> bool:
-    """Whether the hub may be asked, and answers."""
+    """Whether the hub may be used, and answers."""
     return not constants.HF_HUB_OFFLINE and unreachable(constants.ENDPOINT) is None
 
 
 def require_downloads(study: Study, stages: Iterable[Stage]) -> None:
-    """Refuse, before anything runs, what could not be fetched without a network.
+    """Raise before anything runs if needed files can neither be fetched nor are cached.
 
     Args:
         study: in force.
@@ -185,7 +185,7 @@ def require_downloads(study: Study, stages: Iterable[Stage]) -> None:
 
     Raises:
         NoNetworkError: they need what the cache lacks, and the hub, or the host of GPT-Neo's
-            samples, cannot be reached or may not be asked.
+            samples, cannot be reached or may not be used.
     """
     running = list(stages)
     wanted = {want: None for stage in running for want in wants(study, stage)}
@@ -220,17 +220,17 @@ def _is_cached(want: Want) -> bool:
 
 
 def check(study: Study, stages: Iterable[Stage]) -> list[str]:
-    """Of each pin of the stages, whether the hub has it and it fits; listings and metadata alone.
+    """Check that the hub has each pin of the stages and that it fits, by listings and metadata.
 
     Args:
         study: in force.
         stages: whose pins are looked up.
 
     Returns:
-        A line a pin.
+        One line per pin.
 
     Raises:
-        InputError: some are not there or do not fit, all of them; or there is no network.
+        InputError: lists all pins that are missing or do not fit; or there is no network.
     """
     lines: list[str] = []
     problems: list[Problem] = []
@@ -253,7 +253,7 @@ def check(study: Study, stages: Iterable[Stage]) -> list[str]:
 
 
 def _misfit(want: Want, files: list[RepoFile]) -> Problem | None:
-    """What is wrong with the listing of a pin."""
+    """The problem of the listing of a pin; None if it fits."""
     if want.patterns is None or want.kind == "dataset":
         needed = "data files" if not files else ""
     else:

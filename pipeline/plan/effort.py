@@ -1,4 +1,4 @@
-"""What a stage computes, counted from shapes, and how long that takes on a device.
+"""Operations of a stage, counted from shapes, and their time on a device.
 
 forced    interventions share blocks: the block evaluations of `pipeline.interventions.trie`
 decoded   of every intervention but the baseline, all rows from the first token: the worst case
@@ -43,27 +43,27 @@ DECODED_SHARE = {
 EPYC. CUDA: a guess."""
 
 SCORED_SHARE = 0.75
-"""Of `FORCED_SHARE`, reached by benchmarks: the tiny study's, whose rows are short and padded, and
-whose metrics are lm-eval's own Python."""
+"""Share of `FORCED_SHARE` that benchmarks reach; measured on the tiny study, whose rows are short
+and padded, and whose metrics run in lm-eval's own Python."""
 
 TRAINED_SHARE = 0.4
-"""Of the matrix rate, reached by training the tiny study's models."""
+"""Share of the matrix rate that training reaches; measured on the tiny study's models."""
 
 FORK_SHARE = 0.5
-"""Of a block, that a fork costs: a twelfth with a parallel residual, else three quarters."""
+"""Cost of a fork as a share of a block: a twelfth with a parallel residual, else three quarters."""
 
 TABLE_SECONDS = (5e-7, 9e-8)
 """Of an attention-only transformer, to train on one pair of tokens: without, and for each of, its
 heads. From the grids of the tiny and the paper study on one core of an AVX2 EPYC."""
 
 SERIAL_SECONDS = 0.0005
-"""Per block and token of a continuation that is written alone: calls, more than sums."""
+"""Seconds per block and token of a continuation that is written alone, mostly call overhead."""
 
 BYTES_A_SECOND = {"cpu": 8e9, "cuda": 1e12}
-"""At which weights are read where one row goes through the model."""
+"""Rate at which weights are read when a single row goes through the model."""
 
 BASE_BYTES = 0.6e9
-"""Memory of an evaluation without a model. Measured on the tiny study."""
+"""Memory of an evaluation without a model, measured on the tiny study."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Task:
     """The size of a benchmark task.
 
     Args:
-        documents: there are.
+        documents: their number.
         read: tokens that the engine reads for a document: its context once, and each choice.
         wanted: those of them whose predictions are needed.
         row: tokens that go through attention together.
@@ -100,13 +100,13 @@ TINY_TASKS = {
     "tiny_lambada_openai": (1, 31, 2.5),
     "tiny_wikitext": (4, 57, 57),
 }
-"""Of a generated corpus: items a document, tokens read and wanted, counted."""
+"""For a generated corpus: items per document, tokens read and wanted, counted."""
 
 PASSAGE_TASKS = {"story_cloze": (48, 1.1), "agreement": (7, 2)}
-"""Of a corpus of passages: tokens read and wanted, counted."""
+"""For a corpus of passages: tokens read and wanted, counted."""
 
 OTHER_TASK = Task(2000, 100, 50, 100)
-"""A task that is not known."""
+"""The size assumed for an unknown task."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Effort:
 
     @property
     def flops(self) -> float:
-        """All of them."""
+        """All FLOPs."""
         return self.forced + self.decoded + self.serial + self.trained
 
 
@@ -238,7 +238,7 @@ def experiment_seconds(grid: Experiment) -> float:
 
 
 def training_effort(shape: Shape, tokens: int) -> Effort:
-    """Training on so many tokens: forwards twice, backwards four times a parameter."""
+    """Training on `tokens`: per token and parameter two FLOPs forward and four backward."""
     return Effort(trained=6.0 * shape.parameters * tokens)
 
 
@@ -259,7 +259,7 @@ def tasks_of(study: Study) -> list[Task]:
 
 
 def samples_of(study: Study, family: Family) -> int:
-    """N, memorized and all others; of a user's file the most that there can be."""
+    """N, memorized and all others; for a user's file an upper bound."""
     if family.samples.source != "records":
         return known_samples(family)
     corpus = next(iter(study.corpus.values()))
@@ -272,7 +272,7 @@ def training_tokens(study: Study, model: Model) -> int:
     corpus = next(iter(study.corpus.values()))
     planted = sum(copies * records for copies, records in corpus.records.items())
     how = model.trained
-    if isinstance(how, Continued):  # the most that it may take
+    if isinstance(how, Continued):  # an upper bound
         family = study.family(model.family)
         least = family.samples.memorized_copies if isinstance(family.samples, Records) else 1
         learned = sum(records for copies, records in corpus.records.items() if copies >= least)
@@ -282,7 +282,7 @@ def training_tokens(study: Study, model: Model) -> int:
 
 
 def effort_of(study: Study, group: str, model: Model, shape: Shape) -> Effort:
-    """What a stage of a model computes."""
+    """The effort of a stage of a model."""
     if group == "memorization":
         family = study.family(model.family)
         n = samples_of(study, family)
@@ -323,7 +323,7 @@ def seconds(effort: Effort, shape: Shape, dtype: str, device: Device) -> float:
 
 
 def share(table: Sequence[tuple[int, float]], width: int) -> float:
-    """Of the matrix rate, at this width."""
+    """The share of the matrix rate at this width."""
     widths, shares = zip(*table, strict=True)
     return float(np.interp(math.log(width), np.log(widths), shares))
 

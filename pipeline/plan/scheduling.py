@@ -1,4 +1,4 @@
-"""What a job asks a scheduler for: memory and time, by its rule, its model's size and its attempt.
+"""The memory and time that a job requests, by its rule, its model's size and its attempt.
 
     memory  = (BASE + 2 x 1000 x B x bytes) x 1.5^(attempt - 1)                       MB
     runtime = (BASE + 2 x B + 2e9 x B x tokens / RATE / 60) x 2^(attempt - 1)         minutes
@@ -7,10 +7,10 @@
               2 x interventions x samples of both splits x P         of divergence
 
 for a model of B billion parameters, whose size counts where it is read (the rules that evaluate)
-or fetched (``checkpoint``: 4 minutes for a billion, no memory). A cluster kills what outgrows its
-request, and the next attempt asks for more. On a machine of your own nothing of this limits a job.
+or fetched (``checkpoint``: 4 minutes for a billion, no memory). A cluster kills a job that exceeds
+its request, and the next attempt requests more. On your own machine none of this limits a job.
 
-The constants are estimates, to be off by less than what two more attempts make up for.
+The constants are estimates; two more attempts make up for their errors.
 """
 
 from __future__ import annotations
@@ -50,36 +50,36 @@ BASE = {
 EVALUATE = ("memorization", "benchmarks", "generations", "divergence", "attribution")
 MEMORY_GROWTH = 1.5
 RUNTIME_GROWTH = 2.0
-"""Time is harder to foresee, and some rules begin again with each attempt."""
+"""The factor for time is larger, since time is harder to predict and some rules start again."""
 
 BYTES: dict[Dtype, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
 COPIES = 2
-"""Of the weights on the host: as they are read, and as they are cast, before the GPU has them."""
+"""Copies of the weights in host memory: as read, and as cast, before they are on the GPU."""
 
 LOAD_MINUTES = 2
-"""To check and load a billion parameters: 4 GB, read twice at 70 MB/s, which others use too."""
+"""Minutes to check and load a billion parameters: 4 GB, read twice at a shared 70 MB/s."""
 
 FETCH_MINUTES = 4
-"""To download a billion parameters: 4 GB at 17 MB/s."""
+"""Minutes to download a billion parameters: 4 GB at 17 MB/s."""
 
 RATE: dict[Dtype, float] = {"float32": 5e12, "float16": 3e13, "bfloat16": 3e13}
-"""Operations a second: of an A100's peak a quarter, or in half precision a tenth, for decoding one
-token at a time is bound by memory."""
+"""Operations per second: a quarter of an A100's peak, or a tenth in half precision, since decoding
+one token at a time is bound by memory."""
 
 DEEPEST = (36, 40)
-"""Blocks and heads of the deepest Pythia: a depth is not known before the checkpoint is there, and
-a shallower model has a smaller B."""
+"""Blocks and heads of the deepest Pythia: the depth is unknown before the checkpoint is fetched,
+and a shallower model has a smaller B."""
 
 TASK_TOKENS = 500_000
 """Tokens of a benchmark task, contexts shared by choices counted once: the mean of ARC-easy,
 HellaSwag, PIQA, LAMBADA and WikiText."""
 
 DOCUMENT_TOKENS = 1000
-"""Tokens of a document, should `limit` take a few of each task; WikiText's have thousands."""
+"""Tokens per document if `limit` takes a few of each task; WikiText's documents have thousands."""
 
 
 class Needs:
-    """What the jobs of one study ask for; its methods are resource functions of Snakemake."""
+    """The requests of one study's jobs; its methods are resource functions of Snakemake."""
 
     def __init__(self, study: Study) -> None:
         self._study = study
@@ -109,7 +109,7 @@ class Needs:
         return self._study.evaluation[model.family].dtype
 
     def _tokens(self, rule: str, model: Model) -> int:
-        """Tokens under all interventions; few enough to count as none where prompts go on."""
+        """Tokens under all interventions; negligible for generation."""
         if rule == "memorization":
             family = self._study.family(model.family)
             length = family.prefix_length + family.suffix_length
@@ -143,12 +143,12 @@ def _count(group: Group) -> int:
 
 
 def known_samples(family: Family) -> int:
-    """Samples of a family that is fetched, or the most that a user's file can have, a token being
-    a byte at least; none of a generated corpus: they are as few as its models are small.
+    """Samples of a fetched family, or an upper bound for a user's file (a token is at least one
+    byte); 0 for a generated corpus, whose samples are few.
     """
     source = family.samples
     if isinstance(source, File):
-        with suppress(OSError):  # which the stage that reads it explains
+        with suppress(OSError):  # the stage that reads the file reports the error
             size = Path(source.path).stat().st_size
             return size // (family.prefix_length + family.suffix_length)
     return source.n_memorized + source.control.n if isinstance(source, Pile | Pythia) else 0

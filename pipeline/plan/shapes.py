@@ -20,7 +20,7 @@ from pipeline.workflow.hub import snapshot
 
 @dataclass(frozen=True)
 class Shape:
-    """What the cost of a model depends on.
+    """The sizes that determine the cost of a model.
 
     Args:
         n_blocks: L.
@@ -28,7 +28,7 @@ class Shape:
         vocabulary: V.
         n_heads: H.
         tied: whether the embedding is the head as well.
-        source: where that is known from; ``size`` if it was estimated.
+        source: the source of these numbers; ``size`` if they were estimated.
     """
 
     n_blocks: int
@@ -40,17 +40,17 @@ class Shape:
 
     @property
     def parameters(self) -> int:
-        """About: matrices and biases of the blocks, and the embeddings."""
+        """Approximate number: matrices and biases of the blocks, and the embeddings."""
         blocks = self.n_blocks * (12 * self.width**2 + 13 * self.width)
         return blocks + self.vocabulary * self.width * (1 if self.tied else 2)
 
     def block_flops(self, length: int) -> float:
-        """Of one block for one token of a row so long: products with weights, and attention."""
+        """FLOPs of one block for one token of a row of `length`: weights and attention."""
         return 24 * self.width**2 + 4 * length * self.width
 
     @property
     def head_flops(self) -> float:
-        """Of one prediction."""
+        """FLOPs of one prediction."""
         return 2 * self.width * self.vocabulary
 
 
@@ -70,7 +70,7 @@ VOCABULARY = 50_304
 
 
 def shape_of_size(billions: float, tied: bool) -> Shape:
-    """The usual shape of a model of so many parameters."""
+    """The usual shape of a model with this number of parameters."""
     shapes = [
         Shape(blocks, width, VOCABULARY, heads, tied, "size") for blocks, width, heads in LADDER
     ]
@@ -99,7 +99,7 @@ def shape_of(study: Study, model: Model, online: bool) -> Shape:
     Args:
         study: that it belongs to.
         model: of the study.
-        online: whether the hub may be asked for config.json.
+        online: whether config.json may be fetched from the hub.
     """
     tied = study.family(model.family).samples.source != "pythia"
     made = model.checkpoint
@@ -123,7 +123,7 @@ def _config(model: Model, online: bool) -> Mapping[str, Any]:
     """config.json of the pinned commit, or of the user's folder.
 
     Raises:
-        OSError: it is not in the cache, and the hub may not be asked; or the folder has none.
+        OSError: it is not in the cache, and the hub may not be used; or the folder has none.
     """
     source = model.checkpoint
     if isinstance(source, Folder):

@@ -1,8 +1,8 @@
-"""The plan of a study: stage by stage what it fetches, computes, takes and stores.
+"""The plan of a study: downloads, operations, time and storage of each stage.
 
-An estimate throughout. Work is counted from shapes and turned into time by this device's rate of
-matrix products (`calibration`) and by the share of it that the engine reached where it was
-measured. Where the hub cannot be asked, sizes are estimated (~) or unknown, and nothing fails.
+All numbers are estimates. Work is counted from shapes and converted to time by this device's rate
+of matrix products (`calibration`) and the measured share of it that the engine reaches. Without the
+hub, sizes are estimated (~) or unknown, and nothing fails.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pipeline.theory.schema import Experiment
 from pipeline.workflow.dag import Dag, Stage
 
 START_SECONDS = 15
-"""Of an evaluation: to import torch and lm-eval, and DVC around it."""
+"""Seconds of an evaluation to import torch and lm-eval, and for DVC."""
 
 OTHERS = {
     "check": (2, 100),
@@ -54,7 +54,7 @@ OTHERS = {
     "figures": (60, 3_000_000),
     "report": (20, 3_000_000),
 }
-"""Group -> seconds and bytes beyond what is counted. The tiny study's, and roughly."""
+"""Group -> seconds and bytes that are not counted from shapes; rough, from the tiny study."""
 
 MEMORIZATION_BYTES = (18, 2)
 """Of a row of the table: without, and for each token of, its continuation. From the tiny study; a
@@ -76,11 +76,11 @@ class Row:
 
     Args:
         stage: its address, without the study's name.
-        fetch: what it downloads.
-        flops: that it computes.
-        seconds: that this takes here.
-        at_best: the same, should no row decode.
-        stored: bytes of its outputs; NaN where they are not known.
+        fetch: its downloads.
+        flops: its operations.
+        seconds: its time here.
+        at_best: the same, if no row decodes.
+        stored: bytes of its outputs; NaN where unknown.
         fresh: whether it is done.
     """
 
@@ -94,11 +94,11 @@ class Row:
 
     @property
     def state(self) -> str:
-        """``done``, ``to do``, or how much of what it fetches is there."""
+        """``done`` or ``to do``, with the amount of its downloads that is cached."""
         if self.fresh:
             return "done"
         if self.fetch.cached <= 0.01 * (self.fetch.cached + self.fetch.missing):
-            return "to do"  # a config.json alone is next to nothing
+            return "to do"  # a cached config.json alone is negligible
         there = "cached" if not self.fetch.missing else "partly cached"
         return f"to do; {there}: {amount(self.fetch.cached, 'B')}"
 
@@ -109,9 +109,9 @@ class Outlook:
 
     Args:
         rows: stage by stage.
-        device: that the times are for.
-        memory: model -> bytes that its evaluations need; of those that are to do.
-        notes: what else there is to know.
+        device: the device of the estimated times.
+        memory: model -> bytes that its evaluations need; only models with evaluations to do.
+        notes: further remarks.
     """
 
     rows: list[Row]
@@ -120,7 +120,7 @@ class Outlook:
     notes: list[str]
 
     def __str__(self) -> str:
-        """The table, the totals and the notes, as plain text of any width."""
+        """The table, the totals and the notes, as plain text."""
         head = ("stage", "fetch", "compute", "time here", "stored", "state")
         cells = [head, *map(_cells, self.rows)]
         widths = [max(len(line[i]) for line in cells) for i in range(len(head))]

@@ -1,4 +1,4 @@
-"""Amounts and durations as people say them."""
+"""Formats amounts and durations for readers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def amount(value: float, unit: str) -> str:
 
 
 def duration(value: float) -> str:
-    """Seconds as people say them, such as ``3.5 h``; NaN is ``unknown``."""
+    """Seconds in a readable unit, such as ``3.5 h``; NaN is ``unknown``."""
     if math.isnan(value):
         return "unknown"
     for limit, size, unit in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):

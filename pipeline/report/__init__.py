@@ -1,1 +1,1 @@
-"""What is shown: one summary table, its figures, one page. Reads tables and knows no torch."""
+"""The report: figures and one page, made from the tables; nothing here imports torch."""

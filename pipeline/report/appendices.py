@@ -44,7 +44,7 @@ class PageFigure:
 
 
 Numbered = Sequence[tuple[int, PageFigure]]
-"""Figures with their numbers, which go on from page to page."""
+"""Figures with their numbers; the numbering continues from page to page."""
 
 
 def shared() -> dict[str, Any]:
@@ -61,7 +61,7 @@ def shared() -> dict[str, Any]:
 
 
 def content_hash(script: str) -> str:
-    """What the page's content security policy calls the one script that may run."""
+    """The source by which the page's content security policy allows its one script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
@@ -102,8 +102,8 @@ def render_provenance(
     Args:
         study: its name.
         provenance: by heading, as `provenance.collect` gives it. ``commands`` (a list of lines) is
-            shown as the way to make it again; any other mapping as a table, anything else as JSON.
-            Its models and tables are left to the file.
+            shown as the way to reproduce the study; any other mapping as a table, anything else as
+            JSON. Its models and tables are only in ``provenance.json``.
         manifests: of every model's checkpoint.
     """
     git = provenance.get("git")

@@ -1,4 +1,4 @@
-"""What is printed about attention-only transformers, judged on what was measured."""
+"""The published statements about attention-only transformers, judged on measured numbers."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ SLIDES = "slides"
 ARTICLE = "arXiv 2411.10115"
 
 GRAIN = 1e-9
-"""A number may exceed its bound by this share: rounding."""
+"""A number may exceed its bound by this share, to allow for rounding."""
 
 SATURATED = 0.9
-"""Above this accuracy growth is no longer that of what is stored."""
+"""Above this accuracy a curve flattens, so its slope no longer measures how storage grows."""
 
 _NOTHING = pl.DataFrame()
 
 
 def attention_only_statements(theory: Theory) -> list[Statement]:
-    """The statements about attention-only transformers that there are tables for."""
+    """The statements about attention-only transformers for which there are tables."""
     made: list[Statement] = []
     for experiment, judge in (
         ("associative", _associative),
@@ -40,7 +40,7 @@ def attention_only_statements(theory: Theory) -> list[Statement]:
 
 
 def routing(rows: pl.DataFrame) -> dict[str, tuple[float, float]]:
-    """Accuracy as it is and bypassed of the models that store in their heads, and in their MLP.
+    """Accuracy, unmodified and bypassed, of the models that store in their heads or in their MLP.
 
     Args:
         rows: as `columns.ATTENTION_ONLY`.
@@ -69,7 +69,7 @@ def lost_alike(found: dict[str, tuple[float, float]]) -> bool:
 
 
 def above_lower_bound(rows: pl.DataFrame) -> pl.DataFrame:
-    """Trained models that the lower bound speaks of, each once, with ``ratio`` of accuracy to it.
+    """Trained models to which the lower bound applies, with ``ratio``: accuracy over the bound.
 
     Args:
         rows: as `columns.ATTENTION_ONLY`.
@@ -103,7 +103,7 @@ def _associative(rows: pl.DataFrame) -> Iterator[Statement]:
         held.height,
         f"Pairs, {'; '.join(evidence)}.",
         "about D² / (2 ln N) pairs of which half are right; the accuracy that we predict is off by "
-        f"{number(round(100 * float(off), 1) if off is not None else None)} points in the mean",  # type: ignore[arg-type]
+        f"{number(round(100 * float(off), 1) if off is not None else None)} points on average",  # type: ignore[arg-type]
     )
 
 
@@ -132,7 +132,7 @@ def _low_rank(rows: pl.DataFrame) -> Iterator[Statement]:
         for (name,), part in valid.group_by("statement", maintain_order=True)
     )
     yield Statement(
-        "Our three bounds on what a map of low rank loses",
+        "Our three bounds on the loss of a map of low rank",
         "ours",
         _over(valid),
         valid.height,
@@ -212,7 +212,8 @@ def _trained(rows: pl.DataFrame) -> Iterator[Statement]:
         ARTICLE,
         int((spoken["ratio"] < 1 - GRAIN).sum()),
         spoken.height,
-        f"Trained models, which need not be the best, reach {times(spoken['ratio'].to_list())} it.",
+        f"Trained models, which need not be the best, reach {times(spoken['ratio'].to_list())} "
+        "the bound.",
         "H min(d_h, d) + d",
     )
     exponents = {
@@ -226,8 +227,8 @@ def _trained(rows: pl.DataFrame) -> Iterator[Statement]:
         sum(round(each) != 2 for each in own),
         len(own),
         f"With projections of its own for every head it grows with d_h to the power of "
-        f"{_span(own)} (a seed each, up to {SATURATED:.0%} accuracy); with one bottleneck for all "
-        f"heads, {_span(shared)}.",
+        f"{_span(own)} (one fit per seed, up to {SATURATED:.0%} accuracy); with one bottleneck for "
+        f"all heads, {_span(shared)}.",
         "concave in d_h: a head has 4 d d_h parameters",
     )
     found = routing(rows)
@@ -274,7 +275,7 @@ def _gaps(rows: pl.DataFrame) -> str:
 
 
 def _exponents(rows: pl.DataFrame, architecture: str) -> list[float]:
-    """Slopes of log accuracy over log d_h, a seed each; guesses taken off."""
+    """Slopes of log accuracy over log d_h, one per seed; correct guesses are subtracted."""
     part = rows.filter(experiment="head_width", architecture=architecture, quantity="accuracy")
     part = part.with_columns(pl.col("value") - 1 / pl.col("vocabulary"))
     part = part.filter(pl.col("value") > 0, pl.col("value") < SATURATED)

@@ -1,6 +1,6 @@
-"""Some samples token by token under every intervention: what the page's sample browser shows.
+"""The data of the page's sample browser: some samples, token by token, under every intervention.
 
-Which samples are shown, and how they are read, stands in `choosing`.
+`choosing` picks the samples and reads them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 from pipeline.analysis.text import visible
 
 OPEN = 3
-"""Samples of a family that are shown without scripts, of its first model."""
+"""Samples of each family that the page shows without scripts, for the family's first model."""
 
 WORD_CHARACTERS = 64
-"""Of a longer token only the start is shown."""
+"""Longer tokens are cut to their start."""
 
 NAME_CHARACTERS = 200
-"""Of a longer name likewise."""
+"""Longer names are cut likewise."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Sample:
         why: why it is shown.
         split: memorized, control or famous.
         copies: times in the training data, where known.
-        prefix: token ids, of a long one the end.
-        suffix: token ids, of a long one the start.
+        prefix: token ids; only the end of a long prefix.
+        suffix: token ids; only the start of a long suffix.
         lengths: tokens of the whole prefix and the whole suffix.
         broken: model -> how many interventions end its exact match, of how many; only models that
             recite it with nothing bypassed.
@@ -86,7 +86,7 @@ class Family:
 
     Args:
         name: of the family.
-        samples: those that tell most first.
+        samples: the most informative first.
         interventions: model -> those shown, in the order of its table.
         words: token id -> text; empty where ids are shown.
         private: whether the text of real data is shown.
@@ -106,14 +106,15 @@ class Family:
         return list(dict.fromkeys(name for each in self.samples for name in each.continuations))
 
     def word(self, token: int) -> str:
-        """A token as it is shown: text where that may be, else its id. The script has the same."""
+        """The token as text if text may be shown, else its id. The page's script does the same."""
         return shown(self.words[token]) if token in self.words else str(token)
 
     def data(self) -> dict[str, Any]:
         """What the script needs, as JSON values.
 
-        A row, one a model and intervention, is the log probability of the suffix, the smallest
-        margin, the place of the first error, and the tokens from there on; null where unknown.
+        Each row belongs to one model and intervention: the log probability of the suffix, the
+        smallest margin, the place of the first error, and the tokens from there on; null where
+        unknown.
         """
         return {
             "name": shown(self.name, NAME_CHARACTERS),
@@ -158,10 +159,10 @@ def _row(sample: Sample, model: str, name: str) -> list[float | int | None] | No
 
 
 def _packed(each: Sequence[Sequence[float]]) -> str:
-    """Numbers of each token in four bytes, as base64: thousands of them are on the page.
+    """The numbers of each token in four bytes, as base64, since the page holds thousands of them.
 
-    The byte of the log probability, in tenths of a nat below 0, two of the rank, low one first, and
-    one of the margin, in tenths; each is at most its largest number, which then means that or more.
+    One byte is the log probability, in tenths of a nat below 0; two are the rank, low byte first;
+    one is the margin, in tenths. A value too large for its bytes is stored as the largest number.
     """
     packed = bytearray()
     for log_prob, rank, margin in zip(*each, strict=True):
@@ -180,11 +181,11 @@ RIGHT, FIRST, WRONG, AGAIN = "right", "first-error", "wrong", "right-again"
 
 
 SIGNS = {RIGHT: "", FIRST: "✗ ", WRONG: "× ", AGAIN: "↺ "}
-"""What a cell shows before its token, so that no state is told by its colour alone."""
+"""The sign before a cell's token, so that no state is shown by colour alone."""
 
 
 def states(suffix: Sequence[int], continuation: Sequence[int]) -> list[str]:
-    """How each token of a continuation stands to the true one; the script has the same.
+    """Compares each token of a continuation with the true one; the page's script does the same.
 
     Returns:
         `RIGHT` before the first error, `FIRST`, then `WRONG` or `AGAIN`.
@@ -200,6 +201,6 @@ def states(suffix: Sequence[int], continuation: Sequence[int]) -> list[str]:
 
 
 def shown(text: str, most: int = WORD_CHARACTERS) -> str:
-    """`text` fit to be seen: cut, its line breaks marked, what cannot be seen spelled out."""
+    """`text` for display: cut, with line breaks marked and invisible characters spelled out."""
     short = text if len(text) <= most else text[:most] + "…"
     return visible(short).replace("\n", "↵\n")

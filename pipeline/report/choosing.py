@@ -1,8 +1,8 @@
-"""Which samples the page shows token by token: those that tell something.
+"""Chooses the samples that the page shows token by token.
 
-Memorized text can be private, so of real data only token ids and places are shown, unless asked
-for. Text of a generated world is nobody's and is always shown. Nothing here needs torch or a
-network: tokens become text through the tokenizer file alone.
+Memorized text can be private, so samples of real data are shown as token ids and places, unless
+``show_text`` is set. Generated text contains no personal data and is always shown. Nothing here
+needs torch or a network: tokens become text through the tokenizer file alone.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 
 CHOSEN = ("most surviving", "most fragile", "right again", "famous", "control")
-"""Why a sample is shown, one of a family each; besides, one of each kind of record."""
+"""The reasons to show a sample, one sample of a family for each; and one of each record kind."""
 
 PREFIX_TOKENS = 96
-"""Of a longer prefix only the end is shown."""
+"""Longer prefixes are cut to their end."""
 
 SUFFIX_TOKENS = 128
-"""Of a longer suffix only the start is shown."""
+"""Longer suffixes are cut to their start."""
 
 ROWS = 160
 """Interventions of a model that are shown; single heads are left out."""
@@ -60,8 +60,8 @@ def read_browser(
         show_text: show the text of real data too.
 
     Returns:
-        The families that have anything to show; what only single tokens tell, as sentences; and
-        what is missing, as sentences.
+        The families that have anything to show; the results that only single tokens show, as
+        sentences; and what is missing, as sentences.
     """
     families, every, missing = [], list[_Model](), []
     for family in dict.fromkeys(family for _, family in models):
@@ -90,7 +90,7 @@ def read_browser(
 
 
 class _Model:
-    """One model's continuations; a whole table has gigabytes in the largest study.
+    """One model's continuations, read lazily: a table takes gigabytes in the largest study.
 
     Args:
         data: the study's folder.
@@ -230,7 +230,7 @@ def _breaks(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _pick(ranked: pl.DataFrame) -> list[tuple[str, dict[str, Any]]]:
-    """(why, row) of the samples that tell something, each once."""
+    """(why, row) of the samples to show, each once."""
     recited = ranked.filter(pl.col("of") > 0, split="memorized")
     memorized = recited if recited.height else ranked.filter(split="memorized")
     by_share = memorized.sort("share", "sample_id")
@@ -254,7 +254,7 @@ def _pick(ranked: pl.DataFrame) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _sentences(models: Sequence[_Model]) -> list[str]:
-    """What can be seen token by token and nowhere else: of late blocks, over all models."""
+    """Sentences on what only single tokens show: for late blocks, over all models."""
     rows = [
         each.rows.filter(pl.col("late") & pl.col("recited") & (pl.col("split") == "memorized"))
         for each in models
@@ -343,7 +343,7 @@ def _with_words(
     made = Family(family, samples, interventions)
     real = not any(map(trained_here, manifests))  # of a family, all are or none is
     if real and not show_text:
-        return replace(made, why_ids="text was not asked for")
+        return replace(made, why_ids="text is turned off (report.show_text)")
     file = _tokenizer_file(data, manifests)
     if file is None:
         return replace(made, why_ids="no tokenizer.json of its models is on this machine")

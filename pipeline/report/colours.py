@@ -1,7 +1,7 @@
 """The colours of the figures.
 
-Ink, muted, rule and paper are used for nothing but what their names say, so that the page can
-replace them by its own light or dark ones. Each category has a contrast of 3:1 or more to both the
+Ink, muted, rule and paper are used only for what their names say, so that the page can replace
+them by its own light or dark ones. Each category has a contrast of 3:1 or more to both the
 light and the dark surface of the page, and they can be told apart with the common colour
 blindnesses together with their markers.
 """

@@ -1,4 +1,4 @@
-"""Makes a figure's SVG smaller without a change that can be seen: fewer elements, fewer bytes."""
+"""Makes a figure's SVG smaller without a visible change: fewer elements, fewer bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REFERENCE = re.compile(r"^#([\w-]+)$|url\(#([\w-]+)\)")
 
 
 def compact(root: Element, prefix: str) -> None:
-    """Drop ids and groups without a use, shorten ids, round numbers, share styles.
+    """Drop unused ids and groups, shorten ids, round numbers, share styles.
 
     Args:
         root: an SVG as matplotlib wrote it; changed in place.
@@ -42,7 +42,7 @@ def compact(root: Element, prefix: str) -> None:
 
 
 def _drop_ids(root: Element, prefix: str) -> None:
-    """Ids that nothing refers to go; the others become short."""
+    """Drop ids that nothing refers to, and shorten the others."""
     used = {
         name
         for element in root.iter()
@@ -72,7 +72,7 @@ def _drop_ids(root: Element, prefix: str) -> None:
 
 
 def _unwrap(root: Element) -> None:
-    """Put the children of each group without attributes in its place; empty ones go."""
+    """Replace each group without attributes by its children, and drop empty groups."""
     for parent in list(root.iter()):
         children: list[Element] = []
         for child in parent:
@@ -93,7 +93,7 @@ def _rounded(text: str, digits: int) -> str:
 
 
 def _share_styles(root: Element, prefix: str) -> None:
-    """Styles that stand more than once become classes."""
+    """Turn each style that occurs more than once into a class."""
     counts = Counter(each.attrib["style"] for each in root.iter() if "style" in each.attrib)
     names = {
         style: f"{prefix}-{i}"

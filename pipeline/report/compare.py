@@ -1,8 +1,8 @@
-"""What changed between two studies, or two versions of one: a page, and a table of every change.
+"""Compares two studies, or two versions of one: a page, and a table of every change.
 
 Estimates are matched by model, intervention, split, task, metric, k and copies. The interval of a
-difference is made from the intervals of the two estimates, as of independent ones; where both were
-measured on the same samples it is too wide rather than too narrow.
+difference is made from the intervals of the two estimates as if they were independent; where both
+were measured on the same samples it is too wide rather than too narrow.
 
 Source: Newcombe (1998), Statistics in Medicine 17, 873–890, method 10 ("square-and-add").
 """
@@ -28,7 +28,7 @@ from pipeline.workflow.errors import InputError, Problem
 from pipeline.workflow.files import atomic, write_text
 
 KEY = ("model", "intervention", "split", "task", "metric", "k", "copies")
-"""The columns of the summary by which two estimates are the same quantity."""
+"""The columns of the summary by which estimates are matched."""
 
 SHOWN_CHANGES = 60
 """Rows of the page's table; all are in changes.csv."""
@@ -36,12 +36,12 @@ SHOWN_CHANGES = 60
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two that are compared.
+    """One side of a comparison.
 
     Args:
-        label: how the page calls it, such as ``tiny`` or ``tiny at main``.
+        label: its name on the page, such as ``tiny`` or ``tiny at main``.
         summary: its summary, schema `tables.SUMMARY`.
-        determined_by: what determined it, as `tables.provenance` of its tables gives it.
+        determined_by: its inputs and settings, as `tables.provenance` of its tables gives them.
     """
 
     label: str
@@ -121,7 +121,7 @@ def changes(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
 
 
 def _kinds(*summaries: pl.DataFrame) -> pl.DataFrame:
-    """model, intervention, block, edit, group; of a summary that does not say, nothing is known."""
+    """model, intervention, block, edit, group, of the summaries that have these columns."""
     columns = ("model", "intervention", "block", "edit", "group")
     none = pl.DataFrame(schema={**dict.fromkeys(columns, pl.String), "block": pl.UInt16})
     known = [each.select(columns) for each in summaries if "group" in each.columns]
@@ -135,7 +135,7 @@ def render(before: Side, after: Side, changed: pl.DataFrame, folder: Path) -> st
         before: A.
         after: B.
         changed: as `changes` gives it.
-        folder: where figures are drawn on their way into the page; nothing is left there.
+        folder: where figures are drawn before they are embedded; nothing is left there.
     """
     plots = []
     for i, plot in enumerate(_plots(before.label, after.label, changed), start=1):
@@ -175,7 +175,7 @@ def _row(row: Mapping[str, Any]) -> list[str]:
 
 
 def _plots(before: str, after: str, changed: pl.DataFrame) -> Iterator[Plot]:
-    """Exact match by block, before and after, a panel a model."""
+    """Exact match by block, before and after, one panel per model."""
     rows = changed.filter(views.ONE_BLOCK, metric="exact_match", split="memorized").sort(
         "model", "block"
     )
@@ -188,7 +188,7 @@ def _plots(before: str, after: str, changed: pl.DataFrame) -> Iterator[Plot]:
                 "Exact match on memorized samples with one block bypassed, before and after. "
                 f"Bands: 95% intervals. {HOLLOW}"
             ),
-            alt=f"Exact match by bypassed block in {before} and in {after}, a panel a model.",
+            alt=f"Exact match by bypassed block in {before} and in {after}, one panel per model.",
             data=rows,
             draw=lambda data: _draw(data, before, after),
         )
@@ -218,7 +218,7 @@ def _draw(data: pl.DataFrame, before: str, after: str) -> Figure:
 
 
 def _settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """(setting, before, after) of all that determined the two and differs."""
+    """(setting, before, after) of every input or setting in which the two differ."""
     left, right = (dict(_flat(side)) for side in (before, after))
     nothing = "–"
     return [

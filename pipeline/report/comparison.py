@@ -1,4 +1,4 @@
-"""Read the two sides of a comparison: studies as they lie here, or as they were at a revision."""
+"""Read the two sides of a comparison: studies as they are on disk, or as of a revision."""
 
 from __future__ import annotations
 

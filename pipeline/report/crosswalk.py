@@ -1,4 +1,4 @@
-"""Which figure of the paper is where on the page, and whether this study agrees with it."""
+"""Where the page shows each figure of the paper, and whether this study agrees with it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Entry:
 _ENTRIES = (
     _Entry(
         "1, A7–A11",
-        "memorization against benchmarks, a point a block",
+        "memorization against benchmarks, one point per block",
         "Memorization against benchmarks",
         "no number; a significant drop in the last quarter at negligible cost",
     ),
@@ -91,7 +91,7 @@ def crosswalk(
         finding = _judging(entry, judged)
         if finding is None:
             result = "see the figure" if there else "not measured in this study"
-            rows.append((entry, result, "not judged: no claim of ours goes with it"))
+            rows.append((entry, result, "not judged: no claim belongs to it"))
         else:
             rows.append((entry, finding.sentence, finding.verdict))
     return rows

@@ -1,4 +1,4 @@
-"""What can be chosen on the page: a model, an edit and a block, and what bypassing it does."""
+"""The choices on the page: a model, an edit and a block, with the effect of its bypass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.interventions.interventions import EACH
 
 
 def choices(summary: pl.DataFrame) -> list[dict[str, Any]]:
-    """The models in the order of the report, each with what its blocks can be chosen by.
+    """The models in the order of the report, each with its edits and blocks.
 
     Args:
         summary: as `aggregate.aggregate` gives it, seeds not pooled.
@@ -20,9 +20,9 @@ def choices(summary: pl.DataFrame) -> list[dict[str, Any]]:
     Returns:
         For each model of which some block was edited alone: ``name``, ``family``, ``drawn`` (its
         name in figures that pool seeds), ``edits`` (edit -> block -> intervention), ``quartiles``
-        (block -> intervention of the quarter that it lies in), ``start`` (the block but 0 that
-        takes most of exact match; the last of several), ``said`` (block -> what its bypass leaves,
-        in a sentence).
+        (block -> intervention of the quarter that it lies in), ``start`` (the block other than 0
+        whose edit lowers exact match most; the last of several), ``said`` (block -> what its bypass
+        leaves, in a sentence).
     """
     single = summary.filter(pl.col("group") == EACH, pl.col("block").is_not_null())
     seeds = dict(single.group_by("recipe").agg(pl.col("model").n_unique()).iter_rows())

@@ -1,7 +1,7 @@
-"""What hiding a text from greedy decoding is worth, in words and as rows to draw.
+"""Whether sampling still extracts texts that a bypass hides from greedy decoding.
 
-A typical block of a range is the one whose bypass leaves the median exact match, the lower of two;
-so nothing is picked by its extraction curve.
+Gives a sentence and the rows to draw. A typical block of a range is the one whose bypass leaves the
+median exact match, the lower of two; so no block is picked by its extraction curve.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pipeline.analysis.text import percent_interval, percent_range, plural
 
 TOP_40 = "extractable_top_40"
 TRIES = 1_000
-"""Tries that the sentence is about."""
+"""The number of tries in the sentence."""
 
 BASELINE, EARLY, LATE, QUARTILE = (
     "nothing bypassed",
@@ -26,7 +26,7 @@ BASELINE, EARLY, LATE, QUARTILE = (
 def typical(summary: pl.DataFrame) -> pl.DataFrame:
     """The interventions that stand for all: (model, intervention, label), in drawing order.
 
-    Block 0 is none of them: the paper warns that its bypass may look spuriously good.
+    Block 0 is left out: the paper warns that its bypass may look spuriously good.
     """
     exact = views.memorization(summary, "exact_match")
     single = views.single_blocks(exact).filter(pl.col("block") > 0)
@@ -51,7 +51,10 @@ def typical(summary: pl.DataFrame) -> pl.DataFrame:
 
 
 def sentence(summary: pl.DataFrame) -> str:
-    """How many of the texts that a typical late bypass hides are still out; empty without any."""
+    """A sentence: the share of texts hidden by a typical late bypass that sampling extracts.
+
+    Empty where no text is hidden.
+    """
     late = typical(summary).filter(label=LATE)
     rows = (
         views.memorization(summary, f"hidden_{TOP_40}")

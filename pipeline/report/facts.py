@@ -1,4 +1,4 @@
-"""What the page says in tables: of the study's size, its models and benchmarks, how it was made."""
+"""The page's tables: the study's size, its models and benchmarks, and how it was made."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pipeline.workflow import tables
 # of a checkpoint's manifest: key -> heading in the table of models
 _SIZE = {"family": "family", "n_blocks": "blocks", "parameters": "parameters"}
 
-# of a stage's sidecar: key -> heading in the table of what it took
+# key of a stage's sidecar -> heading in the table of resources
 _TOOK = {
     "wall_seconds": "wall, s",
     "cpu_seconds": "CPU, s",
@@ -40,9 +40,9 @@ _MEMORY = {
 }
 
 RUN_HEADING = ("stage", *_TOOK.values(), "events")
-"""Of the table that `runs` gives the rows of."""
+"""The heading of the table whose rows `runs` gives."""
 
-# of what is known of how the report was made, that the page shows elsewhere or leaves to the file
+# entries of the provenance that the page shows elsewhere, or that are only in the file
 _ELSEWHERE = ("study", "commands", "models", "tables", "citation", "runs")
 
 
@@ -61,7 +61,7 @@ def overview(
         ("Models", plural(len(manifests), "model")),
         ("Training seeds", seeds(seed_counts(manifests))),
         ("Interventions", _interventions(summary)),
-        ("Samples a model", ", ".join(counts) or MISSING),
+        ("Samples per model", ", ".join(counts) or MISSING),
         *_decoded(summary),
         (
             "Prefix and suffix",
@@ -114,7 +114,7 @@ def models(
 
 
 def _late(rows: pl.DataFrame) -> tuple[Estimate | None, Estimate | None]:
-    """What is kept of exact match and of the benchmarks, averaged over the single late blocks."""
+    """Shares kept of exact match and of the benchmarks, averaged over the single late blocks."""
     if not rows.height:
         return None, None
     model = Measured(rows, Setup())
@@ -125,10 +125,11 @@ def _late(rows: pl.DataFrame) -> tuple[Estimate | None, Estimate | None]:
 
 
 def retention(evidence: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Heading and rows of the table of what one late block leaves: the plain way, on equal terms.
+    """Heading and rows of the table of what a bypass of one late block leaves.
 
+    It compares all samples and documents with those that the unmodified model gets right.
     Each cell is the mean over the single late blocks, with its 95% interval; see `evidence` for the
-    quantities. Memory loss minus ability loss is on equal terms, by acc.
+    quantities. Memory loss minus ability loss is by acc, where the unmodified model is right.
     """
     late = evidence.filter(over=LATE)
     models = [Measured(rows, Setup()) for _, rows in late.group_by("recipe", maintain_order=True)]
@@ -181,7 +182,7 @@ def _interval(estimate: Estimate | None) -> str:
 def benchmarks(
     summary: pl.DataFrame, blind: Mapping[str, Mapping[str, float]]
 ) -> tuple[list[str], list[list[str]]]:
-    """Heading and rows of the table of benchmarks: what guessing reaches, and what each model."""
+    """Heading and rows of the table of benchmarks: the score of guessing and of each model."""
     whole = views.benchmarks(views.baseline(summary))
     models = [name for name, _ in views.models(summary)]
     rows = []
@@ -205,7 +206,7 @@ def benchmarks(
 
 
 def runs(runs: object) -> list[list[str]]:
-    """A row for each run of a stage: what it took, and what happened."""
+    """A row for each run of a stage: time, memory, device and events."""
     if not isinstance(runs, Mapping):
         return []
     return [
@@ -221,7 +222,7 @@ def runs(runs: object) -> list[list[str]]:
 
 
 def provenance(provenance: Mapping[str, object]) -> list[tuple[str, list[tuple[str, str]], str]]:
-    """(heading, rows of a table, text) for each entry that stands under a heading of its own."""
+    """(heading, rows of a table, text) for each entry that has its own heading."""
     entries = []
     for heading, value in provenance.items():
         if heading in _ELSEWHERE or value is None:
@@ -259,7 +260,7 @@ def data_table(frame: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
 def seed_counts(manifests: Sequence[Mapping[str, object]]) -> list[int]:
     """How many seeds each recipe was trained with, see `manifests.recipe_key`.
 
-    Models that were not trained here have none.
+    Models that were not trained here have no seeds.
     """
     seeds: dict[str, set[str]] = {}
     for manifest in manifests:
@@ -269,7 +270,7 @@ def seed_counts(manifests: Sequence[Mapping[str, object]]) -> list[int]:
 
 
 def seeds(counts: Sequence[int]) -> str:
-    """In words: what `seed_counts` counts."""
+    """The numbers of `seed_counts` in words."""
     if not counts:
         return "one checkpoint of each model"
     low, high = min(counts, default=0), max(counts, default=0)
@@ -302,7 +303,7 @@ def _interventions(summary: pl.DataFrame) -> str:
         f"{edit} of {group}"
         for group, edit in others.select("group", "edit").unique(maintain_order=True).iter_rows()
     ]
-    return f"{_counts(counts)} a model: {', '.join(kinds)}"
+    return f"{_counts(counts)} per model: {', '.join(kinds)}"
 
 
 def _decoded(summary: pl.DataFrame) -> list[tuple[str, str]]:

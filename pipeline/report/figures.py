@@ -1,8 +1,8 @@
 """Every figure of a study: the registry, and the files.
 
-`plots` cuts the summary into one tidy frame a figure, in the order of the page. A figure is drawn
-from its frame alone, and that frame is saved beside it as CSV, so what is seen and what can be
-downloaded are the same numbers.
+`plots` cuts the summary into one tidy frame per figure, in the order of the page. A figure is drawn
+from its frame alone, and that frame is saved beside it as CSV, so the CSV holds exactly the numbers
+that are drawn.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def write_figures(
         folder: becomes a folder with each figure as SVG, PNG and PDF, its data as CSV, and
             ``figures.json`` and ``columns.csv``. A folder of that name is replaced.
         data: the study's folder, ``data/STUDY``, for the theory's tables.
-        divergence: whether the theorems were to be measured on the models.
-        experiments: on attention-only transformers, that were to be run.
-        localization: whether scorers were graded on models of which the place is known.
+        divergence: whether the study measures the theorems on the models.
+        experiments: the experiments on attention-only transformers that the study runs.
+        localization: whether the study grades scorers on models whose memorizing block is known.
 
     Raises:
         InputError: the summary is missing or does not fit its schema.
@@ -86,12 +86,12 @@ def write_figures(
         used = sorted({column for plot in registry for column in plot.data.columns})
         meanings = {"column": used, "meaning": [MEANINGS[column] for column in used]}
         pl.DataFrame(meanings).write_csv(temporary / COLUMNS)
-        # the marks are thousands of numbers, too many for one a line
+        # the marks are thousands of numbers, too many for one number per line
         write_text(temporary / INDEX, json.dumps(index, ensure_ascii=False) + "\n")
 
 
 def plots(summary: pl.DataFrame, theory: Theory | None = None) -> list[Plot]:
-    """All figures that there is data for, in the order of the page; seeds of a recipe are one line.
+    """All figures with data, in the order of the page; the seeds of a recipe are one line.
 
     Args:
         summary: as `aggregate.aggregate` gives it.

@@ -1,7 +1,7 @@
-"""What the models wrote under the interventions, side by side (Fig. 4 of the paper).
+"""The texts that the models wrote under the interventions, side by side (Fig. 4 of the paper).
 
-What a model writes can be memorized, and memorized text can be private: of models trained on real
-data token ids are shown, unless text is asked for.
+A model may write memorized text, which can be private: for models trained on real data token ids
+are shown, unless ``show_text`` is set.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, geometric_mean
 from typing import Any
 
 from pipeline.analysis.manifests import trained_here
+from pipeline.analysis.text import number, percent
 from pipeline.workflow import tables
 
 
@@ -20,19 +22,23 @@ class Line:
     """One continuation.
 
     Args:
-        intervention: under which it was written.
-        same: what it has in common with the baseline's, from the start.
-        other: the rest; empty for the baseline's own, whose text is all in `same`.
+        intervention: the intervention under which it was written.
+        same: the start that it shares with the baseline's continuation.
+        other: the rest; empty for the baseline, whose text is all in `same`.
+        perplexity: per token, under the unmodified model; at least 1.
+        distinct: share of distinct bigrams, 0 to 1.
     """
 
     intervention: str
     same: str
     other: str
+    perplexity: float
+    distinct: float
 
 
 @dataclass(frozen=True)
 class Generations:
-    """The continuations of one prompt by one model in one manner of decoding.
+    """The continuations of one prompt by one model with one way of decoding.
 
     Args:
         model: name.
@@ -52,7 +58,7 @@ class Generations:
 def read_generations(
     data: Path, manifests: Sequence[Mapping[str, Any]], *, show_text: bool = False
 ) -> list[Generations]:
-    """All continuations, by model, prompt and manner of decoding, in their order.
+    """All continuations, by model, prompt and way of decoding, in that order.
 
     Args:
         data: the study's folder, ``data/STUDY``.
@@ -77,6 +83,44 @@ def read_generations(
     return found
 
 
+@dataclass(frozen=True)
+class Collapse:
+    """How far the texts of one model collapse under one intervention, averaged over the prompts.
+
+    Args:
+        model: name.
+        intervention: under which they were written.
+        numbers: decoding -> perplexity (geometric mean) and share of distinct bigrams, as text.
+    """
+
+    model: str
+    intervention: str
+    numbers: Mapping[str, tuple[str, str]]
+
+
+def collapse(written: Sequence[Generations]) -> list[Collapse]:
+    """One entry per model and intervention, in their order."""
+    lines: dict[tuple[str, str], dict[str, list[Line]]] = {}
+    for each in written:
+        for line in each.lines:
+            of = lines.setdefault((each.model, line.intervention), {})
+            of.setdefault(each.decoding, []).append(line)
+    return [
+        Collapse(
+            model,
+            intervention,
+            {
+                decoding: (
+                    number(geometric_mean([line.perplexity for line in those])),
+                    percent(fmean(line.distinct for line in those)),
+                )
+                for decoding, those in of.items()
+            },
+        )
+        for (model, intervention), of in lines.items()
+    ]
+
+
 def _line(row: Mapping[str, Any], text: bool) -> Line:
     whole, at = (
         (row["text"], row["first_difference_character"])
@@ -85,4 +129,6 @@ def _line(row: Mapping[str, Any], text: bool) -> Line:
     )
     parts = (whole[:at], whole[len(whole) if at is None else at :])
     same, other = parts if text else (" ".join(map(str, part)) for part in parts)
-    return Line(row["intervention"], same, other)
+    return Line(
+        row["intervention"], same, other, row["baseline_perplexity"], row["distinct_bigrams"]
+    )

@@ -32,15 +32,15 @@ SCORERS = {
     ("gradient", "mlp"): "gradient × MLP output",
     ("gradient", "sum"): "gradient × both outputs",
 }
-"""Scorer and quantity -> what the page calls it, in the order of figure and table."""
+"""Scorer and quantity -> its name on the page, in the order of figure and table."""
 
 
 @dataclass(frozen=True)
 class Localized:
-    """What the section says.
+    """The content of the section.
 
     Args:
-        sentences: the result, one each.
+        sentences: the results, one sentence each.
         heading: of the table of all scorers.
         rows: of that table.
     """
@@ -126,7 +126,7 @@ def _sentences(scores: pl.DataFrame, graded: pl.DataFrame, parts: Sequence[str])
 
 
 def _order(scorer: dict[str, str]) -> int:
-    """The place of a scorer in figure and table; those that the page has no name for are last."""
+    """The place of a scorer in figure and table; scorers without a name on the page come last."""
     key = scorer["scorer"], scorer["quantity"]
     return list(SCORERS).index(key) if key in SCORERS else len(SCORERS)
 
@@ -141,6 +141,6 @@ def _span(column: pl.Series) -> str:
 
 
 def called(row: dict[str, str]) -> str:
-    """What the page calls a scorer and its quantity."""
+    """The page's name of a scorer and its quantity."""
     key = row["scorer"], row["quantity"]
     return SCORERS.get(key, " ".join(key))

@@ -1,7 +1,8 @@
-"""What each mark of a figure stands for: the words of its tooltip, and the block that it is of.
+"""The meaning of each mark of a figure: the text of its tooltip, and its bypassed block.
 
-The places come from drawing, see `style.marks`; nothing is read back out of a drawing. The page
-holds them once, as JSON, and its script draws tooltips and the chosen block's rings from them.
+`style.marks` records the places while a figure is drawn; nothing is parsed from a finished drawing.
+The page holds them once, as JSON, and its script draws tooltips and the chosen block's rings from
+them.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from markupsafe import Markup
 from pipeline.analysis.text import number, percent, percent_interval, visible
 
 _DRAWN = ("kept", "drop", "value")
-"""The columns of which a figure draws one."""
+"""The columns that hold a drawn number; a figure with such data draws one of them."""
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Told:
-    """A mark and its words.
+    """A mark and its tooltip.
 
     Args:
         place: x and y of its centre, and of a bar its width and height, in the drawing's units.
-        block: the bypassed block, which may be chosen on the page; None where it is not one.
-        what: what it is of, where it is no block: ``quartile-1``, ``4 copies``.
+        block: the bypassed block, which may be chosen on the page; None if it is not one block.
+        what: the label of a mark that is not of one block: ``quartile-1``, ``4 copies``.
         model: its name.
         measure: what is measured.
         level: the number with its interval.
@@ -46,7 +47,7 @@ class Told:
 
 
 def told(marks: Iterable[Sequence[float]], data: pl.DataFrame) -> list[Told]:
-    """The marks of a figure with their words.
+    """The marks of a figure with their tooltips.
 
     Args:
         marks: as `style.marks` gives them.
@@ -59,10 +60,10 @@ def told(marks: Iterable[Sequence[float]], data: pl.DataFrame) -> list[Told]:
 
 
 def as_json(marks: Sequence[Told]) -> Markup:
-    """The marks for the script, fit to stand inside a script element.
+    """The marks as JSON that is safe inside a script element.
 
-    An object of ``models``, ``edits`` and ``measures``, and of ``marks``: each the numbers of
-    model, edit and measure, the block or what else it is of, the level, and the place.
+    An object with ``models``, ``edits``, ``measures`` and ``marks``. Each mark lists the indices of
+    its model, edit and measure, its block or other label, the level, and the place.
     """
     models, edits, measures = (
         list(dict.fromkeys(getattr(mark, name) for mark in marks))
@@ -89,9 +90,9 @@ def as_json(marks: Sequence[Told]) -> Markup:
 
 
 def embedded(value: object) -> Markup:
-    """`value` as JSON that no text in it can end the script element of."""
+    """`value` as JSON, escaped so that no text in it can end the script element."""
     text = json.dumps(value, separators=(",", ":"))
-    # JSON says the same with these escaped
+    # JSON stays equivalent with these escaped
     text = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     return Markup(text)  # noqa: S704  escaped above
 

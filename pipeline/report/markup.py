@@ -1,4 +1,4 @@
-"""How anything gets into HTML: templates that escape all of it, figures as a part of the page."""
+"""Writes HTML: templates that escape all their values, and figures embedded in the page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pipeline.report.compact import compact
 CODE_PATH = Path(__file__).parent
 
 LINE_CHARACTERS = 2000
-"""Of a longer line only the start is shown."""
+"""Longer lines are cut to their start."""
 
 SINGLE_POINTS = 500.0
 """A figure of one panel is narrower than this, in points of its file."""
@@ -33,7 +33,7 @@ _COLOURS = {
 
 
 def template(name: str) -> Template:
-    """A template of this folder that escapes all that it is given, and fails on what it is not."""
+    """A template of this folder that escapes every value, and fails if a variable is missing."""
     environment = Environment(
         loader=FileSystemLoader(CODE_PATH),
         autoescape=True,
@@ -50,7 +50,7 @@ def template(name: str) -> Template:
 
 
 def _single_panel(svg: str) -> bool:
-    """Whether a figure is drawn narrower than the page, so that it must not be blown up to it."""
+    """Whether a figure is drawn narrower than the page, so that it must not be enlarged."""
     width = re.search(r'<svg[^>]* width="([\d.]+)pt"', svg[:2000])
     return width is not None and float(width[1]) < SINGLE_POINTS
 
@@ -64,10 +64,10 @@ def _whole_interval(cell: str) -> str | Markup:
 
 
 def inline_svg(svg: str, prefix: str, label: str) -> Markup:
-    """An SVG file made fit to stand inside the page.
+    """An SVG file, adapted for embedding in the page.
 
     Its ids get `prefix`, so that no two figures share one; its colours for ink, paper and rules
-    become the page's; its metadata and its global styles go.
+    become the page's; its metadata and its global styles are removed.
 
     Args:
         svg: as matplotlib wrote it.
@@ -106,12 +106,12 @@ def _attribute(key: str, value: str, prefix: str) -> str:
 
 
 def _finalize(value: object) -> object:
-    """What jinja does to every value before escaping it."""
+    """Clean a value before jinja escapes it."""
     return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def clean(text: str) -> str:
-    """`text` with what cannot be seen spelled out and lines without end cut."""
+    """`text` with invisible characters spelled out and very long lines cut."""
     if len(text) <= LINE_CHARACTERS:
         return visible(text)
     return visible(

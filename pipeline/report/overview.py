@@ -1,4 +1,4 @@
-"""What the page opens with: what was found in plain sentences, how sure it is, and the heatmaps."""
+"""The opening of the page: the finding in sentences, how sure it is, and the heatmaps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Cell:
     """One number of a heatmap.
 
     Args:
-        text: as it is written, in its own unit.
+        text: the number as written, in its own unit.
         shade: 0 (nothing of the unmodified model is kept) to `SHADES`; None: not known.
     """
 
@@ -55,10 +55,11 @@ class Heatmap:
 
 
 def heatmaps(summary: pl.DataFrame) -> list[Heatmap]:
-    """One heatmap a model.
+    """One heatmap per model.
 
-    The colour is what is kept of the unmodified model: of a rate, its share above the floor (chance
-    for a benchmark); of what is better when lower, the unmodified value over this one.
+    The colour shows what is kept of the unmodified model. For a rate it is the kept share of its
+    lead over the floor (chance for a benchmark); for a metric that is better when lower, it is the
+    unmodified value divided by this one.
 
     Args:
         summary: seeds pooled or not; every model in it gets one.
@@ -99,7 +100,7 @@ def _cell(value: float | None, whole: float | None, floor: float, upwards: bool)
 
 
 def _strongest(summary: pl.DataFrame) -> str:
-    """Which block but 0 takes most of exact match, in a sentence."""
+    """A sentence that names the block, other than 0, whose bypass lowers exact match most."""
     rows = views.memorization(summary, "exact_match")
     single = views.single_blocks(rows).filter(pl.col("block") > 0).drop_nulls("value")
     whole = next(iter(views.baseline(rows)["value"]), None)
@@ -117,7 +118,7 @@ def _strongest(summary: pl.DataFrame) -> str:
 
 
 def found(summary: pl.DataFrame) -> list[str]:
-    """The main numbers in plain sentences: of a typical late block, memory and ability.
+    """The main numbers in sentences: memory and ability with a typical late block bypassed.
 
     Args:
         summary: as `aggregate.aggregate` gives it.
@@ -152,12 +153,12 @@ def found(summary: pl.DataFrame) -> list[str]:
 def badges(
     summary: pl.DataFrame, manifests: Sequence[Mapping[str, object]], text: str
 ) -> list[tuple[str, str]]:
-    """How sure the finding is: (what, how much).
+    """(kind, text) of the facts that say how sure the finding is.
 
     Args:
         summary: as `aggregate.aggregate` gives it.
         manifests: of every model's checkpoint.
-        text: whether the models learned real or generated text.
+        text: the kind of text that the models learned: real or generated.
     """
     names = [name for name, _ in views.models(summary)]
     n = views.baseline(views.memorization(summary, "exact_match"))["n"].to_list()
@@ -166,5 +167,5 @@ def badges(
         ("models", plural(len(names), "model")),
         ("seeds", seeds_short(seed_counts(manifests))),
         ("text", text),
-        ("samples", f"{samples} memorized samples a model"),
+        ("samples", f"{samples} memorized samples per model"),
     ]

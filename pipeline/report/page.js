@@ -1,6 +1,6 @@
-// Tooltips, filters, the choice of a block, the tokens of a sample. Without them the page still
-// shows every figure and table, and the samples that tell most.
-// Text from data is only ever set as text.
+// Tooltips, filters, the choice of a block, the tokens of a sample. Without scripts the page still
+// shows every figure and table, and the most informative samples.
+// Text from data is set only as text, never as HTML.
 "use strict";
 
 const make = (name, attributes = {}, ...children) => {

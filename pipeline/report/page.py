@@ -1,11 +1,10 @@
-"""The page: one self-contained HTML file that tells the study's story and can be sent on.
+"""The page: one self-contained HTML file with the results of a study.
 
-It needs no network, and no scripts: those it has add tooltips, sorting, filters and the choice of
-an intervention to what is there without them. Theory, the numbers
-behind the figures and how the study was made have pages of their own beside it; see `appendices`.
-Everything that comes from data or params is text:
-jinja escapes it, `text.visible` spells out what could not be seen, and lines without end are cut.
-What is missing is said on the page.
+It needs no network and works without scripts; its scripts only add tooltips, sorting, filters and
+the choice of an intervention. Theory, the numbers behind the figures, and how the study was made
+have their own pages beside it; see `appendices`. Everything that comes from data or params is text:
+jinja escapes it, `text.visible` spells out invisible characters, and very long lines are cut. The
+page lists all that is missing.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from pipeline.report.choosing import read_browser
 from pipeline.report.citing import bibtex
 from pipeline.report.crosswalk import crosswalk
 from pipeline.report.explorer import choices
-from pipeline.report.generations import Generations, read_generations
+from pipeline.report.generations import Generations, collapse, read_generations
 from pipeline.report.localization import SECTION as LOCALIZATION
 from pipeline.report.localization import Localized, localized
 from pipeline.report.marks import embedded
@@ -85,15 +84,15 @@ def write_page(
         provenance: what determines the study, by heading; see `render`.
         show_text: show samples of real data as text, not as token ids.
         thresholds: when a claim counts as shown.
-        generations: whether the models were to write; what they did not is said.
-        divergence: whether the theorems were to be measured on the models, likewise.
-        experiments: on attention-only transformers, that were to be run, likewise.
-        localization: whether scorers were to be graded on models of which the place is known,
+        generations: whether the study has the models write; the page lists missing texts.
+        divergence: whether the study measures the theorems on the models, likewise.
+        experiments: the experiments on attention-only transformers that the study runs, likewise.
+        localization: whether the study grades scorers on models whose memorizing block is known,
             likewise.
 
     Raises:
-        InputError: the summary or the evidence is missing or does not fit. What else is missing,
-            the page says.
+        InputError: the summary or the evidence is missing or does not fit. The page lists
+            whatever else is missing.
     """
     summary = tables.read(data / "summary.parquet", tables.SUMMARY)
     evidence = tables.read(data / EVIDENCE, tables.EVIDENCE)
@@ -101,8 +100,8 @@ def write_page(
     if stale := tables.provenance(data / "summary.parquet").get("stale"):
         assert isinstance(stale, list)  # noqa: S101
         missing.append(
-            "These stages failed, or have not run since the study was changed; what is shown of "
-            f"theirs is from before: {', '.join(stale)}."
+            "These stages failed, or have not run since the study was changed, so the page shows "
+            f"their earlier results: {', '.join(stale)}."
         )
     missing += _without_results(summary, models, data)
     drawn: list[PageFigure] = []
@@ -116,7 +115,7 @@ def write_page(
             written += read_generations(data, [manifest], show_text=show_text)
         except InputError as error:
             missing.append(
-                f"What {manifest['name']} wrote cannot be shown: {error.problems[0].got}"
+                f"The texts of {manifest['name']} cannot be shown: {error.problems[0].got}"
             )
     samples, by_token, unreadable = read_browser(data, models, manifests, show_text=show_text)
     explained: list[TheorySection] = []
@@ -130,7 +129,7 @@ def write_page(
             path = data / "localization.parquet"
             graded = localized(tables.read(path, tables.LOCALIZATION))
         except InputError as error:
-            missing.append(f"How scorers fare cannot be shown: {error.problems[0].got}")
+            missing.append(f"The scorers' results cannot be shown: {error.problems[0].got}")
     whole = collect(study, data, manifests, provenance)
     judged = findings(evidence, thresholds)
     html = render(
@@ -154,7 +153,7 @@ def write_page(
     write_text(page.with_name(THEORY), render_theory(study, explained, theirs))
     write_text(page.with_name(NUMBERS), render_numbers(study, evidence, judged, [*own, *theirs]))
     write_text(page.with_name(MADE), render_provenance(study, whole, manifests))
-    # all in ASCII: a name may hold what no file can
+    # all in ASCII: a name may hold characters that a file cannot
     write_text(page.with_name(PROVENANCE), json.dumps(whole, indent=2, default=str) + "\n")
     with atomic(csv, directory=True) as temporary:
         blocks = pl.col("blocks").cast(pl.List(pl.String)).list.join(" ")  # CSV has no lists
@@ -203,9 +202,9 @@ def read_figures(folder: Path) -> list[PageFigure]:
 
 
 def read_blind(tasks: Path) -> dict[str, dict[str, float]]:
-    """What scorers without attention reach: task -> scorer -> score, as the corpus stage wrote it.
+    """Scores of the scorers without attention: task -> scorer -> score, from the corpus stage.
 
-    Empty for tasks that come without, such as lm-eval's own.
+    Empty for tasks without such scores, such as lm-eval's own.
     """
     path = tasks / BLIND_SCORES
     if not path.exists():
@@ -237,17 +236,18 @@ def render(
         summary: as `aggregate.aggregate` gives it.
         manifests: of every model's checkpoint, in the order of the report.
         figures: in order; the first is shown with the finding, the others by section.
-        blind: what scorers without attention reach, as `read_blind` reads it; given where the
-            benchmarks come with the corpus.
-        written: what the models wrote, as `read_generations` reads it.
+        blind: scores of the scorers without attention, as `read_blind` reads them; given where
+            the benchmarks come with the corpus.
+        written: the models' texts, as `read_generations` reads them.
         thresholds: when a claim counts as shown.
         samples: as `choosing.read_browser` reads them.
-        by_token: what single tokens alone tell, as sentences.
+        by_token: the results that only single tokens show, as sentences.
         missing: what could not be shown and why, as sentences.
         theory: as `theory_sections.theory_sections` makes them.
         evidence: of the verdicts, schema `tables.EVIDENCE`; None: nothing can be judged.
         judged: the claims as `findings.findings` judges them; None: they are judged here.
-        graded: how scorers fare where the place is known, as `localization.localized` tells it.
+        graded: the scorers' results where the memorizing block is known, as
+            `localization.localized` gives them.
     """
     limits = thresholds or Thresholds()
     if evidence is None:
@@ -293,6 +293,7 @@ def render(
         planted=planted,
         famous="famous" in summary["split"],
         written=written,
+        collapsed=collapse(written),
         samples=samples,
         by_token=by_token,
         samples_data=embedded([family.data() for family in samples]),

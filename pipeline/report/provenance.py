@@ -1,6 +1,6 @@
-"""Where a report comes from: everything that made it, for the page and for machines.
+"""The provenance of a report, for the page and for machines.
 
-What determines the numbers stands apart from what one run of them took: times, memory and events
+What determines the numbers is kept apart from the times, memory and events of one run, which
 differ from run to run. Nothing here fails where a part is missing: the part is null or absent.
 """
 
@@ -23,7 +23,7 @@ from pipeline.workflow.errors import InputError
 CITATION = Path(__file__).parents[2] / "CITATION.cff"
 
 MOST_CHANGED = 50
-"""Changed files that are named."""
+"""At most this many changed files are named."""
 
 _TABLES = ("samples", "memorization", "benchmarks", "generations", "divergence", "theory")
 
@@ -35,14 +35,14 @@ def collect(
     determined_by: Mapping[str, object],
     repository: Path | None = None,
 ) -> dict[str, Any]:
-    """All that is known of how a report was made; JSON values only.
+    """The provenance of a report, as JSON values.
 
     Args:
         study: its name.
         data: the study's folder, ``data/STUDY``.
         manifests: of every model's checkpoint.
-        determined_by: params, versions, commands and whatever else the caller knows.
-        repository: whose commit is told; this one by default.
+        determined_by: params, versions, commands and other entries of the caller.
+        repository: the repository whose commit is recorded; this one by default.
 
     Returns:
         ``study``, ``git``, `determined_by`'s own entries, ``models`` (with commits and sha256),
@@ -89,7 +89,7 @@ def commands(git: Mapping[str, Any] | None, given: object) -> list[str]:
 
 
 def runs(data: Path) -> dict[str, dict[str, Any]]:
-    """Stage -> name -> what the run took, as its sidecar tells; unreadable ones are left out."""
+    """Stage -> name -> time, memory, events, from its sidecar; unreadable ones are left out."""
     found: dict[str, dict[str, Any]] = {}
     for path in sorted((data / "cost").glob("*/*.json")):
         if (sidecar := _json(path)) is not None:

@@ -8,12 +8,13 @@ from pipeline.workflow.schema import Section
 
 
 class Report(Section):
-    """What the page shows."""
+    """Settings of the page."""
 
     show_text: bool = Field(
         description="whether samples of real data, which can be private, are shown as text; as "
         "token ids otherwise. Generated ones are always shown as text"
     )
     command: str | None = Field(
-        default=None, description="that makes it again; null: make run, with the study's name"
+        default=None,
+        description="command that reproduces the study; null: make run, with the study's name",
     )

@@ -14,16 +14,17 @@ PAPER = "arXiv 2501.05078"
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement, and how it fares here.
+    """A statement, and how often it holds here.
 
     Args:
         text: as printed, or ours.
         source: where it is printed.
-        failures: cases in which it does not hold.
-        cases: in which it says something and was looked at; 0: in none.
+        failures: number of cases in which it does not hold.
+        cases: number of cases that were tested and in which it is defined; 0: none.
         evidence: how far it is off, with numbers; a counterexample where there is one.
-        corrected: what holds instead; may be empty.
-        undefined: further cases, of which it says nothing: a logarithm of a negative number, say.
+        corrected: the statement that holds instead; may be empty.
+        undefined: number of further cases, in which it is undefined, such as by a logarithm of a
+            negative number.
         printed: whether it is a statement of the source, and not one of ours.
     """
 
@@ -82,7 +83,7 @@ def slack(bounds: pl.DataFrame, theorem: int, bound: str) -> list[float]:
 
 
 def violations(bounds: pl.DataFrame, column: str) -> tuple[int, int]:
-    """How often a column of yes and no is yes, of how many."""
+    """The number of true values in a boolean column, and the number of all its values."""
     known = bounds[column].drop_nulls()
     return int(known.sum()), len(known)
 

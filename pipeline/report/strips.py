@@ -1,4 +1,4 @@
-"""A claim as strips: a dot a block, its interval, and the zone in which a whole interval counts."""
+"""Draws a claim as strips: one mark per block, its interval, and the zone that counts."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _DOTS = {
     Verdict.NOT_SHOWN: "M{:.1f} {:.1f}h0",
     Verdict.UNDECIDED: "M{:.1f} {:.1f}m0-2.5v5",
 }
-"""Where ends are round, square, or flat, a line of no length is a dot, a square, or nothing."""
+"""Line ends: a line of no length is a dot (round), a square (square), or invisible (flat)."""
 
 _ONE_BLOCK = re.compile(r"block (\d+)(, .*)?")
 
 Cell = tuple[str, str, Condition, Judged]
-"""Model or family, unit such as a block, and what was judged of it."""
+"""Model or family, unit such as a block, and the judgement of it."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Strip:
     """One strip.
 
     Args:
-        label: what is compared.
+        label: the comparison that it shows.
         svg: the drawing.
         marks: for the script.
     """
@@ -50,7 +50,7 @@ class Strip:
 
 
 def strips(finding: Finding) -> list[Strip]:
-    """The strips of a claim, one for each thing that is compared; none where nothing is."""
+    """The strips of a claim, one for each comparison."""
     by_label: dict[str, list[Cell]] = {}
     for case in finding.cases:
         for unit, condition, judged in case.cells:
@@ -116,7 +116,7 @@ def _short(name: str) -> str:
 
 
 def _extent(judged: Sequence[Judged]) -> tuple[float, float]:
-    """From the least to the largest number or threshold; an interval may reach beyond."""
+    """The least and the largest number or threshold; an interval may reach beyond."""
     ends = [end for each in judged for end in (each.value, *each.zone) if math.isfinite(end)]
     low, high = min(ends), max(ends)
     room = 0.08 * (high - low) or 0.1
@@ -131,7 +131,7 @@ def _axis(
     write: Callable[[float], str],
     y: float,
 ) -> Iterator[Markup]:
-    """The threshold, and the ends of the scale where there is room for them."""
+    """Draws the threshold, and the ends of the scale where there is room for them."""
     yield Markup('<path class="edge" d="M{:.1f} {}V{}"/>').format(across(threshold), ABOVE, y - 9)
     at = across(threshold)
     for value, anchor, room in ((low, "start", 70), (threshold, "middle", 0), (high, "end", 70)):

@@ -42,10 +42,10 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 
 ROW = "row"
-"""The column with the number of a row of a figure's data, from 0; `tell` takes it from there."""
+"""The column with the row number, from 0, of a figure's data; `tell` reads it."""
 
 Mark = list[float]
-"""Row of the data; x and y of the centre in points, from the top left; a bar's width and height."""
+"""Row of the data; x, y of the centre in points, from the top left; a bar's width and height."""
 
 WIDTH = 9.3
 """Inches of every figure; text of 9 points is then as large as the page's small print."""
@@ -73,9 +73,9 @@ RC: Any = {
     "lines.markersize": 4.5,
     "pdf.fonttype": 42,
     "savefig.facecolor": PAPER,
-    "svg.fonttype": "none",  # text stays text: it can be read out, searched and recoloured
+    "svg.fonttype": "none",  # keep text as text, to be read aloud, searched and recoloured
     "text.color": INK,
-    "text.parse_math": False,  # names come from data; a dollar sign is a dollar sign
+    "text.parse_math": False,  # names come from data and may hold dollar signs
     "xtick.color": MUTED,
     "xtick.labelcolor": INK,
     "xtick.labelsize": 8,
@@ -144,11 +144,11 @@ def curve(
 
 
 def tell(artists: Sequence[Artist], rows: pl.DataFrame) -> None:
-    """Say which rows of the figure's data the marks of a line or of points stand for.
+    """Record which rows of the figure's data the marks of a line or of points show.
 
     Args:
         artists: one line or set of points, or as many bars as rows.
-        rows: one for each mark, in the order drawn. Without the column `ROW` nothing is said.
+        rows: one for each mark, in the order drawn. Without the column `ROW` nothing is recorded.
     """
     if ROW not in rows.columns:
         return
@@ -160,7 +160,7 @@ def tell(artists: Sequence[Artist], rows: pl.DataFrame) -> None:
 
 
 def marks(figure: Figure) -> list[Mark]:
-    """Where each mark lies that `tell` was told of, and inside its panel; the layout is done."""
+    """Places of the marks that `tell` recorded and that lie inside their panel, after layout."""
     scale = 72 / figure.dpi
     height = figure.get_size_inches()[1] * 72
     found = []
@@ -186,7 +186,7 @@ def _places(artist: Artist) -> Iterator[tuple[float, ...]]:
 
 
 def category(index: int) -> tuple[str, str, Any]:
-    """Colour, marker and dash of a category; from the seventh on they come again."""
+    """Colour, marker and dash of a category; they repeat from the seventh on."""
     return tuple(each[index % len(each)] for each in (CATEGORIES, MARKERS, DASHES))  # type: ignore[return-value]
 
 
@@ -211,7 +211,7 @@ def percent_axis(axis: Any, *, whole: bool = False) -> None:
 
 
 def bound(axes: Axes, lowest: float, highest: float) -> None:
-    """Cut off what lies far out, after all panels that share this y axis are drawn.
+    """Limit the y axis, to cut off outliers, after all panels that share it are drawn.
 
     Setting limits ends their automatic choice, so that a panel drawn later might be cut as well.
     """
@@ -227,7 +227,7 @@ def log_axis(axis: Any) -> None:
     if high / low < 5:  # between two powers of ten, and maybe beside 2 and 5: round numbers then
         axis.set_major_locator(MaxNLocator(nbins=4))
         axis.set_minor_locator(NullLocator())
-    elif high / low < 30:  # under one and a half decades the powers of ten alone say too little
+    elif high / low < 30:  # under one and a half decades powers of ten alone are too few labels
         axis.set_minor_formatter(FuncFormatter(_two_and_five))
         axis.set_tick_params(which="minor", labelsize=mpl.rcParams["ytick.labelsize"])
     else:
@@ -257,7 +257,7 @@ def depth(count: int) -> ListedColormap:
 
 
 def depth_bar(figure: Figure, grid: Sequence[Axes], colours: ListedColormap) -> None:
-    """A scale beside the panels that tells which colour is which block."""
+    """Draw a scale beside the panels that shows which colour is which block."""
     norm = BoundaryNorm(np.arange(colours.N + 1) - 0.5, colours.N)
     bar = figure.colorbar(
         ScalarMappable(norm, colours), ax=grid, aspect=40, pad=0.01, label="bypassed block"
@@ -276,7 +276,7 @@ def reach(rows: pl.DataFrame, value: str, low: str, high: str) -> NDArray[np.flo
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Mark]:
-    """Write ``name.svg``, ``name.png`` (300 dots an inch) and ``name.pdf``, the same bytes always.
+    """Write ``name.svg``, ``name.png`` (300 dpi) and ``name.pdf``, byte for byte reproducible.
 
     Args:
         figure: as `figures.figure` draws it; not to be used afterwards.

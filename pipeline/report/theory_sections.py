@@ -1,6 +1,6 @@
-"""The page's two sections on theory: sentences, tables and statements, all from what was measured.
+"""The page's two sections on theory: sentences, tables and statements from measured numbers.
 
-The sentences are made here, so that each turns around when the numbers do.
+The sentences are chosen here by the numbers, so that they stay true when the numbers change.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from pipeline.report.statements import Statement, slack, theorem_statements, tim
 
 @dataclass(frozen=True)
 class TheorySection:
-    """What stands in a section beside its figures.
+    """The content of a section beside its figures.
 
     Args:
-        title: as the figures have it.
+        title: the section's title, as in the figures.
         opening: sentences before the figures.
         statements: each judged, in a table after the figures.
-        heading, rows: of one more table; empty: there is none.
-        about: what that table shows.
+        heading, rows: heading and rows of one more table; empty: no such table.
+        about: a description of that table.
     """
 
     title: str
@@ -43,7 +43,7 @@ class TheorySection:
 
 
 def theory_sections(summary: pl.DataFrame, theory: Theory) -> list[TheorySection]:
-    """The sections that there are tables for.
+    """The sections for which there are tables.
 
     Args:
         summary: as `aggregate.aggregate` gives it.
@@ -64,7 +64,7 @@ def _theorems(summary: pl.DataFrame, theory: Theory) -> TheorySection:
     opening = [
         "If a block’s attention is bypassed, the token from which the next one is predicted ends "
         "up elsewhere. The paper’s two theorems bound how far: right after the bypassed block, "
-        f"and one block later. It measures neither; here both sides were computed in "
+        f"and one block later. The paper measures neither; here both sides were computed in "
         f"{plural(models, 'model')}, block by block and sample by sample.",
         _holds(theory.bounds),
         _told(found),
@@ -75,10 +75,10 @@ def _theorems(summary: pl.DataFrame, theory: Theory) -> TheorySection:
         theorem_statements(theory.bounds),
         heading,
         rows,
-        "Spearman’s rank correlation, over the single blocks of a model, between what may predict "
-        "the damage and the damage. 1: the block with more of it always loses more; −1: it always "
-        "loses less. Brackets: 95% bootstrap intervals over the blocks, which are few and not "
-        "independent of each other.",
+        "Spearman’s rank correlation, over the single blocks of a model, between a quantity that "
+        "may predict the damage and the damage. 1: a block with more of the quantity always loses "
+        "more; −1: it always loses less. Brackets: 95% bootstrap intervals over the blocks, which "
+        "are few and not independent of each other.",
     )
 
 
@@ -108,7 +108,7 @@ def _holds(bounds: pl.DataFrame) -> str:
 def _told(found: pl.DataFrame) -> str:
     """Whether the theory's quantities predict the damage."""
     if not found.height:
-        return "Whether that predicts the damage could not be told: no block's loss was measured."
+        return "No block's loss was measured, so it is unknown whether the change predicts damage."
     bound, printed = _verdict(found, "printed")
     logits, changed = _verdict(found, "logits")
     return (
@@ -118,8 +118,8 @@ def _told(found: pl.DataFrame) -> str:
         f"{changed}, and that with the loss of the benchmarks "
         f"{link.predicts(found, 'logits', 'benchmarks')}."
         + (
-            " But that change is the harm itself, looked at where it comes out; a bound would have "
-            "to foretell it."
+            " But that change is the damage itself, measured at the output; a useful bound would "
+            "have to predict it."
             if logits == "tells"
             else ""
         )
@@ -127,7 +127,7 @@ def _told(found: pl.DataFrame) -> str:
 
 
 def _verdict(found: pl.DataFrame, quantity: str) -> tuple[str, str]:
-    """What a quantity does (tells, tells in part, does not tell), and how often."""
+    """Whether a quantity predicts the damage (tells, in part, does not tell), and how often."""
     judged = found.filter(quantity=quantity, measure="exact_match").height
     times_along = link.along(found, quantity, "exact_match").height
     if not times_along:
@@ -142,15 +142,14 @@ def _attention_only(theory: Theory) -> TheorySection:
     printed = [each for each in statements if each.printed and each.degree != "unmeasured"]
     hold = sum(each.degree == "all" for each in printed)
     opening = [
-        "How much can attention store, without an MLP? Formulas for that have been published "
-        "(arXiv 2411.10115, and slides on it). They are not about the models above: small ones "
-        "were built, and trained on tables of random answers, to compare the formulas with what "
-        "is stored.",
+        "How much can attention store without an MLP? arXiv 2411.10115, and slides on it, give "
+        "formulas. They do not apply to the models above. To test them, we built small models, "
+        "trained them on tables of random answers, and measured how much they store.",
         f"Of {plural(len(printed), 'statement')} as printed, {hold} "
         f"{'holds' if hold == 1 else 'hold'} in every case that was tried"
         + (
-            ". Each of the others fails in some, or says nothing where it was tried. The table "
-            "below says where, and what is true instead."
+            ". Each of the others fails in some cases, or is undefined where it was tried. The "
+            "table below shows where, and gives a corrected statement."
             if hold < len(printed)
             else "."
         ),
@@ -159,7 +158,7 @@ def _attention_only(theory: Theory) -> TheorySection:
     if trained is not None:
         ratios = above_lower_bound(trained)["ratio"].to_list()
         if ratios:
-            opening[-1] += f" Trained models reach {times(ratios)} the accuracy that is promised."
+            opening[-1] += f" Trained models reach {times(ratios)} the guaranteed accuracy."
         found = routing(trained)
         if len(found) == 2:
             opening.append(_stored(found))
@@ -170,13 +169,13 @@ def _stored(found: dict[str, tuple[float, float]]) -> str:
     heads, mlp = (f"from {whole:.0%} to {bypassed:.0%}" for whole, bypassed in found.values())
     if lost_alike(found):
         return (
-            "A drop under bypass shows dependence, not storage: bypassed, a model that stores its "
-            f"table in its heads falls {heads}; one that stores it in its MLP, behind a single "
-            f"random head that was never trained, falls {mlp}. The bypass does not tell them "
-            "apart: what the MLP stores, too, is found only with what attention brings it."
+            "A drop under bypass shows dependence, not storage. Under a bypass, a model that "
+            f"stores its table in its heads falls {heads}; one that stores it in its MLP, behind "
+            f"a single random head that was never trained, falls {mlp}. The bypass does not tell "
+            "them apart, because the MLP, too, needs the output of attention to find its answers."
         )
     return (
-        "A drop under bypass need not show storage; here, though, a bypass tells two models apart: "
-        f"one that stores its table in its heads goes {heads}, one that stores it in its MLP, "
-        f"behind a random head, {mlp}."
+        "A drop under bypass need not show storage. Here, though, a bypass tells two models apart: "
+        f"one that stores its table in its heads goes {heads}; one that stores it in its MLP, "
+        f"behind a random head, goes {mlp}."
     )

@@ -1,1 +1,1 @@
-"""What was memorized: where the samples of each family come from."""
+"""The samples of each family, from several sources."""

@@ -1,10 +1,10 @@
-"""Control samples: windows of Pile documents that nobody has found a model to recite.
+"""Control samples: windows of Pile documents that are not known to be memorized.
 
-They are text of the same kind, most of it seen once in training, so a model that completes one of
-them all the same either memorized it or guessed it; the baseline counts those like any other.
+They are text of the same kind, most of it seen once in training. A model that completes one of them
+either memorized or guessed it; the baseline counts such samples like any other.
 
-Source: the paper compares with samples "that are not memorized" (section 4.1, Fig. 2) and does not
-say which; ours are from the documents that the study pins.
+Source: the paper compares with samples "that are not memorized" (section 4.1, Fig. 2) without
+naming them; ours are from the documents that the study pins.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipeline.workflow.errors import InputError, Problem, shorten
 from pipeline.workflow.hub import TOKENIZER_FILES, snapshot
 
 LONGEST_TEXT = 20_000
-"""Characters of a document that are tokenized: many windows, and no document takes long."""
+"""Characters of a document that are tokenized: enough for many windows, and quick to tokenize."""
 
 
 def fetch(
@@ -31,7 +31,7 @@ def fetch(
     seed: int,
     memorized: NDArray[np.integer],
 ) -> NDArray[np.uint32]:
-    """`n` windows of text, at most one a document, at a place that the seed decides.
+    """`n` windows of text, at most one per document, at places determined by the seed.
 
     Args:
         documents: repository and commit of a dataset with a column ``text``.
@@ -39,14 +39,14 @@ def fetch(
         length: P + S, tokens of a window.
         n: how many.
         seed: of the draws of documents and places.
-        memorized: (M, P + S) samples; a window that equals one of them is passed over.
+        memorized: (M, P + S) samples; windows equal to one of them are skipped.
 
     Returns:
         (n, P + S) token ids, in the order of their documents.
 
     Raises:
-        InputError: what `pipeline.workflow.hub.snapshot` raises, no column ``text``, a tokenizer
-            that transformers cannot read, or too few documents that are long enough.
+        InputError: as for `pipeline.workflow.hub.snapshot`; no column ``text``; a tokenizer that
+            transformers cannot read; or too few documents that are long enough.
     """
     texts = _texts(*documents)
     words_of = _tokenizer(*tokenizer)
@@ -79,7 +79,7 @@ def fetch(
 def _tokenizer(repo: str, commit: str) -> PreTrainedTokenizerBase:
     got = snapshot(repo, commit, TOKENIZER_FILES)
     try:
-        with got.alone() as folder:  # what else the cache has of it depends on what ran before
+        with got.alone() as folder:  # other files in the cache depend on earlier runs
             made: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
                 folder, local_files_only=True, trust_remote_code=False
             )

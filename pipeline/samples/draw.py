@@ -1,4 +1,4 @@
-"""Draw some of many by a seeded hash: whatever order they come in, the same ones are drawn."""
+"""Draws some of many ids by a seeded hash, independently of their order."""
 
 from __future__ import annotations
 

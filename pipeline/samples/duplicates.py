@@ -1,4 +1,4 @@
-"""Which samples have nearly the same suffix, so that they are not evidence of their own."""
+"""Groups samples with nearly the same suffix, since they are not independent evidence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import DisjointSet
 
 ALIKE = 0.7
-"""Jaccard similarity of the token pairs of two suffixes from which on they are near-duplicates.
+"""Least Jaccard similarity of the token pairs of two suffixes that are near-duplicates.
 
 One other token inside a suffix of 16 gives 13/17 = 0.76, four in a suffix of 50 give 41/57 = 0.72.
 """

@@ -26,8 +26,8 @@ def samples(
 ) -> pl.DataFrame:
     """The samples table from a user's file.
 
-    Of each row of a table the first P + S tokens are taken. Plain text is cut into consecutive
-    samples of P + S tokens; what is left at its end is left out.
+    Each row of a table gives its first P + S tokens. Plain text is cut into consecutive samples of
+    P + S tokens; a shorter rest at the end is left out.
 
     Args:
         path: as `table_file.read` takes it. ``tokens`` is used where there is ``text`` too.
@@ -36,15 +36,15 @@ def samples(
         encode: cuts the text; None: there is no tokenizer.
         prefix_length: P, tokens.
         suffix_length: S, tokens.
-        skip_short: leave out samples of fewer than P + S tokens, instead of refusing them.
+        skip_short: leave out samples of fewer than P + S tokens, instead of raising an error.
 
     Returns:
         As `tables.SAMPLES`; ``sample_id`` counts the samples that were taken, and the column
         ``row`` (u32) has their rows in the file.
 
     Raises:
-        InputError: what `table_file.read` raises, text and no tokenizer, a sample that is too
-            short, or none is left.
+        InputError: as for `table_file.read`; text without a tokenizer; a sample that is too short;
+            or no sample is left.
     """
     total = prefix_length + suffix_length
     frame = read(path)

@@ -1,4 +1,4 @@
-"""The samples table: made from token ids, as every source ends with, and checked before use."""
+"""Builds the samples table from the token ids of any source, and checks it before use."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def samples_frame(
 def with_control(
     memorized: NDArray[np.integer], control: NDArray[np.integer], prefix_length: int
 ) -> pl.DataFrame:
-    """The samples table of samples whose copies nobody has counted.
+    """The samples table of memorized and control samples with unknown copies.
 
     Args:
         memorized: (M, P + S) token ids.
@@ -67,7 +67,7 @@ def of_each_split(samples: pl.DataFrame, splits: Sequence[str], count: int) -> p
     Args:
         samples: tables.SAMPLES.
         splits: in the order of the result.
-        count: samples a split.
+        count: samples per split.
     """
     parts = []
     for split in splits:
@@ -83,7 +83,7 @@ def first_of(first: str, count: int) -> str:
 
 
 def check_samples(samples: pl.DataFrame, vocabulary: int, context: int) -> None:
-    """Refuse samples that cannot be a model's, before it is loaded.
+    """Raise if samples do not fit a model, before it is loaded.
 
     Args:
         samples: as `tables.SAMPLES`.

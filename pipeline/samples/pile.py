@@ -1,9 +1,9 @@
 """The GPT-Neo family's samples: 15,000 passages of the Pile that GPT-Neo is known to complete.
 
-Three files of the Language Model Extraction Benchmark, joined to 200 tokens a passage (GPT-2
-vocabulary). At the commit that the studies pin, the bytes are the paper's own samples. Nothing says
-how often a passage occurs in the Pile; nothing guarantees that a given GPT-Neo completes all of
-them, so the baseline's exact match is measured like any other.
+Three files of the Language Model Extraction Benchmark, joined to 200 tokens per passage (GPT-2
+vocabulary). At the commit that the studies pin, the bytes are the paper's own samples. It is
+unknown how often a passage occurs in the Pile, and a given GPT-Neo need not complete all of them,
+so the baseline's exact match is measured like any other.
 
 Source: github.com/ethz-privsec/lm-extraction-benchmark-data, Apache-2.0; joined, the md5 of the
 (15000, 200) uint16 array in C order is 6d85d7f2b48e34e6f96541a546a699bf, as in
@@ -25,7 +25,7 @@ from pipeline.workflow.errors import InputError, Problem, shorten
 from pipeline.workflow.network import NoNetworkError, no_network, unreachable
 
 FILES = {"train_preprefix.npy": 100, "train_prefix.npy": 50, "train_suffix.npy": 50}
-"""The files in the order in which they are joined -> the tokens of a passage that each holds."""
+"""The files in the order in which they are joined -> their tokens per passage."""
 
 PREFIX_LENGTH = 150
 SUFFIX_LENGTH = 50
@@ -49,8 +49,8 @@ def fetch(
 
     Raises:
         NoNetworkError: the host cannot be reached.
-        InputError: a file is missing, unreadable, not the pinned one or not such an array; every
-            one is named.
+        InputError: names every file that is missing, unreadable, not the pinned one, or not such
+            an array.
     """
     downloads = pooch.create(
         cache, base_url=f"{url}/", registry=dict(sha256), retry_if_failed=TRIES - 1

@@ -32,10 +32,10 @@ def fetch(repo: str, commit: str, splits: Sequence[str]) -> dict[str, list[Path]
     """Split -> its files, fetched and verified.
 
     Names collide (``duped.12b`` begins ``duped.12b.23000``, and ``deduped.12b`` ends with it), so
-    a split's files are told by their whole name, and all of the number that it gives must be there.
+    a split's files are matched by their whole name, and all files of its stated number must exist.
 
     Raises:
-        InputError: what `pipeline.workflow.hub.snapshot` raises, or a split that is not complete.
+        InputError: as for `pipeline.workflow.hub.snapshot`, or a split that is not complete.
     """
     names = [file.path for file in listing(repo, commit, "dataset")]
     wanted = {split: _shards(names, split) for split in splits}
@@ -123,7 +123,7 @@ def _is_complete(shards: Sequence[str]) -> bool:
 
 
 def _scan(split: str, paths: Sequence[Path]) -> pl.LazyFrame:
-    """Index and tokens of a split, nothing read yet but the columns' types and the row count."""
+    """Index and tokens of a split, lazily: only the columns' types and the row count are read."""
     scan = pl.scan_parquet(list(paths))
     try:
         schema = scan.collect_schema()
@@ -155,7 +155,7 @@ def _scan(split: str, paths: Sequence[Path]) -> pl.LazyFrame:
 
 
 def _common(scans: Mapping[str, pl.LazyFrame]) -> NDArray[np.int64]:
-    """The indices that all splits have; reads that one column."""
+    """The indices that all splits have; reads only the column of indices."""
     first, *others = (scan.select("index") for scan in scans.values())
     for other in others:
         first = first.join(other, on="index", how="semi")

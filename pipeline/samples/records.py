@@ -1,6 +1,6 @@
 """The samples of a family from the records of the generated corpus.
 
-The split is fixed by how often a record was planted, before anything is trained.
+The split depends only on how often a record was planted, and is fixed before any training.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def samples(
         records: schema `tables.RECORDS`, in the order of their ids from 0.
         prefix_length: P, tokens.
         suffix_length: S, tokens; P + S is at most a record's length.
-        memorized_copies: records planted at least so often are the memorized split, those planted
-            less often the exposed one, those never planted the control, those whose copies nobody
-            knows the famous one; at least 1.
+        memorized_copies: records planted at least this often are the memorized split, records
+            planted less often the exposed one, records never planted the control, and records with
+            unknown copies the famous one; at least 1.
 
     Returns:
         Schema `tables.SAMPLES`, and the column ``kind``.

@@ -1,4 +1,4 @@
-"""The sections of params.yaml that say which samples a family has."""
+"""The sections of params.yaml on the samples of a family."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PileFile = Annotated[str, Field(pattern=r"^train_(preprefix|prefix|suffix)\.npy$
 
 
 class Control(Section):
-    """Samples that are not memorized: windows of Pile documents, one a document."""
+    """Samples that are not memorized: windows of Pile documents, one per document."""
 
     documents: Repository = Field(description="a dataset with a column `text`, as parquet")
     tokenizer: Repository = Field(description="a model of the family: its tokenizer cuts the text")
@@ -48,7 +48,7 @@ class Records(Section):
     source: Literal["records"] = "records"
 
     memorized_copies: Count = Field(
-        description="records planted at least so often are the memorized split"
+        description="records planted at least this often are the memorized split"
     )
 
 

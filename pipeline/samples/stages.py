@@ -28,7 +28,7 @@ def samples_records(family: FamilyName) -> None:
 
 
 def samples_pile(family: FamilyName) -> None:
-    """Passages of the Pile that GPT-Neo is known to complete, and text that it is not."""
+    """Passages of the Pile that GPT-Neo is known to complete, and control text."""
     from pipeline.samples import control, pile
     from pipeline.samples.frame import with_control
     from pipeline.workflow import tables
@@ -52,7 +52,7 @@ def samples_pile(family: FamilyName) -> None:
 
 
 def samples_pythia(family: FamilyName) -> None:
-    """Sequences that all of several Pythia models have memorized, and text that they have not."""
+    """Sequences that all of several Pythia models have memorized, and control text."""
     from pipeline.samples import control, pythia
     from pipeline.samples.frame import with_control
     from pipeline.workflow import tables

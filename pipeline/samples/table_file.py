@@ -1,4 +1,4 @@
-"""A user's file, read as a table: parquet, JSON lines, CSV or plain text, whatever its name."""
+"""Reads a user's file as a table: parquet, JSON lines, CSV or plain text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST = 2**32 - 1
 LINES = (".jsonl", ".ndjson", ".json")
 COMMA = (".csv",)
 PARQUET = b"PAR1"
-"""How a parquet file begins."""
+"""The first bytes of a parquet file."""
 
 TYPES: Mapping[str, pl.DataType | type[pl.DataType]] = {
     "tokens": pl.List(pl.Int64),
@@ -27,13 +27,13 @@ TYPES: Mapping[str, pl.DataType | type[pl.DataType]] = {
     "copies": pl.UInt32,
     "group": pl.String,
 }
-"""What the columns are cast to: others write texts as categories, or as bytes."""
+"""Column -> its type after the cast; files may store texts as categories or bytes."""
 
 REMEDY = "name another file"
 
 
 def is_running_text(path: Path) -> bool:
-    """Whether the file is plain text and no table.
+    """Whether the file is plain text, not a table.
 
     Raises:
         InputError: there is no such file, or it may not be read.
@@ -46,16 +46,16 @@ def read(path: Path) -> pl.DataFrame:
 
     Args:
         path: ``.jsonl``, ``.ndjson`` and ``.json`` are JSON lines, ``.csv`` is CSV with a header,
-            in which lists of tokens are written as in JSON; what begins as parquet does is that;
-            anything else is plain text, UTF-8, and makes one row.
+            in which lists of tokens are written as in JSON; a file with the first bytes of parquet
+            is read as parquet; any other file is plain text, UTF-8, and gives one row.
 
     Returns:
         ``row`` u32, from 0, and those of `TYPES` that the file has, in their types; ``tokens``,
         ``text``, or both are among them.
 
     Raises:
-        InputError: the file cannot be read, or a column is missing, of another type, or holds what
-            no samples table can; all such columns at once.
+        InputError: the file cannot be read; or a column is missing, of another type, or holds
+            values that a samples table cannot hold. All such columns are listed.
     """
     running = is_running_text(path)
     frame = pl.DataFrame({"text": [_text(path)]}) if running else _table(path)
@@ -87,10 +87,10 @@ def read(path: Path) -> pl.DataFrame:
 
 
 def _table(path: Path) -> pl.DataFrame:
-    """The table of a file that is no plain text."""
+    """The table of a file that is not plain text."""
     if path.suffix.lower() not in (*LINES, *COMMA) or _head(path) == PARQUET:
         return tables.read(path, {}, remedy=REMEDY)
-    content = io.BytesIO(_bytes(path))  # polars takes a name for a pattern
+    content = io.BytesIO(_bytes(path))  # polars would read a name as a pattern
     strings = {name: pl.String for name in TYPES if name != "copies"}
     try:
         if path.suffix.lower() in COMMA:
@@ -105,7 +105,7 @@ def _table(path: Path) -> pl.DataFrame:
 
 
 def _cast(column: pl.Series) -> tuple[pl.Series, tuple[str, str, str] | None]:
-    """The column in its type of `TYPES`, or why it cannot be."""
+    """The column in its type of `TYPES`, or the problem that prevents the cast."""
     name, dtype, wanted = column.name, column.dtype, TYPES[column.name]
     if name == "copies" and dtype == pl.Null:
         return column.cast(pl.UInt32), None
@@ -131,7 +131,7 @@ def _cast(column: pl.Series) -> tuple[pl.Series, tuple[str, str, str] | None]:
 
 
 def _odd(column: pl.Series) -> tuple[list[int], str, str, str] | None:
-    """The rows that no samples table can hold, and what is wrong with the first."""
+    """The rows with values that a samples table cannot hold, and the problem of the first."""
     if column.name == "copies":
         return None
     if null := column.is_null().arg_true().to_list():

@@ -1,1 +1,1 @@
-"""What is asked: the study in force."""
+"""The study in force: its schema, checks and composition; audits and exports."""

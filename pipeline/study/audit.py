@@ -1,11 +1,10 @@
-"""A study of one's own checkpoint and samples, in a folder of its own.
+"""Audits: studies of a user's own checkpoint and samples, each in its own folder.
 
-An audit is a study like any other, and runs as any other does. Its folder has its own params.yaml
-beside links to the code, so that it never touches the study in force, and one can work in it with
-both engines; DVC keeps its results there::
+An audit runs like any other study. Its folder has its own params.yaml beside links to the code, so
+that it never touches the study in force and works with both engines; DVC keeps its results there::
 
     audits/NAME/   params.yaml data/ reports/ logs/, and links: dvc.yaml Snakefile pipeline …
-                   model samples.csv tasks   links to what is the user's
+                   model samples.csv tasks   links to the user's files
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ DVC_CONFIG = "[core]\n    no_scm = true\n    analytics = false\n    check_update
 
 NAME_LENGTH = 56
 MOST_THREADS = 4
-"""Of each CPU: beyond that a typing mistake is likelier than a reason."""
+"""Largest number of threads per CPU; more is probably a typing mistake."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be audited, as the command line has it.
+    """The audit that the command line asks for.
 
     Args:
         name: of the audit.
@@ -54,13 +53,13 @@ class Asked:
         suffix_length: S, tokens.
         tasks: names of lm-eval's tasks, separated by commas, or a folder of its YAML files; None:
             no benchmarks.
-        limit: documents a task; None: all.
+        limit: documents per task; None: all.
         num_fewshot: examples before each question.
         dtype: of the weights; None: as stored.
         skip_short: leave out samples that are too short.
         show_text: show samples as text on the page.
         threads: CPU threads.
-        token_budget: tokens at once; None: what the memory allows.
+        token_budget: tokens at once; None: as many as fit into memory.
     """
 
     name: str
@@ -84,12 +83,12 @@ class Asked:
 
     @property
     def folder(self) -> Path:
-        """Where it lives."""
+        """The audit's folder."""
         return AUDITS / self.name
 
     @property
     def origin(self) -> dict[str, str]:
-        """Where the model comes from: a folder, or repo and commit of the hub.
+        """The origin of the model: a folder, or repo and commit of the hub.
 
         Raises:
             InputError: it is neither.
@@ -98,11 +97,11 @@ class Asked:
 
 
 def origin_of(model: str, also: str = "") -> dict[str, str]:
-    """Where a model comes from: a folder, or repo and commit of the hub.
+    """The origin of a model: a folder, or repo and commit of the hub.
 
     Args:
-        model: the command line's word for it.
-        also: what else it could have named, for the error.
+        model: the model as given on the command line.
+        also: other valid kinds of names, for the error.
 
     Raises:
         InputError: it is neither.
@@ -115,7 +114,7 @@ def origin_of(model: str, also: str = "") -> dict[str, str]:
             Problem(
                 "--model",
                 shorten(model),
-                f"a folder that is there, {also}or OWNER/NAME@COMMIT with the commit's 40 "
+                f"an existing folder, {also}or OWNER/NAME@COMMIT with the commit's 40 "
                 "hexadecimal digits",
                 "look the commit up on the hub: a branch or a tag could move",
             )
@@ -124,10 +123,10 @@ def origin_of(model: str, also: str = "") -> dict[str, str]:
 
 
 def require_sound(asked: Asked) -> None:
-    """Refuse names and numbers that cannot be, all at once, before anything is read.
+    """Reject invalid names and numbers, all at once, before anything is read.
 
     Raises:
-        InputError: which, and what would do.
+        InputError: lists them with the valid values.
     """
     problems = []
     if not re.fullmatch(rf"[a-z0-9][a-z0-9_-]{{0,{NAME_LENGTH - 1}}}", asked.name, re.ASCII):
@@ -146,7 +145,7 @@ def require_sound(asked: Asked) -> None:
         ("--prefix-length", asked.prefix_length, 2**16 - 1, ", tokens"),
         ("--suffix-length", asked.suffix_length, 2**16 - 1, ", tokens"),
         ("--token-budget", asked.token_budget, 2**31 - 1, ", tokens"),
-        ("--limit", asked.limit, 2**31 - 1, ", documents a task"),
+        ("--limit", asked.limit, 2**31 - 1, ", documents per task"),
         ("--num-fewshot", asked.num_fewshot, 100, ", examples"),
     ):
         if value is not None and value > largest:
@@ -157,11 +156,11 @@ def require_sound(asked: Asked) -> None:
 
 
 def require_own(asked: Asked) -> None:
-    """Refuse a name under which another model was audited; the same model's is gone on with.
+    """Raise if another model was audited under the name; an audit of the same model continues.
 
     Raises:
-        InputError: `asked.model` is neither a folder nor a commit; the audit's folder is of another
-            model; or `data` or `reports` has a folder of this name that is no audit's.
+        InputError: `asked.model` is neither a folder nor a commit; the audit's folder belongs to
+            another model; or `data` or `reports` has a folder of this name that is not an audit's.
     """
     path, own = asked.folder / "origin", _told(asked.origin)
     known = path.read_text("utf-8") if path.is_file() else None
@@ -182,15 +181,15 @@ def require_own(asked: Asked) -> None:
 
 
 def study(asked: Asked, offered: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """The study, once all that it is about was looked at: nothing is written yet.
+    """The study of an audit, after its model, samples and tasks are checked; writes nothing.
 
     Args:
-        asked: what is to be audited.
+        asked: the audit.
         offered: ``tasks``: names of the tasks of the folder that `asked` names, if it names one.
 
     Raises:
-        InputError: a model that cannot be evaluated, samples that are not its own, tasks that
-            nobody offers; from hub, folder and file what those modules raise.
+        InputError: a model that cannot be evaluated, samples of another tokenizer, unknown tasks;
+            and errors of the modules that read hub, folder and file.
     """
     origin, own = asked.origin, Path(asked.model).is_dir()
     files = found(Path(asked.model)) if own else fetch_files(origin["repo"], origin["commit"])
@@ -251,10 +250,10 @@ def study(asked: Asked, offered: Mapping[str, Sequence[str]]) -> dict[str, Any]:
 
 
 def prepare(asked: Asked) -> None:
-    """Make the audit's folder, or what it lacks; its params.yaml is written by the caller.
+    """Create the audit's folder, or its missing parts; the caller writes its params.yaml.
 
     Raises:
-        InputError: the package is not that of a clone.
+        InputError: the package does not come from a clone.
     """
     if missing := [name for name in LINKED if not (ROOT / name).exists()]:
         raise InputError(
@@ -331,7 +330,7 @@ def _benchmarks(asked: Asked, offered: Mapping[str, Sequence[str]]) -> dict[str,
 
 
 def _samples_link(samples: Path) -> str:
-    """What the file is called in the audit's folder: a name that anything can read."""
+    """The name of the samples file in the audit's folder, in plain ASCII."""
     if is_running_text(samples):
         return "samples.txt"
     suffix = samples.suffix.lower()
@@ -339,18 +338,18 @@ def _samples_link(samples: Path) -> str:
 
 
 def _shown(asked: Asked) -> tuple[Path, Path]:
-    """Where the results are found as those of any study are."""
+    """The paths of data and report, at the place of any study's results."""
     return Path("data") / asked.study, Path("reports") / asked.study
 
 
 def _told(origin: Mapping[str, str]) -> str:
-    """On one line, in letters that any file can hold."""
+    """The origin on one line, in ASCII."""
     text = ", ".join(f"{key} {value}" for key, value in origin.items())
     return os.fsencode(text).decode("utf-8", "backslashreplace").replace("\n", "\\n")
 
 
 def _link(link: Path, target: Path) -> None:
-    """Point a link at the target; whatever it was before, there is always one."""
+    """Point a link at the target, atomically, so that the link always exists."""
     if link.is_symlink() and link.readlink() == target:
         return
     temporary = link.with_name(f".{link.name}.{os.getpid()}.part")
@@ -360,7 +359,7 @@ def _link(link: Path, target: Path) -> None:
 
 
 def _quoted(word: str) -> str:
-    """One word of a command line, in ASCII where it could not be read otherwise."""
+    """One word of a command line, quoted for bash, with unprintable bytes escaped in ASCII."""
     if word.isprintable():
         return shlex.quote(word)
     letters = (

@@ -1,4 +1,4 @@
-"""What no single value of a study shows: names used twice, references to nothing, bad lengths."""
+"""Checks across the values of a study: names used twice, missing references, bad lengths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipeline.workflow.errors import Problem, shorten
 
 
 def cross_check(study: Study, where: str) -> list[Problem]:
-    """What no single value shows: names used twice, references to nothing, bad lengths."""
+    """The problems across several values: names used twice, missing references, bad lengths."""
     problems = []
 
     def add(what: str, got: str, expected: str, remedy: str) -> None:
@@ -105,7 +105,7 @@ def cross_check(study: Study, where: str) -> list[Problem]:
 
 
 def derivation(study: Study, where: str) -> list[Problem]:
-    """What of the section that dvc.yaml loops over does not fit the others."""
+    """A problem if the section that dvc.yaml loops over does not match the other sections."""
     derived = loops(study.model_dump())
     missing = [each for each in (*OPTIONAL, "theory") if each not in study.model_fields_set]
     if study.loops == derived and not missing:  # DVC wants every section, be it null
@@ -115,16 +115,16 @@ def derivation(study: Study, where: str) -> list[Problem]:
     return [
         Problem(
             f"{where}: {DERIVED}",
-            "what does not fit the other sections: "
+            "entries that do not match the other sections: "
             + (", ".join(other) or shorten(sorted(set(study.loops) - set(derived)))),
-            "what is derived from them",
+            "the section that is derived from them",
             "derive it again: python -m pipeline study",
         )
     ]
 
 
 def _tasks(study: Study, asked: Benchmarks, where: str) -> list[Problem]:
-    """Tasks that nothing offers, or named twice, and limits of others."""
+    """Problems of tasks: unknown ones, tasks named twice, limits of tasks that are not listed."""
     problems, tasks = [], asked.tasks
     if asked.folder:  # the stage that loads them looks into the folder
         known, whence = tuple(tasks), ""
@@ -165,7 +165,7 @@ def _tasks(study: Study, asked: Benchmarks, where: str) -> list[Problem]:
 
 
 def _continued(study: Study, where: str, made: Continued) -> list[Problem]:
-    """What goes on from a model needs one that is trained from scratch and has the block."""
+    """Problems of continued training: its base must be trained from scratch and have the block."""
     of = {m.name: m.checkpoint for m in study.models.values() if isinstance(m.checkpoint, Training)}
     base = of.get(made.base)
     if base is None:
@@ -180,7 +180,7 @@ def _continued(study: Study, where: str, made: Continued) -> list[Problem]:
 
 
 def _own(study: Study, where: str) -> list[Problem]:
-    """A user's file is cut by the tokenizer of a model that completes its samples."""
+    """Problems of users' files: their tokenizer must be of a model that completes the samples."""
     problems = []
     for key, family in study.families.items():
         of = [model.name for model in study.models.values() if model.family == family.name]
@@ -204,7 +204,7 @@ def _lengths(study: Study, where: str) -> list[Problem]:
         Problem(
             f"{where}: families.{key}",
             f"prefix_length {family.prefix_length}, suffix_length {family.suffix_length}",
-            f"at most {most[0]} and {most[1]}: what a passage holds",
+            f"at most {most[0]} and {most[1]}, the lengths of a passage",
             "shorten them",
         )
         for key, family in study.families.items()
@@ -215,8 +215,8 @@ def _lengths(study: Study, where: str) -> list[Problem]:
         Problem(
             f"{where}: families.{key}.samples.memorized_copies",
             str(family.samples.memorized_copies),
-            f"at most {max(corpus.records)}, the most that a record is planted",
-            "lower it, or plant records as often",
+            f"at most {max(corpus.records)}, the largest number of copies of a record",
+            "lower it, or plant more copies of some records",
         )
         for corpus in study.corpus.values()
         for key, family in study.families.items()

@@ -1,4 +1,4 @@
-"""A study, from its file: read, check, compose, switch.
+"""Reads, checks, composes and switches studies.
 
 `load` checks the whole file and reports every problem at once; every entry point calls it before
 any work. `compose` writes params.yaml from pipeline/conf/, exactly as ``dvc exp run -S`` does.
@@ -30,7 +30,7 @@ def load(path: str | Path = PARAMS, where: str | Path | None = None) -> Study:
 
     Args:
         path: a params.yaml.
-        where: what errors call it; None: `path`.
+        where: its name in errors; None: `path`.
 
     Raises:
         InputError: every problem of the file at once, each with what, got, expected, remedy.
@@ -69,8 +69,8 @@ def check(values: object, where: str = str(PARAMS)) -> Study:
 def compose(choices: Mapping[str, str], conf: Path = CONF, path: Path = PARAMS) -> Study:
     """Write params.yaml for other choices of pipeline/conf/, such as ``{"study": "tiny"}``.
 
-    It is DVC's own composition (Hydra), so ``dvc exp run -S study=NAME`` writes the same bytes.
-    The file is only replaced by a study that passes every check.
+    It uses DVC's own composition (Hydra), so ``dvc exp run -S study=NAME`` writes the same bytes.
+    The file is replaced only if the study passes every check.
 
     Args:
         choices: config group -> option: a folder of pipeline/conf/ and a file in it.
@@ -110,7 +110,7 @@ def compose(choices: Mapping[str, str], conf: Path = CONF, path: Path = PARAMS) 
     if problems:
         raise InputError(*problems)
     with atomic(path) as temporary:
-        composed = temporary.with_suffix(".yaml")  # the composer goes by the name's ending
+        composed = temporary.with_suffix(".yaml")  # the composer needs this file extension
         try:
             overrides = [f"{group}={option}" for group, option in choices.items()]
             try:
@@ -125,7 +125,7 @@ def compose(choices: Mapping[str, str], conf: Path = CONF, path: Path = PARAMS) 
                         ", ".join(overrides) or str(conf / "config.yaml"),
                         shorten(f"{type(error).__name__}: {error}", 300),
                         f"files of {conf} that can be composed",
-                        "mend the file that is named",
+                        "correct the named file",
                     )
                 ) from error
             study = load(composed, path)
@@ -136,10 +136,10 @@ def compose(choices: Mapping[str, str], conf: Path = CONF, path: Path = PARAMS) 
 
 
 def derive(path: Path = PARAMS) -> Study:
-    """Derive the section `loops` of params.yaml again, after an edit of the others.
+    """Derive the section `loops` of params.yaml again, after an edit of other sections.
 
     Raises:
-        InputError: the study has problems beside that.
+        InputError: the study has other problems.
     """
     values = read_yaml(path)
     if isinstance(values, dict):
@@ -154,24 +154,24 @@ def derive(path: Path = PARAMS) -> Study:
 
 
 def write(values: object, path: Path) -> None:
-    """Write a study to `path`, atomically, in the form in which `compose` does."""
+    """Write a study to `path`, atomically, in the same form as `compose`."""
     from omegaconf import OmegaConf
 
     from pipeline.workflow.files import write_text
 
-    # nothing in it is an interpolation: a path may hold ${
+    # values are not interpolations: a path may contain ${
     write_text(path, OmegaConf.to_yaml(values))
 
 
 def switch(choices: Mapping[str, str], dry_run: bool) -> Study:
-    """The study that `choices` name: the one in force, with its edits, if it is that one already.
+    """Switch to the study that `choices` name; if it is in force already, keep it with its edits.
 
     Args:
         choices: config group -> option, as for `compose`; none leaves the study in force.
         dry_run: params.yaml may not be written.
 
     Raises:
-        InputError: what `load` and `compose` raise, or a dry run would have to change the study.
+        InputError: as for `load` and `compose`; or a dry run would have to change the study.
     """
     if not choices:
         return _in_force(dry_run)
@@ -186,7 +186,7 @@ def switch(choices: Mapping[str, str], dry_run: bool) -> Study:
             Problem(
                 "dry run of another study",
                 ", ".join(f"{group}={option}" for group, option in choices.items()),
-                "the study in force, for a dry run changes no file",
+                "the study in force, since a dry run changes no file",
                 f"run this first: {command}",
             )
         )
@@ -201,10 +201,10 @@ def _in_force(dry_run: bool) -> Study:
 
 
 def read_yaml(path: Path) -> Any:
-    """What a file of params holds.
+    """The content of a YAML file of params.
 
     Raises:
-        InputError: it cannot be read, or is no YAML.
+        InputError: it cannot be read, or is not YAML.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -225,12 +225,12 @@ def read_yaml(path: Path) -> Any:
     except Exception as error:  # each constructor of YAML's types raises its own
         got = str(error) if isinstance(error, YAMLError) else f"{type(error).__name__}: {error}"
         raise InputError(
-            Problem(str(path), shorten(got), "YAML", "mend the line, or compose the file again")
+            Problem(str(path), shorten(got), "YAML", "correct the line, or compose the file again")
         ) from error
 
 
 TAGS: dict[int | str, int] = {"families": 3, "models": 3, "theory": 2}
-"""Section -> where pydantic's path of an error names the member of a union."""
+"""Section -> position of the union member's tag in pydantic's path of an error."""
 
 
 def _from_pydantic(error: ErrorDetails, where: str) -> Problem:
@@ -257,17 +257,17 @@ def _from_pydantic(error: ErrorDetails, where: str) -> Problem:
             f"did you mean {near[0]}?" if near else "remove it",
         )
     if error["type"] == "missing":
-        return Problem(what, "nothing", "a value", "add the key; docs/studies.md says what it is")
+        return Problem(what, "nothing", "a value", "add the key; docs/studies.md describes it")
     return Problem(
         what,
         shorten(error["input"]),
         error["msg"].replace("String should match pattern", "text that matches the pattern"),
-        "mend the value; docs/studies.md says what it is",
+        "correct the value; docs/studies.md describes it",
     )
 
 
 def _part(part: int | str) -> str:
-    """A part of a path in the file, which may be any key that somebody wrote."""
+    """A part of a path in the file, shortened, since a user's key may be any text."""
     return part if isinstance(part, str) and len(part) <= 80 else shorten(part)
 
 

@@ -1,7 +1,7 @@
-"""A checkpoint with an edit in its weights, and a card that says what it is.
+"""Exports a checkpoint with an edit in its weights, and a model card.
 
-Any engine loads what is written; nothing of this package is needed. It is written only after it was
-read back by stock transformers and compared with the edited model.
+Any engine loads the export without this package. It is written only after stock transformers has
+read it back and its logits match those of the edited model.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ from pipeline.workflow.hub import Snapshot, listing, select, snapshot
 
 CARD = "README.md"
 OURS = ("config.json", "generation_config.json", "manifest.json", "training.json")
-"""Of a checkpoint's small files, those that are not its tokenizer's."""
+"""Small files of a checkpoint that do not belong to its tokenizer."""
 
 MEANING = {
     "zero": "attention adds nothing: its output projection is zero",
     "mlp-zero": "the MLP adds nothing: its last matrix is zero",
     "skip": "the blocks are left out",
-    "identity": "every token attends to itself alone: queries and keys are constant biases whose "
+    "identity": "every token attends only to itself: queries and keys are constant biases whose "
     "scores are largest, by far, at distance 0",
 }
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be exported, as the command line has it.
+    """The export that the command line asks for.
 
     Args:
         model: a folder, a model of the study in force, or OWNER/NAME@COMMIT of the hub.
         edit: one of `EXPORTABLE`.
         blocks: block numbers (0-based), separated by commas.
-        to: the folder to be made.
+        to: the folder to create.
     """
 
     model: str
@@ -75,13 +75,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class Source:
-    """The checkpoint that an export starts from.
+    """The source checkpoint of an export.
 
     Args:
-        files: what there is of it.
-        origin: what determines it, for people.
+        files: its files.
+        origin: a description of its origin, for readers.
         card: its own card, if it has one.
-        study: the study in force, if it is a model of it.
+        study: the study in force, if the model belongs to it.
         repo: of the hub, if it comes from there.
     """
 
@@ -96,11 +96,11 @@ def export(asked: Asked) -> float:
     """Write the checkpoint and its card, atomically.
 
     Returns:
-        The largest difference of logits from the edited model, as `exporting.distance` has it.
+        The largest difference of logits from the edited model, see `exporting.distance`.
 
     Raises:
-        InputError: options that cannot be; a model or edit that cannot be exported, with what can;
-            logits that differ by more than `TOLERANCE`. Nothing is written then.
+        InputError: invalid options; a model or edit that cannot be exported (names the edits that
+            can); or logits that differ by more than `TOLERANCE`. Nothing is written then.
     """
     blocks = require_sound(asked)
     source = _source(asked.model)
@@ -129,10 +129,10 @@ def export(asked: Asked) -> float:
 
 
 def require_sound(asked: Asked) -> list[int]:
-    """The blocks, ascending, once edit, blocks and folder are found to be possible.
+    """The blocks, ascending, after edit, blocks and folder are checked.
 
     Raises:
-        InputError: all that is wrong, at once.
+        InputError: all problems at once.
     """
     problems = []
     if asked.edit not in EXPORTABLE:
@@ -142,7 +142,7 @@ def require_sound(asked: Asked) -> list[int]:
                 "--edit",
                 asked.edit if known else shorten(asked.edit),
                 f"one of {', '.join(EXPORTABLE)}",
-                "evaluate this edit in a study: weights cannot hold it" if known else "name one",
+                "evaluate this edit in a study: weights cannot express it" if known else "name one",
             )
         )
     words = [word.strip() for word in asked.blocks.split(",")]
@@ -154,8 +154,8 @@ def require_sound(asked: Asked) -> list[int]:
         problems.append(
             Problem(
                 f"--to {asked.to}",
-                "a folder or file that is there",
-                "a name that is free",
+                "an existing folder or file",
+                "a name that is not in use",
                 "name another folder, or delete this one",
             )
         )
@@ -187,7 +187,7 @@ def _source(model: str) -> Source:
 
 
 def _expected(files: Snapshot, edit: str, blocks: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens, and what the source predicts of them with the edit and without, in float32."""
+    """Tokens, and the source's logits with and without the edit, in float32."""
     model = model_of(files, torch.float32)
     tokens = tokens_to_compare(model)
     with bypassed(model, Intervention(edit, dict.fromkeys(blocks, edit))):
@@ -197,7 +197,7 @@ def _expected(files: Snapshot, edit: str, blocks: Sequence[int]) -> tuple[Tensor
 
 
 def _stock(folder: Path) -> PreTrainedModel:
-    """What was written, as anybody reads it."""
+    """The written checkpoint, as stock transformers loads it."""
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False
     )
@@ -211,8 +211,8 @@ def _not_exact(asked: Asked, differ: float) -> InputError:
         Problem(
             f"the edit {asked.edit} of blocks {asked.blocks} as weights",
             f"logits that differ by {differ:.1e} from the edited model's",
-            f"at most {TOLERANCE:.0e}: blocks that do nothing but what their weights say (their "
-            "scores have no cap, clip, or bias by distance, and rotary embeddings reach them)",
+            f"at most {TOLERANCE:.0e}: blocks whose scores have no cap, clip, or bias by distance, "
+            "and use rotary embeddings",
             f"nothing was written; export other blocks or another edit ({others}), or use the edit "
             "without an export",
         )
@@ -238,7 +238,7 @@ def _card(
     head |= {"library_name": "transformers", "tags": ["bypass-memorization"]}
     front = "".join(f"{key}: {_plain(value)}\n" for key, value in head.items())
     listed = ", ".join(map(str, blocks))
-    told = licence.get("license", "not stated in the source's card; ask whoever made the source")
+    told = licence.get("license", "not stated in the source's card; ask its authors")
     return f"""---
 {front}---
 # {Path(asked.model.partition("@")[0]).name}, `{asked.edit}` in blocks {listed}
@@ -264,7 +264,7 @@ are relative to the largest logit where that is above 1.
 
 
 def _measured(asked: Asked, blocks: Sequence[int], source: Source) -> str:
-    """What the study in force found before and after the edit, as a table."""
+    """The results of the study in force before and after the edit, as a table."""
     path = source.study.data / "summary.parquet" if source.study else None
     if path is None or not path.is_file():
         return "Nothing: no study has evaluated this model here."
@@ -298,7 +298,7 @@ def _interval(row: dict[str, Any], side: str) -> str:
 
 
 def _licence(card: Path | None) -> dict[str, str]:
-    """What a card's head says of the licence; nothing where it says none."""
+    """The entries on the licence in a card's head; empty without any."""
     text = card.read_text("utf-8", "replace") if card else ""
     parts = text.split("---\n", 2)
     if len(parts) < 3 or parts[0].strip():

@@ -1,9 +1,9 @@
-"""The section `loops` of params.yaml: what dvc.yaml loops over, derived from the rest of the study.
+"""The section `loops` of params.yaml, over which dvc.yaml loops, derived from the other sections.
 
-DVC's templates fill in values, and know no conditions: a stage that a study leaves out, or an input
-that lies wherever the user has it, has to be written down before DVC reads it. So the section is
-composed with the study (``loops: ${loops:}`` in pipeline/conf/config.yaml), and the check of a
-study compares it with the rest.
+DVC's templates fill in values but have no conditions: which stages a study leaves out, and where a
+user's input lies, must be written down before DVC reads it. So the section is composed with the
+study (``loops: ${loops:}`` in pipeline/conf/config.yaml), and the check of a study compares it with
+the rest.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Mapping
 from typing import Any
 
 OPTIONAL = ("attribution", "benchmarks", "divergence", "generations")
-"""Sections without which a study has no such stages: one for each model."""
+"""Optional sections, each with a stage for every model; without the section there are none."""
 
 
 def loops(study: Mapping[str, Any]) -> dict[str, Any]:
-    """What dvc.yaml loops over.
+    """The section `loops`, over which dvc.yaml loops.
 
     Args:
-        study: the sections, as read from YAML; what is missing or null is left out.
+        study: the sections, as read from YAML; missing sections and null are left out.
 
     Returns:
-        A group of stages -> key -> what the templates of its stages read; ``tables``: group ->
+        A group of stages -> key -> the values in the templates of its stages; ``tables``: group ->
         the folder of its tables; and ``tasks``: the folder of the benchmark tasks. Where a study
         has none, the folder is ``study.json``, which never changes.
     """

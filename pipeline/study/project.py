@@ -1,9 +1,9 @@
-"""A folder of one's own in which studies run: `init` writes what a run needs.
+"""Creates a project folder in which studies run, for an installed package.
 
-The wheel holds the files that both engines read in its data folder, as the checkout has them. They
-are copied, and so is the package: dvc.yaml names each module that decides a result by its path, so
-that a study goes stale with the code, and the code of a result is committed beside it. With a link
-to the installed package, an upgrade would change the code of every study behind its back.
+The wheel's data folder holds the same files for both engines as the checkout. They are copied, and
+so is the package: dvc.yaml names each module that affects a result by its path, so that a study
+becomes stale when the code changes, and the code of a result is committed beside it. With a link to
+the installed package, an upgrade would silently change the code of every study.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ FILES = (
     "constraints.txt", "dvc.yaml", "params.yaml", "profiles/default/config.yaml",
     "profiles/slurm/config.yaml",
 )  # fmt: skip
-"""What a run needs beside the package."""
+"""Files that a run needs beside the package."""
 
 
 def init(folder: Path) -> None:
     """Write a project into an empty folder, and make it a git repository if it is in none.
 
     Args:
-        folder: empty, but for what git has; made if it is not there.
+        folder: empty except for git's files; created if missing.
 
     Raises:
-        InputError: the folder holds something, or the package is not whole.
+        InputError: the folder is not empty, or the package is incomplete.
     """
     there = (
         sorted(each.name for each in folder.iterdir() if each.name != ".git")
@@ -67,7 +67,7 @@ def init(folder: Path) -> None:
 
 
 def _sources(package: Path) -> Mapping[str, Path]:
-    """Where the files lie: beside the package in a checkout, else where the wheel put them.
+    """The places of the files: beside the package in a checkout, else in the wheel's data folder.
 
     Raises:
         InputError: some are missing.
@@ -96,7 +96,7 @@ def _sources(package: Path) -> Mapping[str, Path]:
 
 
 def _git(folder: Path, *words: str) -> bool:
-    """Whether git did it; without git, DVC says what it lacks."""
+    """Whether the git command succeeded; without git, DVC reports the problem later."""
     try:
         return subprocess.run(["git", *words], cwd=folder, capture_output=True).returncode == 0  # noqa: S603, S607 - a list of fixed words
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """The schema of params.yaml, the study in force: type, range, unit, default, source.
 
-The stages never see this module's classes: ``__main__`` hands them plain values, and dvc.yaml
-lists for each stage the keys that are handed to it. What a file has to pass is in study.py.
+The stages never see this module's classes: ``__main__`` passes them plain values, and dvc.yaml
+lists for each stage the keys that it receives. The checks of a file are in study.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DERIVED = "loops"
 """The section that is derived from the others, for dvc.yaml."""
 
 RUN_SECTION = "run"
-"""The one section that no stage depends on: it moves but the last digits of floats."""
+"""The one section that no stage depends on, since it affects rounding only."""
 
 
 Named = TypeVar("Named", Family, Model, Experiment)
@@ -40,7 +40,7 @@ Given = TypeVar("Given")
 
 
 class Run(Section):
-    """Where things lie, how much is done at once; it moves but the last digits of floats."""
+    """Threads, memory and folders; affects rounding only."""
 
     threads: int = Field(default=1, ge=1, le=1024, description="CPU threads of one evaluation job")
     token_budget: Count | None = Field(
@@ -52,8 +52,8 @@ class Run(Section):
         default=1.0,
         gt=0,
         allow_inf_nan=False,
-        description="minutes of an evaluation, about, that a kill can cost: what is finished is "
-        "kept in shards of so much work",
+        description="approximate minutes of work that a kill can cost: finished work is kept in "
+        "shards of this size",
     )
     pile_folder: str | None = Field(
         default=None,
@@ -63,7 +63,7 @@ class Run(Section):
 
 
 class Study(Section):
-    """One study: what is measured, on what, and how."""
+    """One study: models, samples, benchmarks, interventions and settings."""
 
     study: Key = Field(description="names data/STUDY/ and reports/STUDY/")
     corpus: dict[Key, Corpus] = Field(max_length=1, description="by the study's name; or none")
@@ -102,12 +102,12 @@ class Study(Section):
 
     @property
     def tasks(self) -> Path:
-        """Where the benchmark tasks lie, or their datasets."""
+        """The folder of the benchmark tasks, or of their datasets."""
         return Path(loops(self.model_dump())["tasks"])
 
     @property
     def localized(self) -> bool:
-        """Whether of some model it is known which block learned its samples."""
+        """Whether the study has a model whose memorizing block is known."""
         return any(isinstance(model.checkpoint, Continued) for model in self.models.values())
 
     @property
@@ -149,7 +149,7 @@ class Study(Section):
         return f"{group}@{next(key for key, each in self.models.items() if each is entry)}"
 
     def command(self, address: str) -> list[str]:
-        """What the stage at this address runs, as the words after ``python -m pipeline``.
+        """The command of the stage at this address: the words after ``python -m pipeline``.
 
         Args:
             address: as DVC writes it, such as ``samples@tiny-records``.
@@ -177,10 +177,10 @@ class Study(Section):
 
 
 def section(found: object, wanted: type[Given]) -> Given:
-    """The section of a stage's own source: the stages of dvc.yaml are called by it.
+    """The section of an entry, checked to be that of the stage's source.
 
     Raises:
-        InputError: the entry has another source, as where a stage is called by hand.
+        InputError: the entry has another source, for example if a stage is called by hand.
     """
     if not isinstance(found, wanted):
         raise InputError(
@@ -190,7 +190,7 @@ def section(found: object, wanted: type[Given]) -> Given:
 
 
 def given(section: Given | None) -> Given:
-    """The section of an entry's own source: the check has seen that it is there."""
+    """The section of an entry's source, which the check of the study guarantees to exist."""
     if section is None:
         raise ValueError("the study was not checked")
     return section

@@ -1,1 +1,1 @@
-"""What else a model can do: lm-eval's tasks and their datasets."""
+"""Benchmarks: lm-eval's tasks and their datasets."""

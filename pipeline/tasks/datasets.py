@@ -1,8 +1,8 @@
-"""Fetch datasets of the hub at pinned commits, and check what came.
+"""Fetches datasets of the hub at pinned commits, and checks them.
 
-The library `datasets` decides which files make which split, as it would for lm-eval. It reads a
-folder that has every path of the commit: README and data fetched and verified, all else empty. So
-it finds the same files without a network, and no byte comes from the hub unchecked.
+The library `datasets` maps files to splits, as it would for lm-eval. It reads a folder that has
+every path of the commit: README and data are fetched and verified, all other files are empty. So it
+finds the same files without a network, and every byte from the hub is checked.
 
 The datasets of lm-eval's own tasks are written to a folder that DVC keeps: an evaluation needs
 neither the network nor the Hugging Face cache.
@@ -26,9 +26,9 @@ from pipeline.workflow.network import NoNetworkError
 INDEX = "datasets.json"
 
 METADATA = ("README.md", ".huggingface.yaml", "dataset_infos.json")
-"""What `datasets` reads of a repository before any data, where it is there."""
+"""Files of a repository that `datasets` reads before any data, if they exist."""
 
-datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # or each loading is counted at a host of its own
+datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # else each loading contacts a server
 datasets.disable_progress_bars()
 
 
@@ -36,14 +36,14 @@ def fetch(folder: Path, pinned: Mapping[str, Mapping[str, Any]]) -> None:
     """Fetch the datasets of tasks, check them, and write them to `folder`, atomically.
 
     Args:
-        folder: becomes TASK/SPLIT.parquet, and datasets.json: task -> what was pinned and checked
-            of it, and files: path in the repository -> sha256.
+        folder: gets TASK/SPLIT.parquet, and datasets.json: task -> its pin, its checks, and files:
+            path in the repository -> sha256.
         pinned: task -> repo, commit, name (of the configuration, or None), split (that is
             evaluated), documents (its number) and columns (that it must have).
 
     Raises:
-        InputError: what `load` raises, or a split without the columns or with another number of
-            documents; of all datasets at once.
+        InputError: as for `load`; or a split without the columns or with another number of
+            documents. Lists the problems of all datasets.
     """
     problems: list[Problem] = []
     index = {}
@@ -80,8 +80,7 @@ def load(
         Split -> its rows; and path in the repository -> sha256, README included.
 
     Raises:
-        InputError: what `pipeline.workflow.hub.snapshot` raises, or files that `datasets` cannot
-            read.
+        InputError: as for `pipeline.workflow.hub.snapshot`, or files that `datasets` cannot read.
     """
     chosen = find(repo, commit, name)
     with _laid_out(repo, commit, chosen) as (below, got), _explained(repo, commit, name):
@@ -92,7 +91,7 @@ def load(
 
 
 def find(repo: str, commit: str, name: str | None = None) -> list[str]:
-    """The files that make a configuration; asks the hub for its listing and for metadata alone.
+    """The files of a configuration; fetches only the listing and metadata from the hub.
 
     Args:
         repo: as for `load`, and so are the others.
@@ -151,7 +150,7 @@ def _explained(repo: str, commit: str, name: str | None) -> Iterator[None]:
 
 
 def _check(data: Mapping[str, datasets.Dataset], pin: Mapping[str, Any]) -> list[Problem]:
-    """What is wrong with the split that is evaluated."""
+    """The problems of the split that is evaluated."""
     where = f"{pin['repo']} at {pin['commit']}: {pin['split']}"
     remedy = "name the dataset and commit that the task was written for"
     if pin["split"] not in data:

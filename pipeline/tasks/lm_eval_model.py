@@ -3,8 +3,8 @@
     --model bypass --model_args pretrained=FOLDER,edit=identity,blocks=20+21
 
 lm-eval after 0.4.13 finds the class by the entry point ``lm_eval.models`` of this package. 0.4.13
-has no such mechanism; there its own command line runs after this module was imported, as its guide
-has it for classes of other packages: ``python -m pipeline lm_eval …``.
+has no such mechanism; there this module is imported before lm-eval's own command line runs, as its
+guide recommends for external classes: ``python -m pipeline lm_eval …``.
 
 Source: lm-eval, docs/plugins.md and docs/model_guide.md.
 """
@@ -45,7 +45,7 @@ class Bypassed(HFLM):  # type: ignore[misc]
         self._intervention = _intervention(edit, str(blocks))
         super().__init__(pretrained=pretrained, **others)
         with bypassed(self.model, self._intervention):
-            pass  # what cannot be edited is refused before the tasks are read
+            pass  # raises for an impossible edit before the tasks are read
 
     def _model_call(self, *args: Any, **kwargs: Any) -> Any:
         with bypassed(self.model, self._intervention):
@@ -57,7 +57,7 @@ class Bypassed(HFLM):  # type: ignore[misc]
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run lm-eval's own command line, which knows the class by now.
+    """Run lm-eval's own command line with the class registered.
 
     Args:
         arguments: those of ``lm_eval``.

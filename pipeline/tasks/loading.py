@@ -1,7 +1,7 @@
-"""lm-eval's tasks, loaded: a folder's own YAML files, or lm-eval's own tasks on pinned datasets.
+"""Loads lm-eval's tasks: a folder's own YAML files, or lm-eval's own tasks on pinned datasets.
 
-lm-eval asks the hub and keeps caches whose keys know no revision. Here each task reads its dataset
-from a folder, in a cache of that folder's content alone.
+lm-eval reads from the hub, and its caches' keys do not include a revision. Here each task reads its
+dataset from a folder, with a cache only for that folder's content.
 
 Source: lm-eval 0.4.13, `tasks.TaskManager` and `evaluator.simple_evaluate`.
 """
@@ -31,7 +31,7 @@ from pipeline.tasks.task_files import require_plain, sandboxed
 from pipeline.workflow.errors import InputError, Problem, shorten
 
 DATASETS_INDEX = "datasets.json"
-"""Says of a folder that it holds the datasets of lm-eval's own tasks."""
+"""The file that marks a folder with the datasets of lm-eval's own tasks."""
 
 # templates are a folder's, not the package's
 lm_eval.utils.env = sandboxed(lm_eval.utils.env)
@@ -48,17 +48,17 @@ def load_tasks(
         names: the tasks, as lm-eval names them.
         folder: holds YAML files, at any depth. Relative `data_files` in the `dataset_kwargs` of a
             task are looked for beside its YAML file, so that a folder can move as a whole. Or it
-            holds datasets.json and the datasets that this names: then the tasks are lm-eval's own,
-            unmodified but that each reads its dataset from here and not from the hub.
-        num_fewshot: examples before each question. As in lm-eval it overrides what a task says,
-            unless the task says 0; a task that says nothing has 0.
+            holds datasets.json and the datasets that it names: then the tasks are lm-eval's own,
+            unmodified except that each reads its dataset from here instead of the hub.
+        num_fewshot: examples before each question. As in lm-eval it overrides a task's own number,
+            unless that is 0; the default of a task is 0.
 
     Returns:
         name -> task, in the order of `names`.
 
     Raises:
-        InputError: names that the folder, or lm-eval, does not have; a file of a folder that is
-            more than data; a dataset that does not fit, or is not the one that the task names.
+        InputError: unknown names; a task file that contains more than data; a dataset that does
+            not fit, or is not the one that the task names.
     """
     datasets_of = _datasets(Path(folder))
     if not datasets_of:
@@ -78,7 +78,7 @@ def load_tasks(
                 remedy="name tasks of that folder; lm-eval skips YAML files that it cannot read",
             )
         )
-    # or datasets counts each loading of a local file at s3.amazonaws.com
+    # else datasets reports each loading of a local file to s3.amazonaws.com
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
     # lm-eval merges overrides into a task's YAML only for a member of a group
     members = [
@@ -103,7 +103,7 @@ def tasks_in(folder: str | Path) -> list[str]:
     """The names of a folder's own tasks.
 
     Raises:
-        InputError: it has none, or a file is more than data.
+        InputError: it has none, or a file contains more than data.
     """
     require_plain(Path(folder), metric_registry)
     names = TaskManager(include_path=str(folder), include_defaults=False).all_subtasks
@@ -120,7 +120,7 @@ def tasks_in(folder: str | Path) -> list[str]:
 
 
 def describe(tasks: Mapping[str, ConfigurableTask], folder: str | Path) -> dict[str, Any]:
-    """What determines a task's requests: version, few-shot examples, documents and their source.
+    """The provenance of a task's requests: version, few-shot examples, documents, their source.
 
     Args:
         tasks: from `load_tasks`.
@@ -149,7 +149,7 @@ def describe(tasks: Mapping[str, ConfigurableTask], folder: str | Path) -> dict[
 
 
 def _datasets(folder: Path) -> dict[str, dict[str, Any]]:
-    """Task -> what makes lm-eval read its dataset here; none where the folder has its own tasks."""
+    """Task -> overrides to read its dataset here; empty if the folder has its own tasks."""
     index = folder / DATASETS_INDEX
     if not index.is_file():
         return {}
@@ -168,7 +168,7 @@ def _datasets(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _require_same(manager: TaskManager, names: Sequence[str], folder: Path) -> None:
-    """Refuse a dataset, configuration or split that is not the one which the task evaluates.
+    """Raise if a dataset, configuration or split is not the one that the task evaluates.
 
     Raises:
         InputError: it was pinned for another task, or for another version of lm-eval.
@@ -198,7 +198,7 @@ def _require_same(manager: TaskManager, names: Sequence[str], folder: Path) -> N
 
 
 def _official(names: Sequence[str]) -> TaskManager:
-    """lm-eval's own tasks, or enough of them: to index all 13,000 takes a quarter of a minute."""
+    """lm-eval's own tasks, only the folders needed: indexing all 13,000 tasks takes 15 seconds."""
     root = Path(lm_eval.tasks.__file__).parent
     folders = sorted({str(path.parent) for name in names for path in root.rglob(f"{name}.yaml")})
     manager = TaskManager(include_path=folders, include_defaults=False)
@@ -208,10 +208,10 @@ def _official(names: Sequence[str]) -> TaskManager:
 
 @contextmanager
 def _cache_of(folder: Path) -> Iterator[None]:
-    """A cache of datasets for this folder's content alone.
+    """A cache of datasets only for this folder's content.
 
-    `datasets` knows a local dataset by the names of folder and files, whatever is in them: it would
-    give back what a folder of the same name held, or this one before it changed.
+    `datasets` identifies a local dataset by the names of folder and files, not by their content: it
+    would return the data of another folder of the same name, or of this one before a change.
     """
     content = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -228,7 +228,7 @@ def _cache_of(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _explained(folder: str | Path) -> Iterator[None]:
-    """What datasets and lm-eval say of data that they cannot use, as an InputError."""
+    """Turn errors of datasets and lm-eval about unusable data into an InputError."""
     try:
         yield
     except TemplateError as error:
@@ -245,7 +245,7 @@ def _explained(folder: str | Path) -> Iterator[None]:
 
 
 def bad_template(what: str, error: TemplateError) -> InputError:
-    """What is said of a task's template that cannot be rendered."""
+    """The error for a task's template that cannot be rendered."""
     expected = "templates of a document's fields, and of nothing else"
     return InputError(Problem(f"{what}, templates", str(error), expected, "mend the task's YAML"))
 
@@ -268,14 +268,14 @@ def _beside_yaml(manager: TaskManager, name: str) -> dict[str, Any]:
 
 
 def _once_per_document(render: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, which renders each document's template once, not once an intervention."""
+    """The same function, which renders each document's template once for all interventions."""
     known: dict[int, tuple[Any, Any]] = {}
 
     def rendered(document: Any, *others: Any) -> Any:
-        if others:  # a template of its own, for few-shot examples
+        if others:  # another template, for few-shot examples
             return render(document, *others)
         if id(document) not in known:
-            # keeping the document keeps its id from being given to another
+            # a reference to the document keeps Python from reusing its id
             known[id(document)] = document, render(document)
         return known[id(document)][1]
 
@@ -284,7 +284,7 @@ def _once_per_document(render: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No bars and prints of lm-eval's, and no pool of processes for its bootstrap."""
+    """Suppress lm-eval's bars and prints, and the pool of processes of its bootstrap."""
     before = os.environ.get("DISABLE_MULTIPROC")
     os.environ["DISABLE_MULTIPROC"] = "1"
     try:

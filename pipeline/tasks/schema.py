@@ -19,7 +19,7 @@ class Dataset(Repository):
 
 
 class Benchmarks(Section):
-    """What lm-eval evaluates, in its own terms."""
+    """The benchmarks that lm-eval evaluates, in its own terms."""
 
     folder: OwnPath | None = Field(
         default=None,
@@ -29,8 +29,8 @@ class Benchmarks(Section):
     tasks: list[Key] = Field(min_length=1, description="each once, as lm-eval names it")
     num_fewshot: int = Field(ge=0, lt=2**31, description="examples before each question")
     limit: Count | dict[Key, Count] | None = Field(
-        description="documents a task; or task -> documents, and all of those that it leaves out; "
-        "null for all"
+        description="documents per task; or task -> documents, with all documents of tasks that "
+        "are not listed; null for all"
     )
 
     def limit_of(self, task: str) -> int | None:

@@ -1,9 +1,9 @@
-"""A folder's own tasks are data: nothing in their files is run.
+"""Ensures that a folder's own tasks are plain data: no code in their files is run.
 
-lm-eval imports whatever a task file names with ``!function``, runs what `evaluate` has under the
-name of a metric, and its templates reach all of Python. A study's tasks come from a cache or a
-remote that others may write to, so such a file is refused, and templates are rendered in jinja's
-sandbox. lm-eval's own tasks, which are as trusted as the package, keep their functions.
+lm-eval imports any function that a task file names with ``!function``, runs code of `evaluate` by
+the name of a metric, and its templates can reach all of Python. A study's tasks come from a cache
+or a remote that others may write to, so such a file is rejected, and templates are rendered in
+jinja's sandbox. lm-eval's own tasks, which are as trusted as the package, keep their functions.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ruamel.yaml.error import YAMLError
 from pipeline.workflow.errors import InputError, Problem, shorten
 
 FORMATS = ("json", "csv", "parquet")
-"""Of data, as `datasets` names its readers. Some others of them unpickle."""
+"""Allowed data formats, as `datasets` names its readers. Some other readers unpickle."""
 
 
 def sandboxed(environment: Environment) -> SandboxedEnvironment:
-    """The same environment, but its templates reach no attribute that begins with an underscore."""
+    """The same environment, without access of templates to attributes that begin with `_`."""
     made = SandboxedEnvironment(
         loader=environment.loader,
         undefined=environment.undefined,
@@ -35,16 +35,16 @@ def sandboxed(environment: Environment) -> SandboxedEnvironment:
 
 
 def require_plain(folder: Path, metrics: Collection[str]) -> None:
-    """Refuse a folder with task files that are more than values, or that reach out of it.
+    """Raise if task files of a folder contain more than values, or refer to files outside it.
 
     Args:
-        folder: at any depth of which lm-eval would look for ``*.yaml``.
-        metrics: that lm-eval has; it would fetch and run what computes any other.
+        folder: lm-eval looks for ``*.yaml`` at any depth of it.
+        metrics: lm-eval's own metrics; for any other it would fetch and run code.
 
     Raises:
-        InputError: a file that is no YAML, holds tags such as ``!function``, includes another that
-            is not a ``.yaml`` of the folder, or names data elsewhere, a prompt of another package
-            or a metric that lm-eval does not have; all of them at once.
+        InputError: a file is not YAML, holds tags such as ``!function``, includes a file that is
+            not a ``.yaml`` of the folder, or names data elsewhere, a prompt of another package or
+            a metric that lm-eval does not have. Lists all such files.
     """
     paths = sorted(folder.rglob("*.yaml"))
     problems = [problem for path in paths for problem in _of(path, folder, metrics)]
@@ -113,7 +113,7 @@ def _of(path: Path, folder: Path, metrics: Collection[str]) -> Iterator[Problem]
 
 
 def _mappings(value: Any) -> Iterator[dict[Any, Any]]:
-    """All of them, at any depth: a group's file holds tasks."""
+    """All mappings at any depth, since a group's file holds tasks."""
     if isinstance(value, dict):
         yield value
     if isinstance(value, (dict, list)):
@@ -122,7 +122,7 @@ def _mappings(value: Any) -> Iterator[dict[Any, Any]]:
 
 
 def _each(value: Any) -> Iterator[Any]:
-    """A value, or the values that a list or a mapping of lists has in its place."""
+    """A value, or each value of a list or of a mapping of lists."""
     if isinstance(value, (dict, list)):
         for inner in value.values() if isinstance(value, dict) else value:
             if isinstance(inner, list):

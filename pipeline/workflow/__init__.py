@@ -1,1 +1,1 @@
-"""How the stages run."""
+"""Runs the stages: scheduling, locks, devices, downloads, tables."""

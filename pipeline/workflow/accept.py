@@ -20,7 +20,7 @@ from pipeline.workflow.dependencies import meaning
 
 
 def accept(dag: Dag) -> list[str]:
-    """Commit every stage that is stale through wording alone; it is not run.
+    """Commit every stage that is stale only because of wording, without running it.
 
     Returns:
         the addresses of these stages, in the order of dvc.yaml.
@@ -40,7 +40,7 @@ def accept(dag: Dag) -> list[str]:
 
 
 def _is_reworded(entries: list[Any], locked: dict[str, Any] | None) -> bool:
-    """Whether a stage that ran before is stale through modules that do what they did."""
+    """Whether a stage that ran before is stale only because of reworded modules."""
     if locked is None:
         return False
     checksums = {dep["path"]: dep["md5"] for dep in locked.get("deps", [])}
@@ -57,7 +57,7 @@ def _is_reworded(entries: list[Any], locked: dict[str, Any] | None) -> bool:
 
 @cache
 def _same_code(path: Path, md5: str) -> bool:
-    """Whether `path` does what the version with checksum `md5` did."""
+    """Whether `path` has the same code as the version with checksum `md5`."""
     before = _version(path, md5)
     try:
         return before is not None and meaning(before) == meaning(path.read_text(encoding="utf-8"))

@@ -2,10 +2,10 @@
 
 The only file that imports Snakemake. It answers the Snakefile's questions: which files a stage
 reads and writes (from dvc.yaml, where they are declared once), and which stages DVC would run.
-Snakemake's own guesses about staleness are off: data inputs are ancient, and
-each rule has one more input, a mark that is newer than the outputs when DVC calls the stage stale.
-An over-scheduled stage costs a second: its command, ``dvc repro --single-item``, finds nothing to
-do, or restores what is missing from DVC's cache.
+Snakemake's own staleness check is switched off: data inputs are ancient, and each rule has one more
+input, a mark that is newer than the outputs if DVC calls the stage stale. A stage scheduled without
+need costs a second: its command, ``dvc repro --single-item``, finds nothing to do, or restores
+missing files from DVC's cache.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pipeline.workflow.locks import naming_the_holder, opened
 
 MARKS = Path(".snakemake/dvc")
 FILE_SUFFIXES = frozenset({".parquet", ".json", ".html"})
-"""Outputs with other endings are folders: a model name has dots, so "no suffix" does not tell."""
+"""Outputs with other endings are folders; a missing suffix is no test, since names have dots."""
 
 WILDCARDS = dict.fromkeys(
     (
@@ -79,8 +79,8 @@ class Dag:
 
     Args:
         root: the project's folder.
-        decide: whether to ask DVC what is stale. A job that reads the Snakefile again, on a node
-            of a cluster, was decided on already, and other jobs are writing what it would look at.
+        decide: whether to ask DVC which stages are stale. A job on a cluster node reads the
+            Snakefile again after that decision, while other jobs write the files it would check.
 
     Raises:
         InputError: the folder is no git repository, or not DVC's.
@@ -91,7 +91,7 @@ class Dag:
         self._decide = decide
         self.repo = opened(root)
         if decide:
-            with self.repo.lock:  # nobody is writing it
+            with self.repo.lock:  # no other process is writing dvc.lock
                 _set_aside_damaged_lock(Path(root) / "dvc.lock")
         resolved = [s for s in self.repo.index.stages if isinstance(s, PipelineStage)]
         self.stages = {stage.addressing: self._stage(stage) for stage in resolved}
@@ -112,7 +112,7 @@ class Dag:
 
     @cached_property
     def declared(self) -> dict[str, Any]:
-        """The groups of stages as dvc.yaml has them, loops and values not filled in."""
+        """The groups of stages as in dvc.yaml, with loops and values not filled in."""
         groups: dict[str, Any] = _read_yaml("dvc.yaml")["stages"]
         return groups
 
@@ -127,20 +127,20 @@ class Dag:
         return {(up.addressing, down.addressing) for down, up in self.repo.index.graph.edges}
 
     def changes(self) -> dict[str, list[Any]]:
-        """The stages that DVC would run, and what of each has changed, as ``dvc status`` tells it.
+        """The stages that DVC would run, with their changes as ``dvc status`` reports them.
 
         Raises:
-            InputError: another run is at work in this checkout.
+            InputError: another run is active in this checkout.
         """
         with naming_the_holder():
             return {name: why for name, why in self.repo.status().items() if name in self.stages}
 
     @cached_property
     def stale(self) -> frozenset[str]:
-        """The stages that DVC would run, and those that read what they write; undecided: all.
+        """The stages that DVC would run, and those that read their outputs; undecided: all.
 
         Raises:
-            InputError: another run is at work in this checkout.
+            InputError: another run is active in this checkout.
         """
         if not self._decide:
             return frozenset(self.stages)
@@ -162,7 +162,7 @@ class Dag:
                 os.utime(mark, (1, 1))
 
     def read_by(self, stage: Stage) -> dict[str, list[str]]:
-        """What a stage reads, by name: ``code``, or the folder below data/STUDY/.
+        """The inputs of a stage, by name: ``code``, or the folder below data/STUDY/.
 
         A folder that other stages write into stands for the files that they write.
         """
@@ -174,7 +174,7 @@ class Dag:
         return files
 
     def rule(self, group: str) -> Rule:
-        """What the rule `group` of the Snakefile is made of."""
+        """The parts of the rule `group` of the Snakefile."""
         return Rule(self, group)
 
 
@@ -226,13 +226,13 @@ class Rule:
         return lambda wildcards: self._stage(wildcards).address
 
     def _ignored(self, file: str, reader: Stage) -> bool:
-        """Whether Snakemake cannot have a file as an input, or a fresh one that can never change.
+        """Whether to leave a file out of Snakemake's inputs: braces in its name, or constant.
 
-        It takes braces in a user's file name for wildcards. DVC looks at the file in any case.
+        Snakemake takes braces in a user's file name for wildcards; DVC checks the file in any case.
 
-        Such an input is left out: when the stage that writes it runs again, Snakemake would run
-        all that is below it, or (if the input is ancient, snakemake issue 4166) nothing below it,
-        stale or not. A stale reader keeps it, and so waits until it is written.
+        A constant input of a fresh reader is left out, because when the stage that writes it runs
+        again, Snakemake would run all stages below it, or (if the input is ancient, snakemake issue
+        4166) none of them, stale or not. A stale reader keeps it, and so waits until it is written.
         """
         if "{" in file:
             return True
@@ -248,10 +248,10 @@ class Rule:
 
 
 def reproduce() -> None:
-    """Run what is stale, one stage after the other, as `dvc repro` does.
+    """Run the stale stages one after the other, as `dvc repro` does.
 
     Raises:
-        SystemExit: a stage failed, and has said why.
+        SystemExit: a stage failed, after it has printed its error.
     """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     os.environ["PATH"] = path  # the stages' `python` is this one
@@ -260,15 +260,15 @@ def reproduce() -> None:
 
 
 def _set_aside_damaged_lock(lock: Path) -> None:
-    """A dvc.lock that ends in the middle is what a killed DVC leaves: it writes it in place.
+    """Rename a truncated dvc.lock; a killed DVC leaves one, since it writes the file in place.
 
-    Without it, DVC finds in its run cache what every stage made, and runs none of them again.
+    Without dvc.lock, DVC finds the results of every stage in its run cache, and reruns none.
     """
     if not lock.exists():
         return
     content = lock.read_bytes()
     try:
-        # what is cut within a line may be YAML still
+        # a file that is cut within a line may still be valid YAML
         whole = content.endswith(b"\n") and isinstance(YAML(typ="safe").load(content), dict)
     except (YAMLError, UnicodeDecodeError):
         whole = False
@@ -282,9 +282,9 @@ def _set_aside_damaged_lock(lock: Path) -> None:
 
 
 def cached(address: str, out: str | Path) -> Path | None:
-    """Where DVC's cache has what a stage made when it last ran; None where it has not.
+    """The place in DVC's cache of an output of a stage's last run; None if it is not there.
 
-    DVC and Snakemake remove a stage's outputs before it runs, and dvc.lock names them until it
+    DVC and Snakemake remove a stage's outputs before it runs; dvc.lock names them until the stage
     has ended.
 
     Args:
@@ -295,7 +295,7 @@ def cached(address: str, out: str | Path) -> Path | None:
     if not lock.exists():
         return None
     repo = opened(".")
-    with repo.lock:  # nobody is writing it
+    with repo.lock:  # no other process is writing dvc.lock
         stages = YAML(typ="safe").load(lock)
     outs = stages.get("stages", {}).get(address, {}).get("outs", [])
     md5 = next((each["md5"] for each in outs if each["path"] == str(out)), None)
@@ -307,7 +307,7 @@ def read_at(path: str, revision: str) -> bytes:
     """The content of an output of a stage as it was at a git revision, from DVC's cache or remote.
 
     Raises:
-        dvc.exceptions.DvcException: no such revision or output, or its content is nowhere.
+        dvc.exceptions.DvcException: no such revision or output, or its content is not found.
         FileNotFoundError: likewise.
     """
     content: bytes = dvc.api.read(path, rev=revision, mode="rb")

@@ -1,7 +1,7 @@
-"""What a stage depends on beyond data and params: the code that decides, and the libraries.
+"""The dependencies of a stage beyond data and params: its modules and its libraries.
 
-Both are read off the code. A stage is a function in the ``stages.py`` of its room, which imports
-what it needs. `write` puts modules and libraries into dvc.yaml; a test compares the two.
+Both follow from the imports. A stage is a function in the ``stages.py`` of its package, which
+imports what it needs. `write` puts modules and libraries into dvc.yaml; a test compares the two.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ LIBRARIES = (
     *("lm_eval", "numpy", "polars", "rapidfuzz", "sacrebleu", "tokenizers", "torch"),
     "transformers",
 )
-"""The libraries that compute what the tables hold."""
+"""The libraries that compute the contents of the tables."""
 
 CARRIES = re.compile(
     r"pipeline/(__main__\.py|plan/|study/|workflow/|theory/columns\.py|\w+/schema\.py)"
 )
-"""Code that no result depends on: it reads, writes, fetches, schedules, checks params."""
+"""Code that does not affect results: it reads, writes, fetches, schedules, checks params."""
 
 SOURCES = {"samples": "samples", "checkpoint": "checkpoints"}
-"""Stages with a module for each source -> the room of these modules."""
+"""Stages with a module for each source -> the package of these modules."""
 
 
 def functions(group: str) -> dict[str, Path]:
@@ -54,7 +54,7 @@ def functions(group: str) -> dict[str, Path]:
 
 
 def modules(group: str) -> list[str]:
-    """The modules that decide what a group of stages makes, sorted, as dvc.yaml names them.
+    """The modules that determine the results of a group of stages, sorted, as in dvc.yaml.
 
     The module of a source stands as a template: ``pipeline/samples/${item.source}.py``.
     """
@@ -100,17 +100,17 @@ def declared_code(deps: Iterable[str]) -> list[str]:
 
 
 def write_versions() -> None:
-    """Record the installed libraries as those that results come from."""
+    """Record the installed versions as those that computed the results."""
     YAML().dump(installed(), VERSIONS)
 
 
 def installed() -> dict[str, str]:
-    """Library -> the installed version, without what names a build, such as ``+cpu``."""
+    """Library -> the installed version, without a build label such as ``+cpu``."""
     return {name: version(name).partition("+")[0] for name in LIBRARIES}
 
 
 def require_versions() -> None:
-    """Refuse libraries other than those that DVC takes the results to come from.
+    """Raise if the installed libraries differ from the versions recorded for the results.
 
     Raises:
         InputError: a version differs from the recorded one.
@@ -129,7 +129,7 @@ def require_versions() -> None:
 
 
 def meaning(code: str) -> str:
-    """A checksum of what a module does: comments, layout, docstrings, error texts left out."""
+    """A checksum of a module's code without comments, layout, docstrings and error texts."""
     tree = _Meaning().visit(ast.parse(code))
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
 
@@ -143,7 +143,7 @@ class _Meaning(ast.NodeTransformer):
         return None if alone else self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Drop what an error says."""
+        """Drop the arguments of an error."""
         name = getattr(node.func, "id", "")
         if name == "Problem" or name.endswith("Error"):
             return ast.copy_location(ast.Call(node.func, [], []), node)
@@ -151,7 +151,7 @@ class _Meaning(ast.NodeTransformer):
 
 
 def _modules(group: str) -> set[str]:
-    """The files that decide what a group makes: the imports of its functions, and theirs."""
+    """The files that determine a group's results: the imports of its functions, and theirs."""
     found = set[str]()
     for name, file in functions(group).items():
         body = [each for each in _tree(file).body if isinstance(each, ast.FunctionDef)]
@@ -170,7 +170,7 @@ def _of_sources(group: str) -> set[str]:
 
 
 def _closure(start: set[str]) -> set[str]:
-    """Files, and those that they import, directly or not; not through code that carries."""
+    """Files, and those that they import, directly or not, except through `CARRIES`."""
     reached, todo = set[str](), set(start)
     while todo:
         file = todo.pop()

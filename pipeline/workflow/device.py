@@ -1,9 +1,9 @@
-"""Lease one GPU for this process, or take the CPU; refuse a model that is too large for it.
+"""Lease one GPU for this process, or take the CPU; reject a model that is too large for it.
 
-Snakemake's ``--resources gpu=2`` counts jobs and assigns no device, and ``dvc repro`` does not even
-count. So each evaluation leases its own device: a lock on one of the machine's GPUs, whoever's
-jobs use them, held as long as the process lives. The kernel drops it when the process dies, however
-it dies. Its children do not inherit it: the process that leases a GPU is the one that computes.
+Snakemake's ``--resources gpu=2`` counts jobs but assigns no device, and ``dvc repro`` does not even
+count. So each evaluation leases its own device: a lock on one of the machine's GPUs, shared by all
+users and held as long as the process lives. The kernel drops the lock however the process dies.
+Children do not inherit it: the process that leases a GPU is the one that computes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ LEASES = Path(os.environ.get("GPU_LEASES", "/tmp/gpu-leases"))  # noqa: S108  sh
 POLL_SECONDS = 1.0
 
 WEIGHTS_SHARE = 0.9
-"""Of the free memory. A pass takes as many rows as the rest has room for, so the rest must hold one
-row's activations, and what CUDA's libraries and the allocator's rounding take."""
+"""The share of the free memory that weights may take. The rest must hold the activations of at
+least one row, and the overhead of CUDA's libraries and of the allocator's rounding."""
 
 SETTLE_SECONDS = 10.0
 """The driver may give a killed process's memory back a moment after the kernel drops its lease."""
@@ -42,13 +42,13 @@ def visible() -> list[str]:
     """The GPUs that this process may use: CUDA_VISIBLE_DEVICES if it is set, else nvidia-smi's.
 
     Returns:
-        indices or UUIDs as CUDA takes them; empty where there is none.
+        indices or UUIDs as CUDA takes them; empty without a GPU.
     """
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return [uuid for _, uuid, _ in _gpus()]
     named = (device.strip() for device in chosen.split(","))
-    # like CUDA, which sees none from the first on that it cannot read, such as -1 or NoDevFiles
+    # like CUDA, which ignores the first entry that it cannot read, such as -1, and all after it
     return list(takewhile(re.compile(r"\d+|(GPU|MIG)-.+").fullmatch, named))
 
 
@@ -56,9 +56,9 @@ def visible() -> list[str]:
 def lease() -> Iterator[str]:
     """Yield ``"cuda"`` with one device that no other lease holds, or ``"cpu"`` without a GPU.
 
-    Waits for a device, and says for whom. Under SLURM the scheduler has assigned devices already,
-    so none is locked. CUDA_VISIBLE_DEVICES is narrowed to the leased device for this process and
-    its children: call it before CUDA is initialized.
+    Waits for a device, and prints which processes hold the leases. Under SLURM the scheduler has
+    assigned devices already, so none is locked. CUDA_VISIBLE_DEVICES is narrowed to the leased
+    device for this process and its children, so call it before CUDA is initialized.
 
     Raises:
         InputError: the folder of the leases cannot be used.
@@ -85,7 +85,7 @@ def lease() -> Iterator[str]:
 
 
 def require_memory(model: str, needed: int, device: str) -> None:
-    """Refuse a model that does not fit, before it is loaded.
+    """Raise if a model does not fit, before it is loaded.
 
     Args:
         model: its name.
@@ -114,7 +114,7 @@ def require_memory(model: str, needed: int, device: str) -> None:
 
 
 def _gpus() -> list[list[str]]:
-    """Index, UUID and name of each GPU that nvidia-smi lists; nothing where it cannot be had."""
+    """Index, UUID and name of each GPU that nvidia-smi lists; empty without nvidia-smi."""
     query = ["nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader"]
     try:
         listed = subprocess.run(  # noqa: S603  a list of constants
@@ -127,10 +127,10 @@ def _gpus() -> list[list[str]]:
 
 
 def _lock(device: str, gpus: list[list[str]]) -> Path:
-    """The lock of a GPU, one however it is called: named by its UUID where that can be told."""
+    """The lock of a GPU, the same for its index and its UUID where the two can be matched."""
     # CUDA numbers the fastest GPU first, nvidia-smi by the bus: an index means the same to both if
-    # CUDA is told so, or if all GPUs are alike. Otherwise the index stays as it is, and does not
-    # keep away a job that calls the same GPU by its UUID.
+    # CUDA_DEVICE_ORDER says so, or if all GPUs are alike. Otherwise the index names the lock, and
+    # does not exclude a job that names the same GPU by its UUID.
     by_bus = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     if by_bus or len({name for _, _, name in gpus}) == 1:
         device = {index: uuid for index, uuid, _ in gpus}.get(device, device)
@@ -140,7 +140,7 @@ def _lock(device: str, gpus: list[list[str]]) -> Path:
 
 
 def _acquire(devices: list[str]) -> tuple[str, FileLock]:
-    """Lock the first device that is free, as soon as one is."""
+    """Lock the first free device, waiting until there is one."""
     gpus = _gpus()
     paths = {device: _lock(device, gpus) for device in devices}
     said = ""
@@ -173,12 +173,12 @@ def _acquire(devices: list[str]) -> tuple[str, FileLock]:
 
 
 def _sign(path: Path) -> None:
-    """Write into the lock that one holds who holds it; filelock leaves the content alone."""
+    """Write this process and user into a held lock file; filelock does not touch its content."""
     me = psutil.Process()
     stage = os.environ.get("DVC_STAGE") or shlex.join(me.cmdline())
     since = time.strftime("%Y-%m-%d %H:%M:%S")
     words = f"pid {me.pid} of {me.username()} ({stage[:100]}) since {since}"
-    with suppress(OSError):  # only words
+    with suppress(OSError):  # the text is only informative
         # without O_CREAT: under fs.protected_regular that fails on another user's file
         descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW)
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
@@ -186,11 +186,11 @@ def _sign(path: Path) -> None:
 
 
 def _holder(path: Path) -> str:
-    """Who says to hold a lock; the words may be gone, half written or the last holder's."""
+    """The recorded holder of a lock; the text may be missing, half written or outdated."""
     words = ""
     with suppress(OSError):
         words = path.read_text(encoding="utf-8", errors="replace")
-    return re.sub("[^ -~]+", " ", words)[:250].strip() or "a process that has not said who it is"
+    return re.sub("[^ -~]+", " ", words)[:250].strip() or "an unknown process"
 
 
 def _free_bytes(device: str) -> int:

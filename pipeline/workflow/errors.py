@@ -1,4 +1,4 @@
-"""The one shape of an error that a user can mend: what, got, expected, remedy."""
+"""The common form of an error that a user can fix: what, got, expected, remedy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DISK = {
     errno.EIO: ("a disk without faults", "look at the system's log, and save what can be saved"),
     errno.EMFILE: ("fewer open files", "raise the limit (ulimit -n)"),
 }
-"""What a disk can refuse -> what would have been right, and the remedy."""
+"""Error number of a disk operation -> what was expected, and the remedy."""
 
 _SHORT = reprlib.Repr()  # a few aliases in a YAML file can stand for millions of values
 _SHORT.maxstring = _SHORT.maxother = 1_000
@@ -32,12 +32,12 @@ _SHORT.maxlevel = 4
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that a user can mend.
+    """One problem that a user can fix.
 
     Args:
-        what: where it is and what it is about, such as ``models.tiny-neo-8.blocks``.
+        what: its place and subject, such as ``models.tiny-neo-8.blocks``.
         got: the offending value or state, shortened to a line.
-        expected: what would have been right.
+        expected: the valid values or states.
         remedy: what to do about it.
     """
 
@@ -78,7 +78,7 @@ def shorten(value: object, width: int = 120) -> str:
 
 
 def disk_problem(error: OSError) -> Problem | None:
-    """What the disk refused; None if the error is about something else."""
+    """The problem behind a failed disk operation; None for any other error."""
     if error.errno not in DISK:
         return None
     path = error.filename2 or error.filename or "a file"
@@ -86,7 +86,7 @@ def disk_problem(error: OSError) -> Problem | None:
 
 
 def _on_one_line(text: str) -> str:
-    """Names come from files that anybody wrote: no character of theirs moves the cursor."""
+    """`text` on one line without control characters, since names come from untrusted files."""
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
     )

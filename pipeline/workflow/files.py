@@ -1,4 +1,4 @@
-"""Whole files or none: what is written appears under its final name complete, or not at all."""
+"""Atomic writes: a file appears under its final name complete, or not at all."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def atomic(path: str | Path, *, directory: bool = False) -> Iterator[Path]:
         directory: yield an empty folder instead of the name of a file to be.
 
     Raises:
-        OSError: the disk is full, the folder is read-only, …, whatever the library that wrote made
-            of it; what was under `path` before is there still.
+        OSError: the disk is full, the folder is read-only, …, also if the writing library raised
+            its own exception; the earlier content of `path` is kept.
     """
     final = Path(path)
-    if final.is_dir() and not directory:  # now, and not after the work
+    if final.is_dir() and not directory:  # checked before the work, not after it
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(final))
     final.parent.mkdir(parents=True, exist_ok=True)
     temporary = final.parent / f".{final.name}.{os.getpid()}.part"
@@ -53,7 +53,7 @@ def atomic(path: str | Path, *, directory: bool = False) -> Iterator[Path]:
             raise refused from error
         raise
     finally:
-        with suppress(OSError):  # a disk that refuses this as well has refused something before
+        with suppress(OSError):  # if this fails as well, an earlier error is already raised
             _remove(temporary)
 
 
@@ -72,8 +72,8 @@ def _replace(temporary: Path, final: Path, directory: bool) -> None:
     if not (directory and os.path.lexists(final)):
         temporary.replace(final)
         return
-    # a rename cannot replace a folder that holds files, and to remove those one by one would leave
-    # half a folder if this process were killed
+    # a rename cannot replace a folder that holds files, and removing the files one by one would
+    # leave half a folder if this process were killed
     aside = final.parent / f".{final.name}.{os.getpid()}.old.part"
     _remove(aside)
     final.rename(aside)
@@ -82,12 +82,12 @@ def _replace(temporary: Path, final: Path, directory: bool) -> None:
     except BaseException:  # SIGTERM, too
         aside.rename(final)
         raise
-    with suppress(OSError):  # what is new is in place, and what is left says that it is no whole
+    with suppress(OSError):  # the new content is in place, and leftover files end in `.part`
         _remove(aside)
 
 
 def _refused(error: Exception, temporary: Path, final: Path) -> OSError | None:
-    """What the disk refused to `error`, if it was that, about the final name.
+    """The disk's error behind `error`, about the final name; None for any other error.
 
     Libraries written in Rust raise exceptions of their own, which end in ``(os error 28)``.
     """

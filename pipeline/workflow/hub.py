@@ -1,16 +1,17 @@
-"""Snapshots of Hugging Face repositories: pinned, verified, fetched again until they are whole.
+"""Snapshots of Hugging Face repositories: pinned, verified, fetched again until they are complete.
 
-huggingface_hub resumes a body that is cut and retries some failures. It does not retry others, and
-it keeps a body of the right length whatever it holds. Here every wanted file of a commit is fetched
-and compared with the hub's own record of it; what differs is dropped and fetched anew.
+huggingface_hub resumes a truncated body and retries some failures. It does not retry others, and
+it does not verify the content of a body of the right length. Here every wanted file of a commit is
+fetched and compared with the hub's own record of it; a file that differs is dropped and fetched
+again.
 
-Files are named by their kind, not by a list for each repository. transformers and datasets read
-them from a folder and never from the hub itself: transformers takes an error of the hub for a file
-that the repository does not have, and datasets reads nothing offline that it has not loaded before
+Files are selected by patterns, not by a list for each repository. transformers and datasets read
+them from a folder and never from the hub itself: transformers takes a failure of the hub for a
+missing file, and datasets reads nothing offline that it has not loaded before
 (tests/hub/test_libraries.py shows both).
 
-Respects HF_HOME, HF_ENDPOINT and HF_HUB_OFFLINE, and takes a token from HF_TOKEN alone. Nothing
-here changes a result: a commit and its checksums determine the bytes.
+Respects HF_HOME, HF_ENDPOINT and HF_HUB_OFFLINE, and takes a token only from HF_TOKEN. Nothing here
+changes a result: a commit and its checksums determine the bytes.
 """
 
 from __future__ import annotations
@@ -42,20 +43,20 @@ from pipeline.workflow.retries import CorruptError, persistently
 Kind = Literal["model", "dataset"]
 
 TOKENIZER_FILES = ("*.json", "*.txt", "*.model", "*.jinja")
-"""The kinds of file of which a tokenizer and a configuration are made: config.json is among them,
-which alone names the tokenizer of some repositories."""
+"""Patterns of the files of a tokenizer and a configuration. config.json is among them, since in
+some repositories only it names the tokenizer."""
 
 CHECKPOINT_FILES = ("*.safetensors", *TOKENIZER_FILES)
-"""The kinds of file that a model is loaded from. No pickles, no code, no weights of other
+"""Patterns of the files from which a model is loaded: no pickles, no code, no weights of other
 frameworks."""
 
 
 SPARE_BYTES = 1 << 30
-"""Of a disk, which a download must leave free."""
+"""Bytes of a disk that a download must leave free."""
 
 
-# Large files lie in Xet storage. Its client fails with a RuntimeError after retries of its own that
-# take minutes, and resumes nothing; the same files can be had by HTTP, whose faults are known here.
+# Large files are in Xet storage. Its client fails with a RuntimeError after retries that take
+# minutes, and resumes nothing; HTTP serves the same files, and its errors are handled here.
 constants.HF_HUB_DISABLE_XET = True
 
 logger = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ class Snapshot:
     """The wanted files of a repository at one commit, whole and verified.
 
     Args:
-        folder: holds them, under their own paths; inside the Hugging Face cache, not to be written.
+        folder: holds them under their own paths, inside the Hugging Face cache; read-only.
         files: path -> sha256, sorted by path.
     """
 
@@ -75,7 +76,7 @@ class Snapshot:
 
     @contextmanager
     def alone(self) -> Iterator[Path]:
-        """A folder of links to these files and to no other: a library may take what it finds."""
+        """A folder of links to only these files, since a library may load any file it finds."""
         with TemporaryDirectory(prefix="snapshot-") as temporary:
             for name in self.files:
                 link = Path(temporary, name)
@@ -85,9 +86,9 @@ class Snapshot:
 
 
 def snapshot(repo: str, commit: str, wanted: Sequence[str], kind: Kind = "model") -> Snapshot:
-    """Fetch what is missing of the wanted files, and verify them all.
+    """Fetch the missing ones of the wanted files, and verify all of them.
 
-    Whole files are kept between tries and between runs; a file that was cut is resumed.
+    Complete files are kept between tries and between runs; a truncated file is resumed.
 
     Args:
         repo: OWNER/NAME.
@@ -125,7 +126,7 @@ def snapshot(repo: str, commit: str, wanted: Sequence[str], kind: Kind = "model"
 def listing(repo: str, commit: str, kind: Kind = "model") -> list[RepoFile]:
     """The hub's own record of every file of a commit: path, size, checksum.
 
-    It is kept in the cache, from where it is read when it was asked for before.
+    It is kept in the cache, and read from there the next time.
 
     Raises:
         InputError: as for `snapshot`.
@@ -147,7 +148,7 @@ def listing(repo: str, commit: str, kind: Kind = "model") -> list[RepoFile]:
 
 
 def missing_bytes(files: Sequence[RepoFile], repo: str, commit: str, kind: Kind = "model") -> int:
-    """What of these files the cache does not hold yet, bytes."""
+    """The size of those files that the cache does not hold yet, bytes."""
     folder = _cached(repo, kind) / "snapshots" / commit
     return sum(file.size for file in files if not (folder / file.path).exists())
 
@@ -165,14 +166,14 @@ def select(files: Sequence[RepoFile], wanted: Sequence[str]) -> list[RepoFile]:
 
 
 def require_inside(paths: Sequence[str], where: str) -> None:
-    """Refuse paths that lead out of the folder that they are relative to.
+    """Raise if a path leads out of its repository's folder.
 
     Args:
         paths: of a listing.
-        where: what to call the repository in an error.
+        where: name of the repository in errors.
 
     Raises:
-        InputError: one does.
+        InputError: a path leads out of the folder.
     """
     outside = [path for path in paths if not _stays_inside(path)]
     if outside:
@@ -230,7 +231,7 @@ def _cached(repo: str, kind: Kind) -> Path:
 
 
 def _token() -> str | bool:
-    """Never one that lies in a file: who runs this must have meant it."""
+    """The token of `HF_TOKEN`; a token stored in a file is not used."""
     return os.environ.get("HF_TOKEN") or False
 
 
@@ -241,7 +242,7 @@ def _verify(folder: Path, record: Sequence[RepoFile]) -> dict[str, str]:
     """Path -> sha256 of every file; a file that differs from the record is removed.
 
     Raises:
-        CorruptError: some did differ.
+        CorruptError: some files differed.
     """
     with ThreadPoolExecutor() as pool:
         digests = list(pool.map(lambda file: _digests(folder / file.path, file), record))
@@ -256,9 +257,9 @@ def _verify(folder: Path, record: Sequence[RepoFile]) -> dict[str, str]:
 
 
 def _digests(path: Path, file: RepoFile) -> tuple[str, bool]:
-    """The sha256 of a file, and whether it is what the hub's record says.
+    """The sha256 of a file, and whether it matches the hub's record.
 
-    The record holds the sha256 of large files, and of others the name that git gives their content.
+    The record holds the sha256 of large files, and the git blob hash of others.
     """
     try:
         size = path.stat().st_size

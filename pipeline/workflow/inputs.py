@@ -1,12 +1,12 @@
-"""What DVC records of a stage must be what the stage has read.
+"""Checks that a stage's inputs do not change while it runs.
 
-DVC takes the checksums of a stage's inputs when its command has ended. A param, a module or a table
-that was edited meanwhile would be recorded beside results that know nothing of it, and the stage
-would be called fresh from then on. So the command itself compares its inputs at its end with those
-at its beginning, and fails where they differ.
+DVC takes the checksums of a stage's inputs after its command has ended. A param, a module or a
+table that was edited meanwhile would be recorded with results that do not depend on the edit, and
+DVC would call the stage fresh from then on. So the command itself compares its inputs at its end
+with those at its beginning, and fails if they differ.
 
-It reads them off dvc.yaml, for to ask DVC takes longer than many a stage. A test holds the two
-together.
+It reads the inputs from dvc.yaml, since asking DVC takes longer than many stages. A test compares
+the two.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from pipeline.workflow.files import PARAMS
 
 STAGES = Path("dvc.yaml")
 CODE = "pipeline"
-"""What lies here is compared by content; data, which may be large, by size and time."""
+"""Folders whose files are compared by content; data, which may be large, by size and time."""
 
 
 @contextmanager
 def held_still(address: str) -> Iterator[None]:
-    """Fail at the end if an input of the stage is another than at the beginning.
+    """Raise at the end if an input of the stage has changed since the beginning.
 
     Args:
         address: of the stage that runs, such as ``memorization@tiny-neo-8``.
 
     Raises:
-        InputError: one has changed; DVC then records nothing.
+        InputError: an input has changed; DVC then records nothing.
     """
     files, keys = declared(address)
     before = _state(files, keys)
@@ -49,14 +49,14 @@ def held_still(address: str) -> Iterator[None]:
             Problem(
                 f"inputs of stage {address}",
                 f"changed while it ran: {', '.join(changed)}",
-                "the same from its beginning to its end, or nobody knows what its results are of",
-                "run it again; what it wrote is not recorded",
+                "inputs that do not change while a stage runs",
+                "run it again; its output is not recorded",
             )
         )
 
 
 def code(address: str) -> dict[str, str]:
-    """Module that a stage depends on -> checksum of what it does; comments and texts are left out.
+    """Module that a stage depends on -> checksum of its code, without comments and texts.
 
     Args:
         address: of a stage of the study in force.
@@ -70,7 +70,7 @@ def code(address: str) -> dict[str, str]:
 
 
 def declared(address: str) -> tuple[list[Path], list[str]]:
-    """The files and folders that a stage reads, and its keys of params.yaml, as dvc.yaml has them.
+    """The files and folders that a stage reads, and its keys of params.yaml, from dvc.yaml.
 
     Args:
         address: of a stage of the study in force.
@@ -90,7 +90,7 @@ def declared(address: str) -> tuple[list[Path], list[str]]:
 
 
 def _state(files: list[Path], keys: list[str]) -> dict[str, object]:
-    """File, or key of params.yaml -> what is compared of it; None where there is nothing."""
+    """File, or key of params.yaml -> its compared state; None if it does not exist."""
     values = _read(PARAMS)
     found: dict[str, object] = {key: _value(values, key) for key in keys}
     for file in files:

@@ -1,11 +1,11 @@
-"""SIGTERM and Ctrl-C end a command within seconds, with a line that says how to go on.
+"""Ends a command within seconds of SIGTERM or Ctrl-C, with a line that says how to continue.
 
-The main thread leaves as soon as it runs Python again, so that what it holds is cleaned up. It may
-be deep in a matrix product then, so a thread that was woken by the same signal ends the process
-after a grace period. Nothing is lost by that: files appear whole or not at all.
+The main thread exits as soon as it runs Python again, so that its resources are released. It may be
+inside a long matrix product, so a thread that the same signal wakes ends the process after a grace
+period. Nothing is lost, since all files are written atomically.
 
-A stage whose `dvc` or `snakemake` was killed ends as well: nobody would take what it writes, and
-DVC refuses to run it again as long as it is there.
+A stage whose `dvc` or `snakemake` was killed ends as well: its output would not be used, and DVC
+does not run it again while it is running.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ STARTERS = {"dvc", "snakemake", "pipeline"}
 
 _lines: list[Callable[[], str]] = [lambda: "what is finished is kept; the same command goes on"]
 _telling = threading.RLock()
-"""Held while the line is written: who comes second waits for it, and does not end the process."""
+"""Held while the line is written, so that the other thread waits before it ends the process."""
 _told = False
 
 
 def watch() -> None:
-    """End this process when it is told to, from now on; to be called once, by the main thread."""
+    """End this process on SIGTERM or Ctrl-C from now on; call once, in the main thread."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     for number in SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and `&` of a script have it
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, and `&` in a script, ignore it
             signal.signal(number, _leave)
     threading.Thread(target=_stand_by, args=(read, _starters()), daemon=True).start()
 
 
 @contextmanager
 def saying(line: Callable[[], str]) -> Iterator[None]:
-    """What the line says if the enclosed work is interrupted."""
+    """Set the line that is printed if the enclosed work is interrupted."""
     _lines.append(line)
     try:
         yield

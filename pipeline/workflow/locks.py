@@ -1,4 +1,4 @@
-"""One run at a time in a checkout: DVC's locks, and one that the kernel drops."""
+"""Locks for one run at a time in a checkout: DVC's, and one that the kernel drops."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOCKS = Path(".snakemake/locks")
 
 
 def opened(root: str | Path) -> Repo:
-    """DVC's repository in a folder; another command that holds its lock is waited for.
+    """DVC's repository in a folder; waits for another command that holds its lock.
 
     Raises:
         InputError: the folder is no git repository, or not DVC's.
@@ -37,14 +37,14 @@ def opened(root: str | Path) -> Repo:
                 str(Path(root).absolute()),
                 str(error),
                 "a clone of the project's git repository, in which DVC works",
-                "clone it with git; an unpacked archive does not do",
+                "clone it with git; an unpacked archive does not work",
             )
         ) from error
 
 
 @contextmanager
 def naming_the_holder() -> Iterator[None]:
-    """DVC's refusal of a locked repository, as an InputError that names who holds it."""
+    """Turn DVC's error about a locked repository into an InputError that names the holder."""
     try:
         yield
     except LockError as error:
@@ -61,10 +61,10 @@ def naming_the_holder() -> Iterator[None]:
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Hold a file that stages depend on, to write it: none that reads it runs, and none begins.
+    """Lock a file that stages depend on, to write it while no stage that reads it runs or starts.
 
     Raises:
-        InputError: one runs, under either engine; or there is no repository.
+        InputError: such a stage runs, under either engine; or there is no repository.
     """
     repo = opened(".")
     hardlink = repo.config["core"].get("hardlink_lock", False)
@@ -78,13 +78,13 @@ def held(path: Path) -> Iterator[None]:
 
 
 def take_turn() -> None:
-    """Be the one run at work in this checkout, until this process ends, however it ends.
+    """Become the only run in this checkout, until this process ends, however it ends.
 
-    Snakemake's own lock stays behind when it is killed, so that nothing could go on before somebody
-    has looked; the kernel drops this one. Who gets it removes what a killed one has left of those.
+    Snakemake's own lock remains when it is killed and would have to be removed by hand; the kernel
+    drops this one. The next run that takes it removes Snakemake's leftover locks.
 
     Raises:
-        InputError: another one is at work.
+        InputError: another run is active.
     """
     TURN.parent.mkdir(exist_ok=True)
     descriptor = os.open(TURN, os.O_RDWR | os.O_CREAT, 0o666)  # held open to the end
@@ -99,7 +99,7 @@ def take_turn() -> None:
                 "when that has ended, give the same command again",
             )
         ) from None
-    except OSError:  # a file system without locks: Snakemake's own has to do
+    except OSError:  # a file system without locks: only Snakemake's own lock applies
         return
     os.truncate(descriptor, 0)
     os.write(descriptor, f"process {os.getpid()} on {platform.node()}".encode())

@@ -1,4 +1,4 @@
-"""Whether the hub can be reached: asked once, and said at once, with how to go on without it."""
+"""Checks once whether the hub can be reached, and reports at once how to continue without it."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from huggingface_hub import constants
 from pipeline.workflow.errors import InputError, Problem, shorten
 
 CONNECT_SECONDS = 8.0
-"""In which a hub must answer to count as reachable. A name server can take longer to give up."""
+"""Time for the hub to answer, to count as reachable. A name server can take longer to give up."""
 
 CACHED = (
     "name a mirror in HF_ENDPOINT; or, where a cache has it all, set HF_HOME to that cache and "
     "HF_HUB_OFFLINE=1"
 )
-"""How to go on where the hub cannot be reached."""
+"""The remedy if the hub cannot be reached."""
 
 
 class NoNetworkError(InputError):
-    """The hub cannot be reached; whatever else would be fetched cannot be had either."""
+    """The hub cannot be reached, so no further download can succeed either."""
 
 
 def require_network(*wanted: str) -> None:
-    """Say at once, and once, that the hub cannot be reached. Does nothing where it is not asked.
+    """Raise if the hub cannot be reached; does nothing if the hub is not to be used.
 
     Args:
-        wanted: what would be fetched.
+        wanted: names of what would be fetched.
 
     Raises:
         NoNetworkError: no connection to the hub can be made, or its name does not resolve.
@@ -42,9 +42,9 @@ def no_network(why: str, *wanted: str, remedy: str = CACHED) -> Problem:
     """The problem of a machine without a network.
 
     Args:
-        why: no connection could be made.
-        wanted: what would be fetched.
-        remedy: how to go on with what is there.
+        why: the reason why no connection could be made.
+        wanted: names of what would be fetched.
+        remedy: how to continue with local files.
     """
     return Problem(
         "to fetch " + ", ".join(wanted),
@@ -57,9 +57,9 @@ def no_network(why: str, *wanted: str, remedy: str = CACHED) -> Problem:
 
 @cache
 def unreachable(url: str) -> str | None:
-    """Why no connection to the host of a URL can be made; None: it answers, whatever it says.
+    """The reason why no connection to the host of a URL can be made; None if it answers at all.
 
-    Asked once, and never for longer than `CONNECT_SECONDS`.
+    Tried once, for at most `CONNECT_SECONDS`.
     """
     answers: list[str | None] = []
 

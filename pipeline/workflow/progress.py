@@ -1,4 +1,4 @@
-"""How far long work is: a bar on a terminal, a plain line now and then in a log."""
+"""Shows the progress of long work: a bar on a terminal, a plain line now and then in a log."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 def reporter(label: str, unit: str) -> Callable[[int, int], None]:
-    """A function to be called with what is done and what there is in all, as often as one likes.
+    """A progress callback, called with the numbers done and in total; may be called repeatedly.
 
     Args:
-        label: what is being worked at.
-        unit: what is counted, in the plural.
+        label: name of the work.
+        unit: name of the counted items, in the plural.
     """
     if sys.stderr.isatty():
         return _bar(label, unit)
@@ -31,11 +31,11 @@ def bar_class() -> type[tqdm]:
 
 
 class _Lines(tqdm):  # type: ignore[misc]
-    """A bar that prints a plain line now and then, and none for what takes no time."""
+    """A bar that prints a plain line now and then, and none for short work."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._told = time.monotonic()
-        # what tqdm itself writes moves a terminal's cursor
+        # tqdm's own output moves a terminal's cursor
         plain = {"ascii": True, "bar_format": None, "leave": False, "file": io.StringIO()}
         super().__init__(*args, **{**kwargs, **plain})
 

@@ -1,7 +1,7 @@
-"""What determines a result, and, kept apart from it, what it cost.
+"""Records the versions that determine a result and, separately, the cost of computing it.
 
-`versions` belongs into a table's metadata: it determines the table. `cost` writes a sidecar beside
-the data that no comparison reads: time, memory and machine differ from run to run.
+`versions` belongs in a table's metadata, since it determines the table. `cost` writes a sidecar
+beside the data that no comparison reads, since time, memory and machine differ from run to run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from pipeline.workflow.files import write_json
 
 PACKAGES = ("torch", "transformers", "tokenizers", "lm_eval", "polars", "numpy")
-"""Those that compute what the tables hold."""
+"""The packages that compute the contents of the tables."""
 
 
 def versions() -> dict[str, str]:
@@ -30,10 +30,10 @@ def versions() -> dict[str, str]:
 
 @contextmanager
 def cost(path: Path) -> Iterator[dict[str, Any]]:
-    """Measure the enclosed work and write to `path` what it took; nothing is written if it fails.
+    """Write time and memory of the enclosed work to `path`; nothing is written if it fails.
 
     Yields:
-        A dict for whatever else is worth keeping: device, batch size, events.
+        A dict for further notes: device, batch size, events.
     """
     notes: dict[str, Any] = {}
     started, cpu_before = time.perf_counter(), time.process_time()

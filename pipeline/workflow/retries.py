@@ -1,6 +1,6 @@
-"""Requests to the hub: tried again while the failure may pass, explained when it does not.
+"""Requests to the hub: temporary failures are tried again, permanent ones are explained.
 
-A name that does not resolve, a missing repository and a refused token are not tried again.
+A name that does not resolve, a missing repository and a rejected token are not tried again.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from pipeline.workflow.network import brief, no_network
 
 TRIES = 7
 LONGEST_WAIT = 60.0
-"""Seconds; the waits between tries double from about one, with jitter: some two minutes in all."""
+"""Seconds; waits between tries double from about one second, with jitter: two minutes in all."""
 
 WORTH_ANOTHER_TRY = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""HTTP statuses that may pass."""
+"""HTTP statuses of temporary failures."""
 
 _Result = TypeVar("_Result")
 
 
 class CorruptError(Exception):
-    """Files whose content is not what the hub's record says."""
+    """Files whose content does not match the hub's record."""
 
 
 def persistently(work: Callable[[], _Result], where: str) -> _Result:
-    """What `work` returns, tried again while its failure may pass.
+    """The result of `work`, which is tried again after temporary failures.
 
     Raises:
         InputError: it failed for good.
@@ -53,7 +53,7 @@ def persistently(work: Callable[[], _Result], where: str) -> _Result:
             reraise=True,
         )(work)
     except (OSError, ValueError, httpx2.HTTPError, HfHubHTTPError, CorruptError) as error:
-        # hub errors, transport errors and broken JSON; the token is in none of their texts
+        # hub errors, transport errors and broken JSON; none of their texts contains the token
         raise InputError(_explain(error, where)) from error
 
 
@@ -83,7 +83,7 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def _is_unresolved(error: BaseException) -> bool:
-    """Whether a name did not resolve; to ask again is of no use."""
+    """Whether a name did not resolve, so that another try is useless."""
     chain: BaseException | None = error
     while chain is not None and not isinstance(chain, socket.gaierror):
         chain = chain.__cause__ or chain.__context__
@@ -143,6 +143,6 @@ def _explain(error: BaseException, where: str) -> Problem:
 
 
 def _is_denied(error: BaseException) -> bool:
-    """Whether the hub has refused, without a word about why."""
+    """Whether the hub has denied access without giving a reason."""
     response = error.response if isinstance(error, HfHubHTTPError) else None
     return response is not None and response.status_code in (401, 403)

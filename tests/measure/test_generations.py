@@ -20,7 +20,7 @@ from pipeline.interventions import completion
 from pipeline.interventions.editing import bypassed
 from pipeline.interventions.interventions import BASELINE, bypass
 from pipeline.measure import generations
-from pipeline.measure.generations import interventions_at, measure
+from pipeline.measure.generations import distinct_bigrams, interventions_at, measure
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 from tests.oracle import plain
@@ -106,6 +106,23 @@ def test_end_of_text_in_a_prompt_is_read_and_shown(neox, tokenizer, monkeypatch)
     frame = measure(neox, tokenizer, [END + "a"], [], 4, 0)
     assert frame["prompt_tokens"].to_list() == [[0, 1]] * 2
     assert frame["text"].to_list() == [f"a{END} b"] * 2
+
+
+def test_collapse_is_measured_by_the_unmodified_model(neox, tokenizer):
+    frame = measure(neox, tokenizer, PROMPTS, DEPTHS, NEW_TOKENS, 0)
+    for row in frame.iter_rows(named=True):
+        tokens = torch.tensor([row["prompt_tokens"] + row["continuation"]])
+        labels = tokens.clone()
+        labels[:, : len(row["prompt_tokens"])] = -100  # which transformers leaves out of its loss
+        loss = neox(tokens, labels=labels).loss.item()
+        assert row["baseline_perplexity"] == pytest.approx(math.exp(loss), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "share"), [([4], 1), ([4, 5, 6], 1), ([4, 4, 4, 4, 4], 0.25), ([4, 5, 4, 5], 2 / 3)]
+)
+def test_distinct_bigrams(tokens, share):
+    assert distinct_bigrams(tokens) == share
 
 
 # ------------------------------------------------------------- greedy

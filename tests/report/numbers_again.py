@@ -56,9 +56,14 @@ FIXED = [
 ]
 """Numbers that do not come from a table."""
 
-CROSSWALK = {"1, A7–A11": 0, "2": None, "3, A18–A20": 4, "4": 5, "5, A21": 2} | {
-    "6, A22": 6,
-    "A12–A17": 7,
+CROSSWALK = {
+    "1, A7–A11: memorization against benchmarks, one point per block": 0,
+    "2: completion entropy, memorized or not": None,
+    "3, A18–A20: each block across model sizes": 4,
+    "4: texts written under a bypass": 5,
+    "5, A21: Wikitext perplexity by block": 2,
+    "6, A22: relative drop, reasoning or language": 6,
+    "A12–A17: a quarter of the blocks at once": 7,
 }
 """Figures of the paper -> the claim that goes with them, by its place."""
 
@@ -124,6 +129,8 @@ def expected(study: Study) -> Expected:
         lines += localization_again.lines(study.scores)
     lines += [Line(f"Figure {i}. ", parts) for i, parts in enumerate(told, start=1)]
     lines += _token_by_token(study)
+    if any(study.table("generations", name) is not None for name, _ in study.models):
+        tables["Perplexity per token under the unmodified"] = _collapse(study)
     texts = [text for name, _ in study.models for text in _written(study, name)]
     lines += [Line(f"{len(texts)} texts")] if texts else []
     names = {name for model in study.models for name in model}
@@ -139,7 +146,7 @@ def _header(study: Study) -> list[Line]:
     return [
         Line(plural(len(study.models), "model")),
         Line("1 seed each"),
-        Line(f"{counts(n)} memorized samples a model"),
+        Line(f"{counts(n)} memorized samples per model"),
         *own,
         Line("The scale of these models.", [f"has {largest}."]),
         Line("Seeds.", ["1 for each kind of model"]),
@@ -220,7 +227,7 @@ def _benchmarks(study: Study) -> list[list[str]]:
 
 def _claims(judged: Sequence[Claim]) -> list[list[str | None]]:
     table: list[list[str | None]] = [
-        ["claim", "verdict", "what this study shows", "a mark a block"]
+        ["claim", "verdict", "what this study shows", "one mark per block"]
     ]
     for each in judged:
         detail = f" Block by block{each.detail}" if each.detail else ""
@@ -234,18 +241,10 @@ def _claims(judged: Sequence[Claim]) -> list[list[str | None]]:
 
 def _crosswalk(judged: Sequence[Claim]) -> list[list[str | None]]:
     table: list[list[str | None]] = [["figure", "the paper prints", "this study", "its claim is"]]
-    shown = {"1, A7–A11": "memorization against benchmarks, a point a block"} | {
-        "2": "completion entropy, memorized or not",
-        "3, A18–A20": "each block across model sizes",
-        "4": "texts written under a bypass",
-        "5, A21": "Wikitext perplexity by block",
-        "6, A22": "relative drop, reasoning or language",
-        "A12–A17": "a quarter of the blocks at once",
-    }
     for figures, place in CROSSWALK.items():
         own = judged[place] if place is not None else None
         told = (own.sentence, own.verdict) if own else (None, None)
-        table.append([f"{figures}: {shown[figures]}", None, *told])
+        table.append([figures, None, *told])
     return table
 
 
@@ -294,8 +293,8 @@ def _facts(study: Study) -> list[Line]:
         Line(f"Models | {plural(len(study.models), 'model')}"),
         *([Line("Continuations decoded to the end | ", decoded)] if decoded else []),
         Line("Training seeds | 1 for each kind of model"),
-        Line("Interventions | ", [f"{counts(edits)} a model:"]),
-        Line(f"Samples a model | {', '.join(splits)}"),
+        Line("Interventions | ", [f"{counts(edits)} per model:"]),
+        Line(f"Samples per model | {', '.join(splits)}"),
         Line(f"Prefix and suffix | {'; '.join(lengths)}"),
     ]
 
@@ -380,3 +379,24 @@ def _written(study: Study, model: str) -> list[str]:
         f"{model}, {decoding}: prompt | {' | '.join(own['intervention'])} |"
         for [_, decoding], own in rows.group_by("prompt_id", "decoding", maintain_order=True)
     ]
+
+
+def _collapse(study: Study) -> list[list[str]]:
+    """How far the texts collapse: means over the prompts, geometric of perplexities."""
+    written = {name: study.table("generations", name) for name, _ in study.models}
+    rows: dict[tuple[str, str], list[str]] = {}
+    heading = ["model", "bypassed"]
+    means = {
+        "perplexity": pl.col("baseline_perplexity").log().mean().exp(),
+        "distinct": pl.mean("distinct_bigrams"),
+    }
+    for name, frame in written.items():
+        by = None if frame is None else frame.group_by("decoding", maintain_order=True)
+        for [decoding], own in by or ():
+            heads = [f"perplexity, {decoding}", f"distinct, {decoding}"]
+            heading += [head for head in heads if head not in heading]
+            each = own.group_by("intervention", maintain_order=True).agg(**means)
+            for intervention, perplexity, distinct in each.iter_rows():
+                cells = [number(perplexity), shares(distinct, None, None)]
+                rows.setdefault((name, intervention), [name, intervention]).extend(cells)
+    return [heading, *rows.values()]

@@ -59,6 +59,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     rows = [
         {"intervention": name, "prompt_id": prompt, **text, "text": "3"}
         | {"first_difference": None, "first_difference_character": None}
+        | {"baseline_perplexity": 1.5 + 2 * prompt, "distinct_bigrams": 0.5 + 0.2 * prompt}
         for prompt in (0, 1)
         for name in ("baseline", "block-03")
     ]
@@ -175,7 +176,7 @@ def test_every_number_behind_the_page_is_that_of_the_tables(behind: Made) -> Non
         r"Judged by (\d+) intervals",
         r"intervals at 99\.(\d+)% each",
         r"<dd>(\d+) models",
-        r"<dd>\d+ to (\d+) a model",
+        r"<dd>\d+ to (\d+) per model",
         r"pythia (\d+) and \d+ tokens",
         r"first error at token (\d+)",
         r"picked from the (\d+)",
@@ -187,6 +188,9 @@ def test_every_number_behind_the_page_is_that_of_the_tables(behind: Made) -> Non
         r"<td>With a quarter of the blocks bypassed at once, exact match keeps (\d)",
         r"The largest of them has (\d+)",
         r"<dt>block-0(3)</dt>",
+        r"<td>block-0(3)</td>",
+        r"<td>baseline</td><td>([\d.]+)",
+        r"<td>baseline</td><td>[\d.]+</td><td>(\d+)",
         r"<li>In (\d) models one block alone",
         r"<li>Where attention learned: .* names the block in (\d+)",
         r"half of the recitals at block \d (\d+)",

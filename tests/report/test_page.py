@@ -267,7 +267,7 @@ def test_hostile_content_stays_text(tmp_path: Path) -> None:
     sample = browser.Sample(1, HOSTILE, *split)
     words = {4: HOSTILE, 5: "\n\ud800", 6: "y" * 10**6}
     samples = [browser.Family(HOSTILE, [sample], {HOSTILE: list(own)}, words)]
-    written = [Generations(HOSTILE, HOSTILE, HOSTILE, [Line(HOSTILE, HOSTILE, HOSTILE)])]
+    written = [Generations(HOSTILE, HOSTILE, HOSTILE, [Line(HOSTILE, HOSTILE, HOSTILE, 1.5, 0.5)])]
     html = page.render(
         HOSTILE,
         summary,
@@ -305,7 +305,9 @@ def test_hostile_content_stays_text(tmp_path: Path) -> None:
 def test_lines_without_end_are_cut(summary: pl.DataFrame) -> None:
     endless = "x" * 2**20
     provenance = {"commands": [endless], endless: endless, "p": {endless: endless}, "q": [endless]}
-    written = [Generations(endless, endless, "greedy", [Line("baseline", endless, endless)])]
+    written = [
+        Generations(endless, endless, "greedy", [Line("baseline", endless, endless, 1.5, 0.5)])
+    ]
     for html in (
         page.render(endless, summary, [], [], written=written, missing=[endless]),
         appendices.render_provenance(endless, provenance, []),
@@ -345,12 +347,12 @@ def test_what_is_missing_is_said(tmp_path: Path, written: WRITTEN) -> None:
     text = Outline(html).text
     assert "Not all of the study is here." in text
     for sentence in (
-        "what is shown of theirs is from before: memorization@lost-nowhere.",
+        "so the page shows their earlier results: memorization@lost-nowhere.",
         "nowhere has no checkpoint: ",
         "nowhere has no results: ",
         "nowhere.parquet is missing, so its stage failed or has not run.",
         "There are no figures: ",
-        "What tiny-neo-8 wrote cannot be shown: ",
+        "The texts of tiny-neo-8 cannot be shown: ",
         "The samples of lost cannot be shown: ",
         "tiny-neo-8 has no continuations to show: ",
     ):
@@ -475,7 +477,7 @@ def test_the_page_says_which_interventions_ran_and_what_was_decoded() -> None:
     summary = aggregate(study.models)
     said = dict(facts.overview(summary, [], []))
     assert said["Interventions"] == (
-        "21 a model: none, each block alone, each quarter of the blocks, zero of each, "
+        "21 per model: none, each block alone, each quarter of the blocks, zero of each, "
         "heads of heads"
     )
     assert "Continuations decoded to the end" not in said

@@ -164,7 +164,7 @@ def test_real_text_is_shown_only_where_asked_for(data: Path, summary: pl.DataFra
     assert not ids.words
     assert not ids.private
     html = _render(summary, ids)
-    assert "shown as token ids. Memorized text can be private, and text was not asked for." in html
+    assert "Memorized text can be private, and text is turned off (report.show_text)." in html
     assert " w640" not in html
     [text], _, _ = choosing.read_browser(data, NAMES, manifests, show_text=True)
     assert text.private

@@ -190,17 +190,17 @@ def test_the_verdict_turns_around_with_the_data(
         "The change that reaches the logits tells: that correlation is above 0 in 1 of 1 model"
         in theorems
     )
-    assert "the harm itself" in theorems
+    assert "the damage itself" in theorems
     turned, _ = said(*make(tmp_path, rising=True))
     assert "The bound as printed tells which blocks memorization needs" in turned
     assert "The change that reaches the logits does not tell" in turned
-    assert "the harm itself" not in turned
+    assert "the damage itself" not in turned
 
 
 def test_a_study_without_losses_says_so(made: tuple[pl.DataFrame, Theory]) -> None:
     summary, theory = made
     bare = summary.filter(pl.col("block").is_null())
-    assert "no block's loss was measured" in said(bare, theory)[0]
+    assert "No block's loss was measured" in said(bare, theory)[0]
 
 
 def test_the_table_of_correlations(made: tuple[pl.DataFrame, Theory]) -> None:
@@ -267,7 +267,7 @@ def test_attention_only_statements_by_hand(theory: Theory) -> None:
         "Our three bounds": "variance 1.5 times, range 2.0 times, spectral 4.0 times",
         "Low entropy": "Says nothing in 2 of 2 cases: a logarithm or a factor is undefined there.",
         "the same with the measured": "In the median the bound is 2 times the loss.",
-        "What is stored grows": "to the power of 0.9 to 1.1 (a seed each, up to 90% accuracy)",
+        "What is stored grows": "to the power of 0.9 to 1.1 (one fit per seed, up to 90% accuracy)",
         "A drop under bypass": "Stored in the heads: 98%, bypassed 6%. Stored in the MLP, behind",
     }
     for words, part in evidence.items():
@@ -429,7 +429,7 @@ def test_routing(plots: dict[str, Plot]) -> None:
     (axes,) = panels(plots["routing"])
     heights = [bar.get_height() for bar in axes.patches]
     np.testing.assert_allclose(heights, [0.98, 0.96, 0.2, 0.06, 0.08, 0.05])
-    np.testing.assert_allclose(drawn(axes, "most that one token can tell")[1], [0.1, 0.1])
+    np.testing.assert_allclose(drawn(axes, "best accuracy from one token")[1], [0.1, 0.1])
 
 
 def test_many_deep_models_are_drawn(made: tuple[pl.DataFrame, Theory]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from pipeline.report.generations import Line, read_generations
+from pipeline.report.generations import Collapse, Generations, Line, collapse, read_generations
 from pipeline.workflow import tables
 
 
@@ -22,6 +22,8 @@ def data(tmp_path: Path) -> Path:
             "text": ["555 0199", "555 nine", "555 0199"],
             "first_difference": [None, 1, None],
             "first_difference_character": [None, 4, None],
+            "baseline_perplexity": [1.5, 20.0, 1.5],
+            "distinct_bigrams": [1.0, 0.5, 1.0],
         },
         schema={name: column.dtype for name, column in tables.GENERATIONS.items()},
     )
@@ -30,9 +32,9 @@ def data(tmp_path: Path) -> Path:
 
 
 TEXT = [
-    Line("baseline", "555 0199", ""),
-    Line("block-00", "555 ", "nine"),
-    Line("block-01", "555 0199", ""),
+    Line("baseline", "555 0199", "", 1.5, 1.0),
+    Line("block-00", "555 ", "nine", 20.0, 0.5),
+    Line("block-01", "555 0199", "", 1.5, 1.0),
 ]
 
 
@@ -43,9 +45,9 @@ def test_real_text_is_shown_as_ids(data: Path) -> None:
     [made] = read_generations(data, [real, {"name": "without-a-table"}])
     assert made.ids
     assert made.lines == [
-        Line("baseline", "7 8 9", ""),
-        Line("block-00", "7", "5 9"),
-        Line("block-01", "7 8 9", ""),
+        Line("baseline", "7 8 9", "", 1.5, 1.0),
+        Line("block-00", "7", "5 9", 20.0, 0.5),
+        Line("block-01", "7 8 9", "", 1.5, 1.0),
     ]
 
 
@@ -58,3 +60,22 @@ def test_real_text_is_shown_where_asked_for(data: Path) -> None:
 def test_text_of_a_generated_world_is_shown(data: Path) -> None:
     [made] = read_generations(data, [{"name": "m", "origin": {"recipe": {}}}])
     assert made.lines == TEXT
+
+
+def test_collapse_is_a_mean_over_the_prompts() -> None:
+    def written(prompt: str, decoding: str, *numbers: tuple[float, float]) -> Generations:
+        lines = [Line(f"block-0{i}", "", "", *both) for i, both in enumerate(numbers)]
+        return Generations("m", prompt, decoding, lines)
+
+    found = collapse(
+        [
+            written("a", "greedy", (2, 1.0), (10, 0.5)),
+            written("a", "sampled", (3, 1.0), (5, 1.0)),
+            written("b", "greedy", (8, 0.5), (1000, 0.5)),
+            written("b", "sampled", (3, 1.0), (5, 0.0)),
+        ]
+    )
+    assert found == [
+        Collapse("m", "block-00", {"greedy": ("4", "75.0%"), "sampled": ("3", "100.0%")}),
+        Collapse("m", "block-01", {"greedy": ("100", "50.0%"), "sampled": ("5", "50.0%")}),
+    ]

@@ -200,7 +200,7 @@ def test_what_cannot_be_is_refused(source: Path, edit: str, blocks: str, expecte
 
 @pytest.mark.parametrize("model", ["nowhere", "owner/name@main"])
 def test_a_model_that_nobody_knows_is_refused(source: Path, model: str) -> None:
-    with pytest.raises(InputError, match="a folder that is there, the name of a model"):
+    with pytest.raises(InputError, match="an existing folder, the name of a model"):
         export(Asked(model, "zero", "1", Path("to")))
 
 

@@ -94,7 +94,7 @@ def test_only_what_is_missing_is_computed(folder: Path, capsys: pytest.CaptureFi
     work, told, results = run(folder)
     assert work.done == [range(6, 7)]
     assert told == {"total": 3, "reused": 2, "computed": 1}
-    assert "resuming: 2 of 3 shards are there" in capsys.readouterr().out
+    assert "resuming: 2 of 3 shards are kept" in capsys.readouterr().out
     whole = Work()(range(7))
     assert results is not None
     for name, array in whole.items():

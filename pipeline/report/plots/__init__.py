@@ -1,1 +1,1 @@
-"""The figures, a module a kind: each cuts the summary to its data and draws from that alone."""
+"""The figures, one module per kind: each selects its data from the summary and draws only that."""

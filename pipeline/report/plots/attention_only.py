@@ -1,4 +1,4 @@
-"""What attention alone can store: the bounds, and memories that were filled.
+"""How much attention alone can store: the bounds, and models that were filled.
 
 Source: arXiv 2411.10115 and the slides "Memorization in Attention-only Transformers".
 """
@@ -30,7 +30,7 @@ STORED_IN = {
     "mlp": "in the MLP:\none random head, frozen",
     "frozen head": "that frozen head\nalone, no MLP",
 }
-"""A model of the experiment ``routing`` -> how it is called."""
+"""A model of the experiment ``routing`` -> its label."""
 
 _MAPS = {"ls": "f_ls", "wls": "f_wls"}
 _BOUNDS = (
@@ -73,8 +73,8 @@ def capacities(theory: Theory) -> Iterator[Plot]:
         title="Pairs in one matrix",
         caption=(
             "How many pairs a matrix of D × D numbers holds when half of them, or 99%, are to be "
-            "recalled: as the sum of outer products of the slides, and trained. Dashed: what the "
-            "slides give, “only d”. Both scales are logarithmic, so a line twice as steep as "
+            "recalled: as the sum of outer products of the slides, and trained. Dashed: the "
+            "slides’ number, “only d”. Both scales are logarithmic, so a line twice as steep as "
             "the dashed one is growth with D². Points: geometric means over seeds; bands: 95% t "
             "intervals of the logarithms."
         ),
@@ -117,14 +117,13 @@ def low_ranks(theory: Theory) -> Iterator[Plot]:
     yield Plot(
         name="low-rank",
         section=ATTENTION_ONLY_TITLE,
-        title="What a map of low rank loses",
+        title="The loss of a map of low rank",
         caption=(
-            "Divergence between distributions and what a map of rank d makes of them, in nats, for "
-            "the plain map (f_ls, above) and the one weighted by probability (f_wls, below), on "
-            "four kinds of tables. A bound that lies below the measured loss is wrong there. The "
-            "printed one is read in two ways, since ‖π‖ may mean the largest conditional or the "
-            "largest joint probability. Logarithmic; every panel has its own scale. Means over "
-            "seeds."
+            "Divergence of a table’s distributions from those of a map of rank d, in nats, for the "
+            "plain map (f_ls, above) and the one weighted by probability (f_wls, below), on four "
+            "kinds of tables. A bound below the measured loss is wrong there. The printed bound is "
+            "drawn in two readings, since ‖π‖ may mean the largest conditional or the largest "
+            "joint probability. Logarithmic; every panel has its own scale. Means over seeds."
         ),
         alt=(
             f"{plural(data.select('experiment', 'table').n_unique(), 'panel')}: measured loss and "
@@ -136,7 +135,7 @@ def low_ranks(theory: Theory) -> Iterator[Plot]:
 
 
 def draw_low_ranks(data: pl.DataFrame) -> Figure:
-    """Loss and bounds by rank; a panel a map and a kind of table."""
+    """Loss and bounds by rank; one panel per map and kind of table."""
     kinds = data.select("experiment", "table").unique().sort("experiment", maintain_order=True)
     order = {table: i for i, table in enumerate(data["table"].unique(maintain_order=True))}
     panels = sorted(kinds.rows(), key=lambda each: (each[0], order[each[1]]))
@@ -163,7 +162,7 @@ def trained(theory: Theory) -> Iterator[Plot]:
     rows = theory.experiments.get("attention_only", pl.DataFrame()).clone()
     if not rows.height:
         return
-    # the models that those with an MLP are compared with are those of the experiment `heads`
+    # models with an MLP are compared with the models of the experiment `heads`
     rivals = rows.filter(experiment="heads").with_columns(experiment=pl.lit("parameters"))
     shown = pl.concat([rows, rivals]).filter(
         pl.col("experiment").is_in(list(_PANELS)), quantity="accuracy"
@@ -173,12 +172,11 @@ def trained(theory: Theory) -> Iterator[Plot]:
     yield Plot(
         name="attention-only",
         section=ATTENTION_ONLY_TITLE,
-        title="What trained models store",
+        title="How much trained models store",
         caption=(
-            "Share of a table of random answers, one for every pair of tokens, that a trained "
-            "model of one block gets right, over its shape. Dashed: what the theorem promises at "
-            "least, for the best model of that shape. Points: means over seeds; bands: 95% t "
-            "intervals over them."
+            "Accuracy of a trained model of one block, over its shape, on a table of random "
+            "answers, one for every pair of tokens. Dashed: the theorem’s lower bound for the best "
+            "model of that shape. Points: means over seeds; bands: 95% t intervals over them."
         ),
         alt=(
             f"{plural(data['experiment'].n_unique(), 'panel')}: accuracy by heads, head width, "
@@ -191,7 +189,7 @@ def trained(theory: Theory) -> Iterator[Plot]:
 
 
 def draw_trained(data: pl.DataFrame) -> Figure:
-    """Accuracy by shape; a panel an experiment."""
+    """Accuracy by shape; one panel per experiment."""
     present = set(data["experiment"])
     experiments = [experiment for experiment in _PANELS if experiment in present]
     figure, grid = style.panels(len(experiments))
@@ -227,7 +225,7 @@ def draw_trained(data: pl.DataFrame) -> Figure:
 
 
 def routing(theory: Theory) -> Iterator[Plot]:
-    """Two models that store in different places, as they are and bypassed."""
+    """Two models that store in different places, unmodified and bypassed."""
     rows = theory.experiments.get("attention_only", pl.DataFrame())
     if not rows.height or not (rows["experiment"] == "routing").any():
         return
@@ -254,8 +252,9 @@ def routing(theory: Theory) -> Iterator[Plot]:
         caption=(
             "Accuracy with nothing bypassed (filled) and with the attention of the one block "
             "bypassed (hatched). The second model cannot have stored anything in its attention, "
-            "which is random and was not trained. Bypassed, a model sees one token alone; the line "
-            "is the most that any model can then know. Whiskers: 95% t intervals over seeds."
+            "which is random and was not trained. A bypassed model sees one token alone; the line "
+            "is the best accuracy that any model can then reach. Whiskers: 95% t intervals over "
+            "seeds."
         ),
         alt=" ".join(
             f"{where.capitalize()}: {_share_range(part.filter(quantity='accuracy')['value'])}, "
@@ -268,7 +267,7 @@ def routing(theory: Theory) -> Iterator[Plot]:
 
 
 def draw_routing(data: pl.DataFrame) -> Figure:
-    """Two bars a model."""
+    """Two bars per model."""
     figure, (axes,) = style.panels(1, height=2.8)
     places = data["stored_in"].unique(maintain_order=True).to_list()
     looks: Mapping[str, tuple[str, int, dict[str, Any]]] = {
@@ -298,7 +297,7 @@ def draw_routing(data: pl.DataFrame) -> Figure:
                     [most, most],
                     color=colours.INK,
                     linewidth=1.6,
-                    label="most that one token can tell",
+                    label="best accuracy from one token",
                 )
     axes.set_xticks(range(len(places)), [STORED_IN[place] for place in places])
     axes.tick_params(axis="x", length=0)
@@ -339,6 +338,6 @@ def _reference(axes: Axes, x: pl.Series, y: Any, label: str) -> None:
 
 
 def _whole_ticks(axes: Axes, values: pl.Series) -> None:
-    """Ticks at the widths there are: on a logarithmic axis others would stand between them."""
+    """Ticks only at the widths in the data; a logarithmic axis would add others between them."""
     axes.xaxis.set_major_locator(FixedLocator(values.to_list()))
     axes.xaxis.set_minor_locator(NullLocator())

@@ -38,9 +38,9 @@ def doses(summary: pl.DataFrame) -> Iterator[Plot]:
             "as memorized in this study, hollow where they do not."
         ),
         alt=(
-            "Exact match of the unmodified models by copies in the training data, a line a model: "
-            f"{extent(fewest['value'])} at the fewest and {extent(most['value'])} at the most "
-            "copies."
+            "Exact match of the unmodified models by copies in the training data, one line per "
+            f"model: {extent(fewest['value'])} at the fewest and {extent(most['value'])} at the "
+            "most copies."
         ),
         data=data,
         draw=draw_doses,
@@ -48,7 +48,7 @@ def doses(summary: pl.DataFrame) -> Iterator[Plot]:
 
 
 def draw_doses(data: pl.DataFrame) -> Figure:
-    """Exact match by copies; a panel a family, a line a model."""
+    """Exact match by copies; one panel per family, one line per model."""
     families = data["family"].unique(maintain_order=True).to_list()
     copies = sorted(data["copies"].unique())
     figure, grid = style.panels(len(families), height=2.4)

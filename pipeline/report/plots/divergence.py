@@ -1,4 +1,4 @@
-"""What a bypass changes inside a model, what the theorems say of it, and what it costs.
+"""The change that a bypass makes inside a model, the theorems' bounds on it, and its cost.
 
 Source: Theorems 1 and 2 of arXiv 2501.05078, which prints no such figures.
 """
@@ -29,7 +29,7 @@ _SHORT = {
     "exact_match": ("exact match", 0, "●"),
     "benchmarks": ("benchmarks, mean lead over chance", 2, "▲"),
 }
-"""Loss -> label, which of the categories' colours and markers, and that marker in a line."""
+"""Loss -> label, index of its colour and marker, and that marker as a character."""
 
 _LINES = (
     ("printed", "bound as printed", 1),
@@ -40,19 +40,19 @@ _LINES = (
 
 
 def triangles(theory: Theory) -> Iterator[Plot]:
-    """Relative change by bypassed block and block after which is looked."""
+    """Relative change by bypassed block and by the block after which it is measured."""
     if not theory.triangle.height:
         return
     data = theory.triangle.filter(pl.col("split").is_in(SPLITS))
     yield Plot(
         name="divergence-triangle",
         section=THEOREMS_TITLE,
-        title="What a bypass changes, block after block",
+        title="The change, block after block",
         caption=(
-            "How far the state of the last prefix token is from where it would be, as a share of "
-            "its length: the median over samples, lighter for more, on a logarithmic scale. A row "
-            "is one bypassed block; from left to right the change is followed through the later "
-            "blocks. The column set apart is the logits, which the next token is read off."
+            "How far a bypass moves the state of the last prefix token, as a share of the state’s "
+            "length without it: the median over samples, lighter for more, on a logarithmic scale. "
+            "Each row is one bypassed block, followed through the later blocks from left to right. "
+            "The separate column is the logits, from which the next token is chosen."
         ),
         alt=(
             f"{plural(data['model'].n_unique(), 'model')}, memorized and control samples side by "
@@ -64,7 +64,7 @@ def triangles(theory: Theory) -> Iterator[Plot]:
 
 
 def draw_triangles(data: pl.DataFrame) -> Figure:
-    """A panel a model and split; bypassed block down, block after which is looked to the right."""
+    """One panel per model and split; bypassed block by rows, block of measurement by columns."""
     panels = list(data.select("model", "split").unique(maintain_order=True).rows())
     columns = 4 if len(panels) > 2 else len(panels)
     figure, grid = style.panels(len(panels), height=2.3, columns=columns, share_y=False)
@@ -98,7 +98,7 @@ def _triangle(axes: Axes, rows: pl.DataFrame, norm: LogNorm) -> None:
     apart = max(1.0, n_blocks / 8)
     look: dict[str, Any] = {"norm": norm, "cmap": "viridis", "edgecolors": "face", "linewidth": 0.1}
     shown = np.ma.masked_invalid(cells)
-    # only the cells there are: an empty one would still be drawn, as a path of no colour
+    # draws only existing cells: an empty cell would still add a path without colour to the file
     for block in range(n_blocks):
         side = edges[block : block + 2]
         axes.pcolormesh(edges[block:], side, shown[block : block + 1, block:-1], **look)
@@ -113,7 +113,7 @@ def _triangle(axes: Axes, rows: pl.DataFrame, norm: LogNorm) -> None:
 
 
 def bounded(theory: Theory) -> Iterator[Plot]:
-    """Measured change against the bounds, block by block; a figure a theorem."""
+    """Measured change against the bounds, block by block; one figure per theorem."""
     for theorem, what, title in (
         (1, "right after the bypassed block", "Theorem 1: right after the bypassed block"),
         (2, "one block after the bypassed one", "Theorem 2: one block later"),
@@ -129,17 +129,18 @@ def bounded(theory: Theory) -> Iterator[Plot]:
             section=THEOREMS_TITLE,
             title=title,
             caption=(
-                f"How far the last prefix token is moved {what}, and what bounds say that it can "
-                "be at most: medians over all samples, on a logarithmic scale. The nearer a bound "
-                "lies above the measured change, the more it says: the corrected one goes token by "
-                "token, the one of norms and spread takes the largest of each, as the printed one "
-                f"does. Of {n:,} measured changes "
+                f"How far the last prefix token is moved {what}, and the upper bounds: medians "
+                "over all samples, on a logarithmic scale. The closer a bound lies above the "
+                "measured change, the more informative it is. The corrected bound goes token by "
+                "token; that of norms and spread takes the largest of each, as the printed bound "
+                "does. "
+                f"Of {n:,} measured changes "
                 f"{printed:,} exceed the bound as printed and {corrected:,} a corrected one"
                 + ("; crosses mark the blocks where any does. " if printed + corrected else ". ")
                 + HOLLOW
             ),
             alt=(
-                f"{plural(data['model'].n_unique(), 'panel')}, one a model: measured change and "
+                f"{plural(data['model'].n_unique(), 'panel')}, one per model: measured change and "
                 f"three bounds by bypassed block. The change spans {number_range(data['change'])}, "
                 f"the printed bound {number_range(data['printed'])}, the corrected one "
                 f"{number_range(data['corrected'])}."
@@ -150,7 +151,7 @@ def bounded(theory: Theory) -> Iterator[Plot]:
 
 
 def draw_bounded(data: pl.DataFrame) -> Figure:
-    """Change and bounds by block; a panel a model."""
+    """Change and bounds by block; one panel per model."""
     names = data["model"].unique(maintain_order=True).to_list()
     figure, grid = style.panels(len(names))
     for axes, name in zip(grid, names, strict=True):
@@ -181,7 +182,7 @@ def draw_bounded(data: pl.DataFrame) -> Figure:
 
 
 def damage(paired: pl.DataFrame) -> Iterator[Plot]:
-    """What is lost against what changes, a point a bypassed block.
+    """Loss against change, one point per bypassed block.
 
     Args:
         paired: as `link.pairs` gives it.
@@ -194,17 +195,17 @@ def damage(paired: pl.DataFrame) -> Iterator[Plot]:
     yield Plot(
         name="damage",
         section=THEOREMS_TITLE,
-        title="Does it tell which blocks matter?",
+        title="Does the change predict which blocks matter?",
         caption=(
-            "Each point is one bypassed block: what is lost of exact match on memorized samples, "
-            "and of the benchmarks' mean lead over chance, by how much the logits of the first "
-            "token to recall change (a mean over memorized samples), and below that, by what "
-            "Theorem 1 as printed allows. Where a quantity predicts the damage, points rise to the "
-            "right; ρ is the rank correlation over blocks. Crosses: 95% "
+            "Each point is one bypassed block. Upwards: the loss of exact match on memorized "
+            "samples, and of the benchmarks' mean lead over chance. To the right: the change of "
+            "the logits at the first token to recall (a mean over memorized samples), and, in the "
+            "lower panels, the bound of Theorem 1 as printed. Where a quantity predicts the "
+            "damage, points rise to the right; ρ is the rank correlation over blocks. Crosses: 95% "
             f"intervals. {HOLLOW}"
         ),
         alt=(
-            f"Two rows of {plural(data['model'].n_unique(), 'panel')}, one a model: loss by "
+            f"Two rows of {plural(data['model'].n_unique(), 'panel')}, one per model: loss by "
             "change of the logits, and loss by the bound of Theorem 1. "
             + _correlated(data, "logits", "the change of the logits")
             + " "
@@ -221,12 +222,12 @@ def _correlated(data: pl.DataFrame, quantity: str, words: str) -> str:
 
 
 def draw_damage(data: pl.DataFrame) -> Figure:
-    """Loss by change of the logits, and by the bound; a column a model, at most three a row."""
+    """Loss by change of the logits, and by the bound; one column per model, at most three."""
     names = data["model"].unique(maintain_order=True).to_list()
     columns = min(len(names), 4 if len(names) == 4 else 3)
     rows_of = [names[i : i + columns] for i in range(0, len(names), columns)]
     places = [(name, quantity) for row in rows_of for quantity in _ROWS for name in row]
-    # a last row of fewer models: its second line starts a new one
+    # if the last row has fewer models, its second line starts a new row
     missing = columns - len(rows_of[-1])
     count = len(places) + missing
     figure, grid = style.panels(count, height=2.1, columns=columns)

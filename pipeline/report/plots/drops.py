@@ -1,4 +1,4 @@
-"""What each kind of task loses: reasoning against language understanding.
+"""The loss of each kind of task: reasoning against language understanding.
 
 Source: Figures 6 and A22 of arXiv 2501.05078; the drop of the lead over chance is ours.
 """
@@ -20,7 +20,7 @@ _SCALES = {"raw": "of the score", "corrected": "of its lead over chance"}
 
 
 def drops(summary: pl.DataFrame) -> Iterator[Plot]:
-    """The relative drop of each kind of task by block, a figure a family (Figs. 6, A22)."""
+    """The relative drop of each kind of task by block, one figure per family (Figs. 6, A22)."""
     lost = views.drops(summary)
     for family in dict.fromkeys(family for _, family in views.models(summary)):
         data = lost.filter(family=family)
@@ -51,7 +51,7 @@ def drops(summary: pl.DataFrame) -> Iterator[Plot]:
                 f"Bands: 95% intervals. {HOLLOW} Compare Figures 6 and A22 of the paper."
             ),
             alt=(
-                f"{family}: share lost by bypassed block, a line a kind of task. Of their lead "
+                f"{family}: share lost by bypassed block, one line per kind of task. Of their lead "
                 f"over chance the tasks lose {spans or 'nothing that was measured'}."
             ),
             data=data,
@@ -60,7 +60,7 @@ def drops(summary: pl.DataFrame) -> Iterator[Plot]:
 
 
 def draw_drops(data: pl.DataFrame) -> Figure:
-    """The relative drop by block of one family; a row a model, raw beside corrected."""
+    """The relative drop by block of one family; one row per model, raw beside corrected."""
     names = data["model"].unique(maintain_order=True).to_list()
     figure, grid = style.panels(2 * len(names), columns=2)
     cells = [(name, scale) for name in names for scale in views.SCALES]

@@ -17,7 +17,7 @@ from pipeline.report.plots.plot import NUMBERS, Plot, extent
 
 
 def extractions(summary: pl.DataFrame) -> Iterator[Plot]:
-    """The share of memorized samples that are out within n tries, under typical interventions."""
+    """The share of memorized samples extracted within n tries, under typical interventions."""
     chosen = extraction.typical(summary)
     order = [(views.models(summary), "model", 0), (chosen.rows(), "label", 2)]
     ranks = [
@@ -45,8 +45,8 @@ def extractions(summary: pl.DataFrame) -> Iterator[Plot]:
             "exact match of its quarter, block 0 left out. Bands: 95% intervals."
         ).strip(),
         alt=(
-            "Share of memorized samples out within n tries, a panel a model, a line an "
-            f"intervention. With nothing bypassed: {extent(ends[1])} within one try and "
+            "Share of memorized samples extracted within n tries, one panel per model, one line "
+            f"per intervention. With nothing bypassed: {extent(ends[1])} within one try and "
             f"{extent(ends[1000])} within 1,000."
         ),
         data=data,
@@ -55,7 +55,7 @@ def extractions(summary: pl.DataFrame) -> Iterator[Plot]:
 
 
 def draw_extractions(data: pl.DataFrame) -> Figure:
-    """Share out by tries; a panel a model, a line an intervention."""
+    """Share extracted by tries; one panel per model, one line per intervention."""
     names = data["model"].unique(maintain_order=True).to_list()
     labels = data["label"].unique(maintain_order=True).to_list()
     figure, grid = style.panels(len(names))
@@ -75,6 +75,6 @@ def draw_extractions(data: pl.DataFrame) -> Figure:
         axes.set_xticks([1, 10, 100, 1000, 10**6], ["1", "10", "100", "1,000", "10⁶"])
         style.percent_axis(axes.yaxis, whole=True)
     figure.supxlabel("tries")
-    figure.supylabel("memorized samples that are out")
+    figure.supylabel("memorized samples extracted")
     style.legend(figure)
     return figure

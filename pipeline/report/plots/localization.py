@@ -33,11 +33,11 @@ def found_first(scores: pl.DataFrame) -> Iterator[Plot]:
         title="",
         caption=(
             "How often a scorer gives its highest score to the block that learned the memorized "
-            "samples, a panel for what of the block learned. Whiskers: 95% intervals (Wilson). "
+            "samples, one panel per part that learned. Whiskers: 95% intervals (Wilson). "
             f"Dashed: chance, {chance}. Hollow: the interval holds chance."
         ),
         alt=(
-            "Recall at 1 of each scorer, a panel each for models whose attention, MLP or both "
+            "Recall at 1 of each scorer, one panel each for models whose attention, MLP or both "
             f"learned. The highest is {percent(best['recall'])}, of {best['called']}, where "
             f"{PARTS[best['part']]}."
         ),
@@ -47,7 +47,7 @@ def found_first(scores: pl.DataFrame) -> Iterator[Plot]:
 
 
 def draw(data: pl.DataFrame) -> Figure:
-    """A dot with its interval for each scorer, a panel a part."""
+    """A dot with its interval for each scorer, one panel per part."""
     parts = [part for part in PARTS if part in data["part"]]
     names = [name for name in dict.fromkeys(SCORERS.values()) if name in data["called"]]
     figure, grid = style.panels(len(parts), height=0.9 + 0.23 * len(names), columns=len(parts))

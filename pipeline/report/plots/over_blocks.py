@@ -1,7 +1,7 @@
-"""Figures over the blocks: what is kept, across scales, by length, entropy, perplexity.
+"""Figures over the blocks: the share kept, across scales, by length, entropy, perplexity.
 
-Source: Figures 2, 3, 5 and A18–A21 (A21: perplexity) of arXiv 2501.05078; what is kept and lengths
-are ours.
+Source: Figures 2, 3, 5 and A18–A21 (A21: perplexity) of arXiv 2501.05078; the figures of the share
+kept and of lengths are ours.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ONE_BY_ONE = (
 
 
 def kept(summary: pl.DataFrame) -> Iterator[Plot]:
-    """What one bypass leaves of the baseline: the one figure that shows the finding."""
+    """The share of the baseline that one bypass leaves: the figure of the main finding."""
     data = views.kept(summary)
     exact = data.filter(measure="exact_match")
     benchmarks = data.filter(kind="benchmark")
@@ -51,8 +51,8 @@ def kept(summary: pl.DataFrame) -> Iterator[Plot]:
     if others.filter(measure=views.CONTROLS).height:
         reading += (
             f" Grey: the range of exact match under other edits of the same block "
-            f"({_edits(summary)}). A curve inside of it shows no more than that disturbing the "
-            "block costs memory."
+            f"({_edits(summary)}). A curve inside that range only shows that disturbing the block "
+            "costs memory."
         )
     spans = [f"Exact match on memorized samples keeps {extent(exact['kept'])}"]
     if benchmarks.height:
@@ -67,7 +67,7 @@ def kept(summary: pl.DataFrame) -> Iterator[Plot]:
             f"intervals of the difference to the baseline on the same samples. {HOLLOW}"
         ),
         alt=(
-            f"{plural(exact['model'].n_unique(), 'panel')}, one a model: share of the baseline "
+            f"{plural(exact['model'].n_unique(), 'panel')}, one per model: share of the baseline "
             f"kept by bypassed block. {', '.join(spans)}."
         ),
         data=pl.concat([data, others]),
@@ -81,7 +81,7 @@ def _edits(summary: pl.DataFrame) -> str:
 
 
 def draw_kept(data: pl.DataFrame) -> Figure:
-    """Share of the baseline kept, by block; a panel a model."""
+    """Share of the baseline kept, by block; one panel per model."""
     names = data["model"].unique(maintain_order=True).to_list()
     figure, grid = style.panels(len(names))
     for axes, name in zip(grid, names, strict=True):
@@ -96,7 +96,7 @@ def draw_kept(data: pl.DataFrame) -> Figure:
                 style.finite(controls["high"]),
                 color=colours.GREY,
                 alpha=0.4,
-                linewidth=1.5,  # of a single edit the range is a line
+                linewidth=1.5,  # with a single edit the range is a line
                 zorder=0,
                 label="exact match, other edits",
             )
@@ -129,7 +129,7 @@ def draw_kept(data: pl.DataFrame) -> Figure:
 
 
 def blocks(summary: pl.DataFrame) -> Iterator[Plot]:
-    """Exact match and accuracies by block, a figure a family (Figs. 3, A18–A20)."""
+    """Exact match and accuracies by block, one figure per family (Figs. 3, A18–A20)."""
     memorized = views.memorization(summary, "exact_match")
     rows = pl.concat([memorized, views.accuracies(summary)])
     for family in dict.fromkeys(family for _, family in views.models(summary)):
@@ -157,7 +157,7 @@ def blocks(summary: pl.DataFrame) -> Iterator[Plot]:
 
 
 def draw_blocks(data: pl.DataFrame) -> Figure:
-    """Exact match and accuracies by block; a panel a measure, a line a model; one family."""
+    """Exact match and accuracies of one family by block; a panel per measure, a line per model."""
     memorized = data["task"][0]
     measures = [memorized, *(task for task in views.tasks(data) if task != memorized)]
     names = data["model"].unique(maintain_order=True).to_list()
@@ -206,7 +206,7 @@ def lengths(summary: pl.DataFrame) -> Iterator[Plot]:
             f"suffix length, which no benchmark tests. Bands: 95% intervals. {HOLLOW}"
         ),
         alt=(
-            f"{plural(data['model'].n_unique(), 'panel')}, one a model: exact match at growing "
+            f"{plural(data['model'].n_unique(), 'panel')}, one per model: exact match at growing "
             f"lengths by bypassed block. Teacher-forced accuracy spans {extent(tokens['value'])}; "
             + lowest(data.filter(metric="exact_match_at_k"))
         ),
@@ -216,7 +216,7 @@ def lengths(summary: pl.DataFrame) -> Iterator[Plot]:
 
 
 def draw_lengths(data: pl.DataFrame) -> Figure:
-    """Exact match at k and teacher-forced accuracy by block; a panel a model."""
+    """Exact match at k and teacher-forced accuracy by block; one panel per model."""
     names = data["model"].unique(maintain_order=True).to_list()
     figure, grid = style.panels(len(names))
     for axes, name in zip(grid, names, strict=True):
@@ -258,8 +258,8 @@ def entropy(summary: pl.DataFrame) -> Iterator[Plot]:
             f"{HOLLOW} Compare Figure 2 of the paper."
         ),
         alt=(
-            f"{plural(data['model'].n_unique(), 'panel')}, one a model: completion entropy by "
-            f"bypassed block, a line a split. Unmodified, the models have {levels}."
+            f"{plural(data['model'].n_unique(), 'panel')}, one per model: completion entropy by "
+            f"bypassed block, one line per split. Unmodified, the models have {levels}."
         ),
         data=data,
         draw=draw_entropy,
@@ -267,7 +267,7 @@ def entropy(summary: pl.DataFrame) -> Iterator[Plot]:
 
 
 def draw_entropy(data: pl.DataFrame) -> Figure:
-    """Completion entropy by block; a panel a model, a line a split."""
+    """Completion entropy by block; one panel per model, one line per split."""
     names = data["model"].unique(maintain_order=True).to_list()
     figure, grid = style.panels(len(names), share_y=False)
     indices = {"memorized": 0, "exposed": 5, "control": 1, "famous": 2}
@@ -308,7 +308,7 @@ def perplexity(summary: pl.DataFrame) -> Iterator[Plot]:
             "A21 of the paper."
         ),
         alt=(
-            f"{metrics} by bypassed block, a line a model. Unmodified "
+            f"{metrics} by bypassed block, one line per model. Unmodified "
             f"{number_range(views.baseline(data)['value'])}, bypassed "
             f"{number_range(by_block(data)['value'])}."
         ),
@@ -318,7 +318,7 @@ def perplexity(summary: pl.DataFrame) -> Iterator[Plot]:
 
 
 def draw_perplexity(data: pl.DataFrame) -> Figure:
-    """Perplexity by block; a panel a task and family, a line a model."""
+    """Perplexity by block; one panel per task and family, one line per model."""
     cells = data.select("task", "family").unique(maintain_order=True).rows()
     figure, grid = style.panels(len(cells), height=2.4)
     for axes, (task, family) in zip(grid, cells, strict=True):

@@ -1,4 +1,4 @@
-"""What a figure consists of, and the words that figures share."""
+"""The parts of a figure, and the phrases that figures share."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Plot:
 
     Args:
         name: file name without an ending; unique, lower-case letters, digits, hyphens.
-        section: the heading under which it stands.
-        title: what tells it from the others of its section, such as a model's name; may be empty.
-        caption: how to read it.
-        alt: what it shows, for those who cannot see it.
+        section: the heading of its section.
+        title: its name within the section, such as a model's name; may be empty.
+        caption: the result, and how to read the figure.
+        alt: a description for readers who cannot see it.
         data: every number that is drawn.
         draw: makes the figure from `data`.
     """
@@ -55,7 +55,7 @@ class Plot:
 
 
 def unmodified_or_one_block() -> pl.Expr:
-    """Picks the summary's rows where nothing or one block alone is bypassed."""
+    """Selects the summary's rows where nothing or one block alone is bypassed."""
     return views.ONE_BLOCK | (pl.col("intervention") == BASELINE.name)
 
 

@@ -26,7 +26,7 @@ _LOGARITHMIC = " Perplexity is on a logarithmic scale, and lower is better."
 
 
 def quartiles(summary: pl.DataFrame) -> Iterator[Plot]:
-    """Exact match and every benchmark with a quarter of the blocks bypassed, a figure a family."""
+    """Exact match and benchmarks with a quarter of the blocks bypassed, one figure per family."""
     memorized = views.memorization(summary, "exact_match")
     rows = pl.concat([memorized, views.benchmarks(summary)])
     unmodified = pl.col("intervention") == BASELINE.name
@@ -63,13 +63,13 @@ def quartiles(summary: pl.DataFrame) -> Iterator[Plot]:
 
 
 def draw_quartiles(data: pl.DataFrame) -> Figure:
-    """Exact match and benchmarks by quartile; a panel a measure, bars grouped by model."""
+    """Exact match and benchmarks by quartile; one panel per measure, bars grouped by model."""
     memorized = data["task"][0]
     upwards = data.filter(pl.col("higher_is_better").fill_null(True))
     others = [task for task in views.tasks(upwards) if task != memorized]
     downwards = [task for task in views.tasks(data) if task not in (memorized, *others)]
     names = data["model"].unique(maintain_order=True).to_list()
-    # the names of more models than two need the room
+    # the names of more than two models need the room
     columns = 2 if len(names) > 2 else None
     count = 1 + len(others) + len(downwards)
     figure, grid = style.panels(count, share_y=False, columns=columns)
@@ -89,9 +89,9 @@ def draw_quartiles(data: pl.DataFrame) -> Figure:
 
 
 def _panel(axes: Axes, data: pl.DataFrame, names: Sequence[str], *, bars: bool) -> None:
-    """One measure: a group a model, a bar or a point for the baseline and each quartile.
+    """One measure: a group per model, with a bar or a point for the baseline and each quartile.
 
-    On a logarithmic scale there are points: it has no zero for a bar to stand on.
+    A logarithmic scale has no zero where a bar could start, so it shows points.
     """
     shown = range(QUARTILES + 1)  # 0: nothing bypassed
     fills = [colours.GREY, *style.depth(QUARTILES).colors]  # type: ignore[misc]

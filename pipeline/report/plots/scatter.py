@@ -1,4 +1,4 @@
-"""Memorization against each benchmark, a point a bypassed block.
+"""Memorization against each benchmark, one point per bypassed block.
 
 Source: Figures 1 and A7–A11 of arXiv 2501.05078.
 """
@@ -28,7 +28,7 @@ from pipeline.report.plots.plot import (
 
 
 def scatters(summary: pl.DataFrame) -> Iterator[Plot]:
-    """Every benchmark against exact match on memorized samples, a figure a model."""
+    """Every benchmark against exact match on memorized samples, one figure per model."""
     single = unmodified_or_one_block()
     x = views.memorization(summary, "exact_match").select(
         "model",
@@ -62,8 +62,8 @@ def scatters(summary: pl.DataFrame) -> Iterator[Plot]:
                 f"intervals. {HOLLOW} Compare Figures 1 and A7–A11 of the paper."
             ),
             alt=(
-                f"{name}: {plural(data['task'].n_unique(), 'panel')}, one a benchmark, a point a "
-                f"bypassed block. Exact match on memorized samples spans "
+                f"{name}: {plural(data['task'].n_unique(), 'panel')}, one per benchmark, one point "
+                f"per bypassed block. Exact match on memorized samples spans "
                 f"{extent(data['memorized'])}."
             ),
             data=data,
@@ -72,7 +72,7 @@ def scatters(summary: pl.DataFrame) -> Iterator[Plot]:
 
 
 def draw_scatter(data: pl.DataFrame) -> Figure:
-    """Benchmark by exact match, a point a block; a panel a task; one model."""
+    """Benchmarks of one model by exact match, one point per block, one panel per task."""
     tasks = views.tasks(data)
     figure, grid = style.panels(len(tasks), height=2.3, share_y=False)
     depth = style.depth(int(by_block(data)["block"].max() or 0) + 1)  # type: ignore[arg-type]
