@@ -26,14 +26,7 @@ from tests.report.captions_again import (
 from tests.report.claims_again import claims
 from tests.report.reading import Cells, Expected, Line, Sample
 from tests.report.verdicts_again import MEMORY, Claim, Model
-from tests.report.written_again import (
-    counts,
-    level,
-    number,
-    plural,
-    share_range,
-    shares,
-)
+from tests.report.written_again import counts, level, number, plural, share_range, shares
 
 FIXED = [
     # the paper, its sections and figures
@@ -383,17 +376,17 @@ def _written(study: Study, model: str) -> list[str]:
 
 def _collapse(study: Study) -> list[list[str]]:
     """How far the texts collapse: means over the prompts, geometric of perplexities."""
-    written = {name: study.table("generations", name) for name, _ in study.models}
     rows: dict[tuple[str, str], list[str]] = {}
     heading = ["model", "bypassed"]
     means = {
         "perplexity": pl.col("baseline_perplexity").log().mean().exp(),
         "distinct": pl.mean("distinct_bigrams"),
     }
-    for name, frame in written.items():
+    for name, _ in study.models:
+        frame = study.table("generations", name)
         by = None if frame is None else frame.group_by("decoding", maintain_order=True)
         for [decoding], own in by or ():
-            heads = [f"perplexity, {decoding}", f"distinct, {decoding}"]
+            heads = [f"{word}, {decoding}" for word in means]
             heading += [head for head in heads if head not in heading]
             each = own.group_by("intervention", maintain_order=True).agg(**means)
             for intervention, perplexity, distinct in each.iter_rows():
