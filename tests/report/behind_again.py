@@ -33,6 +33,8 @@ COLUMNS = (
     "high",
     "n",
 )
+OTHER_EDIT = (pl.col("group") == "each") & (pl.col("edit") != "identity")
+RANDOM_SET = (pl.col("group") == "random") & (pl.col("edit") == "identity")
 MEAN = "benchmarks, mean lead over chance"
 LENGTHS = (1, 4, 16)
 TYPICAL = "a typical block of the {} quarter"
@@ -69,6 +71,7 @@ def expected_behind(study: Study, others: Sequence[tuple[str, pl.DataFrame]] = (
     for i in numbered:
         tables[f"The numbers behind figure {i}"] = _cells(frames[i - 1][1])
     fixed = ["with 95% intervals; 100% is the unmodified model, 0% is chance"]
+    fixed += ["Theorem 1:", "Theorem 2:"]  # of the paper
     names = {name for model in study.models for name in model}
     files = {f"{name}.csv" for name, _ in frames}
     return Expected(lines, tables, fixed, names | files, ordered=False)
@@ -181,8 +184,20 @@ def _kept(summary: pl.DataFrame) -> pl.DataFrame:
     able = _with_ends(benchmarks(summary).filter("higher_is_better"), pl.col("chance"))
     parts.append(able.with_columns(measure=pl.col("task"), kind=pl.lit("benchmark")))
     mean = _mean(able, *block).with_columns(measure=pl.lit(MEAN), kind=pl.lit("mean"))
+    parts.append(mean)
+    rows = memorized(summary, "exact_match")
+    control = memorized(summary, "exact_match", "control").filter(WHOLE)
+    rows = rows.join(control.select("model", control="value"), on="model", how="left")
+    size = pl.format("random sets of {} blocks", pl.col("blocks").list.len())
+    for which, measure in ((OTHER_EDIT, pl.lit("control edits")), (RANDOM_SET, size)):
+        other = kept(rows, pl.col("control"), which).with_columns(measure=measure)
+        by = other.group_by("model", "family", "block", "measure", maintain_order=True)
+        share = pl.col("kept")
+        names = pl.col("intervention").str.join(", ")
+        own = by.agg(names, share.mean(), low=share.min(), high=share.max())
+        parts.append(own.with_columns(kind=pl.lit("control")))
     columns = (*block, "measure", "kind", "kept", "low", "high")
-    return pl.concat(part.select(columns) for part in (*parts, mean))
+    return pl.concat(part.select(columns) for part in parts)
 
 
 def _lost(rows: pl.DataFrame) -> pl.DataFrame:

@@ -29,13 +29,13 @@ def benchmarks(summary: pl.DataFrame) -> pl.DataFrame:
     return summary.join(known, on=["task", "metric"], how="semi", maintain_order="left")
 
 
-def kept(rows: pl.DataFrame, floor: pl.Expr) -> pl.DataFrame:
-    """Rows of single blocks with what is kept of the lead that the baseline has over `floor`."""
+def kept(rows: pl.DataFrame, floor: pl.Expr, which: pl.Expr = SINGLE) -> pl.DataFrame:
+    """The rows of `which` with what is kept of the lead that the baseline has over `floor`."""
     rows = rows.with_columns(floor=floor.fill_null(0.0))
     whole = rows.filter(WHOLE).select(
         "model", "task", whole="value", least=pl.coalesce("low", "value")
     )
-    single = rows.filter(SINGLE).join(whole, on=["model", "task"], maintain_order="left")
+    single = rows.filter(which).join(whole, on=["model", "task"], maintain_order="left")
     lead = pl.col("whole") - pl.col("floor")
     known = single.filter(pl.col("least") > pl.col("floor"))
     return known.with_columns(kept=(pl.col("value") - pl.col("floor")) / lead)
@@ -69,13 +69,16 @@ def captions(summary: pl.DataFrame) -> Iterator[list[str]]:
     able = share_range(kept_ability(summary)["kept"])
     yield [f"Exact match on memorized samples keeps {keeps}, the benchmarks {able}, when"]
     for model in models["model"]:
-        spans = share_range(exact.filter(SINGLE | WHOLE, model=model)["value"])
+        spans = share_range(exact.filter(SINGLE, model=model)["value"])
         yield [f"{model}: with one block bypassed, exact match is {spans}."]
     for family in families:
-        low = single.filter(family=family).sort("value", "block").row(0, named=True)
+        others = single.filter(pl.col("block") > 0, family=family).sort("value", "block", "model")
+        low = others.row(0, named=True)
+        equal = (others["value"] == low["value"]).sum()
         yield [
-            f"{family}: Exact match is lowest, {100 * low['value']:.0f}%, with block "
-            f"{low['block']} of {low['model']} bypassed."
+            f"{family}: Apart from block 0, exact match is lowest, {100 * low['value']:.0f}%, with "
+            f"block {low['block']} of {low['model']} bypassed"
+            + (f" (the first of {equal} equal ones)." if equal > 1 else ".")
         ]
     for family in families:
         if lost := _drops(summary, family):

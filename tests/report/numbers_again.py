@@ -26,14 +26,7 @@ from tests.report.captions_again import (
 from tests.report.claims_again import claims
 from tests.report.reading import Cells, Expected, Line, Sample
 from tests.report.verdicts_again import MEMORY, Claim, Model
-from tests.report.written_again import (
-    counts,
-    level,
-    number,
-    plural,
-    share_range,
-    shares,
-)
+from tests.report.written_again import counts, level, number, plural, share_range, shares
 
 FIXED = [
     # the paper, its sections and figures
@@ -56,9 +49,14 @@ FIXED = [
 ]
 """Numbers that do not come from a table."""
 
-CROSSWALK = {"1, A7–A11": 0, "2": None, "3, A18–A20": 4, "4": 5, "5, A21": 2} | {
-    "6, A22": 6,
-    "A12–A17": 7,
+CROSSWALK = {
+    "1, A7–A11: memorization against benchmarks, one point per block": 0,
+    "2: completion entropy, memorized or not": None,
+    "3, A18–A20: each block across model sizes": 4,
+    "4: texts written under a bypass": 5,
+    "5, A21: Wikitext perplexity by block": 2,
+    "6, A22: relative drop, reasoning or language": 6,
+    "A12–A17: a quarter of the blocks at once": 7,
 }
 """Figures of the paper -> the claim that goes with them, by its place."""
 
@@ -124,6 +122,8 @@ def expected(study: Study) -> Expected:
         lines += localization_again.lines(study.scores)
     lines += [Line(f"Figure {i}. ", parts) for i, parts in enumerate(told, start=1)]
     lines += _token_by_token(study)
+    if any(study.table("generations", name) is not None for name, _ in study.models):
+        tables["Perplexity per token under the unmodified"] = _collapse(study)
     texts = [text for name, _ in study.models for text in _written(study, name)]
     lines += [Line(f"{len(texts)} texts")] if texts else []
     names = {name for model in study.models for name in model}
@@ -161,10 +161,12 @@ def _found(study: Study, judged: Sequence[Claim]) -> list[Line]:
     before, after = exact.filter(WHOLE)["value"], pl.Series(typical)
     return [
         Line(
-            "Bypassing a typical late block takes exact match on memorized samples from ",
+            "Bypassing the median late block of a model takes exact match on memorized samples "
+            "from ",
             [f"{share_range(before)} to {share_range(after)}."],
         ),
         Line("The same bypass keeps ", [f"{share_range(pl.Series(kept))} of the benchmarks"]),
+        Line("The paper’s main claim, that it reduces memorization", [f"is {judged[0].verdict}."]),
         Line(f"Of the {len(paper)} claims of the paper that are judged here, {listed}."),
     ]
 
@@ -234,18 +236,10 @@ def _claims(judged: Sequence[Claim]) -> list[list[str | None]]:
 
 def _crosswalk(judged: Sequence[Claim]) -> list[list[str | None]]:
     table: list[list[str | None]] = [["figure", "the paper prints", "this study", "its claim is"]]
-    shown = {"1, A7–A11": "memorization against benchmarks, one point per block"} | {
-        "2": "completion entropy, memorized or not",
-        "3, A18–A20": "each block across model sizes",
-        "4": "texts written under a bypass",
-        "5, A21": "Wikitext perplexity by block",
-        "6, A22": "relative drop, reasoning or language",
-        "A12–A17": "a quarter of the blocks at once",
-    }
     for figures, place in CROSSWALK.items():
         own = judged[place] if place is not None else None
         told = (own.sentence, own.verdict) if own else (None, None)
-        table.append([f"{figures}: {shown[figures]}", None, *told])
+        table.append([figures, None, *told])
     return table
 
 
@@ -343,7 +337,7 @@ def _token_by_token(study: Study) -> list[Line]:
         told = f"“{most}” {high:.0%} survive such a bypass, of the kind “{least}” {low:.0%}."
         parts += [told] if rates.height > 1 else []
     if min(looked_at):
-        parts.append(f"picked from the {counts(pl.Series(looked_at))} of a model")
+        parts.append(f"chosen from the {counts(pl.Series(looked_at))} per model")
     return [Line("A model reads the prefix", parts)]
 
 
@@ -380,3 +374,24 @@ def _written(study: Study, model: str) -> list[str]:
         f"{model}, {decoding}: prompt | {' | '.join(own['intervention'])} |"
         for [_, decoding], own in rows.group_by("prompt_id", "decoding", maintain_order=True)
     ]
+
+
+def _collapse(study: Study) -> list[list[str]]:
+    """How far the texts collapse: means over the prompts, geometric of perplexities."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    heading = ["model", "bypassed"]
+    means = {
+        "perplexity": pl.col("baseline_perplexity").log().mean().exp(),
+        "distinct": pl.mean("distinct_bigrams"),
+    }
+    for name, _ in study.models:
+        frame = study.table("generations", name)
+        by = None if frame is None else frame.group_by("decoding", maintain_order=True)
+        for [decoding], own in by or ():
+            heads = [f"{word}, {decoding}" for word in means]
+            heading += [head for head in heads if head not in heading]
+            each = own.group_by("intervention", maintain_order=True).agg(**means)
+            for intervention, perplexity, distinct in each.iter_rows():
+                cells = [number(perplexity), shares(distinct, None, None)]
+                rows.setdefault((name, intervention), [name, intervention]).extend(cells)
+    return [heading, *rows.values()]
