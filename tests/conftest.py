@@ -36,6 +36,11 @@ BLOCKS = 5
 END_OF_TEXT = 0
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole studies first: the longest tests, which would otherwise run last, one worker idle."""
+    items.sort(key=lambda item: item.path.name != "test_study.py")
+
+
 def _neox(*, parallel: bool) -> PreTrainedModel:
     return GPTNeoXForCausalLM(
         GPTNeoXConfig(

@@ -379,7 +379,7 @@ def test_a_partial_summary_of_nothing_is_refused(study: synthetic.Study, tmp_pat
     models = study.write(tmp_path)
     for file in (tmp_path / "memorization").iterdir():
         file.unlink()
-    with pytest.raises(InputError, match="no table of any model"):
+    with pytest.raises(InputError, match="no model with tables that match"):
         write_summary("tiny", models, tmp_path, tmp_path / "summary.parquet", stale={})
 
 

@@ -133,7 +133,7 @@ def test_single_tokens_are_read_where_they_were_looked_at(data: Path) -> None:
     (data / "tokens").mkdir()
     tokens.reverse().write_parquet(data / "tokens" / "tiny-neo-8.parquet")
     [family], told, _ = choosing.read_browser(data, NAMES, [])
-    assert "picked from the 6 of a model" in told[-1]
+    assert "chosen from the 6 per model" in told[-1]
     assert {sample.sample_id for sample in family.samples} <= set(range(6))
     sample = family.samples[0]
     log_prob, rank, margin = sample.continuations["tiny-neo-8"]["block-03"].each
