@@ -16,9 +16,10 @@ from pathlib import Path
 import polars as pl
 
 from pipeline.analysis import views
+from pipeline.analysis.conditions import OURS
 from pipeline.analysis.evidence import EVIDENCE, gathered
 from pipeline.analysis.findings import Finding, by_metric, findings, in_short
-from pipeline.analysis.manifests import pretrained, read_manifests
+from pipeline.analysis.manifests import pretrained, read_manifests, trained_here
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.theory import read_theory
 from pipeline.report import facts, overview
@@ -255,7 +256,7 @@ def render(
     if judged is None:
         judged = findings(evidence, limits)
     planted = any(map(pretrained, manifests))
-    generated = bool(blind) and not planted
+    generated = bool(manifests) and all(map(trained_here, manifests)) and not planted
     learned = (
         "generated text" if generated else "generated text, planted" if planted else "real text"
     )
@@ -268,14 +269,13 @@ def render(
     return template("page.html.jinja").render(
         **shared(),
         study=study,
-        found=overview.found(summary),
+        found=_opening(summary, judged, graded),
         badges=overview.badges(summary, manifests, learned),
         heatmaps=overview.heatmaps(views.over_seeds(summary)),
         shades=overview.SHADES,
         crosswalk=crosswalk(judged, [*sections], written=bool(written)),
         findings=judged,
         strips=strips,
-        in_short=in_short(judged),
         by_metric=by_metric(judged),
         thresholds=limits,
         facts=facts.overview(summary, manifests, samples),
@@ -307,6 +307,16 @@ def render(
         seeds_short=facts.seeds_short(facts.seed_counts(manifests)),
         one_seed=max(facts.seed_counts(manifests), default=0) <= 1,
     )
+
+
+def _opening(
+    summary: pl.DataFrame, judged: Sequence[Finding], graded: Localized | None
+) -> list[str]:
+    """The finding in sentences. A study that localizes and judges no claim has only one result."""
+    localized = [graded.opening] if graded and graded.opening else []
+    if localized and all(each.word == "not measured" for each in judged if each.source != OURS):
+        return localized
+    return [*localized, *overview.found(summary), *in_short(judged)]
 
 
 def _manifests(

@@ -81,6 +81,16 @@ def lines(scores: pl.DataFrame) -> list[Line]:
             told.append(Line(f"Where {name}: ", _of_part(own, fell.filter(part=part))))
     others = fell.filter(~pl.col("here")).group_by("block").agg(pl.mean("fell")).sort("block")
     by_block = ", ".join(f"block {block} {percent(share)}" for block, share in others.iter_rows())
+    here, other = (
+        shares(*rate(rows["fell"].mean(), rows.height))
+        for rows in (fell.filter("here"), fell.filter(~pl.col("here")))
+    )
+    told.append(
+        Line(
+            "One block of each model learned the memorized samples.",
+            [f"recitals in {here} of the models.", f"does so in {other} of the cases."],
+        )
+    )
     return [*told, Line("The depth decides where", [f"the recitals at {by_block} of the time."])]
 
 

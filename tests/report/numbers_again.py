@@ -134,7 +134,7 @@ def expected(study: Study) -> Expected:
 def _header(study: Study) -> list[Line]:
     n = memorized(study.summary, "exact_match").filter(WHOLE)["n"]
     largest = f"{max(each['parameters'] for each in study.manifests):,} parameters"
-    generated = study.blind and not any(map(pretrained, study.manifests))
+    generated = not any(map(pretrained, study.manifests))
     own = [Line("Study “", [f"at most {largest}"])] if generated else []
     return [
         Line(plural(len(study.models), "model")),
