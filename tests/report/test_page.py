@@ -462,13 +462,21 @@ def test_benchmarks_stand_beside_what_reading_no_context_reaches(
     with_it = page.render("s", summary, [], [], blind)
     assert "best without attention" in with_it
     assert "25.1%" in with_it
-    assert "A world made for this." in with_it
     without = page.render("s", summary, [], [])
     assert "best without attention" not in without
-    assert "A world made for this." not in without
     (tmp_path / "baselines.json").write_text(json.dumps(blind))
     assert page.read_blind(tmp_path) == blind
     assert page.read_blind(tmp_path / "nowhere") == {}
+
+
+def test_only_models_that_were_trained_here_live_in_a_made_world(
+    html: str, summary: pl.DataFrame
+) -> None:
+    assert "A world made for this." in html
+    assert "generated text" in html
+    others = page.render("s", summary, [], [])
+    assert "A world made for this." not in others
+    assert "real text" in others
 
 
 def test_the_page_says_which_interventions_ran_and_what_was_decoded() -> None:
