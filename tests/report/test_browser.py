@@ -405,7 +405,10 @@ def test_all_is_there_without_scripts(chromium: Browser, address: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("viewport", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize(
+    "viewport",
+    [pytest.param(WIDE, id="wide", marks=pytest.mark.slow), pytest.param(NARROW, id="narrow")],
+)
 def test_axe_finds_nothing(
     chromium: Browser, address: str, scheme: str, viewport: dict[str, int]
 ) -> None:
@@ -416,6 +419,7 @@ def test_axe_finds_nothing(
         _without_violation(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BESIDE)
 def test_axe_finds_nothing_beside(chromium: Browser, four: str, name: str) -> None:
     with Visit(chromium, _beside(four, name), viewport=NARROW) as page:

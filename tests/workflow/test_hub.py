@@ -187,6 +187,7 @@ def test_a_fault_that_passes_is_mended(hub: Hub, hub_home: Path, case: str) -> N
     assert not any(fault.times for fault in hub.faults), "each fault has happened"
 
 
+@pytest.mark.slow
 def test_a_stall_ends(hub: Hub, hub_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 1)
     hub.faults.append(Fault(WEIGHTS, "stall", after=1000, seconds=30))
