@@ -140,9 +140,8 @@ def in_short(judged: Sequence[Finding]) -> list[str]:
     parts = [f"{count} {'is' if count == 1 else 'are'} {word}" for count, word in counts if count]
     listed = " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
     return [
-        "The paper’s main claim, that it reduces memorization at little cost to the benchmarks, is "
-        f"{late.verdict}.",
-        f"Of the {len(paper)} claims of the paper that are judged here, {listed}.",
+        f"The paper’s main claim, memory lost at little cost to the benchmarks, is {late.verdict}.",
+        f"Of its {len(paper)} claims, {listed}.",
     ]
 
 

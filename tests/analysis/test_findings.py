@@ -206,13 +206,13 @@ def test_nothing_measured_is_said() -> None:
     judged = findings(gathered([]))
     assert {finding.verdict for finding in judged} == {"not measured"}
     *_, tally = in_short(judged)
-    assert tally == "Of the 11 claims of the paper that are judged here, 11 are not measured."
+    assert tally == "Of its 11 claims, 11 are not measured."
 
 
 def test_in_short_it_is_two_sentences(judged: dict[str, Finding]) -> None:
     late, tally = in_short(list(judged.values()))
     assert late.endswith(f"at little cost to the benchmarks, is {judged['late'].verdict}.")
-    assert tally.startswith("Of the 11 claims of the paper that are judged here, ")
+    assert tally.startswith("Of its 11 claims, ")
 
 
 def test_a_benchmark_at_chance_has_nothing_to_lose() -> None:

@@ -166,8 +166,8 @@ def _found(study: Study, judged: Sequence[Claim]) -> list[Line]:
             [f"{share_range(before)} to {share_range(after)}."],
         ),
         Line("The same bypass keeps ", [f"{share_range(pl.Series(kept))} of the benchmarks"]),
-        Line("The paper’s main claim, that it reduces memorization", [f"is {judged[0].verdict}."]),
-        Line(f"Of the {len(paper)} claims of the paper that are judged here, {listed}."),
+        Line("The paper’s main claim, memory lost at little cost", [f"is {judged[0].verdict}."]),
+        Line(f"Of its {len(paper)} claims, {listed}."),
     ]
 
 

@@ -159,7 +159,7 @@ def test_every_number_behind_the_page_is_that_of_the_tables(behind: Made) -> Non
         r"<p class=\"study\">Study .* at most (\d+)",
         r"memorized samples from (\d+)",
         r"The same bypass keeps (\d+)",
-        r"Of the (\d+) claims of the paper",
+        r"Of its (\d+) claims",
         r"<strong>Figure (\d+)\.",
         r"<figcaption.*Exact match on memorized samples keeps \d+–(\d+)",
         r"<figcaption.*tasks lose (-?\d+)",
