@@ -15,6 +15,7 @@ from pipeline.analysis.findings import findings
 from pipeline.interventions import Group
 from pipeline.report import figures
 from tests.analysis import synthetic
+from tests.analysis.verdict_errors import correlations
 
 NAME = "tiny-neo-8"
 FOLLOWS = "Bypassing a block costs the more memory, the further it moves the residual stream"
@@ -145,6 +146,13 @@ def test_the_thesis_is_judged_at_equal_displacement():
     explained = evidence([with_displacement(made, lambda block: block)])
     assert judged(unrelated, EQUAL).word == "shown"
     assert judged(explained, EQUAL).word == "undecided"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("follow", [None, 0.0, 0.9])
+def test_unrelated_blocks_are_rarely_decided(follow):
+    """With 200 runs a share of 0.05 stays below 0.1 in 997 of 1,000 cases."""
+    assert correlations(8, 200, follow=follow) < 0.1
 
 
 def test_without_displacement_both_are_not_measured(model):
