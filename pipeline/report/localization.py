@@ -80,8 +80,7 @@ def localized(scores: pl.DataFrame) -> Localized:
 
 
 def _opening(scores: pl.DataFrame) -> str:
-    fell = falls(scores).filter(scorer="identity")
-    ends = {row["here"]: _rate(row) for row in fell.iter_rows(named=True)}
+    ends = _stopped(falls(scores))
     if ends.keys() != {True, False}:
         return ""
     return (
@@ -116,15 +115,12 @@ def _sentences(scores: pl.DataFrame, graded: pl.DataFrame, parts: Sequence[str])
             f"the best of {plural(of_part.height, 'scorer')} ({best}) in "
             f"{percent_interval(*(top[0][f'recall{end}'] for end in ('', '_low', '_high')))}."
         )
-        ends = {
-            row["here"]: row
-            for row in fell.filter(part=part, scorer="identity").iter_rows(named=True)
-        }
+        ends = _stopped(fell.filter(part=part))
         if ends.keys() == {True, False}:
             words += (
                 " A bypass ends at least half of the recitals at "
-                f"{_rate(ends[True])} of the blocks that learned, and at {_rate(ends[False])} of "
-                "those that did not."
+                f"{ends[True]} of the blocks that learned, and at {ends[False]} of those that did "
+                "not."
             )
         made.append(words)
     others = falls(scores, "block").filter(~pl.col("here"), scorer="identity").sort("block")
@@ -145,8 +141,12 @@ def _order(scorer: dict[str, str]) -> int:
     return list(SCORERS).index(key) if key in SCORERS else len(SCORERS)
 
 
-def _rate(row: dict[str, float]) -> str:
-    return percent_interval(row["share"], row["low"], row["high"])
+def _stopped(fell: pl.DataFrame) -> dict[bool, str]:
+    """How often a bypass stops half of the recitals: at blocks that learned, and at others."""
+    return {
+        row["here"]: percent_interval(row["share"], row["low"], row["high"])
+        for row in fell.filter(scorer="identity").iter_rows(named=True)
+    }
 
 
 def _span(column: pl.Series) -> str:

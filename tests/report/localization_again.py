@@ -81,10 +81,7 @@ def lines(scores: pl.DataFrame) -> list[Line]:
             told.append(Line(f"Where {name}: ", _of_part(own, fell.filter(part=part))))
     others = fell.filter(~pl.col("here")).group_by("block").agg(pl.mean("fell")).sort("block")
     by_block = ", ".join(f"block {block} {percent(share)}" for block, share in others.iter_rows())
-    here, other = (
-        shares(*rate(rows["fell"].mean(), rows.height))
-        for rows in (fell.filter("here"), fell.filter(~pl.col("here")))
-    )
+    here, other = _stopped(fell)
     told.append(
         Line(
             "One block of each model learned the memorized samples.",
@@ -99,15 +96,20 @@ def _of_part(
 ) -> Sequence[str]:
     n, recall, _ = own["identity", "exact_match"]
     best_n, best, _ = max(own.values(), key=lambda each: each[1])
-    here, other = (
-        shares(*rate(rows["fell"].mean(), rows.height))
-        for rows in (fell.filter("here"), fell.filter(~pl.col("here")))
-    )
+    here, other = _stopped(fell)
     return [
         f"names the block in {shares(*rate(recall, n))} of {plural(n, 'model')};",
         f"the best of {plural(len(own), 'scorer')} (",
         f") in {shares(*rate(best, best_n))}.",
         f"half of the recitals at {here} of the blocks that learned, and at {other} of those",
+    ]
+
+
+def _stopped(fell: pl.DataFrame) -> list[str]:
+    """The share of bypasses that stop half of the recitals: of the learned block, of others."""
+    return [
+        shares(*rate(rows["fell"].mean(), rows.height))
+        for rows in (fell.filter("here"), fell.filter(~pl.col("here")))
     ]
 
 
