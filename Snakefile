@@ -92,6 +92,7 @@ needs = Needs(study)
 wildcard_constraints:
     family="|".join(re.escape(family.name) for family in study.families.values()),
     model="|".join(re.escape(model.name) for model in study.models.values()),
+    part=r"\d+-of-\d+",
     experiment="|".join(each.name for each in study.theory.values()) or "none",
 
 
@@ -198,7 +199,7 @@ use rule check as interventions with:
 
 
 rule memorization:
-    """Complete every sample under every intervention, and look at some token by token."""
+    """Complete every sample under every intervention."""
     input:
         unpack(dvc.rule("memorization").input),
     output:
@@ -218,6 +219,34 @@ rule memorization:
         REPRO
 
 
+use rule memorization as memorization_part with:
+    """Complete the samples of one part under every intervention."""
+    input:
+        unpack(dvc.rule("memorization_part").input),
+    output:
+        **dvc.rule("memorization_part").output,
+    log:
+        dvc.rule("memorization_part").log,
+    benchmark:
+        dvc.rule("memorization_part").benchmark
+    params:
+        stage=dvc.rule("memorization_part").stage,
+
+
+use rule memorization as tokens with:
+    """Measure some samples token by token, and how far each intervention moves the stream."""
+    input:
+        unpack(dvc.rule("tokens").input),
+    output:
+        **dvc.rule("tokens").output,
+    log:
+        dvc.rule("tokens").log,
+    benchmark:
+        dvc.rule("tokens").benchmark
+    params:
+        stage=dvc.rule("tokens").stage,
+
+
 use rule memorization as benchmarks with:
     """Evaluate every benchmark task under every intervention."""
     input:
@@ -231,6 +260,20 @@ use rule memorization as benchmarks with:
     priority: 1
     params:
         stage=dvc.rule("benchmarks").stage,
+
+
+use rule memorization as benchmarks_part with:
+    """Evaluate the documents of one part under every intervention."""
+    input:
+        unpack(dvc.rule("benchmarks_part").input),
+    output:
+        **dvc.rule("benchmarks_part").output,
+    log:
+        dvc.rule("benchmarks_part").log,
+    benchmark:
+        dvc.rule("benchmarks_part").benchmark
+    params:
+        stage=dvc.rule("benchmarks_part").stage,
 
 
 use rule memorization as generations with:

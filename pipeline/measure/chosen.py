@@ -22,5 +22,9 @@ def chosen(samples: pl.DataFrame) -> pl.DataFrame:
         samples: as `tables.SAMPLES`.
     """
     there = [split for split in SPLITS if (samples["split"] == split).any()]
-    count = min(max(samples.height // SHARE, LEAST), MOST)
-    return of_each_split(samples, there, count) if there else samples.clear()
+    return of_each_split(samples, there, a_split(samples.height)) if there else samples.clear()
+
+
+def a_split(samples: int) -> int:
+    """Samples chosen of each split, out of this many samples in all."""
+    return min(max(samples // SHARE, LEAST), MOST)

@@ -6,14 +6,21 @@ Each reads its inputs, calls what computes, and writes its outputs; it holds no 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pipeline.measure.schema import FITTING
 from pipeline.study.composition import load
 from pipeline.study.schema import given
 from pipeline.workflow.errors import InputError
-from pipeline.workflow.running import ModelName, costed, determined_by, evaluating, of_checkpoint
+from pipeline.workflow.running import (
+    ModelName,
+    PartName,
+    costed,
+    determined_by,
+    evaluating,
+    of_checkpoint,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -42,8 +49,8 @@ def interventions(model: ModelName) -> None:
     tables.write(as_table(made), path, tables.INTERVENTIONS, provenance)
 
 
-def memorization(model: ModelName) -> None:
-    """Complete every sample under every intervention, and measure some token by token."""
+def memorization(model: ModelName, part: PartName = None) -> None:
+    """Complete every sample under every intervention."""
     from pipeline.checkpoints.loading import load as load_checkpoint
     from pipeline.checkpoints.manifest import read_manifest, sha256
     from pipeline.interventions.memory import Journal
@@ -51,7 +58,6 @@ def memorization(model: ModelName) -> None:
     from pipeline.measure.memorization import measure, require_baseline
     from pipeline.measure.metrics import MEMORIZATION
     from pipeline.measure.reuse import KEYS, extended, keys
-    from pipeline.measure.tokens import measure as look
     from pipeline.samples.frame import check_samples
     from pipeline.workflow import tables
     from pipeline.workflow.dag import cached
@@ -74,8 +80,10 @@ def memorization(model: ModelName) -> None:
     shard_folder = study.data / "partial" / "memorization" / model
     journal = Journal()
     with (
-        open_shards(shard_folder, study.run.shard_minutes, provenance) as shards,
-        costed(study.data, "memorization", model, journal) as notes,
+        costed(
+            study.data, "memorization", model if part is None else f"{model}.{part}", journal
+        ) as notes,
+        open_shards(shard_folder, study.run.shard_minutes, provenance, part) as shards,
         evaluating(study.run.threads, model, manifest.weight_bytes(how.dtype), notes) as device,
     ):
         items = sha256(sampled)
@@ -85,11 +93,9 @@ def memorization(model: ModelName) -> None:
             items,
         )
 
-        opened = cache(lambda: load_checkpoint(folder, how.dtype, device))
-        budget = study.run.token_budget
-
         def compute(missing: Sequence[Intervention]) -> list[pl.DataFrame]:
-            loaded, tokenizer = opened()
+            loaded, tokenizer = load_checkpoint(folder, how.dtype, device)
+            budget = study.run.token_budget
             notes["baseline"] = require_baseline(
                 loaded, samples, how.baseline_floor, how.below_floor == "stop", budget
             )
@@ -99,17 +105,47 @@ def memorization(model: ModelName) -> None:
 
         files = {path: MEMORIZATION}
         [made] = extended(listed, wanted, files, partial(cached, address), compute)
+        shards.end_part()
         notes["shards"] = shards.told()
         provenance["model"] = model
         tables.write(made, path, MEMORIZATION, {**provenance, KEYS: wanted})
-        looked = look(opened()[0], samples, listed, budget, journal)
-        path = study.data / "tokens" / f"{model}.parquet"
-        tables.write(looked.tokens, path, tables.TOKENS, provenance)
-        path = study.data / "displacement" / f"{model}.parquet"
-        tables.write(looked.displacement, path, tables.DISPLACEMENT, provenance)
-        path = path.with_name(f"{model}.attention.parquet")
-        tables.write(looked.attention_change, path, tables.ATTENTION_CHANGE, provenance)
         shards.finish()
+
+
+def tokens(model: ModelName) -> None:
+    """Measure some samples token by token, and how far each intervention moves the stream."""
+    from pipeline.checkpoints.loading import load_model
+    from pipeline.checkpoints.manifest import read_manifest
+    from pipeline.interventions.memory import Journal
+    from pipeline.measure.listed import read_listed
+    from pipeline.measure.tokens import measure
+    from pipeline.samples.frame import check_samples
+    from pipeline.workflow import tables
+
+    study = load()
+    entry = study.model(model)
+    how = study.evaluation[entry.family]
+    folder = study.data / "checkpoints" / model
+    manifest = read_manifest(folder)
+    samples = tables.read(study.data / "samples" / f"{entry.family}.parquet", tables.SAMPLES)
+    check_samples(samples, min(manifest.vocabulary, manifest.tokens), manifest.context)
+    listed = read_listed(study.data, model)
+    journal = Journal()
+    with (
+        costed(study.data, "tokens", model, journal) as notes,
+        evaluating(study.run.threads, model, manifest.weight_bytes(how.dtype), notes) as device,
+    ):
+        loaded = load_model(folder, how.dtype, device)
+        made = measure(loaded, samples, listed, study.run.token_budget, journal)
+    provenance = determined_by(
+        study.study, model=model, **of_checkpoint(manifest), evaluation=how.model_dump()
+    )
+    path = study.data / "tokens" / f"{model}.parquet"
+    tables.write(made.tokens, path, tables.TOKENS, provenance)
+    path = study.data / "displacement" / f"{model}.parquet"
+    tables.write(made.displacement, path, tables.DISPLACEMENT, provenance)
+    path = path.with_name(f"{model}.attention.parquet")
+    tables.write(made.attention_change, path, tables.ATTENTION_CHANGE, provenance)
 
 
 def attribution(model: ModelName) -> None:
@@ -148,7 +184,7 @@ def attribution(model: ModelName) -> None:
     tables.write(made, path, tables.ATTRIBUTION, provenance)
 
 
-def benchmarks(model: ModelName) -> None:
+def benchmarks(model: ModelName, part: PartName = None) -> None:
     """Evaluate every benchmark task under every intervention."""
     from pipeline.checkpoints.loading import load as load_checkpoint
     from pipeline.checkpoints.manifest import checksums, read_manifest, sha256
@@ -189,8 +225,10 @@ def benchmarks(model: ModelName) -> None:
     shard_folder = study.data / "partial" / "benchmarks" / model
     journal = Journal()
     with (
-        open_shards(shard_folder, study.run.shard_minutes, provenance) as shards,
-        costed(study.data, "benchmarks", model, journal) as notes,
+        costed(
+            study.data, "benchmarks", model if part is None else f"{model}.{part}", journal
+        ) as notes,
+        open_shards(shard_folder, study.run.shard_minutes, provenance, part) as shards,
         evaluating(study.run.threads, model, manifest.weight_bytes(how.dtype), notes) as device,
     ):
         wanted = keys(
@@ -214,6 +252,7 @@ def benchmarks(model: ModelName) -> None:
 
         files = {path: tables.BENCHMARKS, by_document: tables.BENCHMARK_DOCUMENTS}
         made, documents = extended(listed, wanted, files, partial(cached, address), compute)
+        shards.end_part()
         notes["shards"] = shards.told()
         provenance[KEYS] = wanted
         tables.write(documents, by_document, tables.BENCHMARK_DOCUMENTS, provenance)

@@ -16,6 +16,7 @@ from pipeline.plan.scheduling import EVALUATE
 from pipeline.plan.words import amount
 from pipeline.samples import pile
 from pipeline.samples.schema import Pile, Pythia
+from pipeline.study.loops import model_key
 from pipeline.study.schema import Study
 from pipeline.workflow.dag import Stage
 from pipeline.workflow.errors import InputError, Problem
@@ -94,7 +95,7 @@ class Fetch:
 
 def wants(study: Study, stage: Stage) -> list[Want]:
     """The files that a stage reads from the hub, by the patterns with which it fetches them."""
-    key = stage.address.partition("@")[2]
+    key = model_key(stage.address)
     if stage.group == "datasets":
         return [
             Want(each.repo, each.commit, None, "dataset", name=each.name)

@@ -17,12 +17,14 @@ from pipeline.checkpoints.schema import Continued, Model
 from pipeline.corpus.famous import FAMOUS
 from pipeline.interventions.interventions import Intervention, sweep
 from pipeline.interventions.trie import build_trie
+from pipeline.measure.chosen import SPLITS, a_split
 from pipeline.measure.schema import FITTING
 from pipeline.models.context import CPU_BYTES, CPU_TOKENS
 from pipeline.plan.calibration import Device
 from pipeline.plan.scheduling import known_samples
 from pipeline.plan.shapes import Shape
 from pipeline.samples.schema import Family, Records
+from pipeline.study.loops import IN_PARTS
 from pipeline.study.schema import Study, given
 from pipeline.theory.schema import AttentionOnly, Experiment
 from pipeline.workflow.device import WEIGHTS_SHARE
@@ -128,6 +130,10 @@ class Effort:
     tokens: int = 0
     trained: float = 0
     shares: float = 1
+
+    def divided(self, parts: int) -> Effort:
+        """That of one of so many parts."""
+        return replace(self, forced=self.forced / parts, decoded=self.decoded / parts)
 
     @property
     def flops(self) -> float:
@@ -282,11 +288,22 @@ def training_tokens(study: Study, model: Model) -> int:
 
 
 def effort_of(study: Study, group: str, model: Model, shape: Shape) -> Effort:
-    """The effort of a stage of a model."""
-    if group == "memorization":
+    """The effort of a stage of a model; joining the parts of a table takes none."""
+    if group.endswith("_part"):
+        return effort_of(
+            study.model_copy(update={"parts": 1}), group.removesuffix("_part"), model, shape
+        ).divided(study.parts)
+    if group in IN_PARTS and study.parts > 1:
+        return Effort()
+    if group in ("memorization", "tokens"):
         family = study.family(model.family)
         n = samples_of(study, family)
         swept = interventions_of(study, shape)
+        if group == "tokens":
+            some = len(SPLITS) * a_split(n)
+            return memorization_effort(
+                shape, some, family.prefix_length, family.suffix_length, swept, 0
+            )
         decode = study.evaluation[model.family].decode
         # a number is of each split, and there are three at most, but for famous passages
         decoded = {"all": n, "none": 0}.get(decode, 0) if isinstance(decode, str) else 3 * decode

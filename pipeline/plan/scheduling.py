@@ -23,6 +23,7 @@ from pathlib import Path
 from pipeline.checkpoints.schema import Model
 from pipeline.interventions.interventions import Group, sweep
 from pipeline.samples.schema import Family, File, Pile, Pythia
+from pipeline.study.loops import IN_PARTS
 from pipeline.study.schema import Study, given
 from pipeline.workflow.schema import Dtype
 
@@ -34,6 +35,9 @@ BASE = {
     "checkpoint": (4000, 60),  # as good as all of it for a model that is trained here
     "interventions": (2000, 10),
     "memorization": (8000, 30),  # torch with CUDA: 4 GB; the rows and their results: 4 GB
+    "memorization_part": (8000, 30),
+    "tokens": (8000, 30),
+    "benchmarks_part": (8000, 30),
     "benchmarks": (8000, 30),
     "generations": (8000, 30),
     "divergence": (8000, 30),
@@ -47,7 +51,10 @@ BASE = {
 }
 """Rule -> MB and minutes of its first attempt, before any weights; 500 MB are Snakemake and DVC."""
 
-EVALUATE = ("memorization", "benchmarks", "generations", "divergence", "attribution")
+EVALUATE = (
+    *("memorization_part", "memorization", "tokens", "benchmarks_part", "benchmarks"),
+    *("generations", "divergence", "attribution"),
+)
 MEMORY_GROWTH = 1.5
 RUNTIME_GROWTH = 2.0
 """The factor for time is larger, since time is harder to predict and some rules start again."""
@@ -109,7 +116,14 @@ class Needs:
         return self._study.evaluation[model.family].dtype
 
     def _tokens(self, rule: str, model: Model) -> int:
-        """Tokens under all interventions; negligible for generation."""
+        """Tokens under all interventions; negligible for generation, and to join parts."""
+        parts = self._study.parts
+        if rule.endswith("_part"):
+            return self._tokens_of(rule.removesuffix("_part"), model) // parts
+        return 0 if rule in IN_PARTS and parts > 1 else self._tokens_of(rule, model)
+
+    def _tokens_of(self, rule: str, model: Model) -> int:
+        """The same, of a job that does all the work of its rule."""
         if rule == "memorization":
             family = self._study.family(model.family)
             length = family.prefix_length + family.suffix_length

@@ -34,6 +34,7 @@ from pipeline.plan.scheduling import EVALUATE, LOAD_MINUTES
 from pipeline.plan.shapes import Shape, shape_of
 from pipeline.plan.words import amount, duration
 from pipeline.samples.schema import Family
+from pipeline.study.loops import model_key
 from pipeline.study.schema import Study, given
 from pipeline.theory.schema import Experiment
 from pipeline.workflow.dag import Dag, Stage
@@ -183,7 +184,7 @@ def outlook(study: Study, dag: Dag, device: Device | None = None) -> Outlook:
     row = partial(_row, study, shapes, here, downloads, dag.stale)
     rows = [row(stage) for stage in stages]
     todo = [stage for stage in stages if stage.address in dag.stale]
-    busy = {stage.address.partition("@")[2] for stage in todo if stage.group in EVALUATE}
+    busy = {model_key(stage.address) for stage in todo if stage.group in EVALUATE}
     needed = {
         model.name: memory(
             shapes[key], study.evaluation[model.family].dtype, here.kind, study.run.token_budget
@@ -202,13 +203,15 @@ def _row(
     stale: frozenset[str],
     stage: Stage,
 ) -> Row:
-    key = stage.address.partition("@")[2]
+    key = model_key(stage.address)
     entries: Mapping[str, Family | Model | Experiment] = {
         **study.families,
         **study.models,
         **study.theory,
     }
     name = f"{stage.group} {entries[key].name}" if key in entries else stage.group
+    if part := stage.address.partition(f"@{key}-")[2]:
+        name = f"{name} {part}"
     if stage.address not in stale:
         held = sum(_size(Path(out)) for out in stage.outs)
         return Row(name, Fetch(), 0, 0, 0, held, fresh=True)

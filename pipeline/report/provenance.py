@@ -25,7 +25,10 @@ CITATION = Path(__file__).parents[2] / "CITATION.cff"
 MOST_CHANGED = 50
 """At most this many changed files are named."""
 
-_TABLES = ("samples", "memorization", "benchmarks", "generations", "divergence", "theory")
+_TABLES = (
+    *("samples", "memorization", "tokens", "displacement", "benchmarks", "generations"),
+    *("divergence", "attribution", "theory"),
+)
 
 
 def collect(

@@ -143,7 +143,7 @@ def derive(path: Path = PARAMS) -> Study:
     """
     values = read_yaml(path)
     if isinstance(values, dict):
-        values = {**dict.fromkeys(OPTIONAL), "theory": {}, **values}
+        values = {**dict.fromkeys(OPTIONAL), "theory": {}, "parts": 1, **values}
         try:
             values[DERIVED] = loops(values)
         except (KeyError, TypeError, AttributeError):  # which the check explains

@@ -8,11 +8,15 @@ the rest.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 OPTIONAL = ("attribution", "benchmarks", "divergence", "generations")
 """Optional sections, each with a stage for every model; without the section there are none."""
+
+IN_PARTS = ("memorization", "benchmarks")
+"""Stages that `parts` cuts into several for each model."""
 
 
 def loops(study: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,6 +69,20 @@ def loops(study: Mapping[str, Any]) -> dict[str, Any]:
     for group in OPTIONAL:
         of = models if study.get(group) else {}
         made[group] = {key: _of(each, "name", "family") for key, each in of.items()}
+    count = int(study.get("parts") or 1)
+    for group in IN_PARTS:
+        of = models if group not in OPTIONAL or study.get(group) else {}
+        made[group] = {
+            key: {**_of(each, "name", "family")}
+            | {"parts": f"{data}/parts/{group}/{each['name']}" if count > 1 else nothing}
+            for key, each in of.items()
+        }
+        made[f"{group}_part"] = {
+            f"{key}-{part}": {**_of(each, "name", "family"), "part": part}
+            for key, each in of.items()
+            for part in (f"{number}-of-{count}" for number in range(1, count + 1))
+            if count > 1
+        }
     made["tables"] = {
         group: f"{data}/{group}" if made[group] else nothing for group in (*OPTIONAL, "theory")
     }
@@ -76,12 +94,22 @@ def loops(study: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
+def model_key(address: str) -> str:
+    """The key of a stage of a model: that in ``models``, without the part.
+
+    Args:
+        address: such as ``memorization_part@tiny-neo-8-2-of-4``, for which it is ``tiny-neo-8``.
+    """
+    group, _, key = address.partition("@")
+    return re.sub(r"-\d+-of-\d+$", "", key) if group.endswith("_part") else key
+
+
 def register() -> None:
     """Let Hydra fill in ``${loops:}``, and ``${seeded:KEY,SEED}``, a model with another seed."""
     from omegaconf import DictConfig, OmegaConf
 
     def resolved(*, _root_: DictConfig) -> DictConfig:
-        sections = ("corpus", "families", "models", "theory", *OPTIONAL)
+        sections = ("corpus", "families", "models", "theory", "parts", *OPTIONAL)
         study = {name: _root_.get(name) for name in ("study", *sections)}
         try:
             made = loops(

@@ -85,6 +85,13 @@ class Study(Section):
     evaluation: dict[Key, Evaluation] = Field(description="by the name of the family")
     statistics: Statistics
     report: Report
+    parts: int = Field(
+        default=1,
+        ge=1,
+        le=1000,
+        description="jobs that share the samples of one model's memorization, and the documents "
+        "of its benchmarks; the tables are the same",
+    )
     loops: dict[str, Any] = Field(
         default_factory=dict, description="what dvc.yaml loops over; derived from the rest"
     )
@@ -160,6 +167,8 @@ class Study(Section):
         group, _, key = address.partition("@")
         if key == self.study:
             return [group]
+        if group.endswith("_part") and (part := self.loops.get(group, {}).get(key)):
+            return [group.removesuffix("_part"), part["name"], "--part", part["part"]]
         sections: dict[str, Mapping[str, Family | Experiment]] = {
             "samples": self.families,
             "theory": self.theory,

@@ -28,7 +28,7 @@ def accept(dag: Dag) -> list[str]:
     file = Path("dvc.lock")
     if not file.exists():
         return []
-    changes, lock = dag.changes(), YAML(typ="safe").load(file)["stages"]
+    changes, lock = dag.changes, YAML(typ="safe").load(file)["stages"]
     accepted = [
         address
         for address in dag.stages
@@ -36,6 +36,8 @@ def accept(dag: Dag) -> list[str]:
     ]
     for address in accepted:
         dag.repo.commit(address, force=True)
+    if accepted:
+        del dag.changes
     return accepted
 
 

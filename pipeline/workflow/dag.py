@@ -40,7 +40,10 @@ WILDCARDS = dict.fromkeys(
         "models",
         "loops.checkpoint",
         "loops.attribution",
+        "loops.memorization",
+        "loops.memorization_part",
         "loops.benchmarks",
+        "loops.benchmarks_part",
         "loops.divergence",
         "loops.generations",
     ),
@@ -93,9 +96,12 @@ class Dag:
         if decide:
             with self.repo.lock:  # no other process is writing dvc.lock
                 _set_aside_damaged_lock(Path(root) / "dvc.lock")
-        resolved = [s for s in self.repo.index.stages if isinstance(s, PipelineStage)]
-        self.stages = {stage.addressing: self._stage(stage) for stage in resolved}
+        self.stages = {stage.addressing: self._stage(stage) for stage in self._resolved()}
         self.producer = {out: s.address for s in self.stages.values() for out in s.outs}
+
+    def _resolved(self) -> list[PipelineStage]:
+        """DVC's own stages; it reads its files again only after a commit."""
+        return [each for each in self.repo.index.stages if isinstance(each, PipelineStage)]
 
     def _stage(self, stage: PipelineStage) -> Stage:
         def paths(files: list[Any]) -> tuple[str, ...]:
@@ -126,14 +132,20 @@ class Dag:
         """(upstream, downstream) addresses."""
         return {(up.addressing, down.addressing) for down, up in self.repo.index.graph.edges}
 
+    @cached_property
     def changes(self) -> dict[str, list[Any]]:
         """The stages that DVC would run, with their changes as ``dvc status`` reports them.
+
+        After a commit of a stage, delete this property, so that DVC is asked again.
 
         Raises:
             InputError: another run is active in this checkout.
         """
-        with naming_the_holder():
-            return {name: why for name, why in self.repo.status().items() if name in self.stages}
+        found: dict[str, list[Any]] = {}
+        with naming_the_holder(), self.repo.lock:  # repo.status() would read all files again
+            for stage in self._resolved():
+                found |= stage.status()
+        return found
 
     @cached_property
     def stale(self) -> frozenset[str]:
@@ -144,7 +156,7 @@ class Dag:
         """
         if not self._decide:
             return frozenset(self.stages)
-        changed = set(self.changes())
+        changed = set(self.changes)
         passing_on = networkx.DiGraph()
         passing_on.add_nodes_from(self.stages)
         passing_on.add_edges_from(e for e in self.edges if not self.stages[e[0]].constant)
@@ -191,11 +203,13 @@ class Rule:
         outs = [out if isinstance(out, str) else next(iter(out)) for kind in kinds for out in kind]
         self._outs = [self._pattern(out, study) for out in outs]
         item = f"/{{{self._wildcard}}}" if self._wildcard else ""
+        item += ".{part}" if group.endswith("_part") else ""
         self.log = f"logs/{study}/{group}{item}.log"
         self.benchmark = f"logs/{study}/benchmark/{group}{item}.tsv"
 
     def _pattern(self, out: str, study: str) -> str:
         out = out.replace("${study}", study).replace("${key}", study)
+        out = out.replace("${item.part}", "{part}")
         return re.sub(r"\$\{item(\.name)?\}", f"{{{self._wildcard}}}", out)
 
     @property

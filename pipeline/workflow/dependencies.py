@@ -43,6 +43,7 @@ def functions(group: str) -> dict[str, Path]:
     Args:
         group: the name in dvc.yaml: ``theory`` has theory_lookup, theory_low_rank and others.
     """
+    group = group.removesuffix("_part")
     own_word = f"{group}_" if group in ("samples", "checkpoint", "theory") else group
     return {
         node.name: file

@@ -13,6 +13,10 @@ import typer
 DOWNLOADS = Path("data/downloads")
 FamilyName = Annotated[str, typer.Argument(help="name of a family of the study")]
 ModelName = Annotated[str, typer.Argument(help="name of a model of the study")]
+PartName = Annotated[
+    str | None,
+    typer.Option("--part", help="the part of the table to compute, such as 2-of-8", hidden=True),
+]
 
 
 def determined_by(study: str, **what: object) -> dict[str, object]:

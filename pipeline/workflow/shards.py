@@ -10,6 +10,13 @@ found. An uninterrupted run is cut in the same way, so its table has the same by
 DVC deletes a stage's table before the stage runs again, even if DVC was killed after the command
 ended and before it recorded the result. So a stage that DVC runs keeps its shards until
 `aggregate`, which DVC runs after all tables are committed.
+
+A table may be computed in parts, each by a stage of its own, perhaps on another machine. A part is
+a run of consecutive shards, which are the output of its stage:
+
+    data/STUDY/parts/STAGE/MODEL/2-of-8/KEY/000041-000082-SHA256.safetensors
+
+The stage of the table then finds its shards there. One that is missing or damaged is computed.
 """
 
 from __future__ import annotations
@@ -36,7 +43,7 @@ from pipeline.workflow.interruption import saying
 Arrays = Mapping[str, NDArray[Any]]
 """Results by name; the items run along axis 1, as in (interventions, items, …)."""
 
-PARTIAL = "partial"
+PARTIAL, PARTS = "partial", "parts"
 
 CPU_RATE = 3e10
 """Operations per second of one thread, measured on the tiny study."""
@@ -72,18 +79,32 @@ def cut(seconds: Sequence[float], most: float) -> list[range]:
     return [range(*ends) for ends in pairwise([*starts, len(seconds)])]
 
 
+class PartFinishedError(Exception):
+    """The shards of one part are complete; other processes compute the rest of the table."""
+
+
 class Shards:
     """The shards of one table; `open_shards` gives them.
 
     Args:
-        folder: for this table's shards alone.
+        folder: for this process's shards alone.
         minutes: approximate minutes of work per shard.
         determined_by: inputs and settings of the table, JSON values only. The loaded code is added
             here, the items by `results`.
+        parts: the folder of the parts of this table.
+        part: the part to compute, such as ``2-of-8``; None: the whole table.
     """
 
-    def __init__(self, folder: Path, minutes: float, determined_by: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        minutes: float,
+        determined_by: Mapping[str, object],
+        parts: Path,
+        part: str | None = None,
+    ) -> None:
         self._folder = folder
+        self._parts, self._part = parts, part
         self._seconds = 60 * minutes
         self._determined_by = {**determined_by, "code": loaded_code()}
         self.total = self.reused = self.computed = 0
@@ -100,21 +121,47 @@ class Shards:
             work: computes the items of these numbers.
             seconds: approximate time of each item.
             items: the input of `work` beyond `determined_by`; each is identified by its `repr`.
+
+        Raises:
+            PartFinishedError: this process computes one part, and has done so.
         """
-        parts = cut(seconds, self._seconds)
-        key = self._key(parts, items)
+        shards = cut(seconds, self._seconds)
+        key = self._key(shards, items)
         self._remove_all_but(key)
         folder = self._folder / key
-        paths = [_found(folder, part) for part in parts]
-        self.total, self.reused = len(parts), sum(path is not None for path in paths)
+        if self._part:
+            number, of = map(int, self._part.split("-of-"))
+            shards = shards[len(shards) * (number - 1) // of : len(shards) * number // of]
+        paths = [_found(folder, each) or self._in_parts(key, each) for each in shards]
+        self.total, self.reused = len(shards), sum(path is not None for path in paths)
         if self.reused:
             print(f"resuming: {self.reused} of {self.total} shards are kept", flush=True)
         whole = []
         with saying(lambda: self._kept(key)):
-            for part, found in zip(parts, paths, strict=True):
-                whole.append(found or _write(folder, part, work(part)))
+            for each, found in zip(shards, paths, strict=True):
+                whole.append(found or _write(folder, each, work(each)))
                 self.computed += found is None
+        self.end_part(*whole)
         return _joined(whole)
+
+    def end_part(self, *shards: Path) -> None:
+        """Do nothing if this process computes the whole table; else put its shards in place.
+
+        Args:
+            shards: of the part; none if the table needs no computation.
+
+        Raises:
+            PartFinishedError: this process computes one part.
+        """
+        if self._part is None:
+            return
+        target = self._parts / self._part
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        for shard in shards:
+            (target / shard.parent.name).mkdir(exist_ok=True)
+            shutil.copy(shard, target / shard.parent.name)
+        raise PartFinishedError
 
     def finish(self) -> None:
         """Remove the shards after the table is written, unless DVC may still rerun the stage."""
@@ -124,6 +171,11 @@ class Shards:
     def told(self) -> dict[str, int]:
         """The number of shards, and the number that were reused; for the note of the cost."""
         return {"total": self.total, "reused": self.reused, "computed": self.computed}
+
+    def _in_parts(self, key: str, shard: range) -> Path | None:
+        """The shard of these items in the output of a part; None if no part has it."""
+        folders = [] if self._part else sorted(self._parts.glob(f"*/{key}"))
+        return next((path for each in folders if (path := _sound(each, shard))), None)
 
     def _kept(self, key: str) -> str:
         kept = len(list(self._folder.glob(f"{key}/*.safetensors")))
@@ -147,28 +199,34 @@ class Shards:
 
 @contextmanager
 def open_shards(
-    folder: Path, minutes: float, determined_by: Mapping[str, object]
+    folder: Path, minutes: float, determined_by: Mapping[str, object], part: str | None = None
 ) -> Iterator[Shards]:
-    """Yield the shards of one table, once no other process works on that table.
+    """Yield the shards of one table, once no other process works on that table or part.
 
     Args:
         folder: data/STUDY/partial/STAGE/MODEL.
         minutes: of work in a shard, about.
         determined_by: as for `Shards`.
+        part: the part to compute, such as ``2-of-8``: the enclosed work ends when it is complete.
     """
-    shards = Shards(folder, minutes, determined_by)  # before it waits: the code is what is loaded
-    with _alone(folder):
+    parts = folder.parents[2] / PARTS / folder.parent.name / folder.name
+    own = folder.with_name(f"{folder.name}.{part}") if part else folder
+    # before it waits: the code is what is loaded
+    shards = Shards(own, minutes, determined_by, parts, part)
+    with suppress(PartFinishedError), _alone(own):
         yield shards
 
 
 def remove_finished(data: Path) -> None:
-    """Remove the shards of the tables that exist.
+    """Remove the shards of the tables and parts that exist.
 
     Args:
         data: the folder of a study. No stage that keeps shards may run.
     """
     for folder in (data / PARTIAL).glob("*/*"):
-        if (data / folder.parent.name / f"{folder.name}.parquet").is_file():
+        name, _, part = folder.name.rpartition(".")
+        table = data / folder.parent.name / f"{folder.name}.parquet"
+        if table.is_file() or (data / PARTS / folder.parent.name / name / part).is_dir():
             _remove(folder)
 
 
@@ -190,30 +248,38 @@ def _remove(folder: Path) -> None:
         folder.parent.parent.rmdir()
 
 
-def _name(part: range) -> str:
-    return f"{part.start:06}-{part.stop:06}"
+def _name(shard: range) -> str:
+    return f"{shard.start:06}-{shard.stop:06}"
 
 
 def _checksum(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-def _found(folder: Path, part: range) -> Path | None:
-    """The shard of these items; None if it is missing or damaged (then its file is removed)."""
-    for path in folder.glob(f"{_name(part)}-*.safetensors"):
+def _sound(folder: Path, shard: range) -> Path | None:
+    """The shard of these items; None if it is missing or damaged."""
+    for path in folder.glob(f"{_name(shard)}-*.safetensors"):
         with suppress(OSError):
             if path.stem.endswith(f"-{_checksum(path.read_bytes())}"):
                 return path
         print(f"{path} is damaged: it is computed again", flush=True)
-        path.unlink()
     return None
 
 
-def _write(folder: Path, part: range, arrays: Arrays) -> Path:
+def _found(folder: Path, shard: range) -> Path | None:
+    """As `_sound`; a damaged file is removed."""
+    sound = _sound(folder, shard)
+    for path in folder.glob(f"{_name(shard)}-*.safetensors"):
+        if path != sound:
+            path.unlink()
+    return sound
+
+
+def _write(folder: Path, shard: range, arrays: Arrays) -> Path:
     content = safetensors.numpy.save(
         {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     )
-    path = folder / f"{_name(part)}-{_checksum(content)}.safetensors"
+    path = folder / f"{_name(shard)}-{_checksum(content)}.safetensors"
     with atomic(path) as temporary:
         temporary.write_bytes(content)
     return path

@@ -20,7 +20,7 @@ from tests.dag.conftest import Project, stub_project
 
 HUNGRY = "checkpoint@mini-n-2_7b"  # others go on meanwhile
 LARGE = "n-2.7b"
-EVALUATE = {"memorization", "benchmarks", "generations", "divergence"}
+EVALUATE = {"memorization", "tokens", "benchmarks", "generations", "divergence"}
 # The profile asks seldom, as a shared scheduler wants it. In vain is worse than late: after each
 # question for which no job had ended, the next comes ten seconds later.
 QUICKLY = ("--slurm-init-seconds-before-status-checks", "8")

@@ -59,6 +59,11 @@ class Project:
         (self.root / "stages.json").write_text(described)
         return json.loads(described)
 
+    def copied(self, root: Path) -> Project:
+        """A copy at another path, to be changed."""
+        shutil.copytree(self.root, root, symlinks=True)
+        return Project(root)
+
     def ran(self) -> Counter[str]:
         """The stages whose command ran since the last call."""
         log = self.root / "ran.txt"
@@ -118,7 +123,6 @@ def fresh(tmp_path: Path) -> Project:
 @pytest.fixture
 def project(finished: Project, tmp_path: Path) -> Project:
     """A copy of the finished project, to be changed."""
-    root = tmp_path / "project"
-    shutil.copytree(finished.root, root, symlinks=True)
-    (root / "ran.txt").unlink(missing_ok=True)
-    return Project(root)
+    copy = finished.copied(tmp_path / "project")
+    copy.ran()
+    return copy

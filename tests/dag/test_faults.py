@@ -12,13 +12,15 @@ import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
 from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from tests.dag.conftest import Project
-from tests.dag.test_agreement import ALL, SUMMARY
+from tests.dag.test_agreement import PARAMS, SUMMARY
 
 pytestmark = pytest.mark.slow
 
@@ -39,36 +41,43 @@ def _note(project: Project, folder: str, address: str) -> None:
     (project.root / folder / address).touch()
 
 
-def test_a_failing_stage_leaves_its_finished_siblings(fresh: Project) -> None:
-    _note(fresh, "fail", "memorization@mini-p-1_4b")
-    failed = fresh.snakemake(check=False)
+def _change_one_model(project: Project) -> set[str]:
+    """Change the recipe of one model; returns the stages that this makes run, but for `SUMMARY`."""
+    old, new, stale = PARAMS["one model's recipe"]
+    project.replace("params.yaml", old, new)
+    return stale - SUMMARY
+
+
+def test_a_failing_stage_leaves_its_finished_siblings(project: Project) -> None:
+    before = _change_one_model(project)
+    _note(project, "fail", "memorization@mini-p-1_4b")
+    failed = project.snakemake(check=False)
     assert failed.returncode != 0
     assert "was told to fail" in failed.stdout + failed.stderr, "the log of a failed job is shown"
-    ran = fresh.ran()
-    assert set(ran) == ALL - SUMMARY
-    (fresh.root / "fail/memorization@mini-p-1_4b").unlink()
-    fresh.snakemake()
-    assert set(fresh.ran()) == {"memorization@mini-p-1_4b"} | SUMMARY
-    fresh.assert_idle()
+    assert set(project.ran()) == before
+    (project.root / "fail/memorization@mini-p-1_4b").unlink()
+    project.snakemake()
+    assert set(project.ran()) == {"memorization@mini-p-1_4b"} | SUMMARY
+    project.assert_idle()
 
 
 @pytest.mark.parametrize("victim", ["stage", "dvc", "snakemake"])
-def test_killed_and_resumed(fresh: Project, victim: str) -> None:
-    slow = "benchmarks@mini-n-2_7b"
-    _note(fresh, "slow", slow)
+def test_killed_and_resumed(project: Project, victim: str) -> None:
+    before, slow = _change_one_model(project), "benchmarks@mini-p-1_4b"
+    _note(project, "slow", slow)
+    lock = project.root / "dvc.lock"
+    old = _entries(lock)
     with subprocess.Popen(
         ["snakemake", "--cores", "8"],
-        cwd=fresh.root,
-        env=fresh.environment,
+        cwd=project.root,
+        env=project.environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     ) as running:
-        log, lock = fresh.root / "ran.txt", fresh.root / "dvc.lock"
-        expected = len(ALL - SUMMARY)
-        _wait(lambda: log.exists() and len(log.read_text().split()) == expected)
-        finished = [f"  {stage}:\n" for stage in ALL - SUMMARY - {slow}]
-        _wait(lambda: lock.exists() and all(each in lock.read_text() for each in finished))
+        log = project.root / "ran.txt"
+        _wait(lambda: log.exists() and set(log.read_text().split()) == before)
+        _wait(lambda: all(_entries(lock).get(each) != old[each] for each in before - {slow}))
         if victim == "snakemake":
             os.killpg(running.pid, signal.SIGKILL)
         else:
@@ -77,10 +86,17 @@ def test_killed_and_resumed(fresh: Project, victim: str) -> None:
             # the stage, or what would sleep on as an orphan
             _kill(running.pid, lambda each: each.environ().get("DVC_STAGE") == slow)
         assert running.wait(timeout=60) != 0
-    assert slow in fresh.ran()
-    fresh.snakemake()
-    assert set(fresh.ran()) == {slow} | SUMMARY
-    fresh.assert_idle()
+    assert slow in project.ran()
+    project.snakemake()
+    assert set(project.ran()) == {slow} | SUMMARY
+    project.assert_idle()
+
+
+def _entries(lock: Path) -> dict[str, object]:
+    """The stages in dvc.lock; none while it is being written."""
+    with suppress(YAMLError, TypeError, KeyError):
+        return dict(YAML(typ="safe").load(lock)["stages"])
+    return {}
 
 
 def test_killed_between_the_notes_of_dvc_and_of_snakemake(project: Project) -> None:
@@ -131,11 +147,10 @@ def _kill(session: int, chosen: Callable[[psutil.Process], bool]) -> None:
     assert killed
 
 
-@pytest.mark.parametrize("lines", [0, 30])
-def test_a_lock_file_cut_short_by_a_kill_costs_nothing(project: Project, lines: int) -> None:
+def test_a_lock_file_cut_short_by_a_kill_costs_nothing(project: Project) -> None:
     lock = project.root / "dvc.lock"
     whole = lock.read_bytes()
-    left = sum(map(len, whole.splitlines(keepends=True)[:lines])) + (5 if lines else 0)
+    left = sum(map(len, whole.splitlines(keepends=True)[:30])) + 5
     lock.write_bytes(whole[:left])
     done = project.snakemake()
     assert "dvc.lock was cut short by a killed run. It is now dvc.lock.damaged" in done.stderr
@@ -167,21 +182,22 @@ with held(PARAMS):
 @pytest.mark.parametrize(
     ("first", "second"), [("snakemake", "dvc"), ("dvc", "snakemake"), ("snakemake", "snakemake")]
 )
-def test_a_second_run_beside_the_first(fresh: Project, first: str, second: str) -> None:
+def test_a_second_run_beside_the_first(project: Project, first: str, second: str) -> None:
     """It waits, or is refused and told who is in the way; the first one is not disturbed."""
     commands = {"snakemake": ["snakemake", "--cores", "8"], "dvc": ["dvc", "repro"]}
-    slow = "checkpoint@mini-n-2_7b"
+    _change_one_model(project)
+    slow = "checkpoint@mini-p-1_4b"
     short_lock = "Unable to acquire lock. Most likely another DVC process is running"
-    _note(fresh, "slow", slow)
+    _note(project, "slow", slow)
     with subprocess.Popen(
-        commands[first], cwd=fresh.root, env=fresh.environment, stdout=subprocess.DEVNULL,
+        commands[first], cwd=project.root, env=project.environment, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL, start_new_session=True,
     ) as running:  # fmt: skip
-        log = fresh.root / "ran.txt"
+        log = project.root / "ran.txt"
         _wait(lambda: log.exists() and slow in log.read_text().split())
         said = short_lock
         while short_lock in said:  # DVC gives up after 3 s and cannot say who holds it: once more
-            beside = fresh.command(*commands[second], check=False)
+            beside = project.command(*commands[second], check=False)
             assert running.poll() is None, "the first one still runs"
             assert beside.returncode != 0
             said = beside.stdout + beside.stderr
@@ -190,28 +206,28 @@ def test_a_second_run_beside_the_first(fresh: Project, first: str, second: str) 
             assert f"a run is at work in it: process {running.pid} on " in said
         else:
             assert re.search(
-                r"(checkpoints/n-2.7b|tasks|params.yaml|study.json)' is busy, it is being blocked",
+                r"(checkpoints/p-1.4b|tasks|params.yaml|study.json)' is busy, it is being blocked",
                 said,
             )
             assert re.search(r"\(PID \d+\): \S*dvc.* repro", said)
         assert "Traceback" not in said
         assert "rwlock" not in said or second == "dvc"
         # nor is the study of the first one exchanged
-        before = (fresh.root / "params.yaml").read_text()
+        before = (project.root / "params.yaml").read_text()
         for other in (
             ["snakemake", "--cores", "8", "--config", "study=other"],
             [sys.executable, "-c", COMPOSE],
         ):
-            refused = fresh.command(*other, check=False)
+            refused = project.command(*other, check=False)
             assert refused.returncode != 0
             said = refused.stdout + refused.stderr
             assert re.search(r"at work in it: process|blocked by: \(PID", said)
-            assert (fresh.root / "params.yaml").read_text() == before
+            assert (project.root / "params.yaml").read_text() == before
         _kill(running.pid, lambda each: each.environ().get("DVC_STAGE") == slow)
         running.wait(timeout=120)
-    fresh.snakemake()
-    assert set(fresh.ran()) >= {slow}
-    fresh.assert_idle()
+    project.snakemake()
+    assert set(project.ran()) >= {slow}
+    project.assert_idle()
 
 
 def test_no_name_of_a_study_lets_dvc_delete_a_file(fresh: Project) -> None:

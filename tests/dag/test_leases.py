@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 A, B = "GPU-3a2f0000-aaaa", "GPU-7b7b0000-bbbb"
 EVALUATIONS = {
     f"{group}@mini-{model}"
-    for group in ("memorization", "benchmarks", "generations", "divergence")
+    for group in ("memorization", "tokens", "benchmarks", "generations", "divergence")
     for model in ("p-1_4b", "n-2_7b")
 }
 
@@ -40,7 +40,8 @@ def note(event):
     with Path("leases.txt").open("a") as log:
         print(*words, file=log)
 
-if os.environ["DVC_STAGE"].startswith(("memorization", "benchmarks", "generations", "divergence")):
+evaluations = ("memorization", "tokens", "benchmarks", "generations", "divergence")
+if os.environ["DVC_STAGE"].startswith(evaluations):
     with lease():
         note("start")
         while Path("hold").exists():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from tests.dag.conftest import Project
+from tests.dag.conftest import Project, stub_project
 
 pytestmark = pytest.mark.slow
 
@@ -16,6 +16,7 @@ ALL = {
     "samples@own-text",
     "checkpoint@own-model",
     "interventions@own-model",
+    "tokens@own-model",
     "memorization@own-model",
     "check_results@own",
     "aggregate@own",
@@ -26,9 +27,10 @@ SAMPLES = ALL - {"check@own", "checkpoint@own-model", "interventions@own-model"}
 OPTIONAL = ("benchmarks", "divergence", "generations", "theory")
 
 
-@pytest.fixture
-def own(fresh: Project) -> Project:
-    """The study `own`, run once by snakemake."""
+@pytest.fixture(scope="module")
+def finished_own(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The study `own`, run once by snakemake. Not to be changed: take `own`."""
+    fresh = stub_project(tmp_path_factory.mktemp("own"))
     folder = fresh.root / "my model's $(folder) {x} 100%"
     folder.mkdir()
     (folder / "config.json").write_text("1")
@@ -51,7 +53,7 @@ def own(fresh: Project) -> Project:
             "own-model": {
                 "name": "model-1.0",
                 "family": "text",
-                "checkpoint": {"source": "folder", "path": str(folder)},
+                "checkpoint": {"source": "folder", "path": folder.name},
             }
         },
         "benchmarks": None,  # the others are missing
@@ -70,6 +72,12 @@ def own(fresh: Project) -> Project:
     fresh.describe()
     fresh.snakemake()
     return fresh
+
+
+@pytest.fixture
+def own(finished_own: Project, tmp_path: Path) -> Project:
+    """A copy of the finished project, to be changed."""
+    return finished_own.copied(tmp_path / "own")
 
 
 def test_what_a_study_leaves_out_is_not_there(own: Project) -> None:

@@ -42,7 +42,7 @@ def miniature(name: str, samples_url: str) -> str:
     values: dict[str, Any] = yaml.load(ROOT / "pipeline/conf/study" / f"{name}.yaml")
     for family in values["families"].values():
         source = family["samples"]
-        source["n_memorized"], source["control"]["n"] = 8, 4
+        source["n_memorized"], source["control"]["n"] = 4, 2
         if source["source"] == "pile":
             source["url"] = samples_url
             source["sha256"] = {

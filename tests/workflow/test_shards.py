@@ -54,13 +54,16 @@ def run(
     minutes: float = 1.0,
     items: object = "abcdefg",
     determined_by: dict[str, object] | None = None,
+    part: str | None = None,
 ) -> tuple[Work, dict[str, int], Arrays | None]:
     """One process: what it computed, what it says of its shards, the results."""
     work, results = Work(fatal), None
-    with open_shards(folder, minutes, determined_by or {"checkpoint": "1"}) as shards:
-        with suppress(Killed):
-            results = shards.results(work, SECONDS, items)
-        return work, shards.told(), results
+    with (
+        open_shards(folder, minutes, determined_by or {"checkpoint": "1"}, part) as shards,
+        suppress(Killed),
+    ):
+        results = shards.results(work, SECONDS, items)
+    return work, shards.told(), results
 
 
 @pytest.fixture
@@ -137,6 +140,59 @@ def test_a_damaged_shard_is_computed_again(
     assert whole is not None
     assert results is not None
     assert all(np.array_equal(results[name], whole[name]) for name in whole)
+
+
+def parts_of(folder: Path) -> Path:
+    return folder.parents[2] / "parts" / "memorization" / "model-1.4b"
+
+
+def test_the_parts_of_a_table_are_its_shards(folder: Path) -> None:
+    whole = Work()(range(7))
+    alone = [run(folder, part=f"{number}-of-4") for number in (1, 2, 3, 4)]
+    # three shards in four parts
+    assert [work.done for work, _, _ in alone] == [
+        [], [range(0, 3)], [range(3, 6)], [range(6, 7)]
+    ]  # fmt: skip
+    assert all(results is None for _, _, results in alone), "a part has no table"
+    assert sorted(each.name for each in parts_of(folder).iterdir()) == [
+        f"{number}-of-4" for number in (1, 2, 3, 4)
+    ]
+    work, told, results = run(folder)
+    assert work.done == []
+    assert told == {"total": 3, "reused": 3, "computed": 0}
+    assert results is not None
+    for name, array in whole.items():
+        assert np.array_equal(results[name], array)
+
+
+def test_a_table_computes_what_its_parts_lack(folder: Path) -> None:
+    for number in (1, 2):
+        run(folder, part=f"{number}-of-2")
+    damaged = next(parts_of(folder).glob("2-of-2/*/000003-*"))
+    damaged.write_bytes(b"")
+    assert run(folder)[0].done == [range(3, 6)]
+    assert damaged.exists(), "the output of another stage is left alone"
+    work, _, _ = run(folder, determined_by={"checkpoint": "2"})
+    assert work.done == [range(0, 3), range(3, 6), range(6, 7)], "parts of another checkpoint"
+
+
+def test_a_killed_part_resumes(folder: Path) -> None:
+    run(folder, fatal=6, part="2-of-2")
+    assert not parts_of(folder).exists()
+    work, told, _ = run(folder, part="2-of-2")
+    assert work.done == [range(6, 7)]
+    assert told == {"total": 2, "reused": 1, "computed": 1}
+    remove_finished(folder.parents[2])
+    assert not folder.parents[1].exists(), "its stage has ended"
+
+
+def test_a_part_that_needs_no_computation_is_empty(folder: Path) -> None:
+    with open_shards(folder, 1, {}, "1-of-2") as shards:
+        shards.end_part()
+    assert list((parts_of(folder) / "1-of-2").iterdir()) == []
+    with open_shards(folder, 1, {}) as shards:
+        shards.end_part()
+        assert (folder / "lock").exists(), "which the whole table passes over"
 
 
 def test_what_was_half_written_is_removed(folder: Path) -> None:
