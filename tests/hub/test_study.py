@@ -88,6 +88,7 @@ def test_the_paper_study(populated_hub: Hub, tmp_path: Path) -> None:
 def test_the_small_study(populated_hub: Hub, tmp_path: Path) -> None:
     home = tmp_path / "home"  # of the Hugging Face cache, which both runs share
     online = _checkout(tmp_path / "online", populated_hub, home)
+    _set(online, "shard_minutes: 1", "shard_minutes: 0.0001")
     done = online.snakemake("--config", "study=small")
     assert done.returncode == 0, done.stderr
     the_report_is_there_and_a_second_run_is_idle(online, "small", "gpt-neo-125m", "pythia-410m")
@@ -96,6 +97,14 @@ def test_the_small_study(populated_hub: Hub, tmp_path: Path) -> None:
         online, "small", ("70m", "160m", "410m"), populated_hub
     )
     offline_from_the_cache_gives_the_same_bytes(online, populated_hub, home, tmp_path / "offline")
+
+
+def _set(run: Run, old: str, new: str) -> None:
+    """Change a setting that every study shares."""
+    shared = run.root / "pipeline/conf/config.yaml"
+    text = shared.read_text()
+    assert text.count(old) == 1
+    shared.write_text(text.replace(old, new))
 
 
 def _through_faults(populated_hub: Hub, home: Path, root: Path) -> Run:
@@ -202,9 +211,11 @@ def the_token_is_in_no_log_and_no_file(online: Run) -> None:
 def offline_from_the_cache_gives_the_same_bytes(
     online: Run, populated_hub: Hub, home: Path, root: Path
 ) -> None:
-    """Another checkout, without a hub: what faults and tries did on the way left no trace."""
+    """Another checkout, without a hub and in parts: neither left a trace in the tables."""
     offline = {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
     run = _checkout(root, populated_hub, home, **offline)
+    _set(run, "shard_minutes: 1", "shard_minutes: 0.0001")
+    _set(run, "\nparts: 1\n", "\nparts: 2\n")
     # the GPT-Neo samples are no part of the Hugging Face cache
     shutil.copytree(online.root / "data/downloads", run.root / "data/downloads")
     made = [
@@ -220,6 +231,8 @@ def offline_from_the_cache_gives_the_same_bytes(
         done = run.snakemake("--config", "study=small", "--", *targets)
         assert done.returncode == 0, done.stderr
         assert not populated_hub.log
+    parts = run.root / "data/small/parts/memorization/gpt-neo-125m"
+    assert [len(list((parts / each).glob("*/*"))) for each in ("1-of-2", "2-of-2")] == [3, 3]
     for path in made:
         ours, theirs = (root / "data/small" / path for root in (run.root, online.root))
         assert ours.read_bytes() == theirs.read_bytes(), path
