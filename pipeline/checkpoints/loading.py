@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+import weakref
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -11,12 +14,13 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 from transformers.utils.logging import disable_progress_bar
 
 from pipeline.checkpoints.fit import require_fit, skeleton
+from pipeline.checkpoints.placement import placement, release_at_once
 from pipeline.checkpoints.verified import tokenizer_of, verified
 from pipeline.workflow.hub import Snapshot
 
 
 def load_model(
-    folder: str | Path, dtype: torch.dtype | str, device: str = "cpu"
+    folder: str | Path, dtype: torch.dtype | str, device: str = "cpu", room: int | None = None
 ) -> PreTrainedModel:
     """The model of a checkpoint, in eval mode.
 
@@ -25,16 +29,18 @@ def load_model(
             fetched, at the commit that the manifest names.
         dtype: to which the stored weights are converted, or its name, such as ``float32``.
         device: the device of the model, such as ``cuda``.
+        room: bytes that the weights may take there, beyond which blocks are streamed; None: no
+            limit.
 
     Raises:
         InputError: the manifest is missing, a file is missing or differs from the manifest, or the
             weights are not those of the configuration.
     """
-    return model_of(verified(Path(folder)), dtype, device)
+    return model_of(verified(Path(folder)), dtype, device, room)
 
 
 def load(
-    folder: str | Path, dtype: torch.dtype | str, device: str = "cpu"
+    folder: str | Path, dtype: torch.dtype | str, device: str = "cpu", room: int | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model and tokenizer; computes the slow checksums of a large checkpoint only once.
 
@@ -42,16 +48,20 @@ def load(
         folder: as for `load_model`, and so are the others.
         dtype: likewise.
         device: likewise.
+        room: likewise.
 
     Raises:
         InputError: as for `load_model`.
     """
     files = verified(Path(folder))
-    return model_of(files, dtype, device), tokenizer_of(files)
+    return model_of(files, dtype, device, room), tokenizer_of(files)
 
 
 def model_of(
-    checkpoint: Snapshot, dtype: torch.dtype | str, device: str = "cpu"
+    checkpoint: Snapshot,
+    dtype: torch.dtype | str,
+    device: str = "cpu",
+    room: int | None = None,
 ) -> PreTrainedModel:
     """The model among the files of a checkpoint, in eval mode.
 
@@ -59,6 +69,7 @@ def model_of(
         checkpoint: its files, as they were found or fetched.
         dtype: as for `load_model`; ``auto`` as the weights are stored.
         device: likewise.
+        room: likewise.
 
     Raises:
         InputError: the weights are not those of the configuration.
@@ -68,8 +79,16 @@ def model_of(
         disable_progress_bar()  # type: ignore[no-untyped-call]
     model: PreTrainedModel
     report: dict[str, Any]
-    with checkpoint.alone() as folder:
-        skeleton(folder, checkpoint.files, where)  # rejects it before gigabytes are read
+    with ExitStack() as stack:
+        folder = stack.enter_context(checkpoint.alone())
+        # rejects it before gigabytes are read
+        bare = skeleton(folder, checkpoint.files, where)
+        places = {} if room is None else placement(bare, _kind(dtype, bare), device, room)
+        streaming: dict[str, Any] = {}
+        if places:
+            # transformers writes weights there whose names it changes
+            converted = stack.enter_context(TemporaryDirectory(prefix="converted-"))
+            streaming = {"device_map": places, "offload_folder": converted}
         model, report = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]
             folder,
             dtype=dtype,
@@ -77,7 +96,21 @@ def model_of(
             use_safetensors=True,
             local_files_only=True,
             trust_remote_code=False,  # never prompts
+            **streaming,
         )
-    require_fit(report, where)
-    model.to(device).eval()  # type: ignore[arg-type]
+        require_fit(report, where)
+        if places:
+            release_at_once()
+            weakref.finalize(model, stack.pop_all().close)  # its files are read in every pass
+        else:
+            model.to(device)  # type: ignore[arg-type]
+    model.eval()  # type: ignore[no-untyped-call]
     return model
+
+
+def _kind(dtype: torch.dtype | str, bare: PreTrainedModel) -> torch.dtype:
+    """The precision of the loaded weights."""
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    named: torch.dtype = bare.dtype if dtype == "auto" else getattr(torch, dtype)
+    return named

@@ -84,17 +84,17 @@ def memorization(model: ModelName, part: PartName = None) -> None:
             study.data, "memorization", model if part is None else f"{model}.{part}", journal
         ) as notes,
         open_shards(shard_folder, study.run.shard_minutes, provenance, part) as shards,
-        evaluating(study.run.threads, model, manifest.weight_bytes(how.dtype), notes) as device,
+        evaluating(study.run, model, manifest.weight_bytes(how.dtype), notes) as device,
     ):
         items = sha256(sampled)
         wanted = keys(
             listed,
-            {**provenance, "device": device, "items": items, "code": code(address)},
+            {**provenance, "device": device.name, "items": items, "code": code(address)},
             items,
         )
 
         def compute(missing: Sequence[Intervention]) -> list[pl.DataFrame]:
-            loaded, tokenizer = load_checkpoint(folder, how.dtype, device)
+            loaded, tokenizer = load_checkpoint(folder, how.dtype, *device)
             budget = study.run.token_budget
             notes["baseline"] = require_baseline(
                 loaded, samples, how.baseline_floor, how.below_floor == "stop", budget
@@ -133,9 +133,9 @@ def tokens(model: ModelName) -> None:
     journal = Journal()
     with (
         costed(study.data, "tokens", model, journal) as notes,
-        evaluating(study.run.threads, model, manifest.weight_bytes(how.dtype), notes) as device,
+        evaluating(study.run, model, manifest.weight_bytes(how.dtype), notes) as device,
     ):
-        loaded = load_model(folder, how.dtype, device)
+        loaded = load_model(folder, how.dtype, *device)
         made = measure(loaded, samples, listed, study.run.token_budget, journal)
     provenance = determined_by(
         study.study, model=model, **of_checkpoint(manifest), evaluation=how.model_dump()
@@ -166,10 +166,12 @@ def attribution(model: ModelName) -> None:
     every = tables.read(study.data / "samples" / f"{entry.family}.parquet", tables.SAMPLES)
     with (
         costed(study.data, "attribution", model) as notes,
-        evaluating(study.run.threads, model, manifest.weight_bytes(how.dtype), notes) as device,
+        evaluating(
+            study.run, model, manifest.weight_bytes(how.dtype), notes, streamed=False
+        ) as device,
     ):
         made = measure(
-            load_model(folder, how.dtype, device),
+            load_model(folder, how.dtype, device.name),
             of_each_split(every, ("memorized", "control"), asked.samples),
             reporter(f"attribution of {model}", "samples"),
         )
@@ -229,17 +231,17 @@ def benchmarks(model: ModelName, part: PartName = None) -> None:
             study.data, "benchmarks", model if part is None else f"{model}.{part}", journal
         ) as notes,
         open_shards(shard_folder, study.run.shard_minutes, provenance, part) as shards,
-        evaluating(study.run.threads, model, manifest.weight_bytes(how.dtype), notes) as device,
+        evaluating(study.run, model, manifest.weight_bytes(how.dtype), notes) as device,
     ):
         wanted = keys(
             listed,
-            {**provenance, "device": device, "items": checksums(below), "code": code(address)},
+            {**provenance, "device": device.name, "items": checksums(below), "code": code(address)},
             sha256(sampled),
         )
 
         def compute(missing: Sequence[Intervention]) -> Sequence[pl.DataFrame]:
             return measure(
-                *load_checkpoint(folder, how.dtype, device),
+                *load_checkpoint(folder, how.dtype, *device),
                 tasks,
                 missing,
                 study.run.token_budget,
@@ -274,10 +276,10 @@ def generations(model: ModelName) -> None:
     wanted = given(study.generations)
     with (
         costed(study.data, "generations", model) as notes,
-        evaluating(study.run.threads, model, manifest.weight_bytes(how.dtype), notes) as device,
+        evaluating(study.run, model, manifest.weight_bytes(how.dtype), notes) as device,
     ):
         made = measure(
-            *load_checkpoint(folder, how.dtype, device),
+            *load_checkpoint(folder, how.dtype, *device),
             wanted.prompts,
             wanted.depths,
             wanted.new_tokens,

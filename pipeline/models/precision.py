@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -25,14 +24,10 @@ def at_least_single(model: nn.Module) -> Iterator[None]:
     aside: dict[nn.Module, dict[str, nn.Parameter]] = {}
 
     def widen(module: nn.Module, _args: Any) -> None:
-        own = aside.setdefault(module, dict(module.named_parameters(recurse=False)))
-        for name, weight in own.items():
-            delattr(module, name)  # a parameter may not become a plain tensor
-            setattr(module, name, weight.float())
+        aside.setdefault(module, _converted(module, torch.float32))
 
     def put_back(module: nn.Module, _args: Any = None, _returned: Any = None) -> None:
-        for name, weight in aside.pop(module).items():
-            setattr(module, name, weight)
+        _restore(module, aside.pop(module))
 
     def widen_result(_module: nn.Module, _args: Any, returned: Tensor) -> Tensor:
         return returned.float()
@@ -56,9 +51,30 @@ def at_least_single(model: nn.Module) -> Iterator[None]:
 
 def without_hooks(module: nn.Module, x: Tensor) -> Tensor:
     """The output of a module without children for `x`, in the precision of `x`, without hooks."""
+    own: dict[str, nn.Parameter] = {}
     if any(weight.dtype != x.dtype for weight in module.parameters()):
-        module = copy.copy(module)
-        own: dict[str, Any] = module._parameters
-        module._parameters = {name: None if w is None else w.to(x.dtype) for name, w in own.items()}
-    made: Tensor = module.forward(x)
+        own = _converted(module, x.dtype)
+    try:
+        made: Tensor = module.forward(x)
+    finally:
+        _restore(module, own)
     return made
+
+
+def _converted(module: nn.Module, dtype: torch.dtype) -> dict[str, nn.Parameter]:
+    """Give a module's own weights another precision; returns the weights from before.
+
+    Those of a streamed module have no content between its calls; when it is called, their content
+    is read in the precision that they then have.
+    """
+    own = dict(module.named_parameters(recurse=False))
+    _restore(
+        module,
+        {name: nn.Parameter(w.to(dtype), requires_grad=False) for name, w in own.items()},
+    )
+    return own
+
+
+def _restore(module: nn.Module, weights: dict[str, nn.Parameter]) -> None:
+    for name, weight in weights.items():
+        setattr(module, name, weight)

@@ -48,6 +48,13 @@ class Run(Section):
         description="tokens evaluated at once, counted for each branch of the interventions; null: "
         "as many as the free memory allows",
     )
+    device_memory: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="memory that the weights of a model may take on its device, GB; the other "
+        "blocks are read for every pass; null: nine tenths of what is free",
+    )
     shard_minutes: float = Field(
         default=1.0,
         gt=0,

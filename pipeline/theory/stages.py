@@ -51,10 +51,12 @@ def divergence(model: ModelName) -> None:
     journal = Journal()
     with (
         costed(study.data, "divergence", model, journal) as notes,
-        evaluating(study.run.threads, model, manifest.weight_bytes(how.dtype), notes) as device,
+        evaluating(
+            study.run, model, manifest.weight_bytes(how.dtype), notes, streamed=False
+        ) as device,
     ):
         made = measure(
-            load_model(folder, how.dtype, device),
+            load_model(folder, how.dtype, device.name),
             of_each_split(every, ("memorized", "control"), asked.samples),
             study.run.token_budget,
             reporter(f"divergence of {model}", "samples"),

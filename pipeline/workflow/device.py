@@ -84,31 +84,45 @@ def lease() -> Iterator[str]:
         lock.release()
 
 
-def require_memory(model: str, needed: int, device: str) -> None:
+def room_for(needed: int, device: str) -> int:
+    """Bytes that the weights of a model may take: WEIGHTS_SHARE of the memory that is free.
+
+    Args:
+        needed: bytes that its weights take; if there are fewer, it is asked again for some seconds.
+        device: what `lease` yielded: ``"cuda"`` or ``"cpu"``.
+    """
+    deadline = time.monotonic() + (SETTLE_SECONDS if device == "cuda" else 0)
+    while needed > (room := int(WEIGHTS_SHARE * _free_bytes(device))):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(POLL_SECONDS)
+    return room
+
+
+def require_memory(model: str, needed: int, device: str, room: int) -> None:
     """Raise if a model does not fit, before it is loaded.
 
     Args:
         model: its name.
         needed: bytes that its weights take.
         device: what `lease` yielded: ``"cuda"`` or ``"cpu"``.
+        room: bytes that they may take.
 
     Raises:
-        InputError: the weights take more than WEIGHTS_SHARE of the memory that is free.
+        InputError: they take more.
     """
-    deadline = time.monotonic() + (SETTLE_SECONDS if device == "cuda" else 0)
-    while needed > WEIGHTS_SHARE * (free := _free_bytes(device)):
-        if time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS)
-            continue
+    if needed > room:
         where = f"GPU {os.environ.get('CUDA_VISIBLE_DEVICES', '')}" if device == "cuda" else "CPU"
         raise InputError(
             Problem(
                 what=f"the weights of {model}",
-                got=f"{needed / _GIB:.2f} GiB; {free / _GIB:.2f} GiB are free on the {where}",
-                expected=f"at most {WEIGHTS_SHARE * free / _GIB:.2f} GiB, {WEIGHTS_SHARE:.0%} of "
-                "the free memory: activations need the rest",
+                got=f"{needed / _GIB:.2f} GiB",
+                expected=f"at most {room / _GIB:.2f} GiB on the {where}: {WEIGHTS_SHARE:.0%} of "
+                "the free memory, or run.device_memory; activations need the rest",
                 remedy="another device, ending what else runs on this one, dtype float16 under "
-                "evaluation in params.yaml if it is float32, or a smaller model",
+                "evaluation in params.yaml if it is float32, or a smaller model. Memorization, "
+                "benchmarks and generations stream such a model; without the sections divergence "
+                "and attribution, the study has no other stages that load it",
             )
         )
 

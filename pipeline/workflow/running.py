@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import typer
 
@@ -41,11 +41,44 @@ def of_checkpoint(manifest: Any) -> dict[str, object]:
     return {"origin": dict(manifest.origin), "checkpoint": dict(manifest.files)}
 
 
-@contextmanager
-def evaluating(threads: int, model: str, weight_bytes: int, notes: dict[str, Any]) -> Iterator[str]:
-    """Lease a device that the weights fit into, and set the threads, before torch is used."""
-    from pipeline.workflow.device import lease, require_memory
+class Settings(Protocol):
+    """The entries of the section `run` that an evaluation reads."""
 
+    threads: int
+    device_memory: float | None
+
+
+class Device(NamedTuple):
+    """A leased device.
+
+    Args:
+        name: ``cuda`` or ``cpu``.
+        room: bytes that the weights of a model may take there.
+    """
+
+    name: str
+    room: int
+
+
+@contextmanager
+def evaluating(
+    run: Settings, model: str, weight_bytes: int, notes: dict[str, Any], *, streamed: bool = True
+) -> Iterator[Device]:
+    """Lease a device, and set the threads, before torch is used.
+
+    Args:
+        run: the settings of this run.
+        model: its name.
+        weight_bytes: that its weights take.
+        notes: of the cost; receives the device and the threads.
+        streamed: whether the work can stream weights that do not fit.
+
+    Raises:
+        InputError: the weights do not fit, and cannot be streamed.
+    """
+    from pipeline.workflow.device import lease, require_memory, room_for
+
+    threads = run.threads
     with lease() as leased:
         os.environ["OMP_NUM_THREADS"] = str(threads)
         import torch
@@ -54,6 +87,10 @@ def evaluating(threads: int, model: str, weight_bytes: int, notes: dict[str, Any
         if device != leased:
             print("a GPU is there, but this torch cannot use it: evaluating on the CPU", flush=True)
         torch.set_num_threads(threads)
-        require_memory(model, weight_bytes, device)
-        notes.update(device=device, threads=threads)
-        yield device
+        room = room_for(weight_bytes, device)
+        if run.device_memory is not None:
+            room = min(room, int(run.device_memory * 1e9))
+        if not streamed:
+            require_memory(model, weight_bytes, device, room)
+        notes.update(device=device, threads=threads, streamed=weight_bytes > room)
+        yield Device(device, room)

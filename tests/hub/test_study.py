@@ -186,7 +186,7 @@ def every_model_has_every_intervention(online: Run, study: str) -> None:
             bounds = tables.read(
                 data / "divergence" / f"{name}.bounds.parquet", columns.DIVERGENCE_BOUNDS
             )
-            assert len(bounds) == blocks * 2 * 4
+            assert len(bounds) == blocks * (4 + 2)
             assert not bounds["violated"].any()
     assert seen == {"paper": 6, "small": 4}[study]
 

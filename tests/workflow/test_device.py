@@ -355,8 +355,10 @@ def _free(monkeypatch: pytest.MonkeyPatch, *cuda: int, cpu: int = 0) -> None:
 
 def test_a_model_that_fits_is_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
     _free(monkeypatch, 10, cpu=10)
-    device.require_memory("small", 9 * GIB, "cuda")
-    device.require_memory("small", 9 * GIB, "cpu")
+    for where in ("cuda", "cpu"):
+        room = device.room_for(9 * GIB, where)
+        assert room == 9 * GIB
+        device.require_memory("small", 9 * GIB, where, room)
 
 
 @pytest.mark.parametrize(("where", "named"), [("cuda", "GPU 3"), ("cpu", "CPU")])
@@ -366,12 +368,14 @@ def test_a_model_too_large_is_refused_with_the_numbers(
     monkeypatch.setattr(device, "SETTLE_SECONDS", 0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     _free(monkeypatch, 10, cpu=10)
+    needed = int(12.75 * GIB)
+    room = device.room_for(needed, where)
     with pytest.raises(InputError) as refused:
-        device.require_memory("pythia-6.9b", int(12.75 * GIB), where)
+        device.require_memory("pythia-6.9b", needed, where, room)
     said = str(refused.value)
     assert "the weights of pythia-6.9b" in said
-    assert f"12.75 GiB; 10.00 GiB are free on the {named}" in said
-    assert "at most 9.00 GiB, 90% of the free memory" in said
+    assert "12.75 GiB" in said
+    assert f"at most 9.00 GiB on the {named}: 90% of the free memory" in said
     assert "another device" in said
     assert "float16" in said
 
@@ -380,4 +384,4 @@ def test_memory_that_the_driver_is_about_to_free_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _free(monkeypatch, 1, 1, 20)
-    device.require_memory("pythia-6.9b", 13 * GIB, "cuda")
+    assert device.room_for(13 * GIB, "cuda") == 18 * GIB
