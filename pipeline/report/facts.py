@@ -127,9 +127,9 @@ def _late(rows: pl.DataFrame) -> tuple[Estimate | None, Estimate | None]:
 def retention(evidence: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Heading and rows of the table of what a bypass of one late block leaves.
 
-    It compares all samples and documents with those that the unmodified model gets right.
+    It compares all samples and documents with those that the baseline gets right.
     Each cell is the mean over the single late blocks, with its 95% interval; see `evidence` for the
-    quantities. Memory loss minus ability loss is by acc, where the unmodified model is right.
+    quantities. Memory loss minus ability loss is by acc, where the baseline is right.
     """
     late = evidence.filter(over=LATE)
     models = [Measured(rows, Setup()) for _, rows in late.group_by("recipe", maintain_order=True)]

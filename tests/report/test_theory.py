@@ -359,8 +359,8 @@ def test_bounded(plots: dict[str, Plot]) -> None:
         ("change", "measured change, median and quartiles"),
     ):
         assert drawn(axes, label) == (list(range(8)), rows[column].to_list())
-    assert "0 exceed the bound as printed" in plots["theorem-1"].caption
-    assert "crosses" not in plots["theorem-1"].caption
+    assert "0 exceed the bound as printed" in plots["theorem-1"].finding
+    assert "Crosses" not in plots["theorem-1"].reading
 
 
 def test_violations_are_marked(tmp_path: Path) -> None:
@@ -373,9 +373,8 @@ def test_violations_are_marked(tmp_path: Path) -> None:
     ]
     rows = plots["theorem-1"].data
     np.testing.assert_allclose(marks[0], [[b, rows["printed"][b]] for b in (0, 3)])
-    assert "2 exceed the bound as printed and 0 a corrected one; crosses" in (
-        plots["theorem-1"].caption
-    )
+    assert "2 exceed the bound as printed and 0 a corrected one" in plots["theorem-1"].finding
+    assert "Crosses" in plots["theorem-1"].reading
 
 
 def test_damage(plots: dict[str, Plot]) -> None:
@@ -466,7 +465,7 @@ def write_page(root: Path, out: Path, *, with_theory: bool = True) -> str:
 def test_the_page_says_what_the_tables_say(
     root: Path, made: tuple[pl.DataFrame, Theory], tmp_path: Path, plots: dict[str, Plot]
 ) -> None:
-    words = ("name", "section", "title", "caption", "alt")
+    words = ("name", "section", "title", "finding", "reading", "caption", "alt")
     index = []
     (tmp_path / "figures").mkdir()
     for plot in (plots[name] for name in ("low-rank", "theorem-1", "routing", "capacity")):
@@ -524,10 +523,13 @@ def test_hostile_names_stay_text(made: tuple[pl.DataFrame, Theory], tmp_path: Pa
         style.save(figures.figure(plot), tmp_path, plot.name)
         svg = (tmp_path / f"{plot.name}.svg").read_text(encoding="utf-8")
         assert "<script" not in svg
-        words = (plot.name, plot.section, plot.title, plot.caption, plot.alt)
+        told = (plot.finding, plot.reading, plot.caption, plot.alt)
+        words = (plot.name, plot.section, plot.title, *told)
         shown.append(page.PageFigure(*words, svg, plot.data))
     explained = theory_sections(summary, theory)
-    html = appendices.render_theory("s", explained, list(enumerate(shown, start=1)))
+    html = appendices.render_theory(
+        "s", explained, [(str(i), each) for i, each in enumerate(shown, start=1)]
+    )
     assert html.count("<script") == 1  # the page's own
     assert not re.search("[\u202e\u0007]", html)
     assert Outline(html).open == []
