@@ -16,6 +16,7 @@ from pipeline.analysis.manifests import recipe_key
 from pipeline.analysis.statistics import LEVEL
 from pipeline.analysis.text import MISSING, number, percent, percent_interval, plural
 from pipeline.analysis.verdicts import Estimate
+from pipeline.interventions.interventions import BASELINE
 from pipeline.report.browser import Family
 from pipeline.workflow import tables
 
@@ -293,7 +294,7 @@ def largest(manifests: Sequence[Mapping[str, object]]) -> str:
 
 def _interventions(summary: pl.DataFrame) -> str:
     counts = summary.group_by("model").agg(pl.col("intervention").n_unique())["intervention"]
-    kinds = ["none"]
+    kinds = [BASELINE.name]
     if summary.filter(views.ONE_BLOCK).height:
         kinds.append("each block alone")
     if summary.filter(views.ONE_QUARTILE).height:

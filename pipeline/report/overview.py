@@ -140,7 +140,7 @@ def found(summary: pl.DataFrame) -> list[str]:
     if not after:
         return ["No block was bypassed alone in any model, so there is no finding."]
     told = [
-        "Bypassing the median late block of a model takes exact match on memorized samples from "
+        "Bypassing a typical late block takes exact match on memorized samples from "
         f"{percent_range(before)} to {percent_range(after)}."
     ]
     if ability:

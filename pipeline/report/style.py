@@ -250,7 +250,7 @@ def legend(figure: Figure) -> None:
             loc="outside upper left",
             ncols=columns,
             handlelength=2.6,
-            columnspacing=1.6,
+            columnspacing=1.1,
         )
         if columns == 1 or drawn.get_window_extent().width <= LEGEND * figure.dpi:
             break

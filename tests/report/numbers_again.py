@@ -44,7 +44,7 @@ FIXED = [
     *("Apart from block 0,", "block 0, whose", "block 0, which", "Block 0.", "of block 0 "),
     "block 0 left out",
     # ends of scales
-    *("100%: the baseline; 0%: chance", "below 0% it is", "above 100% better", "kept: 0% 100%"),
+    *("100%: the baseline; 0%: chance", "Below 0% is", "above 100% better", "kept: 0% 100%"),
     *("(1 to 4)", "0 copies: never trained on"),
     # sampling
     *("temperature 1 ", "temperature 1,", "the 40 likeliest"),
@@ -161,8 +161,7 @@ def _found(study: Study, judged: Sequence[Claim]) -> list[Line]:
     before, after = exact.filter(WHOLE)["value"], pl.Series(typical)
     return [
         Line(
-            "Bypassing the median late block of a model takes exact match on memorized samples "
-            "from ",
+            "Bypassing a typical late block takes exact match on memorized samples from ",
             [f"{share_range(before)} to {share_range(after)}."],
         ),
         Line("The same bypass keeps ", [f"{share_range(pl.Series(kept))} of the benchmarks"]),

@@ -239,7 +239,7 @@ def test_kept(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
         _, accuracy = blocks(summary, model="tiny-pythia-8", task=task)
         rows = summary.filter(model="tiny-pythia-8", task=task, intervention="baseline")
         leads.append((np.array(accuracy) - (chance or 0)) / (rows["value"][0] - (chance or 0)))
-    _, mean = line(axes, "benchmarks (mean)")
+    _, mean = line(axes, "benchmarks")
     np.testing.assert_allclose(mean, np.mean(leads, axis=0))
     own = plots["kept"].data.filter(model="tiny-pythia-8", kind="mean")
     np.testing.assert_allclose(own["kept"], mean)

@@ -363,6 +363,50 @@ def test_bounded(plots: dict[str, Plot]) -> None:
     assert "Crosses" not in plots["theorem-1"].reading
 
 
+def test_the_titles_say_what_is_in_the_data(plots: dict[str, Plot]) -> None:
+    """The numbers are computed once more, row by row."""
+    rows = plots["divergence-triangle"].data.filter(split="memorized").rows(named=True)
+    later = [row for row in rows if row["block"] > 0]
+    after, logits = (
+        [100 * row["relative"] for row in later if row["after"] == (row["block"] if near else 8)]
+        for near in (True, False)
+    )
+    moved = [f"{min(each):.0f}–{max(each):.0f}%" for each in (after, logits)]
+    assert f"by {moved[0]} of its length" in plots["divergence-triangle"].finding
+    assert f"the logits by {moved[1]} (block 0 aside)." in plots["divergence-triangle"].finding
+    ranks = []
+    for quantity in ("logits", "printed"):
+        own = plots["damage"].data.filter(quantity=quantity, measure="exact_match")
+        ranks.append(float(f"{stats.spearmanr(own['mean'], own['lost']).statistic:.2f}"))
+    told = [f"ρ = {rank:g}".replace("-", "−") for rank in ranks]
+    assert f"{told[0]}, the loss and the printed bound with {told[1]}." in plots["damage"].finding
+    pairs = plots["capacity"].data.rows(named=True)
+    widest = {(row["experiment"], row["quantity"]): 0 for row in pairs}
+    for row in pairs:
+        key = row["experiment"], row["quantity"]
+        widest[key] = max(widest[key], row["width"])
+    held = [
+        float(f"{row['value'] / row['bound']:.1f}")
+        for row in pairs
+        if row["width"] == widest[row["experiment"], row["quantity"]]
+    ]
+    ends = " to ".join(dict.fromkeys(f"{end:g}" for end in (min(held), max(held))))
+    assert f"holds {ends} times the D pairs" in plots["capacity"].finding
+    bounds = plots["low-rank"].data.rows(named=True)
+    counts = []
+    for printed in (True, False):
+        own = [row for row in bounds if row["statement"].startswith("printed") == printed]
+        counts.append(f"{sum(row['bound'] < row['value'] for row in own)} of {len(own)}")
+    assert f"in {counts[0]} cases, the corrected ones in {counts[1]}." in plots["low-rank"].finding
+    shapes = [row for row in plots["attention-only"].data.rows(named=True) if row["bound"]]
+    above = sum(row["value"] > row["bound"] for row in shapes)
+    assert f"of {above} of {len(shapes)} shapes" in plots["attention-only"].finding
+    assert plots["routing"].finding == (
+        "The bypass takes accuracy from 98% to 6% where the model stores in its heads and from "
+        "96% to 8% where the model stores in its MLP."
+    )
+
+
 def test_violations_are_marked(tmp_path: Path) -> None:
     plots = {plot.name: plot for plot in figures.plots(*make(tmp_path, violated=(0, 3)))}
     (axes,) = panels(plots["theorem-1"])

@@ -60,8 +60,8 @@ def kept(summary: pl.DataFrame) -> Iterator[Plot]:
             "curves part, memory needs the block's attention more than ability does."
         )
         caption = (
-            f"{_ONE_BY_ONE} Thin lines: the lead over chance of each benchmark; below 0% it is "
-            "under chance, above 100% better than the baseline."
+            f"{_ONE_BY_ONE} Benchmarks: the mean of their leads over chance; thin lines: each. "
+            "Below 0% is under chance, above 100% better than the baseline."
         )
     others = views.controls(summary)
     if others.filter(measure=views.CONTROLS).height:
@@ -143,7 +143,7 @@ def draw_kept(data: pl.DataFrame) -> Figure:
             if (one := rows.filter(measure=measure)).height:
                 style.curve(axes, one, index, label, value="kept")
         if (mean := rows.filter(measure=views.MEAN)).height:
-            style.curve(axes, mean, 2, "benchmarks (mean)", value="kept")
+            style.curve(axes, mean, 2, "benchmarks", value="kept")
         axes.set_title(visible(name))
         style.blocks_axis(axes)
         style.percent_axis(axes.yaxis)
