@@ -27,7 +27,7 @@ class PageFigure:
     """A figure as the figures stage left it.
 
     Args:
-        name, section, title, caption, alt: as in `figures.Plot`.
+        name, section, title, finding, reading, caption, alt: as in `figures.Plot`.
         marks: as in `style.marks`.
         svg: the file's text.
         data: the numbers drawn.
@@ -36,6 +36,8 @@ class PageFigure:
     name: str
     section: str
     title: str
+    finding: str
+    reading: str
     caption: str
     alt: str
     svg: str
@@ -43,8 +45,8 @@ class PageFigure:
     marks: Sequence[Sequence[float]] = ()
 
 
-Numbered = Sequence[tuple[int, PageFigure]]
-"""Figures with their numbers; the numbering continues from page to page."""
+Numbered = Sequence[tuple[str, PageFigure]]
+"""Figures with their numbers, such as 1 or 2a; the numbering continues from page to page."""
 
 
 def shared() -> dict[str, Any]:
@@ -57,7 +59,16 @@ def shared() -> dict[str, Any]:
         "inline_svg": inline_svg,
         "marks": lambda figure: marks.as_json(marks.told(figure.marks, figure.data)),
         "data_table": facts.data_table,
+        "holds": holds,
     }
+
+
+def holds(figure: PageFigure) -> str:
+    """Which models the files of a figure hold: the one shown, or all of its panels."""
+    if "model" not in figure.data.columns:
+        return "the whole figure"
+    names = figure.data["model"].unique(maintain_order=True).to_list()
+    return str(names[0]) if len(names) == 1 else f"all {len(names)} models: {', '.join(names)}"
 
 
 def content_hash(script: str) -> str:

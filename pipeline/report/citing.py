@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ruamel.yaml import YAML
 
-from pipeline.report.appendices import PageFigure
+from pipeline.report.appendices import Numbered
 from pipeline.report.provenance import CITATION
 
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
@@ -16,12 +16,12 @@ _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasci
 }
 
 
-def bibtex(study: str, figures: Sequence[PageFigure], git: Mapping[str, Any] | None) -> str:
+def bibtex(study: str, figures: Numbered, git: Mapping[str, Any] | None) -> str:
     """An entry for the paper, one for the software, and one for each figure.
 
     Args:
         study: its name.
-        figures: of the study.
+        figures: of the study, with their numbers.
         git: as `provenance.git_state` gives it.
     """
     cited = YAML(typ="safe").load(CITATION) if CITATION.exists() else {}
@@ -43,9 +43,9 @@ def bibtex(study: str, figures: Sequence[PageFigure], git: Mapping[str, Any] | N
         ),
         _entry("software", "software", title=_plain(str(cited.get("title", ""))), **software),
     ]
-    for i, figure in enumerate(figures, start=1):
+    for label, figure in figures:
         said = ", ".join(filter(None, (figure.section, figure.title)))
-        title = f"Study {study}, figure {i}: {said}"
+        title = f"Study {study}, figure {label}: {said}"
         entries.append(_entry("misc", f"{study}-{figure.name}", title=_plain(title), **software))
     return "\n".join(entries)
 

@@ -143,7 +143,7 @@ def render(before: Side, after: Side, changed: pl.DataFrame, folder: Path) -> st
         svg = (folder / f"{plot.name}.svg").read_text(encoding="utf-8")
         for ending in ("svg", "png", "pdf"):
             (folder / f"{plot.name}.{ending}").unlink()
-        plots.append((inline_svg(svg, f"figure-{i}", plot.alt), plot.caption))
+        plots.append((inline_svg(svg, f"figure-{i}", plot.alt), plot))
     clear = changed.filter("beyond_chance")
     names = [{name for name, _ in views.models(side.summary)} for side in (before, after)]
     return template("compare.html.jinja").render(
@@ -184,10 +184,12 @@ def _plots(before: str, after: str, changed: pl.DataFrame) -> Iterator[Plot]:
             name=f"compare-{slug(before)}-{slug(after)}",
             section="",
             title="",
-            caption=(
-                "Exact match on memorized samples with one block bypassed, before and after. "
-                f"Bands: 95% intervals. {HOLLOW}"
+            finding=(
+                "With one block bypassed, exact match on memorized samples differs by at most "
+                f"{100 * max(rows['change'].abs()):.0f} percentage points."
             ),
+            reading="Where the two curves part, the two runs disagree.",
+            caption=f"Bands: 95% intervals. {HOLLOW}",
             alt=f"Exact match by bypassed block in {before} and in {after}, one panel per model.",
             data=rows,
             draw=lambda data: _draw(data, before, after),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.analysis.findings import Finding
@@ -36,9 +36,15 @@ _ENTRIES = (
     ),
     _Entry(
         "2",
-        "completion entropy, memorized or not",
-        "Uncertainty about the suffix",
+        "completion entropy over samples, memorized or not",
+        "Spread over the samples",
         "no number; it is significantly lower on memorized samples",
+    ),
+    _Entry(
+        "Eq. 4",
+        "token accuracy, beside exact match and over samples",
+        "Block by block, across scales",
+        "a definition; no figure of it",
     ),
     _Entry(
         "3, A18–A20",
@@ -76,24 +82,26 @@ _ENTRIES = (
 
 
 def crosswalk(
-    judged: Sequence[Finding], sections: Sequence[str], *, written: bool
-) -> list[tuple[_Entry, str, str]]:
-    """Each entry with this study's result and the verdict on the claim that goes with it.
+    judged: Sequence[Finding], sections: Mapping[str, Sequence[str]], *, written: bool
+) -> list[tuple[_Entry, str, str, str]]:
+    """Each entry with our figures, this study's result and the verdict on its claim.
 
     Args:
         judged: as `findings.findings` gives them.
-        sections: the headings under which this page has figures.
+        sections: heading -> the numbers of this page's figures below it.
         written: whether it shows what the models wrote.
     """
     rows = []
     for entry in _ENTRIES:
-        there = entry.section in sections or (entry.anchor and written)
+        labels = sections.get(entry.section, ())
+        here = " to ".join(dict.fromkeys([labels[0], labels[-1]])) if labels else ""
+        there = here or (entry.anchor and written)
         finding = _judging(entry, judged)
         if finding is None:
             result = "see the figure" if there else "not measured in this study"
-            rows.append((entry, result, "not judged: no claim belongs to it"))
+            rows.append((entry, here, result, "not judged: no claim belongs to it"))
         else:
-            rows.append((entry, finding.sentence, finding.verdict))
+            rows.append((entry, here, finding.sentence, finding.verdict))
     return rows
 
 

@@ -16,10 +16,10 @@ TRIES = 1_000
 """The number of tries in the sentence."""
 
 BASELINE, EARLY, LATE, QUARTILE = (
-    "nothing bypassed",
-    "a typical block of the first quarter",
-    "a typical block of the last quarter",
-    "the whole last quarter",
+    "baseline",
+    "typical early block",
+    "typical late block",
+    "last quarter",
 )
 
 

@@ -16,6 +16,7 @@ from pipeline.analysis.manifests import recipe_key
 from pipeline.analysis.statistics import LEVEL
 from pipeline.analysis.text import MISSING, number, percent, percent_interval, plural
 from pipeline.analysis.verdicts import Estimate
+from pipeline.interventions.interventions import BASELINE
 from pipeline.report.browser import Family
 from pipeline.workflow import tables
 
@@ -127,9 +128,9 @@ def _late(rows: pl.DataFrame) -> tuple[Estimate | None, Estimate | None]:
 def retention(evidence: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Heading and rows of the table of what a bypass of one late block leaves.
 
-    It compares all samples and documents with those that the unmodified model gets right.
+    It compares all samples and documents with those that the baseline gets right.
     Each cell is the mean over the single late blocks, with its 95% interval; see `evidence` for the
-    quantities. Memory loss minus ability loss is by acc, where the unmodified model is right.
+    quantities. Memory loss minus ability loss is by acc, where the baseline is right.
     """
     late = evidence.filter(over=LATE)
     models = [Measured(rows, Setup()) for _, rows in late.group_by("recipe", maintain_order=True)]
@@ -293,7 +294,7 @@ def largest(manifests: Sequence[Mapping[str, object]]) -> str:
 
 def _interventions(summary: pl.DataFrame) -> str:
     counts = summary.group_by("model").agg(pl.col("intervention").n_unique())["intervention"]
-    kinds = ["none"]
+    kinds = [BASELINE.name]
     if summary.filter(views.ONE_BLOCK).height:
         kinds.append("each block alone")
     if summary.filter(views.ONE_QUARTILE).height:

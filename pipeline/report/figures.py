@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -18,7 +19,7 @@ import seaborn
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from pipeline.analysis import link, views
+from pipeline.analysis import link, spread, views
 from pipeline.analysis.theory import Theory, read_theory
 from pipeline.report import style
 from pipeline.report.columns import MEANINGS
@@ -28,10 +29,11 @@ from pipeline.report.plots.copies import doses
 from pipeline.report.plots.drops import drops
 from pipeline.report.plots.extraction import extractions
 from pipeline.report.plots.localization import found_first
-from pipeline.report.plots.over_blocks import blocks, entropy, kept, lengths, perplexity
+from pipeline.report.plots.over_blocks import blocks, kept, lengths, perplexity
 from pipeline.report.plots.plot import Plot
 from pipeline.report.plots.quartiles import quartiles
 from pipeline.report.plots.scatter import scatters
+from pipeline.report.plots.uncertainty import spreads
 from pipeline.workflow import tables
 from pipeline.workflow.files import atomic, write_text
 
@@ -43,7 +45,7 @@ COLUMNS = "columns.csv"
 
 _MAKERS = (
     *(kept, scatters, blocks, drops, lengths, extractions),
-    *(entropy, perplexity, quartiles, doses),
+    *(spreads, perplexity, quartiles, doses),
 )
 
 
@@ -62,22 +64,23 @@ def write_figures(
         summary: the study's summary table.
         folder: becomes a folder with each figure as SVG, PNG and PDF, its data as CSV, and
             ``figures.json`` and ``columns.csv``. A folder of that name is replaced.
-        data: the study's folder, ``data/STUDY``, for the theory's tables.
+        data: the study's folder, ``data/STUDY``, for the samples and the theory's tables.
         divergence: whether the study measures the theorems on the models.
         experiments: the experiments on attention-only transformers that the study runs.
         localization: whether the study grades scorers on models whose memorizing block is known.
 
     Raises:
-        InputError: the summary is missing or does not fit its schema.
+        InputError: the summary, or a table of samples, is missing or does not fit its schema.
     """
     frame = tables.read(summary, tables.SUMMARY)
     measured = views.models(frame) if divergence else []
-    registry = plots(frame, read_theory(data, measured, experiments=experiments))
+    theory = read_theory(data, measured, experiments=experiments)
+    registry = plots(frame, theory, spread.quantiles(frame, data))
     if localization:
         path = data / "localization.parquet"
         registry[1:1] = found_first(tables.read(path, tables.LOCALIZATION))
     with atomic(folder, directory=True) as temporary:
-        words = ("name", "section", "title", "caption", "alt")
+        words = ("name", "section", "title", "finding", "reading", "caption", "alt")
         index = []
         for plot in registry:
             marks = style.save(figure(plot), temporary, plot.name)
@@ -90,15 +93,21 @@ def write_figures(
         write_text(temporary / INDEX, json.dumps(index, ensure_ascii=False) + "\n")
 
 
-def plots(summary: pl.DataFrame, theory: Theory | None = None) -> list[Plot]:
+def plots(
+    summary: pl.DataFrame, theory: Theory | None = None, over_samples: pl.DataFrame | None = None
+) -> list[Plot]:
     """All figures with data, in the order of the page; the seeds of a recipe are one line.
 
     Args:
         summary: as `aggregate.aggregate` gives it.
         theory: as `read_theory` gives it; None: without its figures.
+        over_samples: as `spread.quantiles` gives it; None: without the spread over samples.
     """
     pooled = views.over_seeds(summary)
-    made = [plot for maker in _MAKERS for plot in maker(pooled)]
+    known = spread.NOTHING if over_samples is None else over_samples
+    spread_out = partial(spreads, spread=known)
+    makers = [spread_out if maker is spreads else maker for maker in _MAKERS]
+    made = [plot for maker in makers for plot in maker(pooled)]
     if theory is not None:
         made += _of_theory(summary, theory)
     made = [plot for plot in made if plot.data.height]

@@ -25,7 +25,7 @@ class Line:
         intervention: the intervention under which it was written.
         same: the start that it shares with the baseline's continuation.
         other: the rest; empty for the baseline, whose text is all in `same`.
-        perplexity: per token, under the unmodified model; at least 1.
+        perplexity: per token, under the baseline; at least 1.
         distinct: share of distinct bigrams, 0 to 1.
     """
 

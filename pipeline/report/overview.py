@@ -30,7 +30,7 @@ class Cell:
 
     Args:
         text: the number as written, in its own unit.
-        shade: 0 (nothing of the unmodified model is kept) to `SHADES`; None: not known.
+        shade: 0 (nothing of the baseline is kept) to `SHADES`; None: not known.
     """
 
     text: str
@@ -45,7 +45,7 @@ class Heatmap:
         model: its name.
         finding: which block matters most, in a sentence.
         heading: the metrics.
-        rows: what is bypassed, and a cell for each metric; the first is the unmodified model.
+        rows: what is bypassed, and a cell for each metric; the first is the baseline.
     """
 
     model: str
@@ -57,9 +57,9 @@ class Heatmap:
 def heatmaps(summary: pl.DataFrame) -> list[Heatmap]:
     """One heatmap per model.
 
-    The colour shows what is kept of the unmodified model. For a rate it is the kept share of its
+    The colour shows what is kept of the baseline. For a rate it is the kept share of its
     lead over the floor (chance for a benchmark); for a metric that is better when lower, it is the
-    unmodified value divided by this one.
+    baseline’s value divided by this one.
 
     Args:
         summary: seeds pooled or not; every model in it gets one.
@@ -75,7 +75,7 @@ def _heatmap(summary: pl.DataFrame, name: str) -> Heatmap:
     columns = {label: rows for label, rows in columns.items() if rows.height}
     blocks = views.single_blocks(summary)["block"].unique().sort().to_list()
     cells = [_column(rows, blocks) for rows in columns.values()]
-    labels = ["unmodified", *(f"block {block}" for block in blocks)]
+    labels = ["baseline", *(f"block {block}" for block in blocks)]
     rows = list(zip(labels, zip(*cells, strict=True), strict=True)) if cells else []
     return Heatmap(name, _strongest(summary), list(columns), rows)
 
@@ -140,7 +140,7 @@ def found(summary: pl.DataFrame) -> list[str]:
     if not after:
         return ["No block was bypassed alone in any model, so there is no finding."]
     told = [
-        "Bypassing the median late block of a model takes exact match on memorized samples from "
+        "Bypassing a typical late block takes exact match on memorized samples from "
         f"{percent_range(before)} to {percent_range(after)}."
     ]
     if ability:

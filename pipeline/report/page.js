@@ -230,6 +230,7 @@ for (const link of document.querySelectorAll(".copy")) {
 // ------------------------------------------------------------------ samples
 
 const STATES = ["right", "first error", "wrong", "right again"];
+const FILLS = { right: "#9dc7ea", "right-again": "#d5e8f6", "first-error": "#fbe9dc" };
 const SIGNS = { right: "", "first error": "\u2717 ", wrong: "\u00d7 ", "right again": "\u21ba " };
 
 const browse = (families) => {
@@ -291,13 +292,19 @@ const browse = (families) => {
         class: states[i].replace(" ", "-"), "data-name": name, "data-at": i, tabindex: -1,
         "aria-label": `${states[i]}: ${word(token)}`,
       }, SIGNS[states[i]] + (states[i].startsWith("right") ? "" : word(token))));
-      return make("tr", name === single() ? { class: "at" } : {}, make("th", { scope: "row" }, name), ...cells);
+      return make("tr", name === single() ? { class: "at" } : {}, make("th", { scope: "row", "data-name": name }, name), ...cells);
     });
     table.caption.textContent = `${family.name}, sample ${sample.id}, ${sample.why}, continued by ${choice.model}. Arrow keys move from token to token.`;
     table.tHead.replaceChildren(make("tr", {}, make("th", { scope: "col" }, "true suffix"), ...heading));
     table.tBodies[0].replaceChildren(...lines);
     const whole = names.filter((name) => row(name)[2] === undefined).length;
-    said.textContent = `${choice.model}: recited in ${whole} of ${names.length} rows`;
+    const bypassed = Object.entries(own()?.edits[choice.edit] ?? {})
+      .filter(([block, each]) => block !== "0" && names.includes(each) && row(each)[0] !== null)
+      .map((each) => each[1]);
+    const worst = bypassed.reduce((a, b) => (row(b)[0] < row(a)[0] ? b : a), bypassed[0]);
+    const log = (each) => `${row(each)?.[0]} nats`.replace("-", "\u2212");
+    said.textContent = `${choice.model}: recited in ${whole} of ${names.length} rows` +
+      (worst ? `; ${worst} harms it most (log p ${log(worst)}, baseline ${log("baseline")}; block 0 aside)` : "");
     const name = names.includes(single()) ? single() : names[0];
     if (name) tell(name, row(name)[2] ?? Math.min(at, sample.suffix.length - 1));
   };
@@ -314,15 +321,35 @@ const browse = (families) => {
     picker.value = sample.id;
     fill();
   };
+  // the table as it is shown, as a drawing of its own
+  const save = box.querySelector("a[download]");
+  save.addEventListener("click", () => {
+    const [side, wide, high] = [90, 64, 18];
+    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    const size = { width: side + wide * sample.suffix.length, height: high * table.rows.length + high };
+    for (const [key, value] of Object.entries({ ...size, "font-family": "monospace", "font-size": 10 })) svg.setAttribute(key, value);
+    drawing(svg, "rect", { ...size, fill: "#ffffff" });
+    drawing(svg, "text", { x: 2, y: 12 }).textContent = table.caption.textContent;
+    [...table.rows].forEach((line, y) => [...line.cells].forEach((cell, x) => {
+      const left = x && side + wide * (x - 1);
+      const place = { x: left, y: high * (y + 1), width: x ? wide : side, height: high };
+      drawing(svg, "rect", { ...place, fill: FILLS[cell.className] ?? "#ffffff", stroke: "#ffffff" });
+      const words = cell.textContent.trim();
+      drawing(svg, "text", { x: left + 3, y: place.y + 13 }).textContent = words.slice(0, x ? 10 : 14);
+    }));
+    save.download = `sample-${sample.id}-${choice.model}.svg`;
+    save.href = URL.createObjectURL(new Blob([new XMLSerializer().serializeToString(svg)], { type: "image/svg+xml" }));
+  });
   picker.addEventListener("change", () => choose({ sample: picker.value }));
   table.addEventListener("click", ({ target }) => {
-    const cell = target.closest("td");
+    const cell = target.closest("td, tbody th");
     if (!cell) return;
-    const { name, at: i } = cell.dataset;
-    at = Number(i);
+    const { name } = cell.dataset;
+    at = Number(cell.dataset.at ?? row(name)[2] ?? at); // a row's label stands for its first error
+    const i = at;
     const block = Object.entries(own().edits[choice.edit]).find((each) => each[1] === name)?.[0];
     if (block !== undefined) choose({ block: Number(block) });
-    tell(name, Number(i));
+    tell(name, i);
     table.querySelector("[aria-current]").focus();
   });
   table.addEventListener("keydown", (event) => {

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from string import ascii_lowercase
 
 import polars as pl
 
@@ -160,19 +161,36 @@ def write_page(
         blocks = pl.col("blocks").cast(pl.List(pl.String)).list.join(" ")  # CSV has no lists
         summary.with_columns(blocks).write_csv(temporary / "summary.csv")
         evidence.write_csv(temporary / "evidence.csv")
-        write_text(temporary / BIBTEX, bibtex(study, drawn, whole["git"]))
+        write_text(temporary / BIBTEX, bibtex(study, [*own, *theirs], whole["git"]))
 
 
 def numbered(
     figures: Sequence[PageFigure], theory: Sequence[TheorySection]
 ) -> tuple[Numbered, Numbered]:
-    """The figures of the main page and those of the theory, each with its number."""
+    """The figures of the main page and those of the theory, each with its number.
+
+    Figures of one section of the main page, of which it shows one at a time, share a number and
+    differ by a letter: 2a, 2b.
+    """
     titles = {each.title for each in theory}
-    counted = list(enumerate(figures, start=1))
-    return (
-        [(i, each) for i, each in counted if each.section not in titles],
-        [(i, each) for i, each in counted if each.section in titles],
-    )
+    own = dict[str, list[PageFigure]]()
+    theirs = list[PageFigure]()
+    for figure in figures:
+        if figure.section in titles:
+            theirs.append(figure)
+        else:
+            own.setdefault(figure.section, []).append(figure)
+    labelled = [
+        (f"{number}{_letter(i)}" if len(members) > 1 else str(number), figure)
+        for number, members in enumerate(own.values(), start=1)
+        for i, figure in enumerate(members)
+    ]
+    return labelled, [(str(i), each) for i, each in enumerate(theirs, start=len(own) + 1)]
+
+
+def _letter(index: int) -> str:
+    """A to z, then aa, bb, …"""
+    return ascii_lowercase[index % 26] * (1 + index // 26)
 
 
 def read_figures(folder: Path) -> list[PageFigure]:
@@ -262,7 +280,7 @@ def render(
     )
     sections: dict[str, Numbered] = {}
     own, _ = numbered(figures, theory)
-    lead = own[0][1] if own else None
+    lead = own[0] if own else None
     for i, figure in own[1:]:
         sections[figure.section] = [*sections.get(figure.section, ()), (i, figure)]
     located = sections.pop(LOCALIZATION, ())
@@ -273,7 +291,7 @@ def render(
         badges=overview.badges(summary, manifests, learned),
         heatmaps=overview.heatmaps(views.over_seeds(summary)),
         shades=overview.SHADES,
-        crosswalk=crosswalk(judged, [*sections], written=bool(written)),
+        crosswalk=crosswalk(judged, _labels(sections), written=bool(written)),
         findings=judged,
         strips=strips,
         by_metric=by_metric(judged),
@@ -307,6 +325,11 @@ def render(
         seeds_short=facts.seeds_short(facts.seed_counts(manifests)),
         one_seed=max(facts.seed_counts(manifests), default=0) <= 1,
     )
+
+
+def _labels(sections: Mapping[str, Numbered]) -> dict[str, list[str]]:
+    """Heading -> the numbers of its figures."""
+    return {section: [label for label, _ in figures] for section, figures in sections.items()}
 
 
 def _opening(

@@ -14,11 +14,14 @@ from pipeline.analysis.text import visible
 from pipeline.analysis.verdicts import Condition, Judged, Verdict
 from pipeline.report.marks import Told, as_json
 
-WIDTH, NAMES = 340, 84
+WIDTH, NAMES = 300, 84
 """Units of a strip, and of the room for names at its left."""
 
 ROW, ABOVE, BELOW = 11, 2, 12
 """Units of a model's row, and above and below all rows."""
+
+LETTER = 5.8
+"""Units that a letter of a label takes, at most."""
 
 _CLASSES = {Verdict.SHOWN: "yes", Verdict.NOT_SHOWN: "no", Verdict.UNDECIDED: "open"}
 _DOTS = {
@@ -63,7 +66,9 @@ def strips(finding: Finding) -> list[Strip]:
 
 def _strip(label: str, cells: Sequence[Cell]) -> Strip:
     names = list(dict.fromkeys(name for name, *_ in cells))
-    low, high = _extent([judged for *_, judged in cells])
+    least, most = _extent([judged for *_, judged in cells])
+    room = 0.08 * (most - least) or 0.1
+    low, high = least - room, most + room
 
     def across(value: float) -> float:
         share = (min(max(value, low), high) - low) / (high - low)
@@ -82,9 +87,17 @@ def _strip(label: str, cells: Sequence[Cell]) -> Strip:
                 reaches.append(f"M{ends[0]:.1f} {y:.1f}H{ends[1]:.1f}")
             marks.append(_told((x, y), name, unit, condition, judged))
     bottom = ABOVE + ROW * len(names)
-    zone = cells[0][3].zone
-    left, right = across(zone[0]), across(zone[1])
-    threshold = next((end for end in zone if math.isfinite(end)), 0.0)
+    # the threshold may differ from row to row
+    zones = [next(judged.zone for each, *_, judged in cells if each == name) for name in names]
+    tops = [ABOVE + ROW * row for row in range(len(names))]
+    zone = "".join(
+        f"M{across(left):.1f} {top}H{across(right):.1f}v{ROW}H{across(left):.1f}z"
+        for (left, right), top in zip(zones, tops, strict=True)
+    )
+    thresholds = [next((e for e in each if math.isfinite(e)), 0.0) for each in zones]
+    edge = "".join(
+        f"M{across(each):.1f} {top}v{ROW}" for each, top in zip(thresholds, tops, strict=True)
+    )
     write = cells[0][2].write
     counts = [(verdict, len(found)) for verdict, found in dots.items() if found]
     alt = f"{label}: {', '.join(f'{n} {verdict.value}' for verdict, n in counts)}"
@@ -92,9 +105,8 @@ def _strip(label: str, cells: Sequence[Cell]) -> Strip:
         Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
             WIDTH, bottom + BELOW, visible(alt)
         ),
-        Markup('<path class="zone" d="M{:.1f} {}H{:.1f}V{}H{:.1f}z"/>').format(
-            left, ABOVE, right, bottom, left
-        ),
+        Markup('<path class="zone" d="{}"/>').format(zone),
+        Markup('<path class="edge" d="{}"/>').format(edge),
         *(
             Markup('<text x="0" y="{}">{}</text>').format(ABOVE + ROW * i + 9, _short(n))
             for i, n in enumerate(names)
@@ -105,7 +117,7 @@ def _strip(label: str, cells: Sequence[Cell]) -> Strip:
             for verdict, found in dots.items()
             if found
         ),
-        *_axis(low, high, threshold, across, write, bottom + 10),
+        *_axis((least, most), thresholds[0], across, write, bottom + 10),
         Markup("</svg>"),
     ]
     return Strip(label, Markup().join(parts), as_json(marks))
@@ -118,27 +130,28 @@ def _short(name: str) -> str:
 def _extent(judged: Sequence[Judged]) -> tuple[float, float]:
     """The least and the largest number or threshold; an interval may reach beyond."""
     ends = [end for each in judged for end in (each.value, *each.zone) if math.isfinite(end)]
-    low, high = min(ends), max(ends)
-    room = 0.08 * (high - low) or 0.1
-    return low - room, high + room
+    return min(ends), max(ends)
 
 
 def _axis(
-    low: float,
-    high: float,
+    ends: tuple[float, float],
     threshold: float,
     across: Callable[[float], float],
     write: Callable[[float], str],
     y: float,
 ) -> Iterator[Markup]:
-    """Draws the threshold, and the ends of the scale where there is room for them."""
-    yield Markup('<path class="edge" d="M{:.1f} {}V{}"/>').format(across(threshold), ABOVE, y - 9)
+    """Labels the threshold, and the least and the largest number where there is room."""
     at = across(threshold)
-    for value, anchor, room in ((low, "start", 70), (threshold, "middle", 0), (high, "end", 70)):
-        x = min(max(across(value), NAMES + 20), WIDTH - 26) if anchor == "middle" else across(value)
+    least, most = ends
+    for value, anchor, room in ((least, "start", 70), (threshold, "middle", 0), (most, "end", 70)):
+        words = write(value)
+        x = across(value)
+        if anchor == "middle":
+            half = LETTER * len(words) / 2
+            x = min(max(x, NAMES + half), WIDTH - half)
         if abs(x - at) >= room:
             yield Markup('<text x="{:.1f}" y="{}" text-anchor="{}">{}</text>').format(
-                x, y, anchor, write(value)
+                x, y, anchor, words
             )
 
 

@@ -50,6 +50,9 @@ Mark = list[float]
 WIDTH = 9.3
 """Inches of every figure; text of 9 points is then as large as the page's small print."""
 
+LEGEND = 4.4
+"""Inches that a legend may take: a phone shows this much of a figure before it is scrolled."""
+
 RC: Any = {
     "axes.edgecolor": MUTED,
     "axes.facecolor": "none",
@@ -130,7 +133,7 @@ def curve(
         index: which of the categories' colours, markers and dashes.
         label: in the legend.
         value: the column to draw.
-        baseline: the unmodified model's value, if it is to be drawn.
+        baseline: its value, if it is to be drawn.
     """
     colour, marker, dash = category(index)
     x, y = rows["block"].to_numpy(), finite(rows[value])
@@ -234,21 +237,24 @@ def log_axis(axis: Any) -> None:
         axis.set_minor_formatter(NullFormatter())
 
 
-def legend(figure: Figure, *, columns: int = 6) -> None:
-    """One legend above all panels, each label once."""
+def legend(figure: Figure) -> None:
+    """One legend above all panels, each label once, in as many columns as a phone shows."""
     handles: dict[str, Artist] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    if handles:
-        figure.legend(
+    for columns in range(len(handles), 0, -1):
+        drawn = figure.legend(
             list(handles.values()),
             list(handles),
             loc="outside upper left",
-            ncols=min(columns, len(handles)),
+            ncols=columns,
             handlelength=2.6,
-            columnspacing=1.6,
+            columnspacing=1.1,
         )
+        if columns == 1 or drawn.get_window_extent().width <= LEGEND * figure.dpi:
+            break
+        drawn.remove()
 
 
 def depth(count: int) -> ListedColormap:

@@ -206,7 +206,7 @@ def test_the_lead_figure_shows_the_band_where_a_study_has_controls(summary):
     assert lead.name == "kept"
     assert "(noise, zero)" in lead.caption
     [axes] = figures.figure(lead).axes
-    [band] = [each for each in axes.collections if each.get_label() == "exact match, other edits"]
+    [band] = [each for each in axes.collections if each.get_label() == "other edits"]
     low = lead.data.filter(measure=views.CONTROLS)["low"].min()
     assert band.get_paths()[0].vertices[:, 1].min() == pytest.approx(low)
     without = summary.filter(~views.CONTROL, ~views.RANDOM_SET)

@@ -94,7 +94,9 @@ def test_three_sizes_of_one_family_are_one_line() -> None:
     rows = evidence(models).filter(over="all", metric="exact_match", quantity="retained")
     sizes = rows["parameters"].log10().to_numpy() - rows["parameters"].log10().mean()
     slope = (sizes * rows["value"].to_numpy()).sum() / (sizes**2).sum()
-    assert judged.value == pytest.approx(slope)
+    span = sizes.max() - sizes.min()  # the rise over the sizes measured
+    assert judged.value == pytest.approx(span * slope)
+    assert judged.zone[0] == pytest.approx(span * Thresholds().resists)
 
 
 def test_reasoning_that_resists() -> None:

@@ -16,8 +16,10 @@ from tests.report.captions_again import (
     memorized,
 )
 from tests.report.claims_again import claims
+from tests.report.crosswalk_again import labels
 from tests.report.numbers_again import Study
 from tests.report.reading import Cells, Expected, Line
+from tests.report.spread_again import METRICS
 from tests.report.verdicts_again import KINDS, Model
 from tests.report.written_again import plain, shares
 
@@ -36,8 +38,9 @@ COLUMNS = (
 OTHER_EDIT = (pl.col("group") == "each") & (pl.col("edit") != "identity")
 RANDOM_SET = (pl.col("group") == "random") & (pl.col("edit") == "identity")
 MEAN = "benchmarks, mean lead over chance"
+SECTIONS = dict.fromkeys(("completion-entropy", "token-accuracy"), "spread")
 LENGTHS = (1, 4, 16)
-TYPICAL = "a typical block of the {} quarter"
+TYPICAL = "typical {} block"
 
 
 def expected_behind(study: Study, others: Sequence[tuple[str, pl.DataFrame]] = ()) -> Expected:
@@ -47,16 +50,18 @@ def expected_behind(study: Study, others: Sequence[tuple[str, pl.DataFrame]] = (
         study: its tables.
         others: name and data of figures that are not made of the summary.
     """
-    own = [each for each in figures(study.summary) if each[1].height]
+    own = [each for each in figures(study.summary, study.spread()) if each[1].height]
     if study.scores is not None:
         own[1:1] = [("localization", localization_again.data(study.scores))]
     frames = [*own, *others]
-    numbered = range(len(frames), 0, -1)  # figure 1 is also the start of figure 10
+    numbered = labels([SECTIONS.get(name, name.partition("-")[0]) for name, _ in own])
+    numbered += [str(int(numbered[-1]) + 1 + i) for i in range(len(others))]
     lines = [
-        Line(f"The numbers behind figure {i} (", [f"{frame.height} rows)"])
-        for i, (_, frame) in enumerate(frames, start=1)
+        Line(f"The numbers behind figure {label} (", [f"{frame.height} rows)"])
+        for label, (_, frame) in zip(numbered, frames, strict=True)
     ]
-    lines += [Line(f"The numbers behind figure {i}") for i in numbered]
+    # figure 1 is also the start of figure 10
+    lines += [Line(f"The numbers behind figure {label}") for label in reversed(numbered)]
     tables: dict[str, Cells] = {
         "What one late block leaves": _retained(study),
         "The intervals behind the verdicts": [
@@ -68,9 +73,9 @@ def expected_behind(study: Study, others: Sequence[tuple[str, pl.DataFrame]] = (
             ),
         ],
     }
-    for i in numbered:
-        tables[f"The numbers behind figure {i}"] = _cells(frames[i - 1][1])
-    fixed = ["with 95% intervals; 100% is the unmodified model, 0% is chance"]
+    for label, (_, frame) in reversed(list(zip(numbered, frames, strict=True))):
+        tables[f"The numbers behind figure {label}"] = _cells(frame)
+    fixed = ["with 95% intervals; 100% is the baseline, 0% is chance"]
     fixed += ["Theorem 1:", "Theorem 2:"]  # of the paper
     names = {name for model in study.models for name in model}
     files = {f"{name}.csv" for name, _ in frames}
@@ -106,8 +111,13 @@ def _retained(study: Study) -> list[list[str]]:
     return table
 
 
-def figures(summary: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Name and data of each figure, in the order of the page."""
+def figures(summary: pl.DataFrame, cuts: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Name and data of each figure, in the order of the page.
+
+    Args:
+        summary: the table.
+        cuts: the spread over samples, see `spread_again`.
+    """
     models = summary.select("model", "family").unique(maintain_order=True)
     families = models["family"].unique(maintain_order=True)
     scored, exact = benchmarks(summary), memorized(summary, "exact_match")
@@ -119,7 +129,8 @@ def figures(summary: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
     for model in models["model"]:
         columns = (*COLUMNS, "higher_is_better", "chance", *ends)
         yield f"scatter-{model}", against.filter(model=model).select(columns)
-    rows = pl.concat([exact, scored.filter(upwards)]).filter(one)
+    tokens = memorized(summary, "token_accuracy")
+    rows = pl.concat([exact, tokens, scored.filter(upwards)]).filter(one)
     for family in families:
         yield f"blocks-{family}", rows.filter(family=family).select(*COLUMNS, "chance")
     lost = _lost(scored.filter(upwards))
@@ -132,8 +143,10 @@ def figures(summary: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
     both = pl.concat([at_k.filter(pl.col("k").is_in(LENGTHS) | whole), tokens])
     yield "length", both.filter(SINGLE).select(*COLUMNS, "k")
     yield "extraction", _extraction(summary)
-    entropy = summary.filter(one, metric="completion_entropy")
-    yield "entropy", entropy.select(*COLUMNS, "split")
+    for metric in METRICS:
+        own = summary.filter(one, metric=metric).select(*COLUMNS, "split")
+        keys = ["model", "intervention", "split", "metric"]
+        yield metric.replace("_", "-"), own.join(cuts, on=keys, how="left")
     yield "perplexity", scored.filter(~upwards & one).select(*COLUMNS)
     first = pl.col("blocks").list.first()
     number = pl.when(WHOLE).then(0).otherwise(first.rank("dense").over("model", "task"))
@@ -221,12 +234,12 @@ def _extraction(summary: pl.DataFrame) -> pl.DataFrame:
         single = rows.filter(SINGLE & (pl.col("block") > 0)).sort("value", "block")
         early = single.filter(4 * pl.col("block") < rows["block"].max() + 1)
         last = rows.filter(group="quartiles").sort(pl.col("blocks").list.first())
-        chosen = {"baseline": "nothing bypassed"}
-        for name, own in (("first", early), ("last", late(single))):
+        chosen = {"baseline": "baseline"}
+        for name, own in (("early", early), ("late", late(single))):
             if own.height:
                 chosen[own["intervention"][(own.height - 1) // 2]] = TYPICAL.format(name)
         if last.height:
-            chosen[last["intervention"][-1]] = "the whole last quarter"
+            chosen[last["intervention"][-1]] = "last quarter"
         labels = pl.DataFrame({"intervention": list(chosen), "label": list(chosen.values())})
         own = tries.filter(model=model).join(labels, on="intervention")
         parts.append(own.select(*COLUMNS, "k", "label"))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import polars as pl
 
+from tests.report.reading import Line
 from tests.report.verdicts_again import KINDS, late_blocks, percent
 from tests.report.written_again import number, numbers, share_range
 
@@ -59,71 +61,218 @@ def late(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.filter(SINGLE & pl.col("block").is_in(late_blocks(count)))
 
 
-def captions(summary: pl.DataFrame) -> Iterator[list[str]]:
-    """What the caption of each figure has to hold, in the order of the page."""
+ASIDE = "(block 0 aside)."
+MEAN = pl.col("kept").mean()
+
+
+def later(rows: pl.DataFrame) -> pl.DataFrame:
+    """Where one block other than 0 is bypassed."""
+    return rows.filter(SINGLE & (pl.col("block") > 0))
+
+
+def whole_percent(value: float | None) -> str:
+    return f"{100 * value:.0f}%" if value is not None else "an unknown share"
+
+
+def captions(summary: pl.DataFrame, spread: pl.DataFrame) -> Iterator[tuple[str, str]]:
+    """Section and finding of each figure, in the order of the page."""
     models = summary.select("model", "family").unique(maintain_order=True)
     families = list(dict.fromkeys(models["family"]))
-    exact, scored = memorized(summary, "exact_match"), benchmarks(summary)
-    single = exact.filter(SINGLE)
-    keeps = share_range(kept_memory(summary)["kept"])
-    able = share_range(kept_ability(summary)["kept"])
-    yield [f"Exact match on memorized samples keeps {keeps}, the benchmarks {able}, when"]
+    exact = memorized(summary, "exact_match")
+    yield "kept", _stopped(summary)
     for model in models["model"]:
-        spans = share_range(exact.filter(SINGLE, model=model)["value"])
-        yield [f"{model}: with one block bypassed, exact match is {spans}."]
+        yield "scatter", _furthest(summary, model)
     for family in families:
-        others = single.filter(pl.col("block") > 0, family=family).sort("value", "block", "model")
-        low = others.row(0, named=True)
-        equal = (others["value"] == low["value"]).sum()
-        yield [
-            f"{family}: Apart from block 0, exact match is lowest, {100 * low['value']:.0f}%, with "
-            f"block {low['block']} of {low['model']} bypassed"
-            + (f" (the first of {equal} equal ones)." if equal > 1 else ".")
-        ]
+        yield "blocks", _by_size(exact.filter(family=family), family)
     for family in families:
-        if lost := _drops(summary, family):
-            yield [f"{family}: with one block bypassed, tasks lose {lost} of their"]
-    tokens = memorized(summary, "teacher_forced_accuracy").filter(SINGLE)
-    yield [f"Single tokens stay right in {share_range(tokens['value'])} of cases"]
+        if told := _drops(summary, family):
+            yield "drops", told
+    tokens = later(memorized(summary, "teacher_forced_accuracy"))["value"].median()
+    at_k = memorized(summary, "exact_match_at_k")
+    suffixes = at_k.filter(pl.col("k") == pl.col("k").max().over("model"))
+    yield (
+        "length",
+        f"One bypass leaves a median of {whole_percent(tokens)} of single tokens right and "
+        f"{whole_percent(later(suffixes)['value'].median())} of whole suffixes {ASIDE}",
+    )
     if extracted := _extracted(summary):
-        yield extracted
-    entropy = summary.filter(WHOLE, metric="completion_entropy")
-    levels = [
-        f"{numbers(entropy.filter(split=split)['value'])} nats on {split} samples"
-        for split in ("memorized", "control")
-    ]
-    yield [f"Unmodified, the models have {' and '.join(levels)}."]
-    losses = scored.filter(~pl.col("higher_is_better"))
-    if losses.height:
-        bypassed = numbers(losses.filter(SINGLE)["value"])
-        yield [f" is {bypassed}; unmodified it is {numbers(losses.filter(WHOLE)['value'])}."]
-    quarters = exact.filter(group="quartiles", edit="identity")
+        yield "extraction", extracted
+    yield "spread", _levels(summary)
+    yield "spread", _token_accuracy(summary, spread)
+    if told := _perplexity(benchmarks(summary).filter(~pl.col("higher_is_better"))):
+        yield "perplexity", told
     for family in families:
-        if (own := quarters.filter(family=family)).height:
-            spans = share_range(own["value"])
-            yield [
-                f"{family}: with a quarter of the blocks bypassed at once, exact match is {spans}."
-            ]
+        if told := _quarters(summary.filter(family=family), family):
+            yield "quartiles", told
     copies = summary.filter(WHOLE, metric="exact_match_by_copies")
     if copies.height:
-        least, most = (
-            share_range(copies.filter(pl.col("copies") == end)["value"])
-            for end in (copies["copies"].min(), copies["copies"].max())
+        yield "copies", _copies(copies)
+
+
+def details(summary: pl.DataFrame) -> Iterator[Line]:
+    """The numbers of what is said below the figures."""
+    exact, scored = memorized(summary, "exact_match"), benchmarks(summary)
+    for family in dict.fromkeys(summary["family"]):
+        others = later(exact).filter(family=family).sort("value", "block", "model")
+        low = others.row(0, named=True)
+        equal = (others["value"] == low["value"]).sum()
+        told = (
+            f"lowest, {100 * low['value']:.0f}%, with block {low['block']} of {low['model']} "
+            "bypassed" + (f" (the first of {equal} equal ones)." if equal > 1 else ".")
         )
-        yield [f"recite {least} of the samples seen least often and {most} of those"]
+        yield Line(f"{family}: Apart from block 0, exact match is ", [told])
+        spans = [
+            f"{_changes(own['lost'])} in {kind}" for kind, own in _lost(summary, family).items()
+        ]
+        if spans:
+            yield Line(f"{family}: block by block, the", [f"changes by {' and '.join(spans)};"])
+    losses = scored.filter(~pl.col("higher_is_better"))
+    if losses.height:
+        ends = numbers(losses.filter(SINGLE)["value"]), numbers(losses.filter(WHOLE)["value"])
+        parts = [f" is {ends[0]}; at baseline it is {ends[1]}."]
+        yield Line("With one block bypassed, tiny_wikitext", parts)
+
+
+def _mean_kept(summary: pl.DataFrame) -> pl.DataFrame:
+    return kept_ability(summary).group_by("model", "block").agg(able=MEAN)
+
+
+def _stopped(summary: pl.DataFrame) -> str:
+    exact = later(kept_memory(summary))
+    lost = exact.filter(pl.col("kept") < 0.5)
+    able = lost.join(_mean_kept(summary), on=["model", "block"]).filter(pl.col("able") > 0.5)
+    return (
+        f"Bypassing one block stops most recitals at {lost.height} of {exact.height} blocks; at "
+        f"{able.height} of these the benchmarks keep most of their lead over chance {ASIDE}"
+    )
+
+
+def _furthest(summary: pl.DataFrame, model: str) -> str:
+    both = later(kept_memory(summary)).join(_mean_kept(summary), on=["model", "block"])
+    own = both.filter(model=model).sort("block")
+    best = max(own.rows(named=True), key=lambda row: row["able"] - row["kept"])
+    return (
+        f"{model}: memory and ability differ most at block {best['block']}; its bypass takes exact "
+        f"match from {whole_percent(best['whole'])} to {whole_percent(best['value'])} and keeps "
+        f"{whole_percent(best['able'])} of the benchmarks’ lead over chance {ASIDE}"
+    )
+
+
+def _by_size(exact: pl.DataFrame, family: str) -> str:
+    means = {
+        (rows["parameters"][0], name): rows["value"].mean()
+        for [name], rows in later(exact).group_by("model", maintain_order=True)
+    }
+    ordered = sorted(means.items(), key=lambda each: each[0][0])
+    values = [value for _, value in ordered]
+    rising = len(values) > 1 and all(a < b for a, b in pairwise(values))
+    listed = ", ".join(f"{whole_percent(value)} in {name}" for (_, name), value in ordered)
+    more = "the larger model recites more; " if rising else ""
+    return f"{family}: {more}with one block bypassed, exact match averages {listed} {ASIDE}"
+
+
+def _lost(summary: pl.DataFrame, family: str) -> dict[str, pl.DataFrame]:
+    """Kind of tasks -> the mean loss of each model and block."""
+    rows = kept_ability(summary).filter(family=family)
+    found = {}
+    for kind, words in (("reasoning", "reasoning"), ("language", "language understanding")):
+        own = rows.filter(pl.col("task").str.strip_prefix("tiny_").is_in(KINDS[kind]))
+        if own.height:
+            found[words] = own.group_by("model", "block").agg(lost=1 - MEAN)
+    return found
+
+
+def _changes(lost: pl.Series) -> str:
+    ends = dict.fromkeys(f"{-100 * end:+.0f}%" for end in (max(lost), min(lost)))
+    return " to ".join(ends).replace("-", "−")
 
 
 def _drops(summary: pl.DataFrame, family: str) -> str:
-    rows = kept_ability(summary).filter(family=family)
-    told = []
-    for kind, words in (("reasoning", "reasoning"), ("language", "language understanding")):
-        own = rows.filter(pl.col("task").str.strip_prefix("tiny_").is_in(KINDS[kind]))
-        mean = own.group_by("model", "block").agg(pl.col("kept").mean())
-        told += [f"{share_range(1 - mean['kept'])} in {words}"] if own.height else []
-    return " and ".join(told)
+    means = {
+        kind: own.filter(pl.col("block") > 0)["lost"].mean()
+        for kind, own in _lost(summary, family).items()
+    }
+    kinds = sorted(means, key=lambda kind: means[kind])
+    shares = " against ".join(whole_percent(means[kind]) for kind in kinds)
+    return kinds and (
+        f"{family}: one bypass costs {' less than '.join(kinds)}, a mean of {shares} of the lead "
+        f"over chance {ASIDE}"
+    )
 
 
-def _extracted(summary: pl.DataFrame) -> list[str]:
+def _levels(summary: pl.DataFrame) -> str:
+    rows = summary.filter(metric="completion_entropy")
+    whole = rows.filter(WHOLE)
+    levels = " and ".join(
+        f"{numbers(whole.filter(split=split)['value'])} nats on {split} samples"
+        for split in ("memorized", "control")
+    )
+    bypassed = numbers(later(rows.filter(split="memorized"))["value"])
+    return (
+        f"At baseline the suffix has {levels}; one bypass raises memorized samples to {bypassed} "
+        f"{ASIDE}"
+    )
+
+
+def _token_accuracy(summary: pl.DataFrame, spread: pl.DataFrame) -> str:
+    rows = later(summary.filter(metric="token_accuracy"))
+    known = rows.join(spread, on=["model", "intervention", "split", "metric"])
+    medians = {split: known.filter(split=split)["q50"] for split in ("memorized", "control")}
+    told = " and ".join(
+        f"{share_range(median)} of the tokens of the median {split} sample"
+        for split, median in medians.items()
+    )
+    return f"One bypass leaves {told} right {ASIDE}"
+
+
+def _perplexity(losses: pl.DataFrame) -> str:
+    if not losses.height:
+        return ""
+    whole = losses.filter(WHOLE).select("model", "task", whole="value")
+    rows = later(losses).join(whole, on=["model", "task"]).sort("model", "block")
+    factors = rows["value"] / rows["whole"]
+    at = rows.row(int(factors.arg_max() or 0), named=True)
+    [metric] = rows["metric"].unique()
+    return (
+        f"One bypass multiplies {at['task']}, {metric} by a median of {factors.median():.2f}, and "
+        f"by at most {factors.max():.2f}, at block {at['block']} of {at['model']} {ASIDE}"
+    )
+
+
+def _quarters(own: pl.DataFrame, family: str) -> str:
+    quarters = memorized(own, "exact_match").filter(group="quartiles", edit="identity")
+    if not quarters.height:
+        return ""
+    scored = benchmarks(own).filter("higher_is_better", group="quartiles", edit="identity")
+    means = scored.group_by("intervention").agg(pl.mean("value").round(9))
+    name, best = max(sorted(means.rows()), key=lambda row: row[1])
+    return (
+        f"{family}: with a quarter of the blocks bypassed at once, exact match is "
+        f"{share_range(quarters['value'])}; the benchmarks score best, a mean of "
+        f"{whole_percent(best)}, without quarter {name.removeprefix('quartile-')}."
+    )
+
+
+def _copies(copies: pl.DataFrame) -> str:
+    by_count = {
+        count: copies.filter(pl.col("copies") == count)["value"]
+        for count in sorted(copies["copies"].unique())
+    }
+    counts = list(by_count)
+    least, most = (f"{share_range(by_count[n])} of" for n in (counts[0], counts[-1]))
+    half = [
+        count
+        for i, count in enumerate(counts)
+        if all(by_count[each].min() > 0.5 for each in counts[i:])
+    ]
+    enough = f"; all recite more than half from {half[0]} on" if half else ""
+    return (
+        f"At baseline, the models recite {least} the samples seen {counts[0]} times and {most} "
+        f"those seen {counts[-1]} times{enough}."
+    )
+
+
+def _extracted(summary: pl.DataFrame) -> str:
     """Of the late block with the median exact match of each model, the lower of two."""
     hidden = memorized(summary, "hidden_extractable_top_40").filter(k=1000)
     shares = []
@@ -132,13 +281,17 @@ def _extracted(summary: pl.DataFrame) -> list[str]:
         typical = ranked["intervention"][(ranked.height - 1) // 2]
         shares += hidden.filter(model=model, intervention=typical).rows(named=True)
     if not shares:
-        return ["1,000 tries"] if memorized(summary, "extractable_top_40").height else []
+        hides = "The bypass of a typical late block hides no memorized sample from greedy decoding."
+        return hides if memorized(summary, "extractable_top_40").height else ""
     told = f"{share_range(pl.Series([row['value'] for row in shares]))} (over {len(shares)} models)"
     if len(shares) == 1:
         [row] = shares
         interval = f"[{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
         told = f"{percent(row['value'])} {interval} (of {row['n']})"
-    return [f"greedy decoding, {told} still come out within 1,000 tries."]
+    return (
+        "Of the memorized samples that the bypass of a typical late block hides from greedy "
+        f"decoding, {told} still come out within 1,000 tries."
+    )
 
 
 def heatmap(summary: pl.DataFrame, model: str) -> tuple[str, list[list[str]]]:
@@ -155,7 +308,7 @@ def heatmap(summary: pl.DataFrame, model: str) -> tuple[str, list[list[str]]]:
     blocks = sorted(own.filter(SINGLE)["block"].unique())
     cells = [["bypassed", *columns]]
     for block in (None, *blocks):
-        row = ["unmodified" if block is None else f"block {block}"]
+        row = ["baseline" if block is None else f"block {block}"]
         for label, rows in columns.items():
             picked = rows.filter(WHOLE if block is None else SINGLE & (pl.col("block") == block))
             value = picked["value"].item()

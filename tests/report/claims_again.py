@@ -37,6 +37,14 @@ def lost(left: Estimate) -> Estimate:
     return combined([(-1, left)], 1)
 
 
+def changed(left: Estimate) -> Estimate:
+    return combined([(1, left)], -1)
+
+
+def signed(value: float) -> str:
+    return f"{100 * value:+.1f}%"
+
+
 def claims(
     evidence: pl.DataFrame, limits: Thresholds, metric: str = "acc", *, half: bool = False
 ) -> list[Claim]:
@@ -112,7 +120,8 @@ def claims(
         claim(
             "Larger models resist more",
             "Section 4.2.2, Figure 3",
-            SINGLE,
+            f"{SINGLE}, from the smallest to the largest model of a family "
+            f"({_ratios(models)} times the parameters)",
             list(_trends(models, limits)),
             (every, every),
             rule=[f"{apart} for each tenfold."],
@@ -299,11 +308,11 @@ def _cheap(model: Model, block: int, limits: Thresholds) -> list[Cell]:
         Cell(
             model.name,
             f"block {block}",
-            "a benchmark loses",
-            lost(model.ability(model.blocks[block], task)),
-            "at most",
-            limits.little_cost,
-            percent,
+            "a benchmark’s lead over chance changes by",
+            changed(model.ability(model.blocks[block], task)),
+            "at least",
+            -limits.little_cost,
+            signed,
             task,
         )
         for task in model.metric
@@ -312,12 +321,22 @@ def _cheap(model: Model, block: int, limits: Thresholds) -> list[Cell]:
 
 
 def _collapsed(model: Model, block: int, limits: Thresholds) -> list[Cell]:
-    left = lost(model.abilities(model.blocks[block]))
-    what = (model.name, f"block {block}", "the benchmarks on average lose", left, "at least")
+    left = changed(model.abilities(model.blocks[block]))
+    label = "the benchmarks’ mean lead over chance changes by"
+    what = (model.name, f"block {block}", label, left, "at most")
     return [
         _reduced(model, block, limits.collapsed),
-        Cell(*what, limits.collapsed, percent),
+        Cell(*what, -limits.collapsed, signed),
     ]
+
+
+def _ratios(models: list[Model]) -> str:
+    """How many times the parameters of its smallest model the largest of a family has."""
+    sizes: dict[str, list[int]] = {}
+    for model in models:
+        sizes.setdefault(model.family, []).append(model.parameters)
+    ratios = sorted(max(own) / min(own) for own in sizes.values() if len(set(own)) > 1)
+    return " to ".join(dict.fromkeys(f"{each:.2f}" for each in (ratios[0], ratios[-1])))
 
 
 def _trends(models: list[Model], limits: Thresholds) -> Iterator[Cell]:
@@ -326,18 +345,19 @@ def _trends(models: list[Model], limits: Thresholds) -> Iterator[Cell]:
         sizes = np.log10([float(model.parameters) for model in own])
         if len(set(sizes)) < 2:
             continue
+        span = max(sizes) - min(sizes)
         sizes -= sizes.mean()
-        factors = (sizes / (sizes**2).sum()).tolist()
-        slope = [
+        factors = (span * sizes / (sizes**2).sum()).tolist()
+        rise = [
             (factor, model.memory("all", "retained"))
             for factor, model in zip(factors, own, strict=True)
         ]
         yield Cell(
             family,
             "trend",
-            "a tenfold of the parameters keeps more of exact match, by",
-            combined(slope, related=True),
-            threshold=limits.resists,
+            "the larger models keep more of exact match, by",
+            combined(rise, related=True),
+            threshold=span * limits.resists,
             part=f"{len(own)} models",
         )
 

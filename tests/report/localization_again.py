@@ -59,6 +59,17 @@ def table(scores: pl.DataFrame) -> list[list[str]]:
     return [*rows, ["chance", *[percent(1 / blocks), f"{by_lot:.2f}"] * len(parts)]]
 
 
+def best(scores: pl.DataFrame) -> str:
+    """What the figure finds: of equal recalls that of the larger mean reciprocal rank."""
+    found = graded(scores)
+    (part, *scorer), (_, recall, _) = max(found.items(), key=lambda each: each[1][1:])
+    chance = percent(1 / (scores["block"].max() + 1))
+    return (
+        f"The block that learned is named most often, in {percent(recall)} of the models, by "
+        f"{SCORERS[scorer[0], scorer[1]]} where {PARTS[part]}; chance is {chance}."
+    )
+
+
 def lines(scores: pl.DataFrame) -> list[Line]:
     """The sentences of the section."""
     models = scores.select("model", "exact_match").unique()

@@ -18,19 +18,23 @@ from tests.report.captions_again import (
     WHOLE,
     benchmarks,
     captions,
+    details,
     heatmap,
     kept_ability,
     late,
     memorized,
 )
 from tests.report.claims_again import claims
+from tests.report.crosswalk_again import crosswalk, labels
 from tests.report.reading import Cells, Expected, Line, Sample
+from tests.report.spread_again import spread
 from tests.report.verdicts_again import MEMORY, Claim, Model
 from tests.report.written_again import counts, level, number, plural, share_range, shares
 
 FIXED = [
     # the paper, its sections and figures
-    *("arXiv 2501.05078", "section 4.2.1, and", "Figures 1–6 and A7–A22 of"),
+    *("arXiv 2501.05078", "section 4.2.1, and", "Figures 1–6 and A7–A22, and Eq. 4, of"),
+    *("(Eq. 4 of the paper)", "accuracy (Eq. 4)", "entropy (Eq. 5)", "the highest 5%"),
     *("Figures 1 and A7–A11 of", "Figures 3 and A18–A20 of", "Figures 6 and A22 of"),
     *("Figure 2 of", "Figures 5 and A21 of", "Figures A12–A17 of"),
     # the level of the intervals of the summary and between seeds
@@ -40,7 +44,7 @@ FIXED = [
     *("Apart from block 0,", "block 0, whose", "block 0, which", "Block 0.", "of block 0 "),
     "block 0 left out",
     # ends of scales
-    *("100% is the unmodified model; 0% is", "For a benchmark, 0% is chance", "kept: 0% 100%"),
+    *("100%: the baseline; 0%: chance", "Below 0% is", "above 100% better", "kept: 0% 100%"),
     *("(1 to 4)", "0 copies: never trained on"),
     # sampling
     *("temperature 1 ", "temperature 1,", "the 40 likeliest"),
@@ -48,17 +52,6 @@ FIXED = [
     *("recall at 1", "Recall at 1:"),
 ]
 """Numbers that do not come from a table."""
-
-CROSSWALK = {
-    "1, A7–A11: memorization against benchmarks, one point per block": 0,
-    "2: completion entropy, memorized or not": None,
-    "3, A18–A20: each block across model sizes": 4,
-    "4: texts written under a bypass": 5,
-    "5, A21: Wikitext perplexity by block": 2,
-    "6, A22: relative drop, reasoning or language": 6,
-    "A12–A17: a quarter of the blocks at once": 7,
-}
-"""Figures of the paper -> the claim that goes with them, by its place."""
 
 CHANGED = {
     "With acc_norm in place of acc": {"metric": "acc_norm"},
@@ -98,6 +91,10 @@ class Study:
             for name, _ in models
         }
 
+    def spread(self) -> pl.DataFrame:
+        read = {name: self.table("memorization", name) for name, _ in self.models}
+        return spread({name: table for name, table in read.items() if table is not None})
+
     def table(self, folder: str, model: str) -> pl.DataFrame | None:
         path = self.data / folder / f"{model}.parquet"
         return pl.read_parquet(path) if path.exists() else None
@@ -109,21 +106,24 @@ def expected(study: Study) -> Expected:
     heatmaps = {name: heatmap(study.summary, name) for name, _ in study.models}
     tables: dict[str, Cells] = {f"{name}. ": cells for name, (_, cells) in heatmaps.items()}
     tables["The models, with"] = _models(study)
-    tables["The benchmarks with nothing bypassed"] = _benchmarks(study)
+    tables["The benchmarks at baseline"] = _benchmarks(study)
     tables["Claim by claim"] = _claims(judged)
-    tables["Figures 1–6"] = _crosswalk(judged)
     lines = [*_header(study), *_found(study, judged), *_verdicts(study, judged), *_facts(study)]
     lines += [Line(f"{name}. ", [words]) for name, (words, _) in heatmaps.items()]
-    told = list(captions(study.summary))
+    told = list(captions(study.summary, study.spread()))
     if study.scores is not None:
         scored = localization_again.table(study.scores)
-        told[1:1] = [[f"chance, {scored[-1][1]}."]]
+        told[1:1] = [("localization", localization_again.best(study.scores))]
         tables["How well each scorer"] = scored
         lines += localization_again.lines(study.scores)
-    lines += [Line(f"Figure {i}. ", parts) for i, parts in enumerate(told, start=1)]
+    sections = [section for section, _ in told]
+    tables["Figures 1–6"] = crosswalk(judged, sections)
+    numbered = labels(sections)
+    lines += [Line(f"Figure {i}. ", [words]) for i, (_, words) in zip(numbered, told, strict=True)]
+    lines += details(study.summary)
     lines += _token_by_token(study)
     if any(study.table("generations", name) is not None for name, _ in study.models):
-        tables["Perplexity per token under the unmodified"] = _collapse(study)
+        tables["Perplexity per token under the baseline"] = _collapse(study)
     texts = [text for name, _ in study.models for text in _written(study, name)]
     lines += [Line(f"{len(texts)} texts")] if texts else []
     names = {name for model in study.models for name in model}
@@ -161,8 +161,7 @@ def _found(study: Study, judged: Sequence[Claim]) -> list[Line]:
     before, after = exact.filter(WHOLE)["value"], pl.Series(typical)
     return [
         Line(
-            "Bypassing the median late block of a model takes exact match on memorized samples "
-            "from ",
+            "Bypassing a typical late block takes exact match on memorized samples from ",
             [f"{share_range(before)} to {share_range(after)}."],
         ),
         Line("The same bypass keeps ", [f"{share_range(pl.Series(kept))} of the benchmarks"]),
@@ -231,15 +230,6 @@ def _claims(judged: Sequence[Claim]) -> list[list[str | None]]:
             dict.fromkeys(row[2].partition(" (")[0] for row in each.rows if row[3] != "–")
         )
         table.append([f"{each.name} ({each.source})", each.verdict, told, labels])
-    return table
-
-
-def _crosswalk(judged: Sequence[Claim]) -> list[list[str | None]]:
-    table: list[list[str | None]] = [["figure", "the paper prints", "this study", "its claim is"]]
-    for figures, place in CROSSWALK.items():
-        own = judged[place] if place is not None else None
-        told = (own.sentence, own.verdict) if own else (None, None)
-        table.append([figures, None, *told])
     return table
 
 

@@ -7,8 +7,12 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
+from xml.etree import ElementTree
 
 import polars as pl
 import pytest
@@ -271,7 +275,7 @@ def test_one_model_at_a_time_and_all_without_scripts(chromium: Browser, four: st
     with Visit(chromium, four) as page:
         section = page.locator("section[aria-labelledby=memorization-against-benchmarks]")
         assert section.locator("figure:visible").count() == 1
-        section.get_by_label("Model or family").select_option(label="tiny-neo-12")
+        section.get_by_label("Show").select_option(label="tiny-neo-12")
         assert section.locator("figure:visible").count() == 1
         assert "tiny-neo-12" in section.locator("figcaption:visible").inner_text()
         drawn = section.locator("svg:visible")
@@ -305,7 +309,7 @@ def test_one_model_is_chosen_for_the_whole_page(chromium: Browser, four: str) ->
         assert page.locator(".heat:visible").get_attribute("data-name") == "tiny-neo-12"
         section = page.locator("section[aria-labelledby=memorization-against-benchmarks]")
         assert "tiny-neo-12" in section.locator("figcaption:visible").inner_text()
-        section.get_by_label("Model or family").select_option(label="tiny-pythia-8")
+        section.get_by_label("Show").select_option(label="tiny-pythia-8")
         assert "model=tiny-pythia-8" in page.url
         assert "tiny-pythia-8" in page.locator("#grid output").inner_text()
 
@@ -375,6 +379,111 @@ def test_the_tokens_are_one_tab_stop_with_arrow_keys(chromium: Browser, address:
         assert "token 4 of 16 under block-00" in grid.locator(".told").inner_text()
         assert "block=0" in page.url
         assert page.evaluate("document.activeElement.dataset.at") == "3"
+
+
+def test_a_row_is_selected_by_its_label(chromium: Browser, address: str) -> None:
+    with Visit(chromium, address) as page:
+        grid = page.locator("#grid")
+        grid.locator("tbody th", has_text="block-02").click()
+        assert "block=2" in page.url
+        assert grid.locator("tr.at th").inner_text() == "block-02"
+        assert "under block-02" in grid.locator(".told").inner_text()
+        assert grid.locator("td[aria-current]").get_attribute("data-name") == "block-02"
+
+
+def test_the_block_that_harms_a_sample_most_is_named(
+    chromium: Browser, address: str, written: WRITTEN
+) -> None:
+    with Visit(chromium, address) as page:
+        grid = page.locator("#grid")
+        said = grid.locator("output").inner_text()
+        sample = int(grid.get_by_role("combobox").input_value())
+    name = written[1][0][0]
+    path = written[0] / "data" / "memorization" / f"{name}.parquet"
+    rows = tables.read(path, metrics.MEMORIZATION).filter(sample_id=sample)
+    single = rows.filter(pl.col("intervention").str.contains("^block-0[1-9]$"))
+    least = single.filter(pl.col("suffix_log_prob") == pl.col("suffix_log_prob").min())
+    assert re.search(rf"; ({'|'.join(least['intervention'])}) harms it most", said)
+
+
+def test_a_sample_is_downloaded_as_it_is_shown(chromium: Browser, address: str) -> None:
+    with Visit(chromium, address) as page:
+        grid = page.locator("#grid")
+        with page.expect_download() as started:
+            grid.locator("a[download]").click()
+        assert re.fullmatch(r"sample-\d+-tiny-neo-8\.svg", started.value.suggested_filename)
+        root = ElementTree.parse(started.value.path()).getroot()
+        drawn = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+        names = grid.locator("tbody th").all_inner_texts()
+        assert set(names) <= set(drawn)
+        assert page.url.startswith(address)
+
+
+def test_the_files_of_a_figure_are_downloaded(chromium: Browser, four: str) -> None:
+    """Each says which models it holds. From disk no file is saved; a new tab opens."""
+    handler = partial(SimpleHTTPRequestHandler, directory=Path(four.removeprefix("file://")).parent)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        page = chromium.new_page()
+        page.goto(f"http://127.0.0.1:{server.server_port}/index.html")
+        for kind in ("svg", "png", "pdf", "csv"):
+            link = page.locator(f"#figure-1 .files a[href$='kept.{kind}']")
+            assert link.get_attribute("target") == "_blank"
+            assert "all 4 models: tiny-pythia-8," in (link.get_attribute("title") or "")
+            with page.expect_download() as started:
+                link.click()
+            assert started.value.suggested_filename == f"kept.{kind}"
+        single = page.locator("#figure-2a .files a[href$='.svg']")
+        assert single.get_attribute("title") == "tiny-pythia-8"
+        assert "/index.html" in page.url
+        page.close()
+        server.shutdown()
+
+
+def test_the_numbers_of_figures_have_no_jump(chromium: Browser, four: str) -> None:
+    with Visit(chromium, four) as page:
+        titles = page.locator("figcaption:visible strong").all_inner_texts()
+        found = [re.match(r"Figure (\d+)([a-z]?)\. .+\.$", title) for title in titles]
+        assert all(found), titles
+        shown = [int(each[1]) for each in found if each]
+        assert shown == list(range(1, len(shown) + 1))
+        assert {each[2] for each in found if each} == {"", "a"}
+
+
+@pytest.mark.parametrize("width", [390, 700, 1100, 1366])
+def test_the_labels_of_strips_can_be_read(chromium: Browser, four: str, width: int) -> None:
+    """At least 7 points, and none is cut off."""
+    with Visit(chromium, four, viewport={"width": width, "height": 800}) as page:
+        sizes = page.locator(".strip > svg").evaluate_all(
+            """each => each.map(svg => svg.getScreenCTM().a * parseFloat(
+              getComputedStyle(svg.querySelector("text")).fontSize))"""
+        )
+        assert len(sizes) > 8
+        assert min(sizes) >= 7 * 96 / 72
+        cut = page.locator(".strip > svg").evaluate_all(
+            """each => each.flatMap(svg => [...svg.querySelectorAll("text")].filter(text => {
+              const [own, whole] = [text, svg].map(item => item.getBoundingClientRect());
+              return own.right > whole.right + 1 || own.left < whole.left - 1;
+            }).map(text => text.textContent))"""
+        )
+        assert cut == []
+
+
+def test_a_phone_shows_legends_and_captions_whole(chromium: Browser, four: str) -> None:
+    with Visit(chromium, four, viewport=NARROW) as page:
+        for label in page.locator("section .tools select").all():
+            if label.is_visible() and label.locator("option").count() > 1:
+                label.select_option(index=1)
+        beyond = """each => each.filter(item => item.checkVisibility()).filter(item =>
+          item.getBoundingClientRect().right >
+          item.closest(".scroll, figure, body").getBoundingClientRect().right + 1)
+          .map(item => item.closest("figure, table").textContent.slice(0, 80))"""
+        labels = "single tokens|exact match|benchmarks|one block|chance|reasoning|control"
+        labels += "|language understanding|first 16 tokens|whole suffix|last quarter"
+        legends = page.locator("svg text").filter(has_text=re.compile(f"^({labels})$"))
+        for found, least in ((legends, 12), (page.locator("caption, figcaption"), 12)):
+            assert found.count() >= least
+            assert found.evaluate_all(beyond) == []
 
 
 def test_the_strips_of_the_claims(chromium: Browser, address: str) -> None:

@@ -71,6 +71,6 @@ def test_the_figure_holds_the_curves_of_typical_interventions() -> None:
         for name in ("baseline", "block-01", "block-11")
         for k in (1, 1000)
     ]
-    assert plot.caption.startswith(extraction.sentence(summary))
+    assert plot.finding == extraction.sentence(summary)
     assert plot.draw(plot.data).axes
     assert not list(extractions(summary.filter(metric="exact_match")))

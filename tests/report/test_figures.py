@@ -11,9 +11,10 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 
-from pipeline.analysis import views
+from pipeline.analysis import spread, views
 from pipeline.analysis.aggregate import aggregate
 from pipeline.analysis.statistics import student
+from pipeline.measure.metrics import MEMORIZATION
 from pipeline.report import colours, figures, style
 from pipeline.report.plots.plot import Plot
 from pipeline.workflow import tables
@@ -54,13 +55,16 @@ def test_the_order_of_the_page(plots: dict[str, Plot]) -> None:
         "drops-gpt-neo",
         "length",
         "extraction",
-        "entropy",
+        "completion-entropy",
+        "token-accuracy",
         "perplexity",
         "quartiles-pythia",
         "quartiles-gpt-neo",
         "copies",
     ]
     for plot in plots.values():
+        assert plot.finding.endswith(".")
+        assert plot.reading.endswith(".")
         assert plot.caption
         assert plot.alt
 
@@ -75,14 +79,14 @@ def test_scatter(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
         for points in axes.collections
         if isinstance(points, PathCollection)
     }
-    np.testing.assert_allclose(drawn["block 0 bypassed"], [[x[0], y[0]]])
-    np.testing.assert_allclose(drawn["one block bypassed"], np.transpose([x[1:], y[1:]]))
+    np.testing.assert_allclose(drawn["block 0"], [[x[0], y[0]]])
+    np.testing.assert_allclose(drawn["one block"], np.transpose([x[1:], y[1:]]))
     whole = summary.filter(model=name, intervention="baseline")
     star = [
         whole.filter(metric="exact_match", split="memorized")["value"][0],
         whole.filter(task="tiny_arc_easy")["value"][0],
     ]
-    np.testing.assert_allclose(drawn["unmodified"], [star])
+    np.testing.assert_allclose(drawn["baseline"], [star])
     assert line(axes, "chance")[1] == [0.25, 0.25]
 
 
@@ -100,24 +104,48 @@ def test_lengths(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
     where = {"model": "tiny-neo-8", "split": "memorized"}
     assert line(axes, "first 4 tokens") == blocks(summary, metric="exact_match_at_k", k=4, **where)
     assert line(axes, "whole suffix") == blocks(summary, metric="exact_match", **where)
-    assert line(axes, "single tokens, teacher-forced") == blocks(
-        summary, metric="teacher_forced_accuracy", **where
-    )
+    assert line(axes, "single tokens") == blocks(summary, metric="teacher_forced_accuracy", **where)
 
 
-def test_entropy_and_its_band(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
-    axes = panels(plots["entropy"])["tiny-pythia-8"]
+@pytest.mark.parametrize("metric", ["completion_entropy", "token_accuracy"])
+def test_spread_over_samples(study: synthetic.Study, tmp_path: Path, metric: str) -> None:
+    """Lines are the summary's means; bands and bars at the baseline are quantiles over samples."""
+    study.write(tmp_path)
+    summary = aggregate(study.models)
+    cuts = spread.quantiles(summary, tmp_path)
+    plots = figures.plots(summary, over_samples=cuts)
+    [plot] = [each for each in plots if each.name == metric.replace("_", "-")]
+    axes = panels(plot)["tiny-pythia-8"]
     for split in ("memorized", "exposed", "control"):
-        where = {"model": "tiny-pythia-8", "metric": "completion_entropy", "split": split}
+        where = {"model": "tiny-pythia-8", "metric": metric, "split": split}
         assert line(axes, split) == blocks(summary, **where)
-    rows = summary.filter(
-        pl.col("block").is_not_null(),
-        model="tiny-pythia-8",
-        metric="completion_entropy",
-        split="memorized",
+    table = tables.read(tmp_path / "memorization" / "tiny-pythia-8.parquet", MEMORIZATION)
+    own = table.filter(split="memorized")
+    values = [own.filter(intervention=f"block-{b:02d}")[metric].to_numpy() for b in range(8)]
+    for i, (low, high) in enumerate(((0.05, 0.95), (0.25, 0.75))):
+        expected = {round(float(np.quantile(v, q)), 9) for v in values for q in (low, high)}
+        drawn = {round(float(y), 9) for y in axes.collections[i].get_paths()[0].vertices[:, 1]}
+        assert drawn == expected
+    bar = axes.collections[2].get_segments()[0][:, 1]
+    whole = own.filter(intervention="baseline")[metric].to_numpy()
+    np.testing.assert_allclose(bar, np.quantile(whole, [0.05, 0.95]))
+
+
+def test_the_spread_of_seeds_is_that_of_all_their_samples(
+    study: synthetic.Study, tmp_path: Path
+) -> None:
+    study.write(tmp_path)
+    seeds = study.models[::2]  # of eight blocks each
+    summary = aggregate(seeds).with_columns(recipe=pl.lit("r"))
+    cuts = spread.quantiles(summary, tmp_path)
+    assert cuts["model"].unique().to_list() == ["r (2 seeds)"]
+    both = pl.concat(
+        tables.read(tmp_path / "memorization" / f"{name}.parquet", MEMORIZATION)
+        for name in (each.name for each in seeds)
     )
-    band = axes.collections[0].get_paths()[0].vertices[:, 1]
-    assert (band.min(), band.max()) == pytest.approx((rows["low"].min(), rows["high"].max()))
+    where = {"intervention": "baseline", "split": "control"}
+    [found] = cuts.filter(metric="completion_entropy", **where)["q25"]
+    assert found == pytest.approx(np.quantile(both.filter(**where)["completion_entropy"], 0.25))
 
 
 def test_perplexity(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
@@ -178,8 +206,9 @@ def test_no_panel_cuts_another(plots: dict[str, Plot]) -> None:
 
 def test_captions_speak_of_what_is_drawn(summary: pl.DataFrame) -> None:
     alone = {plot.name: plot for plot in figures.plots(summary.filter(task="memorization"))}
-    assert "benchmark" not in alone["kept"].caption + alone["kept"].alt
-    assert "chance" not in alone["quartiles-pythia"].caption
+    kept = alone["kept"]
+    assert "benchmark" not in kept.finding + kept.reading + kept.caption + kept.alt
+    assert "chance" not in alone["quartiles-pythia"].reading
     assert not [name for name in alone if name.startswith(("scatter", "drops", "perplexity"))]
     unknown = summary.with_columns(pl.lit(None, pl.UInt32).alias("copies"))
     others = unknown.filter(pl.col("metric") != "exact_match_by_copies")
@@ -203,14 +232,14 @@ def test_kept(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
     whole = summary.filter(
         model="tiny-pythia-8", metric="exact_match", split="memorized", intervention="baseline"
     )["value"][0]
-    _, drawn = line(axes, "exact match, memorized samples")
+    _, drawn = line(axes, "exact match")
     np.testing.assert_allclose(drawn, np.array(exact) / whole)
     leads = []
     for task, (chance, _) in synthetic.ACCURACIES.items():
         _, accuracy = blocks(summary, model="tiny-pythia-8", task=task)
         rows = summary.filter(model="tiny-pythia-8", task=task, intervention="baseline")
         leads.append((np.array(accuracy) - (chance or 0)) / (rows["value"][0] - (chance or 0)))
-    _, mean = line(axes, "benchmarks, mean lead over chance")
+    _, mean = line(axes, "benchmarks")
     np.testing.assert_allclose(mean, np.mean(leads, axis=0))
     own = plots["kept"].data.filter(model="tiny-pythia-8", kind="mean")
     np.testing.assert_allclose(own["kept"], mean)
@@ -244,7 +273,8 @@ def test_the_bands_of_kept_are_the_paired_intervals(
 def test_files_and_their_index(written: WRITTEN) -> None:
     root, _ = written
     index = json.loads((root / "figures" / figures.INDEX).read_text(encoding="utf-8"))
-    plots = figures.plots(tables.read(root / "data" / "summary.parquet", tables.SUMMARY))
+    summary = tables.read(root / "data" / "summary.parquet", tables.SUMMARY)
+    plots = figures.plots(summary, over_samples=spread.quantiles(summary, root / "data"))
     assert [entry["name"] for entry in index] == [plot.name for plot in plots]
     files = {f"{plot.name}.{e}" for plot in plots for e in ("svg", "png", "pdf", "csv")}
     files |= {figures.INDEX, figures.COLUMNS}

@@ -26,18 +26,18 @@ def _saved(plot: Plot, folder: Path) -> list[style.Mark]:
 
 
 @pytest.mark.parametrize(
-    "name", ["blocks-pythia", "length", "entropy", "perplexity", "quartiles-gpt-neo"]
+    "name", ["blocks-pythia", "length", "completion-entropy", "perplexity", "quartiles-gpt-neo"]
 )
 def test_every_row_that_is_drawn_has_a_mark_and_no_other(
     plots: dict[str, Plot], name: str, tmp_path: Path
 ) -> None:
     data = plots[name].data.with_row_index("row")
-    drawn = data if "quartile" in data.columns else data.drop_nulls("block")
+    drawn = data if {"quartile", "q50"} & set(data.columns) else data.drop_nulls("block")
     found = _saved(plots[name], tmp_path)
     assert sorted(row for row, *_ in found) == drawn["row"].to_list()
 
 
-@pytest.mark.parametrize("name", ["kept", "scatter-tiny-neo-8", "entropy", "copies"])
+@pytest.mark.parametrize("name", ["kept", "scatter-tiny-neo-8", "completion-entropy", "copies"])
 def test_marks_lie_where_the_file_has_them(
     plots: dict[str, Plot], name: str, tmp_path: Path
 ) -> None:

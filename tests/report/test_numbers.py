@@ -14,7 +14,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from pipeline.analysis import aggregate
+from pipeline.analysis import aggregate, spread
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.theory import read_theory
 from pipeline.interventions.interventions import SWEEP, Group
@@ -71,7 +71,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     synthetic_theory.write(data, synthetic.MODELS)
     summary = pl.read_parquet(data / "summary.parquet")
     experiments = list(synthetic_theory.experiments())
-    plots = figures.plots(summary, read_theory(data, models, experiments=experiments))
+    theory = read_theory(data, models, experiments=experiments)
+    plots = figures.plots(summary, theory, spread.quantiles(summary, data))
     plots[1:1] = found_first(scores)
     _figures(plots, root / "figures")
     page.write_page(
@@ -109,7 +110,7 @@ def _scores() -> pl.DataFrame:
 def _figures(plots: Sequence[Plot], folder: Path) -> None:
     """The captions and the data of all figures, without the drawings."""
     folder.mkdir()
-    words = ("name", "section", "title", "caption", "alt")
+    words = ("name", "section", "title", "finding", "reading", "caption", "alt")
     for plot in plots:
         (folder / f"{plot.name}.svg").write_text(SVG)
         plot.data.write_csv(folder / f"{plot.name}.csv")
@@ -160,10 +161,22 @@ def test_every_number_behind_the_page_is_that_of_the_tables(behind: Made) -> Non
         r"memorized samples from (\d+)",
         r"The same bypass keeps (\d+)",
         r"Of its (\d+) claims",
-        r"<strong>Figure (\d+)\.",
-        r"<figcaption.*Exact match on memorized samples keeps \d+–(\d+)",
-        r"<figcaption.*tasks lose (-?\d+)",
-        r"<figcaption.*Unmodified, the models have ([\d.]+)",
+        r"<strong>Figure (\d+)[a-z]?\.",
+        r"<strong>Figure.*stops most recitals at (\d+) of",
+        r"<strong>Figure.*stops most recitals at \d+ of \d+ blocks; at (\d+) of",
+        r"<strong>Figure.*differ most at block (\d+)",
+        r"<strong>Figure.*differ most at block .* to (\d+)% and",
+        r"<strong>Figure.*exact match averages (\d+)%",
+        r"<strong>Figure.*a mean of (\d+)% against",
+        r"<strong>Figure.*leaves a median of (\d+)",
+        r"<strong>Figure.*At baseline the suffix has ([\d.]+)",
+        r"<strong>Figure.*of the tokens of the median memorized sample and (\d+)",
+        r"<strong>Figure.*by a median of ([\d.]+),",
+        r"<strong>Figure.*score best, a mean of (\d+)",
+        r"<strong>Figure.*recite more than half from (\d+)",
+        r"<strong>Figure.*is named most often, in (\d+)",
+        r"changes by .(\d+)% to .* in reasoning",
+        r"here: figure (\d+)",
         r"<caption>.*is lowest, (\d+)",
         r"<th scope=\"row\">block 6</th><td[^>]*>(\d+)",
         r"<th scope=\"row\">block (6)</th>",

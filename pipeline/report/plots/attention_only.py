@@ -71,17 +71,30 @@ def capacities(theory: Theory) -> Iterator[Plot]:
         name="capacity",
         section=ATTENTION_ONLY_TITLE,
         title="Pairs in one matrix",
+        finding=_held(data),
+        reading=(
+            "Both scales are logarithmic: a line twice as steep as the dashed one, the slides’ "
+            "number “only d”, is growth with D²."
+        ),
         caption=(
             "How many pairs a matrix of D × D numbers holds when half of them, or 99%, are to be "
-            "recalled: as the sum of outer products of the slides, and trained. Dashed: the "
-            "slides’ number, “only d”. Both scales are logarithmic, so a line twice as steep as "
-            "the dashed one is growth with D². Points: geometric means over seeds; bands: 95% t "
-            "intervals of the logarithms."
+            "recalled: as the sum of outer products of the slides, and trained. Points: geometric "
+            "means over seeds; bands: 95% t intervals of the logarithms."
         ),
         alt=f"Pairs by width: {number_range(data['value'])}, where the slides have "
         f"{number_range(data['bound'])}.",
         data=data,
         draw=draw_capacities,
+    )
+
+
+def _held(data: pl.DataFrame) -> str:
+    """The pairs that a matrix holds at the largest width of each line, in units of the width."""
+    widest = data.filter(pl.col("width") == pl.col("width").max().over("experiment", "quantity"))
+    ratios = widest.select((pl.col("value") / pl.col("bound")).round(1))["value"]
+    return (
+        f"At its largest width D, a matrix holds {number_range(ratios)} times the D pairs of the "
+        "slides."
     )
 
 
@@ -101,7 +114,7 @@ def draw_capacities(data: pl.DataFrame) -> Figure:
     _whole_ticks(axes, slides["width"])
     axes.set_xlabel("width D")
     axes.set_ylabel("pairs")
-    style.legend(figure, columns=2)
+    style.legend(figure)
     return figure
 
 
@@ -118,12 +131,13 @@ def low_ranks(theory: Theory) -> Iterator[Plot]:
         name="low-rank",
         section=ATTENTION_ONLY_TITLE,
         title="The loss of a map of low rank",
+        finding=_too_low(data),
+        reading="A bound below the measured loss is wrong there. Every panel has its own scale.",
         caption=(
             "Divergence of a table’s distributions from those of a map of rank d, in nats, for the "
             "plain map (f_ls, above) and the one weighted by probability (f_wls, below), on four "
-            "kinds of tables. A bound below the measured loss is wrong there. The printed bound is "
-            "drawn in two readings, since ‖π‖ may mean the largest conditional or the largest "
-            "joint probability. Logarithmic; every panel has its own scale. Means over seeds."
+            "kinds of tables. The printed bound is drawn in two readings, since ‖π‖ may mean the "
+            "largest conditional or the largest joint probability. Logarithmic. Means over seeds."
         ),
         alt=(
             f"{plural(data.select('experiment', 'table').n_unique(), 'panel')}: measured loss and "
@@ -131,6 +145,18 @@ def low_ranks(theory: Theory) -> Iterator[Plot]:
         ),
         data=data,
         draw=draw_low_ranks,
+    )
+
+
+def _too_low(data: pl.DataFrame) -> str:
+    """How often a bound lies below the measured loss: the printed ones and the corrected ones."""
+    printed = pl.col("statement").str.starts_with("printed")
+    low = pl.col("bound") < pl.col("value")
+    parts = (data.filter(printed), data.filter(~printed))
+    counts = [f"{rows.filter(low).height} of {rows.height}" for rows in parts]
+    return (
+        f"The bounds as printed lie below the measured loss in {counts[0]} cases, the corrected "
+        f"ones in {counts[1]}."
     )
 
 
@@ -153,7 +179,7 @@ def draw_low_ranks(data: pl.DataFrame) -> Figure:
         style.blocks_axis(axes)
     figure.supxlabel("rank d")
     figure.supylabel("divergence, nats")
-    style.legend(figure, columns=3)
+    style.legend(figure)
     return figure
 
 
@@ -173,10 +199,15 @@ def trained(theory: Theory) -> Iterator[Plot]:
         name="attention-only",
         section=ATTENTION_ONLY_TITLE,
         title="How much trained models store",
+        finding=_above(data),
+        reading=(
+            "Dashed: the theorem’s lower bound for the best model of that shape; models above it "
+            "store more than it promises."
+        ),
         caption=(
             "Accuracy of a trained model of one block, over its shape, on a table of random "
-            "answers, one for every pair of tokens. Dashed: the theorem’s lower bound for the best "
-            "model of that shape. Points: means over seeds; bands: 95% t intervals over them."
+            "answers, one for every pair of tokens. Points: means over seeds; bands: 95% t "
+            "intervals over them."
         ),
         alt=(
             f"{plural(data['experiment'].n_unique(), 'panel')}: accuracy by heads, head width, "
@@ -185,6 +216,15 @@ def trained(theory: Theory) -> Iterator[Plot]:
         ),
         data=data,
         draw=draw_trained,
+    )
+
+
+def _above(data: pl.DataFrame) -> str:
+    """How many trained models store more than the lower bound."""
+    above = (data["value"] > data["bound"]).drop_nulls()
+    return (
+        f"Models of {above.sum()} of {len(above)} shapes with a lower bound store more than it "
+        "promises."
     )
 
 
@@ -220,7 +260,7 @@ def draw_trained(data: pl.DataFrame) -> Figure:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     style.percent_axis(grid[0].yaxis, whole=True)
     figure.supylabel("accuracy")
-    style.legend(figure, columns=4)
+    style.legend(figure)
     return figure
 
 
@@ -249,12 +289,15 @@ def routing(theory: Theory) -> Iterator[Plot]:
         name="routing",
         section=ATTENTION_ONLY_TITLE,
         title="Two places to store, and one bypass",
+        finding=_wherever(data),
+        reading=(
+            "Filled: baseline; hatched: the attention of the one block bypassed. The line is the "
+            "best accuracy that any model can reach from one token."
+        ),
         caption=(
-            "Accuracy with nothing bypassed (filled) and with the attention of the one block "
-            "bypassed (hatched). The second model cannot have stored anything in its attention, "
-            "which is random and was not trained. A bypassed model sees one token alone; the line "
-            "is the best accuracy that any model can then reach. Whiskers: 95% t intervals over "
-            "seeds."
+            "The second model cannot have stored anything in its attention, "
+            "which is random and was not trained. A bypassed model sees one token alone. Whiskers: "
+            "95% t intervals over seeds."
         ),
         alt=" ".join(
             f"{where.capitalize()}: {_share_range(part.filter(quantity='accuracy')['value'])}, "
@@ -266,12 +309,25 @@ def routing(theory: Theory) -> Iterator[Plot]:
     )
 
 
+def _wherever(data: pl.DataFrame) -> str:
+    """What the bypass leaves of a model that stores in its heads, and of one that does not."""
+    told = []
+    for place, words in (("heads", "its heads"), ("mlp", "its MLP")):
+        rows = data.filter(stored_in=place)
+        before, after = (
+            _share_range(rows.filter(quantity=f"{name}accuracy")["value"])
+            for name in ("", "bypassed_")
+        )
+        told += [f"from {before} to {after} where the model stores in {words}"] if len(rows) else []
+    return f"The bypass takes accuracy {' and '.join(told)}." if told else "No model was bypassed."
+
+
 def draw_routing(data: pl.DataFrame) -> Figure:
     """Two bars per model."""
     figure, (axes,) = style.panels(1, height=2.8)
     places = data["stored_in"].unique(maintain_order=True).to_list()
     looks: Mapping[str, tuple[str, int, dict[str, Any]]] = {
-        "accuracy": ("nothing bypassed", 0, {}),
+        "accuracy": ("baseline", 0, {}),
         "bypassed_accuracy": ("attention bypassed", 1, {"hatch": "////"}),
     }
     for i, (quantity, (label, index, look)) in enumerate(looks.items()):
@@ -304,7 +360,7 @@ def draw_routing(data: pl.DataFrame) -> Figure:
     style.percent_axis(axes.yaxis)
     axes.set_ylim(0, 1.08)
     axes.set_ylabel("accuracy")
-    style.legend(figure, columns=2)
+    style.legend(figure)
     return figure
 
 

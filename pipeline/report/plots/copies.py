@@ -31,20 +31,30 @@ def doses(summary: pl.DataFrame) -> Iterator[Plot]:
         name="copies",
         section="How often a text must be seen",
         title="",
-        caption=(
-            f"Unmodified models recite {extent(fewest['value'])} of the samples seen least often "
-            f"and {extent(most['value'])} of those seen most often. 0 copies: never trained on. "
-            "Bands: 95% intervals. Filled where the samples count "
-            "as memorized in this study, hollow where they do not."
+        finding=(
+            f"At baseline, the models recite {extent(fewest['value'])} of the samples "
+            f"seen {fewest['copies'][0]} times and {extent(most['value'])} of those seen "
+            f"{most['copies'][0]} times{_half(data)}."
         ),
+        reading=(
+            "Filled where the samples count as memorized in this study, hollow where they do not."
+        ),
+        caption="0 copies: never trained on. Bands: 95% intervals.",
         alt=(
-            "Exact match of the unmodified models by copies in the training data, one line per "
+            "Exact match at baseline by copies in the training data, one line per "
             f"model: {extent(fewest['value'])} at the fewest and {extent(most['value'])} at the "
             "most copies."
         ),
         data=data,
         draw=draw_doses,
     )
+
+
+def _half(data: pl.DataFrame) -> str:
+    """From how many copies on every model recites more than half."""
+    lowest = data.group_by("copies").agg(pl.col("value").min()).sort("copies", descending=True)
+    enough = lowest.filter((pl.col("value") > 0.5).cum_prod().cast(pl.Boolean))
+    return f"; all recite more than half from {enough['copies'][-1]} on" if enough.height else ""
 
 
 def draw_doses(data: pl.DataFrame) -> Figure:

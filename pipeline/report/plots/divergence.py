@@ -21,7 +21,15 @@ from pipeline.analysis import link
 from pipeline.analysis.text import plural, visible
 from pipeline.analysis.theory import THEOREMS_TITLE, Theory, per_block
 from pipeline.report import colours, style
-from pipeline.report.plots.plot import BLOCKS_LABEL, HOLLOW, Plot, number_range
+from pipeline.report.plots.plot import (
+    ASIDE,
+    BLOCKS_LABEL,
+    HOLLOW,
+    Plot,
+    extent,
+    later_blocks,
+    number_range,
+)
 
 SPLITS = ("memorized", "control")
 
@@ -48,11 +56,15 @@ def triangles(theory: Theory) -> Iterator[Plot]:
         name="divergence-triangle",
         section=THEOREMS_TITLE,
         title="The change, block after block",
+        finding=_moved(data),
+        reading=(
+            "Lighter: moved further. Each row is one bypassed block, followed through the later "
+            "blocks from left to right; the separate column is the logits."
+        ),
         caption=(
             "How far a bypass moves the state of the last prefix token, as a share of the state’s "
-            "length without it: the median over samples, lighter for more, on a logarithmic scale. "
-            "Each row is one bypassed block, followed through the later blocks from left to right. "
-            "The separate column is the logits, from which the next token is chosen."
+            "length without it: the median over samples, on a logarithmic scale. The next token is "
+            "chosen from the logits."
         ),
         alt=(
             f"{plural(data['model'].n_unique(), 'model')}, memorized and control samples side by "
@@ -60,6 +72,17 @@ def triangles(theory: Theory) -> Iterator[Plot]:
         ),
         data=data,
         draw=draw_triangles,
+    )
+
+
+def _moved(data: pl.DataFrame) -> str:
+    """The relative change right after the bypassed block, and of the logits."""
+    rows = later_blocks(data.filter(split="memorized"))
+    right_after = rows.filter(pl.col("after") == pl.col("block"))["relative"]
+    logits = rows.filter(pl.col("after") == pl.col("n_blocks"))["relative"]
+    return (
+        f"On memorized samples a bypass moves the state by {extent(right_after)} of its length "
+        f"right after the block, and the logits by {extent(logits)} {ASIDE}."
     )
 
 
@@ -128,16 +151,19 @@ def bounded(theory: Theory) -> Iterator[Plot]:
             name=f"theorem-{theorem}",
             section=THEOREMS_TITLE,
             title=title,
+            finding=(
+                f"Theorem {theorem}: of {n:,} measured changes {printed:,} exceed the bound as "
+                f"printed and {corrected:,} a corrected one."
+            ),
+            reading=(
+                "The closer a bound lies above the measured change, the more informative it is."
+                + (" Crosses: blocks where one is exceeded." if printed + corrected else "")
+            ),
             caption=(
                 f"How far the last prefix token is moved {what}, and the upper bounds: medians "
-                "over all samples, on a logarithmic scale. The closer a bound lies above the "
-                "measured change, the more informative it is. The corrected bound goes token by "
+                "over all samples, on a logarithmic scale. The corrected bound goes token by "
                 "token; that of norms and spread takes the largest of each, as the printed bound "
-                "does. "
-                f"Of {n:,} measured changes "
-                f"{printed:,} exceed the bound as printed and {corrected:,} a corrected one"
-                + ("; crosses mark the blocks where any does. " if printed + corrected else ". ")
-                + HOLLOW
+                f"does. {HOLLOW}"
             ),
             alt=(
                 f"{plural(data['model'].n_unique(), 'panel')}, one per model: measured change and "
@@ -177,7 +203,7 @@ def draw_bounded(data: pl.DataFrame) -> Figure:
         axes.yaxis.set_minor_formatter(NullFormatter())
     figure.supxlabel(BLOCKS_LABEL)
     figure.supylabel("change of the last token, length")
-    style.legend(figure, columns=4)
+    style.legend(figure)
     return figure
 
 
@@ -196,29 +222,36 @@ def damage(paired: pl.DataFrame) -> Iterator[Plot]:
         name="damage",
         section=THEOREMS_TITLE,
         title="Does the change predict which blocks matter?",
+        finding=(
+            "Over the blocks, the loss of exact match and the change of the logits correlate with "
+            f"ρ = {_ranks(data, 'logits')}, the loss and the printed bound with "
+            f"ρ = {_ranks(data, 'printed')}."
+        ),
+        reading=(
+            "Each point is one bypassed block. Where a quantity predicts the damage, points rise "
+            "to the right."
+        ),
         caption=(
-            "Each point is one bypassed block. Upwards: the loss of exact match on memorized "
+            "Upwards: the loss of exact match on memorized "
             "samples, and of the benchmarks' mean lead over chance. To the right: the change of "
             "the logits at the first token to recall (a mean over memorized samples), and, in the "
-            "lower panels, the bound of Theorem 1 as printed. Where a quantity predicts the "
-            "damage, points rise to the right; ρ is the rank correlation over blocks. Crosses: 95% "
-            f"intervals. {HOLLOW}"
+            "lower panels, the bound of Theorem 1 as printed. ρ: rank correlation over the blocks "
+            f"of a model, in the title its range over models. Crosses: 95% intervals. {HOLLOW}"
         ),
         alt=(
             f"Two rows of {plural(data['model'].n_unique(), 'panel')}, one per model: loss by "
-            "change of the logits, and loss by the bound of Theorem 1. "
-            + _correlated(data, "logits", "the change of the logits")
-            + " "
-            + _correlated(data, "printed", "the bound as printed")
+            "change of the logits, and loss by the bound of Theorem 1. Rank correlations with the "
+            f"loss of exact match: {_ranks(data, 'logits')} and {_ranks(data, 'printed')}."
         ),
         data=data,
         draw=draw_damage,
     )
 
 
-def _correlated(data: pl.DataFrame, quantity: str, words: str) -> str:
+def _ranks(data: pl.DataFrame, quantity: str) -> str:
+    """The range over models of the rank correlation with the loss of exact match."""
     values = link.correlations(data).filter(quantity=quantity, measure="exact_match")["value"]
-    return f"Rank correlation of {words} with the loss of exact match: {number_range(values)}."
+    return number_range(values.round(2)).replace("-", "−")
 
 
 def draw_damage(data: pl.DataFrame) -> Figure:
@@ -244,7 +277,7 @@ def draw_damage(data: pl.DataFrame) -> Figure:
         style.percent_axis(axes.yaxis)
     style.bound(axes_of[0], -0.35, 1.35)
     figure.supylabel("lost of the baseline")
-    style.legend(figure, columns=4)
+    style.legend(figure)
     return figure
 
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from pipeline.analysis import views
 from pipeline.analysis.text import slug, visible
 from pipeline.report import colours, style
-from pipeline.report.plots.plot import BLOCKS_LABEL, HOLLOW, Plot, extent
+from pipeline.report.plots.plot import ASIDE, BLOCKS_LABEL, HOLLOW, Plot, later_blocks
 
 _LABELS = {"reasoning": "reasoning", "language": "language understanding"}
 _SCALES = {"raw": "of the score", "corrected": "of its lead over chance"}
@@ -33,7 +33,7 @@ def drops(summary: pl.DataFrame) -> Iterator[Plot]:
         )
         corrected = data.filter(scale="corrected")
         spans = " and ".join(
-            f"{extent(rows['drop'])} in {_LABELS[ability]}"
+            f"{_change(rows['drop'])} in {_LABELS[ability]}"
             for ability in views.ABILITIES
             if (rows := corrected.filter(ability=ability)).height
         )
@@ -41,22 +41,45 @@ def drops(summary: pl.DataFrame) -> Iterator[Plot]:
             name=f"drops-{slug(family)}",
             section="Reasoning and language understanding",
             title=family,
+            finding=_averages(family, corrected),
+            reading=(
+                "Left: loss of the score, as in the paper; right: of the lead over chance, where "
+                "the two kinds can be compared."
+            ),
             caption=(
-                f"{family}: with one block bypassed, tasks lose {spans or 'an unknown share'} of "
-                "their lead over chance. The panels show the mean loss of a kind of task, as a "
-                "share of the score (left, as in the paper) and of the lead over chance (right). "
-                "On the left, a two-way task at chance loses at most half its score, so compare "
-                f"the kinds on the right. {_sentence(kinds)} A task that the unmodified model "
-                "does not solve above chance is missing on the right. "
+                f"{family}: block by block, the lead over chance changes by {spans}; where it "
+                "grows, the bypass raises the score. At chance, a two-way task has lost half its "
+                "score. "
+                f"{_sentence(kinds)} A task that the baseline does not solve above chance is "
+                "missing on the right. "
                 f"Bands: 95% intervals. {HOLLOW} Compare Figures 6 and A22 of the paper."
             ),
             alt=(
-                f"{family}: share lost by bypassed block, one line per kind of task. Of their lead "
-                f"over chance the tasks lose {spans or 'nothing that was measured'}."
+                f"{family}: share lost by bypassed block, one line per kind of task. "
+                f"{_averages(family, corrected)}"
             ),
             data=data,
             draw=draw_drops,
         )
+
+
+def _averages(family: str, corrected: pl.DataFrame) -> str:
+    """The mean loss of each kind of task over models and blocks, the smaller first."""
+    means = later_blocks(corrected).group_by("ability").agg(pl.mean("drop")).sort("drop", "ability")
+    losses = [(value, _LABELS[ability]) for ability, value in means.iter_rows()]
+    if not losses:
+        return f"{family}: no task is solved above chance."
+    words = " less than ".join(label for _, label in losses)
+    shares = " against ".join(f"{100 * value:.0f}%" for value, _ in losses)
+    return (
+        f"{family}: one bypass costs {words}, a mean of {shares} of the lead over chance {ASIDE}."
+    )
+
+
+def _change(drops: pl.Series) -> str:
+    """The range of changes, ``−94% to +7%``, from that of losses."""
+    ends = (-drops.max(), -drops.min())  # type: ignore[operator]
+    return " to ".join(dict.fromkeys(f"{100 * end:+.0f}%".replace("-", "−") for end in ends))
 
 
 def draw_drops(data: pl.DataFrame) -> Figure:

@@ -37,16 +37,22 @@ def extractions(summary: pl.DataFrame) -> Iterator[Plot]:
         name="extraction",
         section="Extraction",
         title="",
+        finding=extraction.sentence(summary)
+        or "The bypass of a typical late block hides no memorized sample from greedy decoding.",
+        reading=(
+            "Curves: the share of memorized samples that come out within n tries with a chance of "
+            "at least one half."
+        ),
         caption=(
-            f"{extraction.sentence(summary)} The curves show the share of memorized samples that "
-            "come out with a chance of at least one half within n tries, each a continuation "
+            "A try is a continuation "
             "sampled at temperature 1 from the 40 likeliest tokens. The probabilities are exact, "
             "from one teacher-forced pass; nothing is sampled. A typical block leaves the median "
-            "exact match of its quarter, block 0 left out. Bands: 95% intervals."
-        ).strip(),
+            "exact match of its quarter, the first or the last, block 0 left out; “last quarter”: "
+            "all of its blocks at once. Bands: 95% intervals."
+        ),
         alt=(
             "Share of memorized samples extracted within n tries, one panel per model, one line "
-            f"per intervention. With nothing bypassed: {extent(ends[1])} within one try and "
+            f"per intervention. At baseline: {extent(ends[1])} within one try and "
             f"{extent(ends[1000])} within 1,000."
         ),
         data=data,

@@ -31,10 +31,14 @@ def found_first(scores: pl.DataFrame) -> Iterator[Plot]:
         name="localization",
         section=SECTION,
         title="",
+        finding=(
+            f"The block that learned is named most often, in {percent(best['recall'])} of the "
+            f"models, by {best['called']} where {PARTS[best['part']]}; chance is {chance}."
+        ),
+        reading="Further right is better. Dashed: chance. Hollow: the interval holds chance.",
         caption=(
             "How often a scorer gives its highest score to the block that learned the memorized "
-            "samples, one panel per part that learned. Whiskers: 95% intervals (Wilson). "
-            f"Dashed: chance, {chance}. Hollow: the interval holds chance."
+            "samples, one panel per part that learned. Whiskers: 95% intervals (Wilson)."
         ),
         alt=(
             "Recall at 1 of each scorer, one panel each for models whose attention, MLP or both "

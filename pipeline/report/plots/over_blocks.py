@@ -1,7 +1,7 @@
-"""Figures over the blocks: the share kept, across scales, by length, entropy, perplexity.
+"""Figures over the blocks: the share kept, across scales, by length, perplexity.
 
-Source: Figures 2, 3, 5 and A18–A21 (A21: perplexity) of arXiv 2501.05078; the figures of the share
-kept and of lengths are ours.
+Source: Figures 3, 5 and A18–A21 (A21: perplexity) and Eq. 4 of arXiv 2501.05078; the figures of the
+share kept and of lengths are ours.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from pipeline.analysis import views
 from pipeline.analysis.text import plural, slug, visible
 from pipeline.report import colours, style
 from pipeline.report.plots.plot import (
+    ASIDE,
     BLOCKS_LABEL,
     HOLLOW,
     NUMBERS,
     Plot,
     by_block,
     extent,
+    later_blocks,
     lowest,
     number_range,
     unmodified_or_one_block,
@@ -29,9 +31,19 @@ from pipeline.report.plots.plot import (
 _LENGTHS = (1, 4, 16)
 """Tokens at which exact match is drawn, beside the whole suffix."""
 
+_MEMORY = {
+    "exact_match": "exact match, memorized",
+    "token_accuracy": "token accuracy (Eq. 4), memorized",
+}
+"""Metric on memorized samples -> the title of its panel."""
+
+_HALF = 0.5
+"""Less than this share of the baseline left: most is lost."""
+
 _ONE_BY_ONE = (
-    "Single tokens need one right token at a time, so they show how much of the fall of exact "
-    "match is due to suffix length."
+    "Exact match and single tokens are those of memorized samples. Single tokens (teacher-forced) "
+    "need one right token at a time, so they show how much of the fall of exact match is due to "
+    "suffix length."
 )
 
 
@@ -40,39 +52,53 @@ def kept(summary: pl.DataFrame) -> Iterator[Plot]:
     data = views.kept(summary)
     exact = data.filter(measure="exact_match")
     benchmarks = data.filter(kind="benchmark")
-    reading = _ONE_BY_ONE
+    reading = "100% is the baseline, 0% what it reaches on control samples."
+    caption = _ONE_BY_ONE
     if benchmarks.height:
         reading = (
-            "For a benchmark, 0% is chance. Where exact match falls and the benchmarks stay, "
-            "memorization needs that block's attention more than the benchmarks do. "
-            f"{_ONE_BY_ONE} Thin lines: each benchmark."
+            "100%: the baseline; 0%: chance, or the baseline's score on control samples. Where the "
+            "curves part, memory needs the block's attention more than ability does."
+        )
+        caption = (
+            f"{_ONE_BY_ONE} Benchmarks: the mean of their leads over chance; thin lines: each. "
+            "Below 0% is under chance, above 100% better than the baseline."
         )
     others = views.controls(summary)
     if others.filter(measure=views.CONTROLS).height:
-        reading += (
+        caption += (
             f" Grey: the range of exact match under other edits of the same block "
             f"({_edits(summary)}). A curve inside that range only shows that disturbing the block "
             "costs memory."
         )
-    spans = [f"Exact match on memorized samples keeps {extent(exact['kept'])}"]
-    if benchmarks.height:
-        spans.append(f"the benchmarks {extent(benchmarks['kept'])}")
     yield Plot(
         name="kept",
         section="What one bypass leaves",
         title="",
+        finding=_stopped(data),
+        reading=reading,
         caption=(
-            f"{', '.join(spans)}, when the attention of one block is bypassed. 100% is the "
-            f"unmodified model; 0% is what it reaches on control samples. {reading} Bands: 95% "
-            f"intervals of the difference to the baseline on the same samples. {HOLLOW}"
+            f"{caption} Bands: 95% intervals of the difference to the baseline on the same "
+            f"samples. {HOLLOW}"
         ),
         alt=(
             f"{plural(exact['model'].n_unique(), 'panel')}, one per model: share of the baseline "
-            f"kept by bypassed block. {', '.join(spans)}."
+            f"kept by bypassed block. {_stopped(data)}"
         ),
         data=pl.concat([data, others]),
         draw=draw_kept,
     )
+
+
+def _stopped(data: pl.DataFrame) -> str:
+    """At how many blocks a bypass stops most recitals, and at how many of these ability stays."""
+    exact = later_blocks(data.filter(measure="exact_match"))
+    stopped = exact.filter(pl.col("kept") < _HALF)
+    able = later_blocks(data.filter(kind="mean")).filter(pl.col("kept") > _HALF)
+    both = stopped.join(able, on=["model", "block"], how="semi").height
+    told = f"Bypassing one block stops most recitals at {stopped.height} of {exact.height} blocks"
+    if stopped.height and (data["kind"] == "mean").any():
+        told += f"; at {both} of these the benchmarks keep most of their lead over chance"
+    return f"{told} {ASIDE}."
 
 
 def _edits(summary: pl.DataFrame) -> str:
@@ -98,7 +124,7 @@ def draw_kept(data: pl.DataFrame) -> Figure:
                 alpha=0.4,
                 linewidth=1.5,  # with a single edit the range is a line
                 zorder=0,
-                label="exact match, other edits",
+                label="other edits",
             )
         benchmarks = rows.filter(kind="benchmark")
         for task in views.tasks(benchmarks.rename({"measure": "task"})):
@@ -111,27 +137,27 @@ def draw_kept(data: pl.DataFrame) -> Figure:
                 alpha=0.7,
             )
         for index, measure, label in (
-            (1, "teacher_forced_accuracy", "single tokens, teacher-forced"),
-            (0, "exact_match", "exact match, memorized samples"),
+            (1, "teacher_forced_accuracy", "single tokens"),
+            (0, "exact_match", "exact match"),
         ):
             if (one := rows.filter(measure=measure)).height:
                 style.curve(axes, one, index, label, value="kept")
         if (mean := rows.filter(measure=views.MEAN)).height:
-            style.curve(axes, mean, 2, views.MEAN, value="kept")
+            style.curve(axes, mean, 2, "benchmarks", value="kept")
         axes.set_title(visible(name))
         style.blocks_axis(axes)
         style.percent_axis(axes.yaxis)
     style.bound(grid[0], -0.35, 1.35)
     figure.supxlabel(BLOCKS_LABEL)
     figure.supylabel("kept of the baseline")
-    style.legend(figure, columns=3 if len(names) > 1 else 1)  # one panel is narrow
+    style.legend(figure)
     return figure
 
 
 def blocks(summary: pl.DataFrame) -> Iterator[Plot]:
     """Exact match and accuracies by block, one figure per family (Figs. 3, A18–A20)."""
-    memorized = views.memorization(summary, "exact_match")
-    rows = pl.concat([memorized, views.accuracies(summary)])
+    memory = [views.memorization(summary, metric) for metric in _MEMORY]
+    rows = pl.concat([*memory, views.accuracies(summary)])
     for family in dict.fromkeys(family for _, family in views.models(summary)):
         data = rows.filter(
             unmodified_or_one_block(),
@@ -141,29 +167,58 @@ def blocks(summary: pl.DataFrame) -> Iterator[Plot]:
             name=f"blocks-{slug(family)}",
             section="Block by block, across scales",
             title=family,
+            finding=_by_size(family, data.filter(metric="exact_match"), summary),
+            reading=(
+                "Dashed: the baseline; dotted: chance. The smaller the fall at a block, the less "
+                "the model depends on its attention."
+            ),
             caption=(
-                f"{family}: {lowest(data.filter(metric='exact_match'))} One line per model. "
-                "Dashed in the same colour: the unmodified "
-                f"model; dotted: chance; bands: 95% intervals. {HOLLOW} Compare Figures 3 and "
+                f"{family}: {lowest(data.filter(metric='exact_match'))} Token accuracy is the "
+                "share of suffix tokens that the model's own greedy continuation has in the same "
+                f"place (Eq. 4 of the paper). Bands: 95% intervals. {HOLLOW} Compare Figures 3 and "
                 "A18–A20 of the paper."
             ),
             alt=(
-                f"{family}: exact match and benchmark accuracies by bypassed block. "
-                + lowest(data.filter(metric="exact_match"))
+                f"{family}: exact match, token accuracy and benchmark accuracies by bypassed "
+                f"block. {lowest(data.filter(metric='exact_match'))}"
             ),
             data=data,
             draw=draw_blocks,
         )
 
 
+def _by_size(family: str, exact: pl.DataFrame, summary: pl.DataFrame) -> str:
+    """The mean exact match over the bypassed blocks of each model, smallest model first."""
+    sizes = summary.select("model", "parameters").unique(maintain_order=True)
+    means = (
+        later_blocks(exact)
+        .group_by("model", maintain_order=True)
+        .agg(pl.col("value").mean())
+        .join(sizes, on="model", maintain_order="left")
+        .sort("parameters", maintain_order=True)
+    )
+    if not means.height:
+        return f"{family}: no block but the first was bypassed alone."
+    listed = ", ".join(
+        f"{100 * value:.0f}% in {model}"
+        for model, value in means.select("model", "value").iter_rows()
+    )
+    ordered = means.select(pl.col("parameters", "value").diff().drop_nulls() > 0)
+    rising = means.height > 1 and all(ordered[name].all() for name in ordered.columns)
+    more = "the larger model recites more; " if rising else ""
+    return f"{family}: {more}with one block bypassed, exact match averages {listed} {ASIDE}."
+
+
 def draw_blocks(data: pl.DataFrame) -> Figure:
-    """Exact match and accuracies of one family by block; a panel per measure, a line per model."""
-    memorized = data["task"][0]
-    measures = [memorized, *(task for task in views.tasks(data) if task != memorized)]
+    """Memorization and accuracies of one family by block; a panel per measure, a line per model."""
+    memorized = data.filter(metric="exact_match")["task"][0]
+    measures = [(memorized, metric) for metric in _MEMORY if metric in data["metric"]]
+    others = data.filter(pl.col("task") != memorized)
+    measures += [(task, others.filter(task=task)["metric"][0]) for task in views.tasks(others)]
     names = data["model"].unique(maintain_order=True).to_list()
     figure, grid = style.panels(len(measures))
-    for axes, task in zip(grid, measures, strict=True):
-        rows = data.filter(task=task)
+    for axes, (task, metric) in zip(grid, measures, strict=True):
+        rows = data.filter(task=task, metric=metric)
         for index, name in enumerate(names):
             one = rows.filter(model=name)
             if not one.height:
@@ -172,13 +227,11 @@ def draw_blocks(data: pl.DataFrame) -> Figure:
             style.curve(axes, by_block(one), index, visible(name), baseline=whole)
         for chance in rows["chance"].drop_nulls().unique():
             axes.axhline(chance, color=colours.INK, linestyle=":", linewidth=1)
-        axes.set_title(
-            "exact match, memorized" if task == memorized else f"{visible(task)}, accuracy"
-        )
+        axes.set_title(_MEMORY[metric] if task == memorized else f"{visible(task)}, accuracy")
         style.blocks_axis(axes)
         style.percent_axis(axes.yaxis, whole=True)
     figure.supxlabel(BLOCKS_LABEL)
-    style.legend(figure, columns=4)
+    style.legend(figure)
     return figure
 
 
@@ -198,12 +251,17 @@ def lengths(summary: pl.DataFrame) -> Iterator[Plot]:
         name="length",
         section="How much of the drop is due to suffix length",
         title="",
+        finding=(
+            f"One bypass leaves a median of {_median(tokens)} of single tokens right and "
+            f"{_median(data.filter(whole))} of whole suffixes {ASIDE}."
+        ),
+        reading=(
+            "The wider the gap between the two lines, the more of the drop is due to suffix length."
+        ),
         caption=(
-            f"Single tokens stay right in {extent(tokens['value'])} of cases with one block "
-            "bypassed. Lines: the share of memorized samples whose first k tokens are all right, "
-            "and the share of single tokens predicted right after the true ones "
-            "(teacher-forced). The further the lines lie apart, the more of the drop is due to "
-            f"suffix length, which no benchmark tests. Bands: 95% intervals. {HOLLOW}"
+            "Lines: the share of memorized samples whose first k tokens are all right, and the "
+            "share of single tokens predicted right after the true ones (teacher-forced). Bands: "
+            f"95% intervals. {HOLLOW}"
         ),
         alt=(
             f"{plural(data['model'].n_unique(), 'panel')}, one per model: exact match at growing "
@@ -215,6 +273,12 @@ def lengths(summary: pl.DataFrame) -> Iterator[Plot]:
     )
 
 
+def _median(rows: pl.DataFrame) -> str:
+    """The median of a share over all models and bypassed blocks but 0."""
+    value = later_blocks(rows)["value"].median()
+    return "an unknown share" if value is None else f"{100 * float(value):.0f}%"  # type: ignore[arg-type]
+
+
 def draw_lengths(data: pl.DataFrame) -> Figure:
     """Exact match at k and teacher-forced accuracy by block; one panel per model."""
     names = data["model"].unique(maintain_order=True).to_list()
@@ -222,7 +286,7 @@ def draw_lengths(data: pl.DataFrame) -> Figure:
     for axes, name in zip(grid, names, strict=True):
         rows = data.filter(model=name)
         tokens = rows.filter(metric="teacher_forced_accuracy")
-        style.curve(axes, tokens, 1, "single tokens, teacher-forced")
+        style.curve(axes, tokens, 1, "single tokens")
         lengths = sorted(rows["k"].drop_nulls().unique())
         for k in lengths:
             label = "whole suffix" if k == lengths[-1] else _first(k)
@@ -233,56 +297,6 @@ def draw_lengths(data: pl.DataFrame) -> Figure:
         style.percent_axis(axes.yaxis, whole=True)
     figure.supxlabel(BLOCKS_LABEL)
     figure.supylabel("share right, memorized samples")
-    style.legend(figure)
-    return figure
-
-
-def entropy(summary: pl.DataFrame) -> Iterator[Plot]:
-    """Completion entropy by block and split (Fig. 2)."""
-    rows = summary.filter(metric="completion_entropy")
-    data = rows.filter(unmodified_or_one_block()).select(*NUMBERS, "split")
-    whole = views.baseline(data)
-    levels = " and ".join(
-        f"{number_range(whole.filter(split=split)['value'])} nats on {split} samples"
-        for split in ("memorized", "control")
-        if whole.filter(split=split).height
-    )
-    yield Plot(
-        name="entropy",
-        section="Uncertainty about the suffix",
-        title="",
-        caption=(
-            f"Unmodified, the models have {levels}. Completion entropy is the uncertainty about "
-            "the next token, summed over the suffix, given the true suffix. Lower means more "
-            "confident. Dashed in the same colour: the unmodified model. Bands: 95% intervals. "
-            f"{HOLLOW} Compare Figure 2 of the paper."
-        ),
-        alt=(
-            f"{plural(data['model'].n_unique(), 'panel')}, one per model: completion entropy by "
-            f"bypassed block, one line per split. Unmodified, the models have {levels}."
-        ),
-        data=data,
-        draw=draw_entropy,
-    )
-
-
-def draw_entropy(data: pl.DataFrame) -> Figure:
-    """Completion entropy by block; one panel per model, one line per split."""
-    names = data["model"].unique(maintain_order=True).to_list()
-    figure, grid = style.panels(len(names), share_y=False)
-    indices = {"memorized": 0, "exposed": 5, "control": 1, "famous": 2}
-    for axes, name in zip(grid, names, strict=True):
-        for split, index in indices.items():
-            rows = data.filter(model=name, split=split)
-            if not rows.height:
-                continue
-            whole = views.baseline(rows)["value"][0]
-            style.curve(axes, by_block(rows), index, split, baseline=whole)
-        axes.set_ylim(bottom=0)
-        axes.set_title(visible(name))
-        style.blocks_axis(axes)
-    figure.supxlabel(BLOCKS_LABEL)
-    figure.supylabel("completion entropy, nats")
     style.legend(figure)
     return figure
 
@@ -300,20 +314,40 @@ def perplexity(summary: pl.DataFrame) -> Iterator[Plot]:
         name="perplexity",
         section="Perplexity",
         title="",
+        finding=_raised(data, metrics),
+        reading="Logarithmic; lower is better. Dashed in the same colour: the baseline.",
         caption=(
-            f"With one block bypassed, {metrics} is {number_range(by_block(data)['value'])}; "
-            f"unmodified it is {number_range(views.baseline(data)['value'])}. The scale is "
-            "logarithmic; lower is better. Dashed "
-            f"in the same colour: the unmodified model. {bands} {HOLLOW} Compare Figures 5 and "
-            "A21 of the paper."
+            f"With one block bypassed, {metrics} is {number_range(by_block(data)['value'])}; at "
+            f"baseline it is {number_range(views.baseline(data)['value'])}. "
+            f"{bands} {HOLLOW} Compare Figures 5 and A21 of the paper."
         ),
         alt=(
-            f"{metrics} by bypassed block, one line per model. Unmodified "
+            f"{metrics} by bypassed block, one line per model. At baseline "
             f"{number_range(views.baseline(data)['value'])}, bypassed "
             f"{number_range(by_block(data)['value'])}."
         ),
         data=data,
         draw=draw_perplexity,
+    )
+
+
+def _raised(data: pl.DataFrame, metrics: str) -> str:
+    """By what factors one bypass multiplies the metrics."""
+    whole = views.baseline(data).select("model", "task", baseline="value")
+    factors = (
+        later_blocks(data)
+        .join(whole, on=["model", "task"], maintain_order="left")
+        .with_columns(factor=pl.col("value") / pl.col("baseline"))
+        .filter(pl.col("factor").is_finite())
+        .sort("factor", descending=True, maintain_order=True)
+    )
+    if not factors.height:
+        return f"Under no bypass is {metrics} finite {ASIDE}."
+    model, block, most = factors.select("model", "block", "factor").row(0)
+    [median] = factors.select(pl.median("factor"))["factor"]
+    return (
+        f"One bypass multiplies {metrics} by a median of {median:.2f}, and by at most {most:.2f}, "
+        f"at block {block} of {model} {ASIDE}."
     )
 
 

@@ -12,6 +12,7 @@ from pipeline.analysis import views
 from pipeline.analysis.text import number, percent_range
 from pipeline.interventions.interventions import BASELINE
 
+ASIDE = "(block 0 aside)"
 BLOCKS_LABEL = "bypassed block (0 is nearest to the input)"
 MEMORIZED_LABEL = "exact match, memorized samples"
 HOLLOW = "Hollow: block 0, whose bypass the paper warns can look spuriously good."
@@ -39,7 +40,9 @@ class Plot:
         name: file name without an ending; unique, lower-case letters, digits, hyphens.
         section: the heading of its section.
         title: its name within the section, such as a model's name; may be empty.
-        caption: the result, and how to read the figure.
+        finding: the result in one sentence with its numbers; the title on the page.
+        reading: how to read the figure, in one line.
+        caption: the rest: definitions, intervals, sources.
         alt: a description for readers who cannot see it.
         data: every number that is drawn.
         draw: makes the figure from `data`.
@@ -48,6 +51,8 @@ class Plot:
     name: str
     section: str
     title: str
+    finding: str
+    reading: str
     caption: str
     alt: str
     data: pl.DataFrame
@@ -66,6 +71,15 @@ def by_block(data: pl.DataFrame) -> pl.DataFrame:
         data: rows that `unmodified_or_one_block` picked.
     """
     return data.filter(pl.col("block").is_not_null()).sort("block", maintain_order=True)
+
+
+def later_blocks(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows where one block other than 0 is bypassed, by block.
+
+    Args:
+        rows: with the column ``block``, null where no block or several are bypassed.
+    """
+    return by_block(rows).filter(pl.col("block") > 0)
 
 
 def extent(column: pl.Series) -> str:
@@ -89,7 +103,7 @@ def lowest(rows: pl.DataFrame) -> str:
     Args:
         rows: as for `by_block`.
     """
-    blocks = by_block(rows).filter(pl.col("block") > 0)
+    blocks = later_blocks(rows)
     if not blocks.height:
         return "Exact match was not measured."
     lowest = blocks.filter(value=pl.col("value").min()).sort("block", "model")

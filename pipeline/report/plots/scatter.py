@@ -17,12 +17,14 @@ from pipeline.analysis import views
 from pipeline.analysis.text import plural, slug, visible
 from pipeline.report import colours, style
 from pipeline.report.plots.plot import (
+    ASIDE,
     HOLLOW,
     MEMORIZED_LABEL,
     NUMBERS,
     Plot,
     by_block,
     extent,
+    later_blocks,
     unmodified_or_one_block,
 )
 
@@ -53,12 +55,15 @@ def scatters(summary: pl.DataFrame) -> Iterator[Plot]:
             name=f"scatter-{slug(name)}",
             section="Memorization against benchmarks",
             title=name,
+            finding=_furthest(name, summary)
+            or f"{name}: with one block bypassed, exact match is {span}.",
+            reading=(
+                "One point per bypassed block; the star is the baseline. Far to the left at the "
+                "height of the star: memory is lost, the benchmark kept."
+            ),
             caption=(
-                f"{name}: with one block bypassed, exact match is {span}. "
-                "Each point is a bypassed block, darker nearer to the input; neighbouring blocks "
-                "are joined. The star and the dashed lines are the unmodified model, the dotted "
-                "line is chance. A point far to the left at the height of the star has lost "
-                "memorization and kept the benchmark. "
+                "Points are darker nearer to the input; neighbouring blocks are joined. Dashed: "
+                "the baseline; dotted: chance. "
                 "Perplexity is on a logarithmic scale, and lower is better. Crosses: 95% "
                 f"intervals. {HOLLOW} Compare Figures 1 and A7–A11 of the paper."
             ),
@@ -70,6 +75,29 @@ def scatters(summary: pl.DataFrame) -> Iterator[Plot]:
             data=data,
             draw=draw_scatter,
         )
+
+
+def _furthest(name: str, summary: pl.DataFrame) -> str:
+    """The block whose bypass leaves most of ability in comparison with memory; may be empty."""
+    shares = later_blocks(views.kept(summary).filter(model=name))
+    able = shares.filter(kind="mean").select("block", able="kept")
+    both = shares.filter(measure="exact_match").join(able, on="block", maintain_order="left")
+    apart = (
+        both.filter(pl.col("able").is_not_null())
+        .with_columns(apart=pl.col("able") - pl.col("kept"))
+        .sort("apart", descending=True, maintain_order=True)
+    )
+    if not apart.height:
+        return ""
+    block, able_share = apart.select("block", "able").row(0)
+    exact = views.memorization(summary.filter(model=name), "exact_match")
+    [before] = views.baseline(exact)["value"]
+    [after] = views.single_blocks(exact).filter(block=block)["value"]
+    return (
+        f"{name}: memory and ability differ most at block {block}; its bypass takes exact match "
+        f"from {100 * before:.0f}% to {100 * after:.0f}% and keeps {100 * able_share:.0f}% of the "
+        f"benchmarks’ lead over chance {ASIDE}."
+    )
 
 
 def draw_scatter(data: pl.DataFrame) -> Figure:
@@ -94,7 +122,7 @@ def _scatter_panel(axes: Axes, rows: pl.DataFrame, depth: ListedColormap) -> Non
     axes.errorbar(x, y, y_error, x_error, fmt="none", ecolor=colours.GREY, elinewidth=0.7, zorder=1)
     axes.plot(x, y, color=colours.GREY, linewidth=0.7, zorder=1)
     first = blocks["block"].to_numpy() == 0
-    for hollow, label in ((False, "one block bypassed"), (True, "block 0 bypassed")):
+    for hollow, label in ((False, "one block"), (True, "block 0")):
         chosen = first == hollow
         points = axes.scatter(
             x[chosen],
@@ -124,7 +152,7 @@ def _scatter_panel(axes: Axes, rows: pl.DataFrame, depth: ListedColormap) -> Non
             "edgecolors": colours.INK,
         }
         point = axes.scatter(
-            row["memorized"], row["value"], label="unmodified", linewidths=0.6, zorder=4, **star
+            row["memorized"], row["value"], label="baseline", linewidths=0.6, zorder=4, **star
         )
         style.tell([point], whole)
         if row["chance"] is not None:

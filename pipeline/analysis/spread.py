@@ -1,0 +1,65 @@
+"""How metrics of memorization spread over the samples, beside the means of the summary.
+
+Source: Figure 2 of arXiv 2501.05078 compares the samples, not only their means.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from pipeline.analysis import views
+from pipeline.measure.metrics import MEMORIZATION
+from pipeline.workflow import tables
+
+METRICS = ("completion_entropy", "token_accuracy")
+QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
+"""Column -> the share of samples below it."""
+
+_KEY = ("intervention", "split")
+
+NOTHING = pl.DataFrame(
+    schema={
+        **dict.fromkeys(("model", *_KEY, "metric"), pl.String),
+        **dict.fromkeys(QUANTILES, pl.Float64),
+    }
+)
+"""No quantiles."""
+
+
+def quantiles(summary: pl.DataFrame, data: Path) -> pl.DataFrame:
+    """Quantiles over samples of each metric, for each model, intervention and split.
+
+    The samples of all seeds of one recipe are put together.
+
+    Args:
+        summary: as `aggregate.aggregate` gives it; its models are read.
+        data: the study's folder, ``data/STUDY``.
+
+    Returns:
+        model (as `views.over_seeds` names it), intervention, split, metric, and a column for each
+        of `QUANTILES`, linearly interpolated; null where no continuation was decoded.
+
+    Raises:
+        InputError: a table is missing or does not fit its schema.
+    """
+    known = summary.filter(pl.col("metric").is_in(METRICS))
+    pooled = views.over_seeds(known).select("recipe", "model").unique(maintain_order=True)
+    names = dict(pooled.iter_rows())
+    unused = set(MEMORIZATION) - {*_KEY, *METRICS}
+    parts = [NOTHING]
+    members = known.select("recipe", "model").unique(maintain_order=True)
+    for [recipe], rows in members.group_by("recipe", maintain_order=True):
+        samples = pl.concat(
+            tables.read(data / "memorization" / f"{name}.parquet", MEMORIZATION, without=unused)
+            for name in rows["model"]
+        )
+        for metric in METRICS:
+            own = samples.group_by(_KEY, maintain_order=True).agg(
+                pl.col(metric).quantile(share, "linear").alias(column)
+                for column, share in QUANTILES.items()
+            )
+            told = {"model": pl.lit(names[recipe]), "metric": pl.lit(metric)}
+            parts.append(own.with_columns(**told).select(NOTHING.columns))
+    return pl.concat(parts)
