@@ -291,6 +291,7 @@ def test_one_model_at_a_time_and_all_without_scripts(chromium: Browser, four: st
         assert page.locator(".heat:visible").count() == 4
 
 
+@pytest.mark.slow
 def test_a_choice_that_a_model_does_not_have_is_said_to_be_reset(
     chromium: Browser, four: str
 ) -> None:
@@ -303,6 +304,7 @@ def test_a_choice_that_a_model_does_not_have_is_said_to_be_reset(
         assert "tiny-pythia-8 has no block 10" in explorer.locator("output").inner_text()
 
 
+@pytest.mark.slow
 def test_one_model_is_chosen_for_the_whole_page(chromium: Browser, four: str) -> None:
     with Visit(chromium, four) as page:
         page.locator("#explorer").get_by_label("Model").select_option("tiny-neo-12")
@@ -314,6 +316,7 @@ def test_one_model_is_chosen_for_the_whole_page(chromium: Browser, four: str) ->
         assert "tiny-pythia-8" in page.locator("#grid output").inner_text()
 
 
+@pytest.mark.slow
 def test_the_page_is_small(chromium: Browser, four: str) -> None:
     with Visit(chromium, four) as page:
         assert page.evaluate("document.documentElement.scrollHeight") <= 12_000
@@ -321,6 +324,7 @@ def test_the_page_is_small(chromium: Browser, four: str) -> None:
     assert Path(four.removeprefix("file://")).stat().st_size < 1_000_000
 
 
+@pytest.mark.slow
 def test_navigation_fits_a_short_screen(chromium: Browser, four: str) -> None:
     with Visit(chromium, four, viewport=SHORT) as page:
         page.evaluate("window.scrollTo(0, 3000)")
@@ -419,6 +423,7 @@ def test_a_sample_is_downloaded_as_it_is_shown(chromium: Browser, address: str) 
         assert page.url.startswith(address)
 
 
+@pytest.mark.slow
 def test_the_files_of_a_figure_are_downloaded(chromium: Browser, four: str) -> None:
     """Each says which models it holds. From disk no file is saved; a new tab opens."""
     handler = partial(SimpleHTTPRequestHandler, directory=Path(four.removeprefix("file://")).parent)
@@ -440,6 +445,7 @@ def test_the_files_of_a_figure_are_downloaded(chromium: Browser, four: str) -> N
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_the_numbers_of_figures_have_no_jump(chromium: Browser, four: str) -> None:
     with Visit(chromium, four) as page:
         titles = page.locator("figcaption:visible strong").all_inner_texts()
@@ -450,6 +456,7 @@ def test_the_numbers_of_figures_have_no_jump(chromium: Browser, four: str) -> No
         assert {each[2] for each in found if each} == {"", "a"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 700, 1100, 1366])
 def test_the_labels_of_strips_can_be_read(chromium: Browser, four: str, width: int) -> None:
     """At least 7 points, and none is cut off."""
@@ -469,6 +476,7 @@ def test_the_labels_of_strips_can_be_read(chromium: Browser, four: str, width: i
         assert cut == []
 
 
+@pytest.mark.slow
 def test_a_phone_shows_legends_and_captions_whole(chromium: Browser, four: str) -> None:
     with Visit(chromium, four, viewport=NARROW) as page:
         for label in page.locator("section .tools select").all():
