@@ -18,7 +18,7 @@ from pipeline.checkpoints.placement import placement
 from pipeline.interventions import complete, score, sweep
 from pipeline.interventions.memory import Journal
 from pipeline.workflow.hub import Snapshot
-from tests.families import FAMILIES, cases, tiny
+from tests.families import ESSENTIAL, tiny
 from tests.interventions.cases import (
     MAX_LENGTH,
     SUFFIX,
@@ -41,7 +41,7 @@ def is_streamed(model: PreTrainedModel) -> bool:
     return any(weight.device.type == "meta" for weight in model.parameters())
 
 
-@pytest.mark.parametrize("family", cases(FAMILIES))
+@pytest.mark.parametrize("family", sorted(ESSENTIAL))
 def test_streamed_results_are_the_resident_ones(family: str, tmp_path: Path) -> None:
     files, listed = saved(tiny(family), tmp_path), interventions(family)
     whole, streamed = (model_of(files, "float32", "cpu", room) for room in (None, SMALL))
