@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -32,17 +31,16 @@ from pipeline.analysis.conditions import (
     ranked,
     reduced,
     unmeasured,
-    written,
 )
 from pipeline.analysis.displacement_claims import at_equal_displacement, harm_follows
 from pipeline.analysis.evidence import CONTRAST, TOKENS
 from pipeline.analysis.schema import Thresholds
-from pipeline.analysis.text import percent, plural
+from pipeline.analysis.size_claim import larger_models
+from pipeline.analysis.text import percent
 from pipeline.analysis.verdicts import (
     Case,
     Condition,
     Estimate,
-    Judged,
     combined,
     every,
     some,
@@ -148,64 +146,6 @@ def _gains(models: Sequence[Measured], limits: Thresholds) -> Claim:
         {label: points},
         overall=some,
         noun="Blocks and benchmarks",
-    )
-
-
-def _size(models: Sequence[Measured], limits: Thresholds) -> Claim:
-    label = "the larger models keep more of exact match, by"
-    families: dict[str, list[Measured]] = {}
-    for model in models:
-        if model.parameters and model.has(views.MEMORIZATION, "exact_match", "retained", "all"):
-            families.setdefault(model.family, []).append(model)
-
-    def trend(members: Sequence[Measured]) -> Condition:
-        sizes = np.log10([float(model.parameters or 1) for model in members])
-        span = float(np.ptp(sizes))  # the slope is printed for the sizes measured, not beyond
-        factors = span * (sizes - sizes.mean()) / ((sizes - sizes.mean()) ** 2).sum()
-        threshold = span * limits.resists
-
-        def judge(level: float) -> Judged:
-            left = [m.pooled(m.memory("all", "retained"), level) for m in members]
-            # they see the same samples, so their errors may be correlated in any way
-            rise = combined(list(zip(factors.tolist(), left, strict=True)), related=True)
-            return Judged(
-                rise.at_least(threshold),
-                rise.value,
-                written(rise, points),
-                rise,
-                (threshold, math.inf),
-            )
-
-        return Condition(label, judge, plural(len(members), "model"), points)
-
-    several = {
-        family: members
-        for family, members in families.items()
-        if len({model.parameters for model in members}) > 1
-    }
-    ratios = [
-        f"{max(sizes) / min(sizes):.2f}"
-        for members in several.values()
-        for sizes in [[model.parameters or 1 for model in members]]
-    ]
-    between = (
-        " to ".join(dict.fromkeys([min(ratios, key=float), max(ratios, key=float)]))
-        if ratios
-        else ""
-    )
-    return Claim(
-        "Larger models resist more",
-        "Section 4.2.2, Figure 3",
-        [Case(family, {"trend": [trend(members)]}, every) for family, members in several.items()],
-        "Averaged over the bypasses of single blocks, from the smallest to the largest model of a "
-        f"family ({between} times the parameters)",
-        "No family of this study can tell: it takes two models of different size that recite.",
-        "The slope of a straight line through all sizes of a family, of the retained exact match "
-        "against the logarithm of the number of parameters, is at least "
-        f"{in_points(limits.resists)} for each tenfold. Rise and threshold are given for the "
-        "range of sizes measured.",
-        {label: points},
-        unit="family",
     )
 
 
@@ -413,7 +353,17 @@ def _length(models: Sequence[Measured], limits: Thresholds) -> Claim:
 
 
 CLAIMS: Sequence[Callable[[Sequence[Measured], Thresholds], Claim]] = (
-    *(_late, _early, _perplexity, _gains, _size, _texts, _reasoning, _quartiles, _last_quartile),
+    *(
+        _late,
+        _early,
+        _perplexity,
+        _gains,
+        larger_models,
+        _texts,
+        _reasoning,
+        _quartiles,
+        _last_quartile,
+    ),
     *(_gap, _thesis, _length, harm_follows, at_equal_displacement),
 )
 """Those of the paper in its order, then those on memory loss minus ability loss, then ours."""

@@ -183,8 +183,10 @@ def _lost(summary: pl.DataFrame, family: str) -> dict[str, pl.DataFrame]:
 
 
 def _changes(lost: pl.Series) -> str:
-    ends = dict.fromkeys(f"{-100 * end:+.0f}%" for end in (max(lost), min(lost)))
-    return " to ".join(ends).replace("-", "−")
+    ends = [-round(100 * end) for end in (max(lost), min(lost))]
+    return " to ".join(dict.fromkeys(f"{end:+d}%" if end else "0%" for end in ends)).replace(
+        "-", "−"
+    )
 
 
 def _drops(summary: pl.DataFrame, family: str) -> str:

@@ -509,7 +509,7 @@ def test_the_page_says_which_interventions_ran_and_what_was_decoded() -> None:
     summary = aggregate(study.models)
     said = dict(facts.overview(summary, [], []))
     assert said["Interventions"] == (
-        "21 per model: none, each block alone, each quarter of the blocks, zero of each, "
+        "21 per model: baseline, each block alone, each quarter of the blocks, zero of each, "
         "heads of heads"
     )
     assert "Continuations decoded to the end" not in said

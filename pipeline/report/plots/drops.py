@@ -78,8 +78,9 @@ def _averages(family: str, corrected: pl.DataFrame) -> str:
 
 def _change(drops: pl.Series) -> str:
     """The range of changes, ``−94% to +7%``, from that of losses."""
-    ends = (-drops.max(), -drops.min())  # type: ignore[operator]
-    return " to ".join(dict.fromkeys(f"{100 * end:+.0f}%".replace("-", "−") for end in ends))
+    ends = (-max(drops), -min(drops))
+    told = (f"{round(100 * end):+d}%".replace("+0%", "0%").replace("-", "−") for end in ends)
+    return " to ".join(dict.fromkeys(told))
 
 
 def draw_drops(data: pl.DataFrame) -> Figure:
