@@ -243,6 +243,7 @@ use rule memorization as tokens with:
         dvc.rule("tokens").log,
     benchmark:
         dvc.rule("tokens").benchmark
+    priority: -1
     params:
         stage=dvc.rule("tokens").stage,
 
