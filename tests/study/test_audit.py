@@ -63,6 +63,7 @@ def _run(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
     )
 
 
@@ -157,11 +158,12 @@ def test_killed_and_repeated_it_goes_on_to_a_page(model: Path, tmp_path: Path) -
     while len(list(folder.glob("data/*/partial/*/*/*/*.safetensors"))) < 2:
         assert first.poll() is None, first.communicate()[0]
         time.sleep(0.05)
+    os.killpg(first.pid, signal.SIGSTOP)  # with the stage that it runs, which must not end first
     second = _run(tmp_path, *words)
     said = second.communicate()[0]
     assert f"a run is at work in it: process {first.pid} on " in said
     assert second.returncode == 2
-    first.send_signal(signal.SIGKILL)
+    os.killpg(first.pid, signal.SIGKILL)
     first.communicate()
     assert (folder / TURN).exists()
 
