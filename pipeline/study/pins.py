@@ -44,7 +44,7 @@ def pin(study: str, conf: Path = CONF) -> list[str]:
     path = conf / "study" / f"{study}.yaml"
     try:
         text = path.read_text(encoding="utf-8")
-        branches = {place: named for place, *named in _branches(YAML().load(text))}
+        branches = dict(_branches(YAML().load(text)))
     except (OSError, ValueError, YAMLError) as error:
         known = ", ".join(sorted(file.stem for file in path.parent.glob("*.yaml")))
         expected = f"the YAML file of a study: {known}"
@@ -69,14 +69,14 @@ def pin(study: str, conf: Path = CONF) -> list[str]:
     return made[::-1]
 
 
-def _branches(node: Any, key: str = "") -> Iterator[tuple[tuple[int, int], str, str, Kind]]:
-    """Line and column, repository, branch and kind of each `commit` that is none."""
+def _branches(node: Any, key: str = "") -> Iterator[tuple[tuple[int, int], tuple[str, str, Kind]]]:
+    """Line and column -> repository, branch and kind, of each `commit` that is none."""
     if isinstance(node, CommentedMap):
         # merged keys belong to another place of the file
         own = {name for name, _ in node.non_merged_items()}
         if {"repo", "commit"} <= own and not WHOLE.fullmatch(str(node["commit"])):
             kind: Kind = "model" if key in MODELS else "dataset"
-            yield node.lc.value("commit"), str(node["repo"]), str(node["commit"]), kind
+            yield node.lc.value("commit"), (str(node["repo"]), str(node["commit"]), kind)
             return
         for name in own:
             yield from _branches(node[name], str(name))

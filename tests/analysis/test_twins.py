@@ -54,7 +54,8 @@ def test_equal_twins_leave_an_interval_around_nothing() -> None:
     rows = aggregate([model]).filter(metric=METRIC)
     assert (rows["value"] == 0).all()
     for row in rows.iter_rows(named=True):  # t²/n, as for a share that is 0 in all samples
-        sizes = model.samples.filter(copies=row["copies"]).group_by("suffix_group").len()["len"]
+        own = model.samples.filter(copies=row["copies"])
+        sizes = own.group_by("suffix_group").len()["len"].to_numpy()
         n = sizes.sum() ** 2 / (sizes**2).sum()  # samples of a group count as one
         reach = stats.t.ppf(0.975, n - 1) ** 2 / n
         assert row["high"] == pytest.approx(min(reach, 1.0))

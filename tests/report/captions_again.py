@@ -290,7 +290,7 @@ def _beyond(rows: pl.DataFrame) -> str:
     )
     return (
         f"Beyond its twin, {rows['model'][0]} recites {first} of the samples that it saw {most} "
-        f"times and {second} of those that it saw {told[1]['copies']} times; with block "
+        f"times and {second} of those that it never saw; with block "
         f"{harmed['block']} bypassed, {third} of the former."
     )
 

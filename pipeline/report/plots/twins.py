@@ -72,10 +72,11 @@ def _found(rows: pl.DataFrame) -> str:
     lowest = (
         later_blocks(rows.filter(copies=most["copies"])).sort("value", "block").row(0, named=True)
     )
+    seldom = f"saw {fewest['copies']} times" if fewest["copies"] else "never saw"
     return (
         f"Beyond its twin, {visible(most['model'])} recites {_told(most)} of the samples that it "
-        f"saw {most['copies']} times and {_told(fewest)} of those that it saw {fewest['copies']} "
-        f"times; with block {lowest['block']} bypassed, {_told(lowest)} of the former."
+        f"saw {most['copies']} times and {_told(fewest)} of those that it {seldom}; with block "
+        f"{lowest['block']} bypassed, {_told(lowest)} of the former."
     )
 
 
