@@ -78,6 +78,14 @@ def study(
 
 
 @app.command()
+def pin(name: Annotated[str, typer.Argument(help="of a study in pipeline/conf/study/")]) -> None:
+    """Look up the commits of the branches that a study file names, and write them into it."""
+    from pipeline.study.pins import pin as look_up
+
+    print("\n".join(look_up(name)) or "every repository is at a whole commit already")
+
+
+@app.command()
 def accept() -> None:
     """Accept edits of comments, docstrings, layout and texts of errors; run nothing again."""
     from pipeline.workflow.accept import accept as accept_edits
@@ -264,6 +272,7 @@ app.command()(study_stages.check)
 samples_app.command("records")(samples_stages.samples_records)
 samples_app.command("pile")(samples_stages.samples_pile)
 samples_app.command("pythia")(samples_stages.samples_pythia)
+samples_app.command("inserted")(samples_stages.samples_inserted)
 samples_app.command("file")(samples_stages.samples_file)
 app.command()(tasks_stages.datasets)
 app.command()(corpus_stages.corpus)

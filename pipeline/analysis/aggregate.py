@@ -5,7 +5,8 @@ Reads the tables of samples, memorization and benchmarks; writes ``summary.parqu
 
 - edit, group, blocks: the intervention, as in its model's table of interventions.
 - block (u16): the edited block, 0-based, where each is edited alone (group ``each``); else null.
-- copies (u32): times in the training data, for ``exact_match_by_copies``; else null.
+- copies (u32): times in the training data, for ``exact_match_by_copies`` and
+  ``counterfactual_by_copies``; else null.
 - higher_is_better, chance: of a benchmark, as in its table; null for memorization.
 - parameters (u64): of the model, from its checkpoint's manifest; null where unknown.
 - recipe: the first model, in report order, that differs from this one at most in its training seed.
@@ -64,6 +65,7 @@ def write_summary(
     stale: Mapping[str, Collection[Path]] | None = None,
     *,
     benchmarked: bool = True,
+    twins: Mapping[str, str] | None = None,
 ) -> pl.DataFrame:
     """Read the tables of a study, aggregate them, write the summary, and the evidence beside it.
 
@@ -78,6 +80,7 @@ def write_summary(
             whose samples, checkpoint or memorization they are, and the page lists them. None: all
             files must be present.
         benchmarked: False: the study has no benchmarks.
+        twins: model -> its twin, for those that have one.
 
     Returns:
         The summary.
@@ -120,7 +123,9 @@ def write_summary(
         for name, family in wanted:
             try:
                 there = benchmarked and usable(*benchmarks[name])
-                model = read_tables(data, name, family, benchmarked=there)
+                twin = (twins or {}).get(name)
+                twin = twin if twin in dict(wanted) else None
+                model = read_tables(data, name, family, benchmarked=there, twin=twin)
             except InputError as error:
                 problems.extend(error.problems)
             else:
@@ -167,7 +172,8 @@ def aggregate(models: Iterable[ModelTables], seed: int = 0) -> pl.DataFrame:
       continuation: over all samples that were decoded, if any; the others are known only if they
       are right up to the last token, so they would raise the mean);
       exact_match_at_k for k = 1, 2, 4, … and S: the first k tokens are right;
-      exact_match_by_copies where copies are known; extractable and extractable_top_40, the samples
+      exact_match_by_copies where copies are known; of a model with a twin also
+      counterfactual_by_copies (see `twins`); extractable and extractable_top_40, the samples
       that come out within k tries (see `extraction`); hidden_extractable and
       hidden_extractable_top_40, the same for the samples that the unmodified model recites and
       the intervention does not. For some samples also displacement, attention_change and the

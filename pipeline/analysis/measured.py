@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from pipeline.analysis.manifests import read_manifests, recipe_key
 from pipeline.measure import metrics
 from pipeline.workflow import tables
-from pipeline.workflow.errors import Problem, shorten
+from pipeline.workflow.errors import InputError, Problem, shorten
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class ModelTables:
         interventions: the planned interventions, schema `tables.INTERVENTIONS`.
         samples: the family's table, schema `tables.SAMPLES`.
         memorization: the model's, schema `metrics.MEMORIZATION` and `second_half` (see
-            `with_second_half`); it needs no `continuation`.
+            `with_second_half`); it needs no `continuation`. Of a model with a twin also
+            `twin_exact_match`, the twin's under the same intervention; null where it lacks one.
         benchmarks: the model's, schema `tables.BENCHMARKS`; None where none were run.
         documents: the model's, schema `tables.BENCHMARK_DOCUMENTS`, optionally with `weight`, by
             which lm-eval divides; may be empty.
@@ -54,7 +56,9 @@ class ModelTables:
     )
 
 
-def read_tables(data: Path, name: str, family: str, *, benchmarked: bool = True) -> ModelTables:
+def read_tables(
+    data: Path, name: str, family: str, *, benchmarked: bool = True, twin: str | None = None
+) -> ModelTables:
     """Read the tables of one model.
 
     Args:
@@ -62,6 +66,7 @@ def read_tables(data: Path, name: str, family: str, *, benchmarked: bool = True)
         name: of the model.
         family: of the model.
         benchmarked: False: the study has no benchmarks.
+        twin: the model that was not shown the samples; None: there is none.
 
     Raises:
         InputError: a table or the manifest is missing, or does not fit its schema.
@@ -70,18 +75,27 @@ def read_tables(data: Path, name: str, family: str, *, benchmarked: bool = True)
     benchmarks = data / "benchmarks" / f"{name}.parquet"
     documents = data / "benchmarks" / f"{name}.documents.parquet"
     samples = tables.read(data / "samples" / f"{family}.parquet", tables.SAMPLES)
-    memorization = data / "memorization" / f"{name}.parquet"
+    path = data / "memorization" / f"{name}.parquet"
+    # read in batches, since the continuations take most of the table's memory
+    memorization = pl.concat(
+        with_second_half(batch, samples).drop("continuation")
+        for batch in tables.batches(path, metrics.MEMORIZATION)
+    )
+    if twin:
+        _require_twin(data, twin, family, manifest)
+        key = ["intervention", "sample_id"]
+        unused = set(metrics.MEMORIZATION) - {*key, "exact_match"}
+        other = data / "memorization" / f"{twin}.parquet"
+        known = tables.read(other, metrics.MEMORIZATION, without=unused)
+        known = known.rename({"exact_match": "twin_exact_match"})
+        memorization = memorization.join(known, on=key, how="left", maintain_order="left")
     return ModelTables(
         name,
         family,
         manifest["n_blocks"],
         tables.read(data / "interventions" / f"{name}.parquet", tables.INTERVENTIONS),
         samples,
-        # read in batches, since the continuations take most of the table's memory
-        pl.concat(
-            with_second_half(batch, samples).drop("continuation")
-            for batch in tables.batches(memorization, metrics.MEMORIZATION)
-        ),
+        memorization,
         tables.read(benchmarks, tables.BENCHMARKS) if benchmarked else None,
         tables.read(documents, tables.BENCHMARK_DOCUMENTS)
         if benchmarked
@@ -92,6 +106,20 @@ def read_tables(data: Path, name: str, family: str, *, benchmarked: bool = True)
         tables.read(data / "displacement" / f"{name}.parquet", tables.DISPLACEMENT),
         tables.read(data / "displacement" / f"{name}.attention.parquet", tables.ATTENTION_CHANGE),
     )
+
+
+def _require_twin(data: Path, twin: str, family: str, manifest: Mapping[str, Any]) -> None:
+    """Raise if the twin of the model of this manifest has another number of blocks."""
+    [other] = read_manifests(data, [(twin, family)])
+    if other["n_blocks"] != manifest["n_blocks"]:
+        raise InputError(
+            Problem(
+                f"{twin}, the twin of {manifest['name']}",
+                f"{other['n_blocks']} blocks",
+                f"{manifest['n_blocks']}, those of {manifest['name']}",
+                "name as the twin a model of the same shape",
+            )
+        )
 
 
 def with_second_half(memorization: pl.DataFrame, samples: pl.DataFrame) -> pl.DataFrame:

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from pipeline.analysis import twins
 from pipeline.analysis.measured import ModelTables
 from pipeline.analysis.rows import Measure, rows_of
 from pipeline.analysis.statistics import (
@@ -77,6 +78,9 @@ def _split(
         chosen = grid.copies == copies
         measure = Measure("exact_match_by_copies", exact[chosen], True, {"copies": int(copies)})
         yield from _estimated(model, names, [measure], grid.groups[chosen], seed)
+    if "twin_exact_match" in model.memorization.columns:
+        beyond = exact.astype(np.float64) - grid.values("twin_exact_match")
+        yield from twins.by_copies(model, names, beyond, grid.copies, grid.groups, seed)
 
 
 def _measure(metric: Metric, values: NDArray[Any]) -> Measure:

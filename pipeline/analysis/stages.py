@@ -70,6 +70,7 @@ def aggregate(
         study.statistics.seed,
         stale,
         benchmarked=study.benchmarks is not None,
+        twins={model.name: model.twin for model in study.models.values() if model.twin},
     )
     evidence = tables.read(study.data / EVIDENCE, tables.EVIDENCE)
     write_headline(summary, evidence, study.data / "metrics.json", study.data / "curves")

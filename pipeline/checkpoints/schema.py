@@ -27,7 +27,9 @@ class Training(Section):
 
     source: Literal["training"] = "training"
     seed: Seed = Field(description="of the initial weights and of the order of the rows")
-    architecture: Literal["gpt_neox", "gpt_neo"] = Field(description="as transformers names it")
+    architecture: Literal["gpt_neox", "gpt_neo", "llama"] = Field(
+        description="as transformers names it"
+    )
     n_blocks: Count = Field(
         description="L; even for gpt_neo, whose blocks attend globally and locally in turn"
     )
@@ -35,7 +37,7 @@ class Training(Section):
     n_heads: Count = Field(description="H, attention heads; divides the width")
     window: Count | None = Field(
         description="tokens that a local block of gpt_neo sees, the current one included; null "
-        "for all, and for gpt_neox, which has no such blocks",
+        "for all, and for the others, which have no such blocks",
     )
     batch_rows: Count = Field(description="rows of the corpus in one step")
     epochs: Count = Field(description="times that every row is seen")
@@ -43,10 +45,11 @@ class Training(Section):
         gt=0, lt=10, description="peak, Muon, matrices of the blocks"
     )
     other_learning_rate: float = Field(gt=0, lt=10, description="peak, AdamW, all other parameters")
-    most_copies: Count | None = Field(
+    most_copies: int | None = Field(
         default=None,
+        ge=0,
         description="records planted more often are left out of the training, for a checkpoint "
-        "that continues from this one; null: none are",
+        "that continues from this one, or for a twin (0: all are); null: none are",
     )
 
     @model_validator(mode="after")
@@ -57,9 +60,9 @@ class Training(Section):
                 "a width that n_heads divides",
                 "change one of the two",
             )
-        if self.architecture == "gpt_neox" and self.window is not None:
+        if self.architecture != "gpt_neo" and self.window is not None:
             raise problem(
-                f"architecture gpt_neox, window {self.window}",
+                f"architecture {self.architecture}, window {self.window}",
                 "a window for gpt_neo alone",
                 "remove the window",
             )
@@ -134,6 +137,11 @@ class Model(Section):
     name: Name = Field(description="as the tables and figures call it")
     family: Key = Field(description="whose samples it completes: the name of a family")
     checkpoint: Checkpoint = Field(description="where the weights come from")
+    twin: Name | None = Field(
+        default=None,
+        description="a model of this study, trained on the same text but without the samples that "
+        "this one was shown: what this one recites beyond it is counterfactual memorization",
+    )
 
     @property
     def trained(self) -> Training | Gguf | Continued | None:

@@ -19,6 +19,8 @@ from transformers import (
     GPTNeoForCausalLM,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -72,6 +74,16 @@ def build(recipe: Training, vocabulary: int, context: int, end: int) -> PreTrain
                     },
                 )
             )
+        elif recipe.architecture == "llama":
+            model = LlamaForCausalLM(
+                LlamaConfig(
+                    **shared,
+                    num_hidden_layers=recipe.n_blocks,
+                    num_attention_heads=recipe.n_heads,
+                    tie_word_embeddings=True,
+                    mlp_bias=True,  # as in Hubble's models
+                )
+            )
         else:
             model = GPTNeoForCausalLM(
                 GPTNeoConfig(
@@ -91,6 +103,8 @@ def build(recipe: Training, vocabulary: int, context: int, end: int) -> PreTrain
         "dense_4h_to_h.weight",
         "out_proj.weight",
         "c_proj.weight",
+        "o_proj.weight",
+        "down_proj.weight",
     )
     with torch.no_grad():
         for name, parameter in model.named_parameters():

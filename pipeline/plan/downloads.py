@@ -15,7 +15,7 @@ from pipeline.checkpoints.schema import Hub
 from pipeline.plan.scheduling import EVALUATE
 from pipeline.plan.words import amount
 from pipeline.samples import pile
-from pipeline.samples.schema import Pile, Pythia
+from pipeline.samples.schema import Inserted, Pile, Pythia
 from pipeline.study.loops import model_key
 from pipeline.study.schema import Study
 from pipeline.workflow.dag import Stage
@@ -30,7 +30,7 @@ from pipeline.workflow.hub import (
 )
 from pipeline.workflow.network import NoNetworkError, no_network, unreachable
 
-STORED = {"pythia": "float16", "pile": "float32"}
+STORED = {"pythia": "float16", "pile": "float32", "inserted": "bfloat16"}
 """Source of a family's samples -> the precision in which the hub keeps its models."""
 
 
@@ -109,8 +109,9 @@ def wants(study: Study, stage: Stage) -> list[Want]:
             # whole names: `duped.12b` begins `duped.12b.23000`
             files = tuple(f"data/{split}-?????-of-?????*" for split in source.splits)
             made.append(Want(evals.repo, evals.commit, files, "dataset"))
-        if isinstance(source, Pythia | Pile):
-            (documents, at), (tokenizer, its) = source.control.pins
+        if isinstance(source, Pythia | Pile | Inserted):
+            pins = source.pins if isinstance(source, Inserted) else source.control.pins
+            (documents, at), (tokenizer, its) = pins
             made.append(Want(documents, at, None, "dataset"))
             made.append(Want(tokenizer, its, TOKENIZER_FILES, "model", 3e6))
         return made

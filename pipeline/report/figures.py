@@ -33,6 +33,7 @@ from pipeline.report.plots.over_blocks import blocks, kept, lengths, perplexity
 from pipeline.report.plots.plot import Plot
 from pipeline.report.plots.quartiles import quartiles
 from pipeline.report.plots.scatter import scatters
+from pipeline.report.plots.twins import counterfactual
 from pipeline.report.plots.uncertainty import spreads
 from pipeline.workflow import tables
 from pipeline.workflow.files import atomic, write_text
@@ -45,7 +46,7 @@ COLUMNS = "columns.csv"
 
 _MAKERS = (
     *(kept, scatters, blocks, drops, lengths, extractions),
-    *(spreads, perplexity, quartiles, doses),
+    *(spreads, perplexity, quartiles, doses, counterfactual),
 )
 
 

@@ -49,7 +49,7 @@ def fetch(
             transformers cannot read; or too few documents that are long enough.
     """
     texts = _texts(*documents)
-    words_of = _tokenizer(*tokenizer)
+    words_of = fetched_tokenizer(*tokenizer)
     known = {row.tobytes() for row in np.ascontiguousarray(memorized, dtype=np.uint32)}
     windows: dict[int, NDArray[np.uint32]] = {}
     order = sorted(range(len(texts)), key=lambda each: (number(seed, each), each))
@@ -76,7 +76,16 @@ def fetch(
     return np.stack([windows[each] for each in sorted(windows)])
 
 
-def _tokenizer(repo: str, commit: str) -> PreTrainedTokenizerBase:
+def fetched_tokenizer(repo: str, commit: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a published model.
+
+    Args:
+        repo: OWNER/NAME.
+        commit: 40 hexadecimal digits.
+
+    Raises:
+        InputError: as for `pipeline.workflow.hub.snapshot`; or transformers cannot read it.
+    """
     got = snapshot(repo, commit, TOKENIZER_FILES)
     try:
         with got.alone() as folder:  # other files in the cache depend on earlier runs

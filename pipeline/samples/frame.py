@@ -46,6 +46,22 @@ def samples_frame(
     return pl.DataFrame(columns, schema={name: c.dtype for name, c in SAMPLES.items()})
 
 
+def split_of(copies: int | None, memorized_copies: int) -> str:
+    """The split of a sample with this number of copies in the training data.
+
+    Args:
+        copies: None where unknown.
+        memorized_copies: samples with at least this many are the memorized split, others the
+            exposed one, those without any the control, and those with unknown copies the famous
+            one; at least 1.
+    """
+    if copies is None:
+        return "famous"
+    if copies >= memorized_copies:
+        return "memorized"
+    return "exposed" if copies else "control"
+
+
 def with_control(
     memorized: NDArray[np.integer], control: NDArray[np.integer], prefix_length: int
 ) -> pl.DataFrame:

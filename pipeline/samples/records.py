@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from pipeline.samples.frame import first_of, samples_frame
+from pipeline.samples.frame import first_of, samples_frame, split_of
 from pipeline.workflow.errors import InputError, Problem
 
 
@@ -21,9 +21,7 @@ def samples(
         records: schema `tables.RECORDS`, in the order of their ids from 0.
         prefix_length: P, tokens.
         suffix_length: S, tokens; P + S is at most a record's length.
-        memorized_copies: records planted at least this often are the memorized split, records
-            planted less often the exposed one, records never planted the control, and records with
-            unknown copies the famous one; at least 1.
+        memorized_copies: see `frame.split_of`.
 
     Returns:
         Schema `tables.SAMPLES`, and the column ``kind``.
@@ -43,13 +41,5 @@ def samples(
         )
     tokens = np.array(records["tokens"].list.head(length).to_list())
     copies = records["copies"].to_list()
-    splits = [_split(planted, memorized_copies) for planted in copies]
+    splits = [split_of(planted, memorized_copies) for planted in copies]
     return samples_frame(tokens, prefix_length, splits, copies).with_columns(records["kind"])
-
-
-def _split(copies: int | None, memorized_copies: int) -> str:
-    if copies is None:
-        return "famous"
-    if copies >= memorized_copies:
-        return "memorized"
-    return "exposed" if copies else "control"

@@ -84,6 +84,29 @@ class Pythia(Section):
     control: Control
 
 
+class Inserted(Section):
+    """Samples from texts that were inserted into the training data of some models, as in Hubble."""
+
+    source: Literal["inserted"] = "inserted"
+
+    texts: Repository = Field(
+        description="a dataset with the columns `text` and `duplicates`, the copies inserted; 0: "
+        "none"
+    )
+    tokenizer: Repository = Field(description="a model of the family: its tokenizer cuts the text")
+    memorized_copies: Count = Field(
+        description="texts inserted at least this often are the memorized split"
+    )
+
+    @property
+    def pins(self) -> tuple[tuple[str, str], tuple[str, str]]:
+        """Repository and commit of the texts, and of the tokenizer."""
+        return (
+            (self.texts.repo, self.texts.commit),
+            (self.tokenizer.repo, self.tokenizer.commit),
+        )
+
+
 class File(Section):
     """Samples from a user's file: parquet, JSON lines, CSV or plain text."""
 
@@ -102,7 +125,7 @@ class File(Section):
     )
 
 
-Samples = Annotated[Records | Pile | Pythia | File, Field(discriminator="source")]
+Samples = Annotated[Records | Pile | Pythia | Inserted | File, Field(discriminator="source")]
 """By `source`, the module of pipeline/samples/ that makes them."""
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.samples.schema import File, Pile, Pythia, Records
+from pipeline.samples.schema import File, Inserted, Pile, Pythia, Records
 from pipeline.study.composition import load
 from pipeline.study.schema import section
 from pipeline.workflow.running import DOWNLOADS, FamilyName, determined_by
@@ -71,6 +71,21 @@ def samples_pythia(family: FamilyName) -> None:
     )
     path = study.data / "samples" / f"{family}.parquet"
     made = with_control(known, others, entry.prefix_length)
+    tables.write(made, path, tables.SAMPLES, determined_by(study.study, family=entry.described()))
+
+
+def samples_inserted(family: FamilyName) -> None:
+    """Texts that were inserted into the training data a known number of times."""
+    from pipeline.samples import inserted
+    from pipeline.workflow import tables
+
+    study = load()
+    entry = study.family(family)
+    source = section(entry.samples, Inserted)
+    made = inserted.fetch(
+        *source.pins, entry.prefix_length, entry.suffix_length, source.memorized_copies
+    )
+    path = study.data / "samples" / f"{family}.parquet"
     tables.write(made, path, tables.SAMPLES, determined_by(study.study, family=entry.described()))
 
 

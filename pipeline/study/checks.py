@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.checkpoints.schema import Continued, Gguf, Training
+from pipeline.checkpoints.schema import Continued, Gguf, Model, Training
 from pipeline.interventions.interventions import sweep
 from pipeline.measure.schema import FITTING
 from pipeline.samples.schema import PASSAGE_LENGTHS, File, Records
@@ -74,6 +74,7 @@ def cross_check(study: Study, where: str) -> list[Problem]:
                 "samples of the text that the model was trained on",
                 "name a family whose samples are records of the corpus",
             )
+        problems += _twin(study, f"{where}: models.{key}.twin", model)
         own = model.checkpoint.weights if isinstance(model.checkpoint, Gguf) else None
         for corpus in study.corpus.values() if model.trained else ():
             if corpus.weights != own:
@@ -176,6 +177,25 @@ def _continued(study: Study, where: str, made: Continued) -> list[Problem]:
     if made.block >= base.n_blocks:
         expected = f"0 to {base.n_blocks - 1}, as {made.base} has them"
         return [Problem(f"{where}.block", str(made.block), expected, "name one of these")]
+    return []
+
+
+def _twin(study: Study, where: str, model: Model) -> list[Problem]:
+    """Problems of a model's twin: another model of its family, of the same shape where known."""
+    if model.twin is None:
+        return []
+    others = {
+        each.name: each.checkpoint
+        for each in study.models.values()
+        if each.family == model.family and each.name != model.name
+    }
+    if model.twin not in others:
+        expected = "another model of its family: " + (", ".join(others) or "there is none")
+        return [Problem(where, model.twin, expected, "name one, or add it")]
+    own, twin = model.checkpoint, others[model.twin]
+    if isinstance(own, Training) and isinstance(twin, Training) and own.n_blocks != twin.n_blocks:
+        got = f"{model.twin}, of {twin.n_blocks} blocks"
+        return [Problem(where, got, f"a model of {own.n_blocks} blocks", "name one of this shape")]
     return []
 
 

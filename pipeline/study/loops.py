@@ -50,8 +50,8 @@ def loops(study: Mapping[str, Any]) -> dict[str, Any]:
         return f"{data}/checkpoints/{model}" if model else nothing
 
     def tokenizer_of(samples: Mapping[str, Any]) -> str:
-        model = samples.get("tokenizer")
-        return f"{data}/checkpoints/{model}" if model else nothing
+        model = samples.get("tokenizer")  # of this study; else a repository, or none
+        return f"{data}/checkpoints/{model}" if isinstance(model, str) else nothing
 
     made: dict[str, Any] = {
         "samples": {

@@ -147,6 +147,21 @@ def listing(repo: str, commit: str, kind: Kind = "model") -> list[RepoFile]:
     return persistently(ask, f"{repo} at {commit}")
 
 
+def commit_of(repo: str, branch: str, kind: Kind = "model") -> str:
+    """The commit that a branch or a tag stands for now, 40 hexadecimal digits.
+
+    Raises:
+        InputError: no such repository or branch, no access, or no network.
+    """
+    where = f"{repo} at {branch}"
+    require_network(where)
+
+    def ask() -> str:
+        return str(HfApi(token=_token()).repo_info(repo, repo_type=kind, revision=branch).sha)
+
+    return persistently(ask, where)
+
+
 def missing_bytes(files: Sequence[RepoFile], repo: str, commit: str, kind: Kind = "model") -> int:
     """The size of those files that the cache does not hold yet, bytes."""
     folder = _cached(repo, kind) / "snapshots" / commit

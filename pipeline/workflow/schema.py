@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -21,7 +22,17 @@ RepoId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$"
 """A repository of the Hugging Face hub: OWNER/NAME."""
 
 
-Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+def _whole(commit: str) -> str:
+    if not re.fullmatch("[0-9a-f]{40}", commit):
+        raise problem(
+            shorten(commit),
+            "a whole commit, 40 hexadecimal digits; a branch or a tag could move",
+            "name the commit, or let it be looked up: python -m pipeline pin STUDY",
+        )
+    return commit
+
+
+Commit = Annotated[str, AfterValidator(_whole)]
 """A whole commit; a branch or a tag could move."""
 
 

@@ -158,6 +158,9 @@ def figures(summary: pl.DataFrame, cuts: pl.DataFrame) -> Iterator[tuple[str, pl
         yield f"quartiles-{family}", own.select(*COLUMNS, "higher_is_better", "chance", "quartile")
     copies = summary.filter(WHOLE, metric="exact_match_by_copies")
     yield "copies", copies.select(*COLUMNS, "copies", "split")
+    beyond = summary.filter(WHOLE | SINGLE, metric="counterfactual_by_copies")
+    if beyond.height:
+        yield "twins", beyond.select(*COLUMNS, "copies")
 
 
 def _with_ends(rows: pl.DataFrame, floor: pl.Expr) -> pl.DataFrame:

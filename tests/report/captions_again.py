@@ -107,6 +107,10 @@ def captions(summary: pl.DataFrame, spread: pl.DataFrame) -> Iterator[tuple[str,
     copies = summary.filter(WHOLE, metric="exact_match_by_copies")
     if copies.height:
         yield "copies", _copies(copies)
+    beyond = summary.filter(metric="counterfactual_by_copies")
+    if beyond.height:
+        names = beyond["model"].unique(maintain_order=True)
+        yield "twins", " ".join(_beyond(beyond.filter(model=name)) for name in names)
 
 
 def details(summary: pl.DataFrame) -> Iterator[Line]:
@@ -271,6 +275,23 @@ def _copies(copies: pl.DataFrame) -> str:
     return (
         f"At baseline, the models recite {least} the samples seen {counts[0]} times and {most} "
         f"those seen {counts[-1]} times{enough}."
+    )
+
+
+def _beyond(rows: pl.DataFrame) -> str:
+    most = rows["copies"].max()
+    told = []
+    for own in (rows.filter(WHOLE, copies=most), rows.filter(WHOLE, copies=rows["copies"].min())):
+        told.append(own.row(0, named=True))
+    harmed = later(rows.filter(copies=most)).sort("value", "block").row(0, named=True)
+    first, second, third = (
+        f"{percent(each['value'])} [{percent(each['low'])}, {percent(each['high'])}]"
+        for each in (*told, harmed)
+    )
+    return (
+        f"Beyond its twin, {rows['model'][0]} recites {first} of the samples that it saw {most} "
+        f"times and {second} of those that it never saw; with block "
+        f"{harmed['block']} bypassed, {third} of the former."
     )
 
 

@@ -39,13 +39,19 @@ FIXED = [
     *("Figure 2 of", "Figures 5 and A21 of", "Figures A12–A17 of"),
     # the level of the intervals of the summary and between seeds
     *("Bands: 95% intervals", "bands: 95% intervals", "Crosses: 95% intervals"),
-    *("Whiskers: 95% intervals", "with 95% intervals", "Student’s 95% interval", "At 95%, each"),
+    *(
+        "Whiskers: 95% intervals",
+        "with 95% intervals",
+        "has the 95% intervals",
+        "Student’s 95% interval",
+        "At 95%, each",
+    ),
     # the block that the paper warns against
     *("Apart from block 0,", "block 0, whose", "block 0, which", "Block 0.", "of block 0 "),
     "block 0 left out",
     # ends of scales
     *("100%: the baseline; 0%: chance", "Below 0% is", "above 100% better", "kept: 0% 100%"),
-    *("(1 to 4)", "0 copies: never trained on"),
+    *("(1 to 4)", "0 copies: never trained on", "0 copies: neither", "the interval holds 0."),
     # sampling
     *("temperature 1 ", "temperature 1,", "the 40 likeliest"),
     # the measure

@@ -8,7 +8,7 @@ a new sentence with a number needs a line there.
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
@@ -50,8 +50,13 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     root = tmp_path_factory.mktemp("numbers")
     data = root / "data"
     groups = [*SWEEP, Group("each", "zero"), Group("random", k=2, draws=2)]
-    models = synthetic.study(per_copies=16, groups=groups).write(data)
-    aggregate.write_summary("tiny", models, data, data / "summary.parquet")
+    every = synthetic.MODELS | {"twin-neo-8": synthetic.MODELS["tiny-neo-8"]}
+    studied = synthetic.study(models=every, per_copies=16, groups=groups)
+    other = {**studied.manifests["twin-neo-8"], "origin": {"recipe": {"most_copies": 0}}}
+    models = replace(studied, manifests={**studied.manifests, "twin-neo-8": other}).write(data)
+    aggregate.write_summary(
+        "tiny", models, data, data / "summary.parquet", twins={"tiny-neo-8": "twin-neo-8"}
+    )
     (data / "tasks").mkdir()
     blind = {"tiny_piqa": {"unigram": 0.5123, "longest": 0.4867}}
     (data / "tasks" / "baselines.json").write_text(json.dumps(blind))
@@ -68,7 +73,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     tables.write(pl.DataFrame(rows, schema=schema), path, tables.GENERATIONS, {})
     scores = _scores()
     tables.write(scores, data / "localization.parquet", tables.LOCALIZATION, {})
-    synthetic_theory.write(data, synthetic.MODELS)
+    synthetic_theory.write(data, every)
     summary = pl.read_parquet(data / "summary.parquet")
     experiments = list(synthetic_theory.experiments())
     theory = read_theory(data, models, experiments=experiments)
