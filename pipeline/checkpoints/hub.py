@@ -8,11 +8,24 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipeline.checkpoints.describe import describe
+from pipeline.checkpoints.fit import WEIGHTS as SINGLE
 from pipeline.checkpoints.fit import require_known
 from pipeline.checkpoints.manifest import Manifest, write_manifest
 from pipeline.workflow.errors import InputError, Problem
 from pipeline.workflow.files import atomic
-from pipeline.workflow.hub import CHECKPOINT_FILES, TOKENIZER_FILES, Snapshot, snapshot
+from pipeline.workflow.hub import (
+    CHECKPOINT_FILES,
+    TOKENIZER_FILES,
+    WEIGHTS,
+    Snapshot,
+
+    listing,
+    select,
+    snapshot,
+)
+
+FINAL = "main"
+"""The branch of a repository that holds the final model of a training run."""
 
 SIZE_TOLERANCE = 0.1
 """Relative tolerance between the number of parameters and the size in the study, which is rounded
@@ -20,7 +33,14 @@ and may count embeddings differently."""
 
 
 def fetch(
-    folder: Path, repo: str, commit: str, *, name: str, family: str, billions: float | None
+    folder: Path,
+    repo: str,
+    commit: str,
+    *,
+    name: str,
+    family: str,
+    billions: float | None,
+    step: int | None = None,
 ) -> Manifest:
     """Fetch a checkpoint into the Hugging Face cache, and write its manifest, atomically.
 
@@ -31,11 +51,15 @@ def fetch(
         name: of the model, as the study calls it.
         family: of the model, as the study calls it.
         billions: of parameters, from the study; None if not given.
+        step: of the training run that it is a checkpoint of; None: it is the whole model.
 
     Raises:
-        InputError: as for `fetch_files` and `describe`; or a size other than the study's.
+        InputError: as for `fetch_files`, `describe` and `require_own_weights`; or a size other than
+            the study's.
     """
     where = f"{repo} at {commit}"
+    if step is not None:
+        require_own_weights(repo, commit, step)
     got = fetch_files(repo, commit)
     model, tokens = describe(got, where)
     parameters = model.num_parameters()
@@ -59,6 +83,50 @@ def fetch(
             origin={"repo": repo, "commit": commit},
             files=got.files,
         )
+
+
+def require_own_weights(repo: str, commit: str, step: int) -> None:
+    """Raise if the weights of a step of a training run may be those of the final model.
+
+    Every step of Pythia 2.8b has the final ``model.safetensors``, or that of another step, beside
+    its own shards, and a loader takes the single file. The last step is the final model; its commit
+    is that of `FINAL`.
+
+    Args:
+        repo: OWNER/NAME.
+        commit: 40 hexadecimal digits.
+        step: of the run, for the error.
+
+    Raises:
+        InputError: a file of weights is the same in `FINAL`, at another commit; or there are a
+            single file and shards; or as for `pipeline.workflow.hub.head` and `listing`.
+    """
+    final = commit_of(repo, FINAL)
+    if final == commit:
+        return
+    own, theirs = _weights(repo, commit), _weights(repo, final)
+    same = sorted(own.items() & theirs.items())
+    if same:
+        got = f"{same[0][0]} with checksum {same[0][1]}, the same as in {FINAL}, which is {final}"
+    elif SINGLE in own and len(own) > 1:
+        got = f"{', '.join(sorted(own))}: weights in a single file and in shards"
+    else:
+        return
+    raise InputError(
+        Problem(
+            f"{repo} at {commit}, step {step}",
+            got,
+            "the weights of this step alone; a loader would take the single file",
+            f"for the last step name the commit of {FINAL}; for another make a folder with the "
+            "right files, and use source: folder",
+        )
+    )
+
+
+def _weights(repo: str, commit: str) -> dict[str, str]:
+    """Path -> checksum of every file of weights, by the hub's record."""
+    files = select(listing(repo, commit), WEIGHTS)
+    return {file.path: file.lfs.sha256 if file.lfs else file.blob_id for file in files}
 
 
 def fetch_files(repo: str, commit: str) -> Snapshot:

@@ -60,6 +60,7 @@ def optimize(
     labels: Tensor,
     order: Tensor,
     optimizers: Sequence[torch.optim.Optimizer],
+    stop_after: int | None = None,
 ) -> Log:
     """Train a model on rows in a given order.
 
@@ -69,13 +70,15 @@ def optimize(
         labels: (N, T) int64, as of `next_tokens`.
         order: (steps, rows a step) indices of rows, as of `row_order`.
         optimizers: of all weights that are to change, with their peak learning rates.
+        stop_after: steps to take of the `order`, whose learning rates stay the same; None: all.
     """
     schedule = _schedule(len(order))
+    taken = order[:stop_after]
     schedulers = [torch.optim.lr_scheduler.LambdaLR(each, schedule) for each in optimizers]
     report = reporter("training", "steps")
     losses: list[float] = []
     with _one_thread():
-        for batch in order:
+        for batch in taken:
             logits = model(input_ids=tokens[batch], use_cache=False).logits
             loss = nn.functional.cross_entropy(
                 logits.flatten(0, 1), labels[batch].flatten(), ignore_index=IGNORED
@@ -87,10 +90,10 @@ def optimize(
                 scheduler.step()
                 optimizer.zero_grad()
             losses.append(loss.item())
-            report(len(losses), len(order))
+            report(len(losses), len(taken))
     return Log(
-        steps=len(order),
-        tokens=order.numel() * tokens.shape[1],
+        steps=len(taken),
+        tokens=taken.numel() * tokens.shape[1],
         losses=[
             math.fsum(part) / len(part)
             for part in (losses[i : i + LOG_EVERY] for i in range(0, len(losses), LOG_EVERY))

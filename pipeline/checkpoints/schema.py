@@ -142,6 +142,31 @@ class Model(Section):
         description="a model of this study, trained on the same text but without the samples that "
         "this one was shown: what this one recites beyond it is counterfactual memorization",
     )
+    run: Name | None = Field(
+        default=None, description="the training run that it is a checkpoint of; null: none"
+    )
+    step: int | None = Field(
+        default=None,
+        ge=0,
+        lt=2**31,
+        description="optimizer steps of that run at which it was kept; a training here stops then",
+    )
+
+    @model_validator(mode="after")
+    def _step_is_of_a_run(self) -> Model:
+        if (self.run is None) != (self.step is None):
+            raise problem(
+                f"run {self.run}, step {self.step}",
+                "both, or neither",
+                "name the training run and the step of this checkpoint",
+            )
+        if self.step is not None and isinstance(self.checkpoint, Gguf | Continued):
+            raise problem(
+                f"step {self.step} of a checkpoint from {self.checkpoint.source}",
+                "a checkpoint from training, hub or folder",
+                "remove run and step",
+            )
+        return self
 
     @property
     def trained(self) -> Training | Gguf | Continued | None:

@@ -28,11 +28,12 @@ def checkpoint_training(model: ModelName) -> None:
         records = tables.read(corpus / "records.parquet", tables.RECORDS)
         rows = without(rows, records, recipe.most_copies)
     with costed(study.data, "checkpoint", model):
-        trained = train(recipe, rows, corpus / "tokenizer")
+        trained = train(recipe, rows, corpus / "tokenizer", entry.step)
         write_checkpoint(
             study.data / "checkpoints" / model,
             trained,
-            recipe.model_dump(exclude={"source"}, exclude_defaults=True),
+            recipe.model_dump(exclude={"source"}, exclude_defaults=True)
+            | ({} if entry.step is None else {"step": entry.step}),
             name=model,
             family=entry.family,
         )
@@ -101,6 +102,7 @@ def checkpoint_hub(model: ModelName) -> None:
         name=model,
         family=entry.family,
         billions=source.billions,
+        step=entry.step,
     )
 
 

@@ -28,6 +28,7 @@ from transformers import (
 from pipeline.checkpoints.loop import Trained, next_tokens, optimize, row_order
 from pipeline.checkpoints.muon import Muon
 from pipeline.checkpoints.schema import Training
+from pipeline.workflow.errors import InputError, Problem
 
 INITIAL_STD = 0.02
 """Standard deviation of initial matrices; times 1/sqrt(2L) for those that write to the stream."""
@@ -113,7 +114,9 @@ def build(recipe: Training, vocabulary: int, context: int, end: int) -> PreTrain
     return model
 
 
-def train(recipe: Training, rows: pl.DataFrame, tokenizer: Path) -> Trained:
+def train(
+    recipe: Training, rows: pl.DataFrame, tokenizer: Path, stop_after: int | None = None
+) -> Trained:
     """Train a model from scratch.
 
     Args:
@@ -121,6 +124,11 @@ def train(recipe: Training, rows: pl.DataFrame, tokenizer: Path) -> Trained:
         rows: schema `tables.TRAINING_ROWS`, N of T tokens; T is the model's context. End-of-text
             after end-of-text is filling.
         tokenizer: the folder of the tokenizer that made the rows.
+        stop_after: steps to take of the whole training, so that the model is a checkpoint of it;
+            None: all.
+
+    Raises:
+        InputError: the training has fewer steps.
     """
     words: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
         tokenizer, local_files_only=True, trust_remote_code=False
@@ -128,10 +136,19 @@ def train(recipe: Training, rows: pl.DataFrame, tokenizer: Path) -> Trained:
     end: int = words.eos_token_id
     tokens = torch.tensor(rows["tokens"].to_list())
     labels = next_tokens(tokens, end)
-    model = build(recipe, len(words), tokens.shape[1], end).train()
     order = row_order(len(tokens), recipe.epochs, recipe.batch_rows, recipe.seed)
+    if stop_after is not None and stop_after > len(order):
+        raise InputError(
+            Problem(
+                "the step of a model trained here",
+                f"step {stop_after}",
+                f"at most {len(order)}, the steps of the whole training",
+                "name an earlier step, or add epochs",
+            )
+        )
+    model = build(recipe, len(words), tokens.shape[1], end).train()
     optimizers = _optimizers(model, recipe)
-    log = optimize(model, tokens, labels, order, optimizers)
+    log = optimize(model, tokens, labels, order, optimizers, stop_after)
     return Trained(model.eval(), log, words)
 
 

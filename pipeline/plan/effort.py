@@ -284,7 +284,10 @@ def training_tokens(study: Study, model: Model) -> int:
         learned = sum(records for copies, records in corpus.records.items() if copies >= least)
         length = family.prefix_length + family.suffix_length
         return how.most_rounds * how.epochs * learned * length
-    return how.epochs * ((corpus.world_tokens or 0) + planted * corpus.row_length) if how else 0
+    whole = how.epochs * ((corpus.world_tokens or 0) + planted * corpus.row_length) if how else 0
+    if how is None or model.step is None:
+        return whole
+    return min(whole, model.step * how.batch_rows * corpus.row_length)
 
 
 def effort_of(study: Study, group: str, model: Model, shape: Shape) -> Effort:

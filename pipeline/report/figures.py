@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from pipeline.report.plots.over_blocks import blocks, kept, lengths, perplexity
 from pipeline.report.plots.plot import Plot
 from pipeline.report.plots.quartiles import quartiles
 from pipeline.report.plots.scatter import scatters
+from pipeline.report.plots.training_time import trajectories
 from pipeline.report.plots.twins import counterfactual
 from pipeline.report.plots.uncertainty import spreads
 from pipeline.workflow import tables
@@ -58,6 +59,7 @@ def write_figures(
     divergence: bool = False,
     experiments: Collection[str] = (),
     localization: bool = False,
+    steps: Sequence[tuple[str, str, int]] = (),
 ) -> None:
     """Draw every figure of a study.
 
@@ -69,6 +71,7 @@ def write_figures(
         divergence: whether the study measures the theorems on the models.
         experiments: the experiments on attention-only transformers that the study runs.
         localization: whether the study grades scorers on models whose memorizing block is known.
+        steps: model, run and step of each model that is a checkpoint of a training run.
 
     Raises:
         InputError: the summary, or a table of samples, is missing or does not fit its schema.
@@ -80,6 +83,7 @@ def write_figures(
     if localization:
         path = data / "localization.parquet"
         registry[1:1] = found_first(tables.read(path, tables.LOCALIZATION))
+    registry[1:1] = trajectories(frame, steps)
     with atomic(folder, directory=True) as temporary:
         words = ("name", "section", "title", "finding", "reading", "caption", "alt")
         index = []

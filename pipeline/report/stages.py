@@ -21,6 +21,7 @@ def figures() -> None:
         divergence=study.divergence is not None,
         experiments=[each.name for each in study.theory.values()],
         localization=study.localized,
+        steps=study.steps,
     )
 
 

@@ -100,6 +100,7 @@ def cross_check(study: Study, where: str) -> list[Problem]:
             f"a section corpus.{study.study}",
             "add the corpus, or take another source",
         )
+    problems += _runs(study, where)
     problems += _own(study, where)
     problems += _lengths(study, where)
     return problems
@@ -197,6 +198,33 @@ def _twin(study: Study, where: str, model: Model) -> list[Problem]:
         got = f"{model.twin}, of {twin.n_blocks} blocks"
         return [Problem(where, got, f"a model of {own.n_blocks} blocks", "name one of this shape")]
     return []
+
+
+def _runs(study: Study, where: str) -> list[Problem]:
+    """Problems of training runs: a step twice, steps of other families or of other trainings."""
+    problems = []
+    for key, model in study.models.items():
+        first = next(m for m in study.models.values() if m.run == model.run)
+        if model.run is None or model is first:
+            continue
+        what, remedy = f"{where}: models.{key}, of the run {model.run}", "name another run"
+        if model.family != first.family:
+            got, expected = f"family {model.family}", f"{first.family}, as {first.name}"
+            problems.append(Problem(what, got, expected, remedy))
+        both = model.checkpoint, first.checkpoint
+        if any(isinstance(each, Training) for each in both) and both[0] != both[1]:
+            got, expected = "another checkpoint", f"the same training as {first.name}"
+            problems.append(Problem(what, got, expected, f"{remedy}, or change the step alone"))
+    seen: dict[tuple[str, int], str] = {}
+    for key, model in study.models.items():
+        if model.run is None or model.step is None:
+            continue
+        if twin := seen.get((model.run, model.step)):
+            got, expected = f"step {model.step}, as {twin}", "each step of a run once"
+            what = f"{where}: models.{key}.step"
+            problems.append(Problem(what, got, expected, "remove one of the two"))
+        seen.setdefault((model.run, model.step), model.name)
+    return problems
 
 
 def _own(study: Study, where: str) -> list[Problem]:

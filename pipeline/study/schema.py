@@ -125,6 +125,12 @@ class Study(Section):
         return any(isinstance(model.checkpoint, Continued) for model in self.models.values())
 
     @property
+    def steps(self) -> list[tuple[str, str, int]]:
+        """Model, run and step of each model that is a checkpoint of a training run."""
+        models = self.models.values()
+        return [(m.name, m.run, m.step) for m in models if m.run is not None and m.step is not None]
+
+    @property
     def groups(self) -> tuple[Group, ...]:
         """The lines of `interventions`, as `interventions.sweep` takes them."""
         return tuple(line.group() for line in self.interventions)

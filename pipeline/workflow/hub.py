@@ -46,7 +46,10 @@ TOKENIZER_FILES = ("*.json", "*.txt", "*.model", "*.jinja")
 """Patterns of the files of a tokenizer and a configuration. config.json is among them, since in
 some repositories only it names the tokenizer."""
 
-CHECKPOINT_FILES = ("*.safetensors", *TOKENIZER_FILES)
+WEIGHTS = ("*.safetensors",)
+"""Patterns of the files of weights."""
+
+CHECKPOINT_FILES = (*WEIGHTS, *TOKENIZER_FILES)
 """Patterns of the files from which a model is loaded: no pickles, no code, no weights of other
 frameworks."""
 
