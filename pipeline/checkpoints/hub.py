@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipeline.checkpoints.describe import describe
-from pipeline.checkpoints.fit import WEIGHTS as SINGLE
 from pipeline.checkpoints.fit import require_known
 from pipeline.checkpoints.manifest import Manifest, write_manifest
 from pipeline.workflow.errors import InputError, Problem
@@ -18,7 +17,7 @@ from pipeline.workflow.hub import (
     TOKENIZER_FILES,
     WEIGHTS,
     Snapshot,
-
+    commit_of,
     listing,
     select,
     snapshot,
@@ -86,11 +85,10 @@ def fetch(
 
 
 def require_own_weights(repo: str, commit: str, step: int) -> None:
-    """Raise if the weights of a step of a training run may be those of the final model.
+    """Raise if a step of a training run carries weights of the final model.
 
-    Every step of Pythia 2.8b has the final ``model.safetensors``, or that of another step, beside
-    its own shards, and a loader takes the single file. The last step is the final model; its commit
-    is that of `FINAL`.
+    Every step of Pythia 2.8b has the final ``model.safetensors`` beside its own shards. The last
+    step is the final model; its commit is that of `FINAL`.
 
     Args:
         repo: OWNER/NAME.
@@ -98,29 +96,22 @@ def require_own_weights(repo: str, commit: str, step: int) -> None:
         step: of the run, for the error.
 
     Raises:
-        InputError: a file of weights is the same in `FINAL`, at another commit; or there are a
-            single file and shards; or as for `pipeline.workflow.hub.head` and `listing`.
+        InputError: a file of weights is the same in `FINAL`, at another commit; or as for
+            `pipeline.workflow.hub.commit_of` and `listing`.
     """
     final = commit_of(repo, FINAL)
-    if final == commit:
-        return
-    own, theirs = _weights(repo, commit), _weights(repo, final)
-    same = sorted(own.items() & theirs.items())
-    if same:
-        got = f"{same[0][0]} with checksum {same[0][1]}, the same as in {FINAL}, which is {final}"
-    elif SINGLE in own and len(own) > 1:
-        got = f"{', '.join(sorted(own))}: weights in a single file and in shards"
-    else:
-        return
-    raise InputError(
-        Problem(
-            f"{repo} at {commit}, step {step}",
-            got,
-            "the weights of this step alone; a loader would take the single file",
-            f"for the last step name the commit of {FINAL}; for another make a folder with the "
-            "right files, and use source: folder",
+    same = _weights(repo, commit).items() & _weights(repo, final).items()
+    if same and commit != final:
+        path, checksum = min(same)
+        raise InputError(
+            Problem(
+                f"{repo} at {commit}, step {step}",
+                f"{path} with checksum {checksum}, the same as in {FINAL}, which is {final}",
+                "weights of this step, other than those of the final model",
+                f"for the last step, name the commit of {FINAL}; for another, make a folder with "
+                "the right files, and use source: folder",
+            )
         )
-    )
 
 
 def _weights(repo: str, commit: str) -> dict[str, str]:

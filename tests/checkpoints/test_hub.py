@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,13 @@ PARAMETERS = {
 }
 
 
-def fetched(repo: str, folder: Path, commit: str | None = None, billions: float = 0) -> Manifest:
+def fetched(
+    repo: str,
+    folder: Path,
+    commit: str | None = None,
+    billions: float = 0,
+    step: int | None = None,
+) -> Manifest:
     """The manifest of a repository of the local hub; of its true size unless given."""
     known = {**PYTHIA, **GPT_NEO}
     commit = commit or known[repo][0]
@@ -54,12 +61,18 @@ def fetched(repo: str, folder: Path, commit: str | None = None, billions: float 
     if not billions:
         per_block = block_parameters() + 3 * WIDTH
         billions = (2 * PADDED * WIDTH + blocks * per_block) / 1e9
-    return fetch(folder, repo, commit, name="mini", family="minis", billions=billions)
+    return fetch(folder, repo, commit, name="mini", family="minis", billions=billions, step=step)
 
 
-def refusal(folder: Path, repo: str, commit: str | None = None, billions: float = 0) -> Problem:
+def refusal(
+    folder: Path,
+    repo: str,
+    commit: str | None = None,
+    billions: float = 0,
+    step: int | None = None,
+) -> Problem:
     with pytest.raises(InputError) as caught:
-        fetched(repo, folder, commit, billions)
+        fetched(repo, folder, commit, billions, step)
     (problem,) = caught.value.problems
     assert not list(folder.parent.glob(f"*{folder.name}*")), "nothing is left half-written"
     return problem
@@ -164,6 +177,50 @@ def test_a_checkpoint_of_pickles_alone_is_refused(hub: Hub, tmp_path: Path) -> N
     assert "a pickle is never loaded" in problem.expected
     assert "refs/pr" in problem.remedy
     assert hub.requests("pytorch_model.bin") == []
+
+
+def _run(hub: Hub, step: Mapping[str, bytes]) -> tuple[str, str]:
+    """The commits of step 1,000 and of `main` of mini/odd; other files are those of the model."""
+    rest = {n: c for n, c in miniatures.pythia(2).items() if not n.endswith(".safetensors")}
+    repository = hub.model("mini/odd")
+    early = repository.add({**rest, **step}, ref="step1000")
+    whole = {**rest, "model.safetensors": miniatures.pythia(2)["model.safetensors"]}
+    return early, repository.add(whole)
+
+
+def _own_weights(**options: bool) -> dict[str, bytes]:
+    """Weights, other than those of the final model, in one file or in shards."""
+    made = miniatures.pythia(2, **options)
+    changed = {n: c[:-1] + bytes([c[-1] ^ 1]) for n, c in made.items() if n.endswith("safetensors")}
+    return changed | {n: c for n, c in made.items() if n.endswith("safetensors.index.json")}
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_step_with_weights_of_its_own_is_taken(hub: Hub, tmp_path: Path, sharded: bool) -> None:
+    early, _ = _run(hub, _own_weights(sharded=sharded))
+    made = fetched("mini/odd", tmp_path / "checkpoint", early, step=1000)
+    assert made.origin == {"repo": "mini/odd", "commit": early}
+    assert made.n_blocks == 2
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_step_with_the_weights_of_the_final_model_is_refused(
+    hub: Hub, tmp_path: Path, beside: bool
+) -> None:
+    """Every step of Pythia 2.8b has the final file beside its own shards."""
+    single = {"model.safetensors": miniatures.pythia(2)["model.safetensors"]}
+    early, final = _run(hub, single | (_own_weights(sharded=True) if beside else {}))
+    problem = refusal(tmp_path / "checkpoint", "mini/odd", early, step=1000)
+    checksum = hashlib.sha256(single["model.safetensors"]).hexdigest()
+    assert problem.what == f"mini/odd at {early}, step 1000"
+    assert problem.got == (
+        f"model.safetensors with checksum {checksum}, the same as in main, which is {final}"
+    )
+    assert problem.expected == "weights of this step, other than those of the final model"
+    assert "for the last step, name the commit of main" in problem.remedy
+    assert hub.requests(r"resolve.*safetensors") == []
+    made = fetched("mini/odd", tmp_path / "final", final, step=143000)
+    assert made.files["model.safetensors"] == checksum
 
 
 @pytest.mark.parametrize("shard", [1, 2])

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 import torch
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from pipeline.checkpoints import loop, training
 from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.loop import write_checkpoint
 from pipeline.checkpoints.manifest import read_manifest
@@ -17,6 +19,7 @@ from pipeline.checkpoints.verified import load_tokenizer
 from pipeline.corpus.generated import generate
 from pipeline.corpus.planted import write
 from pipeline.workflow import tables
+from pipeline.workflow.errors import InputError
 
 VOCABULARY = 640
 NEOX = Training(
@@ -123,6 +126,47 @@ def test_a_checkpoint_gives_back_the_model_that_was_trained(
     assert manifest.origin == {"recipe": recipe.model_dump()}
     # nothing but the manifest is left out of the manifest
     assert set(manifest.files) == set(_hashes(folder)) - {"manifest.json"}
+
+
+@pytest.mark.parametrize("recipe", [NEOX, NEO], ids=["neox", "neo"])
+@pytest.mark.parametrize("step", [0, 1, 7, 19])
+def test_a_training_that_stops_is_a_checkpoint_of_the_whole_one(
+    recipe: Training,
+    step: int,
+    rows: pl.DataFrame,
+    tokenizer: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bit for bit the weights that the uninterrupted training has after that step."""
+    kept: dict[int, dict[str, torch.Tensor]] = {}
+    models: list[PreTrainedModel] = []
+
+    def keep(steps: int) -> None:
+        kept[steps] = {name: each.clone() for name, each in models[-1].state_dict().items()}
+
+    def building(*arguments: Any) -> PreTrainedModel:
+        models.append(build(*arguments))
+        keep(0)
+        return models[-1]
+
+    with monkeypatch.context() as during:
+        during.setattr(training, "build", building)
+        during.setattr(loop, "reporter", lambda *_: lambda done, _: keep(done))
+        whole = train(recipe, rows, tokenizer)
+    stopped = train(recipe, rows, tokenizer, step)
+    assert whole.log.steps == 20
+    assert (stopped.log.steps, stopped.log.tokens) == (step, step * 4 * 64)
+    for name, each in stopped.model.state_dict().items():
+        assert torch.equal(each, kept[step][name]), name
+    another = kept[step + 1]
+    assert any(not torch.equal(each, another[n]) for n, each in kept[step].items())
+
+
+def test_a_step_beyond_the_training_is_refused(rows: pl.DataFrame, tokenizer: Path) -> None:
+    steps = 2 * len(rows) // 4
+    assert train(NEOX, rows, tokenizer, steps).log == train(NEOX, rows, tokenizer).log
+    with pytest.raises(InputError, match=f"at most {steps}, the steps of the whole"):
+        train(NEOX, rows, tokenizer, steps + 1)
 
 
 def test_filling_is_not_trained_on(rows: pl.DataFrame, tokenizer: Path) -> None:

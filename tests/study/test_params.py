@@ -112,6 +112,19 @@ CONTINUED = {
 }
 DATASET = {**PIN, "split": "test", "documents": 8, "columns": ["goal"]}
 
+
+
+def _of_run(step: object, **others: object) -> Callable[[Values], None]:
+    """tiny-pythia-8 is a step of a run, and so is a changed copy of it, at step 10."""
+
+    def edit(values: Values) -> None:
+        model = values["models"]["tiny-pythia-8"]
+        model.update(run="a", step=step)
+        values["models"]["tiny-again"] = model | {"name": "again", "step": 10} | others
+
+    return edit
+
+
 # name: (edit, what the message has to hold)
 BAD = {
     "unknown key": (_set("evaluatoin", 1), ["evaluatoin", "did you mean evaluation?"]),
@@ -143,6 +156,25 @@ BAD = {
     "a part that no block has": (
         _set(CHECKPOINT, CONTINUED | {"part": "norm"}),
         [f"{DOTTED}.checkpoint.part", "norm"],
+    ),
+    "a step of no run": (_set(f"{MODEL}/step", 10), [DOTTED, "run None, step 10"]),
+    "a run without a step": (_set(f"{MODEL}/run", "a"), [DOTTED, "run a, step None"]),
+    "a negative step": (_of_run(-1), [f"{DOTTED}.step", "-1"]),
+    "a step of continued training": (
+        _of_run(5, checkpoint=CONTINUED),
+        ["models.tiny-again", "step 10 of a checkpoint from continued"],
+    ),
+    "a step twice": (
+        _of_run(10),
+        ["models.tiny-again.step", "step 10, as tiny-pythia-8", "each step of a run once"],
+    ),
+    "a run of two families": (
+        _of_run(5, family="gpt-neo"),
+        ["models.tiny-again, of the run a", "family gpt-neo", "pythia, as tiny-pythia-8"],
+    ),
+    "a run of two trainings": (
+        _of_run(5, checkpoint=HUB),
+        ["models.tiny-again, of the run a", "the same training as tiny-pythia-8"],
     ),
     "missing section": (_delete("run"), ["run", "nothing"]),
     "missing value": (_delete("benchmarks/limit"), ["benchmarks.limit", "nothing"]),
