@@ -209,7 +209,8 @@ def test_a_step_with_the_weights_of_the_final_model_is_refused(
 ) -> None:
     """Every step of Pythia 2.8b has the final file beside its own shards."""
     single = {"model.safetensors": miniatures.pythia(2)["model.safetensors"]}
-    early, final = _run(hub, single | (_own_weights(sharded=True) if beside else {}))
+    others = _own_weights(sharded=True) if beside else {"README.md": b"step 1000"}
+    early, final = _run(hub, single | others)
     problem = refusal(tmp_path / "checkpoint", "mini/odd", early, step=1000)
     checksum = hashlib.sha256(single["model.safetensors"]).hexdigest()
     assert problem.what == f"mini/odd at {early}, step 1000"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import polars as pl
 
-from tests.report import localization_again
+from tests.report import localization_again, training_again
 from tests.report.captions_again import (
     SINGLE,
     WHOLE,
@@ -53,6 +53,9 @@ def expected_behind(study: Study, others: Sequence[tuple[str, pl.DataFrame]] = (
     own = [each for each in figures(study.summary, study.spread()) if each[1].height]
     if study.scores is not None:
         own[1:1] = [("localization", localization_again.data(study.scores))]
+    for run in reversed(dict.fromkeys(run for _, run, _ in study.steps)):
+        of_run = training_again.data(study.summary, study.steps, run)
+        own[1:1] = [(f"training-{run}", of_run)]
     frames = [*own, *others]
     numbered = labels([SECTIONS.get(name, name.partition("-")[0]) for name, _ in own])
     numbered += [str(int(numbered[-1]) + 1 + i) for i in range(len(others))]

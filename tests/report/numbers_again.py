@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from pipeline.analysis.manifests import pretrained
 from pipeline.analysis.schema import Thresholds
-from tests.report import localization_again
+from tests.report import localization_again, training_again
 from tests.report.captions_again import (
     SINGLE,
     WHOLE,
@@ -54,6 +54,7 @@ FIXED = [
     *("(1 to 4)", "0 copies: never trained on", "0 copies: neither", "the interval holds 0."),
     # sampling
     *("temperature 1 ", "temperature 1,", "the 40 likeliest"),
+    *("Significant: at the 5% level",),
     # the measure
     *("recall at 1", "Recall at 1:"),
 ]
@@ -72,11 +73,17 @@ class Study:
         data: its folder.
         models: (name, family) of each, in the order of the report.
         thresholds: when a claim counts as shown.
+        steps: model, run and step of each model that is a checkpoint of a training run.
     """
 
     def __init__(
-        self, data: Path, models: Sequence[tuple[str, str]], thresholds: Thresholds
+        self,
+        data: Path,
+        models: Sequence[tuple[str, str]],
+        thresholds: Thresholds,
+        steps: training_again.Steps = (),
     ) -> None:
+        self.steps = steps
         self.data, self.models, self.thresholds = data, models, thresholds
         self.summary = pl.read_parquet(data / "summary.parquet")
         self.evidence = pl.read_parquet(data / "evidence.parquet")
@@ -122,6 +129,10 @@ def expected(study: Study) -> Expected:
         told[1:1] = [("localization", localization_again.best(study.scores))]
         tables["How well each scorer"] = scored
         lines += localization_again.lines(study.scores)
+    for run in reversed(dict.fromkeys(run for _, run, _ in study.steps)):
+        found, below = training_again.course(study.summary, study.steps, run)
+        told[1:1] = [("training", found)]
+        lines.append(below)
     sections = [section for section, _ in told]
     tables["Figures 1–6"] = crosswalk(judged, sections)
     numbered = labels(sections)

@@ -21,6 +21,7 @@ from pipeline.interventions.interventions import SWEEP, Group
 from pipeline.report import figures, page
 from pipeline.report.plots.localization import found_first
 from pipeline.report.plots.plot import Plot
+from pipeline.report.plots.training_time import trajectories
 from pipeline.workflow import tables
 from tests.analysis import synthetic, synthetic_theory
 from tests.report.behind_again import expected_behind
@@ -28,6 +29,9 @@ from tests.report.numbers_again import Study, expected
 from tests.report.reading import Expected, problems
 
 THRESHOLDS = Thresholds(reduced=0.12, collapsed=0.34, resists=0.07, near_zero=0.03, by_length=0.45)
+
+STEPS = [("tiny-neo-8", "a-run", 143_000), ("tiny-pythia-8", "a-run", 2_000)]
+"""Two of the models, as if they were checkpoints of one training."""
 
 THEORY = ("The theorems, measured", "Attention-only transformers")
 """Sections of a page of their own."""
@@ -79,6 +83,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     theory = read_theory(data, models, experiments=experiments)
     plots = figures.plots(summary, theory, spread.quantiles(summary, data))
     plots[1:1] = found_first(scores)
+    plots[1:1] = trajectories(summary, STEPS)
     _figures(plots, root / "figures")
     page.write_page(
         "tiny",
@@ -94,7 +99,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
         experiments=experiments,
         localization=True,
     )
-    return Study(data, models, THRESHOLDS)
+    return Study(data, models, THRESHOLDS, STEPS)
 
 
 def _scores() -> pl.DataFrame:
@@ -180,6 +185,11 @@ def test_every_number_behind_the_page_is_that_of_the_tables(behind: Made) -> Non
         r"<strong>Figure.*score best, a mean of (\d+)",
         r"<strong>Figure.*recite more than half from (\d+)",
         r"<strong>Figure.*is named most often, in (\d+)",
+        r"<strong>Figure.*a-run: memorized samples .* step ([\d,]+) \(\d",
+        r"<strong>Figure.*a-run: memorized samples .* \(\d+\.(\d)%",
+        r"<strong>Figure.*a-run: .*; (\d) of \d blocks become necessary",
+        r"<strong>Figure.*a-run: .*necessary, the first from step ([\d,]+) on",
+        r"Necessary from step [\d,]+, blocks? (\d)",
         r"changes by .(\d+)% to .* in reasoning",
         r"here: figure (\d+)",
         r"<caption>.*is lowest, (\d+)",

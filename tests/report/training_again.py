@@ -1,0 +1,78 @@
+"""The course of a training run, from the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from tests.report.captions_again import SINGLE, WHOLE, benchmarks, memorized
+from tests.report.reading import Line
+from tests.report.written_again import number, plural, shares
+
+Steps = Sequence[tuple[str, str, int]]
+"""Model, run and step."""
+
+COLUMNS = (
+    *("run", "step", "model", "intervention", "block", "task", "metric", "value", "low", "high"),
+    *("difference", "difference_low", "difference_high", "p_holm", "n", "falls"),
+)
+
+
+def data(summary: pl.DataFrame, steps: Steps, run: str) -> pl.DataFrame:
+    """The data of the figure of a run."""
+    parts = [memorized(summary, metric) for metric in ("exact_match", "token_accuracy")]
+    rows = pl.concat([*parts, benchmarks(summary).filter("higher_is_better")])
+    of = {model: step for model, own, step in steps if own == run}
+    lost = (pl.col("difference") < 0) & (pl.col("p_holm") < 0.05)
+    return (
+        rows.filter(WHOLE | SINGLE, pl.col("model").is_in(list(of)))
+        .with_columns(
+            run=pl.lit(run),
+            step=pl.col("model").replace_strict(of),
+            falls=pl.when(lost).then(True).otherwise(False),
+        )
+        .select(COLUMNS)
+    )
+
+
+def course(summary: pl.DataFrame, steps: Steps, run: str) -> tuple[str, Line]:
+    """What the figure finds, and what is said below it."""
+    exact = data(summary, steps, run).filter(metric="exact_match")
+    by_step = sorted(step for _, own, step in steps if own == run)
+    whole = {
+        step: exact.filter(WHOLE, step=step).select("value", "low", "high").row(0)
+        for step in by_step
+    }
+    first, last = by_step[0], by_step[-1]
+    above = [step for step in by_step if whole[step][1] > whole[first][2]]
+    if above:
+        told = (
+            f"become recitable at step {number(above[0])}, where exact match is "
+            f"{shares(*whole[above[0]])}; at step {number(first)} it is {shares(*whole[first])}"
+        )
+    else:
+        ends = " and ".join(f"step {number(s)} ({shares(*whole[s])})" for s in (first, last))
+        told = f"do not become recitable between {ends}"
+    since: dict[int, list[int]] = {}
+    blocks = sorted(exact["block"].drop_nulls().unique())
+    for block in blocks:
+        needed = {step: exact.filter(step=step, block=block)["falls"].item() for step in by_step}
+        stays = [step for step in by_step if all(needed[each] for each in by_step if each >= step)]
+        if stays:
+            since.setdefault(stays[0], []).append(block)
+    count = sum(map(len, since.values()))
+    finding = f"{run}: memorized samples {told}; none of {plural(len(blocks), 'block')} becomes"
+    if since:
+        finding = (
+            f"{run}: memorized samples {told}; {count} of {plural(len(blocks), 'block')} become "
+            f"necessary, the first from step {number(min(since))} on ({_list(since[min(since)])})."
+        )
+    parts = [f"from step {number(step)}, {_list(own)}" for step, own in sorted(since.items())]
+    never = [block for block in blocks if all(block not in own for own in since.values())]
+    parts += [f"never, {_list(never)}"] if never else []
+    return finding, Line("Exact match and token accuracy are", [f"Necessary {'; '.join(parts)}."])
+
+
+def _list(blocks: Sequence[int]) -> str:
+    return f"block{'' if len(blocks) == 1 else 's'} {', '.join(map(str, blocks))}"
