@@ -66,15 +66,16 @@ def recitable(rows: pl.DataFrame) -> int | None:
     return whole.filter(pl.col("low") > pl.col("high").first())["step"].first()  # type: ignore[return-value]
 
 
-def necessary(rows: pl.DataFrame) -> pl.DataFrame:
-    """The step from which on the bypass of a block lowers exact match, at all later steps too.
+def necessary(rows: pl.DataFrame, metric: str) -> pl.DataFrame:
+    """The step from which on the bypass of a block lowers a score, at all later steps too.
 
     Args:
         rows: of one run, as of `over_steps`.
+        metric: of `MEMORY`.
 
     Returns:
         block, step; a row for each block that is necessary at the last step, by block.
     """
-    blocks = rows.filter(pl.col("block").is_not_null(), metric="exact_match")
+    blocks = rows.filter(pl.col("block").is_not_null(), metric=metric)
     from_here_on = pl.col("falls").cast(pl.UInt8).cum_min(reverse=True).over("block") == 1
     return blocks.filter(from_here_on).group_by("block").agg(pl.col("step").min()).sort("block")

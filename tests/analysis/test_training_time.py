@@ -81,7 +81,7 @@ def test_each_step_is_compared_with_its_own_baseline() -> None:
 def test_necessary_is_what_stays_necessary() -> None:
     rows = over_steps(SUMMARY, STEPS)
     # block 2 is at step 5, and no longer at step 20
-    assert necessary(rows).rows() == [(0, 5), (1, 20)]
+    assert necessary(rows, "exact_match").rows() == [(0, 5), (1, 20)]
 
 
 @pytest.mark.parametrize(
@@ -97,17 +97,19 @@ def test_the_words_of_the_figure() -> None:
     [plot] = trajectories(SUMMARY, STEPS)
     assert plot.finding == (
         "long: memorized samples become recitable at step 20, where exact match is 100.0% "
-        "[90.0, 100.0]; at step 0 it is 0.0% [0.0, 10.0]; 2 of 4 blocks become necessary, the "
-        "first from step 5 on (block 0)."
+        "[90.0, 100.0]; at step 0 it is 0.0% [0.0, 10.0]; 2 of 4 blocks become necessary for "
+        "that, the first from step 5 on (block 0)."
     )
-    assert "Necessary from step 5, block 0; from step 20, block 1; never, blocks 2, 3." in plot.caption
+    for score in ("exact match", "token accuracy"):
+        told = f"Necessary for {score}: from step 5, block 0; from step 20, block 1; never, blocks"
+        assert f"{told} 2, 3." in plot.caption
     nothing = _summary({name: [0.5, 0.5] for name, _, _ in STEPS})
     [plot] = trajectories(nothing, STEPS)
     assert plot.finding == (
         "long: memorized samples do not become recitable between step 0 (50.0% [40.0, 60.0]) and "
         "step 20 (50.0% [40.0, 60.0]); none of 1 block becomes necessary."
     )
-    assert "Necessary never, block 0." in plot.caption
+    assert "Necessary for exact match: never, block 0." in plot.caption
     assert list(trajectories(SUMMARY, [])) == []
 
 

@@ -38,7 +38,8 @@ def data(summary: pl.DataFrame, steps: Steps, run: str) -> pl.DataFrame:
 
 def course(summary: pl.DataFrame, steps: Steps, run: str) -> tuple[str, Line]:
     """What the figure finds, and what is said below it."""
-    exact = data(summary, steps, run).filter(metric="exact_match")
+    rows = data(summary, steps, run)
+    exact = rows.filter(metric="exact_match")
     by_step = sorted(step for _, own, step in steps if own == run)
     whole = {
         step: exact.filter(WHOLE, step=step).select("value", "low", "high").row(0)
@@ -54,24 +55,40 @@ def course(summary: pl.DataFrame, steps: Steps, run: str) -> tuple[str, Line]:
     else:
         ends = " and ".join(f"step {number(s)} ({shares(*whole[s])})" for s in (first, last))
         told = f"do not become recitable between {ends}"
-    since: dict[int, list[int]] = {}
-    blocks = sorted(exact["block"].drop_nulls().unique())
-    for block in blocks:
-        needed = {step: exact.filter(step=step, block=block)["falls"].item() for step in by_step}
-        stays = [step for step in by_step if all(needed[each] for each in by_step if each >= step)]
-        if stays:
-            since.setdefault(stays[0], []).append(block)
-    count = sum(map(len, since.values()))
-    finding = f"{run}: memorized samples {told}; none of {plural(len(blocks), 'block')} becomes"
+    since = _since(exact)
+    count = plural(exact["block"].n_unique() - 1, "block")  # null is no block
+    needed = f"none of {count} becomes necessary."
     if since:
-        finding = (
-            f"{run}: memorized samples {told}; {count} of {plural(len(blocks), 'block')} become "
-            f"necessary, the first from step {number(min(since))} on ({_list(since[min(since)])})."
+        needed = (
+            f"{sum(map(len, since.values()))} of {count} become necessary for that, the first from "
+            f"step {number(min(since))} on ({_list(since[min(since)])})."
         )
+    parts = [
+        f"Necessary for {name}: {_listed(rows.filter(metric=metric))}."
+        for metric, name in (("exact_match", "exact match"), ("token_accuracy", "token accuracy"))
+    ]
+    below = Line("Exact match and token accuracy are", parts)
+    return f"{run}: memorized samples {told}; {needed}", below
+
+
+def _since(rows: pl.DataFrame) -> dict[int, list[int]]:
+    """Step -> the blocks whose bypass lowers a score at this step and all later ones."""
+    found: dict[int, list[int]] = {}
+    steps = sorted(rows["step"].unique())
+    for block in sorted(rows["block"].drop_nulls().unique()):
+        needed = {step: rows.filter(step=step, block=block)["falls"].item() for step in steps}
+        stays = [step for step in steps if all(needed[each] for each in steps if each >= step)]
+        if stays:
+            found.setdefault(stays[0], []).append(block)
+    return found
+
+
+def _listed(rows: pl.DataFrame) -> str:
+    since = _since(rows)
     parts = [f"from step {number(step)}, {_list(own)}" for step, own in sorted(since.items())]
+    blocks = sorted(rows["block"].drop_nulls().unique())
     never = [block for block in blocks if all(block not in own for own in since.values())]
-    parts += [f"never, {_list(never)}"] if never else []
-    return finding, Line("Exact match and token accuracy are", [f"Necessary {'; '.join(parts)}."])
+    return "; ".join([*parts, *([f"never, {_list(never)}"] if never else [])])
 
 
 def _list(blocks: Sequence[int]) -> str:

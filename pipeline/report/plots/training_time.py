@@ -48,7 +48,7 @@ def trajectories(summary: pl.DataFrame, steps: Sequence[tuple[str, str, int]]) -
                 "Exact match and token accuracy are those of memorized samples. Steps are evenly "
                 "spaced, not to scale. Recitable: the interval of exact match lies above that of "
                 "the first step. Necessary: at this step and all later ones, bypassing the block "
-                f"lowers exact match significantly. {_by_step(data)} Significant: at the 5% level, "
+                f"lowers the score significantly. {_by_step(data)} Significant: at the 5% level, "
                 "adjusted for the blocks of a step (Holm). Bands: 95% intervals."
             ),
             alt=(
@@ -86,26 +86,30 @@ def _recited(data: pl.DataFrame) -> str:
 
 def _needed(data: pl.DataFrame) -> str:
     """How many blocks are necessary at the last step, and since when the first ones are."""
-    found, blocks = necessary(data), data["block"].drop_nulls().n_unique()
+    found, blocks = necessary(data, "exact_match"), data["block"].drop_nulls().n_unique()
     if not found.height:
         return f"none of {plural(blocks, 'block')} becomes necessary"
     first = found.filter(pl.col("step") == pl.col("step").min())
     return (
-        f"{found.height} of {plural(blocks, 'block')} become necessary, the first from step "
-        f"{number(first['step'][0])} on ({_list(first['block'])})"
+        f"{found.height} of {plural(blocks, 'block')} become necessary for that, the first from "
+        f"step {number(first['step'][0])} on ({_list(first['block'])})"
     )
 
 
 def _by_step(data: pl.DataFrame) -> str:
-    """A sentence that names the step from which on each block is necessary."""
-    found = necessary(data)
-    never = data.filter(~pl.col("block").is_in(found["block"].to_list()))["block"].unique().sort()
-    parts = [
-        f"from step {number(step[0])}, {_list(own['block'])}"  # type: ignore[arg-type]
-        for step, own in found.sort("step", "block").group_by("step", maintain_order=True)
-    ]
-    parts += [f"never, {_list(never)}"] if never.len() else []
-    return f"Necessary {'; '.join(parts)}."
+    """Sentences that name the step from which on each block is necessary, for each score."""
+    told = []
+    for metric, title in _TITLES.items():
+        found = necessary(data, metric)
+        others = ~pl.col("block").is_in(found["block"].to_list())
+        never = data.filter(others)["block"].unique().sort()
+        parts = [
+            f"from step {number(step[0])}, {_list(own['block'])}"  # type: ignore[arg-type]
+            for step, own in found.sort("step", "block").group_by("step", maintain_order=True)
+        ]
+        parts += [f"never, {_list(never)}"] if never.len() else []
+        told.append(f"Necessary for {title}: {'; '.join(parts)}.")
+    return " ".join(told)
 
 
 def _list(blocks: pl.Series) -> str:
@@ -140,8 +144,8 @@ def draw(data: pl.DataFrame) -> Figure:
         ax=grid[1:],
         aspect=40,
         pad=0.01,
-        label="change to the baseline of the step",
-        format=PercentFormatter(1.0, decimals=0),
+        label="change to the step's baseline, percentage points",
+        format=PercentFormatter(1.0, decimals=0, symbol=""),
     )
     bar.ax.grid(visible=False)
     bar.outline.set_visible(False)  # type: ignore[operator]
