@@ -89,7 +89,9 @@ def test_necessary_is_what_stays_necessary() -> None:
     [([0, 0.15, 1], 20), ([0, 0.25, 1], 5), ([0.5, 0.5, 0.65], None), ([0, 0.3, 0], 5)],
 )
 def test_recitable_is_above_the_first_step(baselines: list[float], step: int | None) -> None:
-    exact = {name: [each, each] for name, each in zip(("a-0", "a-5", "a-20"), baselines, strict=True)}
+    exact = {
+        name: [each, each] for name, each in zip(("a-0", "a-5", "a-20"), baselines, strict=True)
+    }
     assert recitable(over_steps(_summary(exact), STEPS)) == step
 
 

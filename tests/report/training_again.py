@@ -8,7 +8,7 @@ import polars as pl
 
 from tests.report.captions_again import SINGLE, WHOLE, benchmarks, memorized
 from tests.report.reading import Line
-from tests.report.written_again import number, plural, shares
+from tests.report.written_again import plural, shares
 
 Steps = Sequence[tuple[str, str, int]]
 """Model, run and step."""
@@ -49,11 +49,11 @@ def course(summary: pl.DataFrame, steps: Steps, run: str) -> tuple[str, Line]:
     above = [step for step in by_step if whole[step][1] > whole[first][2]]
     if above:
         told = (
-            f"become recitable at step {number(above[0])}, where exact match is "
-            f"{shares(*whole[above[0]])}; at step {number(first)} it is {shares(*whole[first])}"
+            f"become recitable at step {above[0]:,}, where exact match is "
+            f"{shares(*whole[above[0]])}; at step {first:,} it is {shares(*whole[first])}"
         )
     else:
-        ends = " and ".join(f"step {number(s)} ({shares(*whole[s])})" for s in (first, last))
+        ends = " and ".join(f"step {s:,} ({shares(*whole[s])})" for s in (first, last))
         told = f"do not become recitable between {ends}"
     since = _since(exact)
     count = plural(exact["block"].n_unique() - 1, "block")  # null is no block
@@ -61,7 +61,7 @@ def course(summary: pl.DataFrame, steps: Steps, run: str) -> tuple[str, Line]:
     if since:
         needed = (
             f"{sum(map(len, since.values()))} of {count} become necessary for that, the first from "
-            f"step {number(min(since))} on ({_list(since[min(since)])})."
+            f"step {min(since):,} on ({_list(since[min(since)])})."
         )
     parts = [
         f"Necessary for {name}: {_listed(rows.filter(metric=metric))}."
@@ -85,7 +85,7 @@ def _since(rows: pl.DataFrame) -> dict[int, list[int]]:
 
 def _listed(rows: pl.DataFrame) -> str:
     since = _since(rows)
-    parts = [f"from step {number(step)}, {_list(own)}" for step, own in sorted(since.items())]
+    parts = [f"from step {step:,}, {_list(own)}" for step, own in sorted(since.items())]
     blocks = sorted(rows["block"].drop_nulls().unique())
     never = [block for block in blocks if all(block not in own for own in since.values())]
     return "; ".join([*parts, *([f"never, {_list(never)}"] if never else [])])

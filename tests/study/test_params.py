@@ -113,7 +113,6 @@ CONTINUED = {
 DATASET = {**PIN, "split": "test", "documents": 8, "columns": ["goal"]}
 
 
-
 def _of_run(step: object, **others: object) -> Callable[[Values], None]:
     """tiny-pythia-8 is a step of a run, and so is a changed copy of it, at step 10."""
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from pipeline.analysis import views
-from pipeline.analysis.text import number, percent_interval, plural, slug, visible
+from pipeline.analysis.text import percent_interval, plural, slug, visible
 from pipeline.analysis.training_time import necessary, over_steps, recitable
 from pipeline.report import colours, style
 from pipeline.report.plots.plot import Plot
@@ -75,12 +75,12 @@ def _recited(data: pl.DataFrame) -> str:
 
     if found is None:
         return (
-            f"memorized samples do not become recitable between step {number(steps[0])} "
-            f"({told(steps[0])}) and step {number(steps[-1])} ({told(steps[-1])})"
+            f"memorized samples do not become recitable between step {steps[0]:,} "
+            f"({told(steps[0])}) and step {steps[-1]:,} ({told(steps[-1])})"
         )
     return (
-        f"memorized samples become recitable at step {number(found)}, where exact match is "
-        f"{told(found)}; at step {number(steps[0])} it is {told(steps[0])}"
+        f"memorized samples become recitable at step {found:,}, where exact match is "
+        f"{told(found)}; at step {steps[0]:,} it is {told(steps[0])}"
     )
 
 
@@ -92,7 +92,7 @@ def _needed(data: pl.DataFrame) -> str:
     first = found.filter(pl.col("step") == pl.col("step").min())
     return (
         f"{found.height} of {plural(blocks, 'block')} become necessary for that, the first from "
-        f"step {number(first['step'][0])} on ({_list(first['block'])})"
+        f"step {first['step'][0]:,} on ({_list(first['block'])})"
     )
 
 
@@ -104,7 +104,7 @@ def _by_step(data: pl.DataFrame) -> str:
         others = ~pl.col("block").is_in(found["block"].to_list())
         never = data.filter(others)["block"].unique().sort()
         parts = [
-            f"from step {number(step[0])}, {_list(own['block'])}"  # type: ignore[arg-type]
+            f"from step {step[0]:,}, {_list(own['block'])}"
             for step, own in found.sort("step", "block").group_by("step", maintain_order=True)
         ]
         parts += [f"never, {_list(never)}"] if never.len() else []
@@ -138,7 +138,7 @@ def draw(data: pl.DataFrame) -> Figure:
     style.percent_axis(grid[0].yaxis, whole=True)
     for axes in grid:
         every = -(-len(steps) // _LABELS)
-        axes.set_xticks(range(0, len(steps), every), [number(step) for step in steps[::every]])
+        axes.set_xticks(range(0, len(steps), every), [f"{step:,}" for step in steps[::every]])
     bar = figure.colorbar(
         ScalarMappable(norm, mpl.colormaps["RdBu"]),
         ax=grid[1:],
@@ -148,7 +148,7 @@ def draw(data: pl.DataFrame) -> Figure:
         format=PercentFormatter(1.0, decimals=0, symbol=""),
     )
     bar.ax.grid(visible=False)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     figure.supxlabel("training step (evenly spaced)")
     style.legend(figure)
     return figure
