@@ -185,7 +185,11 @@ def test_depths_on_one_block_count_once() -> None:
 
 def test_training_reads_the_world_and_what_is_planted(studies: dict[str, Study]) -> None:
     tiny = studies["tiny"]
-    assert training_tokens(tiny, next(iter(tiny.models.values()))) == 400_000 + 64 * 7136
+    model = next(iter(tiny.models.values()))
+    assert training_tokens(tiny, model) == 400_000 + 64 * 7136
+    for step, tokens in ((0, 0), (100, 100 * 24 * 64), (10**6, 400_000 + 64 * 7136)):
+        stopped = model.model_copy(update={"run": "a", "step": step})
+        assert training_tokens(tiny, stopped) == tokens
 
 
 @pytest.mark.parametrize(("blocks", "width", "heads"), LADDER)

@@ -70,6 +70,16 @@ def test_three_seeds_triple_the_models(tmp_path: Path) -> None:
         )
 
 
+def test_the_steps_of_a_run_are_one_training(tmp_path: Path) -> None:
+    study = compose({"study": "steps"}, conf=ROOT / CONF, path=tmp_path / "params.yaml")
+    assert study.steps == [
+        (f"step-{step}", "tiny-pythia-8", step) for step in (100, 200, 300, 400, 457)
+    ]
+    first, *others = study.models.values()
+    assert all(model.checkpoint == first.checkpoint for model in others)
+    assert compose({}, conf=ROOT / CONF, path=tmp_path / "params.yaml").steps == []
+
+
 def _set(path: str, value: object) -> Callable[[Values], None]:
     def edit(values: Values) -> None:
         *parents, last = path.split("/")
