@@ -201,29 +201,29 @@ def _twin(study: Study, where: str, model: Model) -> list[Problem]:
 
 
 def _runs(study: Study, where: str) -> list[Problem]:
-    """Problems of training runs: a step twice, steps of other families or of other trainings."""
+    """Problems of training runs: a step or a checkpoint twice, two families, two trainings."""
     problems = []
+    runs: dict[str, list[Model]] = {}
     for key, model in study.models.items():
-        first = next(m for m in study.models.values() if m.run == model.run)
-        if model.run is None or model is first:
-            continue
-        what, remedy = f"{where}: models.{key}, of the run {model.run}", "name another run"
-        if model.family != first.family:
-            got, expected = f"family {model.family}", f"{first.family}, as {first.name}"
-            problems.append(Problem(what, got, expected, remedy))
-        both = model.checkpoint, first.checkpoint
-        if any(isinstance(each, Training) for each in both) and both[0] != both[1]:
-            got, expected = "another checkpoint", f"the same training as {first.name}"
-            problems.append(Problem(what, got, expected, f"{remedy}, or change the step alone"))
-    seen: dict[tuple[str, int], str] = {}
-    for key, model in study.models.items():
-        if model.run is None or model.step is None:
-            continue
-        if twin := seen.get((model.run, model.step)):
-            got, expected = f"step {model.step}, as {twin}", "each step of a run once"
-            what = f"{where}: models.{key}.step"
-            problems.append(Problem(what, got, expected, "remove one of the two"))
-        seen.setdefault((model.run, model.step), model.name)
+        others = runs.setdefault(model.run, []) if model.run else []
+        for other in others:
+            both = model.checkpoint, other.checkpoint
+            trained, same = any(isinstance(each, Training) for each in both), both[0] == both[1]
+            what = f"{where}: models.{key}, of the run {model.run} as {other.name}"
+            found = [
+                Problem(what, got, expected, "correct it, or name another run")
+                for wrong, got, expected in (
+                    (model.step == other.step, f"step {model.step}, too", "another step"),
+                    (model.family != other.family, f"family {model.family}", other.family),
+                    (trained and not same, "another checkpoint", "the same training"),
+                    (same and not trained, "the same checkpoint", "that of its own step"),
+                )
+                if wrong
+            ]
+            problems += found
+            if found:
+                break
+        others.append(model)
     return problems
 
 
