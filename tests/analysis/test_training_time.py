@@ -100,7 +100,7 @@ def test_the_words_of_the_figure() -> None:
     assert plot.finding == (
         "long: memorized samples become recitable at step 20, where exact match is 100.0% "
         "[90.0, 100.0]; at step 0 it is 0.0% [0.0, 10.0]; 2 of 4 blocks become necessary for "
-        "that, the first from step 5 on (block 0)."
+        "that, the first, block 0, from step 5 on."
     )
     for score in ("exact match", "token accuracy"):
         told = f"Necessary for {score}: from step 5, block 0; from step 20, block 1; never, blocks"

@@ -188,7 +188,7 @@ def test_every_number_behind_the_page_is_that_of_the_tables(behind: Made) -> Non
         r"<strong>Figure.*a-run: memorized samples .* step ([\d,]+) \(\d",
         r"<strong>Figure.*a-run: memorized samples .* \(\d+\.(\d)%",
         r"<strong>Figure.*a-run: .*; (\d) of \d blocks become necessary",
-        r"<strong>Figure.*a-run: .*necessary for that, the first from step ([\d,]+) on",
+        r"<strong>Figure.*a-run: .*necessary for that, .* from step ([\d,]+) on",
         r"Necessary for exact match: from step [\d,]+, blocks? (\d)",
         r"changes by .(\d+)% to .* in reasoning",
         r"here: figure (\d+)",

@@ -59,9 +59,10 @@ def course(summary: pl.DataFrame, steps: Steps, run: str) -> tuple[str, Line]:
     count = plural(exact["block"].n_unique() - 1, "block")  # null is no block
     needed = f"none of {count} becomes necessary."
     if since:
+        first = f"the first, {_list(since[min(since)])}," if len(since) > 1 else "all"
         needed = (
-            f"{sum(map(len, since.values()))} of {count} become necessary for that, the first from "
-            f"step {min(since):,} on ({_list(since[min(since)])})."
+            f"{sum(map(len, since.values()))} of {count} become necessary for that, {first} from "
+            f"step {min(since):,} on."
         )
     parts = [
         f"Necessary for {name}: {_listed(rows.filter(metric=metric))}."

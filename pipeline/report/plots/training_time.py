@@ -90,9 +90,10 @@ def _needed(data: pl.DataFrame) -> str:
     if not found.height:
         return f"none of {plural(blocks, 'block')} becomes necessary"
     first = found.filter(pl.col("step") == pl.col("step").min())
+    which = f"the first, {_list(first['block'])}," if first.height < found.height else "all"
     return (
-        f"{found.height} of {plural(blocks, 'block')} become necessary for that, the first from "
-        f"step {first['step'][0]:,} on ({_list(first['block'])})"
+        f"{found.height} of {plural(blocks, 'block')} become necessary for that, {which} from step "
+        f"{first['step'][0]:,} on"
     )
 
 
@@ -179,7 +180,8 @@ def _map(axes: Axes, rows: pl.DataFrame, norm: Normalize) -> None:
     cells = axes.bar(x, 1.0, 1.0, block - 0.5, color=shades, linewidth=0)
     style.tell(cells.patches, known)
     falls = known["falls"].to_numpy()
-    axes.plot(x[falls], block[falls], linestyle="none", marker=".", color=colours.INK, markersize=3)
+    look = {"markersize": 3.5, "color": colours.INK, "markeredgecolor": colours.PAPER}
+    axes.plot(x[falls], block[falls], "o", markeredgewidth=0.5, **look)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=9, integer=True))
     axes.margins(0)
     axes.grid(visible=False)
