@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import matplotlib as mpl
 import polars as pl
@@ -180,7 +181,11 @@ def _map(axes: Axes, rows: pl.DataFrame, norm: Normalize) -> None:
     cells = axes.bar(x, 1.0, 1.0, block - 0.5, color=shades, linewidth=0)
     style.tell(cells.patches, known)
     falls = known["falls"].to_numpy()
-    look = {"markersize": 3.5, "color": colours.INK, "markeredgecolor": colours.PAPER}
+    look: dict[str, Any] = {
+        "markersize": 3.5,
+        "color": colours.INK,
+        "markeredgecolor": colours.PAPER,
+    }
     axes.plot(x[falls], block[falls], "o", markeredgewidth=0.5, **look)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=9, integer=True))
     axes.margins(0)
