@@ -22,7 +22,8 @@ from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import PathCollection
-from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.colorbar import Colorbar
+from matplotlib.colors import BoundaryNorm, Colormap, ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
@@ -265,14 +266,20 @@ def depth(count: int) -> ListedColormap:
 def depth_bar(figure: Figure, grid: Sequence[Axes], colours: ListedColormap) -> None:
     """Draw a scale beside the panels that shows which colour is which block."""
     norm = BoundaryNorm(np.arange(colours.N + 1) - 0.5, colours.N)
-    bar = figure.colorbar(
-        ScalarMappable(norm, colours), ax=grid, aspect=40, pad=0.01, label="bypassed block"
-    )
+    bar = scale(figure, grid, norm, colours, "bypassed block")
     step = max(1, -(-colours.N // 12))
     bar.set_ticks(range(0, colours.N, step))
     bar.ax.minorticks_off()
+
+
+def scale(
+    figure: Figure, grid: Sequence[Axes], norm: Normalize, colours: Colormap, label: str
+) -> Colorbar:
+    """Draw a scale beside the panels that shows which colour is which number."""
+    bar = figure.colorbar(ScalarMappable(norm, colours), ax=grid, aspect=40, pad=0.01, label=label)
     bar.ax.grid(False)
     bar.outline.set_visible(False)
+    return bar
 
 
 def reach(rows: pl.DataFrame, value: str, low: str, high: str) -> NDArray[np.float64]:

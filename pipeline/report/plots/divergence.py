@@ -12,7 +12,6 @@ import numpy as np
 import polars as pl
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
@@ -98,16 +97,8 @@ def draw_triangles(data: pl.DataFrame) -> Figure:
         rows = data.filter(model=name, split=split)
         _triangle(axes, rows, norm)
         axes.set_title(f"{visible(name)}\n{split}")
-    bar = figure.colorbar(
-        ScalarMappable(norm, colormaps["viridis"]),
-        ax=grid,
-        aspect=40,
-        pad=0.01,
-        label="change / length without a bypass",
-    )
+    bar = style.scale(figure, grid, norm, colormaps["viridis"], "change / length without a bypass")
     style.log_axis(bar.ax.yaxis)
-    bar.ax.grid(False)
-    bar.outline.set_visible(False)
     figure.supxlabel("block after which the change is measured")
     figure.supylabel("bypassed block")
     return figure

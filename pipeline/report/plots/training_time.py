@@ -8,7 +8,6 @@ from typing import Any
 import matplotlib as mpl
 import polars as pl
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
@@ -141,16 +140,9 @@ def draw(data: pl.DataFrame) -> Figure:
     for axes in grid:
         every = -(-len(steps) // _LABELS)
         axes.set_xticks(range(0, len(steps), every), [f"{step:,}" for step in steps[::every]])
-    bar = figure.colorbar(
-        ScalarMappable(norm, mpl.colormaps["RdBu"]),
-        ax=grid[1:],
-        aspect=40,
-        pad=0.01,
-        label="change to the step's baseline, percentage points",
-        format=PercentFormatter(1.0, decimals=0, symbol=""),
-    )
-    bar.ax.grid(visible=False)
-    bar.outline.set_visible(False)
+    label = "change to the step's baseline, percentage points"
+    bar = style.scale(figure, grid[1:], norm, mpl.colormaps["RdBu"], label)
+    bar.ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=""))
     figure.supxlabel("training step (evenly spaced)")
     style.legend(figure)
     return figure

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import polars as pl
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
@@ -95,16 +94,8 @@ def draw(data: pl.DataFrame) -> Figure:
     for axes, name in zip(grid, names, strict=True):
         _surface(axes, data.filter(model=name), norm)
         axes.set_title(visible(name))
-    bar = figure.colorbar(
-        ScalarMappable(norm, colormaps["viridis"]),
-        ax=grid,
-        aspect=30,
-        pad=0.01,
-        label="exact match beyond the twin's",
-    )
+    bar = style.scale(figure, grid, norm, colormaps["viridis"], "exact match beyond the twin's")
     style.percent_axis(bar.ax.yaxis)
-    bar.ax.grid(False)
-    bar.outline.set_visible(False)
     figure.supxlabel(BLOCKS_LABEL)
     figure.supylabel("copies")
     return figure
