@@ -142,7 +142,7 @@ def _gains(models: Sequence[Measured], limits: Thresholds) -> Claim:
         cases,
         "Over all blocks but the first and all benchmarks",
         unmeasured("a benchmark above chance"),
-        "In at least one block and benchmark, the score is above the baseline's; block 0 aside.",
+        "In at least one block and benchmark, the score is above the baseline's; excluding block 0.",
         {label: points},
         overall=some,
         noun="Blocks and benchmarks",
@@ -192,11 +192,11 @@ def _reasoning(models: Sequence[Measured], limits: Thresholds) -> Claim:
         "Section 4.2.4, Figures 6 and A22",
         cases,
         "Averaged over the bypasses of single blocks, of the documents that the model answers "
-        "rightly, corrected for chance",
+        "correctly, corrected for chance",
         unmeasured("benchmarks of both kinds, above chance"),
         "Averaged over all single blocks and the benchmarks of a kind, language understanding "
         f"(HellaSwag, LAMBADA) loses at least {in_points(limits.resists)} more of the documents "
-        "that the model answers rightly than reasoning (PIQA, ARC-Easy), corrected for chance.",
+        "that the model answers correctly than reasoning (PIQA, ARC-Easy), corrected for chance.",
         {label: points},
     )
 

@@ -26,7 +26,7 @@ def harm_follows(models: Sequence[Measured], limits: Thresholds) -> Claim:
         return [_displacements(model, level), np.array(lost)]
 
     return Claim(
-        "Bypassing a block costs the more memory, the further it moves the residual stream",
+        "The further a bypass moves the residual stream, the more memory it costs",
         OURS,
         _cases(models, label, pairs, lambda m, o: m.has(*_EXACT, "kept", o)),
         _BLOCKS,

@@ -11,7 +11,7 @@ Quantities, all of the identity edit:
   a benchmark with known chance; for memorization it is the unmodified model's score on control
   samples.
 - retained: the same among the samples that the unmodified model recites, or the documents that it
-  answers rightly: ``(rate - chance) / (1 - chance)``. Both are chosen by the same rule, so that
+  answers correctly: ``(rate - chance) / (1 - chance)``. Both are chosen by the same rule, so that
   memory and ability are compared on equal terms: neither can gain.
 - kept of the metric second_half: the share of right tokens in the second half, over samples whose
   first half the unmodified model recites. Samples are chosen and judged by different tokens, so the

@@ -149,7 +149,7 @@ def retention(evidence: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
         gap = model.pooled(model.gap(LATE), LEVEL) if model.gaps(LATE) else None
         seeds = f" ({plural(len(model.seeds), 'seed')})" if len(model.seeds) > 1 else ""
         rows.append([model.name + seeds, *map(_interval, (gap, *memory, *ability))])
-    headings = [f"{task}, {of}" for task in tasks for of in ("all documents", "answered rightly")]
+    headings = [f"{task}, {of}" for task in tasks for of in ("all documents", "answered correctly")]
     return ["model", "memory loss minus ability loss", *_MEMORY.values(), *headings], rows
 
 

@@ -139,9 +139,10 @@ def found(summary: pl.DataFrame) -> list[str]:
             ability.append(float(left))  # type: ignore[arg-type]
     if not after:
         return ["No block was bypassed alone in any model, so there is no finding."]
+    over = ", the range over the models" if len(after) > 1 else ""
     told = [
-        "Bypassing a typical late block takes exact match on memorized samples from "
-        f"{percent_range(before)} to {percent_range(after)}."
+        "Bypassing a typical block of the last quarter takes exact match on memorized samples from "
+        f"{percent_range(before)} to {percent_range(after)}{over}."
     ]
     if ability:
         told.append(

@@ -231,6 +231,7 @@ for (const link of document.querySelectorAll(".copy")) {
 
 const STATES = ["right", "first error", "wrong", "right again"];
 const FILLS = { right: "#9dc7ea", "right-again": "#d5e8f6", "first-error": "#fbe9dc" };
+const LEGEND = "Blue: right. \u2717: first error. \u00d7: wrong. \u21ba, light blue: right again. Log p: natural logarithm.";
 const SIGNS = { right: "", "first error": "\u2717 ", wrong: "\u00d7 ", "right again": "\u21ba " };
 
 const browse = (families) => {
@@ -304,7 +305,7 @@ const browse = (families) => {
     const worst = bypassed.reduce((a, b) => (row(b)[0] < row(a)[0] ? b : a), bypassed[0]);
     const log = (each) => `${row(each)?.[0]} nats`.replace("-", "\u2212");
     said.textContent = `${choice.model}: recited in ${whole} of ${names.length} rows` +
-      (worst ? `; ${worst} harms it most (log p ${log(worst)}, baseline ${log("baseline")}; block 0 aside)` : "");
+      (worst ? `; ${worst} harms it most (log p of the suffix ${log(worst)}, baseline ${log("baseline")}; excluding block 0)` : "");
     const name = names.includes(single()) ? single() : names[0];
     if (name) tell(name, row(name)[2] ?? Math.min(at, sample.suffix.length - 1));
   };
@@ -326,13 +327,15 @@ const browse = (families) => {
   save.addEventListener("click", () => {
     const [side, wide, high] = [90, 64, 18];
     const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-    const size = { width: side + wide * sample.suffix.length, height: high * table.rows.length + high };
+    const told = [table.caption.textContent.replace(/ Arrow keys.*/, ""), said.textContent, LEGEND];
+    const top = high * told.length;
+    const size = { width: side + wide * sample.suffix.length, height: top + high * table.rows.length };
     for (const [key, value] of Object.entries({ ...size, "font-family": "monospace", "font-size": 10 })) svg.setAttribute(key, value);
     drawing(svg, "rect", { ...size, fill: "#ffffff" });
-    drawing(svg, "text", { x: 2, y: 12 }).textContent = table.caption.textContent;
+    told.forEach((line, y) => { drawing(svg, "text", { x: 2, y: high * y + 12 }).textContent = line; });
     [...table.rows].forEach((line, y) => [...line.cells].forEach((cell, x) => {
       const left = x && side + wide * (x - 1);
-      const place = { x: left, y: high * (y + 1), width: x ? wide : side, height: high };
+      const place = { x: left, y: top + high * y, width: x ? wide : side, height: high };
       drawing(svg, "rect", { ...place, fill: FILLS[cell.className] ?? "#ffffff", stroke: "#ffffff" });
       const words = cell.textContent.trim();
       drawing(svg, "text", { x: left + 3, y: place.y + 13 }).textContent = words.slice(0, x ? 10 : 14);

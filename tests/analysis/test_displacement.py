@@ -18,7 +18,7 @@ from tests.analysis import synthetic
 from tests.analysis.verdict_errors import correlations
 
 NAME = "tiny-neo-8"
-FOLLOWS = "Bypassing a block costs the more memory, the further it moves the residual stream"
+FOLLOWS = "The further a bypass moves the residual stream, the more memory it costs"
 EQUAL = "Late attention serves memory more than ability at equal displacement of the stream"
 ONE_MODEL = {NAME: ("gpt-neo", 8)}
 GROUPS = [

@@ -68,7 +68,7 @@ class World:
         more: what the large model keeps more of it in the middle blocks.
         ability: (8,) of the benchmarks' lead over chance, by block.
         language: (8,) how much less of it in language understanding, and more in reasoning.
-        retained: in blocks where the score does not change, of the documents answered rightly.
+        retained: in blocks where the score does not change, of the documents answered correctly.
         tokens: of what exact match loses, single tokens lose so much.
         growth: (8,) ratio of perplexity to the baseline's.
         quarter_memory: (4,) of exact match, by quarter.
@@ -171,7 +171,7 @@ def _left(world: World, model: str) -> dict[str, _Floats]:
 def _rates(left: _Floats, chance: float, accuracy: float, world: World) -> tuple[_Floats, _Floats]:
     """(13,) chance of a right answer where the baseline is right, and where it is wrong.
 
-    Of the score's lead over chance `left` is kept. Of the documents answered rightly as much is
+    Of the score's lead over chance `left` is kept. Of the documents answered correctly as much is
     retained, but `World.retained` where nothing of the score is lost.
     """
     retained = np.where(left >= 1, world.retained, left)

@@ -94,7 +94,7 @@ def _retained(study: Study) -> list[list[str]]:
     groups = study.evidence.group_by("model", maintain_order=True)
     models = [Model(rows) for _, rows in groups]
     tasks = sorted({task for model in models for task in model.metric})
-    heads = [f"{task}, {of}" for task in tasks for of in ("all documents", "answered rightly")]
+    heads = [f"{task}, {of}" for task in tasks for of in ("all documents", "answered correctly")]
     table = [
         [
             *("model", "memory loss minus ability loss", "exact match, all samples"),

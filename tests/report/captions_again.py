@@ -61,7 +61,7 @@ def late(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.filter(SINGLE & pl.col("block").is_in(late_blocks(count)))
 
 
-ASIDE = "(block 0 aside)."
+ASIDE = "(excluding block 0)."
 MEAN = pl.col("kept").mean()
 
 
@@ -146,7 +146,7 @@ def _stopped(summary: pl.DataFrame) -> str:
     lost = exact.filter(pl.col("kept") < 0.5)
     able = lost.join(_mean_kept(summary), on=["model", "block"]).filter(pl.col("able") > 0.5)
     return (
-        f"Bypassing one block stops most recitals at {lost.height} of {exact.height} blocks; at "
+        f"Bypassing one block ends most exact matches at {lost.height} of {exact.height} blocks; at "
         f"{able.height} of these the benchmarks keep most of their lead over chance {ASIDE}"
     )
 
@@ -240,7 +240,7 @@ def _perplexity(losses: pl.DataFrame) -> str:
     at = rows.row(int(factors.arg_max() or 0), named=True)
     [metric] = rows["metric"].unique()
     return (
-        f"One bypass multiplies {at['task']}, {metric} by a median of {factors.median():.2f}, and "
+        f"One bypass multiplies {metric} on {at['task']} by a median of {factors.median():.2f}, and "
         f"by at most {factors.max():.2f}, at block {at['block']} of {at['model']} {ASIDE}"
     )
 
@@ -254,8 +254,8 @@ def _quarters(own: pl.DataFrame, family: str) -> str:
     name, best = max(sorted(means.rows()), key=lambda row: row[1])
     return (
         f"{family}: with a quarter of the blocks bypassed at once, exact match is "
-        f"{share_range(quarters['value'])}; the benchmarks score best, a mean of "
-        f"{whole_percent(best)}, without quarter {name.removeprefix('quartile-')}."
+        f"{share_range(quarters['value'])}; the benchmark scores are highest, a mean of "
+        f"{whole_percent(best)}, with quarter {name.removeprefix('quartile-')} bypassed."
     )
 
 
@@ -271,7 +271,7 @@ def _copies(copies: pl.DataFrame) -> str:
         for i, count in enumerate(counts)
         if all(by_count[each].min() > 0.5 for each in counts[i:])
     ]
-    enough = f"; all recite more than half from {half[0]} on" if half else ""
+    enough = f"; all recite more than half from {half[0]} copies on" if half else ""
     return (
         f"At baseline, the models recite {least} the samples seen {counts[0]} times and {most} "
         f"those seen {counts[-1]} times{enough}."

@@ -114,7 +114,7 @@ def claims(
             ],
             (some, some),
             noun="Blocks and benchmarks",
-            rule=["block 0 aside."],
+            rule=["excluding block 0."],
             significance=error,
         ),
         claim(
@@ -138,7 +138,7 @@ def claims(
         claim(
             "Reasoning resists more than language understanding",
             "Section 4.2.4, Figures 6 and A22",
-            f"{SINGLE}, of the documents that the model answers rightly, corrected for chance",
+            f"{SINGLE}, of the documents that the model answers correctly, corrected for chance",
             [
                 Cell(
                     m.name,
@@ -234,7 +234,7 @@ def claims(
             significance=error,
         ),
         claim(
-            "Bypassing a block costs the more memory, the further it moves the residual stream",
+            "The further a bypass moves the residual stream, the more memory it costs",
             "ours",
             NOT_FIRST,
             [

@@ -178,8 +178,9 @@ def _found(study: Study, judged: Sequence[Claim]) -> list[Line]:
     before, after = exact.filter(WHOLE)["value"], pl.Series(typical)
     return [
         Line(
-            "Bypassing a typical late block takes exact match on memorized samples from ",
-            [f"{share_range(before)} to {share_range(after)}."],
+            "Bypassing a typical block of the last quarter takes exact match on memorized samples "
+            "from ",
+            [f"{share_range(before)} to {share_range(after)}, the range over the models."],
         ),
         Line("The same bypass keeps ", [f"{share_range(pl.Series(kept))} of the benchmarks"]),
         Line("The paper’s main claim, memory lost at little cost", [f"is {judged[0].verdict}."]),

@@ -373,7 +373,7 @@ def test_the_titles_say_what_is_in_the_data(plots: dict[str, Plot]) -> None:
     )
     moved = [f"{min(each):.0f}–{max(each):.0f}%" for each in (after, logits)]
     assert f"by {moved[0]} of its length" in plots["divergence-triangle"].finding
-    assert f"the logits by {moved[1]} (block 0 aside)." in plots["divergence-triangle"].finding
+    assert f"the logits by {moved[1]} (excluding block 0)." in plots["divergence-triangle"].finding
     ranks = []
     for quantity in ("logits", "printed"):
         own = plots["damage"].data.filter(quantity=quantity, measure="exact_match")

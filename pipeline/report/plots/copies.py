@@ -54,7 +54,11 @@ def _half(data: pl.DataFrame) -> str:
     """From how many copies on every model recites more than half."""
     lowest = data.group_by("copies").agg(pl.col("value").min()).sort("copies", descending=True)
     enough = lowest.filter((pl.col("value") > 0.5).cum_prod().cast(pl.Boolean))
-    return f"; all recite more than half from {enough['copies'][-1]} on" if enough.height else ""
+    return (
+        f"; all recite more than half from {enough['copies'][-1]} copies on"
+        if enough.height
+        else ""
+    )
 
 
 def draw_doses(data: pl.DataFrame) -> Figure:

@@ -56,8 +56,9 @@ def kept(summary: pl.DataFrame) -> Iterator[Plot]:
     caption = _ONE_BY_ONE
     if benchmarks.height:
         reading = (
-            "100%: the baseline; 0%: chance, or the baseline's score on control samples. Where the "
-            "curves part, memory needs the block's attention more than ability does."
+            "100%: the baseline; 0%: chance, or the baseline's score on control samples. Where exact "
+            "match lies below the benchmarks, memory needs the block's attention more than "
+            "ability does."
         )
         caption = (
             f"{_ONE_BY_ONE} Benchmarks: the mean of their leads over chance; thin lines: each. "
@@ -95,7 +96,9 @@ def _stopped(data: pl.DataFrame) -> str:
     stopped = exact.filter(pl.col("kept") < _HALF)
     able = later_blocks(data.filter(kind="mean")).filter(pl.col("kept") > _HALF)
     both = stopped.join(able, on=["model", "block"], how="semi").height
-    told = f"Bypassing one block stops most recitals at {stopped.height} of {exact.height} blocks"
+    told = (
+        f"Bypassing one block ends most exact matches at {stopped.height} of {exact.height} blocks"
+    )
     if stopped.height and (data["kind"] == "mean").any():
         told += f"; at {both} of these the benchmarks keep most of their lead over chance"
     return f"{told} {ASIDE}."
@@ -305,7 +308,7 @@ def perplexity(summary: pl.DataFrame) -> Iterator[Plot]:
     """Metrics that are better when lower, such as word_perplexity, by block (Figs. 5, A21)."""
     rows = views.losses(summary)
     data = rows.filter(unmodified_or_one_block()).select(*NUMBERS)
-    metrics = ", ".join(f"{task}, {metric}" for task, metric in _task_metrics(data))
+    metrics = ", ".join(f"{metric} on {task}" for task, metric in _task_metrics(data))
     if not data.height:
         return
     known = data.filter(pl.col("value").is_finite())

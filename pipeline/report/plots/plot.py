@@ -12,7 +12,7 @@ from pipeline.analysis import views
 from pipeline.analysis.text import number, percent_range
 from pipeline.interventions.interventions import BASELINE
 
-ASIDE = "(block 0 aside)"
+ASIDE = "(excluding block 0)"
 BLOCKS_LABEL = "bypassed block (0 is nearest to the input)"
 MEMORIZED_LABEL = "exact match, memorized samples"
 HOLLOW = "Hollow: block 0, whose bypass the paper warns can look spuriously good."
