@@ -142,7 +142,7 @@ def _gains(models: Sequence[Measured], limits: Thresholds) -> Claim:
         cases,
         "Over all blocks but the first and all benchmarks",
         unmeasured("a benchmark above chance"),
-        "In at least one block and benchmark, the score is above the baseline's; excluding block 0.",
+        "In at least one block and benchmark, the score is above the baseline's, block 0 excluded.",
         {label: points},
         overall=some,
         noun="Blocks and benchmarks",

@@ -146,8 +146,8 @@ def _stopped(summary: pl.DataFrame) -> str:
     lost = exact.filter(pl.col("kept") < 0.5)
     able = lost.join(_mean_kept(summary), on=["model", "block"]).filter(pl.col("able") > 0.5)
     return (
-        f"Bypassing one block ends most exact matches at {lost.height} of {exact.height} blocks; at "
-        f"{able.height} of these the benchmarks keep most of their lead over chance {ASIDE}"
+        f"Bypassing one block ends most exact matches at {lost.height} of {exact.height} blocks; "
+        f"at {able.height} of these the benchmarks keep most of their lead over chance {ASIDE}"
     )
 
 
@@ -240,8 +240,8 @@ def _perplexity(losses: pl.DataFrame) -> str:
     at = rows.row(int(factors.arg_max() or 0), named=True)
     [metric] = rows["metric"].unique()
     return (
-        f"One bypass multiplies {metric} on {at['task']} by a median of {factors.median():.2f}, and "
-        f"by at most {factors.max():.2f}, at block {at['block']} of {at['model']} {ASIDE}"
+        f"One bypass multiplies {metric} on {at['task']} by a median of {factors.median():.2f}, "
+        f"and by at most {factors.max():.2f}, at block {at['block']} of {at['model']} {ASIDE}"
     )
 
 

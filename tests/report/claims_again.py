@@ -114,7 +114,7 @@ def claims(
             ],
             (some, some),
             noun="Blocks and benchmarks",
-            rule=["excluding block 0."],
+            rule=["block 0 excluded."],
             significance=error,
         ),
         claim(

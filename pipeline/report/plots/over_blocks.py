@@ -56,8 +56,8 @@ def kept(summary: pl.DataFrame) -> Iterator[Plot]:
     caption = _ONE_BY_ONE
     if benchmarks.height:
         reading = (
-            "100%: the baseline; 0%: chance, or the baseline's score on control samples. Where exact "
-            "match lies below the benchmarks, memory needs the block's attention more than "
+            "100%: the baseline; 0%: chance, or the baseline's score on control samples. Where "
+            "exact match lies below the benchmarks, memory needs the block's attention more than "
             "ability does."
         )
         caption = (
