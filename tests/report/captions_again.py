@@ -134,7 +134,7 @@ def details(summary: pl.DataFrame) -> Iterator[Line]:
     if losses.height:
         ends = numbers(losses.filter(SINGLE)["value"]), numbers(losses.filter(WHOLE)["value"])
         parts = [f" is {ends[0]}; at baseline it is {ends[1]}."]
-        yield Line("With one block bypassed, tiny_wikitext", parts)
+        yield Line("With one block bypassed, word_perplexity on tiny_wikitext", parts)
 
 
 def _mean_kept(summary: pl.DataFrame) -> pl.DataFrame:

@@ -239,7 +239,7 @@ def _benchmarks(study: Study) -> list[list[str]]:
 
 def _claims(judged: Sequence[Claim]) -> list[list[str | None]]:
     table: list[list[str | None]] = [
-        ["claim", "verdict", "what this study shows", "one mark per block"]
+        ["claim", "verdict", "what this study shows", "the intervals"]
     ]
     for each in judged:
         detail = f" Block by block{each.detail}" if each.detail else ""
