@@ -139,15 +139,11 @@ def in_short(judged: Sequence[Finding]) -> list[str]:
     counts = [(sum(each.word == word for each in paper), word) for word in words]
     parts = [f"{count} {'is' if count == 1 else 'are'} {word}" for count, word in counts if count]
     listed = " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
-    against = ""
-    if "not shown" in late.verdict:
-        against = (
-            " “Not shown” means that the numbers speak against it: little cost is required of "
-            "every benchmark."
-        )
+    refuted = "not shown" in late.verdict
+    against = "; “not shown” means that the numbers speak against it" if refuted else ""
     return [
-        f"The paper’s main claim, memory lost at little cost to the benchmarks, is {late.verdict}."
-        f"{against}",
+        "The paper’s main claim, memory lost at little cost to every benchmark, is "
+        f"{late.verdict}{against}.",
         f"Of its {len(paper)} claims, {listed}.",
     ]
 

@@ -183,7 +183,7 @@ def _found(study: Study, judged: Sequence[Claim]) -> list[Line]:
             [f"{share_range(before)} to {share_range(after)}, the range over the models."],
         ),
         Line("The same bypass keeps ", [f"{share_range(pl.Series(kept))} of the benchmarks"]),
-        Line("The paper’s main claim, memory lost at little cost", [f"is {judged[0].verdict}."]),
+        Line("The paper’s main claim, memory lost at little cost", [f"is {judged[0].verdict}"]),
         Line(f"Of its {len(paper)} claims, {listed}."),
     ]
 
@@ -238,9 +238,7 @@ def _benchmarks(study: Study) -> list[list[str]]:
 
 
 def _claims(judged: Sequence[Claim]) -> list[list[str | None]]:
-    table: list[list[str | None]] = [
-        ["claim", "verdict", "what this study shows", "the intervals"]
-    ]
+    table: list[list[str | None]] = [["claim", "verdict", "what this study shows", "the intervals"]]
     for each in judged:
         detail = f" Block by block{each.detail}" if each.detail else ""
         told = each.sentence and f"{each.sentence}{detail}"
