@@ -149,6 +149,7 @@ def test_params_are_those_that_the_command_uses(dag: Dag, address: str) -> None:
                 "evaluation": f"evaluation.{families.get(item)}",
                 "groups": "interventions",
                 "localized": "models",
+                "steps": "models",
                 "statistics": "statistics.seed",  # thresholds are the report's, which has all
             }
             used.add(part.get(node.attr, node.attr))
