@@ -162,7 +162,7 @@ def _texts(models: Sequence[Measured], limits: Thresholds) -> Claim:
 
 
 def _reasoning(models: Sequence[Measured], limits: Thresholds) -> Claim:
-    label = "the loss of language understanding exceeds that of reasoning by"
+    label = "the loss of language understanding minus that of reasoning is"
     cases = []
     for model in models:
         kinds = {
@@ -235,7 +235,10 @@ def _quartiles(models: Sequence[Measured], limits: Thresholds) -> Claim:
 
 
 def _last_quartile(models: Sequence[Measured], limits: Thresholds) -> Claim:
-    label = "the benchmarks keep more of their lead over chance than with another quarter, by"
+    label = (
+        "the share that the benchmarks keep of their lead over chance, minus that with another "
+        "quarter, is"
+    )
     cases = []
     for model in models:
         *others, last = model.quartiles or [""]
@@ -280,7 +283,7 @@ def _gap(models: Sequence[Measured], limits: Thresholds) -> Claim:
 
 
 _DEPTH = "depth and memory loss minus ability loss have a rank correlation of"
-_EXCESS = "memory loss minus ability loss in the last quarter exceeds that in the middle by"
+_EXCESS = "memory loss minus ability loss, last quarter minus middle quarters, is"
 
 
 def _thesis(models: Sequence[Measured], limits: Thresholds) -> Claim:
@@ -322,7 +325,7 @@ def _thesis(models: Sequence[Measured], limits: Thresholds) -> Claim:
 
 def _length(models: Sequence[Measured], limits: Thresholds) -> Claim:
     tokens_lose = "single tokens, each after the true ones before it, lose"
-    label = f"{as_share(limits.by_length)} of the loss of exact match exceeds that of tokens by"
+    label = f"{as_share(limits.by_length)} of the loss of exact match minus the loss of tokens is"
 
     def conditions(model: Measured, over: str) -> list[Condition]:
         if not model.has(views.MEMORIZATION, TOKENS, "kept", over):

@@ -24,7 +24,7 @@ def larger_models(models: Sequence[Measured], limits: Thresholds) -> Claim:
     The slope over the sizes is given as the rise from the smallest to the largest, and the
     threshold, which is per tenfold of the parameters, is scaled likewise.
     """
-    label = "the larger models keep more of exact match, by"
+    label = "the share of exact match kept changes with size by"
     families: dict[str, list[Measured]] = {}
     for model in models:
         if model.parameters and model.has(views.MEMORIZATION, "exact_match", "retained", "all"):

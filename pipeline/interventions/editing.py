@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from transformers import PreTrainedModel
 
-from pipeline.interventions.edits import EDITS
+from pipeline.interventions.edits import RULES
 from pipeline.interventions.guard import proven
 from pipeline.interventions.hooks import BlockRows, hooked, require_editable
 from pipeline.interventions.interventions import IDENTITY, Intervention
@@ -39,7 +39,7 @@ def bypassed(
     if not isinstance(what, Intervention):
         what = Intervention("bypassed", dict.fromkeys(what, IDENTITY))
     build_trie([what], len(known.sites))  # raises if a block does not exist
-    if any(EDITS[edit].needs_mean for edit in what.edits.values()):
+    if any(RULES[edit].needs_mean for edit in what.edits.values()):
         raise InputError(
             Problem(
                 what=f"intervention {what.name}",

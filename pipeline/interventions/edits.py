@@ -103,7 +103,7 @@ class Rule(NamedTuple):
     needs_mean: bool = False
 
 
-EDITS: Mapping[str, Rule] = {
+RULES: Mapping[str, Rule] = {
     "identity": Rule(CONTEXT, identity, needs_values=True),
     "heads": Rule(CONTEXT, heads, needs_values=True),
     "zero": Rule(ATTENTION, zero),

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from pipeline.interventions.edits import ATTENTION, BLOCK, CONTEXT, EDITS, MLP, Here, given
+from pipeline.interventions.edits import ATTENTION, BLOCK, CONTEXT, MLP, RULES, Here, given
 from pipeline.interventions.interventions import Edit, Intervention
 from pipeline.models.precision import without_hooks
 from pipeline.models.sites import Anatomy, Site, states_in, states_out
@@ -65,7 +65,7 @@ def require_editable(known: Anatomy, interventions: Sequence[Intervention]) -> N
                     remedy="name heads that the model has",
                 )
             )
-        odd = [edit for edit in each.edits.values() if EDITS[edit].site in (ATTENTION, MLP)]
+        odd = [edit for edit in each.edits.values() if RULES[edit].site in (ATTENTION, MLP)]
         if odd and not known.additive:
             raise InputError(
                 Problem(
@@ -137,15 +137,15 @@ class _Hooks:
         self.size = self.length = 0  # rows and positions in the block, once it has begun
         self.values: dict[Edit, Tensor] = {}
         self.entered: dict[Edit, Tensor] = {}
-        edits_mlp = any(EDITS[edit.name].site == MLP for edit in rows.edits)
+        edits_mlp = any(RULES[edit.name].site == MLP for edit in rows.edits)
         # the MLP's output for an appended row equals that of the row it copies
         self.shares_mlp = known.parallel and rows.appended is not None and not edits_mlp
 
     def register(self) -> Iterable[Any]:
         """Register the hooks that the edits need; rows may be removed later, edits not added."""
-        sites = {EDITS[edit.name].site for edit in self.rows.edits}
+        sites = {RULES[edit.name].site for edit in self.rows.edits}
         yield self.site.block.register_forward_pre_hook(self._begin, with_kwargs=True)
-        if any(EDITS[edit.name].needs_values for edit in self.rows.edits):
+        if any(RULES[edit.name].needs_values for edit in self.rows.edits):
             yield self.site.source.register_forward_hook(self._keep_values)
         if CONTEXT in sites:
             yield self.site.mixer.register_forward_pre_hook(self._edit_context)
@@ -164,7 +164,7 @@ class _Hooks:
             hidden = torch.cat([hidden, hidden[self.rows.appended]])
         self.size, self.length = hidden.shape[:2]
         for edit, rows in self.rows.edits.items():
-            if EDITS[edit.name].site == BLOCK:
+            if RULES[edit.name].site == BLOCK:
                 self.entered[edit] = hidden[rows].clone()  # the block may change it in place
         if not self.batch or self.size == self.batch:
             return None
@@ -200,7 +200,7 @@ class _Hooks:
     def _keep_values(self, _module: nn.Module, _args: Any, returned: Tensor) -> None:
         projected = self._by_row(returned)
         for edit, rows in self.rows.edits.items():
-            if EDITS[edit.name].needs_values:
+            if RULES[edit.name].needs_values:
                 self.values[edit] = self.site.values.pick(projected[rows])
 
     def _edit_context(self, _module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -218,7 +218,7 @@ class _Hooks:
         result = passing.clone() if torch.is_grad_enabled() else passing
         by_row = self._by_row(result)
         for edit, rows in self.rows.edits.items():
-            rule = EDITS[edit.name]
+            rule = RULES[edit.name]
             if rule.site == where:
                 by_row[rows] = rule.apply(
                     Here(

@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 IDENTITY, HEADS, NOISE = "identity", "heads", "noise"
 EDITS = (IDENTITY, "zero", "mean", "mlp-zero", "mlp-mean", "skip", HEADS, NOISE)
-"""The names of all edits; `edits.EDITS` has their functions."""
+"""The names of all edits; `edits.RULES` has the rule of each."""
 
 QUARTILES = 4
 

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from pipeline.interventions.edits import ATTENTION, EDITS
+from pipeline.interventions.edits import ATTENTION, RULES
 from pipeline.interventions.hooks import (
     BlockRows,
     Means,
@@ -160,10 +160,10 @@ def means_of(known: Anatomy, interventions: Sequence[Intervention], tokens: Tens
         ValueError: a mean is needed, and there are no tokens.
     """
     needed = {
-        (block, EDITS[edit].site)
+        (block, RULES[edit].site)
         for each in interventions
         for block, edit in each.edits.items()
-        if EDITS[edit].needs_mean
+        if RULES[edit].needs_mean
     }
     if not needed:
         return {}

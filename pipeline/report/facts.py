@@ -107,7 +107,7 @@ def models(
         "model",
         *_SIZE.values(),
         *(f"exact match, {split}" for split in splits),
-        "effective n, memorized",
+        "independent samples, memorized",
         "a late block keeps, exact match",
         "a late block keeps, benchmarks",
     ]
@@ -275,7 +275,7 @@ def seeds(counts: Sequence[int]) -> str:
     if not counts:
         return "one checkpoint of each model"
     low, high = min(counts, default=0), max(counts, default=0)
-    return f"{low if low == high else f'{low} to {high}'} for each kind of model"
+    return f"{low if low == high else f'{low} to {high}'} for each configuration"
 
 
 def seeds_short(counts: Sequence[int]) -> str:

@@ -6,11 +6,17 @@ Each reads its inputs, calls what computes, and writes its outputs; it holds no 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipeline.samples.schema import File, Inserted, Pile, Pythia, Records
+from pipeline.samples.schema import Family, File, Inserted, Pile, Pythia, Records
 from pipeline.study.composition import load
-from pipeline.study.schema import section
+from pipeline.study.schema import Study, section
 from pipeline.workflow.running import DOWNLOADS, FamilyName, determined_by
+
+if TYPE_CHECKING:
+    import numpy as np
+    import polars as pl
+    from numpy.typing import NDArray
 
 
 def samples_records(family: FamilyName) -> None:
@@ -23,15 +29,12 @@ def samples_records(family: FamilyName) -> None:
     records = tables.read(study.data / "corpus" / "records.parquet", tables.RECORDS)
     planted = section(entry.samples, Records).memorized_copies
     made = samples(records, entry.prefix_length, entry.suffix_length, planted)
-    path = study.data / "samples" / f"{family}.parquet"
-    tables.write(made, path, tables.SAMPLES, determined_by(study.study, family=entry.described()))
+    _write(study, family, made)
 
 
 def samples_pile(family: FamilyName) -> None:
     """Passages of the Pile that GPT-Neo is known to complete, and control text."""
-    from pipeline.samples import control, pile
-    from pipeline.samples.frame import with_control
-    from pipeline.workflow import tables
+    from pipeline.samples import pile
 
     study = load()
     entry = study.family(family)
@@ -43,19 +46,12 @@ def samples_pile(family: FamilyName) -> None:
         entry.prefix_length,
         entry.suffix_length,
     )
-    others = control.fetch(
-        *source.control.pins, known.shape[1], source.control.n, source.seed, known
-    )
-    path = study.data / "samples" / f"{family}.parquet"
-    made = with_control(known, others, entry.prefix_length)
-    tables.write(made, path, tables.SAMPLES, determined_by(study.study, family=entry.described()))
+    _write(study, family, _with_control(entry, source, known))
 
 
 def samples_pythia(family: FamilyName) -> None:
     """Sequences that all of several Pythia models have memorized, and control text."""
-    from pipeline.samples import control, pythia
-    from pipeline.samples.frame import with_control
-    from pipeline.workflow import tables
+    from pipeline.samples import pythia
 
     study = load()
     entry = study.family(family)
@@ -66,18 +62,12 @@ def samples_pythia(family: FamilyName) -> None:
         entry.prefix_length,
         entry.suffix_length,
     )
-    others = control.fetch(
-        *source.control.pins, known.shape[1], source.control.n, source.seed, known
-    )
-    path = study.data / "samples" / f"{family}.parquet"
-    made = with_control(known, others, entry.prefix_length)
-    tables.write(made, path, tables.SAMPLES, determined_by(study.study, family=entry.described()))
+    _write(study, family, _with_control(entry, source, known))
 
 
 def samples_inserted(family: FamilyName) -> None:
     """Texts that were inserted into the training data a known number of times."""
     from pipeline.samples import inserted
-    from pipeline.workflow import tables
 
     study = load()
     entry = study.family(family)
@@ -85,15 +75,13 @@ def samples_inserted(family: FamilyName) -> None:
     made = inserted.fetch(
         *source.pins, entry.prefix_length, entry.suffix_length, source.memorized_copies
     )
-    path = study.data / "samples" / f"{family}.parquet"
-    tables.write(made, path, tables.SAMPLES, determined_by(study.study, family=entry.described()))
+    _write(study, family, made)
 
 
 def samples_file(family: FamilyName) -> None:
     """A user's file."""
     from pipeline.checkpoints.verified import encoder, load_tokenizer
     from pipeline.samples.file import samples
-    from pipeline.workflow import tables
 
     study = load()
     entry = study.family(family)
@@ -106,5 +94,22 @@ def samples_file(family: FamilyName) -> None:
         entry.suffix_length,
         skip_short=source.skip_short,
     )
+    _write(study, family, made)
+
+
+def _with_control(entry: Family, source: Pile | Pythia, known: NDArray[np.integer]) -> pl.DataFrame:
+    from pipeline.samples import control
+    from pipeline.samples.frame import with_control
+
+    others = control.fetch(
+        *source.control.pins, known.shape[1], source.control.n, source.seed, known
+    )
+    return with_control(known, others, entry.prefix_length)
+
+
+def _write(study: Study, family: str, made: pl.DataFrame) -> None:
+    from pipeline.workflow import tables
+
+    entry = study.family(family)
     path = study.data / "samples" / f"{family}.parquet"
     tables.write(made, path, tables.SAMPLES, determined_by(study.study, family=entry.described()))

@@ -143,7 +143,7 @@ def claims(
                 Cell(
                     m.name,
                     "average",
-                    "the loss of language understanding exceeds that of reasoning by",
+                    "the loss of language understanding minus that of reasoning is",
                     combined(
                         [
                             (1, m.abilities("all", "retained", "reasoning")),
@@ -189,8 +189,8 @@ def claims(
                 Cell(
                     m.name,
                     other,
-                    "the benchmarks keep more of their lead over chance than with another "
-                    "quarter, by",
+                    "the share that the benchmarks keep of their lead over chance, minus that "
+                    "with another quarter, is",
                     m.abilities(f"{m.quartiles[-1]} minus {other}"),
                     "above",
                 )
@@ -355,7 +355,7 @@ def _trends(models: list[Model], limits: Thresholds) -> Iterator[Cell]:
         yield Cell(
             family,
             "trend",
-            "the larger models keep more of exact match, by",
+            "the share of exact match kept changes with size by",
             combined(rise, related=True),
             threshold=span * limits.resists,
             part=f"{len(own)} models",
@@ -364,7 +364,7 @@ def _trends(models: list[Model], limits: Thresholds) -> Iterator[Cell]:
 
 def _thesis(model: Model) -> list[Cell]:
     blocks = [float(block) for block in model.blocks]
-    excess = f"{GAP} in the last quarter exceeds that in the middle by"
+    excess = f"{GAP}, last quarter minus middle quarters, is"
     return [
         _ranked(model, "depth", f"depth and {GAP} {RANK}", blocks, _gaps(model)),
         Cell(model.name, "quarters", excess, model.gap("late minus middle"), "above"),
@@ -377,5 +377,5 @@ def _length(model: Model, block: int, limits: Thresholds, label: str) -> list[Ce
     less = combined([(limits.by_length, exact), (-1, tokens)], related=True)
     return [
         _reduced(model, block, limits.reduced),
-        Cell(model.name, f"block {block}", f"{label} exceeds that of tokens by", less),
+        Cell(model.name, f"block {block}", f"{label} minus the loss of tokens is", less),
     ]

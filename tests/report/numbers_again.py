@@ -49,6 +49,8 @@ FIXED = [
     # the block that the paper warns against
     *("Apart from block 0,", "block 0, whose", "block 0, which", "Block 0.", "of block 0 "),
     "block 0 left out",
+    # the explanation of the names
+    *("counted from 0.", "block-03: block 3 alone", "quartile-1: all"),
     # ends of scales
     *("100%: the baseline; 0%: chance", "Below 0% is", "above 100% better", "kept: 0% 100%"),
     *("(1 to 4)", "0 copies: never trained on", "0 copies: neither", "the interval holds 0."),
@@ -159,7 +161,7 @@ def _header(study: Study) -> list[Line]:
         Line(f"{counts(n)} memorized samples per model"),
         *own,
         Line("The scale of these models.", [f"has {largest}."]),
-        Line("Seeds.", ["1 for each kind of model"]),
+        Line("Seeds.", ["1 for each configuration"]),
     ]
 
 
@@ -194,7 +196,7 @@ def _models(study: Study) -> list[list[str]]:
         [
             *("model", "family", "blocks", "parameters"),
             *(f"exact match, {split}" for split in splits),
-            "effective n, memorized",
+            "independent samples, memorized",
             "a late block keeps, exact match",
             "a late block keeps, benchmarks",
         ]
@@ -254,7 +256,7 @@ def _verdicts(study: Study, judged: Sequence[Claim]) -> list[Line]:
     sure = f"hold together with {100 * (1 - study.thresholds.significance):g}%,"
     lines = [
         Line("Judged on this study’s numbers alone", ["1 seed each"]),
-        Line("A block is late", [sure, "Seeds trained: 1 for each kind of model;"]),
+        Line("A block is late", [sure, "Seeds trained: 1 for each configuration;"]),
     ]
     lines += [Line(f"{each.name} ({each.source}): {each.verdict} | ", each.rule) for each in judged]
     for what, setup in CHANGED.items():
@@ -293,7 +295,7 @@ def _facts(study: Study) -> list[Line]:
     return [
         Line(f"Models | {plural(len(study.models), 'model')}"),
         *([Line("Continuations decoded to the end | ", decoded)] if decoded else []),
-        Line("Training seeds | 1 for each kind of model"),
+        Line("Training seeds | 1 for each configuration"),
         Line("Interventions | ", [f"{counts(edits)} per model:"]),
         Line(f"Samples per model | {', '.join(splits)}"),
         Line(f"Prefix and suffix | {'; '.join(lengths)}"),

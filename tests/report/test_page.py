@@ -201,7 +201,7 @@ def test_all_sentences_figures_and_tables_are_there(
         "preferred-citation",
     ):
         assert text in Outline(made).text
-    for text in ("1 for each kind of model", "Dependence, not storage"):
+    for text in ("1 for each configuration", "Dependence, not storage"):
         assert text in outline.text
 
 
@@ -413,8 +413,8 @@ def test_missing_figures_are_an_input_error(tmp_path: Path) -> None:
 def test_seeds_are_counted() -> None:
     kinds = [{"family": "f", "n_blocks": n, "seed": seed} for n in (8, 12) for seed in (0, 1, 2)]
     assert facts.seed_counts(kinds) == [3, 3]
-    assert facts.seeds(facts.seed_counts(kinds)) == "3 for each kind of model"
-    assert facts.seeds(facts.seed_counts(kinds[:4])) == "1 to 3 for each kind of model"
+    assert facts.seeds(facts.seed_counts(kinds)) == "3 for each configuration"
+    assert facts.seeds(facts.seed_counts(kinds[:4])) == "1 to 3 for each configuration"
 
 
 def test_of_a_model_that_was_not_trained_here_no_seed_is_told_nor_that_it_is_published() -> None:
