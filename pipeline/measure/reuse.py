@@ -15,7 +15,7 @@ from pathlib import Path
 
 import polars as pl
 
-from pipeline.interventions.edits import EDITS
+from pipeline.interventions.edits import RULES
 from pipeline.interventions.interventions import Intervention
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
@@ -43,7 +43,7 @@ def keys(
         own: dict[str, object] = {
             "edits": list(each.edits.items()), "heads": each.heads, "seed": each.seed,
         }  # fmt: skip
-        if any(EDITS[edit].needs_mean for edit in each.edits.values()):
+        if any(RULES[edit].needs_mean for edit in each.edits.values()):
             own["samples"] = samples
         return hashlib.sha256(json.dumps([determined_by, own], sort_keys=True).encode()).hexdigest()
 
