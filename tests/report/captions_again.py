@@ -210,10 +210,10 @@ def _levels(summary: pl.DataFrame) -> str:
     rows = summary.filter(metric="completion_entropy")
     whole = rows.filter(WHOLE)
     levels = " and ".join(
-        f"{numbers(whole.filter(split=split)['value'])} nats on {split} samples"
+        f"{numbers(whole.filter(split=split)['value'].round(1))} nats on {split} samples"
         for split in ("memorized", "control")
     )
-    bypassed = numbers(later(rows.filter(split="memorized"))["value"])
+    bypassed = numbers(later(rows.filter(split="memorized"))["value"].round(1))
     return (
         f"At baseline the suffix has {levels}; one bypass raises memorized samples to {bypassed} "
         f"{ASIDE}"

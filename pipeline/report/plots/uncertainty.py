@@ -95,14 +95,14 @@ def _levels(data: pl.DataFrame) -> str:
     """The mean entropy of each split at baseline, and of memorized samples under a bypass."""
     whole = views.baseline(data)
     levels = " and ".join(
-        f"{number_range(whole.filter(split=split)['value'])} nats on {split} samples"
+        f"{number_range(whole.filter(split=split)['value'].round(1))} nats on {split} samples"
         for split in _BANDS
         if whole.filter(split=split).height
     )
     one = later_blocks(data.filter(split="memorized"))["value"]
     return (
         f"At baseline the suffix has {levels}; one bypass raises memorized samples to "
-        f"{number_range(one)} {ASIDE}."
+        f"{number_range(one.round(1))} {ASIDE}."
     )
 
 
