@@ -28,6 +28,7 @@ from pipeline.theory import stages as theory_stages
 from pipeline.workflow.errors import InputError, disk_problem
 from pipeline.workflow.files import PARAMS
 from pipeline.workflow.interruption import watch
+from pipeline.workflow.progress import disable_monitor
 from pipeline.workflow.schema import Dtype
 
 app = typer.Typer(
@@ -314,6 +315,7 @@ def installed() -> None:
 def main() -> None:
     """Run a command; what a user can mend ends in its description, not in a traceback."""
     watch()
+    disable_monitor()
     try:
         app(prog_name="python -m pipeline")
     except InputError as error:

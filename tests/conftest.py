@@ -26,9 +26,12 @@ from transformers import (
 )
 
 from pipeline.interventions.interventions import Intervention, bypass
+from pipeline.workflow.progress import disable_monitor
 
 if TYPE_CHECKING:
     from tests.hub.server import Hub
+
+disable_monitor()
 
 VOCABULARY = 61
 CONTEXT = 40

@@ -13,6 +13,16 @@ from tqdm import tqdm
 SECONDS_BETWEEN_LINES = 10.0
 
 
+def disable_monitor() -> None:
+    """Keep bars, those of libraries too, from starting tqdm's monitor thread.
+
+    The main thread holds tqdm's lock until that thread has started. If a bar is garbage-collected
+    in the starting thread, it needs the lock, and both wait for ever.
+    Source: tqdm issue 469, whose remedy this is; seen with tqdm 4.70.1 under `datasets`.
+    """
+    tqdm.monitor_interval = 0
+
+
 def reporter(label: str, unit: str) -> Callable[[int, int], None]:
     """A progress callback, called with the numbers done and in total; may be called repeatedly.
 

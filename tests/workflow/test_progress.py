@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pytest
@@ -53,3 +54,21 @@ def test_a_librarys_bar_is_lines_in_a_log(
 def test_on_a_terminal_it_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     assert progress.bar_class() is tqdm
+
+
+def test_a_command_starts_no_monitor_thread() -> None:
+    """Starting it can wait for ever: see `progress.disable_monitor`."""
+    command = """if True:
+        import sys, threading
+        from datasets.utils import tqdm  # as a library makes its bars
+        from pipeline.__main__ import main
+
+        sys.argv = ["pipeline", "--help"]
+        try:
+            main()
+        except SystemExit:
+            list(tqdm(range(3)))
+            print([type(each).__name__ for each in threading.enumerate()])
+    """
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "['_MainThread', 'Thread']", done.stderr
