@@ -139,14 +139,15 @@ def found(summary: pl.DataFrame) -> list[str]:
             ability.append(float(left))  # type: ignore[arg-type]
     if not after:
         return ["No block was bypassed alone in any model, so there is no finding."]
-    over = ", the range over the models" if len(after) > 1 else ""
+    over = ", range over the models" if len(after) > 1 else ""
     told = [
-        "Bypassing a typical block of the last quarter takes exact match on memorized samples from "
-        f"{percent_range(before)} to {percent_range(after)}{over}."
+        "Bypassing one block of the last quarter takes exact match on memorized samples from "
+        f"{percent_range(before)} to {percent_range(after)} (median block{over})."
     ]
     if ability:
         told.append(
-            f"The same bypass keeps {percent_range(ability)} of the benchmarks’ lead over chance."
+            f"The same bypass keeps {percent_range(ability)} of the lead over chance, averaged "
+            "over the benchmarks."
         )
     return told
 

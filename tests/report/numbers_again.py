@@ -180,11 +180,16 @@ def _found(study: Study, judged: Sequence[Claim]) -> list[Line]:
     before, after = exact.filter(WHOLE)["value"], pl.Series(typical)
     return [
         Line(
-            "Bypassing a typical block of the last quarter takes exact match on memorized samples "
-            "from ",
-            [f"{share_range(before)} to {share_range(after)}, the range over the models."],
+            "Bypassing one block of the last quarter takes exact match on memorized samples from ",
+            [
+                f"{share_range(before)} to {share_range(after)} (median block, range over the "
+                "models)."
+            ],
         ),
-        Line("The same bypass keeps ", [f"{share_range(pl.Series(kept))} of the benchmarks"]),
+        Line(
+            "The same bypass keeps ",
+            [f"{share_range(pl.Series(kept))} of the lead over chance, averaged over"],
+        ),
         Line("The paper’s main claim, memory lost at little cost", [f"is {judged[0].verdict}"]),
         Line(f"Of its {len(paper)} claims, {listed}."),
     ]
