@@ -29,10 +29,12 @@ from pipeline.workflow.errors import InputError, disk_problem
 from pipeline.plan.downloads import require_downloads
 from pipeline.workflow.files import PARAMS
 from pipeline.workflow.locks import held, take_turn
+from pipeline.workflow.progress import disable_monitor
 from pipeline.plan.scheduling import Needs
 from pipeline.study.composition import load, switch
 
 min_version("9.27")
+disable_monitor()
 
 DRY_RUN = any(
     re.fullmatch(r"--dry-?run|-[A-Za-z]*n[A-Za-z]*", word) for word in sys.argv

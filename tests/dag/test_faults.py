@@ -241,3 +241,17 @@ def test_no_name_of_a_study_lets_dvc_delete_a_file(fresh: Project) -> None:
     assert refused.returncode != 0
     assert "../../outside" in refused.stdout + refused.stderr
     assert outside.read_text() == "not ours"
+
+
+def test_snakemake_starts_no_monitor_thread(fresh: Project) -> None:
+    """It asks the hub for listings itself: see `progress.disable_monitor`."""
+    with (fresh.root / "Snakefile").open("a") as file:
+        file.write(
+            "\nimport threading\n"
+            "from datasets.utils import tqdm\n"
+            "list(tqdm(range(3)))\n"
+            'print("threads:", [type(each).__name__ for each in threading.enumerate()])\n'
+        )
+    done = fresh.snakemake("--dry-run")
+    [told] = [line for line in done.stdout.splitlines() if line.startswith("threads:")]
+    assert "TMonitor" not in told
