@@ -213,7 +213,7 @@ class _Batches:
         forced_close: Tensor,
     ) -> None:  # fmt: skip
         """Recompute near ties among the choices (G, B, S), in place, each row alone."""
-        self.journal.near_ties += int(close.sum())
+        decided_again = 0
         for branch, i in (close | forced_close).any(-1).nonzero().tolist():
             intervention = self.interventions[self.trie.ending_in(branch)]
             how = (self.length, intervention, self.forbidden, self.means)
@@ -223,4 +223,7 @@ class _Batches:
             if close[branch, i].any():
                 before = token[branch, i].clone()
                 token[branch, i] = row.continuation(before) if wanted[i] else row.path()
-                self.journal.decided_again += int((token[branch, i] != before).any())
+                decided_again += int((token[branch, i] != before).any())
+        # last, since a batch is repeated where memory runs out
+        self.journal.near_ties += int(close.sum())
+        self.journal.decided_again += decided_again

@@ -37,7 +37,7 @@ from pipeline.interventions.memory import Journal, in_batches
 from pipeline.interventions.memory import token_budget as default_budget
 from pipeline.interventions.near_ties import Alone, rounding_error
 from pipeline.interventions.overflow import again_in_single, not_finite
-from pipeline.interventions.readout import read
+from pipeline.interventions.readout import Readout, read
 from pipeline.interventions.trie import Trie, build_trie
 from pipeline.interventions.wavefront import Kept, means_of, run
 from pipeline.models.context import context_length
@@ -123,7 +123,7 @@ def _scored(
     device = known.model.device
     nothing = torch.tensor([], dtype=torch.int64, device=device)
 
-    def look(states: Tensor, reads: Sequence[tuple[int, Read]]) -> None:
+    def look(states: Tensor, reads: Sequence[tuple[int, Read]]) -> _Scored:
         """Score the reads; each with its row in the states (G, B, T, D)."""
         row, index = (torch.tensor(x, device=device) for x in zip(
             *((b, each.index) for b, each in reads), strict=True))  # fmt: skip
@@ -131,26 +131,25 @@ def _scored(
         said = read(
             known, states[:, row, index].flatten(0, 1), target.repeat(trie.branches), nothing
         )
-        tally.add([each.request for _, each in reads], target, said)
+        return tally.scored([each.request for _, each in reads], target, said)
 
-    def work(batch: Sequence[Row]) -> None:
+    def work(batch: Sequence[Row]) -> list[_Scored]:
+        """Score a batch; nothing is tallied here, since memory may run out in any pass."""
         tails = [(b, tail) for b, row in enumerate(batch) for tail in row.tails]
         longest = [
             max((len(x.tokens) for x in xs), default=0) for xs in (batch, (t for _, t in tails))
         ]
         if sum(longest) > positions and len(batch) > 1:
             # together they would be longer than the model's tables of positions
-            work(batch[: len(batch) // 2])
-            work(batch[len(batch) // 2 :])
-            return
+            return [*work(batch[: len(batch) // 2]), *work(batch[len(batch) // 2 :])]
         cache = Kept() if tails else None
         tokens, mask = _padded([row.tokens for row in batch], device)
         last = max(-each.index for row in batch for each in row.reads)
         states = run(known, tokens, trie, cache=cache, mask=mask, means=means, last=last)
-        look(states, [(b, each) for b, row in enumerate(batch) for each in row.reads])
+        scored = [look(states, [(b, each) for b, row in enumerate(batch) for each in row.reads])]
         del states
         if cache is None:
-            return
+            return scored
         of = torch.tensor([b for b, _ in tails], device=device)
         read_on = nn.utils.rnn.pad_sequence([torch.tensor(t.tokens) for _, t in tails], True).to(
             device
@@ -162,14 +161,16 @@ def _scored(
         states = run(
             known, read_on, trie, cache=_Continued(cache, trie, of), mask=mask, means=means
         )
-        look(states, [(r, each) for r, (_, tail) in enumerate(tails) for each in tail.reads])
+        reads = [(r, each) for r, (_, tail) in enumerate(tails) for each in tail.reads]
+        return [*scored, look(states, reads)]
 
     done = 0
     for shared in (True, False):
         some = [row for row in rows if bool(row.tails) is shared]
 
         def work_on(numbers: range, some: list[Row] = some, done: int = done) -> None:
-            work(some[numbers.start : numbers.stop])
+            for scored in work(some[numbers.start : numbers.stop]):
+                tally.add(scored)
             progress(done + numbers.stop, len(rows))
 
         longest = max((len(row.tokens) for row in some), default=0)
@@ -322,6 +323,23 @@ class _Continued(DynamicCache):
         return before, after
 
 
+@dataclass(frozen=True)
+class _Scored:
+    """M reads of a pass, by branch, on the CPU.
+
+    Args:
+        request: (M,) int64.
+        log_prob: (G, M) float64, nats, of the target.
+        right: (G, M) bool, whether the target is the argmax.
+        close: (G, M) bool, whether that is a near tie.
+    """
+
+    request: Tensor
+    log_prob: Tensor
+    right: Tensor
+    close: Tensor
+
+
 class _Tally:
     """Sums over the reads of each request, by branch."""
 
@@ -337,16 +355,23 @@ class _Tally:
         """(G, R), whether `is_greedy` depends on near ties."""
         return (self.wrong == 0) & (self.close > 0)
 
-    def add(self, requests: list[int], target: Tensor, said: Any) -> None:
-        """The reads (G x M) of a batch; `requests` and `target` are of M reads."""
+    def scored(self, requests: list[int], target: Tensor, said: Readout) -> _Scored:
+        """The reads (G x M) of a pass; `requests` and `target` are of M reads."""
         shape = (len(self.log_prob), len(target))
-        request = torch.tensor(requests)
         log_prob = said.log_prob.masked_fill(said.entropy.isnan(), torch.nan)
-        self.log_prob.index_add_(1, request, log_prob.view(shape).double().cpu())
         right = said.any.token.view(shape) == target
         gap = torch.where(right, said.any.margin.view(shape), said.behind.view(shape))
-        close = gap <= self.tolerance
-        self.wrong.index_add_(1, request, (~right & ~close).long().cpu())
-        self.close.index_add_(1, request, close.long().cpu())
-        wrong = torch.zeros_like(self.wrong).index_add_(1, request, (~right).long().cpu())
+        return _Scored(
+            torch.tensor(requests),
+            log_prob.view(shape).double().cpu(),
+            right.cpu(),
+            (gap <= self.tolerance).cpu(),
+        )
+
+    def add(self, reads: _Scored) -> None:
+        """Count the reads, once all passes of their batch are done."""
+        self.log_prob.index_add_(1, reads.request, reads.log_prob)
+        self.wrong.index_add_(1, reads.request, (~reads.right & ~reads.close).long())
+        self.close.index_add_(1, reads.request, reads.close.long())
+        wrong = torch.zeros_like(self.wrong).index_add_(1, reads.request, (~reads.right).long())
         self.is_greedy &= wrong == 0

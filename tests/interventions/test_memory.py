@@ -2,6 +2,7 @@
 
 import multiprocessing
 import types
+from dataclasses import fields
 from pathlib import Path
 from unittest import mock
 
@@ -11,17 +12,28 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.interventions import complete, completion, memory, score, scoring, sweep
+from pipeline.interventions import (
+    complete,
+    completion,
+    decoding,
+    memory,
+    near_ties,
+    score,
+    scoring,
+    sweep,
+    tokenwise,
+)
 from pipeline.interventions.memory import Journal, in_batches, token_budget
 from pipeline.interventions.trie import build_trie
 from pipeline.models.sites import Values, anatomy
-from tests.families import BLOCKS, tiny
+from tests.families import BLOCKS, CONTEXT, tiny
 from tests.interventions.cases import (
     SUFFIX,
     assert_same_completions,
     assert_same_scores,
     half_remembered,
     multiple_choice,
+    rolling,
     rounding,
 )
 from tests.performance.bench import high_water
@@ -133,6 +145,68 @@ def test_scores_are_the_same_after_memory_ran_out(error, monkeypatch):
     ours = score(model, multiple_choice(), SWEEP, journal=journal)
     assert len(journal.halvings) == 1
     assert_same_scores(ours, expected, rounding(model))
+
+
+def _score(model, journal):
+    long = [([7] * 58, [5, 6, 8]), ([7] * 58, [9, 4, 5]), ([5] * 30, [6] * 12), ([5] * 30, [7] * 9)]
+    assert CONTEXT < 58 + 11, "batches of both contexts are divided"
+    return score(model, [*multiple_choice(), *rolling(), *long], SWEEP, journal=journal)
+
+
+def _complete(model, journal):
+    return complete(model, half_remembered(model, 4), SUFFIX, SWEEP[:3], journal=journal)
+
+
+def _look(model, journal):
+    return tokenwise.look(model, half_remembered(model), SUFFIX, SWEEP, journal=journal)
+
+
+@pytest.mark.parametrize("measure", [_score, _complete, _look])
+def test_no_result_depends_on_the_call_that_runs_out_of_memory(measure, monkeypatch):
+    """Each call of the engine within a batch fails once, in turn; the batch is then repeated."""
+    model = tiny("gpt_neo")
+    monkeypatch.setattr(near_ties, "_SAFETY", 2e4)  # so that choices are settled in most batches
+    expected = Journal()
+    undisturbed = measure(model, expected)
+    calls, failing, inside = 0, -1, False
+
+    def interrupted(function):
+        def call(*arguments, **options):
+            nonlocal calls
+            calls += inside
+            if inside and calls == failing:
+                raise torch.OutOfMemoryError
+            return function(*arguments, **options)
+
+        return call
+
+    def batched(*arguments):
+        nonlocal inside
+        inside = True
+        try:
+            return in_batches(*arguments)
+        finally:
+            inside = False
+
+    for module in (completion, scoring, tokenwise, near_ties, decoding):
+        for name in ("run", "read", "decode", "choose", "_attention_changes"):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, interrupted(getattr(module, name)))
+        if hasattr(module, "in_batches"):
+            monkeypatch.setattr(module, "in_batches", batched)
+    measure(model, Journal())
+    total = calls
+    assert total >= 3
+    for call in range(1, total + 1):
+        journal, calls, failing = Journal(), 0, call
+        disturbed = measure(model, journal)
+        assert len(journal.halvings) == 1
+        assert journal.near_ties == expected.near_ties
+        for result in fields(undisturbed):
+            left, right = (getattr(each, result.name) for each in (disturbed, undisturbed))
+            note = f"{result.name}, call {call} of {total}".format
+            kwargs = {"equal_nan": True, "msg": lambda text, note=note: f"{note()}: {text}"}
+            torch.testing.assert_close(left, right, rtol=0, atol=50 * rounding(model), **kwargs)
 
 
 # ------------------------------------------------------------- the budget
