@@ -15,16 +15,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from pipeline.analysis import stages as analysis_stages
-from pipeline.checkpoints import stages as checkpoints_stages
-from pipeline.corpus import stages as corpus_stages
-from pipeline.measure import stages as measure_stages
-from pipeline.report import stages as report_stages
-from pipeline.samples import stages as samples_stages
-from pipeline.study import stages as study_stages
+from pipeline.stages import registry
 from pipeline.study.composition import compose, derive, load
-from pipeline.tasks import stages as tasks_stages
-from pipeline.theory import stages as theory_stages
 from pipeline.workflow.errors import InputError, disk_problem
 from pipeline.workflow.files import PARAMS
 from pipeline.workflow.interruption import watch
@@ -34,15 +26,6 @@ from pipeline.workflow.schema import Dtype
 app = typer.Typer(
     help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
 )
-samples_app = typer.Typer(help="Make the samples of one family.", no_args_is_help=True)
-checkpoint_app = typer.Typer(help="Get the weights of one model.", no_args_is_help=True)
-theory_app = typer.Typer(help="Run one experiment without a model.", no_args_is_help=True)
-app.add_typer(samples_app, name="samples")
-app.add_typer(checkpoint_app, name="checkpoint")
-app.add_typer(theory_app, name="theory")
-
-"""Fetched files that their checksums name."""
-
 
 # ------------------------------------------------------------------------------ the study in force
 
@@ -241,13 +224,22 @@ def lm_eval(context: typer.Context) -> None:
 def stage(
     address: Annotated[str, typer.Argument(envvar="DVC_STAGE", help="such as samples@tiny-world")],
 ) -> None:
-    """Run the command of a stage; DVC names it, so that no name has to pass through a shell."""
+    """Run a stage; DVC names it, so that no name has to pass through a shell."""
     from pipeline.workflow.dependencies import require_versions
     from pipeline.workflow.inputs import held_still
 
     require_versions()
     with held_still(address):
-        app(load().command(address), standalone_mode=False)
+        registry.run(load(), address)
+
+
+@app.command()
+def partial() -> None:
+    """Make a page of what ran: leave out what failed or has not run; the page says what."""
+    study = load()
+    registry.run(study, f"aggregate@{study.study}", partial=True)
+    for group in ("figures", "report"):
+        registry.run(study, f"{group}@{study.study}")
 
 
 @contextmanager
@@ -265,40 +257,6 @@ def _tasks_in(folder: str | None) -> list[str]:
     if folder is None or not Path(folder).is_dir():
         return []
     return list(load_tasks(tasks_in(folder), folder))
-
-
-# ------------------------------------------------------------------------------ stages
-
-app.command()(study_stages.check)
-samples_app.command("records")(samples_stages.samples_records)
-samples_app.command("pile")(samples_stages.samples_pile)
-samples_app.command("pythia")(samples_stages.samples_pythia)
-samples_app.command("inserted")(samples_stages.samples_inserted)
-samples_app.command("file")(samples_stages.samples_file)
-app.command()(tasks_stages.datasets)
-app.command()(corpus_stages.corpus)
-checkpoint_app.command("training")(checkpoints_stages.checkpoint_training)
-checkpoint_app.command("continued")(checkpoints_stages.checkpoint_continued)
-checkpoint_app.command("gguf")(checkpoints_stages.checkpoint_gguf)
-checkpoint_app.command("hub")(checkpoints_stages.checkpoint_hub)
-checkpoint_app.command("folder")(checkpoints_stages.checkpoint_folder)
-app.command()(measure_stages.interventions)
-app.command()(measure_stages.memorization)
-app.command()(measure_stages.tokens)
-app.command()(measure_stages.attribution)
-app.command()(measure_stages.benchmarks)
-app.command()(measure_stages.generations)
-app.command()(theory_stages.divergence)
-theory_app.command("associative")(theory_stages.theory_associative)
-theory_app.command("lookup")(theory_stages.theory_lookup)
-theory_app.command("low_rank")(theory_stages.theory_low_rank)
-theory_app.command("constructive")(theory_stages.theory_constructive)
-theory_app.command("attention_only")(theory_stages.theory_attention_only)
-app.command()(analysis_stages.localization)
-app.command("check_results")(analysis_stages.check_results)
-app.command()(analysis_stages.aggregate)
-app.command()(report_stages.figures)
-app.command()(report_stages.report)
 
 
 def installed() -> None:

@@ -22,13 +22,12 @@ ORDER = (
     "stages",
     "__main__",
 )
-"""A room imports itself and those before it; the stages of all rooms stand above the study."""
+"""A room imports itself and those before it."""
 
 
 def room(module: str) -> str:
     """The room of a module such as ``pipeline.samples.pile``."""
-    parts = module.split(".")[1:]
-    return "stages" if parts[-1] == "stages" else parts[0]
+    return module.split(".")[1]
 
 
 def imports(file: Path) -> set[str]:

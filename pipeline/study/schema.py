@@ -131,6 +131,11 @@ class Study(Section):
         return [(m.name, m.run, m.step) for m in models if m.run is not None and m.step is not None]
 
     @property
+    def listed(self) -> list[tuple[str, str]]:
+        """Name and family of each model, in the order of the report."""
+        return [(model.name, model.family) for model in self.models.values()]
+
+    @property
     def groups(self) -> tuple[Group, ...]:
         """The lines of `interventions`, as `interventions.sweep` takes them."""
         return tuple(line.group() for line in self.interventions)
@@ -142,14 +147,6 @@ class Study(Section):
             InputError: the study has none of that name.
         """
         return _named(self.models, name, "model")
-
-    def experiment(self, name: str) -> Experiment:
-        """The experiment called `name`.
-
-        Raises:
-            InputError: the study has none of that name.
-        """
-        return _named(self.theory, name, "experiment")
 
     def family(self, name: str) -> Family:
         """The family called `name`.
@@ -167,35 +164,6 @@ class Study(Section):
         """
         entry = self.model(model)
         return f"{group}@{next(key for key, each in self.models.items() if each is entry)}"
-
-    def command(self, address: str) -> list[str]:
-        """The command of the stage at this address: the words after ``python -m pipeline``.
-
-        Args:
-            address: as DVC writes it, such as ``samples@tiny-records``.
-
-        Raises:
-            InputError: the study has no such stage.
-        """
-        group, _, key = address.partition("@")
-        if key == self.study:
-            return [group]
-        if group.endswith("_part") and (part := self.loops.get(group, {}).get(key)):
-            return [group.removesuffix("_part"), part["name"], "--part", part["part"]]
-        sections: dict[str, Mapping[str, Family | Experiment]] = {
-            "samples": self.families,
-            "theory": self.theory,
-        }
-        entry = sections.get(group, self.models).get(key)
-        if entry is None:
-            raise InputError(
-                Problem(f"stage {address}", address, "a stage of the study", "see: dvc stage list")
-            )
-        if isinstance(entry, Family) and group == "samples":
-            return [group, entry.samples.source, entry.name]
-        if isinstance(entry, Model) and group == "checkpoint":
-            return [group, entry.checkpoint.source, entry.name]
-        return [group, entry.name]
 
 
 def section(found: object, wanted: type[Given]) -> Given:

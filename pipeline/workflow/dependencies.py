@@ -1,7 +1,7 @@
 """The dependencies of a stage beyond data and params: its modules and its libraries.
 
-Both follow from the imports. A stage is a function in the ``stages.py`` of its package, which
-imports what it needs. `write` puts modules and libraries into dvc.yaml; a test compares the two.
+Both follow from the imports. A stage is a module of ``pipeline/stages/``, which imports what it
+needs. `write` puts modules and libraries into dvc.yaml; a test compares the two.
 """
 
 from __future__ import annotations
@@ -38,19 +38,12 @@ SOURCES = {"samples": "samples", "checkpoint": "checkpoints"}
 
 
 def functions(group: str) -> dict[str, Path]:
-    """The functions of a group of stages -> the file that each is in.
-
-    Args:
-        group: the name in dvc.yaml: ``theory`` has theory_lookup, theory_low_rank and others.
-    """
-    group = group.removesuffix("_part")
-    own_word = f"{group}_" if group in ("samples", "checkpoint", "theory") else group
+    """The functions of a group of stages -> the file that each is in."""
+    file = Path("pipeline/stages") / f"{group.removesuffix('_part')}.py"
     return {
         node.name: file
-        for file in sorted(Path("pipeline").glob("*/stages.py"))
         for node in _tree(file).body
-        if isinstance(node, ast.FunctionDef)
-        and (node.name == group or (own_word != group and node.name.startswith(own_word)))
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
     }
 
 
@@ -154,20 +147,14 @@ class _Meaning(ast.NodeTransformer):
 def _modules(group: str) -> set[str]:
     """The files that determine a group's results: the imports of its functions, and theirs."""
     found = set[str]()
-    for name, file in functions(group).items():
-        body = [each for each in _tree(file).body if isinstance(each, ast.FunctionDef)]
-        shared = [each for each in body if each.name == name or each.name.startswith("_")]
-        found |= _closure(set[str]().union(*map(_imported, shared))) | {str(file)}
+    for file in functions(group).values():
+        found |= _closure({str(file)})
     return {each for each in found if not CARRIES.match(each)}
 
 
 def _of_sources(group: str) -> set[str]:
     """The files of the sources' own modules."""
-    return {
-        f"pipeline/{SOURCES[group]}/{name.removeprefix(f'{group}_')}.py"
-        for name in functions(group)
-        if group in SOURCES
-    }
+    return {f"pipeline/{SOURCES[group]}/{name}.py" for name in functions(group) if group in SOURCES}
 
 
 def _closure(start: set[str]) -> set[str]:

@@ -71,10 +71,10 @@ def test_anything_else_may(project: Path, file: str, old: str, new: str) -> None
 @pytest.mark.slow
 def test_nothing_is_recorded(project: Path) -> None:
     """Neither in dvc.lock nor in the cache of runs, so that the same command runs it again."""
-    command = project / "pipeline/theory/stages.py"
+    command = project / "pipeline/stages/theory.py"
     edits = "open('params.yaml', 'a').write('\\n'); "
     edits += f"open({MODULE!r}, 'a').write('# edited')\n"
-    runs = '    with costed(study.data, "theory", entry.name):\n'
+    runs = '    with costed(study.data, "theory", grid.name):\n'
     _replace(command, runs, f"    {edits}{runs}")
     lock = (project / "dvc.lock").read_text()
     environment = {**os.environ, "PYTHONPATH": str(project)}

@@ -377,7 +377,8 @@ def test_samples_are_checked_before_a_model_is_there():
 
 
 def test_the_command_checks_samples_before_it_leases_or_loads(neox, tmp_path, monkeypatch):
-    from pipeline.measure.stages import memorization as command
+    from pipeline.stages.registry import run
+    from pipeline.study.composition import load
 
     study = tmp_path / "data/tiny"
     (study / "checkpoints/tiny-pythia-8").mkdir(parents=True)
@@ -394,7 +395,7 @@ def test_the_command_checks_samples_before_it_leases_or_loads(neox, tmp_path, mo
     tables.write(samples, study / "samples/pythia.parquet", tables.SAMPLES, {})
     shutil.copy(ROOT / "params.yaml", tmp_path)
     monkeypatch.chdir(tmp_path)
-    for forbidden in ("pipeline.workflow.device.lease", "pipeline.checkpoints.loading.load"):
+    for forbidden in ("pipeline.workflow.device.lease", "pipeline.stages.memorization.load"):
         monkeypatch.setattr(forbidden, lambda *_: pytest.fail("this comes later"))
     with pytest.raises(InputError, match=r"token id 60[\s\S]*ids below 60"):
-        command("tiny-pythia-8")
+        run(load(), "memorization@tiny-pythia-8")

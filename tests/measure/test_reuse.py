@@ -17,8 +17,9 @@ from transformers import PreTrainedModel
 from pipeline.checkpoints.manifest import write_manifest
 from pipeline.interventions.interventions import Intervention, sweep
 from pipeline.measure import memorization, metrics
-from pipeline.measure import stages as commands
 from pipeline.measure.reuse import KEYS, extended, keys
+from pipeline.stages import registry
+from pipeline.study.composition import load
 from pipeline.workflow import tables
 from pipeline.workflow.tables import Column, Schema
 
@@ -175,7 +176,15 @@ def project(
     values = YAML(typ="safe").load(ROOT / "params.yaml")
     model = values["models"]["tiny-pythia-8"]
     values["evaluation"]["pythia"]["below_floor"] = "warn"
-    for folder in ("interventions", "measure", "models", "checkpoints", "samples"):
+    for folder in (
+        "interventions",
+        "measure",
+        "models",
+        "checkpoints",
+        "samples",
+        "stages",
+        "workflow",
+    ):
         shutil.copytree(ROOT / "pipeline" / folder, tmp_path / "pipeline" / folder)
     for file in (*ROOT.glob("pipeline/*.py"), ROOT / "dvc.yaml"):
         shutil.copy(file, tmp_path / file.relative_to(ROOT))
@@ -187,7 +196,7 @@ def project(
     )  # fmt: skip
     _write_samples(data / "samples/pythia.parquet", 0)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("pipeline.checkpoints.loading.load", lambda *_: (neox, None))
+    monkeypatch.setattr("pipeline.stages.memorization.load", lambda *_: (neox, None))
     asked = list[str]()
     engine = memorization.complete
 
@@ -203,8 +212,8 @@ def project(
         values["interventions"] = list(lines)
         values["evaluation"]["pythia"] |= evaluation
         YAML().dump(values, tmp_path / "params.yaml")
-        commands.interventions(model["name"])
-        commands.memorization(model["name"])
+        registry.run(load(), "interventions@tiny-pythia-8")
+        registry.run(load(), "memorization@tiny-pythia-8")
         return list(asked)
 
     return run

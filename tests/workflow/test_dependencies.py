@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from pipeline.stages.registry import STAGES as STAGES_OF
+from pipeline.stages.registry import source_of
 from pipeline.study.composition import load
 from pipeline.study.schema import DERIVED, RUN_SECTION, Study
 from pipeline.workflow import dependencies
@@ -72,7 +74,7 @@ def test_recorded_versions_are_the_tested_ones() -> None:
 
 
 def test_what_chooses_the_interventions_is_a_dependency() -> None:
-    assert "pipeline/measure/stages.py" in dependencies.modules("interventions")
+    assert "pipeline/stages/interventions.py" in dependencies.modules("interventions")
     assert "pipeline/interventions/interventions.py" in dependencies.modules("interventions")
 
 
@@ -100,13 +102,19 @@ def _tree(path: Path) -> ast.Module:
     return ast.parse((ROOT / path).read_text())
 
 
-def _function(stage: Stage) -> ast.FunctionDef:
-    """The function of a stage's command: ``samples pile x`` is samples_pile, ``report`` report."""
-    words = _study().command(stage.address)
-    functions = dependencies.functions(stage.group)
-    name = "_".join(words[:2]) if "_".join(words[:2]) in functions else words[0]
-    body = _tree(functions[name]).body
-    return next(node for node in body if isinstance(node, ast.FunctionDef) and node.name == name)
+def _code(stage: Stage) -> list[ast.AST]:
+    """The function of a stage; of one that runs a model also what all of these share."""
+    group = stage.group.removesuffix("_part")
+    tree = _tree(Path(f"pipeline/stages/{group}.py"))
+    key = stage.address.partition("@")[2]
+    entry = getattr(_study(), STAGES_OF[group].loops_over or "", {}).get(key)
+    name = source_of(group, entry) or group
+    shared = [_tree(Path("pipeline/stages/evaluated.py"))] if STAGES_OF[group].evaluates else []
+    return [
+        *(node for node in tree.body if getattr(node, "name", name[:1] + "_") == name),
+        *(node for node in tree.body if getattr(node, "name", "").startswith("_")),
+        *shared,
+    ]
 
 
 @cache
@@ -135,27 +143,25 @@ def test_params_are_those_that_the_command_uses(dag: Dag, address: str) -> None:
         return
     families = {key: model.family for key, model in _study().models.items()}
     used = set()
-    for node in ast.walk(_function(stage)):
-        if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
+    for node in (node for tree in _code(stage) for node in ast.walk(tree)):
+        if not isinstance(node, ast.Attribute):
             continue
-        if node.value.id == "study" and node.attr not in NOT_PARAMS | {
-            "model",
-            "family",
-            "experiment",
-        }:
+        owner = getattr(node.value, "id", getattr(node.value, "attr", ""))
+        if owner == "study" and node.attr not in NOT_PARAMS:
             part = {
                 "corpus": f"corpus.{item}",
                 "datasets": f"datasets.{item}",
                 "evaluation": f"evaluation.{families.get(item)}",
                 "groups": "interventions",
+                "listed": "models",
                 "localized": "models",
                 "steps": "models",
                 "statistics": "statistics.seed",  # thresholds are the report's, which has all
             }
             used.add(part.get(node.attr, node.attr))
-        if node.value.id == "entry" and node.attr not in IN_PATHS:
-            sections = {"samples": "families", "theory": "theory"}
-            used.add(f"{sections.get(stage.group, 'models')}.{item}")
+        entry = stage.group in ("samples", "checkpoint") and owner in ("model", "family")
+        if entry and node.attr not in IN_PATHS:
+            used.add(f"{'families' if owner == 'family' else 'models'}.{item}")
     assert declared == used
 
 

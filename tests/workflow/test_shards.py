@@ -271,7 +271,7 @@ def test_the_code_of_a_stage_is_in_the_key(group: str) -> None:
     stage = next(stage for stage in Dag(ROOT).stages.values() if stage.group == group)
     script = (
         f"import pipeline.measure.{group}, pipeline.checkpoints.loading, pipeline.measure.reuse;"
-        "import pipeline.measure.stages;"
+        f"import pipeline.stages.{group};"
         "import pipeline.measure.listed, pipeline.samples.frame, pipeline.measure.tokens;"
         "from pipeline.workflow.shards import loaded_code; print(*loaded_code())"
     )

@@ -1,17 +1,13 @@
-"""The stage that fetches the datasets of lm-eval's own tasks.
-
-Each reads its inputs, calls what computes, and writes its outputs; it holds no logic.
-"""
+"""The stage that fetches the datasets of lm-eval's own tasks."""
 
 from __future__ import annotations
 
-from pipeline.study.composition import load
+from pipeline.study.schema import Study
 
 
-def datasets() -> None:
+def datasets(study: Study) -> None:
     """Fetch the datasets of lm-eval's own tasks."""
     from pipeline.tasks.datasets import fetch
 
-    study = load()
     wanted = {task: pinned.model_dump() for task, pinned in study.datasets[study.study].items()}
     fetch(study.data / "datasets", wanted)

@@ -1,0 +1,1 @@
+"""The stages: one module each, a function that reads, calls what computes, and writes."""

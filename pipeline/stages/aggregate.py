@@ -1,0 +1,47 @@
+"""The stage that puts every number of the report into one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipeline.analysis.aggregate import write_summary
+from pipeline.analysis.evidence import EVIDENCE
+from pipeline.analysis.headline import write_headline
+from pipeline.study.schema import Study
+from pipeline.workflow import tables
+from pipeline.workflow.shards import remove_finished
+
+
+def aggregate(study: Study, partial: bool = False) -> None:
+    """Write every number of the report, with its interval, into one table.
+
+    Args:
+        study: the study in force.
+        partial: leave out what failed or has not run; the page says what.
+    """
+    summary = write_summary(
+        study.study,
+        study.listed,
+        study.data,
+        study.data / "summary.parquet",
+        study.statistics.seed,
+        _stale() if partial else None,
+        benchmarked=study.benchmarks is not None,
+        twins={model.name: model.twin for model in study.models.values() if model.twin},
+    )
+    evidence = tables.read(study.data / EVIDENCE, tables.EVIDENCE)
+    write_headline(summary, evidence, study.data / "metrics.json", study.data / "curves")
+    remove_finished(study.data)
+
+
+def _stale() -> dict[str, list[Path]]:
+    """The files of the measuring stages that have not run on the current study."""
+    from pipeline.workflow.dag import Dag
+
+    dag = Dag()
+    of_the_page = ("check_results", "aggregate", "figures", "report")
+    return {
+        address: [Path(out) for out in dag.stages[address].outs]
+        for address in dag.stale
+        if dag.stages[address].group not in of_the_page
+    }

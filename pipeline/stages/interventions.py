@@ -1,0 +1,26 @@
+"""The stage that lists the interventions of a model."""
+
+from __future__ import annotations
+
+from pipeline.checkpoints.manifest import read_manifest
+from pipeline.checkpoints.schema import Model
+from pipeline.interventions.interventions import sweep
+from pipeline.measure.listed import as_table
+from pipeline.measure.schema import FITTING
+from pipeline.study.schema import Study
+from pipeline.workflow import tables
+from pipeline.workflow.errors import InputError, Problem
+
+
+def interventions(study: Study, model: Model) -> None:
+    """List the interventions of one model, with the blocks and edit of each."""
+    manifest = read_manifest(study.data / "checkpoints" / model.name)
+    sizes = {"n_blocks": manifest.n_blocks, "n_heads": manifest.n_heads}
+    try:
+        made = sweep(manifest.n_blocks, study.groups, manifest.n_heads)
+    except ValueError as error:
+        raise InputError(Problem(f"interventions, of {model.name}", str(error), *FITTING)) from None
+    path = study.data / "interventions" / f"{model.name}.parquet"
+    lines = [line.model_dump(exclude_none=True) for line in study.interventions]
+    provenance = {"study": study.study, "model": model.name, **sizes, "interventions": lines}
+    tables.write(as_table(made), path, tables.INTERVENTIONS, provenance)

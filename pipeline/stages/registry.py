@@ -1,0 +1,107 @@
+"""Every stage of the study, in the order of the DAG: its function, its loop, its resources."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from pipeline.study.schema import Study
+from pipeline.workflow.errors import InputError, Problem
+
+PART = re.compile(r"-(\d+-of-\d+)$")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One group of stages of dvc.yaml.
+
+    Args:
+        loops_over: section of params.yaml with an entry for each stage of the group; None: there is
+            one stage for the study, or none.
+        evaluates: whether it runs a model under interventions, on a GPU if there is one.
+        priority: of its jobs; the longest run first, so that none is left to run alone at the end.
+        local: whether it takes seconds, so that no cluster job is worth it.
+    """
+
+    loops_over: str | None = None
+    evaluates: bool = False
+    priority: int = 0
+    local: bool = False
+
+
+STAGES = {
+    "check": Stage(local=True),
+    "corpus": Stage(),
+    "samples": Stage("families"),
+    "datasets": Stage(),
+    "checkpoint": Stage("models", priority=2),
+    "interventions": Stage("models", local=True),
+    "memorization": Stage("models", evaluates=True),
+    "tokens": Stage("models", evaluates=True, priority=-1),
+    "benchmarks": Stage("models", evaluates=True, priority=1),
+    "generations": Stage("models", evaluates=True),
+    "divergence": Stage("models", evaluates=True),
+    "attribution": Stage("models", evaluates=True),
+    "theory": Stage("theory"),
+    "check_results": Stage(local=True),
+    "localization": Stage(local=True),
+    "aggregate": Stage(),
+    "figures": Stage(),
+    "report": Stage(local=True),
+}
+"""Name in dvc.yaml -> the stage; ``memorization_part`` is a part of ``memorization``."""
+
+
+def function(group: str, source: str | None = None) -> Callable[..., None]:
+    """The function of a group of stages: that of its source, or the one named after the module."""
+    module = import_module(f"pipeline.stages.{group}")
+    made: Callable[..., None] = getattr(module, source or group)
+    return made
+
+
+def run(study: Study, address: str, **options: Any) -> None:
+    """Run one stage.
+
+    Args:
+        study: the study in force.
+        address: as DVC writes it: ``memorization@tiny-neo-8``, ``aggregate@tiny``.
+        options: of the stage, such as ``partial`` of ``aggregate``.
+
+    Raises:
+        InputError: the study has no such stage.
+    """
+    group, _, key = address.partition("@")
+    name = group.removesuffix("_part")
+    if name not in STAGES:
+        raise _unknown(address)
+    loops_over = STAGES[name].loops_over
+    if loops_over is None:
+        if key != study.study:
+            raise _unknown(address)
+        function(name)(study, **options)
+        return
+    if group.endswith("_part") and (part := PART.search(key)):
+        key, options = key[: part.start()], {**options, "part": part[1]}
+    entry = getattr(study, loops_over).get(key)
+    if entry is None:
+        raise _unknown(address)
+    function(name, source_of(name, entry))(study, entry, **options)
+
+
+def source_of(group: str, entry: Any) -> str | None:
+    """The source of an entry whose stage has a function for each source."""
+    sources = {
+        "samples": lambda: entry.samples.source,
+        "checkpoint": lambda: entry.checkpoint.source,
+        "theory": lambda: entry.name,
+    }
+    return str(sources[group]()) if group in sources else None
+
+
+def _unknown(address: str) -> InputError:
+    return InputError(
+        Problem(f"stage {address}", address, "a stage of the study", "see: dvc stage list")
+    )

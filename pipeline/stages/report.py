@@ -1,0 +1,36 @@
+"""The stage that writes the page."""
+
+from __future__ import annotations
+
+from pipeline.report.page import write_page
+from pipeline.study.schema import DERIVED, RUN_SECTION, Study
+from pipeline.workflow import tables
+
+
+def report(study: Study) -> None:
+    """Write the page, its appendices and its tables."""
+    measured_with = tables.provenance(study.data / "summary.parquet").get("versions", {})
+    commands = [f"make run STUDY={study.study}", f"dvc repro report@{study.study}"]
+    if study.report.command:
+        commands = [study.report.command]
+    write_page(
+        study.study,
+        study.listed,
+        study.data,
+        study.tasks,
+        study.reports / "figures",
+        study.reports / "index.html",
+        study.reports / "tables",
+        {
+            "study": study.study,
+            "params": study.model_dump(exclude={RUN_SECTION, DERIVED}),
+            "versions": measured_with,
+            "commands": commands,
+        },
+        show_text=study.report.show_text,
+        thresholds=study.statistics.thresholds,
+        generations=study.generations is not None,
+        divergence=study.divergence is not None,
+        experiments=[experiment.name for experiment in study.theory.values()],
+        localization=study.localized,
+    )

@@ -1,0 +1,77 @@
+"""The stages that run an experiment on attention-only transformers, one function for each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pipeline.study.schema import Study
+from pipeline.theory.schema import Experiment
+from pipeline.workflow.running import costed, determined_by
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from pipeline.workflow.tables import Schema
+
+
+def associative(study: Study, grid: Experiment) -> None:
+    """Fill associative memories until less than half of the pairs is right."""
+    from pipeline.theory import columns
+    from pipeline.theory.associative import associative
+
+    _write(study, grid, columns.ASSOCIATIVE, associative)
+
+
+def lookup(study: Study, grid: Experiment) -> None:
+    """Compare what a linear map loses of look-up tables with the bounds on it."""
+    from pipeline.theory import columns
+    from pipeline.theory.lookup import lookup
+
+    _write(study, grid, columns.LOOKUP, lookup)
+
+
+def low_rank(study: Study, grid: Experiment) -> None:
+    """Compare what maps of low rank lose with the bounds on it."""
+    from pipeline.theory import columns
+    from pipeline.theory.low_rank import low_rank
+
+    _write(study, grid, columns.LOW_RANK, low_rank)
+
+
+def constructive(study: Study, grid: Experiment) -> None:
+    """Build attention-only transformers, within the theorem's numbers and beyond."""
+    from pipeline.theory import columns
+    from pipeline.theory.constructive import constructive
+
+    _write(study, grid, columns.CONSTRUCTIVE, constructive)
+
+
+def attention_only(study: Study, grid: Experiment) -> None:
+    """Train attention-only transformers to know a table by heart."""
+    from pipeline.theory import columns
+    from pipeline.theory.attention_only import attention_only
+    from pipeline.workflow.progress import reporter
+
+    progress = reporter("attention-only transformers", "steps")
+    _write(study, grid, columns.ATTENTION_ONLY, lambda grid: attention_only(grid, progress))
+
+
+def _write(
+    study: Study, grid: Experiment, schema: Schema, run: Callable[[Any], pl.DataFrame]
+) -> None:
+    """Run an experiment on one thread, and write its table.
+
+    Sums then have one order, whatever the machine: the same grid gives the same bytes.
+    """
+    from pipeline.workflow import tables
+
+    os.environ["OMP_NUM_THREADS"] = "1"
+    import torch
+
+    torch.set_num_threads(1)
+    with costed(study.data, "theory", grid.name):
+        made = run(grid)
+    path = study.data / "theory" / f"{grid.name}.parquet"
+    tables.write(made, path, schema, determined_by(study.study, grid=grid.model_dump()))

@@ -1,0 +1,32 @@
+"""The stage that measures some samples of a model token by token."""
+
+from __future__ import annotations
+
+from pipeline.checkpoints.loading import load_model
+from pipeline.checkpoints.schema import Model
+from pipeline.interventions.memory import Journal
+from pipeline.measure.listed import read_listed
+from pipeline.measure.tokens import measure
+from pipeline.stages.evaluated import Evaluated
+from pipeline.study.schema import Study
+from pipeline.workflow import tables
+
+
+def tokens(study: Study, model: Model) -> None:
+    """Measure some samples token by token, and how far each intervention moves the stream."""
+    evaluated, journal = Evaluated(study, model), Journal()
+    samples = evaluated.samples
+    listed = read_listed(study.data, model.name)
+    with evaluated.on_device("tokens", journal=journal) as device:
+        loaded = load_model(evaluated.folder, evaluated.settings.dtype, *device)
+        made = measure(loaded, samples, listed, study.run.token_budget, journal)
+    for table, schema, file in (
+        (made.tokens, tables.TOKENS, f"tokens/{model.name}.parquet"),
+        (made.displacement, tables.DISPLACEMENT, f"displacement/{model.name}.parquet"),
+        (
+            made.attention_change,
+            tables.ATTENTION_CHANGE,
+            f"displacement/{model.name}.attention.parquet",
+        ),
+    ):
+        evaluated.write(table, schema, file, evaluated.determined_by())
