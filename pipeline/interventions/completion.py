@@ -6,13 +6,13 @@ Shapes: V interventions, N samples, P prefix and S suffix tokens, G branches, B 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from pipeline.interventions import decoding
+from pipeline.interventions.caches import Kept
 from pipeline.interventions.evaluation import (
     Completions,
     Progress,
@@ -20,17 +20,12 @@ from pipeline.interventions.evaluation import (
     require_completable,
     silent,
 )
-from pipeline.interventions.guard import proven
-from pipeline.interventions.hooks import Means, require_editable
+from pipeline.interventions.guard import prepare
 from pipeline.interventions.interventions import Intervention
-from pipeline.interventions.memory import Journal, in_batches
-from pipeline.interventions.memory import token_budget as default_budget
+from pipeline.interventions.memory import Journal, in_batches, joined
 from pipeline.interventions.near_ties import Alone, rounding_error
-from pipeline.interventions.overflow import again_in_single, not_finite
-from pipeline.interventions.readout import read
-from pipeline.interventions.trie import Trie, build_trie
-from pipeline.interventions.wavefront import Kept, means_of, run
-from pipeline.models.sites import Anatomy
+from pipeline.interventions.overflow import finite
+from pipeline.interventions.wavefront import Engine, teacher_forced
 
 
 @torch.inference_mode()
@@ -74,156 +69,88 @@ def complete(
 
     Raises:
         InputError: an unsupported model, a block beyond the last, or NaN or infinity in float32.
-        ValueError: the model is in training mode, or P or S would be 0.
+        ValueError: the model is in training mode, P or S would be 0, or `decode` is not of N.
     """
     require_completable(model, tokens, suffix_length)
-    known = proven(model)
-    trie = build_trie(interventions, len(known.sites))
-    require_editable(known, interventions)
-    wanted = torch.tensor([decode] * len(tokens) if isinstance(decode, bool) else list(decode))
-    journal = journal or Journal()
+    decoded = torch.tensor([decode] * len(tokens) if isinstance(decode, bool) else list(decode))
+    if len(decoded) != len(tokens):
+        raise ValueError(f"decode of {len(decoded)} samples; expected {len(tokens)}")
     calibration = tokens if calibration_tokens is None else calibration_tokens
-    means = means_of(known, interventions, calibration)
-    batches = _Batches(
-        known, tokens, suffix_length, interventions, trie, wanted.bool(), forbidden_tokens(model),
-        means, journal, batch_size, token_budget,
-    )  # fmt: skip
-    found = batches.complete(progress)
-    again_in_single(model, found, lambda v, n: batches.some(v, n).complete(), journal)
-    if found.bad.any():
-        v, n = found.bad.nonzero()[0].tolist()
-        row = tokens[n]
-        if not found.completion_entropy[v, n].isnan():  # the overflow comes from its continuation
-            row = torch.cat([row[:-suffix_length], found.continuation[v, n]])
-        raise not_finite(known, interventions[v], row[:-1], f"sample {first + n}", means)
-    return found
+    engine = prepare(model, interventions, calibration, journal, token_budget)
+    never = forbidden_tokens(model)
 
+    def completed(engine: Engine, numbers: Sequence[int], progress: Progress) -> Completions:
+        chosen, of = tokens[numbers], decoded.bool()[numbers]
+        tolerance = rounding_error(engine, chosen[:1])
 
-@dataclass(frozen=True)
-class _Batches:
-    """Completes batches of samples with a model and its interventions, for `complete`."""
-
-    known: Anatomy
-    tokens: Tensor
-    length: int
-    interventions: Sequence[Intervention]
-    trie: Trie
-    wanted: Tensor
-    forbidden: Tensor
-    means: Means
-    journal: Journal
-    batch_size: int | None
-    token_budget: int | None
-    in_single: bool = False
-
-    def complete(self, progress: Progress = silent) -> Completions:
-        """All samples, in as many batches as memory requires."""
-
-        def work(numbers: range) -> Completions:
-            made = self.work(numbers, tolerance)
-            progress(numbers.stop, len(self.tokens))
+        def work(part: range) -> Completions:
+            rows = slice(part.start, part.stop)
+            made = _batch(engine, chosen[rows], suffix_length, of[rows], never, tolerance)
+            progress(part.stop, len(chosen))
             return made
 
-        tolerance = rounding_error(self.known, self.tokens[:1], self.trie, self.means, self.journal)
-        budget = self.token_budget or default_budget(
-            self.known, self.trie, self.tokens.shape[1], caching=bool(self.wanted.any()),
-            in_single=self.in_single,
-        )  # fmt: skip
-        cost = self.trie.branches * (self.tokens.shape[1] - 1)
-        costs = [cost] * len(self.tokens)
-        parts = in_batches(costs, budget, self.batch_size, work, self.journal)
-        ends = torch.tensor(self.trie.carrier[-1])
-        names = [each.name for each in fields(Completions)]
-        return Completions(
-            **{name: torch.cat([getattr(part, name) for part in parts], 1)[ends] for name in names}
-        )
+        budget = engine.budget(tokens.shape[1], caching=bool(of.any()))
+        costs = [engine.trie.branches * (tokens.shape[1] - 1)] * len(chosen)
+        return joined(in_batches(costs, budget, batch_size, work, engine.journal))
 
-    def some(self, listed: list[int], numbers: list[int]) -> _Batches:
-        """Some interventions on some samples, for a model that computes in float32."""
-        interventions = [self.interventions[v] for v in listed]
-        return replace(
-            self,
-            interventions=interventions,
-            trie=build_trie(interventions, len(self.known.sites)),
-            tokens=self.tokens[numbers],
-            wanted=self.wanted[numbers],
-            token_budget=self.token_budget and max(1, self.token_budget // 2),
-            in_single=True,
-        )
+    def row(results: Completions, v: int, n: int) -> Tensor:
+        if results.completion_entropy[v, n].isnan():
+            return tokens[n, :-1]
+        prefix = tokens[n, :-suffix_length]  # the overflow comes from its continuation
+        return torch.cat([prefix, results.continuation[v, n, :-1]])
 
-    def work(self, numbers: range, tolerance: float) -> Completions:
-        """By branch: teacher-forced pass, readout, and decoding of rows with a wrong choice."""
-        device = self.known.model.device
-        batch = self.tokens[numbers.start : numbers.stop].to(device)
-        wanted = self.wanted[numbers.start : numbers.stop].to(device)
-        length = self.length
-        suffix = batch[:, -length:]
-        shape = (self.trie.branches, len(batch), length)
-        cache = Kept() if wanted.any() else None
-        states = run(
-            self.known, batch[:, :-1], self.trie, cache=cache, means=self.means, last=length
-        )
-        said = read(
-            self.known,
-            states[:, :, -length:].flatten(0, 2),
-            suffix.expand(shape).flatten(),
-            self.forbidden,
-            detailed=True,
-        )
-        del states
-        assert said.detail is not None  # noqa: S101  asked for above
-        token, margin = said.allowed.token.view(shape), said.allowed.margin.view(shape)
+    return finite(engine, len(tokens), completed, row, lambda n: f"sample {first + n}", progress)
 
-        # Up to and including its first wrong choice a row's greedy path is the teacher-forced one.
-        mismatch = (token == suffix).long().cumprod(-1).sum(-1)  # S without a mismatch
-        steps = torch.arange(length, device=device)
-        beyond = steps > mismatch[..., None]
-        token, margin = token.masked_fill(beyond, -1), margin.masked_fill(beyond, torch.inf)
-        branch, sample = ((mismatch < length - 1) & wanted).nonzero().unbind(1)
-        if len(branch) and cache is not None:
-            first, order = mismatch[branch, sample].sort(stable=True)
-            branch, sample = branch[order], sample[order]
-            start = decoding.Start(branch, sample, first, token[branch, sample, first])
-            later = decoding.decode(
-                self.known, self.trie, cache, start, batch.shape[1] - length, length,
-                self.forbidden, self.means,
-            )  # fmt: skip
-            fresh = beyond[branch, sample]
-            token[branch, sample] = later.token.where(fresh, token[branch, sample])
-            margin[branch, sample] = later.margin.where(fresh, margin[branch, sample])
-        forced = said.any.token.view(shape)
-        close = margin <= tolerance, said.any.margin.view(shape) <= tolerance
-        self._settle(batch, wanted, token, forced, *close)
-        tokenwise = {
-            "teacher_forced": forced,
-            "entropy": said.entropy,
-            "log_prob": said.log_prob,
-            "log_prob_top_40": said.detail.log_prob_top,
-            "rank": said.detail.rank,
-            "spread": said.detail.spread,
-        }
-        return Completions(
-            continuation=token.cpu(),
-            min_margin=margin.amin(-1).cpu(),
-            **{name: each.view(shape).cpu() for name, each in tokenwise.items()},
-        )
 
-    def _settle(
-        self, batch: Tensor, wanted: Tensor, token: Tensor, forced: Tensor, close: Tensor,
-        forced_close: Tensor,
-    ) -> None:  # fmt: skip
-        """Recompute near ties among the choices (G, B, S), in place, each row alone."""
-        decided_again = 0
-        for branch, i in (close | forced_close).any(-1).nonzero().tolist():
-            intervention = self.interventions[self.trie.ending_in(branch)]
-            how = (self.length, intervention, self.forbidden, self.means)
-            row = Alone(self.known, batch[i], *how)
-            if forced_close[branch, i].any():
-                forced[branch, i] = row.said().any.token
-            if close[branch, i].any():
-                before = token[branch, i].clone()
-                token[branch, i] = row.continuation(before) if wanted[i] else row.path()
-                decided_again += int((token[branch, i] != before).any())
-        # last, since a batch is repeated where memory runs out
-        self.journal.near_ties += int(close.sum())
-        self.journal.decided_again += decided_again
+def _batch(
+    engine: Engine, batch: Tensor, length: int, decoded: Tensor, forbidden: Tensor, tolerance: float
+) -> Completions:
+    """Complete samples (B, P+S): teacher-forced pass, and decoding of rows with a wrong choice."""
+    batch, decoded = batch.to(engine.device), decoded.to(engine.device)
+    suffix = batch[:, -length:]
+    cache = Kept() if decoded.any() else None
+    readout = teacher_forced(engine, batch, length, forbidden, cache=cache)
+    token, margin = readout.allowed_token, readout.allowed_margin
+
+    # Up to and including its first wrong choice a row's greedy path is the teacher-forced one.
+    mismatch = (token == suffix).long().cumprod(-1).sum(-1)  # S without a mismatch
+    beyond = torch.arange(length, device=engine.device) > mismatch[..., None]
+    token, margin = token.masked_fill(beyond, -1), margin.masked_fill(beyond, torch.inf)
+    branch, sample = ((mismatch < length - 1) & decoded).nonzero().unbind(1)
+    if len(branch) and cache is not None:
+        first, order = mismatch[branch, sample].sort(stable=True)
+        branch, sample = branch[order], sample[order]
+        start = decoding.Start(branch, sample, first, token[branch, sample, first])
+        prefix_length = batch.shape[1] - length
+        later = decoding.decode(engine, cache, start, prefix_length, length, forbidden)
+        fresh = beyond[branch, sample]
+        token[branch, sample] = later.token.where(fresh, token[branch, sample])
+        margin[branch, sample] = later.margin.where(fresh, margin[branch, sample])
+
+    # near ties are decided again in place, each row alone
+    forced = readout.token
+    close, forced_close = margin <= tolerance, readout.margin <= tolerance
+    decided_again = 0
+    for g, i in (close | forced_close).any(-1).nonzero().tolist():
+        row = Alone(engine, g, batch[i], length, forbidden)
+        if forced_close[g, i].any():
+            forced[g, i] = row.argmax()
+        if close[g, i].any():
+            before = token[g, i].clone()
+            token[g, i] = row.continuation(before) if decoded[i] else row.path()
+            decided_again += int((token[g, i] != before).any())
+    made = {
+        "continuation": token,
+        "min_margin": margin.amin(-1),
+        "teacher_forced": forced,
+        "entropy": readout.entropy,
+        "log_prob": readout.log_prob,
+        "log_prob_top_40": readout.log_prob_top_40,
+        "rank": readout.rank,
+        "spread": readout.spread,
+    }
+    completions = Completions(**{name: x.cpu()[engine.ends] for name, x in made.items()})
+    # last, since a batch is repeated where memory runs out
+    engine.journal.near_ties += int(close.sum())
+    engine.journal.decided_again += decided_again
+    return completions

@@ -22,18 +22,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
-from pipeline.interventions.hooks import BlockRows, Means, fast_activations, hooked
+from pipeline.interventions.caches import Kept, SideBySide
+from pipeline.interventions.hooks import BlockRows, hooked
 from pipeline.interventions.interventions import Edit
 from pipeline.interventions.readout import Choice, choose
-from pipeline.interventions.trie import Trie
-from pipeline.interventions.wavefront import Kept
-from pipeline.models.sites import Anatomy
+from pipeline.interventions.wavefront import Engine, by_edit
 
 
 @dataclass(frozen=True)
@@ -53,91 +50,57 @@ class Start:
     token: Tensor
 
 
-class _Rows(DynamicCache):
-    """Keys and values of rows that decode side by side, the first `active` of them, in step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.buffers: list[tuple[Tensor, Tensor]] = []
-        self.position = self.active = 0
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Positions that the rows have read."""
-        return self.position
-
-    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        """The number of keys that a step reads, and the position of the first."""
-        return self.position + query_length, 0
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Add one position."""
-        end = self.position + 1
-        both = [buffer[: self.active, :, :end] for buffer in self.buffers[layer_idx]]
-        for buffer, new in zip(both, (key_states, value_states), strict=True):
-            buffer[:, :, self.position :] = new
-        return both[0], both[1]
-
-
 def decode(
-    known: Anatomy,
-    trie: Trie,
+    engine: Engine,
     cache: Kept,
     start: Start,
     prefix_length: int,
     suffix_length: int,
     forbidden: Tensor,
-    means: Means | None = None,
 ) -> Choice:
     """Generate greedily from where the rows went wrong to the end of the suffix.
 
     Args:
-        known: of the model.
-        trie: that of the teacher-forced pass.
+        engine: the model and the interventions of the teacher-forced pass.
         cache: the keys and values of that pass, over the P + S - 1 positions that it read. It is
             emptied: a block's entries are freed once they are copied to the rows.
         start: n rows, at least one.
         prefix_length: P.
         suffix_length: S.
         forbidden: (E,) int64, ids that are never generated.
-        means: for edits that need them.
 
     Returns:
         The choices (n, S), from index mismatch + 1 on; before it, token 0 and margin infinity.
     """
-    rows, device = len(start.token), start.token.device
-    tokens = start.token.new_zeros((rows, suffix_length))
-    margins = torch.full((rows, suffix_length), torch.inf, device=device)
-    tokens[torch.arange(rows, device=device), start.mismatch] = start.token
+    known, trie, count, device = engine.known, engine.trie, len(start.token), start.token.device
+    tokens = start.token.new_zeros((count, suffix_length))
+    margins = torch.full((count, suffix_length), torch.inf, device=device)
+    tokens[torch.arange(count, device=device), start.mismatch] = start.token
     joins = start.mismatch.tolist()
     paths = torch.tensor([trie.path(g) for g in range(trie.branches)], device=device)[start.branch]
-    side_by_side, blocks, members = _Rows(), [], []
-    for number, step in enumerate(trie.steps):
-        branch = paths[:, number]
-        keys, values = cache.blocks.pop(number)
-        source = branch * (len(keys) // len(step.edits)) + start.sample
+    rows = SideBySide()
+    edited: list[dict[Edit, list[int]]] = []
+    for block, step in enumerate(trie.steps):
+        branch = paths[:, block]
         # no room for the position after the last one that the pass read: it is only predicted
-        side_by_side.buffers.append((keys[source], values[source]))
-        of: dict[Edit, list[int]] = {}
-        for row, each in enumerate(branch.tolist()):
-            if (edit := step.edits[each]) is not None:
-                of.setdefault(edit, []).append(row)
-        members.append(
-            {edit: (each, torch.tensor(each, device=device)) for edit, each in of.items()}
-        )
-        blocks.append(BlockRows(edits={edit: each for edit, (_, each) in members[-1].items()}))
-    with hooked(known, blocks, means=means), fast_activations(known):
+        rows.buffers.append(cache.of_rows(block, trie, branch, start.sample))
+        edited.append(by_edit(step.edits[g] for g in branch.tolist()))
+    everywhere = [
+        {edit: torch.tensor(listed, device=device) for edit, listed in edits.items()}
+        for edits in edited
+    ]
+    blocks = [BlockRows(edits={**edits}) for edits in everywhere]
+    with hooked(known, blocks, means=engine.means):
         for index in range(joins[0], suffix_length - 1):
-            active = bisect_left(joins, index + 1)
-            side_by_side.active, side_by_side.position = active, prefix_length + index
-            for block, every in zip(blocks, members, strict=True):
-                for edit, (listed, tensor) in every.items():
-                    block.edits[edit] = tensor[: bisect_left(listed, active)]
+            rows.active, rows.position = bisect_left(joins, index + 1), prefix_length + index
+            for block, edits, of_all in zip(blocks, edited, everywhere, strict=True):
+                for edit, listed in edits.items():
+                    block.edits[edit] = of_all[edit][: bisect_left(listed, rows.active)]
+            active = tokens[: rows.active]
             states = known.body(
-                input_ids=tokens[:active, index, None], past_key_values=side_by_side, use_cache=True
+                input_ids=active[:, index, None], past_key_values=rows, use_cache=True
             )[0]
             choice = choose(known, states[:, 0], forbidden)
-            tokens[:active, index + 1] = choice.token
-            margins[:active, index + 1] = choice.margin
+            active[:, index + 1] = choice.token
+            margins[: rows.active, index + 1] = choice.margin
     return Choice(tokens, margins)

@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from transformers import PreTrainedModel
 
 from pipeline.interventions.edits import RULES
-from pipeline.interventions.guard import proven
-from pipeline.interventions.hooks import BlockRows, hooked, require_editable
+from pipeline.interventions.guard import prepare
+from pipeline.interventions.hooks import BlockRows, hooked
 from pipeline.interventions.interventions import IDENTITY, Intervention
-from pipeline.interventions.trie import build_trie
 from pipeline.workflow.errors import InputError, Problem
 
 
@@ -35,10 +34,8 @@ def bypassed(
     Raises:
         InputError: an unsupported model or edit, or a block that the model does not have.
     """
-    known = proven(model)
     if not isinstance(what, Intervention):
         what = Intervention("bypassed", dict.fromkeys(what, IDENTITY))
-    build_trie([what], len(known.sites))  # raises if a block does not exist
     if any(RULES[edit].needs_mean for edit in what.edits.values()):
         raise InputError(
             Problem(
@@ -48,8 +45,8 @@ def bypassed(
                 remedy="use complete or score, which take tokens to calibrate on",
             )
         )
-    require_editable(known, [what])
+    known = prepare(model, [what]).known
     edits = [what.at(block) for block in range(len(known.sites))]
-    every = slice(None)
-    with hooked(known, [BlockRows(edits={edit: every} if edit else {}) for edit in edits]):
+    rows = [BlockRows(edits={edit: slice(None)} if edit else {}) for edit in edits]
+    with hooked(known, rows, fast=False):
         yield model

@@ -9,15 +9,18 @@ itself reads a few random tokens, without a mask, and with padding on the left a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pipeline.interventions.interventions import BASELINE, block_name, bypass
+from pipeline.interventions.hooks import require_editable
+from pipeline.interventions.interventions import BASELINE, Intervention, block_name, bypass
+from pipeline.interventions.memory import Journal
 from pipeline.interventions.trie import build_trie
-from pipeline.interventions.wavefront import run
+from pipeline.interventions.wavefront import Engine, means_of, run
 from pipeline.models.precision import at_least_single
 from pipeline.models.sites import Anatomy, anatomy, broken, padded_call, random_tokens
 from pipeline.workflow.errors import InputError, Problem
@@ -43,18 +46,44 @@ def proven(model: PreTrainedModel) -> Anatomy:
     return known
 
 
+def prepare(
+    model: PreTrainedModel,
+    interventions: Sequence[Intervention],
+    calibration: Tensor | None = None,
+    journal: Journal | None = None,
+    token_budget: int | None = None,
+) -> Engine:
+    """The engine for a model and interventions, once both are tested.
+
+    Args:
+        model: a stock causal language model in evaluation mode, on any device.
+        interventions: V of them.
+        calibration: (C, T) int64, for edits that need a mean.
+        journal: records what happens.
+        token_budget: as for `Engine`.
+
+    Raises:
+        InputError: the model is not supported, or lacks a block, a head or the site of an edit.
+        ValueError: an edit lacks its calibration tokens.
+    """
+    known = proven(model)
+    build_trie(interventions, len(known.sites))  # raises if a block does not exist
+    require_editable(known, interventions)
+    means = means_of(known, interventions, calibration)
+    return Engine(known, interventions, means, journal or Journal(), token_budget)
+
+
 def _try(known: Anatomy, masked: bool) -> None:
     tokens = random_tokens(known.model, 2)
     call = padded_call(known.body, tokens) if masked else {}
-    blocks = range(len(known.sites))
-    trie = build_trie([BASELINE, *(bypass(block_name(b), (b,)) for b in blocks)], len(known.sites))
+    bypasses = [bypass(block_name(block), (block,)) for block in range(len(known.sites))]
+    engine = Engine(known, [BASELINE, *bypasses])
     stock = known.body(input_ids=tokens, use_cache=False, **call)[0]
     try:
-        states = run(known, tokens, trie, mask=call.get("attention_mask"))
+        states = run(engine, tokens, mask=call.get("attention_mask"))
     except (RuntimeError, IndexError) as error:
         raise _refusal(known, f"{type(error).__name__} where rows are appended: {error}") from error
-    ends = torch.tensor(trie.carrier[-1])
-    baseline, *bypasses = states[ends]
+    baseline, *bypassed = states[engine.ends]
     if not stock.isfinite().all():
         raise broken(known.model, "what the head reads")
     scale = float(stock.abs().amax()) * torch.finfo(stock.dtype).eps ** 0.5
@@ -65,7 +94,7 @@ def _try(known: Anatomy, masked: bool) -> None:
     first = 1 if masked else 0  # the first column is padding in a call with a mask
     if differ(baseline[:, first:], stock[:, first:]):
         raise _refusal(known, "rows without an edit that differ from the unmodified model")
-    for block, states_of in enumerate(bypasses):
+    for block, states_of in enumerate(bypassed):
         edited = states_of[:, first]  # may overflow: evaluation reports where
         if edited.isfinite().all() and differ(edited, baseline[:, first]):
             raise _refusal(known, f"a bypass of block {block} that changes the first token")

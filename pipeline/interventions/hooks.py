@@ -9,7 +9,7 @@ Shapes: B rows of tokens in a call, n rows in a block, T positions, D width.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from pipeline.interventions.edits import ATTENTION, BLOCK, CONTEXT, MLP, RULES, Here, given
 from pipeline.interventions.interventions import Edit, Intervention
+from pipeline.models.modules import attached, forward_replaced, states_in, states_out
 from pipeline.models.precision import without_hooks
-from pipeline.models.sites import Anatomy, Site, states_in, states_out
+from pipeline.models.sites import Anatomy, Site
 from pipeline.workflow.errors import InputError, Problem
 
 Means = Mapping[tuple[int, str], Tensor]
@@ -84,6 +85,8 @@ def hooked(
     blocks: Sequence[BlockRows],
     batch: int = 0,
     means: Means | None = None,
+    *,
+    fast: bool = True,
 ) -> Iterator[None]:
     """Append and edit rows in the blocks of a model while the context lasts.
 
@@ -95,30 +98,18 @@ def hooked(
         blocks: one per block; their rows may change between calls of the model.
         batch: B, rows of tokens in a call that appends rows.
         means: for edits that need them.
+        fast: replace transformers' written-out GELUs on a CPU by PyTorch's kernel, which is six
+            times as fast, and in float32 differs by one unit of rounding.
     """
-    with ExitStack() as stack:
-        for number, (site, rows) in enumerate(zip(known.sites, blocks, strict=True)):
-            if batch or rows.edits:  # also without edits, since a mask has fewer rows
-                hooks = _Hooks(known, site, rows, number, batch, means or {})
-                for handle in hooks.register():
-                    stack.callback(handle.remove)
+    handles = (
+        handle
+        for number, (site, rows) in enumerate(zip(known.sites, blocks, strict=True))
+        if batch or rows.edits  # also without edits, since a mask has fewer rows
+        for handle in _Hooks(known, site, rows, number, batch, means or {}).register()
+    )
+    slow = known.slow_activations if fast and known.model.device.type == "cpu" else ()
+    with attached(handles), forward_replaced(slow, lambda stock: partial(_gelu, stock)):
         yield
-
-
-@contextmanager
-def fast_activations(known: Anatomy) -> Iterator[None]:
-    """Replace transformers' written-out GELUs by PyTorch's kernel, six times as fast on a CPU.
-
-    Only in float32, where the two differ by one unit of rounding.
-    """
-    activations = known.slow_activations if known.model.device.type == "cpu" else ()
-    for activation in activations:
-        activation.forward = partial(_gelu, activation.forward)
-    try:
-        yield
-    finally:
-        for activation in activations:
-            del activation.forward
 
 
 def _gelu(stock: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

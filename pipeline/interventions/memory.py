@@ -146,6 +146,13 @@ def in_batches(
     return results
 
 
+def joined(parts: Sequence[_Result]) -> _Result:
+    """The results of batches side by side: dataclasses of tensors (any, B, …), joined along B."""
+    names = vars(parts[0])
+    made = {name: torch.cat([getattr(part, name) for part in parts], 1) for name in names}
+    return type(parts[0])(**made)
+
+
 def _out_of_memory(error: RuntimeError) -> bool:
     # On a CPU torch raises a bare RuntimeError.
     return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)

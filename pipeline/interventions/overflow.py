@@ -5,68 +5,73 @@ Shapes: V interventions, N samples or requests, T positions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import fields
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from typing import TypeVar
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
-from pipeline.interventions.evaluation import Completions, Likelihoods
-from pipeline.interventions.hooks import Means
-from pipeline.interventions.interventions import Intervention
-from pipeline.interventions.memory import Journal
-from pipeline.interventions.trie import build_trie
-from pipeline.interventions.wavefront import run
+from pipeline.interventions.evaluation import Completions, Likelihoods, Progress, silent
+from pipeline.interventions.wavefront import Engine, run
 from pipeline.models.precision import at_least_single
-from pipeline.models.sites import Anatomy
 from pipeline.workflow.errors import InputError, Problem
 
-_Found = TypeVar("_Found", Completions, Likelihoods)
+_Results = TypeVar("_Results", Completions, Likelihoods)
 
 
-def again_in_single(
-    model: PreTrainedModel,
-    found: _Found,
-    again: Callable[[list[int], list[int]], _Found],
-    journal: Journal,
-) -> None:
-    """Replace results that overflowed in half precision by float32 results, all at once.
+def finite(
+    engine: Engine,
+    count: int,
+    compute: Callable[[Engine, Sequence[int], Progress], _Results],
+    row: Callable[[_Results, int, int], Tensor],
+    name: Callable[[int], str],
+    progress: Progress,
+) -> _Results:
+    """All results, those that overflow in half precision computed again in float32, all at once.
 
     Float32 rather than bfloat16: both have the range, but float32 rounds less. A module's weights
     are converted when it is called, so no second model needs memory.
 
     Args:
-        model: in any precision; with 32 bits or more nothing is recomputed.
-        found: changed in place, where it is bad.
-        again: given interventions and samples or requests (their numbers), returns all of them.
-        journal: records the number of results.
+        engine: the model and V interventions.
+        count: N.
+        compute: given an engine and the numbers of items, returns their results (V, N).
+        row: the tokens (T,) that a result comes from, given all results, v and n.
+        name: the name of item n, such as ``sample 17``.
+        progress: of the first computation.
+
+    Raises:
+        InputError: a result is not finite in float32.
     """
-    bad = found.bad
-    if not bad.any() or torch.finfo(model.dtype).bits >= 32:
-        return
-    listed, items = (bad.any(along).nonzero()[:, 0] for along in (1, 0))
-    with at_least_single(model):
-        made = again(listed.tolist(), items.tolist())
-    v, n = bad.nonzero(as_tuple=True)
-    at = torch.searchsorted(listed, v), torch.searchsorted(items, n)
-    for each in fields(found):
-        getattr(found, each.name)[v, n] = getattr(made, each.name)[at]
-    journal.overflows += len(v)
+    results = compute(engine, range(count), progress)
+    model, bad = engine.known.model, results.bad
+    if bad.any() and torch.finfo(model.dtype).bits < 32:
+        listed, items = (bad.any(along).nonzero()[:, 0] for along in (1, 0))
+        half = engine.token_budget and max(1, engine.token_budget // 2)
+        single = replace(engine.only(listed.tolist()), in_single=True, token_budget=half)
+        with at_least_single(model):
+            again = compute(single, items.tolist(), silent)
+        v, n = bad.nonzero(as_tuple=True)
+        at = torch.searchsorted(listed, v), torch.searchsorted(items, n)
+        for field in fields(results):
+            getattr(results, field.name)[v, n] = getattr(again, field.name)[at]
+        engine.journal.overflows += len(v)
+        bad = results.bad
+    if bad.any():
+        v, n = bad.nonzero()[0].tolist()
+        raise not_finite(engine, v, row(results, v, n), name(n))
+    return results
 
 
-def not_finite(
-    known: Anatomy, intervention: Intervention, tokens: Tensor, what: str, means: Means
-) -> InputError:
+def not_finite(engine: Engine, v: int, tokens: Tensor, what: str) -> InputError:
     """The error for logits with NaN or infinity in float32, with the block where they appear first.
 
     Args:
-        known: of the model.
-        intervention: the intervention under which it happened.
+        engine: the model and the interventions.
+        v: the number of the intervention under which it happened.
         tokens: (T,) int64, the offending row.
         what: the row's name, such as ``sample 17``.
-        means: for edits that need them.
     """
     bad: list[int] = []
 
@@ -74,14 +79,13 @@ def not_finite(
         if not states.isfinite().all():
             bad.append(block)
 
-    precision = torch.promote_types(known.model.dtype, torch.float32)
-    row, trie = tokens[None].to(known.model.device), build_trie([intervention], len(known.sites))
-    with at_least_single(known.model):
-        run(known, row, trie, observer=look, means=means)
+    precision = torch.promote_types(engine.known.model.dtype, torch.float32)
+    with at_least_single(engine.known.model):
+        run(engine.only([v]), tokens[None].to(engine.device), observer=look)
     where = f"after block {bad[0]}" if bad else "in the head"
     return InputError(
         Problem(
-            what=f"{intervention.name}, {what}",
+            what=f"{engine.interventions[v].name}, {what}",
             got=f"NaN or infinity {where}, in {precision}",
             expected="finite states and logits",
             remedy="leave out the intervention; if it is the baseline, the weights are broken",

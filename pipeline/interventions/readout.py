@@ -10,13 +10,14 @@ Shapes: M positions, V vocabulary, D width.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
+from pipeline.models.modules import forward_replaced
 from pipeline.models.sites import Anatomy
 
 CHUNK_LOGITS = {"cpu": 512 * 50_304, "cuda": 1 << 28}
@@ -28,8 +29,7 @@ TOP = 40
 """k of top-k sampling, as in arXiv 2012.07805 and 2410.19482."""
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """The largest logit at M positions; the lowest id among equals.
 
     Args:
@@ -43,47 +43,43 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Detail:
-    """More about the target at M positions, for measurements token by token.
-
-    Args:
-        rank: (M,) int32, from 1: one more than the tokens with a larger logit.
-        spread: (M,) float32, nats, the standard deviation of log p of a token drawn from the
-            distribution itself.
-        log_prob_top: (M,) float32, nats, of the target under top-k sampling at temperature 1 with
-            k = `TOP`; -inf where its rank is above k. Tokens that tie for the last place are all
-            kept, as transformers does.
-    """
-
-    rank: Tensor
-    spread: Tensor
-    log_prob_top: Tensor
-
-
-@dataclass(frozen=True)
 class Readout:
-    """Statistics of the logits at M positions.
+    """Statistics of the logits at M positions, or at positions of any other `view`.
 
     Args:
-        any: the choice among all tokens.
-        allowed: the choice among the tokens that may be generated.
+        token: (M,) int64, id of the largest logit; the lowest id among equals.
+        margin: (M,) float32, its lead over the second largest; NaN where logits are not all
+            finite.
+        allowed_token: (M,) int64, as `token` among the tokens that may be generated.
+        allowed_margin: (M,) float32, likewise.
         entropy: (M,) float32, nats; NaN where logits are not all finite.
         log_prob: (M,) float32, of the target, nats.
         behind: (M,) float32, how far the target's logit is below the largest; 0 if it is largest.
-        detail: None unless requested.
+        rank: (M,) int32, of the target, from 1: one more than the tokens with a larger logit.
+        spread: (M,) float32, nats, the standard deviation of log p of a token drawn from the
+            distribution itself.
+        log_prob_top_40: (M,) float32, nats, of the target under top-k sampling at temperature 1
+            with k = `TOP`; -inf where its rank is above k. Tokens that tie for the last place are
+            all kept, as transformers does.
     """
 
-    any: Choice
-    allowed: Choice
+    token: Tensor
+    margin: Tensor
+    allowed_token: Tensor
+    allowed_margin: Tensor
     entropy: Tensor
     log_prob: Tensor
     behind: Tensor
-    detail: Detail | None = None
+    rank: Tensor
+    spread: Tensor
+    log_prob_top_40: Tensor
+
+    def view(self, *shape: int) -> Readout:
+        """The same at positions of this shape."""
+        return Readout(*(getattr(self, field.name).view(shape) for field in fields(self)))
 
 
-def read(
-    known: Anatomy, states: Tensor, targets: Tensor, forbidden: Tensor, *, detailed: bool = False
-) -> Readout:
+def read(known: Anatomy, states: Tensor, targets: Tensor, forbidden: Tensor) -> Readout:
     """The readout of the predictions from `states`.
 
     Args:
@@ -91,9 +87,8 @@ def read(
         states: (M, D), as `wavefront.run` returns them.
         targets: (M,) int64.
         forbidden: (E,) int64, ids that are never generated; may be empty.
-        detailed: whether to compute the `Detail`, which takes a tenth of the readout's time.
     """
-    parts, details = [], []
+    parts = []
     for rows, logits in pieces(known, states):
         token, margin, largest = _best_two(logits)
         allowed = _without(logits, token, margin, forbidden)
@@ -102,58 +97,48 @@ def read(
         logits = logits.sub_(largest[:, None])
         weights = logits.exp()
         total = weights.sum(-1)
-        entropy = total.log() - torch.linalg.vecdot(weights, logits) / total
+        mean = torch.linalg.vecdot(weights, logits) / total
         target = logits.gather(1, targets[rows, None])[:, 0]
-        parts.append((token, margin, *allowed, entropy, target - total.log(), -target))
-        if detailed:
-            details.append(_detail(logits, weights, total, target))
-    token, margin, allowed_token, allowed_margin, entropy, log_prob, behind = map(
-        torch.cat, zip(*parts, strict=True)
-    )
-    return Readout(
-        Choice(token, margin),
-        Choice(allowed_token, allowed_margin),
-        entropy,
-        log_prob,
-        behind,
-        Detail(*map(torch.cat, zip(*details, strict=True))) if details else None,
-    )
+        numbers = total.log() - mean, target - total.log(), -target
+        # The largest logit is 0, so the variance of a sharp distribution suffers no cancellation.
+        square = torch.linalg.vecdot(weights.mul_(logits), logits) / total
+        spread = (square - mean.square()).clamp_min(0).sqrt()
+        ranked = _ranked(logits, target, weights)
+        parts.append((token, margin, *allowed, *numbers, ranked[0], spread, ranked[1]))
+    return Readout(*map(torch.cat, zip(*parts, strict=True)))
 
 
-def _detail(
-    logits: Tensor, weights: Tensor, total: Tensor, target: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The fields of `Detail`, of logits (m, V) below their maximum; `weights` are overwritten."""
-    mean = torch.linalg.vecdot(weights, logits) / total
-    # The largest logit is 0, so the variance of a sharp distribution suffers no cancellation.
-    square = torch.linalg.vecdot(weights.mul_(logits), logits) / total
-    spread = (square - mean.square()).clamp_min(0).sqrt()
+def _ranked(logits: Tensor, target: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+    """Rank and top-k log p, as in `Readout`, of logits (m, V) below their maximum.
 
-    def count(comparison: Callable[..., Tensor], of: Tensor) -> Tensor:
-        return comparison(logits, of[:, None], out=weights).sum(-1, dtype=torch.float64)
+    `memory` (m, V) is overwritten.
+    """
+
+    def count(comparison: Callable[..., Tensor], least: Tensor) -> Tensor:
+        return comparison(logits, least[:, None], out=memory).sum(-1, dtype=torch.float64)
 
     top = _largest(logits, min(TOP, logits.shape[1]))
     last = top[:, -1]
     tied = count(torch.ge, last) - top.shape[1]
     kept = top.exp().sum(-1) + tied.to(top.dtype) * last.exp()
     log_prob = (target - kept.log()).masked_fill(target < last, -torch.inf)
-    return (count(torch.gt, target) + 1).int(), spread, log_prob
+    return (count(torch.gt, target) + 1).int(), log_prob
 
 
 def _largest(logits: Tensor, count: int) -> Tensor:
     """(m, count) the largest of each row of (m, V), descending.
 
-    They lie in the blocks with the largest maxima, or in the columns after the last whole block.
+    They lie in the blocks with the largest maxima, or in the columns after the last full block.
     """
     vocabulary = logits.shape[1]
-    whole = vocabulary - vocabulary % _SMALL_BLOCK
-    blocks = whole // _SMALL_BLOCK
+    blocks = vocabulary // _SMALL_BLOCK
+    rest = blocks * _SMALL_BLOCK
     if blocks <= count:
         return logits.topk(count).values
-    maxima = torch.unflatten(logits[:, :whole], 1, (blocks, _SMALL_BLOCK)).amax(-1)
+    maxima = torch.unflatten(logits[:, :rest], 1, (blocks, _SMALL_BLOCK)).amax(-1)
     chosen = maxima.topk(count).indices
     columns = chosen[:, :, None] * _SMALL_BLOCK + torch.arange(_SMALL_BLOCK, device=logits.device)
-    candidates = torch.cat([logits.gather(1, columns.flatten(1)), logits[:, whole:]], 1)
+    candidates = torch.cat([logits.gather(1, columns.flatten(1)), logits[:, rest:]], 1)
     return candidates.topk(count).values
 
 
@@ -173,9 +158,12 @@ def pieces(known: Anatomy, states: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """
     vocabulary = known.model.get_output_embeddings().weight.shape[0]
     kind = states.device.type
-    many, few = (max(1, each[kind] // vocabulary) for each in (CHUNK_LOGITS, _PIECE_LOGITS))
+    many, few = (max(1, most[kind] // vocabulary) for most in (CHUNK_LOGITS, _PIECE_LOGITS))
     for start in range(0, len(states), many):
-        with _body_returns(known, states[None, start : start + many]):
+        handed = _Handed(last_hidden_state=states[None, start : start + many])
+        with forward_replaced(
+            [known.body], lambda _forward, handed=handed: lambda *_, **__: handed
+        ):
             logits = known.model(input_ids=None, use_cache=False).logits[0]
         for first in range(0, len(logits), few):
             piece = logits[first : first + few]
@@ -183,19 +171,8 @@ def pieces(known: Anatomy, states: Tensor) -> Iterator[tuple[slice, Tensor]]:
             yield rows, piece if piece.dtype == torch.float64 else piece.float()
 
 
-@contextmanager
-def _body_returns(known: Anatomy, states: Tensor) -> Iterator[None]:
-    """Replace the output of the model's body by these states, without computing the body."""
-    given = _Handed(last_hidden_state=states)
-    known.body.forward = lambda *_args, **_kwargs: given
-    try:
-        yield
-    finally:
-        del known.body.forward
-
-
 class _Handed(BaseModelOutputWithPast):
-    """The output of a body: states, without the extras of some families."""
+    """The states as the output of the body, which is not computed; no extras of some families."""
 
     def __getattr__(self, name: str) -> None:
         """Attentions, router logits and their like."""
@@ -208,10 +185,10 @@ def _best_two(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     is the maximum of another block.
     """
     vocabulary = logits.shape[1]
-    whole = vocabulary - vocabulary % _BLOCK
-    maxima = torch.unflatten(logits[:, :whole], 1, (-1, _BLOCK)).amax(-1)
-    if whole < vocabulary:
-        maxima = torch.cat([maxima, logits[:, whole:].amax(-1, keepdim=True)], 1)
+    rest = vocabulary - vocabulary % _BLOCK
+    maxima = torch.unflatten(logits[:, :rest], 1, (-1, _BLOCK)).amax(-1)
+    if rest < vocabulary:
+        maxima = torch.cat([maxima, logits[:, rest:].amax(-1, keepdim=True)], 1)
     largest, block = maxima.max(-1)
     columns = block[:, None] * _BLOCK + torch.arange(_BLOCK, device=logits.device)
     beyond = columns >= vocabulary

@@ -15,8 +15,7 @@ G branches, L blocks, D width.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -25,16 +24,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pipeline.interventions.evaluation import require_completable
-from pipeline.interventions.guard import proven
-from pipeline.interventions.hooks import require_editable
+from pipeline.interventions.guard import prepare
 from pipeline.interventions.interventions import Intervention
-from pipeline.interventions.memory import Journal, in_batches
-from pipeline.interventions.memory import token_budget as default_budget
-from pipeline.interventions.readout import read
-from pipeline.interventions.trie import Trie, build_trie
-from pipeline.interventions.wavefront import means_of, run
+from pipeline.interventions.memory import Journal, in_batches, joined
+from pipeline.interventions.wavefront import Engine, teacher_forced
+from pipeline.models.modules import attached, states_in
 from pipeline.models.precision import at_least_single
-from pipeline.models.sites import Anatomy, Site, states_in
+from pipeline.models.sites import Anatomy
 
 
 @dataclass(frozen=True)
@@ -94,71 +90,46 @@ def look(
         ValueError: the model is in training mode, P or S would be 0, or there is no baseline.
     """
     require_completable(model, tokens, suffix_length)
-    known = proven(model)
-    n_blocks = len(known.sites)
-    trie = build_trie([*interventions], n_blocks)
-    require_editable(known, interventions)
-    whole = next((v for v, each in enumerate(interventions) if not each.edits), None)
-    if whole is None:
+    baseline = next((v for v, one in enumerate(interventions) if not one.edits), None)
+    if baseline is None:
         raise ValueError("no intervention without edits: displacement is measured from it")
-    means = means_of(
-        known, interventions, tokens if calibration_tokens is None else calibration_tokens
-    )
-    half = torch.finfo(model.dtype).bits < 32
-    length = tokens.shape[1] - 1
-    budget = token_budget or default_budget(known, trie, length, caching=False, in_single=half)
-    nothing = torch.empty(0, dtype=torch.int64, device=model.device)
+    calibration = tokens if calibration_tokens is None else calibration_tokens
+    engine = prepare(model, interventions, calibration, journal, token_budget)
+    engine = replace(engine, in_single=torch.finfo(model.dtype).bits < 32)
+    never = torch.empty(0, dtype=torch.int64, device=model.device)
 
     def work(numbers: range) -> Tokenwise:
         batch = tokens[numbers.start : numbers.stop].to(model.device)
-        suffix = batch[:, -suffix_length:]
-        seen = _Moved(trie, interventions, whole, len(batch))
+        moved = _Moved(engine, baseline, len(batch))
         with at_least_single(model):
-            states = run(known, batch[:, :-1], trie, observer=seen, means=means)
-            said = read(
-                known,
-                states[:, :, -suffix_length:].flatten(0, 2),
-                suffix.expand(trie.branches, *suffix.shape).flatten(),
-                nothing,
-                detailed=True,
-            )
-            changes = _attention_changes(known, batch[:, :-1])
-        assert said.detail is not None  # noqa: S101  asked for above
-        ends = list(trie.carrier[-1])
-
-        def by_intervention(value: Tensor) -> Tensor:
-            return value.view(trie.branches, *suffix.shape).cpu()[ends]
-
+            readout = teacher_forced(engine, batch, suffix_length, never, observer=moved)
+            changes = _attention_changes(engine.known, batch[:, :-1])
+        names = ("log_prob", "rank", "entropy", "margin")
         return Tokenwise(
-            moved=seen.moved.cpu(),
+            moved=moved.moved.cpu(),
             attention_change=changes.cpu(),
-            greedy=by_intervention(said.any.token),
-            log_prob=by_intervention(said.log_prob),
-            rank=by_intervention(said.detail.rank),
-            entropy=by_intervention(said.entropy),
-            margin=by_intervention(said.any.margin),
+            greedy=readout.token.cpu()[engine.ends],
+            **{name: getattr(readout, name).cpu()[engine.ends] for name in names},
         )
 
-    costs = [trie.branches * length] * len(tokens)
-    parts = in_batches(costs, budget, None, work, journal or Journal())
-    names = [each.name for each in fields(Tokenwise)]
-    return Tokenwise(**{name: torch.cat([getattr(p, name) for p in parts], 1) for name in names})
+    length = tokens.shape[1] - 1
+    costs = [engine.trie.branches * length] * len(tokens)
+    budget = engine.budget(length, caching=False)
+    return joined(in_batches(costs, budget, None, work, engine.journal))
 
 
 class _Moved:
     """An observer of a pass, which computes `Tokenwise.moved` for a batch."""
 
-    def __init__(
-        self, trie: Trie, interventions: Sequence[Intervention], whole: int, batch: int
-    ) -> None:
-        self.trie, self.whole = trie, whole
-        self.moved = torch.zeros(len(interventions), batch, 2, dtype=torch.float64)
-        self.last = [max(each.blocks, default=-1) for each in interventions]
+    def __init__(self, engine: Engine, baseline: int, batch: int) -> None:
+        self.trie, self.baseline = engine.trie, baseline
+        self.last = [max(one.blocks, default=-1) for one in engine.interventions]
+        self.moved = torch.zeros(len(self.last), batch, 2, dtype=torch.float64)
 
     def __call__(self, number: int, states: Tensor) -> None:
         """See `wavefront.Observer`."""
         after = self.trie.carrier[number + 1]
-        unedited = states[after[self.whole]].double()
+        unedited = states[after[self.baseline]].double()
         size = unedited.norm(dim=-1).clamp_min(torch.finfo(torch.float64).tiny)
         for v, last in enumerate(self.last):
             if last == number:
@@ -168,9 +139,9 @@ class _Moved:
 
 def _attention_changes(known: Anatomy, tokens: Tensor) -> Tensor:
     """(L, B, 2), as `Tokenwise.attention_change`, of tokens (B, T)."""
-    found = torch.full((len(known.sites), len(tokens), 2), torch.nan, dtype=torch.float64)
+    changes = torch.full((len(known.sites), len(tokens), 2), torch.nan, dtype=torch.float64)
     if not known.additive:
-        return found
+        return changes
     entered: dict[int, Tensor] = {}
 
     def enter(number: int, _module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -179,21 +150,19 @@ def _attention_changes(known: Anatomy, tokens: Tensor) -> Tensor:
     def leave(number: int, _module: nn.Module, _args: Any, returned: Tensor) -> None:
         x = entered.pop(number)
         cosine = torch.cosine_similarity(x, x + returned.view_as(x), dim=-1)
-        found[number] = _first_and_others(1 - cosine).cpu()
+        changes[number] = _first_and_others(1 - cosine).cpu()
 
-    with ExitStack() as stack:
-        for number, site in enumerate(known.sites):
-            for handle in _hooked(site, partial(enter, number), partial(leave, number)):
-                stack.callback(handle.remove)
-        known.body(input_ids=tokens, use_cache=False)
-    return found
-
-
-def _hooked(site: Site, enter: Any, leave: Any) -> tuple[Any, Any]:
-    return (
-        site.block.register_forward_pre_hook(enter, with_kwargs=True),
-        site.attention.register_forward_hook(leave),
+    hooks = (
+        hook
+        for number, site in enumerate(known.sites)
+        for hook in (
+            site.block.register_forward_pre_hook(partial(enter, number), with_kwargs=True),
+            site.attention.register_forward_hook(partial(leave, number)),
+        )
     )
+    with attached(hooks):
+        known.body(input_ids=tokens, use_cache=False)
+    return changes
 
 
 def _first_and_others(values: Tensor) -> Tensor:

@@ -21,26 +21,26 @@ Shapes: B rows of tokens, T positions, G branches, D width. Row b of branch g is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers import DynamicCache
 
 from pipeline.interventions.edits import ATTENTION, RULES
-from pipeline.interventions.hooks import (
-    BlockRows,
-    Means,
-    Selection,
-    fast_activations,
-    hooked,
-)
+from pipeline.interventions.hooks import BlockRows, Means, Selection, hooked
 from pipeline.interventions.interventions import Edit, Intervention
-from pipeline.interventions.trie import Trie
+from pipeline.interventions.memory import Journal
+from pipeline.interventions.memory import token_budget as free_tokens
+from pipeline.interventions.readout import Readout, read
+from pipeline.interventions.trie import Trie, build_trie
+from pipeline.models.modules import attached, states_out
 from pipeline.models.precision import at_least_single
-from pipeline.models.sites import Anatomy, masked_call, states_out
+from pipeline.models.sites import Anatomy, masked_call
 
 Observer = Callable[[int, Tensor], None]
 """Called after each block with its number b and the states after it, (G, B, T, D).
@@ -52,56 +52,126 @@ will be overwritten: read or copy them at once.
 CALIBRATION_ROWS, _ROWS_AT_ONCE = 256, 16
 
 
+@dataclass(frozen=True)
+class Engine:
+    """A model, and the interventions that a pass computes together.
+
+    Args:
+        known: of the model.
+        interventions: V of them.
+        means: for edits that need them.
+        journal: records what happens.
+        token_budget: tokens at a time, counted once per branch; None: computed from the free
+            memory.
+        in_single: whether a model in half precision computes in float32.
+    """
+
+    known: Anatomy
+    interventions: Sequence[Intervention]
+    means: Means = field(default_factory=dict)
+    journal: Journal = field(default_factory=Journal)
+    token_budget: int | None = None
+    in_single: bool = False
+
+    @cached_property
+    def trie(self) -> Trie:
+        """Of the interventions."""
+        return build_trie(self.interventions, len(self.known.sites))
+
+    @property
+    def ends(self) -> Tensor:
+        """(V,) int64, the branch that each intervention ends in."""
+        return torch.tensor(self.trie.carrier[-1])
+
+    @property
+    def device(self) -> torch.device:
+        """The model's."""
+        device: torch.device = self.known.model.device
+        return device
+
+    def only(self, listed: Iterable[int]) -> Engine:
+        """The same with some of the interventions."""
+        return replace(self, interventions=[self.interventions[v] for v in listed])
+
+    def budget(self, length: int, *, caching: bool) -> int:
+        """Tokens of a pass over rows of this length, see `memory.token_budget`."""
+        return self.token_budget or free_tokens(
+            self.known, self.trie, length, caching=caching, in_single=self.in_single
+        )
+
+
 def run(
-    known: Anatomy,
+    engine: Engine,
     tokens: Tensor,
-    trie: Trie,
     *,
     cache: DynamicCache | None = None,
     mask: Tensor | None = None,
     observer: Observer | None = None,
-    means: Means | None = None,
     last: int | None = None,
 ) -> Tensor:
-    """Read the tokens under all interventions of a trie.
+    """Read the tokens under all interventions.
 
     Args:
-        known: of the model.
+        engine: the model and the interventions.
         tokens: (B, T) int64, on the model's device.
-        trie: for the model's number of blocks.
         cache: receives the keys and values of all branches, or holds those of earlier tokens.
         mask: (B, T plus the length of the cache) int64, 0 at padding, which is on the left; None:
             no padding.
         observer: called after each block.
-        means: for edits that need them.
         last: the number of final positions that are needed; None: all. The values at other
             positions are undefined.
 
     Returns:
         (G, B, T, D), the input of the head.
     """
-    blocks = rows_of(trie, len(tokens), tokens.device)
+    known, batch = engine.known, len(tokens)
+    blocks = rows_of(engine.trie, batch, tokens.device)
     blocks[-1].last = last if last != tokens.shape[1] else None
     call = {} if mask is None else masked_call(mask, tokens.shape[1], known.has_positions)
-    with (
-        hooked(known, blocks, len(tokens), means),
-        fast_activations(known),
-        ExitStack() as stack,
-    ):
+
+    def observe(number: int, _module: nn.Module, _args: Any, returned: Any) -> None:
         if observer is not None:
-            for number, site in enumerate(known.sites):
-                stack.callback(_observing(site.block, number, observer, len(tokens)).remove)
+            observer(number, torch.unflatten(states_out(returned), 0, (-1, batch)))
+
+    observed = (
+        site.block.register_forward_hook(partial(observe, number))
+        for number, site in enumerate(known.sites)
+        if observer is not None
+    )
+    with hooked(known, blocks, batch, engine.means), attached(observed):
         states = known.body(
             input_ids=tokens, past_key_values=cache, use_cache=cache is not None, **call
         )[0]
-    return torch.unflatten(states, 0, (trie.branches, len(tokens)))
+    return torch.unflatten(states, 0, (engine.trie.branches, batch))
 
 
-def _observing(block: nn.Module, number: int, observer: Observer, batch: int) -> Any:
-    def look(_module: nn.Module, _args: Any, returned: Any) -> None:
-        observer(number, torch.unflatten(states_out(returned), 0, (-1, batch)))
+def teacher_forced(
+    engine: Engine,
+    tokens: Tensor,
+    length: int,
+    forbidden: Tensor,
+    *,
+    cache: DynamicCache | None = None,
+    observer: Observer | None = None,
+) -> Readout:
+    """Read prefix and suffix under all interventions.
 
-    return block.register_forward_hook(look)
+    Args:
+        engine: the model and the interventions.
+        tokens: (B, P+S) int64, on the model's device.
+        length: S.
+        forbidden: (E,) int64, ids that are never generated.
+        cache: as for `run`.
+        observer: called after each block with the states of all positions.
+
+    Returns:
+        The readout (G, B, S) of the suffix.
+    """
+    last = length if observer is None else None
+    states = run(engine, tokens[:, :-1], cache=cache, observer=observer, last=last)
+    shape = engine.trie.branches, len(tokens), length
+    targets = tokens[:, -length:].expand(shape).flatten()
+    return read(engine.known, states[:, :, -length:].flatten(0, 2), targets, forbidden).view(*shape)
 
 
 def rows_of(trie: Trie, batch: int, device: torch.device) -> list[BlockRows]:
@@ -110,17 +180,20 @@ def rows_of(trie: Trie, batch: int, device: torch.device) -> list[BlockRows]:
     made = []
     for step in trie.steps:
         parents = [parent * batch + row for parent in step.parents]
-        edits: dict[Edit, list[int]] = {}
-        for branch, edit in enumerate(step.edits):
-            if edit is not None:
-                edits.setdefault(edit, []).append(branch)
-        made.append(
-            BlockRows(
-                torch.cat(parents) if parents else None,
-                {edit: _selection(branches, batch, row) for edit, branches in edits.items()},
-            )
-        )
+        edits = {
+            edit: _selection(branches, batch, row) for edit, branches in by_edit(step.edits).items()
+        }
+        made.append(BlockRows(torch.cat(parents) if parents else None, edits))
     return made
+
+
+def by_edit(edits: Iterable[Edit | None]) -> dict[Edit, list[int]]:
+    """Edit -> the positions that have it, in the order of their first."""
+    positions: dict[Edit, list[int]] = {}
+    for position, edit in enumerate(edits):
+        if edit is not None:
+            positions.setdefault(edit, []).append(position)
+    return positions
 
 
 def _selection(branches: list[int], batch: int, row: Tensor) -> Selection:
@@ -128,21 +201,6 @@ def _selection(branches: list[int], batch: int, row: Tensor) -> Selection:
     if branches[-1] - branches[0] == len(branches) - 1:
         return slice(branches[0] * batch, (branches[-1] + 1) * batch)
     return torch.cat([branch * batch + row for branch in branches])
-
-
-class Kept(DynamicCache):
-    """Keys and values of all branches, block by block: (rows, K, T, E) each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Keep a block's keys and values, copied, since views would keep larger tensors alive."""
-        self.blocks[layer_idx] = key_states.contiguous(), value_states.contiguous()
-        return self.blocks[layer_idx]
 
 
 def means_of(known: Anatomy, interventions: Sequence[Intervention], tokens: Tensor | None) -> Means:
@@ -161,31 +219,30 @@ def means_of(known: Anatomy, interventions: Sequence[Intervention], tokens: Tens
     """
     needed = {
         (block, RULES[edit].site)
-        for each in interventions
-        for block, edit in each.edits.items()
+        for intervention in interventions
+        for block, edit in intervention.edits.items()
         if RULES[edit].needs_mean
     }
     if not needed:
         return {}
     if tokens is None:
         raise ValueError("the edits mean and mlp-mean need calibration tokens; pass some")
-    chosen = torch.arange(min(CALIBRATION_ROWS, len(tokens))) * len(tokens)
-    rows = tokens[chosen // min(CALIBRATION_ROWS, len(tokens))].to(known.model.device)
+    count = min(CALIBRATION_ROWS, len(tokens))
+    rows = tokens[torch.arange(count) * len(tokens) // count].to(known.model.device)
     sums: dict[tuple[int, str], Tensor] = {}
 
-    def add(key: tuple[int, str]) -> Callable[[nn.Module, Any, Tensor], None]:
-        def hook(_module: nn.Module, _args: Any, returned: Tensor) -> None:
-            total = returned.flatten(0, -2).double().sum(0)
-            sums[key] = sums[key] + total if key in sums else total
+    def add(key: tuple[int, str], _module: nn.Module, _args: Any, returned: Tensor) -> None:
+        total = returned.flatten(0, -2).double().sum(0)
+        sums[key] = sums[key] + total if key in sums else total
 
-        return hook
-
-    with at_least_single(known.model), ExitStack() as stack:
+    def hooks() -> Iterator[RemovableHandle]:
         for block, site in needed:
-            where = known.sites[block]
-            module = where.attention if site == ATTENTION else where.mlp
+            modules = known.sites[block]
+            module = modules.attention if site == ATTENTION else modules.mlp
             assert module is not None  # noqa: S101  `require_editable` has refused it
-            stack.callback(module.register_forward_hook(add((block, site))).remove)
+            yield module.register_forward_hook(partial(add, (block, site)))
+
+    with at_least_single(known.model), attached(hooks()):
         for part in torch.split(rows, _ROWS_AT_ONCE):
             known.body(input_ids=part, use_cache=False)
     return {key: total / rows.numel() for key, total in sums.items()}

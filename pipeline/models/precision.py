@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from pipeline.models.modules import attached
 
 
 @contextmanager
@@ -32,16 +35,18 @@ def at_least_single(model: nn.Module) -> Iterator[None]:
     def widen_result(_module: nn.Module, _args: Any, returned: Tensor) -> Tensor:
         return returned.float()
 
-    with ExitStack() as stack:
+    def hooks() -> Iterator[RemovableHandle]:
         for module in model.modules():
             weights = module.parameters(recurse=False)
             if not any(torch.finfo(weight.dtype).bits < 32 for weight in weights):
                 continue
             if type(module).forward is nn.Embedding.forward:
-                stack.callback(module.register_forward_hook(widen_result).remove)
+                yield module.register_forward_hook(widen_result)
             else:
-                stack.callback(module.register_forward_pre_hook(widen).remove)
-                stack.callback(module.register_forward_hook(put_back).remove)
+                yield module.register_forward_pre_hook(widen)
+                yield module.register_forward_hook(put_back)
+
+    with attached(hooks()):
         try:
             yield
         finally:

@@ -17,17 +17,18 @@ Shapes: B rows, T positions, D width, H heads, K key-value heads, E size of a he
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 from transformers.activations import FastGELUActivation, NewGELUActivation
 
+from pipeline.models.modules import attached, states_in, states_out
 from pipeline.models.precision import at_least_single
 from pipeline.workflow.errors import InputError, Problem
 
@@ -147,17 +148,6 @@ def leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
             yield from leaves(value, (*path, i))
 
 
-def states_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
-    """The states that a block receives, first or by name."""
-    states: Tensor = args[0] if args else kwargs["hidden_states"]
-    return states
-
-
-def states_out(returned: Any) -> Tensor:
-    """The states that a block returns, alone or first in a tuple."""
-    return returned if isinstance(returned, Tensor) else returned[0]
-
-
 class _Call(NamedTuple):
     """A call of a module that has no modules below it, in the order of the calls."""
 
@@ -217,7 +207,7 @@ class _Record(NamedTuple):
     arguments: list[Any]
 
 
-def _record(model: Any, body: Any, blocks: Iterable[nn.Module], rows: int, masked: bool) -> _Record:
+def _record(model: Any, body: Any, blocks: nn.ModuleList, rows: int, masked: bool) -> _Record:
     record = _Record([], [])
 
     def keep(calls: list[_Call], name: str) -> Callable[..., None]:
@@ -232,14 +222,15 @@ def _record(model: Any, body: Any, blocks: Iterable[nn.Module], rows: int, maske
     def see(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         record.arguments.append({"args": args, **kwargs})
 
-    with ExitStack() as stack:
+    def hooks() -> Iterator[RemovableHandle]:
         for block in blocks:
             record.calls.append([])
-            stack.callback(block.register_forward_pre_hook(see, with_kwargs=True).remove)
+            yield block.register_forward_pre_hook(see, with_kwargs=True)
             for name, module in block.named_modules():
                 if next(module.children(), None) is None:
-                    hook = module.register_forward_hook(keep(record.calls[-1], name))
-                    stack.callback(hook.remove)
+                    yield module.register_forward_hook(keep(record.calls[-1], name))
+
+    with attached(hooks()):
         _read(model, body, rows, masked)
     return record
 
@@ -355,17 +346,18 @@ def _wiring(model: Any, body: Any, sites: Sequence[Site]) -> tuple[bool, bool]:
     def look(_module: nn.Module, args: Any) -> None:
         received.extend(x for x in args if isinstance(x, Tensor))
 
-    with ExitStack() as stack:
-        first = sites[0].whole_mlp
-        if first is not None:
-            stack.callback(first.register_forward_pre_hook(look).remove)
+    first = sites[0].whole_mlp
+    with attached(() if first is None else [first.register_forward_pre_hook(look)]):
         _read(model, body, _ROWS[0])
-        for site in sites:
-            for module in (site.attention, site.mlp):
-                stack.callback(module.register_forward_hook(nothing).remove)  # type: ignore[union-attr]
-            hook = site.block.register_forward_hook(compare, with_kwargs=True)
-            stack.callback(hook.remove)
-        _read(model, body, _ROWS[0])
+        zeroed = [
+            module.register_forward_hook(nothing)
+            for site in sites
+            for module in (site.attention, site.mlp)
+            if module is not None
+        ]
+        compared = [site.block.register_forward_hook(compare, with_kwargs=True) for site in sites]
+        with attached([*zeroed, *compared]):
+            _read(model, body, _ROWS[0])
     parallel = len(received) == 2 and torch.equal(*received)
     return all(passed), parallel and len({type(site.block) for site in sites}) == 1
 

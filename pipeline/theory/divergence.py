@@ -28,11 +28,10 @@ from transformers import PreTrainedModel
 from pipeline.interventions.evaluation import Progress, require_completable, silent
 from pipeline.interventions.interventions import sweep
 from pipeline.interventions.memory import Journal, in_batches
-from pipeline.interventions.memory import token_budget as default_budget
 from pipeline.interventions.overflow import not_finite
 from pipeline.interventions.readout import pieces
-from pipeline.interventions.trie import Trie, build_trie
-from pipeline.interventions.wavefront import run
+from pipeline.interventions.trie import Trie
+from pipeline.interventions.wavefront import Engine, run
 from pipeline.models.context import context_length
 from pipeline.models.precision import at_least_single
 from pipeline.models.sites import Anatomy, anatomy
@@ -96,18 +95,18 @@ def measure(
     prefixes = tokens[:, : int(samples["prefix_length"][0])]
     known = anatomy(model)
     n_blocks = described.n_blocks
-    trie = build_trie(sweep(n_blocks)[: 1 + n_blocks], n_blocks)
     in_single = described.dtype != model.dtype
-    most = default_budget(known, trie, prefixes.shape[1], caching=False, in_single=in_single)
+    engine = Engine(known, sweep(n_blocks)[: 1 + n_blocks], in_single=in_single)
+    most = engine.budget(prefixes.shape[1], caching=False)
     budget = token_budget or max(1, most // 2)  # half, since the bounds need memory too
 
     def work(numbers: range) -> dict[str, Tensor]:
         batch = prefixes[numbers.start : numbers.stop].to(model.device)
-        seen = _Seen(trie)
+        seen = _Seen(engine.trie)
         with at_least_single(model):
-            last = run(known, batch, trie, observer=seen)[list(trie.carrier[-1]), :, -1]
+            last = run(engine, batch, observer=seen)[engine.ends, :, -1]
             found = _of_logits(known, last)
-            _require_finite(known, batch, found["kl"], samples["sample_id"][numbers.start :])
+            _require_finite(engine, batch, found["kl"], samples["sample_id"][numbers.start :])
         found |= _bounds_of(described, blocks, described.embed(batch), seen)
         found["triangle"] = torch.cat([*seen.triangle, found["triangle"]])
         progress(numbers.stop, len(prefixes))
@@ -116,7 +115,7 @@ def measure(
     with torch.inference_mode():
         fits = linear_fit.fit(described, prefixes, samples["sample_id"].to_list())
         blocks = [know(described.block(i, _BEST), both) for i, both in enumerate(fits)]
-        costs = [prefixes.shape[1] * trie.branches] * len(prefixes)
+        costs = [prefixes.shape[1] * engine.trie.branches] * len(prefixes)
         parts = in_batches(costs, budget, None, work, journal or Journal())
     whole = {name: torch.cat([part[name] for part in parts], 1) for name in parts[0]}
     return Divergence(
@@ -206,16 +205,15 @@ def _centred_logits(known: Anatomy, states: Tensor) -> Tensor:
     return logits - logits.mean(-1, keepdim=True)
 
 
-def _require_finite(known: Anatomy, tokens: Tensor, kl: Tensor, sample_ids: pl.Series) -> None:
+def _require_finite(engine: Engine, tokens: Tensor, kl: Tensor, sample_ids: pl.Series) -> None:
     """Raise for the first sample whose logits are not finite, saying where it began."""
     finite = kl.isfinite()  # (L, B)
     if finite.all():
         return
     row = int(finite.all(0).logical_not().nonzero()[0])
     first = int(finite[:, row].logical_not().nonzero()[0])
-    interventions = sweep(len(finite))  # the baseline is the first
-    guilty = interventions[1 + first] if finite[:, row].any() else interventions[0]
-    raise not_finite(known, guilty, tokens[row], f"sample {sample_ids[row]}", {})
+    guilty = 1 + first if finite[:, row].any() else 0  # the baseline is the first
+    raise not_finite(engine, guilty, tokens[row], f"sample {sample_ids[row]}")
 
 
 def _triangle(samples: pl.DataFrame, found: dict[str, Tensor], n_blocks: int) -> pl.DataFrame:

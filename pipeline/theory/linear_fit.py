@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pipeline.interventions.interventions import BASELINE
 from pipeline.interventions.overflow import not_finite
+from pipeline.interventions.wavefront import Engine
 from pipeline.models.sites import anatomy
 from pipeline.theory.bounds import operator_norm
 from pipeline.theory.one_block import attend
@@ -108,8 +109,8 @@ def fit(described: Described, tokens: Tensor, sample_ids: Sequence[int]) -> list
             if not after.isfinite().all():
                 finite = after.isfinite().flatten(1).all(1).cpu()
                 row = rows[chunk[finite.logical_not().nonzero()[0]]]
-                known, what = anatomy(described.model), f"sample {sample_ids[int(row)]}"
-                raise not_finite(known, BASELINE, tokens[int(row)], what, {})
+                engine = Engine(anatomy(described.model), [BASELINE])
+                raise not_finite(engine, 0, tokens[int(row)], f"sample {sample_ids[int(row)]}")
             for (fitted, other), u in zip(sums, (read, _normalized(block, read)), strict=True):
                 for each, mine in ((fitted, ~held_out[chunk]), (other, held_out[chunk])):
                     each.add(u[mine].flatten(0, 1), mlp[mine].flatten(0, 1))

@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from pipeline.interventions import complete, decoding, readout, score, scoring, wavefront
+from pipeline.interventions import caches, complete, decoding, readout, score, scoring, wavefront
 from pipeline.interventions.guard import proven
 from pipeline.interventions.hooks import BlockRows
 from pipeline.models.sites import Values
@@ -66,8 +66,9 @@ def no_mask(patch):
 def no_positions(patch):
     original = wavefront.run
 
-    def run(known, *args, **options):
-        return original(dataclasses.replace(known, has_positions=False), *args, **options)
+    def run(engine, *args, **options):
+        known = dataclasses.replace(engine.known, has_positions=False)
+        return original(dataclasses.replace(engine, known=known), *args, **options)
 
     patch(scoring, "run", run)
 
@@ -138,7 +139,7 @@ def changed_start(patch, change):
     patch(
         decoding,
         "decode",
-        lambda known, trie, cache, start, *rest: original(known, trie, cache, change(start), *rest),
+        lambda engine, cache, start, *rest: original(engine, cache, change(start), *rest),
     )
 
 
@@ -156,7 +157,7 @@ def another_wrong_token(patch):
 
 def cache_that_forgets(patch):
     """What a step adds is not there in the next: the keys of the true suffix are."""
-    original = decoding._Rows.update
+    original = caches.SideBySide.update
 
     def update(self, keys, values, layer_idx, *args, **kwargs):
         kept = [buffer.clone() for buffer in self.buffers[layer_idx]]
@@ -164,7 +165,7 @@ def cache_that_forgets(patch):
         self.buffers[layer_idx] = tuple(kept)
         return tuple(made)
 
-    patch(decoding._Rows, "update", update)
+    patch(caches.SideBySide, "update", update)
 
 
 def cache_without_this_step(patch):
@@ -172,11 +173,11 @@ def cache_without_this_step(patch):
         end = self.position + 1
         return tuple(buffer[: self.active, :, :end] for buffer in self.buffers[layer_idx])
 
-    patch(decoding._Rows, "update", update)
+    patch(caches.SideBySide, "update", update)
 
 
 def decoding_a_position_late(patch):
-    patch(decoding._Rows, "get_seq_length", lambda self, layer_idx=0: self.position + 1)
+    patch(caches.SideBySide, "get_seq_length", lambda self, layer_idx=0: self.position + 1)
 
 
 def decoding_without_edits(patch):
@@ -189,16 +190,16 @@ def decoding_without_edits(patch):
 
 
 def continuations_of_another_context(patch):
-    original = scoring._Continued.__init__
+    original = caches.Continued.__init__
 
     def init(self, contexts, trie, of):
         original(self, contexts, trie, of.roll(1))
 
-    patch(scoring._Continued, "__init__", init)
+    patch(caches.Continued, "__init__", init)
 
 
 def continuations_of_another_branch(patch):
-    original = scoring._Continued.update
+    original = caches.Continued.update
 
     def update(self, keys, values, layer_idx, *args, **kwargs):
         contexts = self.contexts.blocks[layer_idx]
@@ -206,7 +207,7 @@ def continuations_of_another_branch(patch):
         self.contexts.blocks[layer_idx] = tuple(x.roll(size, 0) for x in contexts)
         return original(self, keys, values, layer_idx)
 
-    patch(scoring._Continued, "update", update)
+    patch(caches.Continued, "update", update)
 
 
 def a_block_edit_left_out(patch):

@@ -123,17 +123,17 @@ def test_everything_is_that_of_double_precision(vocabulary, rows_at_once, monkey
     forbidden = torch.tensor([1, 3])
     logits = states.double() @ known.model.lm_head.weight.double().T
     targets[::2] = logits.topk(40).indices[::2, 7]
-    said = read(known, states, targets, forbidden, detailed=True)
+    said = read(known, states, targets, forbidden)
     log_probs = logits.log_softmax(-1)
-    assert torch.equal(said.any.token, logits.argmax(-1))
+    assert torch.equal(said.token, logits.argmax(-1))
     close = {"rtol": 0, "atol": 2e-5, "check_dtype": False}
     torch.testing.assert_close(said.entropy, -(log_probs.exp() * log_probs).sum(-1), **close)
     torch.testing.assert_close(said.log_prob, log_probs.gather(1, targets[:, None])[:, 0], **close)
     place = (log_probs.argsort(-1, descending=True) == targets[:, None]).nonzero()[:, 1]
-    assert torch.equal(said.detail.rank, place.int() + 1)
+    assert torch.equal(said.rank, place.int() + 1)
     mean = (log_probs.exp() * log_probs).sum(-1, keepdim=True)
     variance = (log_probs.exp() * (log_probs - mean) ** 2).sum(-1)
-    torch.testing.assert_close(said.detail.spread, variance.sqrt(), **close)
+    torch.testing.assert_close(said.spread, variance.sqrt(), **close)
     kept = logits.topk(40)
     among = (kept.indices == targets[:, None]).any(-1)
     expected = torch.full(among.shape, -torch.inf).double()
@@ -141,15 +141,15 @@ def test_everything_is_that_of_double_precision(vocabulary, rows_at_once, monkey
         among
     ]
     assert among[::2].all()
-    torch.testing.assert_close(said.detail.log_prob_top, expected, **close)
-    for found, exact in (
-        (said.any, logits),
-        (said.allowed, logits.index_fill(1, forbidden, -torch.inf)),
+    torch.testing.assert_close(said.log_prob_top_40, expected, **close)
+    for (token, margin), exact in (
+        ((said.token, said.margin), logits),
+        ((said.allowed_token, said.allowed_margin), logits.index_fill(1, forbidden, -torch.inf)),
         (choose(known, states, forbidden), logits.index_fill(1, forbidden, -torch.inf)),
     ):
         values, ids = exact.topk(2)
-        assert torch.equal(found.token, ids[:, 0])
-        torch.testing.assert_close(found.margin, values[:, 0] - values[:, 1], **close)
+        assert torch.equal(token, ids[:, 0])
+        torch.testing.assert_close(margin, values[:, 0] - values[:, 1], **close)
 
 
 @pytest.mark.parametrize("size", [1e-6, 40.0, 1e4])
@@ -201,6 +201,6 @@ def test_top_k_keeps_what_ties_for_the_last_place_as_transformers_does(vocabular
     none = torch.tensor([], dtype=torch.int64)
     kept = TopKLogitsWarper(40)(None, logits).log_softmax(-1)
     for target in (targets, logits.topk(40).indices[:, -1]):
-        said = read(known, coarse, target, none, detailed=True)
+        said = read(known, coarse, target, none)
         expected = kept.gather(1, target[:, None])[:, 0]
-        torch.testing.assert_close(said.detail.log_prob_top, expected, rtol=0, atol=2e-5)
+        torch.testing.assert_close(said.log_prob_top_40, expected, rtol=0, atol=2e-5)
