@@ -12,6 +12,7 @@ from markupsafe import Markup
 from pipeline.analysis.text import slug, visible
 from pipeline.report import colours
 from pipeline.report.compact import compact
+from pipeline.report.numbers import Number, Numbers, Sentence, estimate
 
 CODE_PATH = Path(__file__).parent
 
@@ -32,16 +33,33 @@ _COLOURS = {
 }
 
 
-def template(name: str) -> Template:
-    """A template of this folder that escapes every value, and fails if a variable is missing."""
+def template(name: str, numbers: Numbers | None = None) -> Template:
+    """A template of this folder that escapes every value, and fails if a variable is missing.
+
+    Args:
+        name: of the file.
+        numbers: records the numbers that the template shows.
+    """
+    shown = numbers or Numbers()
     environment = Environment(
         loader=FileSystemLoader(CODE_PATH),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_finalize,
     )
+
+    def finalize(value: object) -> object:
+        """A value as it is shown: marked if it is a number, cleaned if it is text."""
+        if isinstance(value, Number):
+            return shown.mark(value, estimate(value))
+        if isinstance(value, Sentence):
+            return Markup(environment.from_string(value.source).render(value.values))  # noqa: S704
+        return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+    environment.finalize = finalize
+    environment.filters |= shown.filters()
+    environment.filters["plain"] = lambda text: Markup(finalize(text)).striptags()  # noqa: S704
     environment.filters["slug"] = slug
     environment.filters["word"] = lambda token, family: family.word(token)
     environment.filters["single_panel"] = _single_panel
@@ -103,11 +121,6 @@ def _attribute(key: str, value: str, prefix: str) -> str:
         for colour, variable in _COLOURS.items():
             value = value.replace(colour, variable)
     return value
-
-
-def _finalize(value: object) -> object:
-    """Clean a value before jinja escapes it."""
-    return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def clean(text: str) -> str:

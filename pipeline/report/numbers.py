@@ -1,0 +1,159 @@
+"""The numbers of a study's pages: each has a name, and the pages show it by that name.
+
+A template formats a `Number` with a filter, such as ``{{ share|percent }}``. The filter writes the
+text into ``<data value="NAME">`` and records the number, so that ``numbers.json`` lists exactly the
+numbers that the pages show. A bare int or float in a template is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from pipeline.analysis.text import MISSING, number, percent, percent_interval, visible
+from pipeline.workflow.files import write_text
+
+SHARE = "share"
+"""The unit of shares, 0 to 1, which are shown as percentages."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number that a page shows.
+
+    Args:
+        name: unique in the study, such as ``summary/tiny-neo-8/baseline/exact_match``.
+        value: in `unit`; None: not known, or a range.
+        low, high: ends of its 95% interval; without a value: the ends of a range.
+        unit: ``share``, ``tokens``, ``nats``, ``models``, …; empty: none.
+        table: the table that it is computed from, such as ``summary``.
+    """
+
+    name: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    unit: str = ""
+    table: str = "summary"
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence: a Jinja source, and the numbers and names that it formats.
+
+    Args:
+        source: such as ``At {{ stopped|count }} of {{ blocks|plural("block") }}.``
+        values: by the names in `source`; `Number`, text, or a list of these.
+    """
+
+    source: str
+    values: Mapping[str, Any]
+
+
+def spread(name: str, values: Iterable[float], unit: str = SHARE, table: str = "summary") -> Number:
+    """The range of `values` as one number without a value; for the filter ``span``."""
+    known = [value for value in values if math.isfinite(value)]
+    low, high = (min(known), max(known)) if known else (None, None)
+    return Number(name, None, low, high, unit, table)
+
+
+class Numbers:
+    """The numbers that the pages of one study show, in the order of their first use."""
+
+    def __init__(self) -> None:
+        self._shown: dict[str, Number] = {}
+
+    def write(self, path: Path) -> None:
+        """Write ``numbers.json``: a list of name, value, low, high, unit, table."""
+        rows = (json.dumps(_finite(asdict(shown))) for shown in self._shown.values())
+        write_text(path, "[\n" + ",\n".join(rows) + "\n]\n")
+
+    def filters(self) -> dict[str, Any]:
+        """The filters that format a number; each records it.
+
+        ``percent`` (digits=1) and ``number`` without the interval, ``interval`` with it, ``span``
+        for a range, ``count`` and ``plural`` (noun) for counts, ``points`` for differences.
+        """
+        return {
+            "percent": lambda n, digits=1: self.mark(n, percent_digits(n.value, digits)),
+            "number": lambda n: self.mark(n, number(n.value)),
+            "points": lambda n, digits=1: self.mark(n, points(n.value, digits)),
+            "interval": lambda n: self.mark(n, estimate(n)),
+            "span": lambda n, between="–", digits=0: self.mark(n, span(n, between, digits)),
+            "count": lambda n: self.mark(n, count(n)),
+            "plural": lambda n, noun, many=None: Markup("{} {}").format(
+                self.mark(n, count(n)), noun if n.value == 1 else many or f"{noun}s"
+            ),
+        }
+
+    def mark(self, shown: Number, text: str) -> Markup:
+        """`text`, marked as that of a number."""
+        if shown.value is None and shown.low is None:
+            return Markup(MISSING)  # noqa: S704  ours
+        before = self._shown.setdefault(shown.name, shown)
+        if before != shown:
+            message = f"two numbers of the page have the name {shown.name}: {before}, {shown}"
+            raise ValueError(message)
+        start, bracket, end = text.partition(" [")
+        words = Markup('{} <span class="interval">[{}</span>') if bracket else Markup("{}{}")
+        name = visible(shown.name)
+        return Markup('<data value="{}">{}</data>').format(name, words.format(start, end))
+
+
+def estimate(shown: Number) -> str:
+    """A value with its interval, if it has one: ``98.4% [94.5, 99.6]``, ``12.3 [10.1, 14]``."""
+    ends = [end if end is not None and math.isfinite(end) else None for end in _ends(shown)]
+    if shown.unit == SHARE:
+        return percent_interval(shown.value, *ends)
+    interval = "" if None in ends else f" [{number(ends[0])}, {number(ends[1])}]"
+    return number(shown.value) + interval
+
+
+def percent_digits(value: float | None, digits: int) -> str:
+    """A share as a percentage: 0.984 is ``98.4%`` with one digit, ``98%`` with none."""
+    return percent(value) if value is None or digits == 1 else f"{100 * value:.{digits}f}%"
+
+
+def points(value: float | None, digits: int = 1) -> str:
+    """A difference of shares, signed, in percentage points."""
+    return MISSING if value is None else f"{100 * value:+.{digits}f}"
+
+
+def span(shown: Number, between: str = "–", digits: int = 0) -> str:
+    """``40–75%`` or ``3.2–17``; one number where both ends are written alike."""
+    low, high = _ends(shown)
+    if low is None or high is None:
+        return MISSING
+    if shown.unit == SHARE:
+        first, last = (f"{100 * end:.{digits}f}" for end in (low, high))
+        return f"{last}%" if first == last else f"{first}{between}{last}%"
+    write = count_digits if float(low).is_integer() and float(high).is_integer() else number
+    first, last = write(low), write(high)
+    return last if first == last else f"{first}{between}{last}"
+
+
+def count(shown: Number) -> str:
+    """A whole number, thousands apart; of a range ``3 to 5``."""
+    return count_digits(shown.value) if shown.value is not None else span(shown, " to ")
+
+
+def count_digits(value: float) -> str:
+    """A whole number, thousands apart."""
+    return f"{value:,.0f}"
+
+
+def _ends(shown: Number) -> tuple[float | None, float | None]:
+    return shown.low, shown.high
+
+
+def _finite(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in row.items()
+    }
