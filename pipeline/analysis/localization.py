@@ -17,6 +17,7 @@ from pipeline.analysis.manifests import read_manifests
 from pipeline.analysis.measured import ModelTables, read_tables
 from pipeline.analysis.statistics import wilson
 from pipeline.interventions.interventions import BASELINE, EACH
+from pipeline.measure import schemas
 from pipeline.theory import columns
 from pipeline.workflow import tables
 
@@ -54,7 +55,7 @@ def scores(
             found.append(_of_divergence(tables.read(path, columns.DIVERGENCE_TRIANGLE)))
         if attribution:
             path = data / "attribution" / f"{name}.parquet"
-            found += _of_gradient(tables.read(path, tables.ATTRIBUTION))
+            found += _of_gradient(tables.read(path, schemas.ATTRIBUTION))
         recited = measured.memorization.filter(intervention=BASELINE.name, split="memorized")
         parts.append(
             pl.concat(found).with_columns(

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from pipeline.analysis.manifests import read_manifests, recipe_key
-from pipeline.measure import metrics
+from pipeline.measure import metrics, schemas
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, Problem, shorten
 
@@ -23,18 +23,18 @@ class ModelTables:
         name: of the model.
         family: of the model.
         n_blocks: L.
-        interventions: the planned interventions, schema `tables.INTERVENTIONS`.
+        interventions: the planned interventions, schema `schemas.INTERVENTIONS`.
         samples: the family's table, schema `tables.SAMPLES`.
         memorization: the model's, schema `metrics.MEMORIZATION` and `second_half` (see
             `with_second_half`); it needs no `continuation`. Of a model with a twin also
             `twin_exact_match`, the twin's under the same intervention; null where it lacks one.
-        benchmarks: the model's, schema `tables.BENCHMARKS`; None where none were run.
-        documents: the model's, schema `tables.BENCHMARK_DOCUMENTS`, optionally with `weight`, by
+        benchmarks: the model's, schema `schemas.BENCHMARKS`; None where none were run.
+        documents: the model's, schema `schemas.BENCHMARK_DOCUMENTS`, optionally with `weight`, by
             which lm-eval divides; may be empty.
         parameters: of the model; None where unknown.
-        tokens: the model's, schema `tables.TOKENS`; may be empty, as may the next two.
-        displacement: the model's, schema `tables.DISPLACEMENT`.
-        attention_change: the model's, schema `tables.ATTENTION_CHANGE`.
+        tokens: the model's, schema `schemas.TOKENS`; may be empty, as may the next two.
+        displacement: the model's, schema `schemas.DISPLACEMENT`.
+        attention_change: the model's, schema `schemas.ATTENTION_CHANGE`.
         recipe: the key that models share if they differ only in their training seed; None: its own
             recipe. See `manifests.recipe_key`.
     """
@@ -49,10 +49,10 @@ class ModelTables:
     documents: pl.DataFrame
     parameters: int | None = None
     recipe: str | None = None
-    tokens: pl.DataFrame = field(default_factory=lambda: tables.empty(tables.TOKENS))
-    displacement: pl.DataFrame = field(default_factory=lambda: tables.empty(tables.DISPLACEMENT))
+    tokens: pl.DataFrame = field(default_factory=lambda: tables.empty(schemas.TOKENS))
+    displacement: pl.DataFrame = field(default_factory=lambda: tables.empty(schemas.DISPLACEMENT))
     attention_change: pl.DataFrame = field(
-        default_factory=lambda: tables.empty(tables.ATTENTION_CHANGE)
+        default_factory=lambda: tables.empty(schemas.ATTENTION_CHANGE)
     )
 
 
@@ -93,18 +93,18 @@ def read_tables(
         name,
         family,
         manifest["n_blocks"],
-        tables.read(data / "interventions" / f"{name}.parquet", tables.INTERVENTIONS),
+        tables.read(data / "interventions" / f"{name}.parquet", schemas.INTERVENTIONS),
         samples,
         memorization,
-        tables.read(benchmarks, tables.BENCHMARKS) if benchmarked else None,
-        tables.read(documents, tables.BENCHMARK_DOCUMENTS)
+        tables.read(benchmarks, schemas.BENCHMARKS) if benchmarked else None,
+        tables.read(documents, schemas.BENCHMARK_DOCUMENTS)
         if benchmarked
-        else tables.empty(tables.BENCHMARK_DOCUMENTS),
+        else tables.empty(schemas.BENCHMARK_DOCUMENTS),
         manifest.get("parameters"),
         recipe_key(manifest),
-        tables.read(data / "tokens" / f"{name}.parquet", tables.TOKENS),
-        tables.read(data / "displacement" / f"{name}.parquet", tables.DISPLACEMENT),
-        tables.read(data / "displacement" / f"{name}.attention.parquet", tables.ATTENTION_CHANGE),
+        tables.read(data / "tokens" / f"{name}.parquet", schemas.TOKENS),
+        tables.read(data / "displacement" / f"{name}.parquet", schemas.DISPLACEMENT),
+        tables.read(data / "displacement" / f"{name}.attention.parquet", schemas.ATTENTION_CHANGE),
     )
 
 

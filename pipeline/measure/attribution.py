@@ -21,11 +21,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pipeline.interventions.evaluation import Progress, require_completable, silent
+from pipeline.measure.schemas import ATTRIBUTION
 from pipeline.models.context import context_length
 from pipeline.models.sites import anatomy
 from pipeline.samples.frame import check_samples
 from pipeline.workflow.errors import InputError, Problem
-from pipeline.workflow.tables import ATTRIBUTION
+from pipeline.workflow.tables import cast
 
 BATCH = 8
 """Samples in one backward pass, which keeps the states of all blocks."""
@@ -42,7 +43,7 @@ def measure(
         progress: called after each batch.
 
     Returns:
-        As `tables.ATTRIBUTION`, N x L x 2 rows: samples in their order, then blocks, then parts.
+        As `schemas.ATTRIBUTION`, N x L x 2 rows: samples in their order, then blocks, then parts.
 
     Raises:
         InputError: a model whose blocks do not add attention and MLP to the stream, samples that
@@ -75,8 +76,9 @@ def measure(
         orient="row",
     )
     rows = samples.select("sample_id", "split").join(keys, how="cross", maintain_order="left_right")
-    made = rows.with_columns(pl.Series("value", values.double().flatten().numpy()))
-    return made.select(pl.col(name).cast(column.dtype) for name, column in ATTRIBUTION.items())
+    return cast(
+        rows.with_columns(pl.Series("value", values.double().flatten().numpy())), ATTRIBUTION
+    )
 
 
 def products(model: PreTrainedModel, tokens: Tensor, suffix_length: int) -> Tensor:

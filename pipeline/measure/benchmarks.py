@@ -39,10 +39,11 @@ from pipeline.interventions.evaluation import Likelihoods, Progress, Request, si
 from pipeline.interventions.interventions import Intervention
 from pipeline.interventions.memory import Journal
 from pipeline.interventions.scoring import score
+from pipeline.measure.schemas import BENCHMARK_DOCUMENTS, BENCHMARKS
 from pipeline.tasks.loading import bad_template, quiet
 from pipeline.workflow.errors import InputError, Problem, shorten
 from pipeline.workflow.shards import Arrays, Shards, seconds_a_token
-from pipeline.workflow.tables import BENCHMARK_DOCUMENTS, BENCHMARKS
+from pipeline.workflow.tables import dtypes
 
 BOOTSTRAP_DRAWS = 1000
 """Resamples for the standard error of lm-eval's `perplexity`, which has no closed form.
@@ -102,8 +103,8 @@ def measure(
             take their means; None where there is no such edit.
 
     Returns:
-        `tables.BENCHMARKS`, intervention by intervention, tasks and metrics in their order; and
-        `tables.BENCHMARK_DOCUMENTS`, where `value` is the number that lm-eval aggregates (for
+        `schemas.BENCHMARKS`, intervention by intervention, tasks and metrics in their order; and
+        `schemas.BENCHMARK_DOCUMENTS`, where `value` is the number that lm-eval aggregates (for
         perplexities the log-likelihood, nats), with an additional column `weight` (f64): the
         document's words or bytes where lm-eval divides by their sum, else 1.
 
@@ -144,9 +145,9 @@ def measure(
                     (*label.values(), doc_id, metric, *_value_and_weight(value))
                     for doc_id, value in by_document.items()
                 ]
-        schema = _schema(BENCHMARK_DOCUMENTS) | {"weight": pl.Float64}
+        schema = dtypes(BENCHMARK_DOCUMENTS) | {"weight": pl.Float64}
         by_intervention.append(pl.DataFrame(values, schema=schema, orient="row"))
-    return pl.DataFrame(results, schema=_schema(BENCHMARKS)), pl.concat(by_intervention)
+    return pl.DataFrame(results, schema=dtypes(BENCHMARKS)), pl.concat(by_intervention)
 
 
 # --------------------------------------------------------------------------- requests
@@ -312,7 +313,7 @@ def _process(
 
 
 def _aggregate(task: ConfigurableTask, metric: str, values: list[Any]) -> dict[str, Any]:
-    """The columns of `tables.BENCHMARKS` that come from the values of all documents."""
+    """The columns of `schemas.BENCHMARKS` that come from the values of all documents."""
     aggregation = task.aggregation()[metric]
     stderr = stderr_for_metric(aggregation, bootstrap_iters=BOOTSTRAP_DRAWS)
     with quiet():
@@ -366,7 +367,3 @@ def _check_metrics(name: str, task: ConfigurableTask, documents: Sequence[_Docum
         problems.append(Problem(f"task {name}, metric {metric}", *problem))
     if problems:
         raise InputError(*problems)
-
-
-def _schema(columns: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: column.dtype for name, column in columns.items()}

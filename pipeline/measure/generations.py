@@ -26,9 +26,10 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from pipeline.interventions.editing import bypassed
 from pipeline.interventions.evaluation import Progress, forbidden_tokens, silent
 from pipeline.interventions.interventions import BASELINE, Intervention, block_name, bypass
+from pipeline.measure.schemas import GENERATIONS
 from pipeline.models.context import context_length
 from pipeline.workflow.errors import InputError, Problem, shorten
-from pipeline.workflow.tables import GENERATIONS
+from pipeline.workflow.tables import dtypes
 
 GREEDY, SAMPLED = DECODINGS = ("greedy", "sampled")
 
@@ -63,7 +64,7 @@ def measure(
         progress: called after each continuation.
 
     Returns:
-        As `tables.GENERATIONS`: intervention by intervention (the baseline, then the blocks
+        As `schemas.GENERATIONS`: intervention by intervention (the baseline, then the blocks
         ascending), prompts in their order, greedy before sampled.
 
     Raises:
@@ -112,10 +113,9 @@ def measure(
     collapse = [
         (_perplexity(model, encoded[row[1]], row[5]), distinct_bigrams(row[5])) for row in rows
     ]
-    schema = {name: column.dtype for name, column in GENERATIONS.items()}
     return pl.DataFrame(
         [(*row, *numbers) for row, numbers in zip(rows, collapse, strict=True)],
-        schema=schema,
+        schema=dtypes(GENERATIONS),
         orient="row",
     )
 

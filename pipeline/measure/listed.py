@@ -11,7 +11,8 @@ from pathlib import Path
 import polars as pl
 
 from pipeline.interventions.interventions import Intervention
-from pipeline.workflow.tables import INTERVENTIONS, read
+from pipeline.measure.schemas import INTERVENTIONS
+from pipeline.workflow.tables import dtypes, read
 
 
 def as_table(interventions: Sequence[Intervention]) -> pl.DataFrame:
@@ -21,21 +22,20 @@ def as_table(interventions: Sequence[Intervention]) -> pl.DataFrame:
         interventions: V of them, each with one edit for all its blocks.
 
     Returns:
-        As `tables.INTERVENTIONS`, V rows.
+        As `schemas.INTERVENTIONS`, V rows.
     """
     rows = [
         (each.name, each.edit, each.group, list(each.blocks), each.heads, each.draw, each.seed)
         for each in interventions
     ]
-    schema = {name: column.dtype for name, column in INTERVENTIONS.items()}
-    return pl.DataFrame(rows, schema=schema, orient="row")
+    return pl.DataFrame(rows, schema=dtypes(INTERVENTIONS), orient="row")
 
 
 def from_table(table: pl.DataFrame) -> tuple[Intervention, ...]:
     """The interventions of a table, in its order; the inverse of `as_table`.
 
     Args:
-        table: as `tables.INTERVENTIONS`.
+        table: as `schemas.INTERVENTIONS`.
 
     Raises:
         ValueError: a row is not a valid intervention, for example has an unknown edit.

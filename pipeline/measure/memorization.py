@@ -25,6 +25,7 @@ from pipeline.models.context import context_length
 from pipeline.samples.frame import check_samples, of_each_split
 from pipeline.workflow.errors import InputError, Problem
 from pipeline.workflow.shards import Shards, seconds_a_token
+from pipeline.workflow.tables import cast
 
 TRIAL_SAMPLES = 512
 """Samples for the baseline check before the sweep; it knows an exact match of .9 to ±.03."""
@@ -108,9 +109,7 @@ def measure(
     while arrays:  # one by one, since arrays and columns together would take twice the memory
         name, array = arrays.popitem()
         measured.append(pl.Series(name, array.reshape(-1, *array.shape[2:])))
-    table = rows.with_columns(measured).select(
-        pl.col(name).cast(column.dtype) for name, column in MEMORIZATION.items()
-    )
+    table = cast(rows.with_columns(measured), MEMORIZATION)
     known = pl.col("continuation").list.last() != NOT_DECODED
     return table.with_columns(*unknown(known), pl.when(known).then(pl.col("continuation")))
 

@@ -21,8 +21,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from pipeline.workflow import tables
-from pipeline.workflow.tables import Column
+from pipeline.workflow.tables import Column, Schema
 
 LOWEST = 0.2
 """The share of tokens over which Min-K% averages, as in its paper."""
@@ -330,10 +329,18 @@ METRICS = (
 )  # fmt: skip
 """All metrics, in the order of the table's columns."""
 
-MEMORIZATION: tables.Schema = {
-    **{name: tables.COMPLETIONS[name] for name in ("intervention", "sample_id", "split")},
-    **{each.name: each.column for each in METRICS},
-    **tables.COMPLETIONS,
+MEMORIZATION: Schema = {
+    "intervention": Column(pl.String, "as in the interventions table"),
+    "sample_id": Column(pl.UInt32, "as in the samples table"),
+    "split": Column(pl.String, "as in the samples table"),
+    **{metric.name: metric.column for metric in METRICS},
+    "min_margin": Column(pl.Float32, "logits, smallest top-2 gap on the greedy path"),
+    "continuation": Column(
+        pl.List(pl.UInt32), "S greedy token ids; null: not decoded to the end", nullable=True
+    ),
+    "decoded": Column(
+        pl.Boolean, "whether the sample is one of those whose continuations are decoded to the end"
+    ),
 }
 """The schema of ``memorization/MODEL.parquet``: the keys of a row, the metrics, and the rest."""
 

@@ -18,7 +18,8 @@ from pipeline.interventions.interventions import BASELINE, Intervention
 from pipeline.interventions.memory import Journal
 from pipeline.interventions.tokenwise import Tokenwise, look
 from pipeline.measure.chosen import chosen
-from pipeline.workflow.tables import ATTENTION_CHANGE, DISPLACEMENT, TOKENS, Schema, empty
+from pipeline.measure.schemas import ATTENTION_CHANGE, DISPLACEMENT, TOKENS
+from pipeline.workflow.tables import Schema, cast, empty
 
 _A_KIND = 4
 """Samples to show of each kind."""
@@ -148,7 +149,7 @@ def _tokens(
     columns = ("greedy", "log_prob", "rank", "entropy", "margin")
     values = {name: getattr(seen, name).flatten().numpy() for name in columns}
     values["token"] = np.tile(suffix.ravel(), len(names))
-    return _cast(rows.with_columns(pl.Series(k, v) for k, v in values.items()), TOKENS)
+    return cast(rows.with_columns(pl.Series(k, v) for k, v in values.items()), TOKENS)
 
 
 def _pairs(
@@ -157,13 +158,9 @@ def _pairs(
     """Every row of `keys` with every sample, and beside them values (keys, N, 2)."""
     rows = keys.join(described, how="cross", maintain_order="left_right")
     first, others = (values[..., i].ravel() for i in (0, 1))
-    return _cast(
+    return cast(
         rows.with_columns(
             pl.Series("first", first).fill_nan(None), pl.Series("others", others).fill_nan(None)
         ),
         schema,
     )
-
-
-def _cast(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
-    return frame.select(pl.col(name).cast(column.dtype) for name, column in schema.items())

@@ -14,6 +14,7 @@ from typing import Any
 
 from pipeline.analysis.manifests import trained_here
 from pipeline.analysis.text import number, percent
+from pipeline.measure import schemas
 from pipeline.workflow import tables
 
 
@@ -75,7 +76,7 @@ def read_generations(
         path = data / "generations" / f"{model}.parquet"
         if not path.exists():
             continue
-        frame = tables.read(path, tables.GENERATIONS)
+        frame = tables.read(path, schemas.GENERATIONS)
         for _, part in frame.group_by("prompt_id", "decoding", maintain_order=True):
             lines = [_line(row, text) for row in part.iter_rows(named=True)]
             prompt, decoding = part.select("prompt", "decoding").row(0)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.schema import Model
+from pipeline.measure import schemas
 from pipeline.measure.attribution import measure
 from pipeline.samples.frame import of_each_split
 from pipeline.stages.evaluated import Evaluated
 from pipeline.study.schema import Study, given
-from pipeline.workflow import tables
 from pipeline.workflow.progress import reporter
 
 
@@ -23,4 +23,4 @@ def attribution(study: Study, model: Model) -> None:
             reporter(f"attribution of {model.name}", "samples"),
         )
     provenance = evaluated.determined_by(attribution=settings.model_dump())
-    evaluated.write(made, tables.ATTRIBUTION, f"attribution/{model.name}.parquet", provenance)
+    evaluated.write(made, schemas.ATTRIBUTION, f"attribution/{model.name}.parquet", provenance)

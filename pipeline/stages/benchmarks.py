@@ -9,12 +9,12 @@ from pipeline.checkpoints.loading import load
 from pipeline.checkpoints.manifest import checksums
 from pipeline.checkpoints.schema import Model
 from pipeline.interventions.memory import Journal
+from pipeline.measure import schemas
 from pipeline.measure.benchmarks import measure
 from pipeline.stages.evaluated import Evaluated
 from pipeline.stages.sweep import write_sweep
 from pipeline.study.schema import Study, given
 from pipeline.tasks.loading import describe, load_tasks
-from pipeline.workflow import tables
 from pipeline.workflow.progress import reporter
 from pipeline.workflow.running import Device
 from pipeline.workflow.shards import Shards
@@ -52,7 +52,7 @@ def benchmarks(study: Study, model: Model, part: str | None = None) -> None:
         evaluated,
         "benchmarks",
         part,
-        {".documents.parquet": tables.BENCHMARK_DOCUMENTS, ".parquet": tables.BENCHMARKS},
+        {".documents.parquet": schemas.BENCHMARK_DOCUMENTS, ".parquet": schemas.BENCHMARKS},
         evaluated.determined_by(benchmarks=settings.model_dump(), tasks=describe(tasks, folder)),
         checksums(folder),
         compute,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pipeline.checkpoints.loading import load
 from pipeline.checkpoints.schema import Model
+from pipeline.measure import schemas
 from pipeline.measure.generations import measure
 from pipeline.stages.evaluated import Evaluated
 from pipeline.study.schema import Study, given
-from pipeline.workflow import tables
 
 
 def generations(study: Study, model: Model) -> None:
@@ -22,4 +22,4 @@ def generations(study: Study, model: Model) -> None:
             settings.seed,
         )
     provenance = evaluated.determined_by(generations=settings.model_dump())
-    evaluated.write(made, tables.GENERATIONS, f"generations/{model.name}.parquet", provenance)
+    evaluated.write(made, schemas.GENERATIONS, f"generations/{model.name}.parquet", provenance)

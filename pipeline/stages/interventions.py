@@ -5,6 +5,7 @@ from __future__ import annotations
 from pipeline.checkpoints.manifest import read_manifest
 from pipeline.checkpoints.schema import Model
 from pipeline.interventions.interventions import sweep
+from pipeline.measure import schemas
 from pipeline.measure.listed import as_table
 from pipeline.measure.schema import FITTING
 from pipeline.study.schema import Study
@@ -23,4 +24,4 @@ def interventions(study: Study, model: Model) -> None:
     path = study.data / "interventions" / f"{model.name}.parquet"
     lines = [line.model_dump(exclude_none=True) for line in study.interventions]
     provenance = {"study": study.study, "model": model.name, **sizes, "interventions": lines}
-    tables.write(as_table(made), path, tables.INTERVENTIONS, provenance)
+    tables.write(as_table(made), path, schemas.INTERVENTIONS, provenance)

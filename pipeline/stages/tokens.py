@@ -5,11 +5,11 @@ from __future__ import annotations
 from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.schema import Model
 from pipeline.interventions.memory import Journal
+from pipeline.measure import schemas
 from pipeline.measure.listed import read_listed
 from pipeline.measure.tokens import measure
 from pipeline.stages.evaluated import Evaluated
 from pipeline.study.schema import Study
-from pipeline.workflow import tables
 
 
 def tokens(study: Study, model: Model) -> None:
@@ -21,11 +21,11 @@ def tokens(study: Study, model: Model) -> None:
         loaded = load_model(evaluated.folder, evaluated.settings.dtype, *device)
         made = measure(loaded, samples, listed, study.run.token_budget, journal)
     for table, schema, file in (
-        (made.tokens, tables.TOKENS, f"tokens/{model.name}.parquet"),
-        (made.displacement, tables.DISPLACEMENT, f"displacement/{model.name}.parquet"),
+        (made.tokens, schemas.TOKENS, f"tokens/{model.name}.parquet"),
+        (made.displacement, schemas.DISPLACEMENT, f"displacement/{model.name}.parquet"),
         (
             made.attention_change,
-            tables.ATTENTION_CHANGE,
+            schemas.ATTENTION_CHANGE,
             f"displacement/{model.name}.attention.parquet",
         ),
     ):

@@ -40,7 +40,7 @@ from pipeline.theory import linear_fit
 from pipeline.theory.block_bounds import Known, know, one_block_on, right_after
 from pipeline.theory.columns import DIVERGENCE_BLOCKS, DIVERGENCE_BOUNDS, DIVERGENCE_TRIANGLE
 from pipeline.theory.parts import Described
-from pipeline.workflow.tables import Schema
+from pipeline.workflow.tables import cast
 
 _LOGIT_ROWS = 64
 _BEST = torch.float64
@@ -227,7 +227,7 @@ def _triangle(samples: pl.DataFrame, found: dict[str, Tensor], n_blocks: int) ->
     values = {"change": change, "relative": relative, "kl": kl}
     keys = pl.DataFrame([pairs[i] for i in order], schema=["block", "after"], orient="row")
     frame = _frame(samples, keys, {name: value[order] for name, value in values.items()})
-    return _cast(frame.with_columns(pl.col("kl").fill_nan(None)), DIVERGENCE_TRIANGLE)
+    return cast(frame.with_columns(pl.col("kl").fill_nan(None)), DIVERGENCE_TRIANGLE)
 
 
 def _bounds(samples: pl.DataFrame, found: dict[str, Tensor], n_blocks: int) -> pl.DataFrame:
@@ -243,7 +243,7 @@ def _bounds(samples: pl.DataFrame, found: dict[str, Tensor], n_blocks: int) -> p
     frame = _frame(samples, keys, values)
     inner = pl.col("block") < n_blocks - 1
     nulls = [pl.when(inner).then(pl.col(name)).alias(name) for name in following]
-    return _cast(frame.with_columns(nulls), DIVERGENCE_BOUNDS)
+    return cast(frame.with_columns(nulls), DIVERGENCE_BOUNDS)
 
 
 def _blocks(described: Described, blocks: Sequence[Known]) -> pl.DataFrame:
@@ -267,7 +267,7 @@ def _blocks(described: Described, blocks: Sequence[Known]) -> pl.DataFrame:
         for number, each in enumerate(blocks)
         for block in [described.block(number)]
     ]
-    return _cast(pl.DataFrame(rows), DIVERGENCE_BLOCKS)
+    return cast(pl.DataFrame(rows), DIVERGENCE_BLOCKS)
 
 
 def _frame(samples: pl.DataFrame, keys: pl.DataFrame, values: dict[str, Tensor]) -> pl.DataFrame:
@@ -277,7 +277,3 @@ def _frame(samples: pl.DataFrame, keys: pl.DataFrame, values: dict[str, Tensor])
     return rows.with_columns(
         pl.Series(name, value.T.flatten().numpy()) for name, value in values.items()
     )
-
-
-def _cast(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
-    return frame.select(pl.col(name).cast(column.dtype) for name, column in schema.items())

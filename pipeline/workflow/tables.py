@@ -68,139 +68,6 @@ SAMPLES: Schema = {
     "copies": Column(pl.UInt32, "times in the training data; null where unknown", nullable=True),
 }
 
-INTERVENTIONS: Schema = {
-    "intervention": Column(pl.String, "its name: baseline, block-00 …, quartile-1 …; unique"),
-    "edit": Column(
-        pl.String, "what is done to its blocks: identity, zero, …; null: baseline", nullable=True
-    ),
-    "group": Column(
-        pl.String, "which blocks together: baseline, each, quartiles, …; blocks if they were listed"
-    ),
-    "blocks": Column(pl.List(pl.UInt16), "edited blocks, 0-based, ascending"),
-    "heads": Column(
-        pl.List(pl.UInt16),
-        "edited attention heads, 0-based; null unless edit is heads",
-        nullable=True,
-    ),
-    "draw": Column(pl.UInt16, "which of several random draws, from 1; else null", nullable=True),
-    "seed": Column(pl.UInt32, "of the directions of the edit noise; else 0"),
-}
-
-COMPLETIONS: Schema = {
-    "intervention": Column(pl.String, "as in the interventions table"),
-    "sample_id": Column(pl.UInt32, "as in the samples table"),
-    "split": Column(pl.String, "as in the samples table"),
-    "min_margin": Column(pl.Float32, "logits, smallest top-2 gap on the greedy path"),
-    "continuation": Column(
-        pl.List(pl.UInt32), "S greedy token ids; null: not decoded to the end", nullable=True
-    ),
-    "decoded": Column(
-        pl.Boolean, "whether the sample is one of those whose continuations are decoded to the end"
-    ),
-}
-"""The table of memorization without its metrics; see `pipeline.measure.metrics.MEMORIZATION`."""
-
-TOKENS: Schema = {
-    "intervention": Column(pl.String, "as in the interventions table"),
-    "sample_id": Column(pl.UInt32, "as in the samples table"),
-    "split": Column(pl.String, "memorized or control"),
-    "shown": Column(
-        pl.String,
-        "reason to show the sample: survives, fragile, rejoins, random, control; else null",
-        nullable=True,
-    ),
-    "position": Column(pl.UInt16, "in the suffix, from 0"),
-    "token": Column(pl.UInt32, "the true token's id"),
-    "greedy": Column(pl.UInt32, "id of the likeliest token, given the true ones before it"),
-    "log_prob": Column(pl.Float32, "nats, of the true token, likewise"),
-    "rank": Column(pl.UInt32, "of the true token, from 1"),
-    "entropy": Column(pl.Float32, "nats, of the distribution at this position"),
-    "margin": Column(pl.Float32, "logits, from the largest to the second largest"),
-}
-
-DISPLACEMENT: Schema = {
-    "intervention": Column(pl.String, "as in the interventions table"),
-    "block": Column(
-        pl.UInt16,
-        "last edited block, after which it is measured; null: baseline",
-        nullable=True,
-    ),
-    "sample_id": Column(pl.UInt32, "as in the samples table"),
-    "split": Column(pl.String, "memorized or control"),
-    "first": Column(pl.Float64, "||edited - unedited|| / ||unedited|| of the stream at position 0"),
-    "others": Column(
-        pl.Float64, "the same, mean over all later positions; null without", nullable=True
-    ),
-}
-
-ATTENTION_CHANGE: Schema = {
-    "block": Column(pl.UInt16, "0 to L-1"),
-    "sample_id": Column(pl.UInt32, "as in the samples table"),
-    "split": Column(pl.String, "memorized or control"),
-    "first": Column(
-        pl.Float64,
-        "1 - cos(x, x + attention(x)) at position 0, x the block's input; null where a block adds "
-        "more than attention and MLP return",
-        nullable=True,
-    ),
-    "others": Column(pl.Float64, "the same, mean over all later positions", nullable=True),
-}
-
-BENCHMARKS: Schema = {
-    "intervention": Column(pl.String, "as in the interventions table"),
-    "task": Column(pl.String, "as lm-eval names it"),
-    "metric": Column(pl.String, "as lm-eval names it: acc, acc_norm, word_perplexity, …"),
-    "value": Column(pl.Float64, "as lm-eval aggregates it"),
-    "stderr": Column(pl.Float64, "as lm-eval computes it; null where it has none", nullable=True),
-    "n": Column(pl.UInt32, "documents"),
-    "higher_is_better": Column(pl.Boolean, "the direction of the metric"),
-    "chance": Column(pl.Float64, "value of a blind guess; null if not defined", nullable=True),
-}
-
-BENCHMARK_DOCUMENTS: Schema = {
-    "intervention": Column(pl.String, "as in the interventions table"),
-    "task": Column(pl.String, "as lm-eval names it"),
-    "doc_id": Column(pl.UInt32, "the document's position in the task's split"),
-    "metric": Column(pl.String, "as lm-eval names it"),
-    "value": Column(pl.Float64, "the document's own value, before aggregation"),
-}
-
-GENERATIONS: Schema = {
-    "intervention": Column(pl.String, "baseline, block-00 …; a block alone"),
-    "prompt_id": Column(pl.UInt32, "the prompt's position in the list, from 0"),
-    "decoding": Column(pl.String, "greedy, or sampled (temperature 1)"),
-    "prompt": Column(pl.String, "text"),
-    "prompt_tokens": Column(pl.List(pl.UInt32), "token ids of the prompt"),
-    "continuation": Column(pl.List(pl.UInt32), "token ids after the prompt, equally many a row"),
-    "text": Column(pl.String, "the continuation alone, decoded"),
-    "first_difference": Column(
-        pl.UInt16,
-        "tokens before the first that is not the baseline's; null where all are",
-        nullable=True,
-    ),
-    "first_difference_character": Column(
-        pl.UInt32, "the characters of text before that token; null as above", nullable=True
-    ),
-    "baseline_perplexity": Column(
-        pl.Float64,
-        "perplexity of the continuation under the unmodified model, per token; 1 or more",
-    ),
-    "distinct_bigrams": Column(
-        pl.Float64, "share of the continuation's pairs of neighbouring tokens that differ; 0 to 1"
-    ),
-}
-
-ATTRIBUTION: Schema = {
-    "sample_id": Column(pl.UInt32, "as in the samples table"),
-    "split": Column(pl.String, "as in the samples table"),
-    "block": Column(pl.UInt16, "0 to L-1"),
-    "part": Column(pl.String, "attention or mlp: whose output it is"),
-    "value": Column(
-        pl.Float64,
-        "nats: |gradient of the suffix's loss · output|, mean over the sample's tokens",
-    ),
-}
-
 LOCALIZATION: Schema = {
     "model": Column(pl.String, "name"),
     "part": Column(pl.String, "attention, mlp or both: what of the block learned the samples"),
@@ -260,9 +127,19 @@ EVIDENCE: Schema = {
 }
 
 
+def dtypes(schema: Schema) -> dict[str, pl.DataType | type[pl.DataType]]:
+    """The polars type of each column."""
+    return {name: column.dtype for name, column in schema.items()}
+
+
 def empty(schema: Schema) -> pl.DataFrame:
     """A table without rows."""
-    return pl.DataFrame(schema={name: column.dtype for name, column in schema.items()})
+    return pl.DataFrame(schema=dtypes(schema))
+
+
+def cast(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
+    """The columns of a schema alone, in its order and types."""
+    return frame.select(pl.col(name).cast(dtype) for name, dtype in dtypes(schema).items())
 
 
 def write(

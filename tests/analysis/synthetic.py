@@ -15,7 +15,7 @@ import polars as pl
 
 from pipeline.analysis.measured import ModelTables, with_second_half
 from pipeline.interventions.interventions import SWEEP, Group, Intervention, sweep
-from pipeline.measure import metrics
+from pipeline.measure import metrics, schemas
 from pipeline.measure.chosen import chosen
 from pipeline.measure.listed import as_table
 from pipeline.workflow import tables
@@ -91,7 +91,7 @@ class Study:
             tables.write(
                 model.interventions,
                 data / "interventions" / f"{model.name}.parquet",
-                tables.INTERVENTIONS,
+                schemas.INTERVENTIONS,
                 {},
             )
             tables.write(
@@ -104,23 +104,23 @@ class Study:
                 {},
             )
             for path, frame, schema in (
-                (f"tokens/{model.name}", model.tokens, tables.TOKENS),
-                (f"displacement/{model.name}", model.displacement, tables.DISPLACEMENT),
+                (f"tokens/{model.name}", model.tokens, schemas.TOKENS),
+                (f"displacement/{model.name}", model.displacement, schemas.DISPLACEMENT),
                 (
                     f"displacement/{model.name}.attention",
                     model.attention_change,
-                    tables.ATTENTION_CHANGE,
+                    schemas.ATTENTION_CHANGE,
                 ),
             ):
                 tables.write(frame, data / f"{path}.parquet", schema, {})
             benchmarks = data / "benchmarks"
             tables.write(
-                model.benchmarks, benchmarks / f"{model.name}.parquet", tables.BENCHMARKS, {}
+                model.benchmarks, benchmarks / f"{model.name}.parquet", schemas.BENCHMARKS, {}
             )
             tables.write(
                 model.documents,
                 benchmarks / f"{model.name}.documents.parquet",
-                tables.BENCHMARK_DOCUMENTS,
+                schemas.BENCHMARK_DOCUMENTS,
                 {},
             )
             manifest = data / "checkpoints" / model.name / "manifest.json"
@@ -242,7 +242,7 @@ def _model(
         with_second_half(memorization, samples),
         pl.DataFrame(
             benchmarks,
-            schema={c: column.dtype for c, column in tables.BENCHMARKS.items()},
+            schema={c: column.dtype for c, column in schemas.BENCHMARKS.items()},
             orient="row",
         ),
         pl.concat(documents),
@@ -270,7 +270,7 @@ def _tokens(memorization: pl.DataFrame, some: pl.DataFrame) -> pl.DataFrame:
             entropy=pl.lit(0.5),
             margin=pl.lit(1.0),
         )
-        .select(pl.col(name).cast(column.dtype) for name, column in tables.TOKENS.items())
+        .select(pl.col(name).cast(column.dtype) for name, column in schemas.TOKENS.items())
     )
 
 
@@ -293,7 +293,7 @@ def _displacement(
         each.join(some.select("sample_id", "split"), how="cross", maintain_order="left_right")
         .with_columns(pl.col("others") * (1 + 0.01 * (pl.col("sample_id") % 3)), first=pl.lit(0.0))
         .select(pl.col(name).cast(column.dtype) for name, column in schema.items())
-        for each, schema in ((moved, tables.DISPLACEMENT), (blocks, tables.ATTENTION_CHANGE))
+        for each, schema in ((moved, schemas.DISPLACEMENT), (blocks, schemas.ATTENTION_CHANGE))
     )
     return wide, narrow
 

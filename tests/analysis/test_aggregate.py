@@ -16,7 +16,7 @@ from pipeline.analysis.aggregate import aggregate, write_summary
 from pipeline.analysis.measured import ModelTables
 from pipeline.analysis.memorized import k_values
 from pipeline.interventions.interventions import SWEEP, Group, sweep
-from pipeline.measure import metrics
+from pipeline.measure import metrics, schemas
 from pipeline.measure.listed import as_table
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
@@ -72,7 +72,7 @@ def by_hand() -> ModelTables:
                 ("prose", "word_perplexity", 9.0, None, 2, False, None),
             )
         ],
-        schema={name: column.dtype for name, column in tables.BENCHMARKS.items()},
+        schema={name: column.dtype for name, column in schemas.BENCHMARKS.items()},
         orient="row",
     )
     documents = pl.DataFrame(
@@ -81,7 +81,7 @@ def by_hand() -> ModelTables:
             for name in right
             for i, value in enumerate([1.0, 1.0, 0.0, 1.0])
         ],
-        schema={name: column.dtype for name, column in tables.BENCHMARK_DOCUMENTS.items()},
+        schema={name: column.dtype for name, column in schemas.BENCHMARK_DOCUMENTS.items()},
         orient="row",
     )
     return ModelTables(
@@ -161,7 +161,7 @@ def test_a_perplexity_differs_by_its_documents(by_hand: ModelTables) -> None:
             for name, each in log_likelihoods.items()
             for i, value in enumerate(each)
         ],
-        schema={name: column.dtype for name, column in tables.BENCHMARK_DOCUMENTS.items()}
+        schema={name: column.dtype for name, column in schemas.BENCHMARK_DOCUMENTS.items()}
         | {"weight": pl.Float64},
         orient="row",
     )

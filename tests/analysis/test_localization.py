@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.analysis.localization import falls, grades, place_of, places, scores
 from pipeline.interventions.interventions import Group
+from pipeline.measure import schemas
 from pipeline.report.columns import MEANINGS
 from pipeline.report.localization import localized
 from pipeline.report.plots.localization import found_first
@@ -144,7 +145,7 @@ def test_scores_are_what_the_tables_say(tmp_path: Path) -> None:
         {**keys, "block": [0, 0, 0, 0], "after": [0, 8, 0, 8], "kl": [None, 0.5, None, 7.0]}
     ).with_columns(change=pl.lit(1.0), relative=pl.lit(1.0))
     for frame, schema, name in (
-        (gradient, tables.ATTRIBUTION, "attribution"),
+        (gradient, schemas.ATTRIBUTION, "attribution"),
         (moved, columns.DIVERGENCE_TRIANGLE, "divergence"),
     ):
         typed = frame.select(pl.col(each).cast(column.dtype) for each, column in schema.items())

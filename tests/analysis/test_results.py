@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from pipeline.analysis.results import check_results
-from pipeline.measure import metrics
+from pipeline.measure import metrics, schemas
 from pipeline.theory import columns
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
@@ -120,9 +120,9 @@ def test_what_can_never_be_is_refused(data: Path, rule: str) -> None:
     folder, change = WRONG[rule]
     schema = {
         "memorization": metrics.MEMORIZATION,
-        "benchmarks": tables.BENCHMARKS,
-        "tokens": tables.TOKENS,
-        "displacement": tables.DISPLACEMENT,
+        "benchmarks": schemas.BENCHMARKS,
+        "tokens": schemas.TOKENS,
+        "displacement": schemas.DISPLACEMENT,
     }[folder]
     path = data / folder / f"{MODEL}.parquet"
     spoil(path, schema, change)
@@ -203,10 +203,10 @@ def test_what_was_not_decoded_may_be_unknown(data: Path) -> None:
 def test_a_bypass_may_change_no_answer(data: Path) -> None:
     """Of a few documents, each right or wrong; but no likelihood of a text stays what it is."""
     path = data / "benchmarks" / f"{MODEL}.documents.parquet"
-    frame = tables.read(path, tables.BENCHMARK_DOCUMENTS)
-    tables.write(frame.with_columns(value=1.0), path, tables.BENCHMARK_DOCUMENTS, {})
+    frame = tables.read(path, schemas.BENCHMARK_DOCUMENTS)
+    tables.write(frame.with_columns(value=1.0), path, schemas.BENCHMARK_DOCUMENTS, {})
     check(data)
-    tables.write(frame.with_columns(value=2.0), path, tables.BENCHMARK_DOCUMENTS, {})
+    tables.write(frame.with_columns(value=2.0), path, schemas.BENCHMARK_DOCUMENTS, {})
     with pytest.raises(InputError, match=r"block-00.*: every value is the baseline's"):
         check(data)
 

@@ -84,6 +84,7 @@ def benchmarks(data: Path, _n_samples: int, n_blocks: int) -> None:
     from pipeline.interventions.evaluation import Likelihoods
     from pipeline.interventions.interventions import sweep
     from pipeline.measure import benchmarks as stage
+    from pipeline.measure import schemas
     from pipeline.tasks.loading import load_tasks
     from pipeline.workflow import tables
 
@@ -103,8 +104,8 @@ def benchmarks(data: Path, _n_samples: int, n_blocks: int) -> None:
         made, documents = stage.measure(_model(64), tokenizer, tasks, interventions)
     below = data / "benchmarks"
     path = below / f"{MODEL}.documents.parquet"
-    tables.write(documents, path, tables.BENCHMARK_DOCUMENTS, {})
-    tables.write(made, below / f"{MODEL}.parquet", tables.BENCHMARKS, {})
+    tables.write(documents, path, schemas.BENCHMARK_DOCUMENTS, {})
+    tables.write(made, below / f"{MODEL}.parquet", schemas.BENCHMARKS, {})
 
 
 def divergence(data: Path, n_samples: int, n_blocks: int) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from pipeline.measure import metrics
+from pipeline.measure import metrics, schemas
 from pipeline.plan.scheduling import EVALUATE
 from pipeline.study.loops import IN_PARTS
 from pipeline.theory import columns
@@ -174,7 +174,7 @@ def every_model_has_every_intervention(online: Run, study: str) -> None:
             table = tables.read(data / "memorization" / f"{name}.parquet", metrics.MEMORIZATION)
             assert table["intervention"].n_unique() == 1 + blocks + 4
             assert len(table) == (1 + blocks + 4) * len(samples)
-            scores = tables.read(data / "benchmarks" / f"{name}.parquet", tables.BENCHMARKS)
+            scores = tables.read(data / "benchmarks" / f"{name}.parquet", schemas.BENCHMARKS)
             assert set(scores["task"]) == {
                 "arc_easy",
                 "hellaswag",
@@ -183,7 +183,7 @@ def every_model_has_every_intervention(online: Run, study: str) -> None:
                 "wikitext",
             }
             assert scores["intervention"].n_unique() == 1 + blocks + 4
-            written = tables.read(data / "generations" / f"{name}.parquet", tables.GENERATIONS)
+            written = tables.read(data / "generations" / f"{name}.parquet", schemas.GENERATIONS)
             assert written["intervention"].n_unique() == 1 + 5
             bounds = tables.read(
                 data / "divergence" / f"{name}.bounds.parquet", columns.DIVERGENCE_BOUNDS

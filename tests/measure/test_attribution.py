@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from pipeline.measure import schemas
 from pipeline.measure.attribution import BATCH, measure, products
 from pipeline.models.sites import anatomy
-from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 
 SUFFIX = 4
@@ -77,7 +77,7 @@ def test_the_table_has_every_sample_block_and_part(neo: PreTrainedModel, memoriz
     before = {name: value.clone() for name, value in neo.state_dict().items()}
     told: list[tuple[int, int]] = []
     made = measure(neo, samples, lambda *done: told.append(done))
-    assert made.schema == {name: column.dtype for name, column in tables.ATTRIBUTION.items()}
+    assert made.schema == {name: column.dtype for name, column in schemas.ATTRIBUTION.items()}
     n_blocks = len(anatomy(neo).sites)
     keys = [
         (i, b, p)

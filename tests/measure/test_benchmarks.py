@@ -28,7 +28,7 @@ from transformers import (
 
 from pipeline.interventions.interventions import BASELINE, bypass
 from pipeline.interventions.memory import Journal
-from pipeline.measure import benchmarks
+from pipeline.measure import benchmarks, schemas
 from pipeline.measure.benchmarks import measure
 from pipeline.tasks import loading
 from pipeline.tasks.datasets import fetch
@@ -330,8 +330,8 @@ def measured(reader, tokenizer, folder):
 
 
 def test_the_frames_fit_their_tables(measured, tmp_path):
-    tables.write(measured[0], tmp_path / "b.parquet", tables.BENCHMARKS, {})
-    tables.write(measured[1], tmp_path / "d.parquet", tables.BENCHMARK_DOCUMENTS, {})
+    tables.write(measured[0], tmp_path / "b.parquet", schemas.BENCHMARKS, {})
+    tables.write(measured[1], tmp_path / "d.parquet", schemas.BENCHMARK_DOCUMENTS, {})
     assert measured[0]["intervention"].unique(maintain_order=True).to_list() == [
         "baseline",
         "block-00",
@@ -649,7 +649,7 @@ def test_nothing_of_an_official_task_differs_but_where_its_data_lies(pairs):
 def test_the_official_tasks_are_measured(reader, tokenizer, fetched, tmp_path):
     tasks = load_tasks(list(OFFICIAL), fetched)
     frame, documents = measure(reader, tokenizer, tasks, INTERVENTIONS, token_budget=3200, limit=3)
-    tables.write(frame, tmp_path / "b.parquet", tables.BENCHMARKS, {})
+    tables.write(frame, tmp_path / "b.parquet", schemas.BENCHMARKS, {})
     assert set(frame["n"]) == {3}
     assert frame["task"].unique(maintain_order=True).to_list() == list(OFFICIAL)
     chance = values(frame.filter(intervention="baseline"), "task", "metric")

@@ -19,7 +19,7 @@ from transformers import (
 from pipeline.interventions import completion
 from pipeline.interventions.editing import bypassed
 from pipeline.interventions.interventions import BASELINE, bypass
-from pipeline.measure import generations
+from pipeline.measure import generations, schemas
 from pipeline.measure.generations import distinct_bigrams, interventions_at, measure
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
@@ -66,8 +66,8 @@ def test_the_rows(neox, tokenizer, tmp_path):
     frame = measure(
         neox, tokenizer, PROMPTS, DEPTHS, NEW_TOKENS, 0, lambda *each: told.append(each)
     )
-    tables.write(frame, tmp_path / "g.parquet", tables.GENERATIONS, {})  # checks the schema
-    assert list(frame.columns) == list(tables.GENERATIONS)
+    tables.write(frame, tmp_path / "g.parquet", schemas.GENERATIONS, {})  # checks the schema
+    assert list(frame.columns) == list(schemas.GENERATIONS)
     assert frame.select("intervention", "prompt_id", "decoding").rows() == [
         (name, i, how) for name in NAMES for i in range(3) for how in ("greedy", "sampled")
     ]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.interventions.interventions import EDITS, GROUPS, Group, Intervention, sweep
+from pipeline.measure import schemas
 from pipeline.measure.listed import as_table, from_table
 from pipeline.workflow import tables
 
@@ -24,8 +25,8 @@ KINDS = [
 def test_there_and_back(tmp_path: Path) -> None:
     every = sweep(8, KINDS, n_heads=4)
     path = tmp_path / "m.parquet"
-    tables.write(as_table(every), path, tables.INTERVENTIONS, {})
-    again = from_table(tables.read(path, tables.INTERVENTIONS))
+    tables.write(as_table(every), path, schemas.INTERVENTIONS, {})
+    again = from_table(tables.read(path, schemas.INTERVENTIONS))
     assert again == every
     assert [vars(each) for each in again] == [vars(each) for each in every]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pipeline.interventions.interventions import sweep
-from pipeline.measure import memorization
+from pipeline.measure import memorization, schemas
 from pipeline.measure.chosen import LEAST, MOST, chosen
 from pipeline.measure.tokens import measure, shown
 from pipeline.models.sites import anatomy
@@ -36,9 +36,9 @@ def test_the_tables_agree_with_the_table_of_memorization(model):
     samples = samples_of(["memorized", "control", "exposed"] * 4)
     swept = sweep(len(anatomy(model).sites))
     looked = measure(model, samples, swept)
-    schemas = tables.TOKENS, tables.DISPLACEMENT, tables.ATTENTION_CHANGE
-    for frame, schema in zip(looked, schemas, strict=True):
-        assert frame.schema == {name: column.dtype for name, column in schema.items()}
+    expected = schemas.TOKENS, schemas.DISPLACEMENT, schemas.ATTENTION_CHANGE
+    for frame, schema in zip(looked, expected, strict=True):
+        assert frame.schema == tables.dtypes(schema)
         full = [name for name, column in schema.items() if not column.nullable]
         assert not any(frame.select(full).null_count().row(0))
     assert looked.tokens.height == len(swept) * 8 * SUFFIX

@@ -18,6 +18,7 @@ from pipeline.analysis import aggregate, spread
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.theory import read_theory
 from pipeline.interventions.interventions import SWEEP, Group
+from pipeline.measure import schemas
 from pipeline.report import figures, page
 from pipeline.report.plots.localization import found_first
 from pipeline.report.plots.plot import Plot
@@ -72,9 +73,9 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
         for prompt in (0, 1)
         for name in ("baseline", "block-03")
     ]
-    schema = {name: column.dtype for name, column in tables.GENERATIONS.items()}
+    schema = {name: column.dtype for name, column in schemas.GENERATIONS.items()}
     path = data / "generations" / "tiny-neo-8.parquet"
-    tables.write(pl.DataFrame(rows, schema=schema), path, tables.GENERATIONS, {})
+    tables.write(pl.DataFrame(rows, schema=schema), path, schemas.GENERATIONS, {})
     scores = _scores()
     tables.write(scores, data / "localization.parquet", tables.LOCALIZATION, {})
     synthetic_theory.write(data, every)

@@ -5,6 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from pipeline.measure import schemas
 from pipeline.report.generations import Collapse, Generations, Line, collapse, read_generations
 from pipeline.workflow import tables
 
@@ -25,9 +26,9 @@ def data(tmp_path: Path) -> Path:
             "baseline_perplexity": [1.5, 20.0, 1.5],
             "distinct_bigrams": [1.0, 0.5, 1.0],
         },
-        schema={name: column.dtype for name, column in tables.GENERATIONS.items()},
+        schema={name: column.dtype for name, column in schemas.GENERATIONS.items()},
     )
-    tables.write(frame, tmp_path / "generations" / "m.parquet", tables.GENERATIONS, {})
+    tables.write(frame, tmp_path / "generations" / "m.parquet", schemas.GENERATIONS, {})
     return tmp_path
 
 
