@@ -12,7 +12,6 @@ its product with activations of a language model.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import Any
 
 import polars as pl
@@ -23,10 +22,11 @@ from transformers import PreTrainedModel
 from pipeline.interventions.evaluation import Progress, require_completable, silent
 from pipeline.measure.schemas import ATTRIBUTION
 from pipeline.models.context import context_length
+from pipeline.models.modules import attached
 from pipeline.models.sites import anatomy
 from pipeline.samples.frame import check_samples
 from pipeline.workflow.errors import InputError, Problem
-from pipeline.workflow.tables import cast
+from pipeline.workflow.tables import cast, crossed
 
 BATCH = 8
 """Samples in one backward pass, which keeps the states of all blocks."""
@@ -70,12 +70,9 @@ def measure(
                 "evaluate the family in float32: set dtype under `evaluation`",
             )
         )
-    keys = pl.DataFrame(
-        [(block, part) for block in range(values.shape[1]) for part in ("attention", "mlp")],
-        schema={"block": pl.UInt16, "part": pl.String},
-        orient="row",
-    )
-    rows = samples.select("sample_id", "split").join(keys, how="cross", maintain_order="left_right")
+    blocks = pl.DataFrame({"block": range(values.shape[1])})
+    parts_of = pl.DataFrame({"part": ["attention", "mlp"]})
+    rows = crossed(samples.select("sample_id", "split"), blocks, parts_of)
     return cast(
         rows.with_columns(pl.Series("value", values.double().flatten().numpy())), ATTRIBUTION
     )
@@ -110,17 +107,19 @@ def products(model: PreTrainedModel, tokens: Tensor, suffix_length: int) -> Tens
         written.append(returned if returned.requires_grad else returned.requires_grad_())
         return written[-1]
 
-    with ExitStack() as stack, torch.enable_grad():
-        for site in known.sites:
-            for module in (site.attention, site.mlp):
-                assert module is not None  # noqa: S101  as `additive` says
-                stack.callback(module.register_forward_hook(keep).remove)
+    hooks = (
+        module.register_forward_hook(keep)
+        for site in known.sites
+        for module in (site.attention, site.mlp)
+        if module is not None
+    )
+    with attached(hooks), torch.enable_grad():
         logits = model(input_ids=tokens, use_cache=False).logits[:, -suffix_length - 1 : -1]
         wanted = tokens[:, -suffix_length:]
         loss = nn.functional.cross_entropy(
             logits.flatten(0, 1).float(), wanted.flatten(), reduction="sum"
         )
         gradients = torch.autograd.grad(loss, written)
-    each = [(g * a.detach()).sum(-1) for g, a in zip(gradients, written, strict=True)]
-    by_part = torch.stack([x.view(tokens.shape) for x in each], 1)
-    return torch.unflatten(by_part, 1, (-1, 2))
+    pairs = zip(gradients, written, strict=True)
+    by_part = [(g * output.detach()).sum(-1).view(tokens.shape) for g, output in pairs]
+    return torch.unflatten(torch.stack(by_part, 1), 1, (-1, 2))

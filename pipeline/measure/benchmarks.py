@@ -40,9 +40,10 @@ from pipeline.interventions.interventions import Intervention
 from pipeline.interventions.memory import Journal
 from pipeline.interventions.scoring import score
 from pipeline.measure.schemas import BENCHMARK_DOCUMENTS, BENCHMARKS
+from pipeline.measure.sharded import sharded
 from pipeline.tasks.loading import bad_template, quiet
 from pipeline.workflow.errors import InputError, Problem, shorten
-from pipeline.workflow.shards import Arrays, Shards, seconds_a_token
+from pipeline.workflow.shards import Arrays, Shards
 from pipeline.workflow.tables import dtypes
 
 BOOTSTRAP_DRAWS = 1000
@@ -281,17 +282,9 @@ def _scored(
         )
         return {each.name: getattr(scored, each.name).numpy() for each in fields(scored)}
 
-    if shards is None:
-        arrays = work(range(len(rows)))
-    else:
-        device, dtype = model.device.type, str(model.dtype).removeprefix("torch.")
-        speed = model.num_parameters(), len(interventions), device, dtype, torch.get_num_threads()
-        read = (len(requests[row.start][0]) + sum(len(requests[i][1]) for i in row) for row in rows)
-        arrays = shards.results(
-            work,
-            [seconds_a_token(*speed) * tokens for tokens in read],
-            [device, dtype, *interventions, items.max_length, *requests],
-        )
+    lengths = [len(requests[row.start][0]) + sum(len(requests[i][1]) for i in row) for row in rows]
+    determined_by = [items.max_length, *requests]
+    arrays = sharded(shards, model, interventions, lengths, determined_by, work)
     return Likelihoods(**{name: torch.from_numpy(array) for name, array in arrays.items()})
 
 

@@ -21,11 +21,12 @@ from pipeline.interventions.evaluation import Completions, Progress, silent
 from pipeline.interventions.interventions import BASELINE, Intervention
 from pipeline.interventions.memory import Journal
 from pipeline.measure.metrics import MEMORIZATION, Completed, computed, unknown
+from pipeline.measure.sharded import sharded
 from pipeline.models.context import context_length
 from pipeline.samples.frame import check_samples, of_each_split
 from pipeline.workflow.errors import InputError, Problem
-from pipeline.workflow.shards import Shards, seconds_a_token
-from pipeline.workflow.tables import cast
+from pipeline.workflow.shards import Shards
+from pipeline.workflow.tables import cast, crossed
 
 TRIAL_SAMPLES = 512
 """Samples for the baseline check before the sweep; it knows an exact match of .9 to ±.03."""
@@ -90,21 +91,11 @@ def measure(
         here = slice(part.start, part.stop)
         return _columns(completed, suffix[here], texts and texts[here])
 
-    if shards is None:
-        arrays = work(range(len(tokens)))
-    else:
-        device, dtype = model.device.type, str(model.dtype).removeprefix("torch.")
-        speed = model.num_parameters(), len(interventions), device, dtype, torch.get_num_threads()
-        arrays = shards.results(
-            work,
-            [seconds_a_token(*speed) * tokens.shape[1]] * len(tokens),
-            [device, dtype, decode, *interventions, suffix_length, texts, *tokens.tolist()],
-        )
-
-    # in a cross join the right side varies fastest: the order of a flattened (V, N)
-    names = pl.DataFrame({"intervention": [each.name for each in interventions]})
-    described = samples.select("sample_id", "split").with_columns(decoded=decoded)
-    rows = names.join(described, how="cross", maintain_order="left_right")
+    lengths = [tokens.shape[1]] * len(tokens)
+    determined_by = [decode, suffix_length, texts, *tokens.tolist()]
+    arrays = sharded(shards, model, interventions, lengths, determined_by, work)
+    names = pl.DataFrame({"intervention": [one.name for one in interventions]})
+    rows = crossed(names, samples.select("sample_id", "split").with_columns(decoded=decoded))
     measured = []
     while arrays:  # one by one, since arrays and columns together would take twice the memory
         name, array = arrays.popitem()
@@ -131,11 +122,12 @@ def _columns(
     The types are the table's own, so that all columns fit into memory. The engine's -1, for tokens
     that it did not decode, becomes `NOT_DECODED`.
     """
-    said = {name: each.numpy() for name, each in vars(made).items() if name != "min_margin"}
+    results = {name: tensor.numpy() for name, tensor in vars(made).items()}
+    min_margin = results.pop("min_margin")
     return {
-        **computed(Completed(suffix=suffix.numpy(), texts=texts, **said)),
-        "min_margin": made.min_margin.numpy(),
-        "continuation": said["continuation"].astype(np.uint32),
+        **computed(Completed(suffix=suffix.numpy(), texts=texts, **results)),
+        "min_margin": min_margin,
+        "continuation": results["continuation"].astype(np.uint32),
     }
 
 

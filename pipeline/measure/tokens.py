@@ -12,15 +12,17 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from pipeline.interventions.interventions import BASELINE, Intervention
 from pipeline.interventions.memory import Journal
-from pipeline.interventions.tokenwise import Tokenwise, look
+from pipeline.interventions.tokenwise import look
 from pipeline.measure.chosen import chosen
 from pipeline.measure.schemas import ATTENTION_CHANGE, DISPLACEMENT, TOKENS
-from pipeline.workflow.tables import Schema, cast, empty
+from pipeline.workflow.tables import Schema, cast, crossed, empty
 
+_BY_TOKEN = ("greedy", "log_prob", "rank", "entropy", "margin")
 _A_KIND = 4
 """Samples to show of each kind."""
 
@@ -71,42 +73,38 @@ def measure(
     length = int(samples["suffix_length"][0])
     seen = look(model, tokens, length, interventions, every, token_budget, journal)
     suffix = tokens[:, -length:].numpy()
-    names = pl.DataFrame({"intervention": [each.name for each in interventions]})
+    names = pl.DataFrame({"intervention": [one.name for one in interventions]})
+    baseline_index = names["intervention"].to_list().index(BASELINE.name)
     right = seen.greedy.numpy() == suffix
-    whole = names["intervention"].to_list().index(BASELINE.name)
-    why = shown(right, whole, some["split"].to_numpy() == "memorized", seed)
+    reasons = shown(right, baseline_index, some["split"].to_numpy() == "memorized", seed)
     described = some.select("sample_id", "split").with_columns(
-        shown=pl.Series(why, dtype=pl.String)
+        shown=pl.Series(reasons, dtype=pl.String)
     )
-    blocks = pl.DataFrame(
-        {"last": [max(each.blocks, default=None) for each in interventions]},
-        schema={"last": pl.UInt16},
-    )
+    last_edited = [max(one.blocks, default=None) for one in interventions]
+    values = {name: getattr(seen, name).flatten().numpy() for name in _BY_TOKEN}
+    values["token"] = np.tile(suffix.ravel(), len(names))
+    by_token = crossed(names, described, pl.DataFrame({"position": range(length)}))
+    blocks = pl.DataFrame({"block": range(len(seen.attention_change))})
     return Looked(
-        _tokens(seen, suffix, names, described),
-        _pairs(
-            names.with_columns(block=blocks["last"]),
+        cast(by_token.with_columns(pl.Series(k, v) for k, v in values.items()), TOKENS),
+        _first_and_others(
+            names.with_columns(block=pl.Series(last_edited, dtype=pl.UInt16)),
             described,
-            seen.moved.numpy(),
+            seen.moved,
             DISPLACEMENT,
         ),
-        _pairs(
-            pl.DataFrame({"block": range(len(seen.attention_change))}),
-            described,
-            seen.attention_change.numpy(),
-            ATTENTION_CHANGE,
-        ),
+        _first_and_others(blocks, described, seen.attention_change, ATTENTION_CHANGE),
     )
 
 
 def shown(
-    right: NDArray[np.bool_], whole: int, memorized: NDArray[np.bool_], seed: int
+    right: NDArray[np.bool_], baseline_index: int, memorized: NDArray[np.bool_], seed: int
 ) -> list[str | None]:
     """The reason to show each sample token by token, or None.
 
     Args:
         right: (V, N, S) whether the argmax is the true token.
-        whole: the baseline's row of `right`.
+        baseline_index: the baseline's row of `right`.
         memorized: (N,) whether the sample is of that split; the others are control samples.
         seed: for the samples that are chosen at random.
 
@@ -116,12 +114,12 @@ def shown(
         later right ones to the end), ``random``, each for memorized samples; ``control`` (the most
         predictable control samples); or None. Up to `_A_KIND` of each, without repetition.
     """
-    edited = np.delete(right, whole, axis=0)
-    survival = edited.mean((0, 2)) if len(edited) else right[whole].mean(-1)
+    edited = np.delete(right, baseline_index, axis=0)
+    survival = edited.mean((0, 2)) if len(edited) else right[baseline_index].mean(-1)
     wrong_somewhere = ~edited.all(-1)
     last_run = np.cumprod(edited[..., ::-1], axis=-1).sum(-1)
     rejoins = (wrong_somewhere & (last_run >= max(1, right.shape[-1] // 4))).sum(0)
-    recited = memorized & right[whole].all(-1)
+    recited = memorized & right[baseline_index].all(-1)
     at_random = np.random.default_rng(seed).permutation(len(memorized))
     why: list[str | None] = [None] * len(memorized)
     for kind, among, order in (
@@ -129,7 +127,7 @@ def shown(
         ("fragile", recited, survival),
         ("rejoins", memorized & (rejoins > 0), -rejoins),
         ("random", memorized, at_random),
-        ("control", ~memorized, -right[whole].mean(-1)),
+        ("control", ~memorized, -right[baseline_index].mean(-1)),
     ):
         free = [n for n in np.argsort(order, kind="stable") if among[n] and why[n] is None]
         for n in free[:_A_KIND]:
@@ -137,30 +135,10 @@ def shown(
     return why
 
 
-def _tokens(
-    seen: Tokenwise, suffix: NDArray[np.integer], names: pl.DataFrame, described: pl.DataFrame
-) -> pl.DataFrame:
-    length = suffix.shape[1]
-    positions = pl.DataFrame({"position": range(length)})
-    # in a cross join the right side varies fastest: the order of a flattened (V, N, S)
-    rows = names.join(described, how="cross", maintain_order="left_right").join(
-        positions, how="cross", maintain_order="left_right"
-    )
-    columns = ("greedy", "log_prob", "rank", "entropy", "margin")
-    values = {name: getattr(seen, name).flatten().numpy() for name in columns}
-    values["token"] = np.tile(suffix.ravel(), len(names))
-    return cast(rows.with_columns(pl.Series(k, v) for k, v in values.items()), TOKENS)
-
-
-def _pairs(
-    keys: pl.DataFrame, described: pl.DataFrame, values: NDArray[np.float64], schema: Schema
+def _first_and_others(
+    keys: pl.DataFrame, described: pl.DataFrame, values: Tensor, schema: Schema
 ) -> pl.DataFrame:
     """Every row of `keys` with every sample, and beside them values (keys, N, 2)."""
-    rows = keys.join(described, how="cross", maintain_order="left_right")
-    first, others = (values[..., i].ravel() for i in (0, 1))
-    return cast(
-        rows.with_columns(
-            pl.Series("first", first).fill_nan(None), pl.Series("others", others).fill_nan(None)
-        ),
-        schema,
-    )
+    pairs = zip(("first", "others"), values.flatten(0, 1).unbind(-1), strict=True)
+    columns = [pl.Series(name, value.numpy()).fill_nan(None) for name, value in pairs]
+    return cast(crossed(keys, described).with_columns(columns), schema)

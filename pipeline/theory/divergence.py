@@ -40,7 +40,7 @@ from pipeline.theory import linear_fit
 from pipeline.theory.block_bounds import Known, know, one_block_on, right_after
 from pipeline.theory.columns import DIVERGENCE_BLOCKS, DIVERGENCE_BOUNDS, DIVERGENCE_TRIANGLE
 from pipeline.theory.parts import Described
-from pipeline.workflow.tables import cast
+from pipeline.workflow.tables import cast, crossed
 
 _LOGIT_ROWS = 64
 _BEST = torch.float64
@@ -272,8 +272,7 @@ def _blocks(described: Described, blocks: Sequence[Known]) -> pl.DataFrame:
 
 def _frame(samples: pl.DataFrame, keys: pl.DataFrame, values: dict[str, Tensor]) -> pl.DataFrame:
     """Every sample with every row of `keys`, and beside them `values`, (keys, N) each."""
-    # in a cross join the right side varies fastest: the order of a flattened (N, keys)
-    rows = samples.select("sample_id", "split").join(keys, how="cross", maintain_order="left_right")
+    rows = crossed(samples.select("sample_id", "split"), keys)
     return rows.with_columns(
         pl.Series(name, value.T.flatten().numpy()) for name, value in values.items()
     )

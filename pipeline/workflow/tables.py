@@ -137,6 +137,14 @@ def empty(schema: Schema) -> pl.DataFrame:
     return pl.DataFrame(schema=dtypes(schema))
 
 
+def crossed(*keys: pl.DataFrame) -> pl.DataFrame:
+    """Every combination of rows; the last keys vary fastest, as in a flattened array."""
+    first, *others = keys
+    for other in others:
+        first = first.join(other, how="cross", maintain_order="left_right")
+    return first
+
+
 def cast(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
     """The columns of a schema alone, in its order and types."""
     return frame.select(pl.col(name).cast(dtype) for name, dtype in dtypes(schema).items())

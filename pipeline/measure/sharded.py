@@ -1,0 +1,39 @@
+"""Evaluates items shard by shard, so that a killed process resumes with the first missing one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from transformers import PreTrainedModel
+
+from pipeline.interventions.interventions import Intervention
+from pipeline.workflow.shards import Arrays, Shards, seconds_a_token
+
+
+def sharded(
+    shards: Shards | None,
+    model: PreTrainedModel,
+    interventions: Sequence[Intervention],
+    lengths: Sequence[int],
+    determined_by: Iterable[object],
+    work: Callable[[range], Arrays],
+) -> Arrays:
+    """The arrays of all items, (V, N, …) each.
+
+    Args:
+        shards: where finished work is kept; None: nowhere.
+        model: its size and device set the size of a shard.
+        interventions: V of them.
+        lengths: tokens of each of N items.
+        determined_by: what determines the results beyond device, dtype and interventions.
+        work: computes the arrays of some items.
+    """
+    if shards is None:
+        return work(range(len(lengths)))
+    device, dtype = model.device.type, str(model.dtype).removeprefix("torch.")
+    a_token = seconds_a_token(
+        model.num_parameters(), len(interventions), device, dtype, torch.get_num_threads()
+    )
+    seconds = [a_token * length for length in lengths]
+    return shards.results(work, seconds, [device, dtype, *interventions, *determined_by])
