@@ -1,12 +1,14 @@
 """How much faster the engine is than its rivals, side by side, at the shapes of real models.
 
-    python -m tests.performance.bench [REPORT]
+    python -m tests.performance.bench [REPORT] [--gpu]
 
 Everything runs on one thread, in one process except for memory, with the rivals taking turns; a
 ratio is that of two times of one round. Times are the process's own CPU time, which other work on
-the machine disturbs less than a clock on the wall. Takes about 25 minutes on an idle core.
+the machine disturbs less than a clock on the wall. Takes about 25 minutes on an idle core. With
+`--gpu`, sweeps in half precision on a CUDA device, timed on the wall.
 """
 
+import gc
 import logging
 import multiprocessing
 import random
@@ -23,13 +25,12 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from pipeline.interventions import bypassed, complete, completion, decoding, score, sweep
+from pipeline.interventions import bypassed, complete, completion, decoding, score, sweep, wavefront
 from pipeline.interventions.evaluation import Completions
 from pipeline.interventions.memory import Journal
 from pipeline.interventions.near_ties import Alone
 from pipeline.interventions.readout import read
-from pipeline.interventions.trie import build_trie
-from pipeline.interventions.wavefront import run
+from pipeline.interventions.wavefront import Engine, run
 from pipeline.models.sites import anatomy
 from tests.oracle import plain
 from tests.performance.common import (
@@ -64,11 +65,26 @@ SWEEPS = ((NEOX, True), (NEO, True), (NEOX, False), (NEO, False), (PYTHIA, False
 LARGER = (NEOX, 32), (PYTHIA, 8)  # samples for peak memory: as many as fill the engine's budget
 
 
+_SMALL = tuple(Shape(family, 512, 12, 8, samples=64) for family in ("GPT-NeoX", "GPT-Neo"))
+_BILLIONS = (
+    Shape("GPT-NeoX", 2048, 24, 16, samples=64, label="Pythia 1.4B"),
+    Shape("GPT-NeoX", 2560, 32, 32, samples=32, label="Pythia 2.8B"),
+    Shape("GPT-NeoX", 5120, 36, 40, samples=16, vocabulary=50_688, label="Pythia 12B"),
+)
+ON_GPU = (*((shape, True) for shape in _SMALL), *((shape, False) for shape in _BILLIONS))
+
+
 def seconds(work: Callable[[], object]) -> float:
-    """CPU seconds of one call."""
-    begin = time.process_time()
+    """Seconds of one call: of the CPU, or on the wall where there is a GPU that may work."""
+    clock = time.perf_counter if torch.cuda.is_initialized() else time.process_time
+    if torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()  # the engine asks for the memory that is free
+    begin = clock()
     work()
-    return time.process_time() - begin
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return clock() - begin
 
 
 # --------------------------------------------------------------------------- memorization
@@ -77,12 +93,12 @@ PASS, READOUT, BODY, HEAD_OF, SAFEGUARD, REST = PARTS = (
     "pass", "reading out", "decoding, blocks", "decoding, head", "safeguard", "the rest",
 )  # fmt: skip
 CALLED = (
-    (completion, "run", PASS),
-    (completion, "read", READOUT),
+    (wavefront, "run", PASS),
+    (wavefront, "read", READOUT),
     (decoding, "decode", BODY),
     (decoding, "choose", HEAD_OF),
     (completion, "rounding_error", SAFEGUARD),
-    *((Alone, name, SAFEGUARD) for name in ("said", "path", "continuation")),
+    *((Alone, name, SAFEGUARD) for name in ("argmax", "path", "continuation")),
 )
 """What the engine calls, by the names that it calls it by."""
 
@@ -118,14 +134,19 @@ def timed_by_part(spent: dict[str, float]) -> Iterator[None]:
         switch()
 
 
-def memorization(shape: Shape, trained: bool) -> tuple[list[str], list[str]]:
+def memorization(shape: Shape, trained: bool, gpu: bool = False) -> tuple[list[str], list[str]]:
     """Two rows: the sweep against the plain loop, and where the engine's time goes."""
-    model, interventions = build(shape, trainable=trained), sweep(shape.blocks)
-    tokens = samples(shape, distinct=64 if trained else None)
+    device, half = ("cuda", torch.float16) if gpu else ("cpu", torch.float32)
+    dtype = torch.float32 if trained else half
+    model = build(shape, trainable=trained, device=device, dtype=dtype)
+    interventions = sweep(shape.blocks)
+    tokens = samples(shape, distinct=64 if trained else None, device=device)
     name = f"{shape.name}, {'trained' if trained else 'random'}"
     if trained:
-        steps = memorize(model, tokens, shape.suffix)
+        steps = memorize(model, tokens, shape.suffix, steps=1000 if gpu else 200, autocast=gpu)
         print(f"{name}: recites after {steps} steps", file=sys.stderr, flush=True)
+        for parameter in model.parameters():  # the rotary frequencies stay in float32
+            parameter.data = parameter.data.to(half)
     asked = model, tokens, shape.suffix, interventions
     made: dict[str, Completions] = {}
     spent: dict[str, float] = defaultdict(float)
@@ -148,12 +169,16 @@ def memorization(shape: Shape, trained: bool) -> tuple[list[str], list[str]]:
 
     truth = made["plain"]
     surely = truth.min_margin > journal.tolerance
-    assert surely.float().mean() > 0.5, f"{name}: near ties up to {journal.tolerance:.2g}"
+    assert surely.float().mean() > (0 if gpu else 0.5), (
+        f"{name}: near ties up to {journal.tolerance:.2g}"
+    )
     require_equal(name, made["engine"].continuation[surely], truth.continuation[surely])
     short = made["cut"].continuation[surely]
     require_equal(name, short, truth.continuation[surely].where(short >= 0, -1))
 
-    right = (made["engine"].continuation == tokens[:, shape.prefix :]).long().cumprod(-1).sum(-1)
+    right = (
+        (made["engine"].continuation == tokens[:, shape.prefix :].cpu()).long().cumprod(-1).sum(-1)
+    )
     ratios = [compared(slow, fast), compared(slow, cut)]
     matched = f"{(right[0] == shape.suffix).float().mean():.2f}"
     decodes = f"{(right < shape.suffix - 1).float().mean():.0%}"
@@ -275,13 +300,14 @@ def memory(shape: Shape, count: int) -> list[str]:
 def matrix_rate(shape: Shape) -> list[str]:
     """One row: share of the machine's matrix-product rate, engine and stock model by turns."""
     model, tokens = build(shape), samples(shape)
-    known, trie = anatomy(model), build_trie(sweep(shape.blocks), shape.blocks)
+    known = anatomy(model)
+    engine = Engine(known, sweep(shape.blocks))
     read_in, nothing = tokens[:, :-1], torch.tensor([], dtype=torch.int64)
-    states = run(known, read_in, trie, last=shape.suffix)[:, :, -shape.suffix :].flatten(0, 2)
-    targets = tokens[:, -shape.suffix :].expand(trie.branches, -1, -1).flatten()
+    states = run(engine, read_in, last=shape.suffix)[:, :, -shape.suffix :].flatten(0, 2)
+    targets = tokens[:, -shape.suffix :].expand(engine.trie.branches, -1, -1).flatten()
     few = states[: shape.samples * shape.suffix]
     works = (
-        lambda: run(known, read_in, trie, last=shape.suffix),
+        lambda: run(engine, read_in, last=shape.suffix),
         lambda: model.base_model(read_in, use_cache=False),
         lambda: read(known, states, targets, nothing),
         lambda: model.get_output_embeddings()(few),
@@ -302,19 +328,25 @@ def matrix_rate(shape: Shape) -> list[str]:
 def main() -> None:
     """Print the tables, and write those so far to the file named on the command line."""
     torch.set_num_threads(1)
-    texts = [HEAD]
+    arguments = sys.argv[1:]
+    gpu = "--gpu" in arguments
+    reports = [Path(argument) for argument in arguments if argument != "--gpu"]
+    texts = [f"# {torch.cuda.get_device_name()}\n" if gpu else HEAD]
 
     def show(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         texts.append(table(title, head, rows))
         print(texts[-1], flush=True)
-        if len(sys.argv) > 1:
-            Path(sys.argv[1]).write_text("\n".join(texts), encoding="utf-8")
+        for report in reports:
+            report.write_text("\n".join(texts), encoding="utf-8")
 
-    sweeps, shares = zip(*(memorization(*each) for each in SWEEPS), strict=True)
+    wanted = [(*each, True) for each in ON_GPU] if gpu else [(*each, False) for each in SWEEPS]
+    sweeps, shares = zip(*(memorization(*each) for each in wanted), strict=True)
     head = ["model", "exact match", "rows that decode"]
     head += ["plain loop / engine", "plain loop / engine without decoding"]
     show("Memorization sweep", head, sweeps)
     show("Where the engine's time goes", ["model", *PARTS, "near ties", "decided again"], shares)
+    if gpu:
+        return
     rows = [row for shape in (NEOX, NEO) for row in benchmarks(shape)]
     show("Benchmarks", ["requests", "HFLM per intervention / engine"], rows)
     rows = [memory(*each) for each in LARGER]

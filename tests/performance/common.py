@@ -9,17 +9,17 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
+    AutoModelForCausalLM,
     GPTNeoConfig,
-    GPTNeoForCausalLM,
     GPTNeoXConfig,
-    GPTNeoXForCausalLM,
     LlamaConfig,
-    LlamaForCausalLM,
+    PretrainedConfig,
     PreTrainedModel,
 )
 
@@ -87,7 +87,7 @@ def build(
     torch.set_default_dtype(dtype)
     try:
         with torch.device(device):
-            model = _FAMILIES[shape.family](shape)
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(_config(shape))
     finally:
         torch.set_default_dtype(usual)
     if not trainable:
@@ -98,46 +98,25 @@ def build(
     return model.eval()
 
 
-def _gpt_neox(shape: Shape) -> PreTrainedModel:
-    return GPTNeoXForCausalLM(
-        GPTNeoXConfig(
-            vocab_size=shape.vocabulary, hidden_size=shape.width, num_hidden_layers=shape.blocks,
-            num_attention_heads=shape.heads, intermediate_size=shape.inner or 4 * shape.width,
-            max_position_embeddings=shape.context, bos_token_id=None, eos_token_id=None,
-            attn_implementation="sdpa",
-        )
-    )  # fmt: skip
-
-
-def _gpt_neo(shape: Shape) -> PreTrainedModel:
-    return GPTNeoForCausalLM(
-        GPTNeoConfig(
-            vocab_size=shape.vocabulary, hidden_size=shape.width, num_layers=shape.blocks,
-            num_heads=shape.heads, intermediate_size=shape.inner or 4 * shape.width,
-            max_position_embeddings=shape.context, window_size=shape.window,
-            attention_types=[[["global", "local"], shape.blocks // 2]], embed_dropout=0.0,
-            resid_dropout=0.0, attention_dropout=0.0, bos_token_id=None, eos_token_id=None,
-        )
-    )  # fmt: skip
-
-
-def _llama(shape: Shape) -> PreTrainedModel:
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=shape.vocabulary, hidden_size=shape.width, num_hidden_layers=shape.blocks,
-            num_attention_heads=shape.heads, num_key_value_heads=shape.groups or shape.heads,
-            intermediate_size=shape.inner or 4 * shape.width, tie_word_embeddings=True,
-            max_position_embeddings=shape.context, bos_token_id=None, eos_token_id=None,
-            attn_implementation="sdpa",
-        )
-    )  # fmt: skip
-
-
-_FAMILIES: dict[str, Callable[[Shape], PreTrainedModel]] = {
-    "GPT-NeoX": _gpt_neox,
-    "GPT-Neo": _gpt_neo,
-    "Llama": _llama,
-}
+def _config(shape: Shape) -> PretrainedConfig:
+    sizes: dict[str, Any] = {
+        "vocab_size": shape.vocabulary,
+        "hidden_size": shape.width,
+        "intermediate_size": shape.inner or 4 * shape.width,
+        "max_position_embeddings": shape.context,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+    if shape.family == "GPT-Neo":
+        kinds = [[["global", "local"], shape.blocks // 2]]
+        sizes |= dict.fromkeys(("embed_dropout", "resid_dropout", "attention_dropout"), 0.0)
+        sizes |= {"num_layers": shape.blocks, "num_heads": shape.heads}
+        return GPTNeoConfig(**sizes, window_size=shape.window, attention_types=kinds)
+    sizes |= {"num_hidden_layers": shape.blocks, "num_attention_heads": shape.heads}
+    if shape.family == "Llama":
+        groups = shape.groups or shape.heads
+        return LlamaConfig(**sizes, num_key_value_heads=groups, tie_word_embeddings=True)
+    return GPTNeoXConfig(**sizes)
 
 
 def samples(
