@@ -11,6 +11,7 @@ import polars as pl
 
 from pipeline.analysis.manifests import read_manifests, recipe_key
 from pipeline.measure import metrics, schemas
+from pipeline.samples.schemas import read_samples
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, Problem, shorten
 
@@ -24,7 +25,7 @@ class ModelTables:
         family: of the model.
         n_blocks: L.
         interventions: the planned interventions, schema `schemas.INTERVENTIONS`.
-        samples: the family's table, schema `tables.SAMPLES`.
+        samples: the family's table, schema `SAMPLES`.
         memorization: the model's, schema `metrics.MEMORIZATION` and `second_half` (see
             `with_second_half`); it needs no `continuation`. Of a model with a twin also
             `twin_exact_match`, the twin's under the same intervention; null where it lacks one.
@@ -74,7 +75,7 @@ def read_tables(
     [manifest] = read_manifests(data, [(name, family)])
     benchmarks = data / "benchmarks" / f"{name}.parquet"
     documents = data / "benchmarks" / f"{name}.documents.parquet"
-    samples = tables.read(data / "samples" / f"{family}.parquet", tables.SAMPLES)
+    samples = read_samples(data, family)
     path = data / "memorization" / f"{name}.parquet"
     # read in batches, since the continuations take most of the table's memory
     memorization = pl.concat(
@@ -129,7 +130,7 @@ def with_second_half(memorization: pl.DataFrame, samples: pl.DataFrame) -> pl.Da
 
     Args:
         memorization: rows of schema `metrics.MEMORIZATION`.
-        samples: of the same family, schema `tables.SAMPLES`.
+        samples: of the same family, schema `SAMPLES`.
 
     Returns:
         The rows with the column `second_half` (f64, 0 to 1): the share of the positions S // 2 to

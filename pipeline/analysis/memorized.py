@@ -21,7 +21,7 @@ from pipeline.analysis.statistics import (
 from pipeline.interventions.interventions import BASELINE
 from pipeline.measure.extraction import SCHEMES, TRIES, out_within
 from pipeline.measure.metrics import METRICS, Metric
-from pipeline.workflow import tables
+from pipeline.samples.schemas import SPLITS
 
 CELLS = 1 << 23
 """Number of values per bootstrap, 64 MB; the bootstrap needs about five times this memory."""
@@ -33,7 +33,7 @@ def of_memorization(model: ModelTables, seed: int) -> list[pl.DataFrame]:
     known = model.samples.select("sample_id", "suffix_group", "copies")
     frame = model.memorization.join(known, on="sample_id")
     lengths = k_values(model.samples["suffix_length"].to_list()[0]) if frame.height else []
-    splits = {split: frame.filter(split=split) for split in tables.SPLITS}
+    splits = {split: frame.filter(split=split) for split in SPLITS}
     return [
         rows.with_columns(pl.lit(split).alias("split"))
         for split, of_split in splits.items()

@@ -14,6 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipeline.analysis import statistics
+from pipeline.samples.schemas import read_samples
 from pipeline.theory import columns
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
@@ -102,7 +103,7 @@ def read_theory(
             bound = tables.read(
                 data / "divergence" / f"{name}.bounds.parquet", columns.DIVERGENCE_BOUNDS
             )
-            samples = tables.read(data / "samples" / f"{family}.parquet", tables.SAMPLES)
+            samples = read_samples(data, family)
         except InputError as error:
             missing.append(f"The theorems were not measured on {name}: {error.problems[0].got}")
             continue

@@ -37,7 +37,7 @@ def go_on(
         recipe: the part, the block, and the settings of training.
         model: in eval mode, float32; the weights of the part are changed.
         tokenizer: the model's.
-        samples: schema `tables.SAMPLES`, N of P + S tokens, one P and one S.
+        samples: schema `SAMPLES`, N of P + S tokens, one P and one S.
     """
     tokens = torch.tensor(samples["tokens"].to_list())
     suffix_length = int(samples["suffix_length"][0])

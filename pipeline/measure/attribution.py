@@ -39,7 +39,7 @@ def measure(
 
     Args:
         model: in evaluation mode, on any device.
-        samples: as `tables.SAMPLES`, of any splits; one prefix and one suffix length.
+        samples: as `SAMPLES`, of any splits; one prefix and one suffix length.
         progress: called after each batch.
 
     Returns:

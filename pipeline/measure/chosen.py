@@ -19,7 +19,7 @@ def chosen(samples: pl.DataFrame) -> pl.DataFrame:
     """Some samples of each of `SPLITS`, memorized first: `LEAST` to `MOST`, if there are enough.
 
     Args:
-        samples: as `tables.SAMPLES`.
+        samples: as `SAMPLES`.
     """
     there = [split for split in SPLITS if (samples["split"] == split).any()]
     return of_each_split(samples, there, a_split(samples.height)) if there else samples.clear()

@@ -50,7 +50,7 @@ def measure(
 
     Args:
         model: in evaluation mode, on any device.
-        samples: as `tables.SAMPLES`; all of one prefix and one suffix length.
+        samples: as `SAMPLES`; all of one prefix and one suffix length.
         interventions: V of them, distinct.
         token_budget: tokens at a time, counted once per branch of the wavefront; it changes no
             result; None: computed from the free memory.
@@ -145,7 +145,7 @@ def require_baseline(
 
     Args:
         model: in evaluation mode, on any device.
-        samples: as `tables.SAMPLES`; one prefix and one suffix length.
+        samples: as `SAMPLES`; one prefix and one suffix length.
         floor: exact match to reach, 0 to 1.
         stop: whether to stop where the whole 95% interval (Wilson) lies below the floor.
         token_budget: as for `measure`.

@@ -53,7 +53,7 @@ def measure(
 
     Args:
         model: in evaluation mode, on any device.
-        samples: as `tables.SAMPLES`; all of one prefix and one suffix length.
+        samples: as `SAMPLES`; all of one prefix and one suffix length.
         interventions: V of them, the baseline among them.
         token_budget: as for `memorization.measure`.
         journal: records halved batches.

@@ -21,7 +21,7 @@ from pipeline.analysis.manifests import trained_here
 from pipeline.analysis.text import percent_range
 from pipeline.interventions.interventions import BASELINE
 from pipeline.report.browser import Continuation, Family, Sample
-from pipeline.workflow import tables
+from pipeline.samples.schemas import read_samples
 from pipeline.workflow.errors import InputError
 
 CHOSEN = ("most surviving", "most fragile", "right again", "famous", "control")
@@ -67,7 +67,7 @@ def read_browser(
     for family in dict.fromkeys(family for _, family in models):
         names = [name for name, of in models if of == family]
         try:
-            samples = tables.read(data / "samples" / f"{family}.parquet", tables.SAMPLES)
+            samples = read_samples(data, family)
         except InputError as error:
             missing.append(f"The samples of {family} cannot be shown: {error.problems[0].got}")
             continue

@@ -18,7 +18,7 @@ from pipeline.analysis.text import MISSING, number, percent, percent_interval, p
 from pipeline.analysis.verdicts import Estimate
 from pipeline.interventions.interventions import BASELINE
 from pipeline.report.browser import Family
-from pipeline.workflow import tables
+from pipeline.samples.schemas import SPLITS
 
 # of a checkpoint's manifest: key -> heading in the table of models
 _SIZE = {"family": "family", "n_blocks": "blocks", "parameters": "parameters"}
@@ -54,7 +54,7 @@ def overview(
     completed = summary.filter(metric="exact_match", intervention="baseline")
     counts = [
         f"{_counts(completed.filter(split=split)['n'])} {split}"
-        for split in tables.SPLITS
+        for split in SPLITS
         if completed.filter(split=split).height
     ]
     tasks = views.tasks(views.benchmarks(summary))
@@ -311,7 +311,7 @@ def _decoded(summary: pl.DataFrame) -> list[tuple[str, str]]:
     """A row that says how many continuations were decoded to the end, unless all were."""
     whole = views.baseline(summary)
     counts = []
-    for split in tables.SPLITS:
+    for split in SPLITS:
         every, decoded = (
             views.memorization(whole, metric, split)["n"]
             for metric in ("exact_match", "token_accuracy")

@@ -39,7 +39,7 @@ def samples(
         skip_short: leave out samples of fewer than P + S tokens, instead of raising an error.
 
     Returns:
-        As `tables.SAMPLES`; ``sample_id`` counts the samples that were taken, and the column
+        As `SAMPLES`; ``sample_id`` counts the samples that were taken, and the column
         ``row`` (u32) has their rows in the file.
 
     Raises:

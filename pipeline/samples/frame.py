@@ -9,8 +9,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipeline.samples.duplicates import suffix_groups
+from pipeline.samples.schemas import SAMPLES, SPLITS
 from pipeline.workflow.errors import InputError, Problem, shorten
-from pipeline.workflow.tables import SAMPLES, SPLITS
 
 
 def samples_frame(
@@ -28,7 +28,7 @@ def samples_frame(
         copies: (N,) times that a sample is in the training data; None where that is unknown.
 
     Returns:
-        tables.SAMPLES; `sample_id` is the row of `tokens`, and samples whose suffixes are equal or
+        SAMPLES; `sample_id` is the row of `tokens`, and samples whose suffixes are equal or
         nearly so share a `suffix_group` (see `duplicates`), so that intervals can be clustered by
         it.
     """
@@ -81,7 +81,7 @@ def of_each_split(samples: pl.DataFrame, splits: Sequence[str], count: int) -> p
     """Some samples of each split, spread evenly over it; all of a split that has fewer.
 
     Args:
-        samples: tables.SAMPLES.
+        samples: SAMPLES.
         splits: in the order of the result.
         count: samples per split.
     """
@@ -102,7 +102,7 @@ def check_samples(samples: pl.DataFrame, vocabulary: int, context: int) -> None:
     """Raise if samples do not fit a model, before it is loaded.
 
     Args:
-        samples: as `tables.SAMPLES`.
+        samples: as `SAMPLES`.
         vocabulary: token ids that the model and its tokenizer know.
         context: the longest text that the model takes, tokens.
 

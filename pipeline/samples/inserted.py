@@ -37,7 +37,7 @@ def fetch(
         memorized_copies: see `frame.split_of`.
 
     Returns:
-        Schema `tables.SAMPLES`.
+        Schema `SAMPLES`.
 
     Raises:
         InputError: as for `pipeline.workflow.hub.snapshot`; a split without the columns; a number

@@ -24,7 +24,7 @@ def samples(
         memorized_copies: see `frame.split_of`.
 
     Returns:
-        Schema `tables.SAMPLES`, and the column ``kind``.
+        Schema `SAMPLES`, and the column ``kind``.
 
     Raises:
         InputError: a record is shorter than P + S.

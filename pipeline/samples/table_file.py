@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from pipeline.samples.frame import first_of
+from pipeline.samples.schemas import SPLITS
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, Problem, disk_problem, shorten
 
@@ -137,8 +138,8 @@ def _odd(column: pl.Series) -> tuple[list[int], str, str, str] | None:
     if null := column.is_null().arg_true().to_list():
         return null, "null", "a value in every row", "leave such rows out"
     if column.name == "split":
-        known = column.is_in(tables.SPLITS)
-        expected, remedy = ", ".join(tables.SPLITS), "use these"
+        known = column.is_in(SPLITS)
+        expected, remedy = ", ".join(SPLITS), "use these"
     elif column.name == "tokens":
         no_id = pl.element().is_null() | ~pl.element().is_between(0, MOST)
         known = ~column.list.eval(no_id).list.any()

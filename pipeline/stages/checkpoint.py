@@ -36,10 +36,10 @@ def continued(study: Study, model: Model) -> None:
     """Train one part of one block of a model from this study on the memorized samples."""
     from pipeline.checkpoints.continued import go_on
     from pipeline.checkpoints.loading import load
-    from pipeline.workflow import tables
+    from pipeline.samples.schemas import read_samples
 
     recipe = section(model.checkpoint, Continued)
-    samples = tables.read(study.data / "samples" / f"{model.family}.parquet", tables.SAMPLES)
+    samples = read_samples(study.data, model.family)
     with costed(study.data, "checkpoint", model.name):
         base, tokenizer = load(study.data / "checkpoints" / recipe.base, "float32")
         trained = go_on(recipe, base, tokenizer, samples.filter(split="memorized"))

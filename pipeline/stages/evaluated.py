@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.checkpoints.manifest import Manifest, read_manifest
 from pipeline.checkpoints.schema import Model
 from pipeline.samples.frame import check_samples
+from pipeline.samples.schemas import SAMPLES
 from pipeline.study.schema import Study
 from pipeline.workflow import tables
 from pipeline.workflow.running import Device, costed, determined_by, evaluating, of_checkpoint
@@ -42,7 +43,7 @@ class Evaluated:
     @cached_property
     def samples(self) -> pl.DataFrame:
         """The samples of the model's family, checked to fit its vocabulary and context."""
-        samples = tables.read(self.samples_path, tables.SAMPLES)
+        samples = tables.read(self.samples_path, SAMPLES)
         vocabulary = min(self.manifest.vocabulary, self.manifest.tokens)
         check_samples(samples, vocabulary, self.manifest.context)
         return samples

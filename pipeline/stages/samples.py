@@ -89,8 +89,9 @@ def _with_control(
 
 
 def _write(study: Study, family: Family, made: pl.DataFrame) -> None:
+    from pipeline.samples.schemas import SAMPLES
     from pipeline.workflow import tables
 
     path = study.data / "samples" / f"{family.name}.parquet"
     provenance = determined_by(study.study, family=family.described())
-    tables.write(made, path, tables.SAMPLES, provenance)
+    tables.write(made, path, SAMPLES, provenance)

@@ -74,7 +74,7 @@ def measure(
 
     Args:
         model: in evaluation mode, on any device.
-        samples: as `tables.SAMPLES`, of any splits; one prefix and one suffix length.
+        samples: as `SAMPLES`, of any splits; one prefix and one suffix length.
         token_budget: tokens at a time, counted once a branch of the wavefront; it changes no
             result beyond rounding; None: from the memory that is free.
         progress: called after each batch.

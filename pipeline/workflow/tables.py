@@ -31,8 +31,6 @@ DAMAGED = (
 ROW_GROUP = 1 << 17
 """Rows per row group; arrow's default of a million would hold a gigabyte of continuations."""
 
-SPLITS = ("memorized", "exposed", "control", "famous")
-
 
 @dataclass(frozen=True)
 class Column:
@@ -56,16 +54,6 @@ RECORDS: Schema = {
         nullable=True,
     ),
     "tokens": Column(pl.List(pl.UInt32), "token ids, as many as a row has"),
-}
-
-SAMPLES: Schema = {
-    "sample_id": Column(pl.UInt32, "unique within the table"),
-    "split": Column(pl.String, "memorized, exposed, control or famous"),
-    "tokens": Column(pl.List(pl.UInt32), "prefix and suffix, token ids"),
-    "prefix_length": Column(pl.UInt16, "P, tokens"),
-    "suffix_length": Column(pl.UInt16, "S, tokens"),
-    "suffix_group": Column(pl.UInt32, "samples with equal or nearly equal suffixes share it"),
-    "copies": Column(pl.UInt32, "times in the training data; null where unknown", nullable=True),
 }
 
 LOCALIZATION: Schema = {

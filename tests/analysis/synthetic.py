@@ -18,6 +18,7 @@ from pipeline.interventions.interventions import SWEEP, Group, Intervention, swe
 from pipeline.measure import metrics, schemas
 from pipeline.measure.chosen import chosen
 from pipeline.measure.listed import as_table
+from pipeline.samples.schemas import SAMPLES
 from pipeline.workflow import tables
 
 MODELS = {
@@ -94,9 +95,7 @@ class Study:
                 schemas.INTERVENTIONS,
                 {},
             )
-            tables.write(
-                model.samples, data / "samples" / f"{model.family}.parquet", tables.SAMPLES, {}
-            )
+            tables.write(model.samples, data / "samples" / f"{model.family}.parquet", SAMPLES, {})
             tables.write(
                 model.memorization,
                 data / "memorization" / f"{model.name}.parquet",

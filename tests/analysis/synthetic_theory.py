@@ -7,6 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
+from pipeline.samples.schemas import read_samples
 from pipeline.theory import columns
 from pipeline.workflow import tables
 
@@ -35,7 +36,7 @@ def write(
         per_split: samples.
     """
     for name, (family, n_blocks) in models.items():
-        samples = tables.read(data / "samples" / f"{family}.parquet", tables.SAMPLES)
+        samples = read_samples(data, family)
         chosen = pl.concat(
             samples.filter(split=split).head(per_split) for split in ("memorized", "control")
         ).select("sample_id", "split")

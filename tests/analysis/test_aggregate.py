@@ -18,6 +18,7 @@ from pipeline.analysis.memorized import k_values
 from pipeline.interventions.interventions import SWEEP, Group, sweep
 from pipeline.measure import metrics, schemas
 from pipeline.measure.listed import as_table
+from pipeline.samples.schemas import SAMPLES
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 from tests.analysis import synthetic
@@ -36,7 +37,7 @@ def by_hand() -> ModelTables:
             "suffix_group": [0, 1, 2, 3, 4],
             "copies": [64, 64, 32, 32, 0],
         },
-        schema={name: column.dtype for name, column in tables.SAMPLES.items()},
+        schema={name: column.dtype for name, column in SAMPLES.items()},
     )
     right = {"baseline": [3, 3, 3, 1, 0], "block-00": [3, 2, 1, 0, 0]}
     memorization = pl.DataFrame(

@@ -7,6 +7,7 @@ import pytest
 
 from pipeline.analysis.results import check_results
 from pipeline.measure import metrics, schemas
+from pipeline.samples.schemas import read_samples
 from pipeline.theory import columns
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
@@ -72,7 +73,7 @@ def spoil(path: Path, schema: tables.Schema, change: pl.Expr, row: int = 0) -> N
 
 def test_a_whole_study_passes_and_its_rows_are_counted(data: Path) -> None:
     counted = check(data)[MODEL]
-    n_samples = tables.read(data / "samples" / "gpt-neo.parquet", tables.SAMPLES).height
+    n_samples = read_samples(data, "gpt-neo").height
     assert counted["memorization"] == (1 + N_BLOCKS + 4) * n_samples
     assert counted["tokens"] == (1 + N_BLOCKS + 4) * 2 * 51 * 16  # a tenth of 512, of each split
     assert counted["displacement"] == (1 + N_BLOCKS + 4) * 2 * 51

@@ -22,6 +22,7 @@ from pathlib import Path
 import atheris
 
 with redirect_stderr(io.StringIO()), atheris.instrument_imports(["pipeline", "ruamel.yaml"]):
+    from pipeline.samples import schemas
     from pipeline.samples.frame import check_samples
     from pipeline.study import composition as study
     from pipeline.workflow import tables
@@ -38,7 +39,7 @@ def read_study(file: Path) -> None:
 
 def read_samples(file: Path) -> None:
     """As the stages that evaluate do."""
-    accepted(lambda: check_samples(tables.read(file, tables.SAMPLES), 10, 3))
+    accepted(lambda: check_samples(tables.read(file, schemas.SAMPLES), 10, 3))
     accepted(lambda: tables.provenance(file))
 
 
@@ -51,7 +52,7 @@ def seed_study(folder: Path) -> None:
 
 def seed_samples(folder: Path) -> None:
     """A table that is right."""
-    tables.write(SAMPLES, folder / "samples.parquet", tables.SAMPLES, {"seed": 1})
+    tables.write(SAMPLES, folder / "samples.parquet", schemas.SAMPLES, {"seed": 1})
 
 
 READERS: dict[str, tuple[Callable[[Path], None], Callable[[Path], None]]] = {

@@ -35,11 +35,12 @@ def samples(data: Path, n_samples: int, _n_blocks: int) -> None:
     import numpy as np
 
     from pipeline.samples.frame import samples_frame
+    from pipeline.samples.schemas import SAMPLES
     from pipeline.workflow import tables
 
     tokens = np.random.default_rng(0).integers(1, VOCABULARY, (n_samples, PREFIX + SUFFIX))
     made = samples_frame(tokens, PREFIX, ["memorized"] * n_samples, [None] * n_samples)
-    tables.write(made, data / "samples" / f"{FAMILY}.parquet", tables.SAMPLES, {})
+    tables.write(made, data / "samples" / f"{FAMILY}.parquet", SAMPLES, {})
 
 
 def memorization(data: Path, n_samples: int, n_blocks: int) -> None:
@@ -50,6 +51,7 @@ def memorization(data: Path, n_samples: int, n_blocks: int) -> None:
     from pipeline.interventions.interventions import sweep
     from pipeline.measure import memorization as stage
     from pipeline.measure import metrics
+    from pipeline.samples.schemas import read_samples
     from pipeline.workflow import tables
     from pipeline.workflow.shards import open_shards
 
@@ -64,7 +66,7 @@ def memorization(data: Path, n_samples: int, n_blocks: int) -> None:
         return Completions(written, entropy[..., 0].clone(), written.clone(), *said)
 
     interventions = sweep(n_blocks)
-    read = tables.read(data / "samples" / f"{FAMILY}.parquet", tables.SAMPLES)
+    read = read_samples(data, FAMILY)
     with (
         mock.patch.object(stage, "complete", made_up),
         open_shards(data / "partial" / "memorization" / MODEL, 0.02, {}) as shards,

@@ -28,7 +28,7 @@ from pipeline.checkpoints.folder import take
 from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.manifest import MANIFEST, read_manifest
 from pipeline.checkpoints.verified import load_tokenizer
-from pipeline.samples import pile, records
+from pipeline.samples import pile, records, schemas
 from pipeline.samples.file import samples as own_samples
 from pipeline.samples.frame import check_samples
 from pipeline.study import audit
@@ -299,7 +299,7 @@ SAMPLES = pl.DataFrame(
         "suffix_group": [0, 1],
         "copies": [3, None],
     },
-    schema={name: column.dtype for name, column in tables.SAMPLES.items()},
+    schema={name: column.dtype for name, column in schemas.SAMPLES.items()},
 )
 
 
@@ -348,7 +348,7 @@ def test_bad_samples_are_refused(tmp_path: Path, case: str) -> None:
     frame.write_parquet(tmp_path / "samples.parquet")
 
     def use() -> None:
-        read = tables.read(tmp_path / "samples.parquet", tables.SAMPLES)
+        read = tables.read(tmp_path / "samples.parquet", schemas.SAMPLES)
         check_samples(read, vocabulary=10, context=8)
 
     refused(use, *said)
@@ -365,14 +365,14 @@ def test_bad_samples_are_refused(tmp_path: Path, case: str) -> None:
 )
 def test_samples_may_come_in_any_order(tmp_path: Path, frame: pl.DataFrame) -> None:
     frame.write_parquet(tmp_path / "samples.parquet")
-    read = tables.read(tmp_path / "samples.parquet", tables.SAMPLES)
+    read = tables.read(tmp_path / "samples.parquet", schemas.SAMPLES)
     check_samples(read, vocabulary=10, context=8)
     assert read.select(frame.columns).equals(frame)
 
 
 def test_tables_that_are_none_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
-    tables.write(SAMPLES, path, tables.SAMPLES, {"seed": 1})
+    tables.write(SAMPLES, path, schemas.SAMPLES, {"seed": 1})
     whole = path.read_bytes()
     contents = {
         "empty": b"",
@@ -386,7 +386,7 @@ def test_tables_that_are_none_are_refused(tmp_path: Path) -> None:
     }
     for content in contents.values():
         path.write_bytes(content)
-        refused(lambda: tables.read(path, tables.SAMPLES), "t.parquet", "a whole parquet file")
+        refused(lambda: tables.read(path, schemas.SAMPLES), "t.parquet", "a whole parquet file")
 
 
 def test_provenance_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from pipeline.checkpoints.manifest import MANIFEST, Manifest, read_manifest
+from pipeline.samples import schemas
 from pipeline.samples.frame import check_samples
 from pipeline.study import composition as study
 from pipeline.workflow import tables
@@ -222,14 +223,14 @@ SAMPLES = pl.DataFrame(
         "suffix_group": [0, 1, 2],
         "copies": [3, 1, None],
     },
-    schema={name: column.dtype for name, column in tables.SAMPLES.items()},
+    schema={name: column.dtype for name, column in schemas.SAMPLES.items()},
 )
 
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("fuzz") / "samples.parquet"
-    tables.write(SAMPLES, path, tables.SAMPLES, {"seed": 1})
+    tables.write(SAMPLES, path, schemas.SAMPLES, {"seed": 1})
     return path
 
 
@@ -245,7 +246,7 @@ def test_a_damaged_table(table: Path, data: st.DataObject) -> None:
         whole[at : at + length] = data.draw(st.binary(max_size=8))
     damaged = table.with_name("damaged.parquet")
     damaged.write_bytes(whole)
-    accepted(lambda: tables.read(damaged, tables.SAMPLES))
+    accepted(lambda: tables.read(damaged, schemas.SAMPLES))
     accepted(lambda: tables.provenance(damaged))
 
 
@@ -254,7 +255,7 @@ def test_every_cut_of_a_table_is_refused(table: Path) -> None:
     cut = table.with_name("cut.parquet")
     for length in range(0, len(whole), 1 if LONG else 29):
         cut.write_bytes(whole[:length])
-        assert not accepted(lambda: tables.read(cut, tables.SAMPLES))
+        assert not accepted(lambda: tables.read(cut, schemas.SAMPLES))
         assert not accepted(lambda: tables.provenance(cut))
 
 
@@ -267,7 +268,7 @@ def test_every_other_bit_of_a_page_is_noticed(table: Path) -> None:
     for at in range(4, footer, 1 if LONG else 13):
         flipped.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
         try:
-            assert tables.read(flipped, tables.SAMPLES).equals(SAMPLES)
+            assert tables.read(flipped, schemas.SAMPLES).equals(SAMPLES)
         except InputError:
             noticed += 1
     assert noticed
@@ -285,7 +286,7 @@ def test_any_table_for_the_samples(data: st.DataObject) -> None:
         if kind == "gone":
             frame = frame.drop(name, strict=False)
         elif kind == "null":
-            frame = frame.with_columns(pl.lit(None).cast(tables.SAMPLES[name].dtype).alias(name))
+            frame = frame.with_columns(pl.lit(None).cast(schemas.SAMPLES[name].dtype).alias(name))
         elif kind == "type":
             dtype = data.draw(st.sampled_from(DTYPES))
             frame = frame.with_columns(pl.lit(None, dtype=dtype).alias(name))
@@ -296,9 +297,9 @@ def test_any_table_for_the_samples(data: st.DataObject) -> None:
     frame.write_parquet(file)
 
     def read() -> None:
-        fits = tables.SAMPLES.keys() <= set(frame.columns)
-        assert fits or not accepted(lambda: tables._check(frame, "t", tables.SAMPLES))
-        if fits and accepted(lambda: tables._check(frame, "t", tables.SAMPLES)):
+        fits = schemas.SAMPLES.keys() <= set(frame.columns)
+        assert fits or not accepted(lambda: tables._check(frame, "t", schemas.SAMPLES))
+        if fits and accepted(lambda: tables._check(frame, "t", schemas.SAMPLES)):
             check_samples(frame, 10, 3)
 
     accepted(read)

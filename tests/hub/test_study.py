@@ -20,6 +20,7 @@ import pytest
 
 from pipeline.measure import metrics, schemas
 from pipeline.plan.scheduling import EVALUATE
+from pipeline.samples.schemas import read_samples
 from pipeline.study.loops import IN_PARTS
 from pipeline.theory import columns
 from pipeline.workflow import tables
@@ -157,7 +158,7 @@ def every_model_has_every_intervention(online: Run, study: str) -> None:
     data = online.root / "data" / study
     seen = 0
     for family, models in (("pythia", PYTHIA), ("gpt-neo", GPT_NEO)):
-        samples = tables.read(data / "samples" / f"{family}.parquet", tables.SAMPLES)
+        samples = read_samples(data, family)
         assert samples["split"].value_counts(sort=True).rows() == [
             ("memorized", 4),
             ("control", 2),
@@ -252,7 +253,7 @@ def the_samples_are_those_that_all_models_memorized(
         frame = pl.concat([pl.read_parquet(BytesIO(data)) for data in shards])
         known = {tuple(tokens) for tokens in frame["tokens"].to_list()}
         common = known if common is None else common & known
-    samples = tables.read(online.root / f"data/{study}/samples/pythia.parquet", tables.SAMPLES)
+    samples = read_samples(online.root / f"data/{study}", "pythia")
     chosen = samples.filter(split="memorized")["tokens"].to_list()
     assert {tuple(tokens) for tokens in chosen} <= (common or set())
     assert len({tuple(tokens) for tokens in chosen}) == 4

@@ -20,6 +20,7 @@ from pipeline.interventions.memory import Journal
 from pipeline.measure import memorization, metrics
 from pipeline.measure.memorization import measure
 from pipeline.samples.frame import check_samples
+from pipeline.samples.schemas import SAMPLES, SPLITS
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 
@@ -36,14 +37,14 @@ def samples_of(tokens: list[list[int]], prefix: int, suffix: int) -> pl.DataFram
     return pl.DataFrame(
         {
             "sample_id": range(10, 10 + n),
-            "split": [tables.SPLITS[i % 3] for i in range(n)],
+            "split": [SPLITS[i % 3] for i in range(n)],
             "tokens": tokens,
             "prefix_length": [prefix] * n,
             "suffix_length": [suffix] * n,
             "suffix_group": range(n),
             "copies": [None] * n,
         },
-        schema={name: column.dtype for name, column in tables.SAMPLES.items()},
+        schema={name: column.dtype for name, column in SAMPLES.items()},
     )
 
 
@@ -392,7 +393,7 @@ def test_the_command_checks_samples_before_it_leases_or_loads(neox, tmp_path, mo
         origin={},
     )
     samples = samples_of([[1, 2, 60]], 1, 2)
-    tables.write(samples, study / "samples/pythia.parquet", tables.SAMPLES, {})
+    tables.write(samples, study / "samples/pythia.parquet", SAMPLES, {})
     shutil.copy(ROOT / "params.yaml", tmp_path)
     monkeypatch.chdir(tmp_path)
     for forbidden in ("pipeline.workflow.device.lease", "pipeline.stages.memorization.load"):

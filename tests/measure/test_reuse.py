@@ -18,6 +18,7 @@ from pipeline.checkpoints.manifest import write_manifest
 from pipeline.interventions.interventions import Intervention, sweep
 from pipeline.measure import memorization, metrics
 from pipeline.measure.reuse import KEYS, extended, keys
+from pipeline.samples.schemas import SAMPLES
 from pipeline.stages import registry
 from pipeline.study.composition import load
 from pipeline.workflow import tables
@@ -227,8 +228,8 @@ def _write_samples(path: Path, seed: int) -> None:
         "prefix_length": [7] * N, "suffix_length": [5] * N, "suffix_group": range(N),
         "copies": [None] * N,
     }  # fmt: skip
-    schema = {name: column.dtype for name, column in tables.SAMPLES.items()}
-    tables.write(pl.DataFrame(columns, schema=schema), path, tables.SAMPLES, {})
+    schema = {name: column.dtype for name, column in SAMPLES.items()}
+    tables.write(pl.DataFrame(columns, schema=schema), path, SAMPLES, {})
 
 
 EACH = [{"blocks": "each"}]

@@ -10,6 +10,7 @@ from pipeline.measure import memorization, schemas
 from pipeline.measure.chosen import LEAST, MOST, chosen
 from pipeline.measure.tokens import measure, shown
 from pipeline.models.sites import anatomy
+from pipeline.samples.schemas import SAMPLES
 from pipeline.workflow import tables
 
 PREFIX, SUFFIX = 6, 5
@@ -28,7 +29,7 @@ def samples_of(splits):
             "suffix_group": range(n),
             "copies": [None] * n,
         },
-        schema={name: column.dtype for name, column in tables.SAMPLES.items()},
+        schema={name: column.dtype for name, column in SAMPLES.items()},
     )
 
 

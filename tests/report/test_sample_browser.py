@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, decoders, models
 
 from pipeline.measure import metrics
 from pipeline.report import browser, choosing, marks, page
+from pipeline.samples.schemas import SAMPLES
 from pipeline.workflow import tables
 from tests.analysis import synthetic
 
@@ -85,9 +86,9 @@ def test_those_right_again_and_kinds_are_told(data: Path) -> None:
         {},
     )
     samples = data / "samples" / "gpt-neo.parquet"
-    known = tables.read(samples, tables.SAMPLES)
+    known = tables.read(samples, SAMPLES)
     kinds = pl.when(pl.col("sample_id") % 2 == 0).then(pl.lit("even")).otherwise(pl.lit("odd"))
-    tables.write(known.with_columns(kinds.alias("kind")), samples, tables.SAMPLES, {})
+    tables.write(known.with_columns(kinds.alias("kind")), samples, SAMPLES, {})
     [family], told, _ = choosing.read_browser(data, NAMES, [])
     why = {sample.why: sample.sample_id for sample in family.samples}
     assert {"kind even", "kind odd"} <= set(why)
@@ -198,7 +199,7 @@ def test_long_samples_are_cut(
     monkeypatch.setattr(choosing, "SUFFIX_TOKENS", 3)
     monkeypatch.setattr(choosing, "BUDGET", 1000)
     [family], _, _ = choosing.read_browser(data, NAMES, [])
-    samples = tables.read(data / "samples" / "gpt-neo.parquet", tables.SAMPLES)
+    samples = tables.read(data / "samples" / "gpt-neo.parquet", SAMPLES)
     assert len(family.samples) == 2  # of 36 × 13 characters each
     sample = family.samples[0]
     tokens = samples.filter(sample_id=sample.sample_id)["tokens"].item().to_list()

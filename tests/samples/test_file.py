@@ -13,6 +13,7 @@ import pytest
 from pyarrow import parquet
 
 from pipeline.samples.file import samples
+from pipeline.samples.schemas import SAMPLES
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 
@@ -62,7 +63,7 @@ def test_every_kind_of_table_gives_the_same_samples(tmp_path: Path, name: bytes)
     assert made[0]["suffix_group"].to_list() == [0, 1, 0]
     assert made[0].equals(made[1])
     assert made[0].equals(made[2])
-    tables.write(made[0], tmp_path / "t.parquet", tables.SAMPLES, {})
+    tables.write(made[0], tmp_path / "t.parquet", SAMPLES, {})
 
 
 def test_tokens_in_csv_are_written_as_in_json(tmp_path: Path) -> None:

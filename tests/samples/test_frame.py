@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.samples.frame import with_control
+from pipeline.samples.schemas import SAMPLES
 from pipeline.workflow import tables
 
 
@@ -22,4 +23,4 @@ def test_control_samples_follow_the_memorized_ones(tmp_path: Path) -> None:
     assert made["copies"].to_list() == [None] * 3, "nobody has counted them"
     first, second, third = made["suffix_group"].to_list()
     assert first == second != third
-    tables.write(made, tmp_path / "t.parquet", tables.SAMPLES, {})
+    tables.write(made, tmp_path / "t.parquet", SAMPLES, {})

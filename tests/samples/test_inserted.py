@@ -9,8 +9,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from pipeline.samples import inserted
+from pipeline.samples.schemas import SAMPLES
 from pipeline.workflow.errors import InputError
-from pipeline.workflow.tables import SAMPLES
 
 WORDS = {"[UNK]": 0} | {f"w{i}": i + 1 for i in range(40)}
 Split = dict[str, list[object]]

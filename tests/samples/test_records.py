@@ -7,6 +7,7 @@ from pathlib import Path
 import polars as pl
 
 from pipeline.samples.records import samples
+from pipeline.samples.schemas import SAMPLES
 from pipeline.workflow import tables
 
 RECORDS = pl.DataFrame(
@@ -29,7 +30,7 @@ def test_splits_lengths_and_groups(tmp_path: Path) -> None:
     groups = made["suffix_group"].to_list()
     assert groups[0] == groups[1]
     assert len(set(groups)) == 3
-    tables.write(made, tmp_path / "t.parquet", tables.SAMPLES, {})
+    tables.write(made, tmp_path / "t.parquet", SAMPLES, {})
 
 
 def test_shorter_samples_keep_the_front() -> None:

@@ -10,13 +10,13 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from pipeline.interventions.interventions import BASELINE, bypass
 from pipeline.interventions.memory import Journal
 from pipeline.models.sites import anatomy
+from pipeline.samples.schemas import SAMPLES
 from pipeline.theory import divergence, linear_fit
 from pipeline.theory.columns import DIVERGENCE_BLOCKS, DIVERGENCE_BOUNDS, DIVERGENCE_TRIANGLE
 from pipeline.theory.divergence import measure
 from pipeline.theory.one_block import attend
 from pipeline.theory.parts import Described
 from pipeline.workflow.errors import InputError
-from pipeline.workflow.tables import SAMPLES
 from tests.oracle.plain import bypassed
 
 BLOCKS, SAMPLE_COUNT, PREFIX = 5, 9, 14
