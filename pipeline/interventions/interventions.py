@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import comb
+from operator import index
 from types import MappingProxyType
 
 IDENTITY, HEADS, NOISE = "identity", "heads", "noise"
@@ -41,8 +42,8 @@ class Intervention:
         draw: the number of a random draw, from 1; None if there is only one.
 
     Raises:
-        ValueError: a negative block or head, an unknown edit, or heads without the edit ``heads``
-            or the reverse.
+        ValueError: a block that is no integer, a negative block or head, an unknown edit, or heads
+            without the edit ``heads`` or the reverse.
     """
 
     name: str
@@ -53,17 +54,22 @@ class Intervention:
     draw: int | None = None
 
     def __post_init__(self) -> None:
-        for block, edit in self.edits.items():
+        try:
+            edits = {index(block): edit for block, edit in self.edits.items()}
+        except TypeError:
+            blocks = [*self.edits]
+            raise ValueError(f"{self.name}: blocks {blocks}; expected integers") from None
+        for block, edit in edits.items():
             if block < 0:
                 raise ValueError(f"{self.name}: block {block} is negative; blocks start at 0")
             if edit not in EDITS:
                 raise ValueError(f"{self.name}: no edit {edit!r}; expected one of {EDITS}")
-        if (HEADS in self.edits.values()) != bool(self.heads):
+        if (HEADS in edits.values()) != bool(self.heads):
             raise ValueError(f"{self.name}: heads {self.heads}; expected with the edit `heads`")
         if self.heads and min(self.heads) < 0:
             raise ValueError(f"{self.name}: head {min(self.heads)} is negative; heads start at 0")
         # a read-only view of a sorted copy: equal interventions compare equal and stay equal
-        object.__setattr__(self, "edits", MappingProxyType(dict(sorted(self.edits.items()))))
+        object.__setattr__(self, "edits", MappingProxyType(dict(sorted(edits.items()))))
 
     def __hash__(self) -> int:
         return hash((self.name, tuple(self.edits.items()), self.heads, self.seed))
@@ -169,8 +175,10 @@ def sweep(
     """
     if n_blocks < 1:
         raise ValueError(f"{n_blocks} blocks; a model has at least one")
-    made = [BASELINE, *(each for group in groups for each in _members(group, n_blocks, n_heads))]
-    names = [each.name for each in made]
+    made = [BASELINE]
+    for group in groups:
+        made += _members(group, n_blocks, n_heads)
+    names = [one.name for one in made]
     if repeated := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"intervention {repeated} twice: expected each once; remove one")
     return tuple(made)
@@ -203,21 +211,25 @@ def _members(group: Group, n_blocks: int, n_heads: int | None) -> Iterator[Inter
     """The interventions of one group, for a model of L blocks."""
     kind = group.blocks if isinstance(group.blocks, str) else "blocks"
     suffix = "" if group.edit in (IDENTITY, HEADS) else f".{group.edit}"
-    for name, blocks, heads, draw in _sets(group, n_blocks, n_heads):
+    if kind == EACH_HEAD and n_heads is None:
+        raise ValueError("the group `heads` needs the number of heads")
+    heads = [(head,) for head in range(n_heads or 0)] if kind == EACH_HEAD else [group.heads]
+    sets = ((name, of, some) for name, of in _sets(group, n_blocks).items() for some in heads)
+    for number, (name, blocks, some) in enumerate(sets, 1):
         if blocks and max(blocks) >= n_blocks:
             raise ValueError(f"{name}: block {max(blocks)}; expected 0 to {n_blocks - 1}")
-        if heads and n_heads is not None and max(heads) >= n_heads:
-            raise ValueError(f"{name}: head {max(heads)}; expected 0 to {n_heads - 1}")
-        edits = dict.fromkeys(blocks, group.edit)
+        if some:
+            name += f".head-{_joined(some)}"
+            if n_heads is not None and max(some) >= n_heads:
+                raise ValueError(f"{name}: head {max(some)}; expected 0 to {n_heads - 1}")
+        name, edits = name + suffix, dict.fromkeys(blocks, group.edit)
         if group.edit != NOISE:
-            yield Intervention(name + suffix, edits, heads, group=kind, draw=draw)
+            draw = number if kind == RANDOM else None
+            yield Intervention(name, edits, some, group=kind, draw=draw)
             continue
         for direction in range(1, group.draws + 1):
-            drawn = direction if group.draws > 1 else None
-            seed = 1000 * group.seed + direction
-            yield Intervention(
-                name + suffix + _drawn(group, drawn), edits, heads, seed, kind, drawn
-            )
+            draw, seed = direction if group.draws > 1 else None, 1000 * group.seed + direction
+            yield Intervention(name + _drawn(group, draw), edits, some, seed, kind, draw)
 
 
 def _drawn(group: Group, draw: int | None) -> str:
@@ -225,43 +237,30 @@ def _drawn(group: Group, draw: int | None) -> str:
     return (f"-seed-{group.seed}" if group.seed else "") + (f"-draw-{draw}" if draw else "")
 
 
-def _sets(
-    group: Group, n_blocks: int, n_heads: int | None
-) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...] | None, int | None]]:
-    """Name, blocks, heads and draw of each set of blocks of a group, before its edit is named."""
-    k = group.k or 0
+def _sets(group: Group, n_blocks: int) -> dict[str, tuple[int, ...]]:
+    """Name -> blocks of each set of blocks of a group, before heads and edit are named."""
+    k, blocks = group.k or 0, tuple(range(n_blocks))
     if k > n_blocks:
         raise ValueError(f"{group.blocks} {k} blocks; the model has {n_blocks}")
-    if group.blocks == EACH:
-        yield from ((block_name(b), (b,), None, None) for b in range(n_blocks))
-    elif group.blocks == QUARTILE and n_blocks >= QUARTILES:
-        for q in range(1, QUARTILES + 1):
-            yield f"quartile-{q}", tuple(quartile_blocks(q, n_blocks)), None, None
-    elif group.blocks == FIRST:
-        yield f"first-{k}", tuple(range(k)), None, None
-    elif group.blocks == LAST:
-        yield f"last-{k}", tuple(range(n_blocks - k, n_blocks)), None, None
-    elif group.blocks == WINDOWS:
-        for first in range(n_blocks - k + 1):
-            blocks = tuple(range(first, first + k))
-            yield f"window-{first:02d}-to-{blocks[-1]:02d}", blocks, None, None
-    elif group.blocks == RANDOM and group.edit == NOISE:  # only directions vary
-        yield f"random-{k}", _random_sets(n_blocks, k, 1, group.seed)[0], None, None
-    elif group.blocks == RANDOM:
-        for draw, blocks in enumerate(_random_sets(n_blocks, k, group.draws, group.seed), 1):
-            yield f"random-{k}{_drawn(group, draw)}", blocks, None, draw
-    elif group.blocks == EACH_HEAD:
-        if n_heads is None:
-            raise ValueError("the group `heads` needs the number of heads")
-        for block in range(n_blocks):
-            for head in range(n_heads):
-                yield f"{block_name(block)}.head-{head:02d}", (block,), (head,), None
-    elif not isinstance(group.blocks, str):
-        blocks = tuple(sorted(group.blocks))
-        name = block_name(blocks[0]) if len(blocks) == 1 else f"blocks-{_joined(blocks)}"
-        if group.heads:
-            name += f".head-{_joined(group.heads)}"
-        yield name, blocks, group.heads, None
+    if not isinstance(group.blocks, str):
+        listed = tuple(sorted(group.blocks))
+        return {f"block{'s' if len(listed) > 1 else ''}-{_joined(listed)}": listed}
+    if group.blocks == QUARTILE:
+        quartiles = range(1, QUARTILES + 1) if n_blocks >= QUARTILES else ()
+        return {f"quartile-{q}": tuple(quartile_blocks(q, n_blocks)) for q in quartiles}
+    if group.blocks == FIRST:
+        return {f"first-{k}": blocks[:k]}
+    if group.blocks == LAST:
+        return {f"last-{k}": blocks[n_blocks - k :]}
+    if group.blocks == WINDOWS:
+        windows = [blocks[first : first + k] for first in range(n_blocks - k + 1)]
+        return {f"window-{window[0]:02d}-to-{window[-1]:02d}": window for window in windows}
+    if group.blocks == RANDOM and group.edit == NOISE:  # only directions vary
+        return {f"random-{k}": _random_sets(n_blocks, k, 1, group.seed)[0]}
+    if group.blocks == RANDOM:
+        sets = enumerate(_random_sets(n_blocks, k, group.draws, group.seed), 1)
+        return {f"random-{k}{_drawn(group, draw)}": chosen for draw, chosen in sets}
+    return {block_name(block): (block,) for block in blocks}
 
 
 def _random_sets(n_blocks: int, k: int, draws: int, seed: int) -> list[tuple[int, ...]]:
@@ -276,10 +275,10 @@ def _random_sets(n_blocks: int, k: int, draws: int, seed: int) -> list[tuple[int
         every = list(combinations(range(n_blocks), k))
         source.shuffle(every)
         return every[:draws]
-    found: dict[tuple[int, ...], None] = {}
-    while len(found) < draws:
-        found[tuple(sorted(source.sample(range(n_blocks), k)))] = None
-    return list(found)
+    sets: dict[tuple[int, ...], None] = {}
+    while len(sets) < draws:
+        sets[tuple(sorted(source.sample(range(n_blocks), k)))] = None
+    return list(sets)
 
 
 def _joined(numbers: Sequence[int]) -> str:

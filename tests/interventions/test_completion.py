@@ -244,6 +244,13 @@ def test_nan_that_decoding_alone_meets_is_told(batch_size):
         complete(model, tokens, SUFFIX, [BASELINE], batch_size)
 
 
+@pytest.mark.parametrize("length", [0, 1, 3])
+def test_decode_must_name_every_sample(length):
+    model = tiny("llama")
+    with pytest.raises(ValueError, match=f"decode of {length} samples; expected 2"):
+        complete(model, half_remembered(model, 2), SUFFIX, SWEEP, decode=[True] * length)
+
+
 def test_an_overflow_under_one_intervention_is_named_after_it(overflowing):
     tokens = random_tokens(5, 8, 61)
     tokens[3, 4] = 7

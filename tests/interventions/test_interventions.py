@@ -1,8 +1,11 @@
 """Interventions and groups as data: names, blocks, random draws, and what is refused."""
 
+import math
 from math import comb
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -159,10 +162,20 @@ def test_what_is_done_to_a_block_holds_only_what_it_depends_on():
     ]
 
 
+@pytest.mark.parametrize("blocks", [torch.tensor([1, 2]), np.array([2, 1]), [np.uint8(1), 2]])
+def test_integers_of_any_kind_are_blocks(blocks):
+    ours = Intervention("pair", dict.fromkeys(blocks, "identity"))
+    assert ours == Intervention("pair", {1: "identity", 2: "identity"})
+    assert {type(block) for block in ours.blocks} == {int}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (({-1: "zero"},), "block -1"),
+        (({1.5: "zero"},), r"blocks \[1\.5\]"),
+        (({math.nan: "zero"},), r"blocks \[nan\]"),
+        (({torch.tensor(1.5): "zero"},), "expected integers"),
         (({0: "scramble"},), "scramble"),
         (({0: "heads"},), "heads None"),
         (({0: "zero"}, (1,)), r"heads \(1,\)"),

@@ -1,16 +1,17 @@
 """What is read from logits, against torch.topk and float64."""
 
 import copy
+import functools
 import math
 
 import pytest
 import torch
 from transformers import TopKLogitsWarper
 
-from pipeline.interventions import readout
+from pipeline.interventions import readout, score, sweep
 from pipeline.interventions.readout import _best_two, _without, choose, read
 from pipeline.models.sites import anatomy
-from tests.families import WIDTH, randomized, tiny
+from tests.families import BLOCKS, WIDTH, randomized, tiny
 
 VOCABULARIES = [2, 3, 255, 256, 257, 300, 511, 512, 513, 1000]
 
@@ -204,3 +205,16 @@ def test_top_k_keeps_what_ties_for_the_last_place_as_transformers_does(vocabular
         said = read(known, coarse, target, none)
         expected = kept.gather(1, target[:, None])[:, 0]
         torch.testing.assert_close(said.log_prob_top_40, expected, rtol=0, atol=2e-5)
+
+
+@torch.inference_mode()
+def test_a_forward_that_was_replaced_before_is_there_afterwards():
+    """As torch.compile or accelerate replaces it; the same for written-out activations."""
+    model = copy.deepcopy(tiny("gpt2"))
+    known = anatomy(model)
+    replaced = {module: functools.partial(module.forward) for module in known.slow_activations}
+    replaced[known.body] = functools.partial(known.body.forward)
+    for module, forward in replaced.items():
+        module.forward = forward
+    score(model, [([5, 6], [7, 8])], sweep(BLOCKS))
+    assert all(module.forward is forward for module, forward in replaced.items())
