@@ -34,6 +34,7 @@ from pipeline.analysis.evidence import EVIDENCE, evidence_of, gathered
 from pipeline.analysis.measured import ModelTables, grid_problems, read_tables
 from pipeline.analysis.memorized import of_memorization
 from pipeline.analysis.rows import COLUMNS, difference_columns, finish, without_difference
+from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.statistics import (
     DRAWS,
     LEVEL,
@@ -44,6 +45,7 @@ from pipeline.analysis.statistics import (
     paired_differences,
     wilson,
 )
+from pipeline.analysis.verdicts import VERDICTS, VERDICTS_FILE, verdicts
 from pipeline.interventions.interventions import BASELINE, EACH
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, Problem
@@ -65,21 +67,23 @@ def write_summary(
     stale: Mapping[str, Collection[Path]] | None = None,
     *,
     benchmarked: bool = True,
+    limits: Thresholds | None = None,
     twins: Mapping[str, str] | None = None,
 ) -> pl.DataFrame:
-    """Read the tables of a study, aggregate them, write the summary, and the evidence beside it.
+    """Read the tables of a study, and write the summary, the evidence and the verdicts.
 
     Args:
         study: its name, for the summary's metadata.
         models: (name, family) of each, in the order of the report.
         data: the study's folder, ``data/STUDY``.
-        path: where the summary goes; `EVIDENCE` goes into the same folder.
+        path: where the summary goes; `EVIDENCE` and `VERDICTS_FILE` go into the same folder.
         seed: of the bootstrap.
         stale: after a stage failed: each stage that has not run on the current study -> the files
             it writes, which may remain from an earlier run. They are left out, with the models
             whose samples, checkpoint or memorization they are, and the page lists them. None: all
             files must be present.
         benchmarked: False: the study has no benchmarks.
+        limits: the thresholds of the verdicts.
         twins: model -> its twin, for those that have one.
 
     Returns:
@@ -152,7 +156,11 @@ def write_summary(
         **({"stale": sorted(stale)} if stale else {}),
     }
     tables.write(summary, path, tables.SUMMARY, provenance)
-    tables.write(gathered(parts), path.with_name(EVIDENCE), tables.EVIDENCE, provenance)
+    evidence, limits = gathered(parts), limits or Thresholds()
+    tables.write(evidence, path.with_name(EVIDENCE), tables.EVIDENCE, provenance)
+    provenance["thresholds"] = limits.model_dump()
+    judged = verdicts(evidence, limits)
+    tables.write(judged, path.with_name(VERDICTS_FILE), VERDICTS, provenance)
     return summary
 
 

@@ -1,372 +1,309 @@
-"""The claims that are judged: what each says of a model, and with which thresholds."""
+"""The claims that are judged: which numbers of a model each compares with which thresholds.
+
+A claim is a list of conditions, and two rules: from the conditions' units, such as blocks, to the
+model, and from the models to the claim. What a claim says to a reader is in report/claims.yaml.
+
+*Late* is the last quarter of the blocks, as in section 4.2.1 of the paper; block 0 is in no range,
+since the paper warns against it. Memory loss minus ability loss compares two retentions on equal
+terms, see `evidence`.
+
+Source: sections 4.2 and A.3 of arXiv 2501.05078.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipeline.analysis import views
-from pipeline.analysis.cases import Measured, Number
-from pipeline.analysis.conditions import (
-    EXACT,
-    GAP,
-    OURS,
-    PERPLEXITY,
-    TASK,
-    Claim,
-    as_share,
-    block_cases,
-    change,
-    changed,
-    cheap,
-    cheap_perplexity,
-    condition,
-    correlation,
-    growth,
-    in_points,
-    lost,
-    points,
-    ranked,
-    reduced,
-    unmeasured,
-)
-from pipeline.analysis.displacement_claims import at_equal_displacement, harm_follows
+from pipeline.analysis.displacement import DISPLACEMENT
+from pipeline.analysis.estimates import Measured, Row, Terms, scaled
 from pipeline.analysis.evidence import CONTRAST, TOKENS
 from pipeline.analysis.schema import Thresholds
-from pipeline.analysis.size_claim import larger_models
-from pipeline.analysis.text import percent
-from pipeline.analysis.verdicts import (
-    Case,
-    Condition,
-    Estimate,
-    combined,
-    every,
-    some,
-)
+
+Compare = Literal["at_least", "at_most", "above"]
+Rule = Literal["every", "some", "most"]
 
 
-def _late(models: Sequence[Measured], limits: Thresholds) -> Claim:
-    return Claim(
-        "Bypassing one late block reduces memorization at little cost to the benchmarks",
-        "Section 4.2.1, Figure 1",
-        block_cases(
-            [model for model in models if model.metrics],
-            lambda model: model.late,
-            lambda model, over: [
-                reduced(model, over, limits.reduced),
-                *cheap(model, over, limits.little_cost),
-            ],
-        ),
-        "With one late block bypassed",
-        unmeasured("a late block and a benchmark above chance"),
-        f"In more than half of the late blocks, exact match loses at least "
-        f"{as_share(limits.reduced)} of its baseline, each benchmark at most "
-        f"{as_share(limits.little_cost)} of its lead over chance, and word perplexity grows by at "
-        f"most {as_share(limits.little_cost)}.",
-        {EXACT: percent, TASK: change, PERPLEXITY: growth},
-    )
+@dataclass(frozen=True)
+class Condition:
+    """A number of one model, or of several, and the threshold with which it is compared.
+
+    Args:
+        model: the case: a model, a recipe or a family.
+        unit: what is judged within it, such as ``block 7``; all conditions of a unit must hold.
+        condition: the compared quantity; report/claims.yaml names it for readers.
+        sums: model and terms, added over the models.
+        compare: how; `threshold`: with what.
+        part: tells apart conditions of one quantity, such as by a task's name.
+        offset: added to the sum.
+        related: whether the terms are of the same samples, see `estimates.combined`.
+    """
+
+    model: str
+    unit: str
+    condition: str
+    sums: Sequence[tuple[Measured, Terms]]
+    compare: Compare
+    threshold: float
+    part: str = ""
+    offset: float = 0.0
+    related: bool = False
 
 
-_MEAN = "the benchmarks’ mean lead over chance changes by"
+@dataclass(frozen=True)
+class Ranked:
+    """A condition that two numbers of each block correlate positively in rank.
+
+    Args:
+        model, unit, condition: as for `Condition`.
+        one, other: a number for each block.
+        without: a number for each block, whose influence on both is removed; may be empty.
+    """
+
+    model: str
+    unit: str
+    condition: str
+    one: Sequence[float]
+    other: Sequence[float]
+    without: Sequence[float] = ()
 
 
-def _early(models: Sequence[Measured], limits: Thresholds) -> Claim:
-    def conditions(model: Measured, over: str) -> list[Condition]:
-        return [
-            reduced(model, over, limits.collapsed),
-            condition(
-                model,
-                _MEAN,
-                changed(model.abilities(over)),
-                "at_most",
-                -limits.collapsed,
-                change,
-            ),
-        ]
-
-    return Claim(
-        "Bypassing one early block collapses memorization and benchmarks alike",
-        "Section 4.2.1, Figure 1",
-        block_cases([m for m in models if m.metrics], lambda model: model.early, conditions),
-        "With one early block bypassed",
-        unmeasured("an early block and a benchmark above chance"),
-        f"In more than half of the early blocks, exact match and the benchmarks' mean lead over "
-        f"chance both lose at least {as_share(limits.collapsed)}.",
-        {EXACT: percent, _MEAN: change},
-        noun="Early blocks",
-    )
+Conditions = Iterator[Condition | Ranked]
 
 
-def _perplexity(models: Sequence[Measured], limits: Thresholds) -> Claim:
-    return Claim(
-        "Bypassing one late block hardly raises perplexity",
-        "Section 4.2.3, Figure 5",
-        block_cases(
-            models,
-            lambda model: model.late,
-            lambda model, over: cheap_perplexity(model, over, limits.little_cost),
-        ),
-        "With one late block bypassed",
-        unmeasured("a late block and a word perplexity whose documents are known"),
-        "In more than half of the late blocks, word perplexity grows by at most "
-        f"{as_share(limits.little_cost)}.",
-        {PERPLEXITY: growth},
-    )
+@dataclass(frozen=True)
+class Claim:
+    """A claim.
+
+    Args:
+        conditions: of all models that can be judged.
+        units: the rule from the verdicts of the units to that of a model.
+        models: the rule from the verdicts of the models to that of the claim.
+    """
+
+    conditions: Callable[[Sequence[Measured], Thresholds], Conditions]
+    units: Rule = "every"
+    models: Rule = "every"
 
 
-def _gains(models: Sequence[Measured], limits: Thresholds) -> Claim:
-    label = "the score changes by"
-    cases = []
-    for model in models:
-        units = {
-            f"block {block}, {task}": [
-                condition(
-                    model,
-                    label,
-                    model.ability(task, over, "difference"),
-                    "above",
-                    0.0,
-                    points,
-                )
-            ]
-            for block, over in model.blocks.items()
-            for task in model.metrics
-        }
-        if units:
-            cases.append(Case(model.name, units, some))
-    return Claim(
-        "Some bypasses of one block improve a benchmark",
-        "Section 4.2.1, Figure A7c",
-        cases,
-        "Over all blocks but the first and all benchmarks",
-        unmeasured("a benchmark above chance"),
-        "In at least one block and benchmark, the score is above the baseline's, block 0 excluded.",
-        {label: points},
-        overall=some,
-        noun="Blocks and benchmarks",
-    )
-
-
-def _texts(models: Sequence[Measured], limits: Thresholds) -> Claim:
-    return Claim(
-        "Bypassing an early block breaks free text, bypassing a late one does not",
-        "Section 4.2.3, Figure 4",
-        [],
-        "",
-        "The page shows the texts and how far they collapse. A few prompts are too few to judge.",
-        "No threshold on the collapse of texts was set.",
-        {},
-    )
-
-
-def _reasoning(models: Sequence[Measured], limits: Thresholds) -> Claim:
-    label = "the loss of language understanding minus that of reasoning is"
-    cases = []
-    for model in models:
-        kinds = {
-            ability: [
-                task
-                for task, metric in model.metrics.items()
-                if task.removeprefix(views.GENERATED) in names
-                and model.has(task, metric, "retained", "all")
-            ]
-            for ability, names in views.ABILITIES.items()
-        }
-        if not all(kinds.values()):
-            continue
-        reasoning, language = (
-            model.abilities("all", "retained", kinds[kind]) for kind in ("reasoning", "language")
+def _condition(
+    model: Measured, unit: str, name: str, terms: Terms, compare: Compare, threshold: float,
+    part: str = "", offset: float = 0.0, *, related: bool = False,
+) -> Conditions:  # fmt: skip
+    """The condition, if every seed of the model has what it compares."""
+    if model.has(terms):
+        sums = [(model, terms)]
+        yield Condition(
+            model.name, unit, name, sums, compare, threshold, part, offset, related=related
         )
 
-        def more(
-            seed: str, level: float, one: Number = reasoning, other: Number = language
-        ) -> Estimate:
-            return combined([(1, one(seed, level)), (-1, other(seed, level))])
 
-        found = condition(model, label, more, "at_least", limits.resists, points)
-        cases.append(Case(model.name, {"average": [found]}, every))
-    return Claim(
-        "Reasoning resists more than language understanding",
-        "Section 4.2.4, Figures 6 and A22",
-        cases,
-        "Averaged over the bypasses of single blocks, of the documents that the model answers "
-        "correctly, corrected for chance",
-        unmeasured("benchmarks of both kinds, above chance"),
-        "Averaged over all single blocks and the benchmarks of a kind, language understanding "
-        f"(HellaSwag, LAMBADA) loses at least {in_points(limits.resists)} more of the documents "
-        "that the model answers correctly than reasoning (PIQA, ARC-Easy), corrected for chance.",
-        {label: points},
-    )
+def _reduced(model: Measured, unit: str, over: str, share: float) -> Conditions:
+    """Exact match loses at least a share of its baseline."""
+    lost = scaled(-1, model.memory(over))
+    yield from _condition(model, unit, "exact_match_lost", lost, "at_least", share, offset=1)
 
 
-def _quartiles(models: Sequence[Measured], limits: Thresholds) -> Claim:
-    label = "exact match keeps"
-    cases = []
+def _cheap_perplexity(model: Measured, unit: str, over: str, share: float) -> Conditions:
+    """Word perplexity grows by at most a share of the baseline."""
+    for task in model.perplexities:
+        terms = [(1.0, Row(task, views.WORD_PERPLEXITY, "log_ratio", over))]
+        limit = math.log1p(share)
+        yield from _condition(model, unit, "perplexity_growth", terms, "at_most", limit, task)
+
+
+def _late_block(models: Sequence[Measured], limits: Thresholds) -> Conditions:
     for model in models:
-        units = {
-            over: [
-                condition(
-                    model,
-                    label,
-                    model.memory(over),
-                    "at_most",
-                    limits.near_zero,
-                    percent,
-                )
+        for unit, over in model.late.items() if model.metrics else ():
+            yield from _reduced(model, unit, over, limits.reduced)
+            for task in model.metrics:
+                yield from _condition(
+                    model, unit, "lead_change", model.ability(task, over), "at_least",
+                    -limits.little_cost, task, offset=-1,
+                )  # fmt: skip
+            yield from _cheap_perplexity(model, unit, over, limits.little_cost)
+
+
+def _early_block(models: Sequence[Measured], limits: Thresholds) -> Conditions:
+    for model in models:
+        for unit, over in model.early.items() if model.metrics else ():
+            yield from _reduced(model, unit, over, limits.collapsed)
+            yield from _condition(
+                model, unit, "mean_lead_change", model.abilities(over), "at_most",
+                -limits.collapsed, offset=-1,
+            )  # fmt: skip
+
+
+def _perplexity(models: Sequence[Measured], limits: Thresholds) -> Conditions:
+    for model in models:
+        for unit, over in model.late.items():
+            yield from _cheap_perplexity(model, unit, over, limits.little_cost)
+
+
+def _gains(models: Sequence[Measured], limits: Thresholds) -> Conditions:
+    for model in models:
+        for block, over in model.blocks.items():
+            for task in model.metrics:
+                terms, unit = model.ability(task, over, "difference"), f"block {block}, {task}"
+                yield from _condition(model, unit, "score_change", terms, "above", 0.0)
+
+
+def _larger_models(models: Sequence[Measured], limits: Thresholds) -> Conditions:
+    """The slope over the sizes, as the rise from the smallest to the largest model of a family.
+
+    The threshold, which is per tenfold of the parameters, is scaled likewise.
+    """
+    retained = {model.name: model.memory("all", "retained") for model in models}
+    sized = [model for model in models if model.parameters and model.has(retained[model.name])]
+    for family in dict.fromkeys(model.family for model in sized):
+        members = [model for model in sized if model.family == family]
+        sizes = np.log10([float(model.parameters or 1) for model in members])
+        if not np.ptp(sizes):
+            continue
+        span = float(np.ptp(sizes))
+        slope = span * (sizes - sizes.mean()) / ((sizes - sizes.mean()) ** 2).sum()
+        # they see the same samples, so their errors may be correlated in any way
+        yield Condition(
+            family,
+            "trend",
+            "retained_by_size",
+            [
+                (model, scaled(factor, retained[model.name]))
+                for factor, model in zip(slope.tolist(), members, strict=True)
+            ],
+            "at_least",
+            span * limits.resists,
+            f"{len(members)} models",
+            related=True,
+        )
+
+
+def _texts(models: Sequence[Measured], limits: Thresholds) -> Conditions:
+    """No threshold on the collapse of texts was set, and a few prompts are too few to judge."""
+    return iter(())
+
+
+def _reasoning(models: Sequence[Measured], limits: Thresholds) -> Conditions:
+    for model in models:
+        reasoning, language = (
+            [
+                task
+                for task in model.metrics
+                if task.removeprefix(views.GENERATED) in views.ABILITIES[ability]
+                and model.has(model.ability(task, "all", "retained"))
             ]
-            for over in model.quartiles
-            if model.has(views.MEMORIZATION, "exact_match", "kept", over)
-        }
-        if units:
-            cases.append(Case(model.name, units, every))
-    return Claim(
-        "Bypassing any quarter of the blocks at once brings exact match near zero",
-        "Section A.3.2, Figures A12–A17",
-        cases,
-        "With a quarter of the blocks bypassed at once",
-        unmeasured("four blocks and a baseline that recites"),
-        "With each quarter of the blocks, exact match keeps at most "
-        f"{as_share(limits.near_zero)} of the baseline.",
-        {label: percent},
-        noun="Quarters",
-    )
+            for ability in ("reasoning", "language")
+        )
+        if reasoning and language:
+            terms = [
+                *model.abilities("all", "retained", reasoning),
+                *scaled(-1, model.abilities("all", "retained", language)),
+            ]
+            yield from _condition(
+                model, "average", "language_minus_reasoning", terms, "at_least", limits.resists
+            )
 
 
-def _last_quartile(models: Sequence[Measured], limits: Thresholds) -> Claim:
-    label = (
-        "the share that the benchmarks keep of their lead over chance, minus that with another "
-        "quarter, is"
-    )
-    cases = []
+def _quarters(models: Sequence[Measured], limits: Thresholds) -> Conditions:
+    for model in models:
+        for over in model.quartiles:
+            yield from _condition(
+                model, over, "exact_match_kept", model.memory(over), "at_most", limits.near_zero
+            )
+
+
+def _last_quarter(models: Sequence[Measured], limits: Thresholds) -> Conditions:
     for model in models:
         *others, last = model.quartiles or [""]
-        contrasts = {other: f"{last} minus {other}" for other in others}
-        units = {
-            other: [condition(model, label, model.abilities(over), "above", 0.0, points)]
-            for other, over in contrasts.items()
-            if model.metrics
-            and all(model.has(task, m, "kept", over) for task, m in model.metrics.items())
-        }
-        if len(units) == 3:
-            cases.append(Case(model.name, units, every))
-    return Claim(
-        "Of the four quarters of the blocks, the last costs the benchmarks least",
-        "Section A.3.2, Figures A12–A17",
-        cases,
-        "With the last quarter of the blocks bypassed",
-        unmeasured("four quarters of the blocks and a benchmark above chance"),
-        "With the last quarter of the blocks, the benchmarks keep on average more of their lead "
-        "over chance than with each of the other three.",
-        {label: points},
-        noun="Comparisons with another quarter",
-    )
+        contrasts = {other: model.abilities(f"{last} minus {other}") for other in others}
+        if len(contrasts) == 3 and all(model.has(terms) for terms in contrasts.values()):
+            for other, terms in contrasts.items():
+                yield from _condition(model, other, "last_minus_other", terms, "above", 0.0)
 
 
-def _gap(models: Sequence[Measured], limits: Thresholds) -> Claim:
-    def conditions(model: Measured, over: str) -> list[Condition]:
-        if not model.gaps(over):
-            return []
-        return [condition(model, GAP, model.gap(over), "at_least", limits.resists, points)]
-
-    return Claim(
-        "Bypassing one late block costs memory more than ability",
-        "Abstract; on equal terms, which the paper does not have",
-        block_cases(models, lambda model: model.late, conditions),
-        "With one late block bypassed",
-        unmeasured("a late block and a benchmark above chance"),
-        f"In more than half of the late blocks, memory loss minus ability loss is at least "
-        f"{in_points(limits.resists)}.",
-        {GAP: points},
-    )
+def _gap(models: Sequence[Measured], limits: Thresholds) -> Conditions:
+    for model in models:
+        for unit, over in model.late.items():
+            terms = model.gap(over)
+            yield from _condition(model, unit, "gap", terms, "at_least", limits.resists)
 
 
-_DEPTH = "depth and memory loss minus ability loss have a rank correlation of"
-_EXCESS = "memory loss minus ability loss, last quarter minus middle quarters, is"
+def _thesis(models: Sequence[Measured], limits: Thresholds) -> Conditions:
+    for model in models:
+        if not model.has(model.gap(CONTRAST)):
+            continue
+        gaps = {b: model.gap(over) for b, over in model.blocks.items()}
+        known = {b: _value(model, terms) for b, terms in gaps.items() if model.has(terms)}
+        yield Ranked(model.name, "depth", "depth_and_gap", list(known), list(known.values()))
+        yield from _condition(model, "quarters", "gap_excess", model.gap(CONTRAST), "above", 0.0)
 
 
-def _thesis(models: Sequence[Measured], limits: Thresholds) -> Claim:
-    def depth(model: Measured) -> Condition:
-        blocks = [(b, over) for b, over in model.blocks.items() if model.gaps(over)]
+def _length(models: Sequence[Measured], limits: Thresholds) -> Conditions:
+    for model in models:
+        for unit, over in model.late.items():
+            exact, tokens = model.memory(over), model.memory(over, metric=TOKENS)
+            if model.has(tokens):
+                yield from _reduced(model, unit, over, limits.reduced)
+                # the share of the loss of exact match, minus the loss of tokens
+                terms = [*scaled(-limits.by_length, exact), *tokens]
+                yield from _condition(
+                    model, unit, "loss_beyond_tokens", terms, "at_least", 0.0,
+                    offset=limits.by_length - 1, related=True,
+                )  # fmt: skip
 
-        def pairs(level: float) -> Sequence[NDArray[np.float64]]:
-            gaps = [model.pooled(model.gap(over), level).value for _, over in blocks]
-            return np.array([block for block, _ in blocks], dtype=np.float64), np.array(gaps)
 
-        return ranked(_DEPTH, pairs)
+def _harm_follows(models: Sequence[Measured], limits: Thresholds) -> Conditions:
+    for model in models:
+        kept = {over: model.memory(over) for over in model.blocks.values()}
+        if moved := _displacements(model, list(kept.values())):
+            lost = [1 - _value(model, terms) for terms in kept.values()]
+            yield Ranked(model.name, "blocks", "displacement_and_loss", moved, lost)
 
-    return Claim(
-        "Late attention serves memory more than ability",
-        "Abstract, sections 4.2.1 and 5",
-        [
-            Case(
-                model.name,
-                {
-                    "depth": [depth(model)],
-                    "quarters": [
-                        condition(model, _EXCESS, model.gap(CONTRAST), "above", 0.0, points)
-                    ],
-                },
-                every,
+
+def _at_equal_displacement(models: Sequence[Measured], limits: Thresholds) -> Conditions:
+    for model in models:
+        gaps = [model.gap(over) for over in model.blocks.values()]
+        if moved := _displacements(model, gaps):
+            values = [_value(model, terms) for terms in gaps]
+            yield Ranked(
+                model.name, "blocks", "depth_and_gap_at_equal", list(model.blocks), values, moved
             )
-            for model in models
-            if model.gaps(CONTRAST)
-        ],
-        "Over all blocks but the first",
-        unmeasured("at least four blocks and a benchmark above chance"),
-        "Memory loss minus ability loss rises with depth (Spearman's rank correlation, by "
-        "permutation of the blocks), and is larger in the last quarter of the blocks than in the "
-        "middle two, on average.",
-        {_DEPTH: correlation, _EXCESS: points},
-        noun="Tests",
-    )
 
 
-def _length(models: Sequence[Measured], limits: Thresholds) -> Claim:
-    tokens_lose = "single tokens, each after the true ones before it, lose"
-    label = f"{as_share(limits.by_length)} of the loss of exact match minus the loss of tokens is"
-
-    def conditions(model: Measured, over: str) -> list[Condition]:
-        if not model.has(views.MEMORIZATION, TOKENS, "kept", over):
-            return []
-        exact, tokens = lost(model.memory(over)), lost(model.memory(over, metric=TOKENS))
-
-        def less(seed: str, level: float) -> Estimate:
-            parts = [(limits.by_length, exact(seed, level)), (-1.0, tokens(seed, level))]
-            return combined(parts, related=True)  # of the same samples
-
-        return [
-            reduced(model, over, limits.reduced),
-            condition(model, label, less, "at_least", 0.0, points),
-        ]
-
-    return Claim(
-        "Exact match exaggerates the loss: it needs every token of a suffix right in a row",
-        OURS,
-        block_cases(models, lambda model: model.late, conditions),
-        "With one late block bypassed",
-        unmeasured("a late block, memorized and control samples"),
-        f"In more than half of the late blocks, exact match loses at least "
-        f"{as_share(limits.reduced)} of its baseline, and single tokens lose at most "
-        f"{as_share(limits.by_length)} of what exact match loses; both measured from what the "
-        "baseline reaches on control samples.",
-        {EXACT: percent, label: points, tokens_lose: percent},
-    )
+def _displacements(model: Measured, needed: Sequence[Terms]) -> list[float]:
+    """Of each block but the first; empty unless three blocks or more have all that is needed."""
+    moved: list[Terms] = [
+        [(1, Row(views.MEMORIZATION, DISPLACEMENT, DISPLACEMENT, over))]
+        for over in model.blocks.values()
+    ]
+    if len(moved) < 3 or not all(model.has(terms) for terms in [*moved, *needed]):
+        return []
+    return [_value(model, terms) for terms in moved]
 
 
-CLAIMS: Sequence[Callable[[Sequence[Measured], Thresholds], Claim]] = (
-    *(
-        _late,
-        _early,
-        _perplexity,
-        _gains,
-        larger_models,
-        _texts,
-        _reasoning,
-        _quartiles,
-        _last_quartile,
-    ),
-    *(_gap, _thesis, _length, harm_follows, at_equal_displacement),
-)
+def _value(model: Measured, terms: Terms) -> float:
+    return model.estimate(terms, 0.95).value
+
+
+CLAIMS = {
+    "late-block": Claim(_late_block, "most"),
+    "early-block": Claim(_early_block, "most"),
+    "late-perplexity": Claim(_perplexity, "most"),
+    "gains": Claim(_gains, "some", "some"),
+    "larger-models": Claim(_larger_models),
+    "texts": Claim(_texts),
+    "reasoning": Claim(_reasoning),
+    "quarters": Claim(_quarters),
+    "last-quarter": Claim(_last_quarter),
+    "gap": Claim(_gap, "most"),
+    "thesis": Claim(_thesis),
+    "length": Claim(_length, "most"),
+    "displacement": Claim(_harm_follows),
+    "equal-displacement": Claim(_at_equal_displacement),
+}
 """Those of the paper in its order, then those on memory loss minus ability loss, then ours."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 
 from pipeline.analysis import views
-from pipeline.analysis.cases import Measured, Setup
+from pipeline.analysis.estimates import Measured
 from pipeline.analysis.evidence import LATE
 from pipeline.analysis.statistics import LEVEL
 from pipeline.workflow.files import atomic, write_json
@@ -59,10 +59,10 @@ def numbers(
         for model, _ in views.models(summary)
     }
     for [name], rows in evidence.group_by("model", maintain_order=True):
-        measured = Measured(rows, Setup())
-        if measured.gaps(LATE):
-            gap = measured.gap(LATE)(str(name), LEVEL).value
-            found[str(name)]["late_blocks"] = {"memory_minus_ability": round(gap, 6)}
+        measured = Measured(rows)
+        if measured.has(gap := measured.gap(LATE)):
+            value = measured.estimate(gap, LEVEL).value
+            found[str(name)]["late_blocks"] = {"memory_minus_ability": round(value, 6)}
     return found
 
 

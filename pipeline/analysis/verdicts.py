@@ -1,9 +1,9 @@
-"""Verdicts of three values, from intervals, with a stated error rate.
+"""One frame of verdicts of three values, from intervals, with a stated error rate.
 
 A condition compares an estimate with a threshold, and counts only where the whole interval lies on
-one side: *shown* or *not shown*; else it is *undecided*. Every other verdict follows by logic from
-those of the conditions: of a block or other unit from its conditions, of a model from its units,
-of a claim from the models.
+one side: *supported* or *contradicted*; else it is *undecided*. Every other verdict follows by
+logic from those of the conditions: of a block or other unit from its conditions, of a model from
+its units, of a claim from the models.
 
 The intervals of all conditions of one claim, over all models, hold together with the stated
 probability (Bonferroni: each is taken at the level 1 - error / number of conditions). Where they
@@ -11,227 +11,182 @@ all hold no condition is judged wrongly, so nothing that follows from them is: b
 model by model, and in the counts of blocks. The rate is one for each claim; it is not shared among
 the claims. Bonferroni's bound needs nothing of how the estimates depend on each other.
 
-Models of one recipe that differ in their training seed are one case: see `pooled`.
+Models of one recipe that differ in their training seed are one case: see `estimates.pooled`.
 
 Source: for equivalence by inclusion of an interval Schuirmann (1987), J. Pharmacokinetics and
-Biopharmaceutics 15, 657-680; for sums of independent estimates Zou and Donner (2008), Statistics in
-Medicine 27, 1693-1702; the logic of three values is Kleene's.
+Biopharmaceutics 15, 657-680; the logic of three values is Kleene's.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import polars as pl
 
-from pipeline.analysis.statistics import student
+from pipeline.analysis.claims import CLAIMS, Claim, Condition, Ranked, Rule
+from pipeline.analysis.correlation import partial_rank_correlation, rank_correlation
+from pipeline.analysis.estimates import Estimate, combined, measured_models
+from pipeline.analysis.schema import Thresholds
+from pipeline.workflow.tables import Column, Schema
 
+VERDICTS_FILE = "verdicts.parquet"
+"""The name of the table, beside the summary."""
 
-class Verdict(Enum):
-    """The verdict on a statement, from one interval or derived from several."""
+SUPPORTED, CONTRADICTED, UNDECIDED = VALUES = ("supported", "contradicted", "undecided")
 
-    SHOWN = "shown"
-    NOT_SHOWN = "not shown"
-    UNDECIDED = "undecided"
+MAIN = "acc, last quarter"
+BY_NORM = "acc_norm, last quarter"
+BY_HALF = "acc, second half"
+SETUPS = {MAIN: ("acc", "late"), BY_NORM: ("acc_norm", "late"), BY_HALF: ("acc", "second half")}
+"""Setup -> metric of the benchmarks, and the range of blocks that counts as late."""
 
+VERDICTS: Schema = {
+    "setup": Column(pl.String, "metric of the benchmarks and range of late blocks"),
+    "claim": Column(pl.String, "its id; report/claims.yaml has its words"),
+    "model": Column(pl.String, "model, recipe or family; null: over all of them", nullable=True),
+    "unit": Column(pl.String, "block, quarter, …; null: the model as a whole", nullable=True),
+    "condition": Column(pl.String, "compared quantity; null: the unit as a whole", nullable=True),
+    "part": Column(pl.String, "task, …; null where the quantity has no parts", nullable=True),
+    "estimate": Column(pl.Float64, "of a condition", nullable=True),
+    "low": Column(pl.Float64, "end of its interval; null: unbounded", nullable=True),
+    "high": Column(pl.Float64, "likewise", nullable=True),
+    "p_value": Column(pl.Float64, "of a rank correlation, which is judged by it", nullable=True),
+    "level": Column(pl.Float64, "of the interval", nullable=True),
+    "compare": Column(pl.String, "at_least, at_most or above", nullable=True),
+    "threshold": Column(pl.Float64, "with which the estimate is compared", nullable=True),
+    "verdict": Column(
+        pl.String, "supported, contradicted or undecided; null: not measured", nullable=True
+    ),
+}
 
-@dataclass(frozen=True)
-class Estimate:
-    """A number and its interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def at_least(self, threshold: float) -> Verdict:
-        """Whether the number is the threshold or more, as far as the interval tells."""
-        if self.low >= threshold:
-            return Verdict.SHOWN
-        return Verdict.NOT_SHOWN if self.high < threshold else Verdict.UNDECIDED
-
-    def at_most(self, threshold: float) -> Verdict:
-        """Whether the number is the threshold or less, as far as the interval tells."""
-        if self.high <= threshold:
-            return Verdict.SHOWN
-        return Verdict.NOT_SHOWN if self.low > threshold else Verdict.UNDECIDED
-
-    def above(self, threshold: float) -> Verdict:
-        """Whether the number is more than the threshold, as far as the interval tells."""
-        if self.low > threshold:
-            return Verdict.SHOWN
-        return Verdict.NOT_SHOWN if self.high <= threshold else Verdict.UNDECIDED
-
-
-def combined(
-    parts: Sequence[tuple[float, Estimate]], offset: float = 0.0, *, related: bool = False
-) -> Estimate:
-    """The sum of multiples of some estimates.
-
-    Args:
-        parts: factor and estimate.
-        offset: added to the sum.
-        related: whether the errors may be correlated, as for the same samples: the distances to
-            the ends of the intervals are added, which is never too narrow. Otherwise the estimates
-            are from unrelated samples or documents, and the squares of the distances are added.
-    """
-    total = math.fsum if related else _root_of_squares
-    value = offset + math.fsum(factor * each.value for factor, each in parts)
-    below = total(
-        factor * (each.value - (each.low if factor > 0 else each.high)) for factor, each in parts
-    )
-    above = total(
-        factor * ((each.high if factor > 0 else each.low) - each.value) for factor, each in parts
-    )
-    return Estimate(value, value - below, value + above)
+PERMUTATIONS = 9_999
 
 
-def pooled(seeds: Sequence[Estimate]) -> Estimate:
-    """One estimate for several seeds of one recipe: their mean.
-
-    The interval holds two: the mean of the seeds' own intervals, which is about samples and
-    documents, and Student's 95% interval between the seeds, which is about trainings. The second
-    is not widened for the number of conditions; three seeds could then decide nothing. So the
-    stated error rate is about samples and documents; other seeds can only make a verdict undecided
-    more often.
+def verdicts(evidence: pl.DataFrame, limits: Thresholds | None = None) -> pl.DataFrame:
+    """Judge every claim, with the main choices and with each of two others; see `SETUPS`.
 
     Args:
-        seeds: of the same quantity and level; at least one.
-    """
-    values = np.array([each.value for each in seeds])
-    low = float(np.mean([each.low for each in seeds]))
-    high = float(np.mean([each.high for each in seeds]))
-    if len(seeds) > 1:
-        between = student(values)
-        low, high = min(low, between[0]), max(high, between[1])
-    return Estimate(float(values.mean()), low, high)
-
-
-def every(verdicts: Iterable[Verdict]) -> Verdict:
-    """Shown where all are, not shown where one is not."""
-    found = list(verdicts)
-    if Verdict.NOT_SHOWN in found:
-        return Verdict.NOT_SHOWN
-    return Verdict.UNDECIDED if Verdict.UNDECIDED in found else Verdict.SHOWN
-
-
-def some(verdicts: Iterable[Verdict]) -> Verdict:
-    """Shown where one is, not shown where none is."""
-    found = list(verdicts)
-    if Verdict.SHOWN in found:
-        return Verdict.SHOWN
-    return Verdict.UNDECIDED if Verdict.UNDECIDED in found else Verdict.NOT_SHOWN
-
-
-def most(verdicts: Iterable[Verdict]) -> Verdict:
-    """Shown where more than half are, not shown where at least half are not."""
-    found = list(verdicts)
-    if 2 * found.count(Verdict.SHOWN) > len(found):
-        return Verdict.SHOWN
-    if 2 * found.count(Verdict.NOT_SHOWN) >= len(found):
-        return Verdict.NOT_SHOWN
-    return Verdict.UNDECIDED
-
-
-Rule = Callable[[Iterable[Verdict]], Verdict]
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A condition as it was judged.
-
-    Args:
-        verdict: of the condition.
-        value: the estimate, as a number.
-        written: with its interval, for a reader.
-        estimate: with its interval; None if the verdict did not come from an interval.
-        zone: the range in which the whole interval must lie for `Verdict.SHOWN`.
-    """
-
-    verdict: Verdict
-    value: float
-    written: str
-    estimate: Estimate | None = None
-    zone: tuple[float, float] = (-math.inf, math.inf)
-
-
-@dataclass(frozen=True)
-class Condition:
-    """One comparison of an estimate with a threshold.
-
-    Args:
-        label: the compared quantity, in a few words; the page groups conditions by label.
-        judge: maps the level of the interval, such as 0.999, to the verdict.
-        part: identifies it among conditions of the same label, such as a task's name; may be empty.
-        write: formats the number for a reader.
-    """
-
-    label: str
-    judge: Callable[[float], Judged]
-    part: str = ""
-    write: Callable[[float], str] = str
-
-
-@dataclass(frozen=True)
-class Case:
-    """A claim applied to one model, recipe or family.
-
-    Args:
-        name: of the model, recipe or family.
-        units: unit of judgement, such as a block -> its conditions, all of which must hold.
-        rule: maps the verdicts of the units to the verdict of the case.
-    """
-
-    name: str
-    units: Mapping[str, Sequence[Condition]]
-    rule: Rule
-
-
-@dataclass(frozen=True)
-class JudgedCase:
-    """A case as it was judged.
-
-    Args:
-        name: of the model, recipe or family.
-        verdict: of the case.
-        units: unit -> verdict.
-        cells: unit, condition, and how it was judged.
-    """
-
-    name: str
-    verdict: Verdict
-    units: Mapping[str, Verdict]
-    cells: Sequence[tuple[str, Condition, Judged]]
-
-
-def judged_cases(cases: Sequence[Case], error: float) -> tuple[list[JudgedCase], float]:
-    """Judge all cases of one claim.
-
-    Args:
-        cases: those that can be judged.
-        error: the largest chance that any verdict of them, of their units or conditions is wrong.
+        evidence: schema `tables.EVIDENCE`.
+        limits: the thresholds, and the error rate of a claim.
 
     Returns:
-        The cases, and the level of the intervals; 1 - error without any condition.
+        A frame of schema `VERDICTS`. Each claim has a row with a null model. The rows of the other
+        setups are of claims and models alone.
     """
-    count = sum(len(conditions) for case in cases for conditions in case.units.values())
-    level = 1 - error / max(count, 1)
-    judged = []
-    for case in cases:
-        cells = [
-            (unit, condition, condition.judge(level))
-            for unit, conditions in case.units.items()
-            for condition in conditions
-        ]
-        units = {
-            unit: every(result.verdict for name, _, result in cells if name == unit)
-            for unit in case.units
-        }
-        judged.append(JudgedCase(case.name, case.rule(units.values()), units, cells))
-    return judged, level
+    frames = []
+    for setup, (metric, late) in SETUPS.items():
+        models = [model for model in measured_models(evidence, metric, late) if model.recites()]
+        for name, claim in CLAIMS.items():
+            conditions = list(claim.conditions(models, limits or Thresholds()))
+            frame = _judged(name, claim, conditions, (limits or Thresholds()).significance)
+            if setup != MAIN:
+                frame = frame.filter(pl.col("unit").is_null())
+            frames.append(frame.with_columns(setup=pl.lit(setup)).select(*VERDICTS))
+    return pl.concat(frames)
 
 
-def _root_of_squares(distances: Iterable[float]) -> float:
-    return math.hypot(*distances)
+def compared(estimate: Estimate, compare: str, threshold: float) -> str:
+    """The verdict on a comparison, as far as the interval tells."""
+    met, missed = {
+        "at_least": (estimate.low >= threshold, estimate.high < threshold),
+        "at_most": (estimate.high <= threshold, estimate.low > threshold),
+        "above": (estimate.low > threshold, estimate.high <= threshold),
+    }[compare]
+    return SUPPORTED if met else CONTRADICTED if missed else UNDECIDED
+
+
+def rule(name: Rule) -> pl.Expr:
+    """From the column ``verdict`` of a group to one verdict.
+
+    ``every``: supported where all are, contradicted where one is. ``some``: supported where one is,
+    contradicted where all are. ``most``: supported where more than half are, contradicted where at
+    least half are.
+    """
+    verdict = pl.col("verdict")
+    supported, contradicted, undecided = ((verdict == value).sum() for value in VALUES)
+    met, missed = {
+        "every": ((contradicted == 0) & (undecided == 0), contradicted > 0),
+        "some": (supported > 0, (supported == 0) & (undecided == 0)),
+        "most": (2 * supported > pl.len(), 2 * contradicted >= pl.len()),
+    }[name]
+    return (
+        pl.when(met)
+        .then(pl.lit(SUPPORTED))
+        .when(missed)
+        .then(pl.lit(CONTRADICTED))
+        .otherwise(pl.lit(UNDECIDED))
+        .alias("verdict")
+    )
+
+
+def _judged(
+    name: str, claim: Claim, conditions: Sequence[Condition | Ranked], error: float
+) -> pl.DataFrame:
+    """The rows of one claim: conditions, units, models, and the claim itself."""
+    level = 1 - error / max(len(conditions), 1)
+    schema = {column: definition.dtype for column, definition in VERDICTS.items()}
+    rows = pl.DataFrame([_row(condition, level) for condition in conditions], schema=schema)
+    units = rows.group_by("model", "unit", maintain_order=True).agg(rule("every"))
+    models = units.group_by("model", maintain_order=True).agg(rule(claim.units))
+    overall = (
+        models.select(rule(claim.models)) if models.height else pl.DataFrame({"verdict": [None]})
+    )
+    parts = [overall, models, units, rows]
+    return pl.concat([pl.DataFrame(schema=schema), *parts], how="diagonal").with_columns(
+        claim=pl.lit(name)
+    )
+
+
+def _row(condition: Condition | Ranked, level: float) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "model": condition.model,
+        "unit": condition.unit,
+        "condition": condition.condition,
+        "level": level,
+    }
+    if isinstance(condition, Ranked):
+        return row | _correlated(condition, level)
+    sums = [
+        model.estimate(terms, level, condition.offset, related=condition.related)
+        for model, terms in condition.sums
+    ]
+    estimate = sums[0] if len(sums) == 1 else combined([(1, s) for s in sums], related=True)
+    return row | {
+        "part": condition.part or None,
+        "estimate": _finite(estimate.value),
+        "low": _finite(estimate.low),
+        "high": _finite(estimate.high),
+        "compare": condition.compare,
+        "threshold": condition.threshold,
+        "verdict": compared(estimate, condition.compare, condition.threshold),
+    }
+
+
+def _correlated(condition: Ranked, level: float) -> dict[str, Any]:
+    """The verdict on a rank correlation, by permutation of the blocks."""
+    one, other, without = (
+        np.array(numbers, dtype=np.float64)
+        for numbers in (condition.one, condition.other, condition.without)
+    )
+    if len(without):
+        found = partial_rank_correlation(one, other, without, 0, PERMUTATIONS)
+        level = (1 + level) / 2  # since this test rejects slightly too often; see there
+    else:
+        found = rank_correlation(one, other, 0, PERMUTATIONS)
+    verdict = UNDECIDED
+    if found.p_value <= 1 - level:
+        verdict = SUPPORTED if found.value > 0 else CONTRADICTED
+    return {
+        "estimate": _finite(found.value),
+        "p_value": _finite(found.p_value),
+        "compare": "above",
+        "threshold": 0.0,
+        "verdict": verdict,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

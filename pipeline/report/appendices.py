@@ -11,8 +11,8 @@ from typing import Any
 import polars as pl
 from markupsafe import Markup
 
-from pipeline.analysis.findings import Finding
 from pipeline.report import facts, marks
+from pipeline.report.claims import Finding
 from pipeline.report.markup import CODE_PATH, inline_svg, template
 from pipeline.report.theory_sections import TheorySection
 
@@ -92,7 +92,7 @@ def render_numbers(
     Args:
         study: its name.
         evidence: schema `tables.EVIDENCE`, for what one late block leaves.
-        judged: as `findings.findings` gives them, for the intervals behind the verdicts.
+        judged: as `claims.findings` gives them, for the intervals behind the verdicts.
         figures: those of all pages, for the numbers behind each.
     """
     return template("numbers.html.jinja").render(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline.analysis.findings import Finding
+from pipeline.report.claims import Finding
 
 
 @dataclass(frozen=True)
@@ -82,34 +82,19 @@ _ENTRIES = (
 
 
 def crosswalk(
-    judged: Sequence[Finding], sections: Mapping[str, Sequence[str]], *, written: bool
-) -> list[tuple[_Entry, str, str, str]]:
-    """Each entry with our figures, this study's result and the verdict on its claim.
+    judged: Sequence[Finding], sections: Mapping[str, Sequence[str]]
+) -> list[tuple[_Entry, str, Finding | None]]:
+    """Each entry with the numbers of our figures, and the claim that it illustrates.
 
     Args:
-        judged: as `findings.findings` gives them.
+        judged: as `claims.findings` gives them.
         sections: heading -> the numbers of this page's figures below it.
-        written: whether it shows what the models wrote.
     """
+    by_figure = {finding.figures: finding for finding in judged if finding.figures}
     rows = []
     for entry in _ENTRIES:
         labels = sections.get(entry.section, ())
         here = " to ".join(dict.fromkeys([labels[0], labels[-1]])) if labels else ""
-        there = here or (entry.anchor and written)
-        finding = _judging(entry, judged)
-        if finding is None:
-            result = "see the figure" if there else "not measured in this study"
-            rows.append((entry, here, result, "not judged: no claim belongs to it"))
-        else:
-            rows.append((entry, here, finding.sentence, finding.verdict))
+        first = entry.figures.split(",")[0].split("–")[0]
+        rows.append((entry, here, by_figure.get(first)))
     return rows
-
-
-def _judging(entry: _Entry, judged: Sequence[Finding]) -> Finding | None:
-    first = entry.figures.split(",")[0]
-    numbers = {first, first.split("–")[0]}
-    for finding in judged:
-        cited = finding.source.partition("Figure")[2].lstrip("s ")
-        if any(number in cited.replace("–", " ").replace(",", " ").split() for number in numbers):
-            return finding
-    return None

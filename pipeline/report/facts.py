@@ -9,15 +9,14 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from pipeline.analysis import views
-from pipeline.analysis.cases import Measured, Setup
+from pipeline.analysis.estimates import Estimate, Measured, measured_models
 from pipeline.analysis.evidence import LATE, SECOND_HALF
-from pipeline.analysis.findings import Finding
 from pipeline.analysis.manifests import recipe_key
 from pipeline.analysis.statistics import LEVEL
 from pipeline.analysis.text import MISSING, number, percent, percent_interval, plural
-from pipeline.analysis.verdicts import Estimate
 from pipeline.interventions.interventions import BASELINE
 from pipeline.report.browser import Family
+from pipeline.report.claims import Finding
 from pipeline.samples.schemas import SPLITS
 
 # of a checkpoint's manifest: key -> heading in the table of models
@@ -118,10 +117,11 @@ def _late(rows: pl.DataFrame) -> tuple[Estimate | None, Estimate | None]:
     """Shares kept of exact match and of the benchmarks, averaged over the single late blocks."""
     if not rows.height:
         return None, None
-    model = Measured(rows, Setup())
-    known = model.has(views.MEMORIZATION, "exact_match", "kept", LATE)
-    memory = model.pooled(model.memory(LATE), LEVEL) if known else None
-    ability = model.pooled(model.abilities(LATE), LEVEL) if model.metrics else None
+    model = Measured(rows)
+    memory, ability = (
+        model.estimate(terms, LEVEL) if model.has(terms) else None
+        for terms in (model.memory(LATE), model.abilities(LATE))
+    )
     return memory, ability
 
 
@@ -133,20 +133,20 @@ def retention(evidence: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
     quantities. Memory loss minus ability loss is by acc, where the baseline is right.
     """
     late = evidence.filter(over=LATE)
-    models = [Measured(rows, Setup()) for _, rows in late.group_by("recipe", maintain_order=True)]
+    models = measured_models(late)
     tasks = sorted({task for model in models for task in model.metrics})
     rows = []
     for model in models:
         memory = [
-            model.pooled(model.memory(LATE, quantity, metric), LEVEL)
+            model.estimate(model.memory(LATE, quantity, metric), LEVEL)
             for metric, quantity in _MEMORY
         ]
         ability = [
-            model.pooled(model.ability(task, LATE, quantity), LEVEL)
+            model.estimate(model.ability(task, LATE, quantity), LEVEL)
             for task in tasks
             for quantity in ("kept", "retained")
         ]
-        gap = model.pooled(model.gap(LATE), LEVEL) if model.gaps(LATE) else None
+        gap = model.estimate(model.gap(LATE), LEVEL) if model.has(model.gap(LATE)) else None
         seeds = f" ({plural(len(model.seeds), 'seed')})" if len(model.seeds) > 1 else ""
         rows.append([model.name + seeds, *map(_interval, (gap, *memory, *ability))])
     headings = [f"{task}, {of}" for task in tasks for of in ("all documents", "answered correctly")]
@@ -157,19 +157,17 @@ def intervals(judged: Sequence[Finding]) -> tuple[list[str], list[list[str]]]:
     """Heading and rows of the table of what the verdicts were read off: an interval a row.
 
     Args:
-        judged: as `findings.findings` gives them.
+        judged: as `claims.findings` gives them.
     """
     rows = []
     for finding in judged:
-        for case in finding.cases:
-            for unit, condition, cell in case.cells:
-                what = (
-                    f"{condition.label} ({condition.part})" if condition.part else condition.label
-                )
-                value = condition.write(cell.value)
-                interval = cell.written.removeprefix(value).strip()
-                where = f"{case.name}, {unit}"
-                rows.append([finding.claim, where, what, value, interval, cell.verdict.value])
+        for condition in finding.conditions:
+            row = condition.row
+            what = f"{condition.label} ({row['part']})" if row["part"] else condition.label
+            where, value = f"{row['model']}, {row['unit']}", condition.write(condition.value)
+            rows.append(
+                [finding.title, where, what, value, condition.interval, str(row["verdict"])]
+            )
     return ["claim", "where", "condition", "estimate", "interval", "verdict"], rows
 
 

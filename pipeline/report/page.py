@@ -17,12 +17,11 @@ from string import ascii_lowercase
 import polars as pl
 
 from pipeline.analysis import views
-from pipeline.analysis.conditions import OURS
 from pipeline.analysis.evidence import EVIDENCE, gathered
-from pipeline.analysis.findings import Finding, by_metric, findings, in_short
 from pipeline.analysis.manifests import pretrained, read_manifests, trained_here
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.theory import read_theory
+from pipeline.analysis.verdicts import VALUES, VERDICTS, VERDICTS_FILE, verdicts
 from pipeline.report import facts, overview
 from pipeline.report.appendices import (
     Numbered,
@@ -35,6 +34,7 @@ from pipeline.report.appendices import (
 from pipeline.report.browser import OPEN, SIGNS, Family, states
 from pipeline.report.choosing import read_browser
 from pipeline.report.citing import bibtex
+from pipeline.report.claims import OURS, Finding, findings
 from pipeline.report.crosswalk import crosswalk
 from pipeline.report.explorer import choices
 from pipeline.report.generations import Generations, collapse, read_generations
@@ -133,7 +133,7 @@ def write_page(
         except InputError as error:
             missing.append(f"The scorers' results cannot be shown: {error.problems[0].got}")
     whole = collect(study, data, manifests, provenance)
-    judged = findings(evidence, thresholds)
+    judged = findings(tables.read(data / VERDICTS_FILE, VERDICTS), evidence, thresholds)
     html = render(
         study,
         summary,
@@ -264,7 +264,7 @@ def render(
         missing: what could not be shown and why, as sentences.
         theory: as `theory_sections.theory_sections` makes them.
         evidence: of the verdicts, schema `tables.EVIDENCE`; None: nothing can be judged.
-        judged: the claims as `findings.findings` judges them; None: they are judged here.
+        judged: the claims as `claims.findings` gives them; None: they are judged here.
         graded: the scorers' results where the memorizing block is known, as
             `localization.localized` gives them.
     """
@@ -272,7 +272,7 @@ def render(
     if evidence is None:
         evidence = gathered([])
     if judged is None:
-        judged = findings(evidence, limits)
+        judged = findings(verdicts(evidence, limits), evidence, limits)
     planted = any(map(pretrained, manifests))
     generated = bool(manifests) and all(map(trained_here, manifests)) and not planted
     learned = (
@@ -288,13 +288,13 @@ def render(
         **shared(),
         study=study,
         found=_opening(summary, judged, graded),
+        paper=_in_short(judged, graded),
         badges=overview.badges(summary, manifests, learned),
         heatmaps=overview.heatmaps(views.over_seeds(summary)),
         shades=overview.SHADES,
-        crosswalk=crosswalk(judged, _labels(sections), written=bool(written)),
+        crosswalk=crosswalk(judged, _labels(sections)),
         findings=judged,
         strips=strips,
-        by_metric=by_metric(judged),
         thresholds=limits,
         facts=facts.overview(summary, manifests, samples),
         lead=lead,
@@ -337,9 +337,21 @@ def _opening(
 ) -> list[str]:
     """The finding in sentences. A study that localizes and judges no claim has only one result."""
     localized = [graded.opening] if graded and graded.opening else []
-    if localized and all(each.word == "not measured" for each in judged if each.source != OURS):
-        return localized
-    return [*localized, *overview.found(summary), *in_short(judged)]
+    return localized if _only_localized(judged, graded) else [*localized, *overview.found(summary)]
+
+
+def _in_short(judged: Sequence[Finding], graded: Localized | None) -> dict[str, object]:
+    """How the paper's claims fared: the first one, and the counts of verdicts of all."""
+    if _only_localized(judged, graded):
+        return {}
+    words = [finding.word for finding in judged if finding.source != OURS]
+    counts = [(words.count(word), word) for word in (*VALUES, "not measured") if word in words]
+    return {"first": judged[0].verdict, "claims": len(words), "counts": counts}
+
+
+def _only_localized(judged: Sequence[Finding], graded: Localized | None) -> bool:
+    words = {finding.word for finding in judged if finding.source != OURS}
+    return bool(graded and graded.opening) and words == {"not measured"}
 
 
 def _manifests(

@@ -25,6 +25,8 @@ CITATION = Path(__file__).parents[2] / "CITATION.cff"
 MOST_CHANGED = 50
 """At most this many changed files are named."""
 
+_ANALYSIS = ("summary", "evidence", "verdicts")
+
 _TABLES = (
     *("samples", "memorization", "tokens", "displacement", "benchmarks", "generations"),
     *("divergence", "attribution", "theory"),
@@ -104,7 +106,7 @@ def _tables(data: Path) -> dict[str, Any]:
     """Path -> sha256 and what determines it; a damaged table has an error instead."""
     paths = [path for each in _TABLES for path in sorted((data / each).glob("*.parquet"))]
     found: dict[str, Any] = {}
-    for path in (*paths, data / "summary.parquet", data / "evidence.parquet"):
+    for path in (*paths, *(data / f"{name}.parquet" for name in _ANALYSIS)):
         try:
             with path.open("rb") as file:
                 sha256 = hashlib.file_digest(file, "sha256").hexdigest()

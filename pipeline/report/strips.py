@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from pipeline.analysis.findings import Finding
 from pipeline.analysis.text import visible
-from pipeline.analysis.verdicts import Condition, Judged, Verdict
+from pipeline.analysis.verdicts import CONTRADICTED, SUPPORTED, UNDECIDED, VALUES
+from pipeline.report.claims import Finding, Judged
 from pipeline.report.marks import Told, as_json
 
 WIDTH, NAMES = 300, 84
@@ -23,18 +23,15 @@ ROW, ABOVE, BELOW = 11, 2, 12
 LETTER = 5.8
 """Units that a letter of a label takes, at most."""
 
-_CLASSES = {Verdict.SHOWN: "yes", Verdict.NOT_SHOWN: "no", Verdict.UNDECIDED: "open"}
+_CLASSES = {SUPPORTED: "yes", CONTRADICTED: "no", UNDECIDED: "open"}
 _DOTS = {
-    Verdict.SHOWN: "M{:.1f} {:.1f}h0",
-    Verdict.NOT_SHOWN: "M{:.1f} {:.1f}h0",
-    Verdict.UNDECIDED: "M{:.1f} {:.1f}m0-2.5v5",
+    SUPPORTED: "M{:.1f} {:.1f}h0",
+    CONTRADICTED: "M{:.1f} {:.1f}h0",
+    UNDECIDED: "M{:.1f} {:.1f}m0-2.5v5",
 }
 """Line ends: a line of no length is a dot (round), a square (square), or invisible (flat)."""
 
 _ONE_BLOCK = re.compile(r"block (\d+)(, .*)?")
-
-Cell = tuple[str, str, Condition, Judged]
-"""Model or family, unit such as a block, and the judgement of it."""
 
 
 @dataclass(frozen=True)
@@ -54,19 +51,18 @@ class Strip:
 
 def strips(finding: Finding) -> list[Strip]:
     """The strips of a claim, one for each comparison."""
-    by_label: dict[str, list[Cell]] = {}
-    for case in finding.cases:
-        for unit, condition, judged in case.cells:
-            if math.isfinite(judged.value):
-                by_label.setdefault(condition.label, []).append(
-                    (case.name, unit, condition, judged)
-                )
-    return [_strip(label, cells) for label, cells in by_label.items()]
+    by_label: dict[str, list[Judged]] = {}
+    for judged in finding.conditions:
+        if math.isfinite(judged.value):
+            by_label.setdefault(judged.label, []).append(judged)
+    return [_strip(label, conditions) for label, conditions in by_label.items()]
 
 
-def _strip(label: str, cells: Sequence[Cell]) -> Strip:
-    names = list(dict.fromkeys(name for name, *_ in cells))
-    least, most = _extent([judged for *_, judged in cells])
+def _strip(label: str, conditions: Sequence[Judged]) -> Strip:
+    by_model: dict[str, list[Judged]] = {}
+    for judged in conditions:
+        by_model.setdefault(judged.row["model"], []).append(judged)
+    least, most = _extent(conditions)
     room = 0.08 * (most - least) or 0.1
     low, high = least - room, most + room
 
@@ -74,22 +70,23 @@ def _strip(label: str, cells: Sequence[Cell]) -> Strip:
         share = (min(max(value, low), high) - low) / (high - low)
         return NAMES + share * (WIDTH - NAMES - 6)
 
-    dots: dict[Verdict, list[str]] = {verdict: [] for verdict in Verdict}
+    dots: dict[str, list[str]] = {verdict: [] for verdict in VALUES}
     reaches, marks = [], []
-    for row, name in enumerate(names):
-        own = [cell for cell in cells if cell[0] == name]
-        for i, (_, unit, condition, judged) in enumerate(own):
-            y = ABOVE + ROW * (row + (i + 1) / (len(own) + 1))
-            x = across(judged.value)
-            dots[judged.verdict].append(_DOTS[judged.verdict].format(x, y))
-            if judged.estimate is not None:
-                ends = (across(judged.estimate.low), across(judged.estimate.high))
-                reaches.append(f"M{ends[0]:.1f} {y:.1f}H{ends[1]:.1f}")
-            marks.append(_told((x, y), name, unit, condition, judged))
-    bottom = ABOVE + ROW * len(names)
+    for line, of_model in enumerate(by_model.values()):
+        for i, judged in enumerate(of_model):
+            y = ABOVE + ROW * (line + (i + 1) / (len(of_model) + 1))
+            x, verdict = across(judged.value), judged.row["verdict"]
+            dots[verdict].append(_DOTS[verdict].format(x, y))
+            if judged.row["p_value"] is None:
+                ends = [judged.row[end] for end in ("low", "high")]
+                left = -math.inf if ends[0] is None else ends[0]
+                right = math.inf if ends[1] is None else ends[1]
+                reaches.append(f"M{across(left):.1f} {y:.1f}H{across(right):.1f}")
+            marks.append(_told((x, y), judged))
+    bottom = ABOVE + ROW * len(by_model)
     # the threshold may differ from row to row
-    zones = [next(judged.zone for each, *_, judged in cells if each == name) for name in names]
-    tops = [ABOVE + ROW * row for row in range(len(names))]
+    zones = [of_model[0].zone for of_model in by_model.values()]
+    tops = [ABOVE + ROW * line for line in range(len(by_model))]
     zone = "".join(
         f"M{across(left):.1f} {top}H{across(right):.1f}v{ROW}H{across(left):.1f}z"
         for (left, right), top in zip(zones, tops, strict=True)
@@ -98,9 +95,9 @@ def _strip(label: str, cells: Sequence[Cell]) -> Strip:
     edge = "".join(
         f"M{across(each):.1f} {top}v{ROW}" for each, top in zip(thresholds, tops, strict=True)
     )
-    write = cells[0][2].write
-    counts = [(verdict, len(found)) for verdict, found in dots.items() if found]
-    alt = f"{label}: {', '.join(f'{n} {verdict.value}' for verdict, n in counts)}"
+    write = conditions[0].write
+    counts = [f"{len(places)} {verdict}" for verdict, places in dots.items() if places]
+    alt = f"{label}: {', '.join(counts)}"
     parts = [
         Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
             WIDTH, bottom + BELOW, visible(alt)
@@ -109,7 +106,7 @@ def _strip(label: str, cells: Sequence[Cell]) -> Strip:
         Markup('<path class="edge" d="{}"/>').format(edge),
         *(
             Markup('<text x="0" y="{}">{}</text>').format(ABOVE + ROW * i + 9, _short(n))
-            for i, n in enumerate(names)
+            for i, n in enumerate(by_model)
         ),
         Markup('<path class="reach" d="{}"/>').format("".join(reaches)) if reaches else Markup(),
         *(
@@ -155,16 +152,15 @@ def _axis(
             )
 
 
-def _told(
-    place: tuple[float, float], name: str, unit: str, condition: Condition, judged: Judged
-) -> Told:
+def _told(place: tuple[float, float], judged: Judged) -> Told:
+    unit = judged.row["unit"]
     block = _ONE_BLOCK.fullmatch(unit)
-    words = [condition.part, block[2].removeprefix(", ") if block and block[2] else ""]
+    words = [judged.row["part"], block[2].removeprefix(", ") if block and block[2] else ""]
     return Told(
         [round(each, 1) for each in place],
         int(block[1]) if block else None,
         visible(unit),
-        visible(name),
-        visible(" ".join(filter(None, (*words, condition.label)))),
-        f"{visible(judged.written)}: {judged.verdict.value}",
+        visible(judged.row["model"]),
+        visible(" ".join(filter(None, (*words, judged.label)))),
+        f"{visible(judged.written)}: {judged.row['verdict']}",
     )

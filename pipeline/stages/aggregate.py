@@ -27,6 +27,7 @@ def aggregate(study: Study, partial: bool = False) -> None:
         study.statistics.seed,
         _stale() if partial else None,
         benchmarked=study.benchmarks is not None,
+        limits=study.statistics.thresholds,
         twins={model.name: model.twin for model in study.models.values() if model.twin},
     )
     evidence = tables.read(study.data / EVIDENCE, tables.EVIDENCE)

@@ -11,15 +11,15 @@ from pipeline.analysis import views
 from pipeline.analysis.aggregate import aggregate
 from pipeline.analysis.correlation import partial_rank_correlation
 from pipeline.analysis.evidence import evidence
-from pipeline.analysis.findings import findings
+from pipeline.analysis.verdicts import MAIN, verdicts
 from pipeline.interventions import Group
 from pipeline.report import figures
 from tests.analysis import synthetic
 from tests.analysis.verdict_errors import correlations
 
 NAME = "tiny-neo-8"
-FOLLOWS = "The further a bypass moves the residual stream, the more memory it costs"
-EQUAL = "Late attention serves memory more than ability at equal displacement of the stream"
+FOLLOWS = "displacement"
+EQUAL = "equal-displacement"
 ONE_MODEL = {NAME: ("gpt-neo", 8)}
 GROUPS = [
     Group("each"),
@@ -123,7 +123,8 @@ def test_the_evidence_has_displacement_and_what_follows_it(model, summary, rows)
 
 
 def judged(rows, claim):
-    return next(each for each in findings(rows) if each.claim == claim)
+    overall = verdicts(rows).filter(pl.col("model").is_null(), setup=MAIN, claim=claim)
+    return overall["verdict"].item()
 
 
 def test_harm_that_follows_displacement_is_shown_and_no_other():
@@ -133,9 +134,9 @@ def test_harm_that_follows_displacement_is_shown_and_no_other():
     follows = evidence([with_displacement(made, lambda block: 1 - block / 20)])
     against = evidence([with_displacement(made, lambda block: block / 20)])
     unrelated = evidence([with_displacement(made, shuffled)])
-    assert judged(follows, FOLLOWS).word == "shown"
-    assert judged(against, FOLLOWS).word == "not shown"
-    assert judged(unrelated, FOLLOWS).word == "undecided"
+    assert judged(follows, FOLLOWS) == "supported"
+    assert judged(against, FOLLOWS) == "contradicted"
+    assert judged(unrelated, FOLLOWS) == "undecided"
 
 
 def test_the_thesis_is_judged_at_equal_displacement():
@@ -144,8 +145,8 @@ def test_the_thesis_is_judged_at_equal_displacement():
     [made] = synthetic.study(story, {NAME: ("gpt-neo", 20)}, groups=[Group("each")]).models
     unrelated = evidence([with_displacement(made, shuffled)])
     explained = evidence([with_displacement(made, lambda block: block)])
-    assert judged(unrelated, EQUAL).word == "shown"
-    assert judged(explained, EQUAL).word == "undecided"
+    assert judged(unrelated, EQUAL) == "supported"
+    assert judged(explained, EQUAL) == "undecided"
 
 
 @pytest.mark.slow
@@ -163,7 +164,8 @@ def test_without_displacement_both_are_not_measured(model):
         attention_change=model.attention_change.clear(),
     )
     rows = evidence([bare])
-    assert judged(rows, FOLLOWS).word == judged(rows, EQUAL).word == "not measured"
+    assert judged(rows, FOLLOWS) is None
+    assert judged(rows, EQUAL) is None
     metrics = set(aggregate([bare])["metric"])
     assert not metrics & {"displacement", "attention_change", "survival", "survival_gap"}
 

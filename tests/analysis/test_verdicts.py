@@ -3,33 +3,34 @@
 import math
 
 import numpy as np
+import polars as pl
 import pytest
 
+from pipeline.analysis.estimates import Estimate, combined, pooled
 from pipeline.analysis.statistics import clustered_errors, effective_number, reach, student
 from pipeline.analysis.verdicts import (
-    Case,
-    Condition,
-    Estimate,
-    Judged,
-    Verdict,
-    combined,
-    every,
-    judged_cases,
-    most,
-    pooled,
-    some,
+    CONTRADICTED,
+    MAIN,
+    SUPPORTED,
+    UNDECIDED,
+    compared,
+    rule,
+    verdicts,
 )
 
-S, N, U = Verdict
+S, N, U = SUPPORTED, CONTRADICTED, UNDECIDED
 INSIDE = Estimate(0.5, 0.4, 0.6)
 
 
 def test_a_threshold_is_crossed_by_a_whole_interval_alone() -> None:
-    assert [INSIDE.at_least(t) for t in (0.3, 0.5, 0.7)] == [S, U, N]
-    assert [INSIDE.at_most(t) for t in (0.3, 0.5, 0.7)] == [N, U, S]
-    assert [INSIDE.above(t) for t in (0.3, 0.4, 0.6)] == [S, U, N]
+    def against(compare: str, *thresholds: float) -> list[str]:
+        return [compared(INSIDE, compare, threshold) for threshold in thresholds]
+
+    assert against("at_least", 0.3, 0.5, 0.7) == [S, U, N]
+    assert against("at_most", 0.3, 0.5, 0.7) == [N, U, S]
+    assert against("above", 0.3, 0.4, 0.6) == [S, U, N]
     unknown = Estimate(math.nan, math.nan, math.nan)
-    assert {unknown.at_least(0), unknown.at_most(0), unknown.above(0)} == {U}
+    assert {compared(unknown, each, 0) for each in ("at_least", "at_most", "above")} == {U}
 
 
 @pytest.mark.parametrize(
@@ -45,10 +46,10 @@ def test_a_threshold_is_crossed_by_a_whole_interval_alone() -> None:
         ([N, N], N, N, N),
     ],
 )
-def test_logic(
-    verdicts: list[Verdict], of_every: Verdict, of_some: Verdict, of_most: Verdict
-) -> None:
-    assert (every(verdicts), some(verdicts), most(verdicts)) == (of_every, of_some, of_most)
+def test_logic(verdicts: list[str], of_every: str, of_some: str, of_most: str) -> None:
+    frame = pl.DataFrame({"verdict": verdicts})
+    made = [frame.select(rule(name)).item() for name in ("every", "some", "most")]  # type: ignore[arg-type]
+    assert made == [of_every, of_some, of_most]
 
 
 def test_intervals_of_sums() -> None:
@@ -71,20 +72,11 @@ def test_seeds_widen_the_interval() -> None:
     assert pooled(seeds[:1]) == seeds[0]
 
 
-def test_the_error_is_shared_among_all_conditions() -> None:
-    levels = []
-
-    def judge(level: float) -> Judged:
-        levels.append(level)
-        return Judged(S, 0.0, "")
-
-    conditions = [Condition("a", judge)] * 2
-    cases = [Case("m", {"x": conditions, "y": conditions[:1]}, most)] * 2
-    found, level = judged_cases(cases, 0.05)
-    assert levels == [level] * 6
-    assert level == pytest.approx(1 - 0.05 / 6)
-    assert [case.verdict for case in found] == [S, S]
-    assert judged_cases([], 0.05) == ([], 0.95)
+def test_the_error_is_shared_among_all_conditions(evidence_of_paper: pl.DataFrame) -> None:
+    made = verdicts(evidence_of_paper).filter(setup=MAIN, claim="late-block")
+    conditions = made.filter(pl.col("condition").is_not_null())
+    assert conditions.height > 20
+    assert set(conditions["level"]) == {1 - 0.05 / conditions.height}
 
 
 def test_errors_of_groups() -> None:

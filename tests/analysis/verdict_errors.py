@@ -34,14 +34,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from pipeline.analysis.cases import Measured, Setup
-from pipeline.analysis.claims import CLAIMS
-from pipeline.analysis.conditions import ranked
+from pipeline.analysis.correlation import partial_rank_correlation, rank_correlation
 from pipeline.analysis.evidence import block_range, evidence_of, gathered
 from pipeline.analysis.measured import ModelTables
-from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.statistics import LEVEL
-from pipeline.analysis.verdicts import Verdict, judged_cases
+from pipeline.analysis.verdicts import CONTRADICTED, MAIN, PERMUTATIONS, SUPPORTED, UNDECIDED
+from pipeline.analysis.verdicts import verdicts as frame_of_verdicts
 from pipeline.interventions.interventions import BASELINE, SWEEP, sweep
 from pipeline.measure.listed import as_table
 
@@ -300,31 +298,31 @@ def truth(world: World, model: str, rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def verdicts(evidence: pl.DataFrame) -> dict[tuple[str, str, str, str], tuple[Verdict, float]]:
-    """(claim, case, unit, condition) -> verdict and value, of all claims."""
-    models = [
-        Measured(rows, Setup()) for _, rows in evidence.group_by("recipe", maintain_order=True)
-    ]
-    found = {}
-    for make in CLAIMS:
-        claim = make(models, Thresholds())
-        for case in judged_cases(claim.cases, Thresholds().significance)[0]:
-            for unit, condition, judged in case.cells:
-                key = (claim.claim, case.name, unit, f"{condition.part} {condition.label}")
-                found[key] = (judged.verdict, judged.value)
-    return found
+Key = tuple[str, str, str, str]
+"""Claim, model, unit, and condition with its part."""
 
 
-def expected(evidence: pl.DataFrame) -> dict[tuple[str, str, str, str], Verdict]:
+def verdicts(evidence: pl.DataFrame) -> dict[Key, tuple[str, float]]:
+    """Verdict and value of every condition of all claims."""
+    rows = frame_of_verdicts(evidence).filter(pl.col("condition").is_not_null(), setup=MAIN)
+    key = pl.format("{} {}", pl.col("part").fill_null(""), "condition")
+    value = pl.col("estimate").fill_null(math.nan)
+    judged = rows.select("claim", "model", "unit", key, "verdict", value)
+    return {row[:4]: row[4:] for row in judged.iter_rows()}
+
+
+def expected(evidence: pl.DataFrame) -> dict[Key, str]:
     """The true verdict of every condition; *undecided* where a number is at its threshold."""
-    found = {}
+    true = {}
     for key, (verdict, value) in verdicts(evidence).items():
-        if "rank correlation" in key[3]:  # a test, not an interval: its sign is what it tells
-            signs = {1: Verdict.SHOWN, -1: Verdict.NOT_SHOWN}
+        if key[3].strip() in RANKED:  # a test, not an interval: its sign is what it tells
             sign = 0 if np.isnan(value) or abs(value) < 1e-9 else int(np.sign(value))
-            verdict = signs.get(sign, Verdict.UNDECIDED)
-        found[key] = verdict
-    return found
+            verdict = {1: SUPPORTED, -1: CONTRADICTED}.get(sign, UNDECIDED)
+        true[key] = verdict
+    return true
+
+
+RANKED = ("depth_and_gap", "displacement_and_loss", "depth_and_gap_at_equal")
 
 
 def errors(
@@ -342,7 +340,7 @@ def errors(
         over all runs; claim -> conditions judged over all runs.
     """
     random = np.random.default_rng(seed)
-    true: dict[tuple[str, str, str, str], Verdict] = {}
+    true: dict[Key, str] = {}
     wrong, decided, count = Counter[str](), Counter[str](), Counter[str]()
     for _ in range(runs):
         parts = [evidence_of(simulated(world, model, random)) for model in SIZES]
@@ -352,8 +350,8 @@ def errors(
         failed = set()
         for key, (verdict, _) in verdicts(gathered(parts)).items():
             count[key[0]] += 1
-            if verdict is not Verdict.UNDECIDED:
-                if verdict is true[key]:
+            if verdict != UNDECIDED:
+                if verdict == true[key]:
                     decided[key[0]] += 1
                 else:
                     failed.add(key[0])
@@ -380,8 +378,10 @@ def correlations(blocks: int, runs: int, *, follow: float | None, seed: int = 0)
         moved = (follow or 0.0) * scaled + rest * noise
         three = [depth, (follow or 0.0) * moved + rest * lost, moved]
         pairs = [noise, lost] if follow is None else three
-        judged = ranked("", lambda _level, pairs=pairs: pairs).judge(LEVEL)  # type: ignore[misc]
-        decided += judged.verdict is not Verdict.UNDECIDED
+        test, level = rank_correlation, LEVEL
+        if follow is not None:
+            test, level = partial_rank_correlation, (1 + LEVEL) / 2
+        decided += test(*pairs, 0, PERMUTATIONS).p_value <= 1 - level
     return decided / runs
 
 

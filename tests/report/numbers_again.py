@@ -173,7 +173,7 @@ def _found(study: Study, judged: Sequence[Claim]) -> list[Line]:
     mean = ability.group_by("model", "block", "group", "edit").agg(pl.col("kept").mean())
     kept = [late(rows)["kept"].median() for _, rows in mean.group_by("model")]
     paper = [each.word for each in judged if each.source != "ours"]
-    words = ("shown", "not shown", "undecided", "not measured")
+    words = ("supported", "contradicted", "undecided", "not measured")
     told = [(paper.count(word), word) for word in words if word in paper]
     parts = [f"{n} {'is' if n == 1 else 'are'} {word}" for n, word in told]
     listed = f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else parts[0]

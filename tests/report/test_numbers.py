@@ -60,7 +60,12 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     other = {**studied.manifests["twin-neo-8"], "origin": {"recipe": {"most_copies": 0}}}
     models = replace(studied, manifests={**studied.manifests, "twin-neo-8": other}).write(data)
     aggregate.write_summary(
-        "tiny", models, data, data / "summary.parquet", twins={"tiny-neo-8": "twin-neo-8"}
+        "tiny",
+        models,
+        data,
+        data / "summary.parquet",
+        limits=THRESHOLDS,
+        twins={"tiny-neo-8": "twin-neo-8"},
     )
     (data / "tasks").mkdir()
     blind = {"tiny_piqa": {"unigram": 0.5123, "longest": 0.4867}}
@@ -198,7 +203,7 @@ def test_every_number_behind_the_page_is_that_of_the_tables(behind: Made) -> Non
         r"<th scope=\"row\">block (6)</th>",
         r"<th scope=\"row\">tiny-neo-8</th>.*?<span class=\"interval\">\[(\d+)",
         r"<th scope=\"row\">tiny_piqa, acc</th><td>50.0%</td><td>(\d+)",
-        r"<td><span class=\"verdict \w+\">shown in (\d)",
+        r"<td><span class=\"verdict \w+\">supported in (\d)",
         r"<td>With one late block bypassed, exact match loses (\d+)",
         r"late blocks, model by model: tiny-pythia-8: (\d)",
         r"each benchmark at most (\d+)",

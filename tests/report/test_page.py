@@ -14,7 +14,6 @@ import pytest
 
 from pipeline.analysis.aggregate import aggregate
 from pipeline.analysis.evidence import evidence
-from pipeline.analysis.findings import findings
 from pipeline.analysis.spread import quantiles
 from pipeline.analysis.text import (
     number,
@@ -23,8 +22,10 @@ from pipeline.analysis.text import (
     slug,
     visible,
 )
+from pipeline.analysis.verdicts import verdicts
 from pipeline.interventions.interventions import SWEEP, Group
 from pipeline.report import appendices, browser, colours, facts, figures, marks, markup, page, style
+from pipeline.report.claims import Finding, findings
 from pipeline.report.generations import Generations, Line
 from pipeline.report.theory_sections import TheorySection
 from pipeline.workflow import tables
@@ -170,14 +171,19 @@ def test_only_the_pages_own_script_may_run(html: str) -> None:
         assert word not in running[0]
 
 
+def judged(rows: pl.DataFrame) -> list[Finding]:
+    return findings(verdicts(rows), rows)
+
+
 def test_all_sentences_figures_and_tables_are_there(
     html: str, numbers: str, made: str, written: WRITTEN
 ) -> None:
     summary = tables.read(written[0] / "data" / "summary.parquet", tables.SUMMARY)
     outline = Outline(html)
     evidence = tables.read(written[0] / "data" / "evidence.parquet", tables.EVIDENCE)
-    for finding in findings(evidence):
-        assert finding.sentence in outline.text
+    for finding in judged(evidence):
+        for label, numbers_of_it in finding.ranges:
+            assert f"{label} {numbers_of_it}" in outline.text
         assert finding.verdict in outline.text
     plots = figures.plots(summary, over_samples=quantiles(summary, written[0] / "data"))
     drawn = [a["aria-label"] for tag, a in outline.tags if tag == "svg" and "xmlns" in a]
@@ -230,9 +236,9 @@ def test_every_interval_behind_a_verdict_has_a_row(
         for row in re.findall(r"<tr><th scope=\"row\">.*?</tr>", section)
     ]
     counts = {claim: [row[0] for row in rows].count(claim) for claim, *_ in rows}
-    for finding in findings(evidence):
+    for finding in judged(evidence):
         said = re.search(r"Judged by (\d+) intervals? at", finding.rule)
-        assert counts.get(escape(finding.claim), 0) == (int(said[1]) if said else 0)
+        assert counts.get(escape(finding.title), 0) == (int(said[1]) if said else 0)
     assert '<a href="numbers.html#intervals">' in html
     assert "characters in all" not in html + numbers
 
@@ -306,7 +312,7 @@ def test_hostile_content_stays_text(tmp_path: Path) -> None:
         appendices.render_numbers(
             HOSTILE,
             evidence(study.models),
-            findings(evidence(study.models)),
+            judged(evidence(study.models)),
             [(str(i), each) for i, each in enumerate(drawn, 1)],
         ),
     ]
@@ -352,7 +358,8 @@ def test_what_is_missing_is_said(tmp_path: Path, written: WRITTEN) -> None:
         shutil.copytree(root / "data" / folder, tmp_path / "data" / folder)
     summary = tables.read(root / "data" / "summary.parquet", tables.SUMMARY)
     partial = {"stale": ["memorization@lost-nowhere"]}
-    shutil.copy(root / "data" / "evidence.parquet", tmp_path / "data")
+    for name in ("evidence", "verdicts"):
+        shutil.copy(root / "data" / f"{name}.parquet", tmp_path / "data")
     tables.write(summary, tmp_path / "data" / "summary.parquet", tables.SUMMARY, partial)
     (tmp_path / "data" / "samples" / "lost.parquet").write_bytes(b"PAR1 and no more")
     (tmp_path / "data" / "generations").mkdir()

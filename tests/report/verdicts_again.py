@@ -19,7 +19,7 @@ Estimate = Callable[[float], Interval]
 Row = tuple[str, str, str, str, str, str]
 """Case, unit, condition, estimate, interval, verdict."""
 
-SHOWN, NOT_SHOWN, UNDECIDED = "shown", "not shown", "undecided"
+SHOWN, NOT_SHOWN, UNDECIDED = "supported", "contradicted", "undecided"
 MEMORY = ("memorization", "exact_match")
 KINDS = {"reasoning": ("piqa", "arc_easy"), "language": ("hellaswag", "lambada_openai")}
 
@@ -252,6 +252,6 @@ def _detail(noun: str, units: Mapping[str, Sequence[str]]) -> str:
     told = []
     for case, found in units.items():
         others = [f"{found.count(v)} {v}" for v in (NOT_SHOWN, UNDECIDED) if v in found]
-        own = ", ".join([f"{found.count(SHOWN)} of {len(found)} shown", *others])
+        own = ", ".join([f"{found.count(SHOWN)} of {len(found)} supported", *others])
         told.append(f"{case}: {own}")
     return f"{noun}, model by model: {'; '.join(told)}."

@@ -1,0 +1,213 @@
+"""The evidence of one model, or of the seeds of one recipe, as numbers with intervals.
+
+A quantity that a claim compares is a sum of multiples of rows of the evidence, written as terms:
+data, from which `Measured.estimate` computes a number with its interval at any level.
+
+Source: for sums of independent estimates Zou and Donner (2008), Statistics in Medicine 27,
+1693-1702.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from pipeline.analysis import views
+from pipeline.analysis.evidence import block_range
+from pipeline.analysis.statistics import reach, student
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number and its interval; an end may be infinite."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Row(NamedTuple):
+    """A row of the evidence of one model; see `evidence` for the columns."""
+
+    task: str
+    metric: str
+    quantity: str
+    over: str
+
+
+Terms = Sequence[tuple[float, Row]]
+"""Factors and rows, whose products are added."""
+
+
+def scaled(factor: float, terms: Terms) -> Terms:
+    """The terms, each times the factor."""
+    return [(factor * one, row) for one, row in terms]
+
+
+def combined(
+    parts: Sequence[tuple[float, Estimate]], offset: float = 0.0, *, related: bool = False
+) -> Estimate:
+    """The sum of multiples of some estimates.
+
+    Args:
+        parts: factor and estimate.
+        offset: added to the sum.
+        related: whether the errors may be correlated, as for the same samples: the distances to
+            the ends of the intervals are added, which is never too narrow. Otherwise the estimates
+            are from unrelated samples or documents, and the squares of the distances are added.
+    """
+    value = offset + math.fsum(factor * part.value for factor, part in parts)
+    below = [f * (part.value - (part.low if f > 0 else part.high)) for f, part in parts]
+    above = [f * ((part.high if f > 0 else part.low) - part.value) for f, part in parts]
+    low, high = (
+        math.fsum(distances) if related else math.hypot(*distances) for distances in (below, above)
+    )
+    return Estimate(value, value - low, value + high)
+
+
+def pooled(seeds: Sequence[Estimate]) -> Estimate:
+    """One estimate for several seeds of one recipe: their mean.
+
+    The interval holds two: the mean of the seeds' own intervals, which is about samples and
+    documents, and Student's 95% interval between the seeds, which is about trainings. The second
+    is not widened for the number of conditions; three seeds could then decide nothing. So the
+    stated error rate is about samples and documents; other seeds can only make a verdict undecided
+    more often.
+
+    Args:
+        seeds: of the same quantity and level; at least one.
+    """
+    values = np.array([seed.value for seed in seeds])
+    low = float(np.mean([seed.low for seed in seeds]))
+    high = float(np.mean([seed.high for seed in seeds]))
+    if len(seeds) > 1:
+        between = student(values)
+        low, high = min(low, between[0]), max(high, between[1])
+    return Estimate(float(values.mean()), low, high)
+
+
+class Measured:
+    """The evidence of one model, or of several seeds of one recipe together.
+
+    Args:
+        rows: of the evidence, of one recipe.
+        metric: ``acc`` or ``acc_norm``; benchmarks without it use ``acc``.
+        late: the range of blocks that counts as late, see `evidence.block_range`.
+    """
+
+    def __init__(self, rows: pl.DataFrame, metric: str = "acc", late: str = "late") -> None:
+        self.name: str = rows["recipe"][0]
+        self.family: str = rows["family"][0]
+        self.parameters: int | None = rows["parameters"][0]
+        self.seeds = rows["model"].unique(maintain_order=True).to_list()
+        key = ("model", "task", "metric", "quantity", "over")
+        numbers = ("value", "stderr", "n_effective", "scale", "least", "most")
+        self._rows = {row[:5]: row[5:] for row in rows.select(*key, *numbers).iter_rows()}
+        blocks = rows.filter(kind="block").select("block", "over").unique().sort("block")
+        self.blocks = dict(blocks.filter(pl.col("block") > 0).iter_rows())
+        self.late, self.early = (
+            {f"block {b}": over for b, over in self.blocks.items() if b in among}
+            for among in (block_range(rows["n_blocks"][0], name) for name in (late, "early"))
+        )
+        self.quartiles = sorted(rows.filter(kind="quartile")["over"].unique())
+        self.perplexities = sorted(rows.filter(quantity="log_ratio")["task"].unique())
+        self.metrics: Mapping[str, str] = self._above_chance(rows, metric)
+
+    def _above_chance(self, rows: pl.DataFrame, metric: str) -> Mapping[str, str]:
+        """Task -> metric of the benchmarks in which every seed is above chance."""
+        overs = rows.filter(pl.col("kind") != "edit")["over"].unique()
+        kept = rows.filter(quantity="kept").filter(pl.col("task") != views.MEMORIZATION)
+        chosen = {
+            task: metric if metric in metrics else "acc"
+            for task, metrics in kept.group_by("task").agg("metric").sort("task").iter_rows()
+        }
+        return {
+            task: name
+            for task, name in chosen.items()
+            if all(self.has([(1, Row(task, name, "kept", over))]) for over in overs)
+        }
+
+    def recites(self) -> bool:
+        """Whether there is exact match to lose, in every seed."""
+        recited = (views.MEMORIZATION, "exact_match", "kept")
+        return {key[0] for key in self._rows if key[1:4] == recited} == set(self.seeds)
+
+    def has(self, terms: Terms) -> bool:
+        """Whether every seed has each row; False without terms."""
+        rows = [(seed, *row) for seed in self.seeds for _, row in terms]
+        return bool(rows) and all(row in self._rows for row in rows)
+
+    def estimate(
+        self, terms: Terms, level: float, offset: float = 0.0, *, related: bool = False
+    ) -> Estimate:
+        """The sum of the terms, computed for each seed and pooled over the seeds.
+
+        Args:
+            terms: at least one.
+            level: of the interval.
+            offset: added to the sum.
+            related: as for `combined`.
+        """
+        if len(terms) == 1 and terms[0][0] == 1 and not offset:
+            return pooled([self._row(seed, terms[0][1], level) for seed in self.seeds])
+        return pooled(
+            [
+                combined(
+                    [(factor, self._row(seed, row, level)) for factor, row in terms],
+                    offset,
+                    related=related,
+                )
+                for seed in self.seeds
+            ]
+        )
+
+    def _row(self, seed: str, row: Row, level: float) -> Estimate:
+        """A row of the evidence; without a standard error its interval is unbounded."""
+        value, stderr, n, scale, least, most = self._rows.get(
+            (seed, *row), (math.nan, None, 0.0, 0.0, None, None)
+        )
+        half = reach(math.nan if stderr is None else stderr, n, scale, level)
+        low = value - half if least is None else max(value - half, least)
+        high = value + half if most is None else min(value + half, most)
+        return Estimate(value, min(low, value), max(high, value))  # rounding may pass a limit
+
+    def memory(self, over: str, quantity: str = "kept", metric: str = "exact_match") -> Terms:
+        """The share kept of exact match, or of another metric of memorized samples."""
+        return [(1, Row(views.MEMORIZATION, metric, quantity, over))]
+
+    def ability(self, task: str, over: str, quantity: str = "kept") -> Terms:
+        """The share kept of a benchmark."""
+        return [(1, Row(task, self.metrics.get(task, "acc"), quantity, over))]
+
+    def abilities(
+        self, over: str, quantity: str = "kept", tasks: Sequence[str] | None = None
+    ) -> Terms:
+        """The mean share kept over the benchmarks, whose documents are independent."""
+        tasks = list(self.metrics) if tasks is None else tasks
+        return [
+            term
+            for task in tasks
+            for term in scaled(1 / len(tasks), self.ability(task, over, quantity))
+        ]
+
+    def gap(self, over: str) -> Terms:
+        """Memory loss minus ability loss, on equal terms; no terms without a benchmark."""
+        if not self.metrics:
+            return []
+        return [
+            *self.abilities(over, "retained"),
+            *scaled(-1, self.memory(over, "retained")),
+        ]
+
+
+def measured_models(
+    evidence: pl.DataFrame, metric: str = "acc", late: str = "late"
+) -> list[Measured]:
+    """The models of the evidence in its order, the seeds of a recipe as one; see `Measured`."""
+    parts = evidence.group_by("recipe", maintain_order=True)
+    return [Measured(rows, metric, late) for _, rows in parts]
