@@ -228,8 +228,8 @@ def claims(
             LATE,
             [cell for m in models for b in m.late for cell in _length(m, b, limits, length)],
             rule=[
-                f"exact match loses at least {share['reduced']} of its baseline, and teacher-forced accuracy "
-                f"loses at most {share['by_length']} of what exact match loses"
+                f"exact match loses at least {share['reduced']} of its baseline, and teacher-"
+                f"forced accuracy loses at most {share['by_length']} of what exact match loses"
             ],
             significance=error,
         ),
