@@ -375,7 +375,11 @@ def hub_home(hub: "Hub", tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.delenv("HF_TOKEN", raising=False)
     for variable in ("NO_PROXY", "no_proxy"):
         monkeypatch.setenv(variable, "127.0.0.1")
-    for module in ("huggingface_hub.utils._http", "huggingface_hub.file_download", "tenacity.nap"):
+    for module in (
+        "huggingface_hub.utils._http",
+        "huggingface_hub.file_download",
+        "pipeline.workflow.network",
+    ):
         monkeypatch.setattr(f"{module}.time", SimpleNamespace(sleep=lambda seconds: None))
     close_session()
     yield home

@@ -1,23 +1,16 @@
-"""Snapshots of Hugging Face repositories: pinned, verified, fetched again until they are complete.
+"""Snapshots of Hugging Face repositories: pinned files, each compared with the hub's checksum.
 
-huggingface_hub resumes a truncated body and retries some failures. It does not retry others, and
-it does not verify the content of a body of the right length. Here every wanted file of a commit is
-fetched and compared with the hub's own record of it; a file that differs is dropped and fetched
-again.
+A file that differs is dropped and fetched again. Files are selected by patterns, not by a list for
+each repository. transformers and datasets read them from a folder and never from the hub itself:
+transformers takes a failure of the hub for a missing file, and datasets reads nothing offline that
+it has not loaded before (tests/hub/test_libraries.py shows both).
 
-Files are selected by patterns, not by a list for each repository. transformers and datasets read
-them from a folder and never from the hub itself: transformers takes a failure of the hub for a
-missing file, and datasets reads nothing offline that it has not loaded before
-(tests/hub/test_libraries.py shows both).
-
-Respects HF_HOME, HF_ENDPOINT and HF_HUB_OFFLINE, and takes a token only from HF_TOKEN. Nothing here
-changes a result: a commit and its checksums determine the bytes.
+Respects HF_HOME, HF_ENDPOINT and HF_HUB_OFFLINE, and takes a token only from HF_TOKEN.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -30,15 +23,12 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from huggingface_hub import HfApi, constants, get_cached_repo_tree, snapshot_download
-from huggingface_hub.errors import (
-    CachedRepoTreeNotFoundError,
-)
+from huggingface_hub.errors import CachedRepoTreeNotFoundError
 from huggingface_hub.hf_api import RepoFile
 
 from pipeline.workflow.errors import InputError, Problem, shorten
-from pipeline.workflow.network import require_network
+from pipeline.workflow.network import CorruptError, answer, require_network
 from pipeline.workflow.progress import bar_class
-from pipeline.workflow.retries import CorruptError, persistently
 
 Kind = Literal["model", "dataset"]
 
@@ -58,11 +48,8 @@ SPARE_BYTES = 1 << 30
 """Bytes of a disk that a download must leave free."""
 
 
-# Large files are in Xet storage. Its client fails with a RuntimeError after retries that take
-# minutes, and resumes nothing; HTTP serves the same files, and its errors are handled here.
+# Xet's client fails with a RuntimeError after minutes, and resumes nothing; HTTP serves the same.
 constants.HF_HUB_DISABLE_XET = True
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -91,8 +78,6 @@ class Snapshot:
 def snapshot(repo: str, commit: str, wanted: Sequence[str], kind: Kind = "model") -> Snapshot:
     """Fetch the missing ones of the wanted files, and verify all of them.
 
-    Complete files are kept between tries and between runs; a truncated file is resumed.
-
     Args:
         repo: OWNER/NAME.
         commit: 40 hexadecimal digits.
@@ -102,15 +87,26 @@ def snapshot(repo: str, commit: str, wanted: Sequence[str], kind: Kind = "model"
 
     Raises:
         InputError: no such repository, commit or file, no access, no network, no room, a path
-            that leads out of its folder, or content that stays corrupt through `TRIES` tries.
+            that leads out of its folder, or content that stays corrupt.
     """
     where = f"{repo} at {commit}"
-    record = _select(listing(repo, commit, kind), wanted, where)
+    listed = listing(repo, commit, kind)
+    record = select(listed, wanted)
+    if not record:
+        raise InputError(
+            Problem(
+                where,
+                "the files " + (", ".join(file.path for file in listed[:20]) or "none"),
+                "one or more that match " + ", ".join(wanted),
+                "name a commit that has them",
+            )
+        )
+    require_inside([file.path for file in record], where)
     if missing := missing_bytes(record, repo, commit, kind):
         require_network(where)
         _require_room(missing, repo)
 
-    def fetch() -> Snapshot:
+    def download() -> Snapshot:
         folder = Path(
             snapshot_download(
                 repo,
@@ -123,7 +119,7 @@ def snapshot(repo: str, commit: str, wanted: Sequence[str], kind: Kind = "model"
         )
         return Snapshot(folder, _verify(folder, record))
 
-    return persistently(fetch, where)
+    return answer(download, where)
 
 
 def listing(repo: str, commit: str, kind: Kind = "model") -> list[RepoFile]:
@@ -147,7 +143,7 @@ def listing(repo: str, commit: str, kind: Kind = "model") -> list[RepoFile]:
         )
         return [entry for entry in entries if isinstance(entry, RepoFile)]
 
-    return persistently(ask, f"{repo} at {commit}")
+    return answer(ask, f"{repo} at {commit}")
 
 
 def commit_of(repo: str, branch: str, kind: Kind = "model") -> str:
@@ -162,7 +158,7 @@ def commit_of(repo: str, branch: str, kind: Kind = "model") -> str:
     def ask() -> str:
         return str(HfApi(token=_token()).repo_info(repo, repo_type=kind, revision=branch).sha)
 
-    return persistently(ask, where)
+    return answer(ask, where)
 
 
 def missing_bytes(files: Sequence[RepoFile], repo: str, commit: str, kind: Kind = "model") -> int:
@@ -205,24 +201,6 @@ def require_inside(paths: Sequence[str], where: str) -> None:
         )
 
 
-# --------------------------------------------------------------------------- before
-
-
-def _select(files: Sequence[RepoFile], wanted: Sequence[str], where: str) -> list[RepoFile]:
-    chosen = select(files, wanted)
-    if not chosen:
-        raise InputError(
-            Problem(
-                where,
-                "the files " + (", ".join(file.path for file in files[:20]) or "none"),
-                "one or more that match " + ", ".join(wanted),
-                "name a commit that has them",
-            )
-        )
-    require_inside([file.path for file in chosen], where)
-    return chosen
-
-
 def _stays_inside(path: str) -> bool:
     parts = PurePosixPath(path).parts
     return not path.startswith("/") and "\\" not in path and ".." not in parts and ":" not in path
@@ -253,9 +231,6 @@ def _token() -> str | bool:
     return os.environ.get("HF_TOKEN") or False
 
 
-# --------------------------------------------------------------------------- after
-
-
 def _verify(folder: Path, record: Sequence[RepoFile]) -> dict[str, str]:
     """Path -> sha256 of every file; a file that differs from the record is removed.
 
@@ -263,31 +238,30 @@ def _verify(folder: Path, record: Sequence[RepoFile]) -> dict[str, str]:
         CorruptError: some files differed.
     """
     with ThreadPoolExecutor() as pool:
-        digests = list(pool.map(lambda file: _digests(folder / file.path, file), record))
-    corrupt = [file for file, (_, same) in zip(record, digests, strict=True) if not same]
-    for file in corrupt:
-        link = folder / file.path
-        link.resolve().unlink(missing_ok=True)  # the content, which other commits may share
-        link.unlink(missing_ok=True)
+        digests = list(pool.map(lambda file: _sha256(folder / file.path, file), record))
+    checksums = {file.path: digest for file, digest in zip(record, digests, strict=True)}
+    corrupt = [path for path, digest in checksums.items() if digest is None]
+    for path in corrupt:
+        (folder / path).resolve().unlink(missing_ok=True)  # which other commits may share
+        (folder / path).unlink(missing_ok=True)
     if corrupt:
-        raise CorruptError(", ".join(file.path for file in corrupt))
-    return {file.path: digest for file, (digest, _) in zip(record, digests, strict=True)}
+        raise CorruptError(", ".join(corrupt))
+    return {path: str(digest) for path, digest in checksums.items()}
 
 
-def _digests(path: Path, file: RepoFile) -> tuple[str, bool]:
-    """The sha256 of a file, and whether it matches the hub's record.
+def _sha256(path: Path, file: RepoFile) -> str | None:
+    """The sha256 of a file; None if it differs from the hub's record.
 
     The record holds the sha256 of large files, and the git blob hash of others.
     """
     try:
-        size = path.stat().st_size
         with path.open("rb") as content:
-            sha256 = hashlib.file_digest(content, "sha256").hexdigest()
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
             if file.lfs is not None:
-                return sha256, sha256 == file.lfs.sha256
+                return digest if digest == file.lfs.sha256 else None
             content.seek(0)
-            blob = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-            blob.update(content.read())
-            return sha256, blob.hexdigest() == file.blob_id
+            text = content.read()
     except FileNotFoundError:
-        return "", False
+        return None
+    blob = hashlib.sha1(b"blob %d\0" % len(text) + text, usedforsecurity=False).hexdigest()
+    return digest if blob == file.blob_id else None

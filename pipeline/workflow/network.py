@@ -1,18 +1,32 @@
-"""Checks once whether the hub can be reached, and reports at once how to continue without it."""
+"""Asks the hub: whether it can be reached, and what a failed request means to a user."""
 
 from __future__ import annotations
 
+import socket
+import time
+from collections.abc import Callable
 from functools import cache
 from threading import Thread
-from typing import Any
+from typing import TypeVar
 
 import httpx2
 from huggingface_hub import constants
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 
 from pipeline.workflow.errors import InputError, Problem, shorten
 
 CONNECT_SECONDS = 8.0
 """Time for the hub to answer, to count as reachable. A name server can take longer to give up."""
+
+TRIES = 4
+"""Of a request that failed for now, after huggingface_hub's own; with waits of 1, 2 and 4 s."""
 
 CACHED = (
     "name a mirror in HF_ENDPOINT; or, where a cache has it all, set HF_HOME to that cache and "
@@ -20,9 +34,17 @@ CACHED = (
 )
 """The remedy if the hub cannot be reached."""
 
+_TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})  # HTTP statuses
+
+_Answer = TypeVar("_Answer")
+
 
 class NoNetworkError(InputError):
     """The hub cannot be reached, so no further download can succeed either."""
+
+
+class CorruptError(Exception):
+    """Files whose content does not match the hub's record."""
 
 
 def require_network(*wanted: str) -> None:
@@ -34,21 +56,21 @@ def require_network(*wanted: str) -> None:
     Raises:
         NoNetworkError: no connection to the hub can be made, or its name does not resolve.
     """
-    if not constants.HF_HUB_OFFLINE and (why := unreachable(constants.ENDPOINT)):
-        raise NoNetworkError(no_network(why, *wanted))
+    if not constants.HF_HUB_OFFLINE and (reason := unreachable(constants.ENDPOINT)):
+        raise NoNetworkError(no_network(reason, *wanted))
 
 
-def no_network(why: str, *wanted: str, remedy: str = CACHED) -> Problem:
+def no_network(reason: str, *wanted: str, remedy: str = CACHED) -> Problem:
     """The problem of a machine without a network.
 
     Args:
-        why: the reason why no connection could be made.
+        reason: why no connection could be made.
         wanted: names of what would be fetched.
         remedy: how to continue with local files.
     """
     return Problem(
         "to fetch " + ", ".join(wanted),
-        why,
+        reason,
         "a network, or all of it on this machine",
         f"mend the network; or {remedy}; or choose a study that fetches nothing: "
         "make run STUDY=tiny",
@@ -63,29 +85,117 @@ def unreachable(url: str) -> str | None:
     """
     answers: list[str | None] = []
 
-    def ask() -> None:
+    def connect() -> None:
         try:
             httpx2.head(url, timeout=CONNECT_SECONDS)
-        except (
-            httpx2.ConnectError,
-            httpx2.TimeoutException,
-            httpx2.ProxyError,
-            httpx2.UnsupportedProtocol,
-            httpx2.InvalidURL,
-        ) as error:
-            answers.append(f"no connection to {url}: {brief(error)}")
-        except httpx2.HTTPError:  # an answer, if a bad one
-            answers.append(None)
+        except (httpx2.ReadError, httpx2.WriteError, httpx2.RemoteProtocolError):
+            answers.append(None)  # an answer, if a bad one
+        except (httpx2.TransportError, httpx2.InvalidURL) as error:
+            answers.append(f"no connection to {url}: {_brief(error)}")
         else:
             answers.append(None)
 
-    asking = Thread(target=ask, daemon=True)  # a name server may keep it waiting for longer
-    asking.start()
-    asking.join(CONNECT_SECONDS)
+    connecting = Thread(target=connect, daemon=True)  # a name server may keep it waiting for longer
+    connecting.start()
+    connecting.join(CONNECT_SECONDS)
     return answers[0] if answers else f"no answer of {url} in {CONNECT_SECONDS:.0f} s"
 
 
-def brief(error: Any) -> str:
+def answer(request: Callable[[], _Answer], where: str) -> _Answer:
+    """The result of a request to the hub, which is repeated after a temporary failure.
+
+    Raises:
+        InputError: it failed for good.
+    """
+    for number in range(1, TRIES + 1):
+        try:
+            return request()
+        except (OSError, ValueError, httpx2.HTTPError, HfHubHTTPError, CorruptError) as error:
+            # hub errors, transport errors and broken JSON; none of their texts has the token
+            cause = _cause(error)
+            if number == TRIES or not _is_temporary(cause):
+                raise InputError(_explained(cause, where)) from error
+            print(f"{where}: {_brief(cause)}; try {number + 1} of {TRIES}", flush=True)
+            time.sleep(2 ** (number - 1))
+    raise AssertionError("unreachable")
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The failure behind huggingface_hub's error for any failure to ask the hub."""
+    while isinstance(error, LocalEntryNotFoundError) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _is_temporary(error: BaseException) -> bool:
+    if isinstance(error, HfHubHTTPError):
+        return error.response is not None and error.response.status_code in _TEMPORARY
+    if isinstance(error, httpx2.TransportError):
+        return not _is_unresolved(error)
+    return (
+        isinstance(error, CorruptError)
+        or "Consistency check failed" in str(error)
+        or "JSON" in type(error).__name__  # a page of a proxy in place of JSON
+    )
+
+
+def _is_unresolved(error: BaseException | None) -> bool:
+    """Whether a name did not resolve, so that another try is useless."""
+    while error is not None and not isinstance(error, socket.gaierror):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def _explained(error: BaseException, where: str) -> Problem:
+    if _is_unresolved(error):
+        return no_network(_brief(error), where)
+    response = error.response if isinstance(error, HfHubHTTPError) else None
+    denied = response is not None and response.status_code in (401, 403)
+    if constants.HF_HUB_OFFLINE and isinstance(
+        error, (OfflineModeIsEnabled, LocalEntryNotFoundError)
+    ):
+        texts = (
+            "HF_HUB_OFFLINE is set, and the cache does not hold all of it",
+            f"the wanted files in {constants.HF_HUB_CACHE}",
+            "run once with a network, or point HF_HOME at the cache that has them",
+        )
+    elif isinstance(error, (RepositoryNotFoundError, RevisionNotFoundError)) and not isinstance(
+        error, GatedRepoError
+    ):
+        missing = "commit" if isinstance(error, RevisionNotFoundError) else "repository"
+        texts = (
+            f"{constants.ENDPOINT} has no such {missing}, or shows it only with a token",
+            "a repository and a commit of it that the hub has",
+            "look both up on the hub; for a private repository set HF_TOKEN in the environment",
+        )
+    elif isinstance(error, GatedRepoError) or denied:
+        texts = (
+            "the hub wants a token that may read it",
+            "a repository that anyone may read, or HF_TOKEN",
+            "ask for access on the hub, then set HF_TOKEN in the environment",
+        )
+    elif isinstance(error, CorruptError):
+        texts = (
+            f"other content than the hub lists, in {TRIES} tries: {error}",
+            "the content that its checksum names",
+            "look for a proxy or a mirror that changes files, then run again: whole files are kept",
+        )
+    elif isinstance(error, OSError) and error.errno is not None:
+        texts = (
+            _brief(error),
+            f"a cache that can be written: {constants.HF_HUB_CACHE}",
+            "free or mend the disk, or set HF_HOME to another",
+        )
+    else:
+        texts = (
+            _brief(error),
+            f"an answer of the hub at {constants.ENDPOINT}",
+            "check the network and HF_ENDPOINT, then run again: whole files are kept",
+        )
+    return Problem(where, *texts)
+
+
+def _brief(error: BaseException) -> str:
     """An error in one line of at most 200 characters."""
     lines = str(error).strip().splitlines()
     return shorten(f"{type(error).__name__}: {lines[0] if lines else 'no more is known'}", 200)
