@@ -80,10 +80,10 @@ def decode(
     paths = torch.tensor([trie.path(g) for g in range(trie.branches)], device=device)[start.branch]
     rows = SideBySide()
     edited: list[dict[Edit, list[int]]] = []
-    for block, step in enumerate(trie.steps):
-        branch = paths[:, block]
+    for number, step in enumerate(trie.steps):
+        branch = paths[:, number]
         # no room for the position after the last one that the pass read: it is only predicted
-        rows.buffers.append(cache.of_rows(block, trie, branch, start.sample))
+        rows.buffers.append(cache.of_rows(number, trie, branch, start.sample))
         edited.append(by_edit(step.edits[g] for g in branch.tolist()))
     everywhere = [
         {edit: torch.tensor(listed, device=device) for edit, listed in edits.items()}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -161,9 +161,7 @@ def pieces(known: Anatomy, states: Tensor) -> Iterator[tuple[slice, Tensor]]:
     many, few = (max(1, most[kind] // vocabulary) for most in (CHUNK_LOGITS, _PIECE_LOGITS))
     for start in range(0, len(states), many):
         handed = _Handed(last_hidden_state=states[None, start : start + many])
-        with forward_replaced(
-            [known.body], lambda _forward, handed=handed: lambda *_, **__: handed
-        ):
+        with forward_replaced([known.body], handed.instead_of):
             logits = known.model(input_ids=None, use_cache=False).logits[0]
         for first in range(0, len(logits), few):
             piece = logits[first : first + few]
@@ -176,6 +174,10 @@ class _Handed(BaseModelOutputWithPast):
 
     def __getattr__(self, name: str) -> None:
         """Attentions, router logits and their like."""
+
+    def instead_of(self, _forward: Callable[..., Any]) -> Callable[..., _Handed]:
+        """A forward of the body that returns these states."""
+        return lambda *_args, **_kwargs: self
 
 
 def _best_two(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:

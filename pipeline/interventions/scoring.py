@@ -157,13 +157,13 @@ def _scored(
 
 
 class Read(NamedTuple):
-    """One prediction of a request: of the token `target`, at `index` of its row.
+    """One prediction of a request: of the token `target`, at `position` of its row.
 
-    Indices count from the end where rows are padded on the left: -1 is the last token.
+    Positions count from the end where rows are padded on the left: -1 is the last token.
     """
 
     request: int
-    index: int
+    position: int
     target: int
 
 
@@ -254,7 +254,7 @@ def _batch(engine: Engine, batch: Sequence[Row]) -> Iterator[_Scored]:
         return
     cache = Kept() if tails else None
     tokens, mask = _padded([row.tokens for row in batch], engine.device)
-    last = max(-read.index for row in batch for read in row.reads)
+    last = max(-read.position for row in batch for read in row.reads)
     states = run(engine, tokens, cache=cache, mask=mask, last=last)
     yield _look(engine, states, batch)
     del states
@@ -275,9 +275,9 @@ def _batch(engine: Engine, batch: Sequence[Row]) -> Iterator[_Scored]:
 def _look(engine: Engine, states: Tensor, rows: Sequence[Row]) -> _Scored:
     """Score the reads of rows from their states (G, B, T, D)."""
     reads = [(b, *read) for b, row in enumerate(rows) for read in row.reads]
-    row, request, index, target = torch.tensor(reads).to(engine.device).unbind(1)
+    row, request, position, target = torch.tensor(reads).to(engine.device).unbind(1)
     branches, nothing = len(states), target[:0]
-    chosen = states[:, row, index].flatten(0, 1)
+    chosen = states[:, row, position].flatten(0, 1)
     readout = read(engine.known, chosen, target.repeat(branches), nothing).view(branches, -1)
     right = readout.token == target
     return _Scored(

@@ -250,47 +250,23 @@ def _check(
     vocabulary, context = model.config.vocab_size, context_length(model.config)
     problems = []
     if not prompts:
-        problems.append(
-            Problem("prompts", "none", "one or more", "name a prompt, or leave the study out")
-        )
+        problems.append(("prompts", "none", "one or more", "name a prompt, or leave them out"))
     if new_tokens < 1:
-        problems.append(
-            Problem("new tokens", str(new_tokens), "1 or more", "let the model write a token")
-        )
+        problems.append(("new tokens", str(new_tokens), "1 or more", "let the model write a token"))
     for i, (prompt, tokens) in enumerate(zip(prompts, encoded, strict=True)):
         what = f"prompt {i}, {shorten(prompt, 40)}"
         if not tokens:
-            problems.append(
-                Problem(what, "no tokens", "one token or more", "give it text, or leave it out")
-            )
-            continue
-        if len(tokens) + new_tokens > context:
-            problems.append(
-                Problem(
-                    what=what,
-                    got=f"{len(tokens)} tokens and {new_tokens} new ones",
-                    expected=f"at most {context} together, the model's context",
-                    remedy="shorten the prompt, or ask for fewer new tokens",
-                )
-            )
-        if max(tokens) >= vocabulary:
-            problems.append(
-                Problem(
-                    what=what,
-                    got=f"token id {max(tokens)}",
-                    expected=f"ids below {vocabulary}, the model's vocabulary",
-                    remedy="use the model's own tokenizer",
-                )
-            )
-    problems += [
-        Problem(
-            what="depths",
-            got=str(depth),
-            expected="0 (the first block) to 1 (the last)",
-            remedy="divide the block by the number of blocks less one",
-        )
-        for depth in depths
-        if not 0 <= depth <= 1  # so that NaN is refused too
-    ]
+            problems.append((what, "no tokens", "one token or more", "give it text"))
+        if tokens and len(tokens) + new_tokens > context:
+            got = f"{len(tokens)} tokens and {new_tokens} new ones"
+            expected = f"at most {context} together, the model's context"
+            problems.append((what, got, expected, "shorten the prompt, or ask for fewer tokens"))
+        if max(tokens, default=0) >= vocabulary:
+            got, expected = f"token id {max(tokens)}", f"ids below {vocabulary}, the vocabulary"
+            problems.append((what, got, expected, "use the model's own tokenizer"))
+    expected = "0 (the first block) to 1 (the last)"
+    remedy = "divide the block by the number of blocks less one"
+    odd = [depth for depth in depths if not 0 <= depth <= 1]  # so that NaN is refused too
+    problems += [("depths", str(depth), expected, remedy) for depth in odd]
     if problems:
-        raise InputError(*problems)
+        raise InputError(*(Problem(*problem) for problem in problems))

@@ -71,27 +71,23 @@ def extended(
         The tables in the order of `files`, their rows in the order of `interventions`.
     """
     earlier = [_earlier(path, schema, cached, wanted) for path, schema in files.items()]
-    there = set.intersection(*(set(names) for _, names in earlier))
-    missing = [each for each in interventions if each.name not in there]
-    if not there:
+    reused = set.intersection(*(set(names) for _, names in earlier))
+    missing = [one for one in interventions if one.name not in reused]
+    if not reused:
         return list(compute(missing))
     print(
-        f"{len(there)} of {len(interventions)} interventions are taken from the earlier table",
+        f"{len(reused)} of {len(interventions)} interventions are taken from the earlier table",
         flush=True,
     )
-    computed = compute(missing) if missing else [frame.clear() for frame, _ in earlier]
-
-    def rows(
-        name: str, old: pl.DataFrame, names: Mapping[str, str], new: pl.DataFrame
-    ) -> pl.DataFrame:
-        if name not in there:
-            return new.filter(intervention=name).select(old.columns)
-        return old.filter(intervention=names[name]).with_columns(intervention=pl.lit(name))
-
-    return [
-        pl.concat([rows(each.name, *sources, new) for each in interventions])
-        for sources, new in zip(earlier, computed, strict=True)
-    ]
+    computed = compute(missing) if missing else [table.clear() for table, _ in earlier]
+    joined = []
+    for (table, names), new in zip(earlier, computed, strict=True):
+        parts = new.select(table.columns).partition_by("intervention", as_dict=True)
+        for name in reused:
+            rows = table.filter(intervention=names[name])
+            parts[name,] = rows.with_columns(intervention=pl.lit(name))
+        joined.append(pl.concat([parts.get((one.name,), new.clear()) for one in interventions]))
+    return joined
 
 
 def _earlier(

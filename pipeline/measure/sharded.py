@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -18,7 +19,7 @@ def sharded(
     lengths: Sequence[int],
     determined_by: Iterable[object],
     work: Callable[[range], Arrays],
-) -> Arrays:
+) -> dict[str, Any]:
     """The arrays of all items, (V, N, …) each.
 
     Args:
@@ -30,10 +31,11 @@ def sharded(
         work: computes the arrays of some items.
     """
     if shards is None:
-        return work(range(len(lengths)))
+        return dict(work(range(len(lengths))))
     device, dtype = model.device.type, str(model.dtype).removeprefix("torch.")
     a_token = seconds_a_token(
         model.num_parameters(), len(interventions), device, dtype, torch.get_num_threads()
     )
     seconds = [a_token * length for length in lengths]
-    return shards.results(work, seconds, [device, dtype, *interventions, *determined_by])
+    key = [device, dtype, *interventions, *determined_by]
+    return dict(shards.results(work, seconds, key))
