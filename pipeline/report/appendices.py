@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,15 +12,30 @@ from typing import Any
 import polars as pl
 from markupsafe import Markup
 
+from pipeline.analysis.text import MISSING, number
 from pipeline.report import facts, marks
 from pipeline.report.claims import Finding
 from pipeline.report.markup import CODE_PATH, inline_svg, template
+from pipeline.report.numbers import Number, Numbers, Sentence
 from pipeline.report.theory_sections import TheorySection
 
 SCRIPTS = (
     "vendor/sortable-tablesort-4.1.7.js",  # github.com/tofsjonas/sortable, public domain
     "page.js",
 )
+
+# key of a stage's sidecar -> heading in the table of resources
+_RESOURCES = {
+    "wall_seconds": "wall, s",
+    "cpu_seconds": "CPU, s",
+    "peak_memory_mib": "memory, MiB",
+    "device": "device",
+    "processor": "processor",
+    "python": "Python",
+}
+
+# entries of the provenance that the page shows elsewhere, or that are only in the file
+_ELSEWHERE = ("study", "commands", "models", "tables", "citation", "runs")
 
 
 @dataclass(frozen=True)
@@ -36,10 +52,10 @@ class PageFigure:
     name: str
     section: str
     title: str
-    finding: str
-    reading: str
-    caption: str
-    alt: str
+    finding: str | Sentence
+    reading: str | Sentence
+    caption: str | Sentence
+    alt: str | Sentence
     svg: str
     data: pl.DataFrame
     marks: Sequence[Sequence[float]] = ()
@@ -58,7 +74,6 @@ def shared() -> dict[str, Any]:
         "script_hash": content_hash(script),
         "inline_svg": inline_svg,
         "marks": lambda figure: marks.as_json(marks.told(figure.marks, figure.data)),
-        "data_table": facts.data_table,
         "holds": holds,
     }
 
@@ -76,16 +91,22 @@ def content_hash(script: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def render_theory(study: str, theory: Sequence[TheorySection], figures: Numbered) -> str:
+def render_theory(
+    study: str, theory: Sequence[TheorySection], figures: Numbered, numbers: Numbers | None = None
+) -> str:
     """The theory as HTML: each section with its figures and its judged statements."""
-    sections = [(each, [(i, f) for i, f in figures if f.section == each.title]) for each in theory]
-    return template("theory.html.jinja").render(
+    sections = [(part, [(i, f) for i, f in figures if f.section == part.title]) for part in theory]
+    return template("theory.html.jinja", numbers).render(
         **shared(), study=study, title="Theory", sections=sections
     )
 
 
 def render_numbers(
-    study: str, evidence: pl.DataFrame, judged: Sequence[Finding], figures: Numbered
+    study: str,
+    evidence: pl.DataFrame,
+    judged: Sequence[Finding],
+    figures: Numbered,
+    numbers: Numbers | None = None,
 ) -> str:
     """The long tables as HTML.
 
@@ -94,15 +115,26 @@ def render_numbers(
         evidence: schema `tables.EVIDENCE`, for what one late block leaves.
         judged: as `claims.findings` gives them, for the intervals behind the verdicts.
         figures: those of all pages, for the numbers behind each.
+        numbers: records the numbers of the tables; those of the figures are in their CSV files.
     """
-    return template("numbers.html.jinja").render(
+    return template("numbers.html.jinja", numbers).render(
         **shared(),
         study=study,
         title="Numbers",
         retention=facts.retention(evidence),
-        intervals=facts.intervals(judged),
-        figures=figures,
+        judged=judged,
+        figures=[(i, figure, _rows(figure), data_table(figure.data)) for i, figure in figures],
     )
+
+
+def _rows(figure: PageFigure) -> Number:
+    return Number(f"figures/{figure.name}/rows", figure.data.height, table=f"figures/{figure.name}")
+
+
+def data_table(frame: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows of the numbers behind a figure, without columns that are empty."""
+    filled = [column for column in frame.columns if frame[column].null_count() < frame.height]
+    return filled, [[_cell(value) for value in row] for row in frame.select(filled).iter_rows()]
 
 
 def render_provenance(
@@ -122,11 +154,66 @@ def render_provenance(
         **shared(),
         study=study,
         title="How it was made",
-        provenance=facts.provenance(provenance),
+        provenance=[
+            (heading, *_entry(_git_rows(value) if heading == "git" else value))
+            for heading, value in provenance.items()
+            if heading not in _ELSEWHERE and value is not None
+        ],
         commands=provenance.get("commands", []),
         citation=provenance.get("citation"),
-        runs=facts.runs(provenance.get("runs")),
-        took=facts.RUN_HEADING,
+        runs=_runs(provenance.get("runs")),
+        resources=["stage", *_RESOURCES.values(), "events"],
         dirty=bool(isinstance(git, Mapping) and git.get("dirty")),
-        manifests=[(str(m["name"]), facts.lines(m)) for m in manifests],
+        manifests=[(str(manifest["name"]), _lines(manifest)) for manifest in manifests],
     )
+
+
+def _entry(value: object) -> tuple[list[tuple[str, str]], str]:
+    """The rows of a table, or a text, for an entry of the provenance."""
+    if isinstance(value, Mapping) and not any(
+        isinstance(part, Mapping | list | tuple) for part in value.values()
+    ):
+        return [(str(key), _cell(part)) for key, part in value.items()], ""
+    return [], _lines(value)
+
+
+def _git_rows(git: Any) -> dict[str, object]:
+    changed = git.get("changed") or []
+    more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
+    named = ", ".join(map(str, changed[:5]))
+    return {
+        "commit": git.get("commit"),
+        "remote": git.get("remote") or None,
+        "differs from it": f"yes: {named}{more}" if git.get("dirty") else "no",
+    }
+
+
+def _runs(runs: object) -> list[list[str]]:
+    """A row for each run of a stage: time, memory, device and events."""
+    if not isinstance(runs, Mapping):
+        return []
+    return [
+        [
+            f"{stage}, {name}",
+            *(_cell(took.get(key)) for key in _RESOURCES),
+            "; ".join(f"{key} {_cell(value)}" for key, value in events.items() if value),
+        ]
+        for stage, by_name in runs.items()
+        for name, took in by_name.items()
+        if isinstance(events := took.get("events") or {}, Mapping)
+    ]
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return MISSING
+    if isinstance(value, float):
+        return number(value)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10_000:
+        return f"{value:,}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _lines(value: object) -> str:
+    """As text: JSON with a line for each entry, or the text itself."""
+    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)

@@ -124,7 +124,7 @@ def _kinds(*summaries: pl.DataFrame) -> pl.DataFrame:
     """model, intervention, block, edit, group, of the summaries that have these columns."""
     columns = ("model", "intervention", "block", "edit", "group")
     none = pl.DataFrame(schema={**dict.fromkeys(columns, pl.String), "block": pl.UInt16})
-    known = [each.select(columns) for each in summaries if "group" in each.columns]
+    known = [one.select(columns) for one in summaries if "group" in one.columns]
     return pl.concat([none, *known]).unique(["model", "intervention"], maintain_order=True)
 
 
@@ -161,7 +161,8 @@ def render(before: Side, after: Side, changed: pl.DataFrame, folder: Path) -> st
 
 
 def _row(row: Mapping[str, Any]) -> list[str]:
-    what = str(row["metric"]) + (f" at {row['k']} tokens" if row["k"] else "")
+    unit = "tries" if "extractable" in row["metric"] else "tokens"
+    what = str(row["metric"]) + (f" at {row['k']} {unit}" if row["k"] else "")
     what += f", {row['copies']} copies" if row["copies"] is not None else ""
     return [
         row["model"],
@@ -232,7 +233,7 @@ def _settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple
 
 def _flat(value: Any, path: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _flat(each, (*path, str(key)))
+        for key, entry in value.items():
+            yield from _flat(entry, (*path, str(key)))
     else:
         yield " / ".join(path), str(value)

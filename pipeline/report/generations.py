@@ -13,8 +13,8 @@ from statistics import fmean, geometric_mean
 from typing import Any
 
 from pipeline.analysis.manifests import trained_here
-from pipeline.analysis.text import number, percent
 from pipeline.measure import schemas
+from pipeline.report.numbers import SHARE, Number
 from pipeline.workflow import tables
 
 
@@ -91,35 +91,42 @@ class Collapse:
     Args:
         model: name.
         intervention: under which they were written.
-        numbers: decoding -> perplexity (geometric mean) and share of distinct bigrams, as text.
+        numbers: decoding -> perplexity (geometric mean) and share of distinct bigrams.
     """
 
     model: str
     intervention: str
-    numbers: Mapping[str, tuple[str, str]]
+    numbers: Mapping[str, tuple[Number, Number]]
 
 
 def collapse(written: Sequence[Generations]) -> list[Collapse]:
     """One entry per model and intervention, in their order."""
     lines: dict[tuple[str, str], dict[str, list[Line]]] = {}
-    for each in written:
-        for line in each.lines:
-            of = lines.setdefault((each.model, line.intervention), {})
-            of.setdefault(each.decoding, []).append(line)
+    for text in written:
+        for line in text.lines:
+            by_decoding = lines.setdefault((text.model, line.intervention), {})
+            by_decoding.setdefault(text.decoding, []).append(line)
     return [
         Collapse(
             model,
             intervention,
             {
-                decoding: (
-                    number(geometric_mean([line.perplexity for line in those])),
-                    percent(fmean(line.distinct for line in those)),
-                )
-                for decoding, those in of.items()
+                decoding: _means(f"generations/{model}/{intervention}/{decoding}", model, several)
+                for decoding, several in by_decoding.items()
             },
         )
-        for (model, intervention), of in lines.items()
+        for (model, intervention), by_decoding in lines.items()
     ]
+
+
+def _means(name: str, model: str, lines: Sequence[Line]) -> tuple[Number, Number]:
+    table = f"generations/{model}"
+    perplexity = geometric_mean([line.perplexity for line in lines])
+    distinct = fmean(line.distinct for line in lines)
+    return (
+        Number(f"{name}/perplexity", perplexity, table=table),
+        Number(f"{name}/distinct", distinct, unit=SHARE, table=table),
+    )
 
 
 def _line(row: Mapping[str, Any], text: bool) -> Line:

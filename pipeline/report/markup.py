@@ -55,10 +55,14 @@ def template(name: str, numbers: Numbers | None = None) -> Template:
             return shown.mark(value, estimate(value))
         if isinstance(value, Sentence):
             return Markup(environment.from_string(value.source).render(value.values))  # noqa: S704
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            message = f"a number without a name on a page: {value}; show a Number instead"
+            raise TypeError(message)
         return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
     environment.finalize = finalize
     environment.filters |= shown.filters()
+    environment.globals["Number"] = Number
     environment.filters["plain"] = lambda text: Markup(finalize(text)).striptags()  # noqa: S704
     environment.filters["slug"] = slug
     environment.filters["word"] = lambda token, family: family.word(token)
@@ -73,8 +77,10 @@ def _single_panel(svg: str) -> bool:
     return width is not None and float(width[1]) < SINGLE_POINTS
 
 
-def _whole_interval(cell: str) -> str | Markup:
+def _whole_interval(cell: object) -> object:
     """A table cell whose interval, if it is or ends in one, stays on one line."""
+    if not isinstance(cell, str):
+        return cell
     found = re.fullmatch(r"([^\[\]]{1,20} |)(\[[^\[\]]{1,40}\])", cell)
     if found is None:
         return cell

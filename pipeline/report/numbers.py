@@ -1,8 +1,8 @@
 """The numbers of a study's pages: each has a name, and the pages show it by that name.
 
 A template formats a `Number` with a filter, such as ``{{ share|percent }}``. The filter writes the
-text into ``<data value="NAME">`` and records the number, so that ``numbers.json`` lists exactly the
-numbers that the pages show. A bare int or float in a template is refused.
+text into ``<data value="INDEX">`` and records the number, so that ``numbers.json`` lists exactly
+the numbers that the pages show, in this order. A bare int or float in a template is refused.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from pipeline.analysis.text import MISSING, number, percent, percent_interval, visible
+from pipeline.analysis.text import MISSING, number, percent, percent_interval
 from pipeline.workflow.files import write_text
 
 SHARE = "share"
@@ -55,6 +55,35 @@ class Sentence:
     source: str
     values: Mapping[str, Any]
 
+    def to_json(self) -> dict[str, Any]:
+        """The sentence as JSON values; `from_json` reads it."""
+        return {"source": self.source, "values": _plain(self.values)}
+
+
+def from_json(value: Any) -> Any:
+    """A `Sentence`, or text, of the JSON values that `Sentence.to_json` made."""
+    if isinstance(value, list):
+        return [from_json(entry) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"source", "values"}:
+        return Sentence(value["source"], from_json(value["values"]))
+    if value.keys() == {field.name for field in fields(Number)}:
+        return Number(**value)
+    return {key: from_json(entry) for key, entry in value.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Number):
+        return asdict(value)
+    if isinstance(value, Sentence):
+        return value.to_json()
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return value
+
 
 def spread(name: str, values: Iterable[float], unit: str = SHARE, table: str = "summary") -> Number:
     """The range of `values` as one number without a value; for the filter ``span``."""
@@ -63,15 +92,28 @@ def spread(name: str, values: Iterable[float], unit: str = SHARE, table: str = "
     return Number(name, None, low, high, unit, table)
 
 
+def summarized(row: Mapping[str, Any]) -> Number:
+    """The number of a row of the summary, with its interval.
+
+    Args:
+        row: by column; seeds pooled or not.
+    """
+    key = ("model", "intervention", "task", "metric", "split", "k", "copies")
+    name = "/".join(["summary", *(str(row[c]) for c in key if row[c] is not None)])
+    entropy = row["metric"] == "completion_entropy"
+    unit = "nats" if entropy else "" if row["higher_is_better"] is False else SHARE
+    return Number(name, row["value"], row["low"], row["high"], unit)
+
+
 class Numbers:
     """The numbers that the pages of one study show, in the order of their first use."""
 
     def __init__(self) -> None:
-        self._shown: dict[str, Number] = {}
+        self._shown: dict[str, tuple[int, Number]] = {}
 
     def write(self, path: Path) -> None:
         """Write ``numbers.json``: a list of name, value, low, high, unit, table."""
-        rows = (json.dumps(_finite(asdict(shown))) for shown in self._shown.values())
+        rows = (json.dumps(_finite(asdict(shown))) for _, shown in self._shown.values())
         write_text(path, "[\n" + ",\n".join(rows) + "\n]\n")
 
     def filters(self) -> dict[str, Any]:
@@ -82,13 +124,13 @@ class Numbers:
         """
         return {
             "percent": lambda n, digits=1: self.mark(n, percent_digits(n.value, digits)),
-            "number": lambda n: self.mark(n, number(n.value)),
+            "number": lambda n, digits=4: self.mark(n, significant(n.value, digits)),
             "points": lambda n, digits=1: self.mark(n, points(n.value, digits)),
             "interval": lambda n: self.mark(n, estimate(n)),
             "span": lambda n, between="–", digits=0: self.mark(n, span(n, between, digits)),
             "count": lambda n: self.mark(n, count(n)),
             "plural": lambda n, noun, many=None: Markup("{} {}").format(
-                self.mark(n, count(n)), noun if n.value == 1 else many or f"{noun}s"
+                self.mark(n, count(n)), noun if 1 in (n.value, n.high) else many or f"{noun}s"
             ),
         }
 
@@ -96,14 +138,13 @@ class Numbers:
         """`text`, marked as that of a number."""
         if shown.value is None and shown.low is None:
             return Markup(MISSING)  # noqa: S704  ours
-        before = self._shown.setdefault(shown.name, shown)
+        index, before = self._shown.setdefault(shown.name, (len(self._shown), shown))
         if before != shown:
             message = f"two numbers of the page have the name {shown.name}: {before}, {shown}"
             raise ValueError(message)
         start, bracket, end = text.partition(" [")
         words = Markup('{} <span class="interval">[{}</span>') if bracket else Markup("{}{}")
-        name = visible(shown.name)
-        return Markup('<data value="{}">{}</data>').format(name, words.format(start, end))
+        return Markup('<data value="{}">{}</data>').format(index, words.format(start, end))
 
 
 def estimate(shown: Number) -> str:
@@ -111,13 +152,24 @@ def estimate(shown: Number) -> str:
     ends = [end if end is not None and math.isfinite(end) else None for end in _ends(shown)]
     if shown.unit == SHARE:
         return percent_interval(shown.value, *ends)
+    if isinstance(shown.value, int):
+        return count_digits(shown.value)
     interval = "" if None in ends else f" [{number(ends[0])}, {number(ends[1])}]"
     return number(shown.value) + interval
 
 
-def percent_digits(value: float | None, digits: int) -> str:
-    """A share as a percentage: 0.984 is ``98.4%`` with one digit, ``98%`` with none."""
-    return percent(value) if value is None or digits == 1 else f"{100 * value:.{digits}f}%"
+def percent_digits(value: float | None, digits: int | None) -> str:
+    """A share as a percentage: 0.984 is ``98.4%`` with 1 digit, ``98%`` with 0; None: all."""
+    if value is None or digits == 1:
+        return percent(value)
+    return f"{100 * value:.6g}%" if digits is None else f"{100 * value:.{digits}f}%"
+
+
+def significant(value: float | None, digits: int = 4) -> str:
+    """A number with at most `digits` significant digits, thousands apart."""
+    if value is None or not math.isfinite(value):
+        return number(value)
+    return number(float(f"{value:.{digits}g}"))
 
 
 def points(value: float | None, digits: int = 1) -> str:

@@ -1,26 +1,26 @@
-"""The opening of the page: the finding in sentences, how sure it is, and the heatmaps."""
+"""The opening of the page: the finding, how sure it is, and the heatmaps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
 from pipeline.analysis import views
 from pipeline.analysis.evidence import block_range
-from pipeline.analysis.text import MISSING, number, percent_range, plural
-from pipeline.report.facts import seed_counts, seeds_short
+from pipeline.report.numbers import SHARE, Number, spread, summarized
 
 SHADES = 10
 """Steps of the heatmap's colour, from nothing kept (0) to all of it."""
 
 _MEMORY = {
     "exact_match": "exact match",
-    "token_accuracy": "tokens right",
-    "teacher_forced_accuracy": "single tokens",
-    "completion_entropy": "entropy, nats",
+    "token_accuracy": "token accuracy",
+    "teacher_forced_accuracy": "teacher-forced accuracy",
+    "completion_entropy": "completion entropy, nats",
 }
 
 
@@ -29,11 +29,11 @@ class Cell:
     """One number of a heatmap.
 
     Args:
-        text: the number as written, in its own unit.
+        shown: the number; None: not measured.
         shade: 0 (nothing of the baseline is kept) to `SHADES`; None: not known.
     """
 
-    text: str
+    shown: Number | None
     shade: int | None
 
 
@@ -43,13 +43,13 @@ class Heatmap:
 
     Args:
         model: its name.
-        finding: which block matters most, in a sentence.
+        lowest: what its caption says, see `lowest`.
         heading: the metrics.
         rows: what is bypassed, and a cell for each metric; the first is the baseline.
     """
 
     model: str
-    finding: str
+    lowest: Mapping[str, Any]
     heading: Sequence[str]
     rows: Sequence[tuple[str, Sequence[Cell]]]
 
@@ -69,105 +69,95 @@ def heatmaps(summary: pl.DataFrame) -> list[Heatmap]:
 
 def _heatmap(summary: pl.DataFrame, name: str) -> Heatmap:
     columns = {label: views.memorization(summary, key) for key, label in _MEMORY.items()}
-    tasks = views.benchmarks(summary)
-    for task in views.tasks(tasks):
-        columns[task.removeprefix(views.GENERATED).replace("_", " ")] = tasks.filter(task=task)
+    benchmarks = views.benchmarks(summary)
+    for task in views.tasks(benchmarks):
+        label = task.removeprefix(views.GENERATED).replace("_", " ")
+        columns[label] = benchmarks.filter(task=task)
     columns = {label: rows for label, rows in columns.items() if rows.height}
     blocks = views.single_blocks(summary)["block"].unique().sort().to_list()
     cells = [_column(rows, blocks) for rows in columns.values()]
-    labels = ["baseline", *(f"block {block}" for block in blocks)]
-    rows = list(zip(labels, zip(*cells, strict=True), strict=True)) if cells else []
-    return Heatmap(name, _strongest(summary), list(columns), rows)
+    bypassed = ["baseline", *(f"block {block}" for block in blocks)]
+    rows = list(zip(bypassed, zip(*cells, strict=True), strict=True)) if cells else []
+    return Heatmap(name, lowest(summary), list(columns), rows)
 
 
 def _column(rows: pl.DataFrame, blocks: Sequence[int]) -> list[Cell]:
-    upwards = rows["metric"][0] != "completion_entropy" and rows["higher_is_better"][0] is not False
-    whole = next(iter(views.baseline(rows)["value"]), None)
-    single = dict(views.single_blocks(rows).select("block", "value").iter_rows())
-    floor = next(iter(rows["chance"].drop_nulls()), 0.0) if upwards else 0.0
-    return [_cell(value, whole, floor, upwards) for value in (whole, *map(single.get, blocks))]
+    baseline = next(views.baseline(rows).iter_rows(named=True), None)
+    single = {row["block"]: row for row in views.single_blocks(rows).iter_rows(named=True)}
+    floor = next(iter(rows["chance"].drop_nulls()), 0.0)
+    level = None if baseline is None else baseline["value"]
+    return [_cell(row, level, floor) for row in (baseline, *map(single.get, blocks))]
 
 
-def _cell(value: float | None, whole: float | None, floor: float, upwards: bool) -> Cell:
-    if value is None:
-        return Cell(MISSING, None)
-    text = f"{100 * value:.0f}%" if upwards else number(float(f"{value:.2g}"))
-    if whole is None or not math.isfinite(value) or (upwards and whole <= floor):
-        return Cell(text, None)
-    lower = whole / value if value > 0 else 1.0
-    kept = (value - floor) / (whole - floor) if upwards else lower
-    return Cell(text, round(SHADES * min(1.0, max(0.0, kept))))
+def _cell(row: Mapping[str, Any] | None, baseline: float | None, floor: float) -> Cell:
+    if row is None or row["value"] is None:
+        return Cell(None, None)
+    shown, value = summarized(row), row["value"]
+    upwards = shown.unit == SHARE
+    if baseline is None or not math.isfinite(value) or (upwards and baseline <= floor):
+        return Cell(shown, None)
+    inverse = baseline / value if value > 0 else 1.0
+    kept = (value - floor) / (baseline - floor) if upwards else inverse
+    return Cell(shown, round(SHADES * min(1.0, max(0.0, kept))))
 
 
-def _strongest(summary: pl.DataFrame) -> str:
-    """A sentence that names the block, other than 0, whose bypass lowers exact match most."""
+def lowest(summary: pl.DataFrame) -> dict[str, Any]:
+    """The blocks, other than 0, whose bypass lowers exact match of one model most.
+
+    Returns:
+        ``baseline`` and ``lowest``, and the ``blocks`` (names; none where no bypass lowers it);
+        empty where exact match was not measured block by block.
+    """
     rows = views.memorization(summary, "exact_match")
     single = views.single_blocks(rows).filter(pl.col("block") > 0).drop_nulls("value")
-    whole = next(iter(views.baseline(rows)["value"]), None)
-    if not single.height or whole is None:
-        return "Exact match was not measured block by block."
-    lowest = min(single["value"])
-    if lowest >= whole:
-        return "No block apart from block 0 lowers exact match."
-    blocks = single.filter(value=lowest)["block"].to_list()
-    return (
-        f"Apart from block 0, exact match is lowest, {lowest:.0%} instead of {whole:.0%}, when "
-        f"{'one of blocks' if len(blocks) > 1 else 'block'} {', '.join(map(str, blocks))} is "
-        "bypassed."
-    )
+    baseline = views.baseline(rows).drop_nulls("value")
+    if not single.height or not baseline.height:
+        return {}
+    least = single.filter(value=pl.col("value").min())
+    lowers = least["value"][0] < baseline["value"][0]
+    return {
+        "baseline": summarized(baseline.row(0, named=True)),
+        "lowest": summarized(least.row(0, named=True)),
+        "blocks": least["block"].cast(pl.String).to_list() if lowers else [],
+    }
 
 
-def found(summary: pl.DataFrame) -> list[str]:
-    """The main numbers in sentences: memory and ability with a typical late block bypassed.
+def finding(summary: pl.DataFrame) -> dict[str, Number]:
+    """The main numbers: memory and ability with the median late block bypassed.
 
     Args:
         summary: as `aggregate.aggregate` gives it.
+
+    Returns:
+        ``before``, ``after``: exact match, from the lowest to the highest model; ``ability``: the
+        kept share of the lead over chance, averaged over the benchmarks; ``models``: how many of
+        these; ``studied``: of all; ``samples``: memorized ones per model.
     """
     memory = views.memorization(summary, "exact_match")
-    before, after, ability = [], [], []
     shares = views.kept(summary).filter(kind="mean")
+    before, after, ability = [], [], []
     for name, _ in views.models(summary):
-        own = views.single_blocks(memory.filter(model=name))
-        late = list(block_range(max(own["block"].to_list(), default=0) + 1, "late"))
-        whole = views.baseline(memory.filter(model=name))["value"].to_list()
-        level = own.filter(pl.col("block").is_in(late))["value"].median()
-        if whole and level is not None:
-            before.append(whole[0])
-            after.append(float(level))  # type: ignore[arg-type]
-        left = shares.filter(pl.col("block").is_in(late), model=name)["kept"].median()
-        if left is not None:
-            ability.append(float(left))  # type: ignore[arg-type]
-    if not after:
-        return ["No block was bypassed alone in any model, so there is no finding."]
-    over = ", range over the models" if len(after) > 1 else ""
-    told = [
-        "Bypassing one block of the last quarter takes exact match on memorized samples from "
-        f"{percent_range(before)} to {percent_range(after)} (median block{over})."
-    ]
-    if ability:
-        told.append(
-            f"The same bypass keeps {percent_range(ability)} of the lead over chance, averaged "
-            "over the benchmarks."
+        single = views.single_blocks(memory.filter(model=name))
+        late = pl.col("block").is_in(
+            list(block_range(max(single["block"].to_list(), default=0) + 1, "late"))
         )
-    return told
-
-
-def badges(
-    summary: pl.DataFrame, manifests: Sequence[Mapping[str, object]], text: str
-) -> list[tuple[str, str]]:
-    """(kind, text) of the facts that say how sure the finding is.
-
-    Args:
-        summary: as `aggregate.aggregate` gives it.
-        manifests: of every model's checkpoint.
-        text: the kind of text that the models learned: real or generated.
-    """
-    names = [name for name, _ in views.models(summary)]
-    n = views.baseline(views.memorization(summary, "exact_match"))["n"].to_list()
-    samples = f"{min(n):,} to {max(n):,}" if n and min(n) != max(n) else f"{max(n, default=0):,}"
-    return [
-        ("models", plural(len(names), "model")),
-        ("seeds", seeds_short(seed_counts(manifests))),
-        ("text", text),
-        ("samples", f"{samples} memorized samples per model"),
-    ]
+        baseline = views.baseline(memory.filter(model=name))["value"].to_list()
+        level = single.filter(late)["value"].median()
+        if baseline and isinstance(level, float):
+            before.append(baseline[0])
+            after.append(level)
+        left = shares.filter(late, model=name)["kept"].median()
+        if isinstance(left, float):
+            ability.append(left)
+    return {
+        "before": spread("finding/baseline/exact_match", before),
+        "after": spread("finding/late-block/exact_match", after),
+        "ability": spread("finding/late-block/benchmarks-kept", ability),
+        "models": Number("finding/models", len(after), unit="models"),
+        "studied": Number("finding/studied", len(views.models(summary)), unit="models"),
+        "samples": spread(
+            "finding/samples",
+            views.baseline(memory)["n"].to_list() or [0],
+            "samples",
+        ),
+    }

@@ -18,9 +18,7 @@ def report(study: Study) -> None:
         study.listed,
         study.data,
         study.tasks,
-        study.reports / "figures",
-        study.reports / "index.html",
-        study.reports / "tables",
+        study.reports,
         {
             "study": study.study,
             "params": study.model_dump(exclude={RUN_SECTION, DERIVED}),
@@ -29,8 +27,4 @@ def report(study: Study) -> None:
         },
         show_text=study.report.show_text,
         thresholds=study.statistics.thresholds,
-        generations=study.generations is not None,
-        divergence=study.divergence is not None,
-        experiments=[experiment.name for experiment in study.theory.values()],
-        localization=study.localized,
     )

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from pipeline.analysis.aggregate import aggregate
-from pipeline.report.compare import Side, changes, write_comparison
+from pipeline.report.compare import Side, _row, changes, write_comparison
 from pipeline.report.comparison import read_side, read_sides
 from pipeline.workflow.errors import InputError
 from tests.analysis import synthetic
@@ -102,6 +102,13 @@ def test_the_page_says_what_changed(
     found = pl.read_csv(folder / "changes.csv", infer_schema_length=None)
     assert found.height == changes(before, after).height
     assert set(found["metric"]) == set(before["metric"])
+
+
+def test_tries_are_not_tokens(before: pl.DataFrame, after: pl.DataFrame) -> None:
+    rows = changes(before, after).filter(pl.col("k").is_not_null()).rows(named=True)
+    units = {row["metric"]: _row(row)[3] for row in rows}
+    assert units["extractable_top_40"].endswith(" tries")
+    assert units["exact_match_at_k"].endswith(" tokens")
 
 
 def test_nothing_in_common_is_refused(before: pl.DataFrame, tmp_path: Path) -> None:

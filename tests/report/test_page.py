@@ -1,10 +1,10 @@
 """The page: whole, self-contained, and safe from whatever stands in the data."""
 
-import json
 import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -48,9 +48,7 @@ def html(written: WRITTEN) -> str:
         models,
         root / "data",
         root / "tasks",
-        root / "figures",
-        root / "index.html",
-        root / "tables",
+        root,
         PROVENANCE,
     )
     return (root / "index.html").read_text(encoding="utf-8")
@@ -199,7 +197,7 @@ def test_all_sentences_figures_and_tables_are_there(
     )
     cell = percent_interval(*baseline.select("value", "low", "high").row(0))
     estimate, interval = cell.split(" ", 1)
-    assert f'<td>{estimate} <span class="interval">{interval}</span></td>' in html
+    assert f'>{estimate} <span class="interval">{interval}</span></data></td>' in html
     for text in (
         "git checkout",
         "make run",
@@ -299,13 +297,15 @@ def test_hostile_content_stays_text(tmp_path: Path) -> None:
     samples = [browser.Family(HOSTILE, [sample], {HOSTILE: list(own)}, words)]
     written = [Generations(HOSTILE, HOSTILE, HOSTILE, [Line(HOSTILE, HOSTILE, HOSTILE, 1.5, 0.5)])]
     html = page.render(
-        HOSTILE,
-        summary,
-        manifests,
-        drawn,
-        written=written,
-        samples=samples,
-        missing=[HOSTILE],
+        page.Results(
+            HOSTILE,
+            summary,
+            manifests,
+            drawn,
+            written=written,
+            samples=samples,
+            missing=[HOSTILE],
+        )
     )
     beside = [
         appendices.render_provenance(HOSTILE, provenance, manifests),
@@ -339,7 +339,7 @@ def test_lines_without_end_are_cut(summary: pl.DataFrame) -> None:
         Generations(endless, endless, "greedy", [Line("baseline", endless, endless, 1.5, 0.5)])
     ]
     for html in (
-        page.render(endless, summary, [], [], written=written, missing=[endless]),
+        page.render(page.Results(endless, summary, written=written, missing=[endless])),
         appendices.render_provenance(endless, provenance, []),
     ):
         assert len(html) < 500_000
@@ -369,9 +369,7 @@ def test_what_is_missing_is_said(tmp_path: Path, written: WRITTEN) -> None:
         [*models, ("nowhere", "lost")],
         tmp_path / "data",
         tmp_path / "tasks",
-        tmp_path / "figures",
-        tmp_path / "index.html",
-        tmp_path / "tables",
+        tmp_path,
         {},
     )
     html = (tmp_path / "index.html").read_text(encoding="utf-8")
@@ -407,7 +405,7 @@ def test_benchmarks_without_a_standard_error_are_named(html: str) -> None:
 
 def test_a_study_without_figures_or_benchmarks_is_still_a_page(summary: pl.DataFrame) -> None:
     bare = summary.filter(pl.col("task") == "memorization")
-    html = page.render("bare", bare, [{"name": "tiny-pythia-8"}], [])
+    html = page.render(page.Results("bare", bare, [{"name": "tiny-pythia-8"}]))
     assert "not measured" in html
     assert Outline(html).open == []
 
@@ -419,15 +417,18 @@ def test_missing_figures_are_an_input_error(tmp_path: Path) -> None:
 
 def test_seeds_are_counted() -> None:
     kinds = [{"family": "f", "n_blocks": n, "seed": seed} for n in (8, 12) for seed in (0, 1, 2)]
-    assert facts.seed_counts(kinds) == [3, 3]
-    assert facts.seeds(facts.seed_counts(kinds)) == "3 for each configuration"
-    assert facts.seeds(facts.seed_counts(kinds[:4])) == "1 to 3 for each configuration"
+    for manifests, ends in ((kinds, (3, 3)), (kinds[:4], (1, 3))):
+        counted = facts.seeds(manifests)
+        assert counted is not None
+        assert (counted.low, counted.high) == ends
+    assert facts.seeds([{"family": "pythia", "n_blocks": 6, "seed": None}]) is None
 
 
-def test_of_a_model_that_was_not_trained_here_no_seed_is_told_nor_that_it_is_published() -> None:
-    counts = facts.seed_counts([{"family": "pythia", "n_blocks": 6, "seed": None}])
-    assert facts.seeds(counts) == "one checkpoint of each model"
-    assert facts.seeds_short(counts) == "one checkpoint each"
+def test_of_a_model_that_was_not_trained_here_no_seed_is_told(summary: pl.DataFrame) -> None:
+    manifest = {"name": "m", "family": "pythia", "n_blocks": 6, "seed": None}
+    text = Outline(page.render(page.Results("s", summary, [manifest]))).text
+    assert "one checkpoint of each model" in text
+    assert "one checkpoint each" in text
 
 
 def test_marks_of_a_figure_tell_their_rows(written: WRITTEN) -> None:
@@ -490,39 +491,39 @@ def test_benchmarks_stand_beside_what_reading_no_context_reaches(
     summary = tables.read(root / "data" / "summary.parquet", tables.SUMMARY)
     task = sorted(set(summary["task"]) - {"memorization"})[0]
     blind = {task: {"unigram": 0.2512, "longest": 0.2467}}
-    with_it = page.render("s", summary, [], [], blind)
+    with_it = page.render(page.Results("s", summary, blind=blind))
     assert "best without attention" in with_it
     assert "25.1%" in with_it
-    without = page.render("s", summary, [], [])
+    without = page.render(page.Results("s", summary))
     assert "best without attention" not in without
-    (tmp_path / "baselines.json").write_text(json.dumps(blind))
-    assert page.read_blind(tmp_path) == blind
-    assert page.read_blind(tmp_path / "nowhere") == {}
 
 
-def test_only_models_that_were_trained_here_live_in_a_made_world(
-    html: str, summary: pl.DataFrame
-) -> None:
-    assert "A world made for this." in html
-    assert "generated text" in html
-    others = page.render("s", summary, [], [])
-    assert "A world made for this." not in others
-    assert "real text" in others
+def test_the_kind_of_text_is_that_of_the_models_that_are_there(written: WRITTEN) -> None:
+    """A model without a manifest changes neither the badge nor the limitations."""
+    data = written[0] / "data"
+    results = page.read_results("s", written[1], data, data, data)
+    missing = {"name": "lost", "family": "gpt-neo"}
+    hub = {"name": "hub", "family": "pythia", "n_blocks": 6, "seed": None, "origin": {"hub": "x"}}
+    for more, badge in (([], "generated"), ([missing], "generated"), ([hub], "real")):
+        html = page.render(replace(results, manifests=[*results.manifests, *more]))
+        assert f'<li class="text">{badge} text</li>' in html
+        assert ("A world made for this." in html) == (badge == "generated")
+    assert "text unknown" in page.render(replace(results, manifests=[missing]))
 
 
 def test_the_page_says_which_interventions_ran_and_what_was_decoded() -> None:
     groups = [*SWEEP, Group("each", "zero"), Group("heads", "heads")]
     study = synthetic.study(models={"m": ("gpt-neo", 4)}, per_copies=8, groups=groups)
     summary = aggregate(study.models)
-    said = dict(facts.overview(summary, [], []))
-    assert said["Interventions"] == (
+    text = Outline(page.render(page.Results("s", summary))).text
+    assert (
         "21 per model: baseline, each block alone, each quarter of the blocks, zero of each, "
         "heads of heads"
-    )
-    assert "Continuations decoded to the end" not in said
+    ) in text
+    assert "Continuations decoded to the end" not in text
     some = pl.when(metric="token_accuracy", split="memorized").then(5).otherwise("n")
     kept = summary.with_columns(some.cast(pl.UInt32).alias("n")).filter(
         ~((pl.col("metric") == "token_accuracy") & (pl.col("split") == "control"))
     )
-    said = dict(facts.overview(kept, [], []))
-    assert said["Continuations decoded to the end"] == "5 memorized, no control samples"
+    text = " ".join(Outline(page.render(page.Results("s", kept))).text.split())
+    assert "Continuations decoded to the end5 memorized, no control samples" in text

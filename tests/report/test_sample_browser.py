@@ -189,7 +189,7 @@ def test_without_a_tokenizer_ids_are_shown(data: Path) -> None:
 
 
 def _render(summary: pl.DataFrame, family: browser.Family) -> str:
-    return page.render("s", summary, [], [], samples=[family])
+    return page.render(page.Results("s", summary, samples=[family]))
 
 
 def test_long_samples_are_cut(
@@ -207,7 +207,7 @@ def test_long_samples_are_cut(
     assert sample.suffix == tokens[48:51]
     assert sample.lengths == (48, 16)
     assert {len(each.tokens) for each in sample.continuations["tiny-neo-8"].values()} == {3}
-    assert "after 48 tokens, of which the last are" in _render(summary, family)
+    assert "48</data> tokens, of which the last are" in _render(summary, family)
     assert family.data()["samples"][0]["cut"]
 
 
