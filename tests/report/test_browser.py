@@ -54,7 +54,8 @@ def address(written: WRITTEN, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Of the page of a generated study whose broken continuations have wrong tokens."""
     root, named = written
     folder = tmp_path_factory.mktemp("page")
-    shutil.copytree(root / "data", folder / "data")
+    for name in ("data", "figures"):
+        shutil.copytree(root / name, folder / name)
     for name, _ in named:
         path = folder / "data" / "memorization" / f"{name}.parquet"
         frame = tables.read(path, metrics.MEMORIZATION)
@@ -70,9 +71,7 @@ def address(written: WRITTEN, tmp_path_factory: pytest.TempPathFactory) -> str:
         named,
         folder / "data",
         folder / "tasks",
-        root / "figures",
-        folder / "index.html",
-        folder / "tables",
+        folder,
         {"commands": ["make run"], "versions": {"torch": "2.13.0"}},
     )
     return (folder / "index.html").as_uri()
@@ -97,11 +96,8 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> str:
         named,
         root / "data",
         root / "tasks",
-        root / "figures",
-        root / "index.html",
-        root / "tables",
+        root,
         {"commands": ["make run"], "versions": {"torch": "2.13.0"}},
-        **theory,
     )
     return (root / "index.html").as_uri()
 
