@@ -70,29 +70,9 @@ def pin(name: Annotated[str, typer.Argument(help="of a study in pipeline/conf/st
 
 
 @app.command()
-def accept() -> None:
-    """Accept edits of comments, docstrings, layout and texts of errors; run nothing again."""
-    from pipeline.workflow.accept import accept as accept_edits
-    from pipeline.workflow.dag import Dag
-
-    load()
-    print(
-        "\n".join(f"accepted {address}" for address in accept_edits(Dag())) or "nothing to accept"
-    )
-
-
-@app.command()
-def dependencies() -> None:
-    """Write into dvc.yaml which modules and libraries each stage depends on."""
-    from pipeline.workflow.dependencies import write
-
-    write()
-
-
-@app.command()
 def versions() -> None:
     """Record the installed libraries: what was computed with others is then stale."""
-    from pipeline.workflow.dependencies import VERSIONS, write_versions
+    from pipeline.workflow.provenance import VERSIONS, write_versions
 
     write_versions()
     print(f"{VERSIONS} has the installed versions; see what is stale: dvc status")
@@ -164,7 +144,6 @@ def audit(
     from pipeline.study import audit as auditing
     from pipeline.study.composition import check as check_study
     from pipeline.study.composition import write
-    from pipeline.study.loops import loops
     from pipeline.workflow.dag import reproduce
     from pipeline.workflow.interruption import saying
     from pipeline.workflow.locks import held, take_turn
@@ -176,7 +155,6 @@ def audit(
     auditing.require_sound(asked)
     auditing.require_own(asked)
     values = auditing.study(asked, {"tasks": _tasks_in(tasks)})
-    values["loops"] = loops(values)
     made = check_study(values, str(asked.folder / PARAMS))
     with _working_in(asked.folder):
         take_turn()
@@ -225,8 +203,8 @@ def stage(
     address: Annotated[str, typer.Argument(envvar="DVC_STAGE", help="such as samples@tiny-world")],
 ) -> None:
     """Run a stage; DVC names it, so that no name has to pass through a shell."""
-    from pipeline.workflow.dependencies import require_versions
     from pipeline.workflow.inputs import held_still
+    from pipeline.workflow.provenance import require_versions
 
     require_versions()
     with held_still(address):

@@ -12,7 +12,7 @@ from pipeline.measure.listed import read_listed
 from pipeline.measure.reuse import KEYS, extended, keys
 from pipeline.stages.evaluated import Evaluated
 from pipeline.workflow.dag import cached
-from pipeline.workflow.inputs import code
+from pipeline.workflow.digest import digest
 from pipeline.workflow.running import Device
 from pipeline.workflow.shards import Shards, open_shards
 from pipeline.workflow.tables import Schema
@@ -47,18 +47,19 @@ def write_sweep(
     """
     study, name = evaluated.study, evaluated.name
     listed = read_listed(study.data, name)
+    by_code = {**determined_by, "code": digest(stage)}
     address = study.address(stage, name)
     paths = {study.data / stage / f"{name}{end}": schema for end, schema in schemas.items()}
     journal = Journal()
     with (
         open_shards(
-            study.data / "partial" / stage / name, study.run.shard_minutes, determined_by, part
+            study.data / "partial" / stage / name, study.run.shard_minutes, by_code, part
         ) as shards,
         evaluated.on_device(stage, part, journal) as device,
     ):
         wanted = keys(
             listed,
-            {**determined_by, "device": device.name, "items": items, "code": code(address)},
+            {**by_code, "device": device.name, "items": items},
             sha256(evaluated.samples_path),
         )
         made = extended(

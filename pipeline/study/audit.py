@@ -213,7 +213,7 @@ def study(asked: Asked, offered: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     )
     shared = read_yaml(ROOT / CONF / "config.yaml")
     return {
-        **{name: shared[name] for name in shared if name not in ("defaults", "loops")},
+        **{name: shared[name] for name in shared if name not in ("defaults", "derived")},
         "study": asked.study,
         "corpus": {},
         "families": {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pipeline.checkpoints.schema import Continued, Gguf, Model, Training
 from pipeline.interventions.interventions import sweep
 from pipeline.measure.schema import FITTING
 from pipeline.samples.schema import PASSAGE_LENGTHS, File, Records
-from pipeline.study.loops import OPTIONAL, loops
-from pipeline.study.schema import DERIVED, Study
+from pipeline.study.loops import LOOPS, OPTIONAL, loops
+from pipeline.study.schema import Study
 from pipeline.tasks.schema import Benchmarks
 from pipeline.workflow.errors import Problem, shorten
 
@@ -106,20 +108,26 @@ def cross_check(study: Study, where: str) -> list[Problem]:
     return problems
 
 
-def derivation(study: Study, where: str) -> list[Problem]:
-    """A problem if the section that dvc.yaml loops over does not match the other sections."""
+def derivation(study: Study, recorded: Mapping[str, object], where: str) -> list[Problem]:
+    """A problem if what dvc.yaml loops over does not match params.yaml.
+
+    Args:
+        study: of params.yaml.
+        recorded: what loops.yaml has.
+        where: the name of params.yaml in errors.
+    """
     derived = loops(study.model_dump())
     missing = [each for each in (*OPTIONAL, "theory") if each not in study.model_fields_set]
-    if study.loops == derived and not missing:  # DVC wants every section, be it null
+    if recorded == derived and not missing:  # DVC wants every section, be it null
         return []
-    other = [group for group, entries in derived.items() if study.loops.get(group) != entries]
+    other = [group for group, entries in derived.items() if recorded.get(group) != entries]
     other += [f"no section {each}, not even null" for each in missing]
     return [
         Problem(
-            f"{where}: {DERIVED}",
+            f"{where}: {LOOPS}",
             "entries that do not match the other sections: "
-            + (", ".join(other) or shorten(sorted(set(study.loops) - set(derived)))),
-            "the section that is derived from them",
+            + (", ".join(other) or shorten(sorted(set(recorded) - set(derived)))),
+            "the file that is derived from them",
             "derive it again: python -m pipeline study",
         )
     ]

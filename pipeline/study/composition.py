@@ -17,10 +17,10 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from pipeline.study.checks import cross_check, derivation
-from pipeline.study.loops import OPTIONAL, loops
-from pipeline.study.schema import DERIVED, Study
+from pipeline.study.loops import LOOPS, OPTIONAL, register, write_loops
+from pipeline.study.schema import Study
 from pipeline.workflow.errors import InputError, Problem, disk_problem, shorten
-from pipeline.workflow.files import PARAMS
+from pipeline.workflow.files import PARAMS, atomic, write_text
 
 CONF = Path("pipeline/conf")
 
@@ -37,7 +37,7 @@ def load(path: str | Path = PARAMS, where: str | Path | None = None) -> Study:
     """
     where = str(where or path)
     study = check(read_yaml(Path(path)), where)
-    if problems := derivation(study, where):
+    if problems := _derivation(study, Path(path), where):
         raise InputError(*problems)
     return study
 
@@ -82,11 +82,7 @@ def compose(choices: Mapping[str, str], conf: Path = CONF, path: Path = PARAMS) 
     """
     from dvc.utils.hydra import compose_and_dump
 
-    from pipeline.study.loops import register
-    from pipeline.workflow.files import atomic
-
-    register()
-
+    register(writing=False)
     groups = {
         g.name: sorted(f.stem for f in g.glob("*.yaml")) for g in conf.iterdir() if g.is_dir()
     }
@@ -114,8 +110,9 @@ def compose(choices: Mapping[str, str], conf: Path = CONF, path: Path = PARAMS) 
         try:
             overrides = [f"{group}={option}" for group, option in choices.items()]
             try:
+                # without DVC's plugins, which would write loops.yaml before the checks
                 compose_and_dump(
-                    composed, str(conf.resolve()), None, "config", str(conf), overrides
+                    composed, str(conf.resolve()), None, "config", str(conf / "study"), overrides
                 )
             except Exception as error:  # YAML's, OmegaConf's, Hydra's and DVC's
                 if isinstance(error, OSError) and disk_problem(error):
@@ -128,7 +125,9 @@ def compose(choices: Mapping[str, str], conf: Path = CONF, path: Path = PARAMS) 
                         "correct the named file",
                     )
                 ) from error
-            study = load(composed, path)
+            values = read_yaml(composed)
+            study = check(values, str(path))
+            write_loops(values, path.with_name(LOOPS.name))
             composed.rename(temporary)
         finally:
             composed.unlink(missing_ok=True)
@@ -136,7 +135,7 @@ def compose(choices: Mapping[str, str], conf: Path = CONF, path: Path = PARAMS) 
 
 
 def derive(path: Path = PARAMS) -> Study:
-    """Derive the section `loops` of params.yaml again, after an edit of other sections.
+    """Derive loops.yaml from params.yaml again, and fill in the optional sections.
 
     Raises:
         InputError: the study has other problems.
@@ -144,23 +143,26 @@ def derive(path: Path = PARAMS) -> Study:
     values = read_yaml(path)
     if isinstance(values, dict):
         values = {**dict.fromkeys(OPTIONAL), "theory": {}, "parts": 1, **values}
-        try:
-            values[DERIVED] = loops(values)
-        except (KeyError, TypeError, AttributeError):  # which the check explains
-            values[DERIVED] = {}
+        values.pop("loops", None)  # which earlier versions kept in params.yaml
     study = check(values, str(path))
     write(values, path)
     return study
 
 
-def write(values: object, path: Path) -> None:
-    """Write a study to `path`, atomically, in the same form as `compose`."""
+def write(values: Mapping[str, Any], path: Path) -> None:
+    """Write a checked study to `path`, in the same form as `compose`, and loops.yaml beside it."""
     from omegaconf import OmegaConf
 
-    from pipeline.workflow.files import write_text
-
+    write_loops(values, path.with_name(LOOPS.name))
     # values are not interpolations: a path may contain ${
     write_text(path, OmegaConf.to_yaml(values))
+
+
+def _derivation(study: Study, path: Path, where: str) -> list[Problem]:
+    file = path.with_name(LOOPS.name)
+    recorded = read_yaml(file) if file.is_file() else None
+    looped = recorded.get("loops") if isinstance(recorded, dict) else None
+    return derivation(study, looped if isinstance(looped, dict) else {}, where)
 
 
 def switch(choices: Mapping[str, str], dry_run: bool) -> Study:
@@ -194,8 +196,8 @@ def switch(choices: Mapping[str, str], dry_run: bool) -> Study:
 
 
 def _in_force(dry_run: bool) -> Study:
-    """The study of params.yaml, the section `loops` derived again where an edit calls for it."""
-    if dry_run or not derivation(check(read_yaml(PARAMS)), str(PARAMS)):
+    """The study of params.yaml, loops.yaml derived again where an edit calls for it."""
+    if dry_run or not _derivation(check(read_yaml(PARAMS)), PARAMS, str(PARAMS)):
         return load()
     return derive()
 

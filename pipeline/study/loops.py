@@ -1,26 +1,32 @@
-"""The section `loops` of params.yaml, over which dvc.yaml loops, derived from the other sections.
+"""loops.yaml, over which dvc.yaml loops, derived from params.yaml.
 
 DVC's templates fill in values but have no conditions: which stages a study leaves out, and where a
-user's input lies, must be written down before DVC reads it. So the section is composed with the
-study (``loops: ${loops:}`` in pipeline/conf/config.yaml), and the check of a study compares it with
-the rest.
+user's input lies, must be written down before DVC reads it. So the file is written with
+params.yaml, also by DVC's own composition (``derived: ${derived:}`` in pipeline/conf/config.yaml),
+and the check of a study compares the two.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
+
+from pipeline.workflow.files import write_text
 
 OPTIONAL = ("attribution", "benchmarks", "divergence", "generations")
 """Optional sections, each with a stage for every model; without the section there are none."""
+
+LOOPS = Path("loops.yaml")
 
 IN_PARTS = ("memorization", "benchmarks")
 """Stages that `parts` cuts into several for each model."""
 
 
 def loops(study: Mapping[str, Any]) -> dict[str, Any]:
-    """The section `loops`, over which dvc.yaml loops.
+    """What dvc.yaml loops over.
 
     Args:
         study: the sections, as read from YAML; missing sections and null are left out.
@@ -104,15 +110,35 @@ def model_key(address: str) -> str:
     return re.sub(r"-\d+-of-\d+$", "", key) if group.endswith("_part") else key
 
 
-def register() -> None:
-    """Let Hydra fill in ``${loops:}``, and ``${seeded:KEY,SEED}``, a model with another seed."""
+def write_loops(study: Mapping[str, Any], path: Path = LOOPS) -> None:
+    """Write loops.yaml.
+
+    Args:
+        study: as for `loops`.
+        path: the file.
+    """
+    from omegaconf import OmegaConf
+
+    # values are not interpolations: a path may contain ${
+    write_text(path, OmegaConf.to_yaml({"loops": loops(study)}))
+
+
+def register(*, writing: bool) -> None:
+    """Let Hydra fill in ``${derived:}``, and ``${seeded:KEY,SEED}``, a model with another seed.
+
+    Args:
+        writing: whether ``${derived:}``, the name of loops.yaml, writes the file; if not, whoever
+            composes the study does so.
+    """
     from omegaconf import DictConfig, OmegaConf
 
-    def resolved(*, _root_: DictConfig) -> DictConfig:
+    def derived(*, _root_: DictConfig) -> str:
+        if not writing:
+            return str(LOOPS)
         sections = ("corpus", "families", "models", "theory", "parts", *OPTIONAL)
         study = {name: _root_.get(name) for name in ("study", *sections)}
-        try:
-            made = loops(
+        with suppress(KeyError, TypeError, AttributeError):  # the check of the study explains it
+            write_loops(
                 {
                     name: OmegaConf.to_container(value, resolve=True)
                     if OmegaConf.is_config(value)
@@ -120,16 +146,14 @@ def register() -> None:
                     for name, value in study.items()
                 }
             )
-        except (KeyError, TypeError, AttributeError):  # which the check of the study explains
-            made = {}
-        return OmegaConf.create(made)
+        return str(LOOPS)
 
     def seeded(key: str, seed: int, *, _root_: DictConfig) -> Any:
         model = _root_.models[key]
         changed = {"name": f"{model.name}-seed-{seed}", "checkpoint": {"seed": seed}}
         return OmegaConf.merge(model, changed)
 
-    OmegaConf.register_new_resolver("loops", resolved, replace=True)
+    OmegaConf.register_new_resolver("derived", derived, replace=True)
     OmegaConf.register_new_resolver("seeded", seeded, replace=True)
 
 

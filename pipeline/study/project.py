@@ -1,8 +1,8 @@
 """Creates a project folder in which studies run, for an installed package.
 
 The wheel's data folder holds the same files for both engines as the checkout. They are copied, and
-so is the package: dvc.yaml names each module that affects a result by its path, so that a study
-becomes stale when the code changes, and the code of a result is committed beside it. With a link to
+so is the package: a study becomes stale when the code of a stage changes, and the code of a result
+is committed beside it. With a link to
 the installed package, an upgrade would silently change the code of every study.
 """
 
@@ -24,7 +24,7 @@ SHARED = f"share/{DISTRIBUTION}/"
 
 FILES = (
     ".dvc/.gitignore", ".dvc/config", ".dvcignore", ".gitignore", "CITATION.cff", "Snakefile",
-    "constraints.txt", "dvc.yaml", "params.yaml", "profiles/default/config.yaml",
+    "constraints.txt", "dvc.yaml", "loops.yaml", "params.yaml", "profiles/default/config.yaml",
     "profiles/slurm/config.yaml",
 )  # fmt: skip
 """Files that a run needs beside the package."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
@@ -26,8 +26,8 @@ from pipeline.workflow.errors import InputError, Problem
 from pipeline.workflow.files import PARAMS
 from pipeline.workflow.schema import Count, Key, Once, Section
 
-DERIVED = "loops"
-"""The section that is derived from the others, for dvc.yaml."""
+DERIVED = "derived"
+"""The key that names the file derived from the sections, for dvc.yaml."""
 
 RUN_SECTION = "run"
 """The one section that no stage depends on, since it affects rounding only."""
@@ -99,8 +99,8 @@ class Study(Section):
         description="jobs that share the samples of one model's memorization, and the documents "
         "of its benchmarks; the tables are the same",
     )
-    loops: dict[str, Any] = Field(
-        default_factory=dict, description="what dvc.yaml loops over; derived from the rest"
+    derived: Literal["loops.yaml"] = Field(
+        default="loops.yaml", description="what dvc.yaml loops over; derived from the rest"
     )
     run: Run
 

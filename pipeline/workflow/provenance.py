@@ -17,15 +17,52 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from ruamel.yaml import YAML
+
+from pipeline.workflow.errors import InputError, Problem
 from pipeline.workflow.files import write_json
 
-PACKAGES = ("torch", "transformers", "tokenizers", "lm_eval", "polars", "numpy")
-"""The packages that compute the contents of the tables."""
+VERSIONS = Path("pipeline/versions.yaml")
+"""Library -> the version that computed the results."""
+
+LIBRARIES = (
+    *("lm_eval", "numpy", "polars", "rapidfuzz", "sacrebleu", "tokenizers", "torch"),
+    "transformers",
+)
+"""The libraries that compute the contents of the tables."""
 
 
 def versions() -> dict[str, str]:
-    """Package -> installed version, of every package that computes."""
-    return {name: version(name) for name in PACKAGES}
+    """Library -> installed version, with a build label such as ``+cpu``."""
+    return {name: version(name) for name in LIBRARIES}
+
+
+def write_versions() -> None:
+    """Record the installed versions as those that computed the results."""
+    YAML().dump(_unlabelled(), VERSIONS)
+
+
+def require_versions() -> None:
+    """Raise if the installed libraries differ from the versions recorded for the results.
+
+    Raises:
+        InputError: a version differs from the recorded one.
+    """
+    recorded, installed = YAML(typ="safe").load(VERSIONS), _unlabelled()
+    differ = [name for name in LIBRARIES if installed[name] != recorded.get(name)]
+    if differ:
+        raise InputError(
+            Problem(
+                "installed libraries",
+                ", ".join(f"{name} {installed[name]}" for name in differ),
+                ", ".join(f"{name} {recorded.get(name)}" for name in differ) + f" ({VERSIONS})",
+                "install these, or record yours and measure anew: python -m pipeline versions",
+            )
+        )
+
+
+def _unlabelled() -> dict[str, str]:
+    return {name: label.partition("+")[0] for name, label in versions().items()}
 
 
 @contextmanager

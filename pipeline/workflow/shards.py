@@ -26,7 +26,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
@@ -89,8 +88,8 @@ class Shards:
     Args:
         folder: for this process's shards alone.
         minutes: approximate minutes of work per shard.
-        determined_by: inputs and settings of the table, JSON values only. The loaded code is added
-            here, the items by `results`.
+        determined_by: inputs and settings of the table and the digest of its stage, JSON values
+            only. The items are added by `results`.
         parts: the folder of the parts of this table.
         part: the part to compute, such as ``2-of-8``; None: the whole table.
     """
@@ -106,7 +105,7 @@ class Shards:
         self._folder = folder
         self._parts, self._part = parts, part
         self._seconds = 60 * minutes
-        self._determined_by = {**determined_by, "code": loaded_code()}
+        self._determined_by = determined_by
         self.total = self.reused = self.computed = 0
 
     def results(
@@ -211,7 +210,6 @@ def open_shards(
     """
     parts = folder.parents[2] / PARTS / folder.parent.name / folder.name
     own = folder.with_name(f"{folder.name}.{part}") if part else folder
-    # before it waits: the code is what is loaded
     shards = Shards(own, minutes, determined_by, parts, part)
     with suppress(PartFinishedError), _alone(own):
         yield shards
@@ -228,16 +226,6 @@ def remove_finished(data: Path) -> None:
         table = data / folder.parent.name / f"{folder.name}.parquet"
         if table.is_file() or (data / PARTS / folder.parent.name / name / part).is_dir():
             _remove(folder)
-
-
-def loaded_code() -> dict[str, str]:
-    """Module of this package that is loaded -> sha256 of its file."""
-    package = __name__.partition(".")[0]
-    return {
-        name: hashlib.sha256(Path(module.__file__).read_bytes()).hexdigest()
-        for name, module in sorted(sys.modules.items())
-        if name.startswith(f"{package}.") and module.__file__ is not None
-    }
 
 
 def _remove(folder: Path) -> None:

@@ -49,11 +49,8 @@ class Project:
     def describe(self) -> dict[str, dict[str, object]]:
         """Write stages.json, from which the stub knows what each stage reads and writes."""
         script = (
-            "import json; from pipeline.workflow.dag import Dag; d = Dag();"
-            "p = lambda a: [k for dep in d.repo.stage.collect(a)[0].deps "
-            "if dep.fs_path.endswith('params.yaml') for k in dep.params];"
-            "print(json.dumps({a: {'deps': s.deps, 'outs': s.outs, 'params': p(a),"
-            " 'constant': s.constant, 'command': s.command} for a, s in d.stages.items()}))"
+            "import json; from dataclasses import asdict; from pipeline.workflow.dag import Dag;"
+            "print(json.dumps({a: asdict(s) for a, s in Dag().stages.items() if a != 'code'}))"
         )
         described = self.command(sys.executable, "-c", script).stdout.splitlines()[-1]
         (self.root / "stages.json").write_text(described)

@@ -1,5 +1,5 @@
-"""Lets Hydra fill in ``${loops:}``, whoever composes a study: `dvc exp run -S`, too."""
+"""Lets Hydra fill in ``${derived:}``, when `dvc exp run -S` composes a study."""
 
 from pipeline.study.loops import register
 
-register()
+register(writing=True)

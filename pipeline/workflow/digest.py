@@ -1,0 +1,252 @@
+"""One digest a stage of what its code says: all that decides whether an edit of code matters.
+
+``python -m pipeline.workflow.digest`` is the command of the stage ``code``. It writes the digests
+and the versions of the computing libraries to `CODE`, of which every other stage has its own key
+under `params`. Rows that are reused and shards that are resumed have the digest in their keys.
+
+The code of a stage is its function in ``pipeline/stages/`` and the modules that this imports,
+directly or not. Comments, docstrings, annotations of functions and texts of errors do not count.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from pipeline.workflow.files import atomic
+from pipeline.workflow.provenance import LIBRARIES, VERSIONS
+
+CODE = Path("data/code.yaml")
+STAGES = Path("pipeline/stages")
+
+CARRIERS = re.compile(
+    r"pipeline/(__main__\.py|plan/|study/|stages/registry\.py|workflow/(?!tables\.py))"
+)
+"""Code that no result depends on: it schedules, fetches, reports progress, checks params. What
+shapes a table (its schema, and how it is written) is not among it."""
+
+
+def digests() -> dict[str, dict[str, object]]:
+    """Stage -> its entry of `CODE`; or source -> entry, where each source has a function.
+
+    Raises:
+        SyntaxError: a module cannot be parsed.
+    """
+    made: dict[str, dict[str, object]] = {}
+    for module in sorted(STAGES.glob("*.py")):
+        functions = [] if CARRIERS.match(str(module)) else _functions(module)
+        if module.stem in functions:
+            made[module.stem] = entry(module.stem)
+        elif functions:
+            made[module.stem] = {name: entry(f"{module.stem}.{name}") for name in functions}
+    return made
+
+
+def entry(key: str) -> dict[str, object]:
+    """The entry of one stage: the digest of its code, and library -> recorded version.
+
+    Args:
+        key: a stage, such as ``memorization``, or stage and source, such as ``samples.pile``.
+    """
+    recorded = YAML(typ="safe").load(VERSIONS)
+    return {"code": digest(key), **{name: recorded[name] for name in libraries(key)}}
+
+
+def digest(key: str) -> str:
+    """The digest of what the code of a stage says.
+
+    Args:
+        key: as for `entry`.
+    """
+    nodes, _ = _stage(key)
+    content = hashlib.sha256("\n".join(map(ast.dump, nodes)).encode())
+    for file in files(key):
+        content.update(f"\n{file}\n".encode())
+        content.update(meaning(file).encode() if file.suffix == ".py" else file.read_bytes())
+    return content.hexdigest()[:32]
+
+
+def files(key: str) -> list[Path]:
+    """The modules that the function of a stage imports, directly or not, and their data files.
+
+    A data file belongs to a module of its room that names it, or names the folder that it is in.
+
+    Args:
+        key: as for `entry`.
+    """
+    _, todo = _stage(key)
+    modules = set[Path]()
+    while todo:
+        file = todo.pop()
+        if file not in modules and not CARRIERS.match(str(file)):
+            modules.add(file)
+            todo |= _imported(parsed(file))
+    files = set[Path](modules)
+    new = files
+    while new:
+        new = set[Path]().union(*map(_data, new)) - files
+        files |= new
+    return sorted(files)
+
+
+def libraries(key: str) -> list[str]:
+    """Those of `LIBRARIES` that the modules of a stage import, sorted."""
+    nodes, _ = _stage(key)
+    trees = [*nodes, *(parsed(file) for file in files(key) if file.suffix == ".py")]
+    roots = {name.partition(".")[0] for tree in trees for name in _names(tree)}
+    return sorted(set(LIBRARIES) & roots)
+
+
+@cache
+def meaning(file: Path) -> str:
+    """What a module says, without comments, docstrings, annotations and texts of errors."""
+    return ast.dump(parsed(file))
+
+
+@cache
+def parsed(file: Path) -> ast.Module:
+    """The syntax tree of a module, without what no result depends on."""
+    tree: ast.Module = _Meaning().visit(ast.parse(file.read_text(encoding="utf-8")))
+    return tree
+
+
+def forget() -> None:
+    """Read the code again at the next question."""
+    for cached in (meaning, parsed, _data_files):
+        cached.cache_clear()
+
+
+def write() -> None:
+    """Write `CODE`."""
+    with atomic(CODE) as temporary:
+        YAML().dump(digests(), temporary)
+
+
+class _Meaning(ast.NodeTransformer):
+    """Drops docstrings, annotations of functions, imports for these, and arguments of errors."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        """Drop a string that stands alone."""
+        alone = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return None if alone else self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Drop the arguments of an error, and the description of a field of a schema."""
+        name = getattr(node.func, "id", "")
+        if name == "Problem" or name.endswith("Error"):
+            return ast.copy_location(ast.Call(node.func, [], []), node)
+        if name == "Field":
+            node.keywords = [each for each in node.keywords if each.arg != "description"]
+        return self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        """Drop imports that only annotations need."""
+        return None if getattr(node.test, "id", "") == "TYPE_CHECKING" else self.generic_visit(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        """Drop the annotation of an argument."""
+        node.annotation = None
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        """Drop the annotation of the result."""
+        node.returns = None
+        return self.generic_visit(node)
+
+
+def _functions(module: Path) -> list[str]:
+    """The functions of stages in a module; each takes the study first."""
+    functions = (node for node in parsed(module).body if isinstance(node, ast.FunctionDef))
+    taking = [
+        node.name for node in functions if [arg.arg for arg in node.args.args[:1]] == ["study"]
+    ]
+    return [name for name in taking if not name.startswith("_")]
+
+
+def _stage(key: str) -> tuple[list[ast.stmt], set[Path]]:
+    """What the function of a stage uses of its module, and the files that this imports."""
+    group, _, source = key.partition(".")
+    defined: dict[str, ast.stmt] = {}
+    imports: dict[str, ast.stmt] = {}
+    for node in parsed(STAGES / f"{group}.py").body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            imports |= {(each.asname or each.name).partition(".")[0]: node for each in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            defined[node.name] = node
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            defined |= {each.id: node for each in targets if isinstance(each, ast.Name)}
+    reached: dict[str, ast.stmt] = {}
+    imported, todo = set[Path](), [source or group]
+    while todo:
+        name = todo.pop()
+        if name in imports:
+            of_name = [each for each in _aliases(imports[name]) if each[0] == name]
+            imported |= _files(module for _, modules in of_name for module in modules)
+        if name in reached or name not in defined:
+            continue
+        reached[name] = defined[name]
+        imported |= _imported(defined[name])
+        todo += [each.id for each in ast.walk(defined[name]) if isinstance(each, ast.Name)]
+    return [reached[name] for name in sorted(reached)], imported
+
+
+def _imported(node: ast.AST) -> set[Path]:
+    """The files of the package that the imports below a node load."""
+    return _files(_names(node))
+
+
+def _files(names: Iterable[str]) -> set[Path]:
+    paths = {Path(f"{name.replace('.', '/')}.py") for name in names if name.startswith("pipeline.")}
+    return {path for path in paths if path.exists()}
+
+
+def _names(tree: ast.AST) -> Iterator[str]:
+    """The modules that the imports below a node may load."""
+    for node in ast.walk(tree):
+        for _, modules in _aliases(node):
+            yield from modules
+
+
+def _aliases(node: ast.AST) -> list[tuple[str, list[str]]]:
+    """Each name that an import statement binds, and the modules that it may be, or be of."""
+    if isinstance(node, ast.Import):
+        return [((each.asname or each.name).partition(".")[0], [each.name]) for each in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module:
+        module = node.module
+        return [
+            (each.asname or each.name, [module, f"{module}.{each.name}"]) for each in node.names
+        ]
+    return []
+
+
+def _data(named_in: Path) -> set[Path]:
+    """The data files of a room that one of its modules, or another of its data files, names."""
+    room = Path(*named_in.parts[:2])
+    if named_in.suffix != ".py":
+        words = set(re.split(r"[\s\"'/]+", named_in.read_text(encoding="utf-8")))
+    else:
+        constants = (node for node in ast.walk(parsed(named_in)) if isinstance(node, ast.Constant))
+        texts = [node.value for node in constants if isinstance(node.value, str)]
+        words = {part for text in texts for part in text.split("/")}
+        words |= {f"{named_in.stem}{text}" for text in texts if text.startswith(".")}
+    return {file for file in _data_files(room) if words & set(file.relative_to(room).parts)}
+
+
+@cache
+def _data_files(room: Path) -> list[Path]:
+    return [
+        file
+        for file in sorted(room.rglob("*"))
+        if file.is_file() and file.suffix not in (".py", ".pyc") and not file.name.startswith(".")
+    ]
+
+
+if __name__ == "__main__":
+    write()

@@ -1,0 +1,113 @@
+"""The rules of the Snakefile, read from dvc.yaml; the only file that imports Snakemake.
+
+Snakemake's own staleness check is switched off: data inputs are ancient, and each rule has one more
+input, a mark that is newer than the outputs if DVC calls the stage stale. A stage scheduled without
+need costs a second: its command, ``dvc repro --single-item``, finds nothing to do, or restores
+missing files from DVC's cache.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import redirect_stderr
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from snakemake.cli import parse_args
+from snakemake.io import ancient, directory
+
+from pipeline.workflow.dag import Dag, Stage
+
+MARKS = Path(".snakemake/dvc")
+
+FILE_SUFFIXES = frozenset({".parquet", ".json", ".html"})
+"""Outputs with other endings are folders; a missing suffix is no test, since names have dots."""
+
+WILDCARDS = {"families": "family", "models": "model", "theory": "experiment"}
+"""The section of params.yaml with an entry for each stage of a group -> the rule's wildcard."""
+
+LOOKS = (
+    *("dryrun", "lint", "dag", "rulegraph", "filegraph", "d3dag", "summary", "detailed_summary"),
+    *("list_rules", "list_target_rules", "list_changes", "list_input_changes", "unlock"),
+    *("list_params_changes", "list_untracked", "print_compilation", "report", "containerize"),
+    *("generate_unit_tests", "archive", "list_conda_envs", "cleanup_metadata"),
+)
+"""Options of Snakemake's command line with which it runs no stage."""
+
+
+def only_looks() -> bool:
+    """Whether this `snakemake` runs no stage, so that it may write neither params nor dvc.lock."""
+    if Path(sys.argv[0]).stem not in ("snakemake", "__main__"):
+        return False
+    with redirect_stderr(StringIO()):  # it has named the profile once
+        _, options = parse_args(sys.argv[1:])
+    return any(getattr(options, name, None) for name in LOOKS)
+
+
+def write_marks(dag: Dag) -> None:
+    """Tell Snakemake what is stale: a stale stage gets a mark of now, a fresh one of 1970."""
+    MARKS.mkdir(parents=True, exist_ok=True)
+    for address in dag.stages:
+        mark = MARKS / address
+        if address in dag.stale:  # new content too: an equal checksum makes a new file old
+            mark.write_text(f"{time.time_ns()}\n")
+        else:
+            mark.touch()
+            os.utime(mark, (1, 1))
+
+
+class RuleParts:
+    """The parts of the Snakemake rule of one group of stages.
+
+    Args:
+        dag: the stages of the study.
+        group: the name in dvc.yaml.
+        loops_over: the section of params.yaml with an entry for each stage; None: one stage.
+    """
+
+    def __init__(self, dag: Dag, group: str, loops_over: str | None) -> None:
+        self._dag = dag
+        body = dag.declared[group]["do"]
+        self._wildcard = WILDCARDS[loops_over] if loops_over else None
+        kinds = (body.get(kind, []) for kind in ("outs", "metrics", "plots"))
+        outs = [out if isinstance(out, str) else next(iter(out)) for kind in kinds for out in kind]
+        self._outs = [self._pattern(out) for out in outs]
+        item = f"/{{{self._wildcard}}}" if self._wildcard else ""
+        item += ".{part}" if group.endswith("_part") else ""
+        self.docstring: str = body["desc"]
+        self.log = f"logs/{dag.study}/{group}{item}.log"
+        self.benchmark = f"logs/{dag.study}/benchmark/{group}{item}.tsv"
+
+    def _pattern(self, out: str) -> str:
+        out = out.replace("${study}", self._dag.study).replace("${key}", self._dag.study)
+        out = out.replace("${item.part}", "{part}")
+        return re.sub(r"\$\{item(\.name)?\}", f"{{{self._wildcard}}}", out)
+
+    @property
+    def output(self) -> list[Any]:
+        """Output patterns."""
+        return [out if Path(out).suffix in FILE_SUFFIXES else directory(out) for out in self._outs]
+
+    def input(self, wildcards: Mapping[str, str]) -> list[Any]:
+        """What the stage of a job reads, and its mark.
+
+        Snakemake takes braces in a user's file name for wildcards, so such a file is left out; DVC
+        checks it in any case.
+        """
+        stage = self._stage(wildcards)
+        files = [file for file in self._dag.inputs(stage) if "{" not in file]
+        stale = self._dag.stale
+        data = [file if self._dag.producer.get(file) in stale else ancient(file) for file in files]
+        return [*data, str(MARKS / stage.address)]
+
+    def address(self, wildcards: Mapping[str, str]) -> str:
+        """The address of the stage that a job runs."""
+        return self._stage(wildcards).address
+
+    def _stage(self, wildcards: Mapping[str, str]) -> Stage:
+        return self._dag.stages[self._dag.producer[self._outs[0].format(**dict(wildcards))]]
