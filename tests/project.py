@@ -7,7 +7,15 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FILES = ("Snakefile", "dvc.yaml", "params.yaml", "loops.yaml", "CITATION.cff", ".dvcignore", ".gitignore")
+FILES = (
+    "Snakefile",
+    "dvc.yaml",
+    "params.yaml",
+    "loops.yaml",
+    "CITATION.cff",
+    ".dvcignore",
+    ".gitignore",
+)
 FOLDERS = ("pipeline", "profiles")
 
 

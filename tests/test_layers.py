@@ -1,9 +1,13 @@
-"""Imports of the package go one way."""
+"""Imports of the package go one way, and some libraries are imported in one place."""
 
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 ORDER = (
     "workflow",
@@ -58,3 +62,67 @@ def test_imports_go_one_way() -> None:
                 wrong.append(f"{module} imports {name}")
     assert seen > 300
     assert not wrong, "\n".join(sorted(wrong))
+
+
+def test_packages_are_documented_and_hold_no_code() -> None:
+    reexports = Path("pipeline/interventions/__init__.py")  # loads a module when it is asked for
+    for init in {*Path("pipeline").rglob("__init__.py")} - {reexports}:
+        body = ast.parse(init.read_text()).body
+        assert len(body) == 1, f"{init}: a stage would depend on it in silence"
+        assert ast.get_docstring(ast.parse(init.read_text()))
+
+
+def test_the_root_holds_the_entry_point_alone() -> None:
+    files = {file.name for file in Path("pipeline").glob("*.py")}
+    assert files == {"__init__.py", "__main__.py"}
+
+
+@pytest.mark.parametrize(
+    ("library", "places"),
+    [
+        ("lm_eval", {"measure/benchmarks.py", "tasks/lm_eval_model.py", "tasks/loading.py"}),
+        ("seaborn", {"report/figures.py"}),
+        ("snakemake", {"workflow/rules.py"}),
+        # composing a study is DVC's, too
+        ("dvc", {"workflow/dag.py", "workflow/locks.py", "study/composition.py"}),
+    ],
+)
+def test_libraries_with_one_place(library: str, places: set[str]) -> None:
+    importers = set()
+    for file in Path("pipeline").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module]
+            if any(name.split(".")[0] == library for name in names):
+                importers.add(file.relative_to("pipeline").as_posix())
+    assert importers == places
+
+
+@pytest.mark.parametrize("room", ["analysis", "report"])
+def test_analysis_and_report_know_no_torch(room: str) -> None:
+    modules = [
+        ".".join(file.with_suffix("").parts) for file in (Path("pipeline") / room).rglob("*.py")
+    ]
+    script = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+
+
+def test_interventions_run_anywhere() -> None:
+    """Torch and transformers alone, so that it runs on a machine that has nothing else."""
+    allowed = set(sys.stdlib_module_names) | {"torch", "transformers", "pipeline"}
+    files = [
+        *Path("pipeline/interventions").rglob("*.py"),
+        *Path("pipeline/models").rglob("*.py"),
+    ]
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                roots = {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                roots = {node.module.split(".")[0]}
+            else:
+                continue
+            assert roots <= allowed, file

@@ -37,7 +37,7 @@ from pipeline.samples.schema import Family
 from pipeline.study.loops import model_key
 from pipeline.study.schema import Study, given
 from pipeline.theory.schema import Experiment
-from pipeline.workflow.dag import Dag, Stage
+from pipeline.workflow.dag import FIRST, Dag, Stage
 
 START_SECONDS = 15
 """Seconds of an evaluation to import torch and lm-eval, and for DVC."""
@@ -180,7 +180,10 @@ def outlook(study: Study, dag: Dag, device: Device | None = None) -> Outlook:
     shapes = {key: shape_of(study, model, asked) for key, model in study.models.items()}
     downloads = Downloads(asked)
     order = list(dag.declared)
-    stages = sorted(dag.stages.values(), key=lambda stage: order.index(stage.group))
+    stages = sorted(
+        (stage for stage in dag.stages.values() if stage.group not in FIRST),
+        key=lambda stage: order.index(stage.group),
+    )
     row = partial(_row, study, shapes, here, downloads, dag.stale)
     rows = [row(stage) for stage in stages]
     todo = [stage for stage in stages if stage.address in dag.stale]

@@ -86,7 +86,7 @@ def files(key: str) -> list[Path]:
         file = todo.pop()
         if file not in modules and not CARRIERS.match(str(file)):
             modules.add(file)
-            todo |= _imported(parsed(file))
+            todo |= _files(_names_in(file))
     files = set[Path](modules)
     new = files
     while new:
@@ -98,9 +98,9 @@ def files(key: str) -> list[Path]:
 def libraries(key: str) -> list[str]:
     """Those of `LIBRARIES` that the modules of a stage import, sorted."""
     nodes, _ = _stage(key)
-    trees = [*nodes, *(parsed(file) for file in files(key) if file.suffix == ".py")]
-    roots = {name.partition(".")[0] for tree in trees for name in _names(tree)}
-    return sorted(set(LIBRARIES) & roots)
+    names = [name for node in nodes for name in _names(node)]
+    names += [name for file in files(key) if file.suffix == ".py" for name in _names_in(file)]
+    return sorted(set(LIBRARIES) & {name.partition(".")[0] for name in names})
 
 
 @cache
@@ -118,7 +118,7 @@ def parsed(file: Path) -> ast.Module:
 
 def forget() -> None:
     """Read the code again at the next question."""
-    for cached in (meaning, parsed, _data_files):
+    for cached in (meaning, parsed, _names_in, _data, _data_files):
         cached.cache_clear()
 
 
@@ -207,6 +207,12 @@ def _files(names: Iterable[str]) -> set[Path]:
     return {path for path in paths if path.exists()}
 
 
+@cache
+def _names_in(module: Path) -> list[str]:
+    """The modules that the imports of a module may load."""
+    return list(_names(parsed(module)))
+
+
 def _names(tree: ast.AST) -> Iterator[str]:
     """The modules that the imports below a node may load."""
     for node in ast.walk(tree):
@@ -226,6 +232,7 @@ def _aliases(node: ast.AST) -> list[tuple[str, list[str]]]:
     return []
 
 
+@cache
 def _data(named_in: Path) -> set[Path]:
     """The data files of a room that one of its modules, or another of its data files, names."""
     room = Path(*named_in.parts[:2])

@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 
 from pipeline.plan.scheduling import Needs
 from pipeline.study.composition import check
-from pipeline.study.loops import loops
+from pipeline.study.loops import write_loops
 from tests.cluster.conftest import GPUS, listed
 from tests.dag.conftest import Project, stub_project
 
@@ -104,7 +104,7 @@ def _make_one_model_large(project: Project) -> None:
         "n_memorized": 15_000,
         "control": control,
     }
-    study["loops"] = loops(study)
+    write_loops(study, project.root / "loops.yaml")
     yaml.dump(study, params)
     downloads = project.root / "pipeline/plan/downloads.py"
     with downloads.open("a") as module:

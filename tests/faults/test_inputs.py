@@ -22,7 +22,7 @@ MODULE = "pipeline/theory/low_rank.py"
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     copy_files(tmp_path)
     commit_all(tmp_path)
-    subprocess.run(["dvc", "repro", "--quiet", "check@tiny"], cwd=tmp_path, check=True)
+    subprocess.run(["dvc", "repro", "--quiet", "check@tiny", "code"], cwd=tmp_path, check=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -36,9 +36,14 @@ def _replace(path: Path, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("file", "old", "new", "named"),
     [
-        (PARAMS, "    name: low_rank", "    name: lookup", "theory.tiny-low-rank"),
-        (PARAMS, "tiny-low-rank:", "tiny-lower-rank:", "theory.tiny-low-rank"),
-        (MODULE, '"""', '"""1 / 0 ', MODULE),
+        (
+            PARAMS,
+            "    name: low_rank",
+            "    name: lookup",
+            r"theory\.tiny-low-rank of params\.yaml",
+        ),
+        (PARAMS, "tiny-low-rank:", "tiny-lower-rank:", r"theory\.tiny-low-rank of params\.yaml"),
+        (MODULE, "\n\n\n", "\n\nCHANGED = True\n\n", r"theory\.low_rank of code"),
     ],
 )
 def test_what_the_stage_reads_may_not_change(
@@ -60,7 +65,7 @@ def test_nor_may_data(project: Path) -> None:
     [
         (PARAMS, "tiny-lookup:", "tiny-looking:"),
         ("pipeline/report/page.py", '"""', '"""1 / 0 '),
-        (MODULE, '"""', '"""'),  # touched
+        (MODULE, '"""', '"""1 / 0 '),  # a docstring
     ],
 )
 def test_anything_else_may(project: Path, file: str, old: str, new: str) -> None:
@@ -73,18 +78,20 @@ def test_nothing_is_recorded(project: Path) -> None:
     """Neither in dvc.lock nor in the cache of runs, so that the same command runs it again."""
     command = project / "pipeline/stages/theory.py"
     edits = "open('params.yaml', 'a').write('\\n'); "
-    edits += f"open({MODULE!r}, 'a').write('# edited')\n"
+    edits += f"open({MODULE!r}, 'a').write('EDITED = 1')\n"
     runs = '    with costed(study.data, "theory", grid.name):\n'
     _replace(command, runs, f"    {edits}{runs}")
-    lock = (project / "dvc.lock").read_text()
     environment = {**os.environ, "PYTHONPATH": str(project)}
+    dvc = str(Path(sys.executable).parent / "dvc")
     for edited in (True, False):
+        subprocess.run([dvc, "repro", "--quiet", "code"], env=environment, check=True)
+        lock = (project / "dvc.lock").read_text()
         done = subprocess.run(
-            [str(Path(sys.executable).parent / "dvc"), "repro", "--single-item", STAGE],
+            [dvc, "repro", "--single-item", STAGE],
             env=environment, capture_output=True, text=True,
         )  # fmt: skip
         said = done.stdout + done.stderr
         assert (done.returncode != 0) == edited, said
-        assert (f"changed while it ran: {MODULE}" in said) == edited
+        assert ("changed while it ran: theory.low_rank of code" in said) == edited
         assert ((project / "dvc.lock").read_text() == lock) == edited
         _replace(command, edits, "\n") if edited else None

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline.study.loops import loops
+from pipeline.study.loops import write_loops
 from pipeline.study.schema import Study
 from tests.project import copy_files
 
@@ -163,7 +163,10 @@ def _declared() -> dict[str, str]:
 
 def test_no_command_holds_a_value() -> None:
     """DVC hands a command to a shell, and would fill in a value that nothing has checked yet."""
-    assert set(_declared().values()) == {"python -m pipeline stage"}
+    assert set(_declared().values()) == {
+        "python -m pipeline stage",
+        "python -m pipeline.workflow.digest",
+    }
 
 
 @pytest.mark.parametrize("field", ["name", "source", "key"])
@@ -179,12 +182,12 @@ def test_a_hostile_value_reaches_no_shell(tmp_path: Path, field: str) -> None:
         values["families"] = {hostile: family}
     else:
         (family if field == "name" else family["samples"])[field] = hostile
-    values["loops"] = loops(values)
+    write_loops(values, tmp_path / "loops.yaml")
     yaml.dump(values, tmp_path / "params.yaml")
-    read = ("data/tiny/study.json", "data/tiny/corpus/x")
-    for file in (*read, f"pipeline/samples/{family['samples']['source']}.py"):
+    for file in ("data/tiny/study.json", "data/tiny/corpus/x"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
+    yaml.dump({"samples": {family["samples"]["source"]: {}}}, tmp_path / "data/code.yaml")
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
     address = f"samples@{next(iter(values['families']))}"
     done = subprocess.run(

@@ -81,7 +81,7 @@ def stages_of(study: Study, done: tuple[str, ...] = ()) -> Stages:
     made = {}
     for group, section in GROUPS.items():
         for key in [study.study] if section == "study" else getattr(study, section):
-            made[f"{group}@{key}"] = Stage(f"{group}@{key}", "", (), (), False)
+            made[f"{group}@{key}"] = Stage(f"{group}@{key}", (), ())
     return Stages(made, frozenset(set(made) - set(done)), tuple(GROUPS))
 
 

@@ -20,7 +20,7 @@ NOWHERE = "http://127.0.0.1:9"
 
 
 def stages(*addresses: str) -> list[Stage]:
-    return [Stage(address, "", (), (), constant=False) for address in addresses]
+    return [Stage(address, (), ()) for address in addresses]
 
 
 @pytest.fixture

@@ -1,0 +1,229 @@
+"""A stage is stale if what its code says has changed; its params are those that the code uses."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from pipeline.stages.registry import STAGES, source_of
+from pipeline.study.composition import load
+from pipeline.study.schema import DERIVED, RUN_SECTION, Study
+from pipeline.workflow import digest
+from pipeline.workflow.dag import Dag, Stage
+from pipeline.workflow.provenance import LIBRARIES, VERSIONS
+
+ROOT = Path(__file__).parents[2]
+
+NOT_PARAMS = {"study", "data", "reports", "run", "address", "tasks"}
+"""Of a study: its name and folders are in each stage's name and paths; `run` changes no result."""
+
+IN_PATHS = {"name", "family"}
+"""Of a model or family: they are in the stage's paths."""
+
+SWEEPS = {"memorization", "benchmarks"}
+ON_MODELS = SWEEPS | {"tokens", "attribution", "generations", "divergence"}
+
+# module -> the stages that run it
+CODE = {
+    "pipeline/measure/generations.py": {"generations"},
+    "pipeline/stages/sweep.py": SWEEPS,
+    "pipeline/stages/tokens.py": {"tokens"},
+    "pipeline/interventions/hooks.py": ON_MODELS - {"attribution"},
+    "pipeline/samples/pile.py": {"samples.pile"},
+    "pipeline/theory/low_rank.py": {"theory.low_rank", "theory.constructive"},
+    "pipeline/report/page.py": {"report"},
+    "pipeline/corpus/world.py": {"corpus"},
+    "pipeline/workflow/device.py": set(),
+    "pipeline/study/composition.py": set(),
+    "pipeline/plan/table.py": set(),
+}
+
+WORDING = {
+    "a comment": ("pipeline/measure/metrics.py", "\n\n\n", "\n\n# why\n\n"),
+    "a docstring": ("pipeline/interventions/hooks.py", '"""', '"""Otherwise: '),
+    "an error": ("pipeline/samples/frame.py", "Problem(", 'Problem("in other words", '),
+    "another error": ("pipeline/interventions/interventions.py", "Error(", "Error(1, "),
+    "a description": ("pipeline/samples/schema.py", 'description="', 'description="that is, '),
+    "an annotation": ("pipeline/measure/memorization.py", ") -> ", ") -> None | "),
+    "layout": ("pipeline/report/page.py", "(", "(\n    "),
+}
+
+
+@pytest.fixture(autouse=True)
+def in_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture(scope="module")
+def dag() -> Dag:
+    return Dag(ROOT)
+
+
+def _flat(digests: dict[str, dict[str, object]]) -> dict[str, object]:
+    """Key of a stage, such as ``samples.pile`` -> its digest."""
+    made: dict[str, object] = {}
+    for group, entry in digests.items():
+        of_sources = {f"{group}.{source}": each for source, each in entry.items()}
+        keyed = {group: entry} if "code" in entry else of_sources
+        made |= {key: value["code"] for key, value in keyed.items()}  # type: ignore[index]
+    return made
+
+
+def _stale(monkeypatch: pytest.MonkeyPatch, file: str, text: str) -> set[str]:
+    """The stages whose digest differs if a module has another text."""
+    before = _flat(digest.digests())
+    parsed, meaning, edited = digest.parsed, digest.meaning, Path(file)
+    tree = digest._Meaning().visit(ast.parse(text))
+    monkeypatch.setattr(digest, "parsed", lambda file: tree if file == edited else parsed(file))
+    monkeypatch.setattr(
+        digest, "meaning", lambda file: ast.dump(tree) if file == edited else meaning(file)
+    )
+    after = _flat(digest.digests())
+    return {key for key in before if before[key] != after[key]}
+
+
+@pytest.mark.parametrize("file", CODE)
+def test_an_edit_of_code_concerns_the_stages_that_run_it(
+    monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    """The last statement of the module, or of the function of a stage, is another one."""
+    text = Path(file).read_text()
+    edited = text + "\n    CHANGED = True\n" if "stages/t" in file else text + "\nCHANGED = True\n"
+    assert _stale(monkeypatch, file, edited) == CODE[file]
+
+
+@pytest.mark.parametrize("what", WORDING)
+def test_an_edit_of_wording_concerns_no_stage(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    file, old, new = WORDING[what]
+    text = Path(file).read_text()
+    assert old in text
+    edited = text.replace(old, new, 1)
+    ast.parse(edited)
+    assert _stale(monkeypatch, file, edited) == set()
+
+
+def test_what_shapes_a_table_concerns_its_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dtype of a column; how every table is written."""
+    file = "pipeline/measure/schemas.py"
+    text = Path(file).read_text()
+    old = '"prompt_id": Column(pl.UInt32'
+    assert old in text
+    edited = text.replace(old, old.replace("32", "64"))
+    assert "generations" in _stale(monkeypatch, file, edited)
+    monkeypatch.undo()
+    monkeypatch.chdir(ROOT)
+    file = "pipeline/workflow/tables.py"
+    edited = Path(file).read_text() + "\nCHANGED = True\n"
+    assert {"generations", "samples.pile", "aggregate"} <= _stale(monkeypatch, file, edited)
+
+
+def test_every_data_file_belongs_to_a_stage() -> None:
+    """But for the studies, the versions and the licences; `compare` is no stage."""
+    elsewhere = {"pipeline/versions.yaml", "pipeline/report/compare.html.jinja"}
+    used = {str(file) for key in _flat(digest.digests()) for file in digest.files(key)}
+    data = {
+        str(file)
+        for room in Path("pipeline").iterdir()
+        if room.is_dir() and room.name != "conf"
+        for file in room.rglob("*")
+        if file.is_file() and file.suffix not in (".py", ".pyc", ".LICENSE")
+    }
+    assert data - used <= elsewhere
+
+
+def test_every_stage_has_a_digest(dag: Dag) -> None:
+    keys = {key for stage in dag.stages.values() for key in stage.params.get("data/code.yaml", ())}
+    assert keys <= set(_flat(digest.digests()))
+    assert {key.partition(".")[0] for key in _flat(digest.digests())} == set(STAGES)
+    for stage in dag.stages.values():
+        group = stage.group.removesuffix("_part")
+        keys = set(stage.params.get("data/code.yaml", ()))
+        assert {key.partition(".")[0] for key in keys} == {group} - {"code", "check"}
+
+
+@pytest.mark.parametrize("group", sorted(SWEEPS))
+def test_a_sweep_follows_torch(group: str) -> None:
+    assert {"torch", "transformers"} <= set(digest.libraries(group))
+
+
+def test_recorded_versions_are_the_tested_ones() -> None:
+    pinned = dict(
+        line.split("==")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if "==" in line
+    )
+    recorded = YAML(typ="safe").load(ROOT / VERSIONS)
+    found = {name.replace("_", "-").lower(): version for name, version in pinned.items()}
+    assert set(recorded) == set(LIBRARIES)
+    assert {name: found[name.replace("_", "-").lower()] for name in recorded} == recorded
+
+
+@cache
+def _study() -> Study:
+    return load(ROOT / "params.yaml")
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse((ROOT / path).read_text())
+
+
+def _code(stage: Stage) -> list[ast.AST]:
+    """The function of a stage; of one that runs a model also what all of these share."""
+    group = stage.group.removesuffix("_part")
+    tree = _tree(Path(f"pipeline/stages/{group}.py"))
+    key = stage.address.partition("@")[2]
+    entry = getattr(_study(), STAGES[group].loops_over or "", {}).get(key)
+    name = source_of(group, entry) or group
+    shared = [_tree(Path("pipeline/stages/evaluated.py"))] if STAGES[group].evaluates else []
+    return [
+        *(node for node in tree.body if getattr(node, "name", name[:1] + "_") == name),
+        *(node for node in tree.body if getattr(node, "name", "").startswith("_")),
+        *shared,
+    ]
+
+
+@cache
+def _one_of_each_group() -> list[str]:
+    """A loop of dvc.yaml declares all stages of a group alike."""
+    addresses = sorted(set(Dag(ROOT).stages) - {"code"})
+    return list({address.partition("@")[0]: address for address in addresses}.values())
+
+
+@pytest.mark.parametrize("address", _one_of_each_group())
+def test_params_are_those_that_the_command_uses(dag: Dag, address: str) -> None:
+    stage = dag.stages[address]
+    declared = set(stage.params.get("params.yaml", ()))
+    item = address.partition("@")[2]
+    if stage.group in ("check", "report"):  # the one checks them all, the other shows them all
+        assert declared == set(Study.model_fields) - {DERIVED, RUN_SECTION}
+        return
+    if stage.group == "theory":  # its section is found by its class
+        assert declared == {f"theory.{item}"}
+        return
+    families = {key: model.family for key, model in _study().models.items()}
+    used = set()
+    for node in (node for tree in _code(stage) for node in ast.walk(tree)):
+        if not isinstance(node, ast.Attribute):
+            continue
+        owner = getattr(node.value, "id", getattr(node.value, "attr", ""))
+        if owner == "study" and node.attr not in NOT_PARAMS:
+            part = {
+                "corpus": f"corpus.{item}",
+                "datasets": f"datasets.{item}",
+                "evaluation": f"evaluation.{families.get(item)}",
+                "groups": "interventions",
+                "listed": "models",
+                "localized": "models",
+                "steps": "models",
+                "statistics": "statistics.seed",  # thresholds are the report's, which has all
+            }
+            used.add(part.get(node.attr, node.attr))
+        entry = stage.group in ("samples", "checkpoint") and owner in ("model", "family")
+        if entry and node.attr not in IN_PATHS:
+            used.add(f"{'families' if owner == 'family' else 'models'}.{item}")
+    assert declared == used
