@@ -207,6 +207,7 @@ def stage(
     from pipeline.workflow.provenance import require_versions
 
     require_versions()
+    load()  # a value that is wrong is told before anything that follows from it
     with held_still(address):
         registry.run(load(), address)
 

@@ -1,8 +1,8 @@
 """Stands in for pipeline/__main__.py in the tests of the DAG.
 
 Every stage writes a checksum of all that it may read (command, params, data), so a change goes
-exactly as far as the declarations in dvc.yaml carry it; the code is left out. What ran is appended to ran.txt. A file
-fail/ADDRESS makes that stage fail, slow/ADDRESS makes it take long.
+exactly as far as the declarations in dvc.yaml carry it; the code is left out. What ran is appended
+to ran.txt. A file fail/ADDRESS makes that stage fail, slow/ADDRESS makes it take long.
 """
 
 import hashlib

@@ -20,8 +20,8 @@ from pipeline.measure import memorization, metrics
 from pipeline.measure.reuse import KEYS, extended, keys
 from pipeline.samples.schemas import SAMPLES
 from pipeline.stages import registry
-from pipeline.study.composition import load
-from pipeline.workflow import tables
+from pipeline.study.composition import load, write
+from pipeline.workflow import digest, tables
 from pipeline.workflow.tables import Column, Schema
 
 ROOT = Path(__file__).parents[2]
@@ -212,7 +212,8 @@ def project(
         asked.clear()
         values["interventions"] = list(lines)
         values["evaluation"]["pythia"] |= evaluation
-        YAML().dump(values, tmp_path / "params.yaml")
+        write(values, tmp_path / "params.yaml")
+        digest.forget()
         registry.run(load(), "interventions@tiny-pythia-8")
         registry.run(load(), "memorization@tiny-pythia-8")
         return list(asked)

@@ -16,7 +16,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from pipeline.interventions.interventions import sweep
-from pipeline.study.composition import CONF, check, compose, load, switch
+from pipeline.stages import registry
+from pipeline.study.composition import CONF, check, compose, load, switch, write
 from pipeline.study.schema import Study
 from pipeline.workflow.errors import InputError
 
@@ -554,7 +555,7 @@ def test_naming_the_study_in_force_keeps_its_edits(
     monkeypatch.chdir(tmp_path)
     values = copy.deepcopy(tiny)
     values["statistics"]["seed"] = 777
-    YAML().dump(values, tmp_path / "params.yaml")
+    write(values, tmp_path / "params.yaml")
     assert switch({"study": "tiny"}, dry_run=True).statistics.seed == 777
     with pytest.raises(InputError, match="python -m pipeline study other seeds=three"):
         switch({"study": "other", "seeds": "three"}, dry_run=True)
@@ -637,25 +638,7 @@ def test_every_pin_of_the_studies_is_on_the_local_hub(tmp_path: Path) -> None:
     assert used == set(known.items())
 
 
-@pytest.mark.parametrize(
-    ("address", "words"),
-    [
-        ("samples@tiny-pythia", "samples records pythia"),
-        ("checkpoint@tiny-neo-8", "checkpoint training tiny-neo-8"),
-        ("interventions@tiny-neo-8", "interventions tiny-neo-8"),
-        ("memorization@tiny-neo-8", "memorization tiny-neo-8"),
-        ("divergence@tiny-pythia-12", "divergence tiny-pythia-12"),
-        ("theory@tiny-low-rank", "theory low_rank"),
-        ("check_results@tiny", "check_results"),
-    ],
-)
-def test_a_stage_knows_its_command(tiny: Values, address: str, words: str) -> None:
-    assert check(tiny).command(address) == words.split()
-    if "tiny-neo-8" in address:
-        assert check(tiny).address(address.partition("@")[0], "tiny-neo-8") == address
-
-
 @pytest.mark.parametrize("address", ["memorization", "memorization@x", "theory@tiny-neo-8", ""])
-def test_no_other_stage_has_a_command(tiny: Values, address: str) -> None:
+def test_no_other_stage_runs(tiny: Values, address: str) -> None:
     with pytest.raises(InputError, match="stage"):
-        check(tiny).command(address)
+        registry.run(check(tiny), address)
