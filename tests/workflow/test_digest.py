@@ -220,7 +220,6 @@ def test_params_are_those_that_the_command_uses(dag: Dag, address: str) -> None:
                 "listed": "models",
                 "localized": "models",
                 "steps": "models",
-                "statistics": "statistics.seed",  # thresholds are the report's, which has all
             }
             used.add(part.get(node.attr, node.attr))
         entry = stage.group in ("samples", "checkpoint") and owner in ("model", "family")
