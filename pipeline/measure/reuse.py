@@ -86,7 +86,7 @@ def extended(
         for name in reused:
             rows = table.filter(intervention=names[name])
             parts[name,] = rows.with_columns(intervention=pl.lit(name))
-        joined.append(pl.concat([parts.get((one.name,), new.clear()) for one in interventions]))
+        joined.append(pl.concat([parts.get((one.name,), table.clear()) for one in interventions]))
     return joined
 
 
