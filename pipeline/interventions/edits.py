@@ -52,15 +52,16 @@ def identity(here: Here) -> Tensor:
 
     Source: arXiv 2501.05078, section 3.2.
     """
-    return given(here.values)
+    return provided(here.values)
 
 
 def heads(here: Here) -> Tensor:
     """The identity, only in the edit's heads."""
     chosen = torch.zeros(here.n_heads, 1, dtype=torch.bool, device=here.now.device)
     chosen[list(here.edit.heads or ())] = True
-    now, own = (torch.unflatten(x, -1, (here.n_heads, -1)) for x in (here.now, given(here.values)))
-    return torch.where(chosen, own, now).flatten(-2)
+    both = here.now, provided(here.values)
+    now, identity = (torch.unflatten(x, -1, (here.n_heads, -1)) for x in both)
+    return torch.where(chosen, identity, now).flatten(-2)
 
 
 def zero(here: Here) -> Tensor:
@@ -70,7 +71,7 @@ def zero(here: Here) -> Tensor:
 
 def mean(here: Here) -> Tensor:
     """Instead of its output, the part adds its mean over calibration tokens under the baseline."""
-    return given(here.mean).to(here.now.dtype).expand_as(here.now)
+    return provided(here.mean).to(here.now.dtype).expand_as(here.now)
 
 
 def skip(here: Here) -> Tensor:
@@ -78,7 +79,7 @@ def skip(here: Here) -> Tensor:
 
     Source: ShortGPT, arXiv 2403.03853; LLM-Drop, arXiv 2406.15786.
     """
-    return given(here.entered)
+    return provided(here.entered)
 
 
 def noise(here: Here) -> Tensor:
@@ -87,7 +88,7 @@ def noise(here: Here) -> Tensor:
     The direction comes from permuting the dimensions and flipping signs, by the edit's seed. It is
     the same for every position and sample, so a result does not depend on the batch.
     """
-    change = here.project(given(here.values)) - here.now
+    change = here.project(provided(here.values)) - here.now
     generator = torch.Generator().manual_seed(here.edit.seed or 0)
     order = torch.randperm(change.shape[-1], generator=generator).to(change.device)
     signs = 2 * torch.randint(2, order.shape, generator=generator).to(change) - 1
@@ -116,7 +117,7 @@ RULES: Mapping[str, Rule] = {
 """Edit -> its rule."""
 
 
-def given(x: Tensor | None) -> Tensor:
+def provided(x: Tensor | None) -> Tensor:
     """`x`, which the hooks always provide for edits that need it."""
     assert x is not None  # noqa: S101  for the type checker
     return x

@@ -179,16 +179,16 @@ def _one_hot(known: Anatomy, sites: Sequence[Site]) -> list[tuple[nn.Parameter, 
 
 def _rotary(known: Anatomy) -> Any:
     """The model's rotary embedding."""
-    found = [m for m in known.body.modules() if isinstance(getattr(m, "inv_freq", None), Tensor)]
-    if len(found) != 1:
-        got = "no rotary embedding" if not found else f"{len(found)} rotary embeddings"
+    rotary = [m for m in known.body.modules() if isinstance(getattr(m, "inv_freq", None), Tensor)]
+    if len(rotary) != 1:
+        got = "no rotary embedding" if not rotary else f"{len(rotary)} rotary embeddings"
         raise _refusal(
             known, f"{got}, so that no pair of biases singles out the current token in every block"
         )
-    kind = getattr(found[0], "rope_type", "default")
+    kind = getattr(rotary[0], "rope_type", "default")
     if kind not in STATIC:
         raise _refusal(known, f"rotary embeddings of type {kind}, which depend on the length")
-    return found[0]
+    return rotary[0]
 
 
 def _projections(known: Anatomy, site: Site, owner: nn.Module) -> list[tuple[Any, Tensor]]:
@@ -247,8 +247,8 @@ def _constant(known: Anatomy, rotary: Any, owner: nn.Module) -> float:
     scale *= float(getattr(rotary, "attention_scaling", 1.0)) ** 2
     context = max(2, context_length(known.model.config))
     smallest = min(
-        float((2 * (1 - torch.cos(each[:, None] * frequencies))).sum(-1).min())
-        for each in torch.split(torch.arange(1, context).double(), 4096)
+        float((2 * (1 - torch.cos(distances[:, None] * frequencies))).sum(-1).min())
+        for distances in torch.split(torch.arange(1, context).double(), 4096)
     )
     squared = GAP / (scale * max(smallest, 1e-30))
     score = squared * 2 * len(frequencies)

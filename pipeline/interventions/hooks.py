@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from pipeline.interventions.edits import ATTENTION, BLOCK, CONTEXT, MLP, RULES, Here, given
+from pipeline.interventions.edits import ATTENTION, BLOCK, CONTEXT, MLP, RULES, Here, provided
 from pipeline.interventions.interventions import Edit, Intervention
 from pipeline.models.modules import attached, forward_replaced, states_in, states_out
 from pipeline.models.precision import without_hooks
@@ -56,21 +56,22 @@ def require_editable(known: Anatomy, interventions: Sequence[Intervention]) -> N
     Raises:
         InputError: says what was found and what was expected.
     """
-    for each in interventions:
-        if each.heads and max(each.heads) >= known.n_heads:
+    for intervention in interventions:
+        heads, edits = intervention.heads, intervention.edits.values()
+        if heads and max(heads) >= known.n_heads:
             raise InputError(
                 Problem(
-                    what=f"intervention {each.name}",
-                    got=f"head {max(each.heads)}",
+                    what=f"intervention {intervention.name}",
+                    got=f"head {max(heads)}",
                     expected=f"heads 0 to {known.n_heads - 1}",
                     remedy="name heads that the model has",
                 )
             )
-        odd = [edit for edit in each.edits.values() if RULES[edit].site in (ATTENTION, MLP)]
+        odd = [edit for edit in edits if RULES[edit].site in (ATTENTION, MLP)]
         if odd and not known.additive:
             raise InputError(
                 Problem(
-                    what=f"intervention {each.name}, on {type(known.model).__name__}",
+                    what=f"intervention {intervention.name}, on {type(known.model).__name__}",
                     got="blocks that return more than their input plus one output projection's and "
                     "one MLP matrix's output",
                     expected=f"blocks that hand on their input where both are zero, for {odd[0]}",
@@ -178,14 +179,14 @@ class _Hooks:
 
     def _narrow_mlp(self, _module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Leave out rows and positions whose output is known or not needed."""
-        rows = self.size - len(given(self.rows.appended)) if self.shares_mlp else self.size
+        rows = self.size - len(provided(self.rows.appended)) if self.shares_mlp else self.size
         positions = slice(-self.rows.last if self.rows.last else None, None)
         # contiguous, since some families call `view` on their input
         return tuple(x[:rows, positions].contiguous() if isinstance(x, Tensor) else x for x in args)
 
     def _widen_mlp(self, _module: nn.Module, _args: Any, returned: Tensor) -> Tensor:
         if self.shares_mlp:
-            returned = torch.cat([returned, returned[given(self.rows.appended)]])
+            returned = torch.cat([returned, returned[provided(self.rows.appended)]])
         return F.pad(returned, (0, 0, self.length - returned.shape[1], 0))
 
     def _keep_values(self, _module: nn.Module, _args: Any, returned: Tensor) -> None:

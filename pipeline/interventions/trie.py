@@ -83,8 +83,8 @@ def build_trie(interventions: Sequence[Intervention], n_blocks: int) -> Trie:
             stays, *leave = sorted(set(wanted), key=lambda edit: (edit is not None, str(edit)))
             edits.append(stays)
             for edit in filter(None, leave):
-                for v, own in zip(members, wanted, strict=True):
-                    if own == edit:
+                for v, other in zip(members, wanted, strict=True):
+                    if other == edit:
                         now[v] = branches + len(begun)
                 begun.append((branch, edit))
         parents = tuple(parent for parent, _ in begun)
@@ -97,13 +97,13 @@ def build_trie(interventions: Sequence[Intervention], n_blocks: int) -> Trie:
 def _check(interventions: Sequence[Intervention], n_blocks: int) -> None:
     problems = [
         Problem(
-            what=f"intervention {each.name}",
+            what=f"intervention {intervention.name}",
             got=f"block {block}",
             expected=f"blocks 0 to {n_blocks - 1}",
             remedy=f"choose interventions for a model of {n_blocks} blocks",
         )
-        for each in interventions
-        for block in each.blocks
+        for intervention in interventions
+        for block in intervention.blocks
         if block >= n_blocks
     ]
     if not interventions:

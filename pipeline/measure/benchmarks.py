@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from math import fsum
@@ -118,7 +118,7 @@ def measure(
     for name, task in tasks.items():
         _check_metrics(name, task, documents[name])
     chance = {name: _chance(task, documents[name]) for name, task in tasks.items()}
-    items = _tokenize(model, tokenizer, [d for each in documents.values() for d in each])
+    items = _tokenize(model, tokenizer, [d for of_task in documents.values() for d in of_task])
 
     likelihoods = _scored(
         model, items, interventions, token_budget, progress, journal, shards, calibration
@@ -280,7 +280,7 @@ def _scored(
             calibration_tokens=tokens,
             first=first,
         )
-        return {each.name: getattr(scored, each.name).numpy() for each in fields(scored)}
+        return {name: results.numpy() for name, results in vars(scored).items()}
 
     lengths = [len(requests[row.start][0]) + sum(len(requests[i][1]) for i in row) for row in rows]
     determined_by = [items.max_length, *requests]
@@ -336,7 +336,7 @@ def _check_metrics(name: str, task: ConfigurableTask, documents: Sequence[_Docum
         InputError: the task generates text or filters answers, or a metric is missing in its
             `metric_list`, or does not give one number (optionally with a weight) per document.
     """
-    types = sorted({request.request_type for each in documents for request in each.requests})
+    types = sorted({r.request_type for document in documents for r in document.requests})
     remedy = "leave the task out of the study, or write one that compares log-likelihoods"
     if not set(types) <= set(REQUEST_TYPES):
         expected = " or ".join(REQUEST_TYPES)

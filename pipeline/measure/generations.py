@@ -76,7 +76,7 @@ def measure(
     if model.training:
         raise ValueError("the model is in training mode, where dropout acts; call model.eval()")
     # not verbose: a prompt that is too long raises an error below
-    encoded = [tokenizer.encode(each, add_special_tokens=False, verbose=False) for each in prompts]
+    encoded = [tokenizer.encode(text, add_special_tokens=False, verbose=False) for text in prompts]
     _check(model, prompts, encoded, depths, new_tokens)
     interventions = interventions_at(depths, model.config.num_hidden_layers)
     total = len(interventions) * len(prompts) * len(DECODINGS)

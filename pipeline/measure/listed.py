@@ -25,8 +25,8 @@ def as_table(interventions: Sequence[Intervention]) -> pl.DataFrame:
         As `schemas.INTERVENTIONS`, V rows.
     """
     rows = [
-        (each.name, each.edit, each.group, list(each.blocks), each.heads, each.draw, each.seed)
-        for each in interventions
+        (one.name, one.edit, one.group, list(one.blocks), one.heads, one.draw, one.seed)
+        for one in interventions
     ]
     return pl.DataFrame(rows, schema=dtypes(INTERVENTIONS), orient="row")
 

@@ -163,12 +163,12 @@ def require_baseline(
     made = measure(model, memorized[rows], (BASELINE,), token_budget)
     right = int(made["exact_match"].sum())
     low, high = proportion_confint(right, len(made), method="wilson")
-    found = f"exact match {right / len(made):.3f}, 95% interval {low:.3f} to {high:.3f}"
-    print(f"baseline on {len(made)} memorized samples: {found}", flush=True)
+    measured = f"exact match {right / len(made):.3f}, 95% interval {low:.3f} to {high:.3f}"
+    print(f"baseline on {len(made)} memorized samples: {measured}", flush=True)
     if high < floor:
         problem = Problem(
             f"the baseline on {len(made)} of the memorized samples",
-            found,
+            measured,
             f"{floor:g} or more",
             "check that samples, tokenizer, revision and dtype belong together; to continue "
             "anyway, set below_floor: warn for this family under `evaluation` in params.yaml",

@@ -217,7 +217,7 @@ def bleu(made: Completed) -> _Floats:
     scorer = BLEU(tokenize="none", smooth_method="none", effective_order=True, force=True)
 
     def score(one: Sequence[int], other: Sequence[int]) -> float:
-        texts = (" ".join(map(str, each)) for each in (one, other))
+        texts = (" ".join(map(str, tokens)) for tokens in (one, other))
         return float(scorer.sentence_score(next(texts), [next(texts)]).score) / 100
 
     order = min(4, made.suffix.shape[1])
@@ -239,17 +239,17 @@ def _mean(values: _Floats) -> _Floats:
 def _of_pairs(
     made: Completed,
     score: Callable[[Sequence[int], Sequence[int]], float],
-    whole: float,
+    perfect: float,
     among: NDArray[np.bool_] | None = None,
 ) -> _Floats:
-    """(V, N) scores of continuation and suffix; `whole` if they are equal, 0 outside `among`."""
+    """(V, N) scores of continuation and suffix; `perfect` if they are equal, 0 outside `among`."""
     equal = exact_match(made)
-    found = np.where(equal, whole, 0.0)
+    scores = np.where(equal, perfect, 0.0)
     asked = made.known & ~equal if among is None else made.known & ~equal & among
     at = np.nonzero(asked)
     pairs = zip(made.continuation[at].tolist(), made.suffix[at[1]].tolist(), strict=True)
-    found[at] = [score(*pair) for pair in pairs]
-    return found
+    scores[at] = [score(*pair) for pair in pairs]
+    return scores
 
 
 _PAPER = "arXiv 2501.05078"
@@ -349,7 +349,7 @@ _TYPES = {pl.Boolean: np.bool_, pl.Float64: np.float64, pl.UInt16: np.uint16, pl
 
 def computed(made: Completed) -> dict[str, NDArray[Any]]:
     """Metric -> its values (V, N), in the type of its column; see `unknown` for nulls."""
-    return {each.name: each.function(made).astype(_TYPES[each.dtype]) for each in METRICS}
+    return {m.name: m.function(made).astype(_TYPES[m.dtype]) for m in METRICS}
 
 
 def unknown(known: pl.Expr) -> list[pl.Expr]:
@@ -358,6 +358,6 @@ def unknown(known: pl.Expr) -> list[pl.Expr]:
     Args:
         known: whether the continuation is known to its end.
     """
-    of_text = [pl.col(each.name).fill_nan(None) for each in METRICS if each.needs == "text"]
-    greedy = [each.name for each in METRICS if each.needs == "greedy continuation"]
+    of_text = [pl.col(m.name).fill_nan(None) for m in METRICS if m.needs == "text"]
+    greedy = [m.name for m in METRICS if m.needs == "greedy continuation"]
     return [*of_text, pl.when(known).then(pl.col(greedy)).name.keep()]

@@ -39,15 +39,18 @@ def keys(
         samples: checksum of the samples over which some edits take a mean.
     """
 
-    def key(each: Intervention) -> str:
-        own: dict[str, object] = {
-            "edits": list(each.edits.items()), "heads": each.heads, "seed": each.seed,
-        }  # fmt: skip
-        if any(RULES[edit].needs_mean for edit in each.edits.values()):
-            own["samples"] = samples
-        return hashlib.sha256(json.dumps([determined_by, own], sort_keys=True).encode()).hexdigest()
+    def key(intervention: Intervention) -> str:
+        parts: dict[str, object] = {
+            "edits": list(intervention.edits.items()),
+            "heads": intervention.heads,
+            "seed": intervention.seed,
+        }
+        if any(RULES[edit].needs_mean for edit in intervention.edits.values()):
+            parts["samples"] = samples
+        content = json.dumps([determined_by, parts], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()
 
-    return {each.name: key(each) for each in interventions}
+    return {intervention.name: key(intervention) for intervention in interventions}
 
 
 def extended(
@@ -101,8 +104,8 @@ def _earlier(
     if file is None:
         return pl.DataFrame(), {}
     try:
-        frame, found = tables.read(file, schema), tables.provenance(file).get(KEYS)
+        frame, stored = tables.read(file, schema), tables.provenance(file).get(KEYS)
     except InputError:  # damaged, or of another schema
         return pl.DataFrame(), {}
-    before = {key: name for name, key in found.items()} if isinstance(found, dict) else {}
+    before = {key: name for name, key in stored.items()} if isinstance(stored, dict) else {}
     return frame, {name: before[key] for name, key in wanted.items() if key in before}

@@ -56,13 +56,13 @@ def at_least_single(model: nn.Module) -> Iterator[None]:
 
 def without_hooks(module: nn.Module, x: Tensor) -> Tensor:
     """The output of a module without children for `x`, in the precision of `x`, without hooks."""
-    own: dict[str, nn.Parameter] = {}
+    replaced: dict[str, nn.Parameter] = {}
     if any(weight.dtype != x.dtype for weight in module.parameters()):
-        own = _converted(module, x.dtype)
+        replaced = _converted(module, x.dtype)
     try:
         made: Tensor = module.forward(x)
     finally:
-        _restore(module, own)
+        _restore(module, replaced)
     return made
 
 
@@ -72,12 +72,12 @@ def _converted(module: nn.Module, dtype: torch.dtype) -> dict[str, nn.Parameter]
     Those of a streamed module have no content between its calls; when it is called, their content
     is read in the precision that they then have.
     """
-    own = dict(module.named_parameters(recurse=False))
+    weights = dict(module.named_parameters(recurse=False))
     _restore(
         module,
-        {name: nn.Parameter(w.to(dtype), requires_grad=False) for name, w in own.items()},
+        {name: nn.Parameter(w.to(dtype), requires_grad=False) for name, w in weights.items()},
     )
-    return own
+    return weights
 
 
 def _restore(module: nn.Module, weights: dict[str, nn.Parameter]) -> None:

@@ -291,17 +291,21 @@ def _site(model: Any, number: int, block: nn.Module, calls: list[_Call]) -> Site
             matrices = [
                 c for c in calls if getattr(getattr(c.module, "weight", None), "ndim", 0) == 2
             ]
-            own = [c.module for c in calls[at:] if c in matrices and c.name.startswith(attention)]
+            outputs = [
+                c.module for c in calls[at:] if c in matrices and c.name.startswith(attention)
+            ]
             other = [c.module for c in matrices if not c.name.startswith(attention)]
-            if own:
+            if outputs:
                 mlp = other[-1] if other else None
-                whole = next((c for c in block.children() if mlp in tuple(c.modules())[1:]), None)
-                return Site(block, source.module, values, call.module, own[0], mlp, whole)
-    found = ", ".join(dict.fromkeys(type(call.module).__name__ for call in calls))
+                whole_mlp = next(
+                    (c for c in block.children() if mlp in tuple(c.modules())[1:]), None
+                )
+                return Site(block, source.module, values, call.module, outputs[0], mlp, whole_mlp)
+    kinds = ", ".join(dict.fromkeys(type(call.module).__name__ for call in calls))
     raise _refusal(
         model,
         f"block {number}, {type(block).__name__}",
-        f"modules {found}; none receives the value of the first token at the first token",
+        f"modules {kinds}; none receives the value of the first token at the first token",
     )
 
 
