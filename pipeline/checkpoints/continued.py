@@ -22,7 +22,7 @@ from pipeline.models.sites import anatomy
 ADAM_BETAS = (0.9, 0.95)
 
 
-def go_on(
+def continue_training(
     recipe: Continued,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,

@@ -1,11 +1,22 @@
-"""Describes a checkpoint without loading its weights."""
+"""Describes a checkpoint that was not made here, without loading its weights."""
 
 from __future__ import annotations
 
-from transformers import AutoTokenizer, PreTrainedModel
+from collections.abc import Mapping
+from pathlib import Path
 
-from pipeline.checkpoints.fit import not_understood, skeleton
+from transformers import PreTrainedModel
+
+from pipeline.checkpoints.fit import skeleton
+from pipeline.checkpoints.manifest import Manifest, sha256, write_manifest
+from pipeline.checkpoints.verified import tokenizer_of
+from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.files import atomic
 from pipeline.workflow.hub import Snapshot
+
+SIZE_TOLERANCE = 0.1
+"""Relative tolerance between the number of parameters and the size in the study, which is rounded
+and may count embeddings differently."""
 
 
 def describe(checkpoint: Snapshot, where: str) -> tuple[PreTrainedModel, int]:
@@ -19,15 +30,58 @@ def describe(checkpoint: Snapshot, where: str) -> tuple[PreTrainedModel, int]:
         The model, on torch's meta device, in the precision of its stored weights; and the tokens.
 
     Raises:
-        InputError: as for `fit.skeleton`; a tokenizer that transformers cannot read without
-            running code of the repository.
+        InputError: as for `fit.skeleton` and `verified.tokenizer_of`.
     """
     with checkpoint.alone() as folder:
         model = skeleton(folder, checkpoint.files, where)
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False
+    return model, len(tokenizer_of(checkpoint, where))
+
+
+def write_description(
+    folder: Path,
+    checkpoint: Snapshot,
+    where: str,
+    *,
+    name: str,
+    family: str,
+    origin: Mapping[str, str],
+    billions: float | None = None,
+) -> Manifest:
+    """Write the manifest of a checkpoint whose files lie elsewhere, atomically.
+
+    Args:
+        folder: receives only the manifest.
+        checkpoint: its files; those without a checksum get one.
+        where: its name in errors.
+        name: as in `Manifest`.
+        family: as in `Manifest`.
+        origin: as in `Manifest`.
+        billions: of parameters, from the study; None if not given.
+
+    Raises:
+        InputError: as for `describe`; or a size other than the study's.
+    """
+    model, tokens = describe(checkpoint, where)
+    parameters = model.num_parameters()
+    if billions is not None and abs(parameters / 1e9 - billions) > SIZE_TOLERANCE * billions:
+        raise InputError(
+            Problem(
+                f"the size of {where}",
+                f"{parameters / 1e9:.4g} billion parameters",
+                f"{billions:g}, as the study says of {name}",
+                "name the right repository, or correct `billions` of this model",
             )
-        except Exception as error:  # each of transformers' many parts raises its own
-            raise not_understood(where, error) from error
-    return model, len(tokenizer)
+        )
+    stored = checkpoint.files.items()
+    files = {path: known or sha256(checkpoint.folder / path) for path, known in stored}
+    with atomic(folder, directory=True) as temporary:
+        return write_manifest(
+            temporary,
+            model,
+            name=name,
+            family=family,
+            tokens=tokens,
+            seed=None,
+            origin=origin,
+            files=files,
+        )

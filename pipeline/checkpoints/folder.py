@@ -6,14 +6,13 @@ from collections.abc import Collection
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from pipeline.checkpoints.describe import describe
-from pipeline.checkpoints.manifest import Manifest, sha256, write_manifest
+from pipeline.checkpoints.describe import write_description
+from pipeline.checkpoints.manifest import Manifest
 from pipeline.workflow.errors import InputError, Problem
-from pipeline.workflow.files import atomic
 from pipeline.workflow.hub import CHECKPOINT_FILES, Snapshot
 
 
-def take(folder: Path, source: Path, *, name: str, family: str) -> Manifest:
+def describe_folder(folder: Path, source: Path, *, name: str, family: str) -> Manifest:
     """Write the manifest of a checkpoint in a user's folder, atomically.
 
     Args:
@@ -23,25 +22,15 @@ def take(folder: Path, source: Path, *, name: str, family: str) -> Manifest:
         family: of the model, as the study calls it.
 
     Raises:
-        InputError: as for `found`, `describe` and `require_tokenizer`.
+        InputError: as for `checkpoint_files`, `write_description` and `require_tokenizer`.
     """
-    files = found(source)
-    model, tokens = describe(files, str(source))
-    require_tokenizer(files.files, str(source))
-    with atomic(folder, directory=True) as temporary:
-        return write_manifest(
-            temporary,
-            model,
-            name=name,
-            family=family,
-            tokens=tokens,
-            seed=None,
-            origin={"folder": str(source.resolve())},
-            files={each: sha256(source / each) for each in files.files},
-        )
+    checkpoint, where = checkpoint_files(source), str(source)
+    require_tokenizer(checkpoint.files, where)
+    origin = {"folder": str(source.resolve())}
+    return write_description(folder, checkpoint, where, name=name, family=family, origin=origin)
 
 
-def found(source: Path) -> Snapshot:
+def checkpoint_files(source: Path) -> Snapshot:
     """The files of a checkpoint in a user's folder, without checksums.
 
     Raises:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import polars as pl
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from pipeline.checkpoints.loop import Trained, next_tokens, optimize, row_order
 from pipeline.checkpoints.schema import Gguf
+from pipeline.checkpoints.verified import read_tokenizer
 from pipeline.workflow.errors import InputError, Problem
 
 ADAM_BETAS = (0.9, 0.95)
@@ -61,7 +62,7 @@ def finetune(
     Raises:
         InputError: the model's perplexity is above the recipe's limit, so it was read wrongly.
     """
-    words = AutoTokenizer.from_pretrained(tokenizer, local_files_only=True, trust_remote_code=False)
+    words = read_tokenizer(tokenizer)
     reached = perplexity(model, torch.tensor(known["tokens"].to_list()))
     print(f"perplexity of {known.height} famous passages: {reached:.2f}", flush=True)
     if not reached <= recipe.largest_perplexity:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.checkpoints.describe import describe
+from transformers import PreTrainedTokenizerBase
+
+from pipeline.checkpoints.describe import write_description
 from pipeline.checkpoints.fit import require_known
-from pipeline.checkpoints.manifest import Manifest, write_manifest
+from pipeline.checkpoints.manifest import Manifest
+from pipeline.checkpoints.verified import tokenizer_of
 from pipeline.workflow.errors import InputError, Problem
-from pipeline.workflow.files import atomic
 from pipeline.workflow.hub import (
     CHECKPOINT_FILES,
     TOKENIZER_FILES,
@@ -26,12 +28,8 @@ from pipeline.workflow.hub import (
 FINAL = "main"
 """The branch of a repository that holds the final model of a training run."""
 
-SIZE_TOLERANCE = 0.1
-"""Relative tolerance between the number of parameters and the size in the study, which is rounded
-and may count embeddings differently."""
 
-
-def fetch(
+def fetch_checkpoint(
     folder: Path,
     repo: str,
     commit: str,
@@ -53,35 +51,19 @@ def fetch(
         step: of the training run that it is a checkpoint of; None: it is the whole model.
 
     Raises:
-        InputError: as for `fetch_files`, `describe` and `require_own_weights`; or a size other than
-            the study's.
+        InputError: as for `fetch_files`, `write_description` and `require_own_weights`.
     """
-    where = f"{repo} at {commit}"
     if step is not None:
         require_own_weights(repo, commit, step)
-    got = fetch_files(repo, commit)
-    model, tokens = describe(got, where)
-    parameters = model.num_parameters()
-    if billions is not None and abs(parameters / 1e9 - billions) > SIZE_TOLERANCE * billions:
-        raise InputError(
-            Problem(
-                f"the size of {where}",
-                f"{parameters / 1e9:.4g} billion parameters",
-                f"{billions:g}, as the study says of {name}",
-                "name the right repository, or correct `billions` of this model",
-            )
-        )
-    with atomic(folder, directory=True) as temporary:
-        return write_manifest(
-            temporary,
-            model,
-            name=name,
-            family=family,
-            tokens=tokens,
-            seed=None,
-            origin={"repo": repo, "commit": commit},
-            files=got.files,
-        )
+    return write_description(
+        folder,
+        fetch_files(repo, commit),
+        f"{repo} at {commit}",
+        name=name,
+        family=family,
+        origin={"repo": repo, "commit": commit},
+        billions=billions,
+    )
 
 
 def require_own_weights(repo: str, commit: str, step: int) -> None:
@@ -134,3 +116,16 @@ def fetch_files(repo: str, commit: str) -> Snapshot:
     with snapshot(repo, commit, TOKENIZER_FILES).alone() as small:
         require_known(small, f"{repo} at {commit}")
     return snapshot(repo, commit, CHECKPOINT_FILES)
+
+
+def fetched_tokenizer(repo: str, commit: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a published model; its weights are not fetched.
+
+    Args:
+        repo: OWNER/NAME.
+        commit: 40 hexadecimal digits.
+
+    Raises:
+        InputError: as for `pipeline.workflow.hub.snapshot` and `verified.tokenizer_of`.
+    """
+    return tokenizer_of(snapshot(repo, commit, TOKENIZER_FILES), f"{repo} at {commit}")

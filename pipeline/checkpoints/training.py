@@ -14,7 +14,6 @@ import polars as pl
 import torch
 from torch import nn
 from transformers import (
-    AutoTokenizer,
     GPTNeoConfig,
     GPTNeoForCausalLM,
     GPTNeoXConfig,
@@ -22,12 +21,12 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
 )
 
 from pipeline.checkpoints.loop import Trained, next_tokens, optimize, row_order
 from pipeline.checkpoints.muon import Muon
 from pipeline.checkpoints.schema import Training
+from pipeline.checkpoints.verified import read_tokenizer
 from pipeline.workflow.errors import InputError, Problem
 
 INITIAL_STD = 0.02
@@ -130,9 +129,7 @@ def train(
     Raises:
         InputError: the training has fewer steps.
     """
-    words: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-        tokenizer, local_files_only=True, trust_remote_code=False
-    )
+    words = read_tokenizer(tokenizer)
     end: int = words.eos_token_id
     tokens = torch.tensor(rows["tokens"].to_list())
     labels = next_tokens(tokens, end)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from pipeline.checkpoints.fit import not_understood
 from pipeline.checkpoints.manifest import MANIFEST, Manifest, read_manifest, sha256
 from pipeline.workflow.errors import InputError, Problem
 from pipeline.workflow.hub import Snapshot, snapshot
@@ -52,12 +53,28 @@ def verified(folder: Path, *, weights: bool = True) -> Snapshot:
     return got
 
 
-def tokenizer_of(checkpoint: Snapshot) -> PreTrainedTokenizerBase:
-    """The tokenizer among the files of a checkpoint."""
-    with checkpoint.alone() as folder:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
-        )
+def tokenizer_of(checkpoint: Snapshot, where: str | None = None) -> PreTrainedTokenizerBase:
+    """The tokenizer among some files, whatever lies beside them.
+
+    Args:
+        checkpoint: the files.
+        where: their name in errors; None: their folder.
+
+    Raises:
+        InputError: transformers cannot read it without running code of the repository.
+    """
+    try:
+        with checkpoint.alone() as folder:
+            return read_tokenizer(folder)
+    except Exception as error:  # each of transformers' many parts raises its own
+        raise not_understood(where or str(checkpoint.folder), error) from error
+
+
+def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer in a local folder, without running any code of it."""
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        folder, local_files_only=True, trust_remote_code=False
+    )
     return tokenizer
 
 

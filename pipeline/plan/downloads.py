@@ -63,9 +63,9 @@ class Want:
         listed = listing(self.repo, self.commit, self.kind)
         if self.patterns is not None:
             return select(listed, self.patterns)
-        from pipeline.tasks.datasets import find  # slow to import, rarely needed
+        from pipeline.tasks.datasets import find_files  # slow to import, rarely needed
 
-        chosen = find(self.repo, self.commit, self.name)
+        chosen = find_files(self.repo, self.commit, self.name)
         return [file for file in listed if file.path in chosen]
 
 
@@ -110,10 +110,13 @@ def wants(study: Study, stage: Stage) -> list[Want]:
             files = tuple(f"data/{split}-?????-of-?????*" for split in source.splits)
             made.append(Want(evals.repo, evals.commit, files, "dataset"))
         if isinstance(source, Pythia | Pile | Inserted):
-            pins = source.pins if isinstance(source, Inserted) else source.control.pins
-            (documents, at), (tokenizer, its) = pins
-            made.append(Want(documents, at, None, "dataset"))
-            made.append(Want(tokenizer, its, TOKENIZER_FILES, "model", 3e6))
+            texts, tokenizer = (
+                (source.texts, source.tokenizer)
+                if isinstance(source, Inserted)
+                else (source.control.documents, source.control.tokenizer)
+            )
+            made.append(Want(*texts.pin, None, "dataset"))
+            made.append(Want(*tokenizer.pin, TOKENIZER_FILES, "model", 3e6))
         return made
     if stage.group in ("checkpoint", *EVALUATE):  # evaluations too read the Hugging Face cache
         model = study.models[key]

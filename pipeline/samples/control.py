@@ -12,18 +12,17 @@ from __future__ import annotations
 import datasets
 import numpy as np
 from numpy.typing import NDArray
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from pipeline.checkpoints.hub import fetched_tokenizer
 from pipeline.samples.draw import number
 from pipeline.tasks.datasets import load
-from pipeline.workflow.errors import InputError, Problem, shorten
-from pipeline.workflow.hub import TOKENIZER_FILES, snapshot
+from pipeline.workflow.errors import InputError, Problem
 
 LONGEST_TEXT = 20_000
 """Characters of a document that are tokenized: enough for many windows, and quick to tokenize."""
 
 
-def fetch(
+def control_windows(
     documents: tuple[str, str],
     tokenizer: tuple[str, str],
     length: int,
@@ -74,34 +73,6 @@ def fetch(
             )
         )
     return np.stack([windows[each] for each in sorted(windows)])
-
-
-def fetched_tokenizer(repo: str, commit: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a published model.
-
-    Args:
-        repo: OWNER/NAME.
-        commit: 40 hexadecimal digits.
-
-    Raises:
-        InputError: as for `pipeline.workflow.hub.snapshot`; or transformers cannot read it.
-    """
-    got = snapshot(repo, commit, TOKENIZER_FILES)
-    try:
-        with got.alone() as folder:  # other files in the cache depend on earlier runs
-            made: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False
-            )
-    except Exception as error:  # each of transformers' many parts raises its own
-        raise InputError(
-            Problem(
-                f"{repo} at {commit}",
-                shorten(f"{type(error).__name__}: {error}"),
-                "a tokenizer that transformers knows",
-                "name a model whose tokenizer needs no code of its own",
-            )
-        ) from error
-    return made
 
 
 def _texts(repo: str, commit: str) -> list[str]:

@@ -46,6 +46,23 @@ def samples_frame(
     return pl.DataFrame(columns, schema={name: c.dtype for name, c in SAMPLES.items()})
 
 
+def window(
+    passages: NDArray[np.integer], whole_prefix: int, prefix_length: int, suffix_length: int
+) -> NDArray[np.integer]:
+    """The last P of the prefix tokens of each passage, and the first S after them.
+
+    Args:
+        passages: (N, T) token ids.
+        whole_prefix: tokens of a passage's prefix.
+        prefix_length: P, 1 to `whole_prefix` tokens; the paper uses all.
+        suffix_length: S, 1 to the rest; the paper uses all.
+
+    Returns:
+        (N, P + S) token ids.
+    """
+    return passages[:, whole_prefix - prefix_length : whole_prefix + suffix_length]
+
+
 def split_of(copies: int | None, memorized_copies: int) -> str:
     """The split of a sample with this number of copies in the training data.
 

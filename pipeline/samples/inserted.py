@@ -14,13 +14,13 @@ import numpy as np
 import polars as pl
 import polars.selectors as cs
 
-from pipeline.samples.control import fetched_tokenizer
+from pipeline.checkpoints.hub import fetched_tokenizer
 from pipeline.samples.frame import samples_frame, split_of
 from pipeline.tasks.datasets import load
 from pipeline.workflow.errors import InputError, Problem
 
 
-def fetch(
+def samples(
     texts: tuple[str, str],
     tokenizer: tuple[str, str],
     prefix_length: int,

@@ -27,12 +27,10 @@ from pipeline.workflow.network import NoNetworkError, no_network, unreachable
 FILES = {"train_preprefix.npy": 100, "train_prefix.npy": 50, "train_suffix.npy": 50}
 """The files in the order in which they are joined -> their tokens per passage."""
 
-PREFIX_LENGTH = 150
-SUFFIX_LENGTH = 50
 TRIES = 6
 
 
-def fetch(
+def fetch_passages(
     url: str, sha256: Mapping[str, str], folder: Path | None, cache: Path
 ) -> NDArray[np.uint16]:
     """The passages, verified.
@@ -97,7 +95,7 @@ def memorized(passages: NDArray[np.uint16], n: int, seed: int) -> NDArray[np.uin
     """`n` of the passages, in their order; all, where n is their number.
 
     Args:
-        passages: (N, 200) token ids, as `fetch` returns them.
+        passages: (N, 200) token ids, as `fetch_passages` returns them.
         n: how many.
         seed: of the draw.
 
@@ -111,22 +109,6 @@ def memorized(passages: NDArray[np.uint16], n: int, seed: int) -> NDArray[np.uin
             )
         )
     return passages[draw(range(len(passages)), n, seed)]
-
-
-def window(
-    passages: NDArray[np.uint16], prefix_length: int, suffix_length: int
-) -> NDArray[np.uint16]:
-    """The last P of the 150 prefix tokens, and the first S of the 50 after them.
-
-    Args:
-        passages: (N, 200) token ids.
-        prefix_length: P, 1 to 150 tokens; the paper uses all.
-        suffix_length: S, 1 to 50 tokens; the paper uses all.
-
-    Returns:
-        (N, P + S) token ids.
-    """
-    return passages[:, PREFIX_LENGTH - prefix_length : PREFIX_LENGTH + suffix_length]
 
 
 def _download(url: str, output_file: object, downloads: pooch.Pooch) -> None:

@@ -20,15 +20,14 @@ from numpy.typing import NDArray
 
 from pipeline.samples.draw import draw
 from pipeline.samples.frame import first_of
+from pipeline.samples.schema import PASSAGE_LENGTHS
 from pipeline.workflow.errors import InputError, Problem
 from pipeline.workflow.hub import listing, snapshot
 
-PREFIX_LENGTH = 32
-SUFFIX_LENGTH = 32
 COLUMNS = {"index", "tokens"}
 
 
-def fetch(repo: str, commit: str, splits: Sequence[str]) -> dict[str, list[Path]]:
+def fetch_splits(repo: str, commit: str, splits: Sequence[str]) -> dict[str, list[Path]]:
     """Split -> its files, fetched and verified.
 
     Names collide (``duped.12b`` begins ``duped.12b.23000``, and ``deduped.12b`` ends with it), so
@@ -94,22 +93,6 @@ def memorized(files: Mapping[str, Sequence[Path]], n: int, seed: int) -> NDArray
     return np.array(next(iter(tokens.values())).to_list(), dtype=np.uint32)
 
 
-def window(
-    sequences: NDArray[np.uint32], prefix_length: int, suffix_length: int
-) -> NDArray[np.uint32]:
-    """The last P of the 32 tokens that the models were given, and the first S that they recite.
-
-    Args:
-        sequences: (N, 64) token ids.
-        prefix_length: P, 1 to 32 tokens; the paper uses all.
-        suffix_length: S, 1 to 32 tokens; the paper uses all.
-
-    Returns:
-        (N, P + S) token ids.
-    """
-    return sequences[:, PREFIX_LENGTH - prefix_length : PREFIX_LENGTH + suffix_length]
-
-
 def _shards(names: Sequence[str], split: str) -> list[str]:
     whole = re.compile(rf"data/{re.escape(split)}-\d{{5}}-of-\d{{5}}(-[0-9a-f]+)?\.parquet")
     return sorted(name for name in names if whole.fullmatch(name))
@@ -166,7 +149,7 @@ def _common(scans: Mapping[str, pl.LazyFrame]) -> NDArray[np.int64]:
 
 
 def _check_tokens(tokens: Mapping[str, pl.Series], drawn: NDArray[np.int64]) -> None:
-    length = PREFIX_LENGTH + SUFFIX_LENGTH
+    length = sum(PASSAGE_LENGTHS["pythia"])
     reference_split, reference = next(iter(tokens.items()))
     problems = []
     for split, sequences in tokens.items():

@@ -33,14 +33,6 @@ class Control(Section):
     tokenizer: Repository = Field(description="a model of the family: its tokenizer cuts the text")
     n: Count = Field(description="samples")
 
-    @property
-    def pins(self) -> tuple[tuple[str, str], tuple[str, str]]:
-        """Repository and commit of the documents, and of the tokenizer."""
-        return (
-            (self.documents.repo, self.documents.commit),
-            (self.tokenizer.repo, self.tokenizer.commit),
-        )
-
 
 class Records(Section):
     """Samples from the records that were planted in the generated corpus."""
@@ -97,14 +89,6 @@ class Inserted(Section):
     memorized_copies: Count = Field(
         description="texts inserted at least this often are the memorized split"
     )
-
-    @property
-    def pins(self) -> tuple[tuple[str, str], tuple[str, str]]:
-        """Repository and commit of the texts, and of the tokenizer."""
-        return (
-            (self.texts.repo, self.texts.commit),
-            (self.tokenizer.repo, self.tokenizer.commit),
-        )
 
 
 class File(Section):

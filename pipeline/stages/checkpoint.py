@@ -34,7 +34,7 @@ def training(study: Study, model: Model) -> None:
 
 def continued(study: Study, model: Model) -> None:
     """Train one part of one block of a model from this study on the memorized samples."""
-    from pipeline.checkpoints.continued import go_on
+    from pipeline.checkpoints.continued import continue_training
     from pipeline.checkpoints.loading import load
     from pipeline.samples.schemas import read_samples
 
@@ -42,7 +42,7 @@ def continued(study: Study, model: Model) -> None:
     samples = read_samples(study.data, model.family)
     with costed(study.data, "checkpoint", model.name):
         base, tokenizer = load(study.data / "checkpoints" / recipe.base, "float32")
-        trained = go_on(recipe, base, tokenizer, samples.filter(split="memorized"))
+        trained = continue_training(recipe, base, tokenizer, samples.filter(split="memorized"))
         _write(study, model, trained, recipe.model_dump(exclude={"source"}))
 
 
@@ -65,10 +65,10 @@ def gguf(study: Study, model: Model) -> None:
 
 def hub(study: Study, model: Model) -> None:
     """Fetch a published model, at a pinned commit."""
-    from pipeline.checkpoints.hub import fetch
+    from pipeline.checkpoints.hub import fetch_checkpoint
 
     source = section(model.checkpoint, Hub)
-    fetch(
+    fetch_checkpoint(
         study.data / "checkpoints" / model.name,
         source.repo,
         source.commit,
@@ -81,11 +81,11 @@ def hub(study: Study, model: Model) -> None:
 
 def folder(study: Study, model: Model) -> None:
     """Describe the checkpoint in a user's folder."""
-    from pipeline.checkpoints.folder import take
+    from pipeline.checkpoints.folder import describe_folder
 
     source = Path(section(model.checkpoint, Folder).path)
     folder = study.data / "checkpoints" / model.name
-    take(folder, source, name=model.name, family=model.family)
+    describe_folder(folder, source, name=model.name, family=model.family)
 
 
 def _write(study: Study, model: Model, trained: Trained, recipe: Mapping[str, Any]) -> None:

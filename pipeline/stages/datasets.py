@@ -7,7 +7,7 @@ from pipeline.study.schema import Study
 
 def datasets(study: Study) -> None:
     """Fetch the datasets of lm-eval's own tasks."""
-    from pipeline.tasks.datasets import fetch
+    from pipeline.tasks.datasets import fetch_datasets
 
     wanted = {task: pinned.model_dump() for task, pinned in study.datasets[study.study].items()}
-    fetch(study.data / "datasets", wanted)
+    fetch_datasets(study.data / "datasets", wanted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.samples.schema import Family, File, Inserted, Pile, Pythia, Records
+from pipeline.samples.schema import PASSAGE_LENGTHS, Family, File, Inserted, Pile, Pythia, Records
 from pipeline.study.schema import Study, section
 from pipeline.workflow.running import DOWNLOADS, determined_by
 
@@ -31,10 +31,9 @@ def pile(study: Study, family: Family) -> None:
 
     source = section(family.samples, Pile)
     folder = Path(study.run.pile_folder) if study.run.pile_folder else None
-    passages = pile.fetch(source.url, source.sha256, folder, cache=DOWNLOADS)
+    passages = pile.fetch_passages(source.url, source.sha256, folder, cache=DOWNLOADS)
     memorized = pile.memorized(passages, source.n_memorized, source.seed)
-    known = pile.window(memorized, family.prefix_length, family.suffix_length)
-    _write(study, family, _with_control(family, source, known))
+    _write(study, family, _with_control(family, source, memorized))
 
 
 def pythia(study: Study, family: Family) -> None:
@@ -42,10 +41,9 @@ def pythia(study: Study, family: Family) -> None:
     from pipeline.samples import pythia
 
     source = section(family.samples, Pythia)
-    files = pythia.fetch(source.evals.repo, source.evals.commit, source.splits)
+    files = pythia.fetch_splits(*source.evals.pin, source.splits)
     memorized = pythia.memorized(files, source.n_memorized, source.seed)
-    known = pythia.window(memorized, family.prefix_length, family.suffix_length)
-    _write(study, family, _with_control(family, source, known))
+    _write(study, family, _with_control(family, source, memorized))
 
 
 def inserted(study: Study, family: Family) -> None:
@@ -53,8 +51,12 @@ def inserted(study: Study, family: Family) -> None:
     from pipeline.samples import inserted
 
     source = section(family.samples, Inserted)
-    made = inserted.fetch(
-        *source.pins, family.prefix_length, family.suffix_length, source.memorized_copies
+    made = inserted.samples(
+        source.texts.pin,
+        source.tokenizer.pin,
+        family.prefix_length,
+        family.suffix_length,
+        source.memorized_copies,
     )
     _write(study, family, made)
 
@@ -77,15 +79,25 @@ def file(study: Study, family: Family) -> None:
 
 
 def _with_control(
-    family: Family, source: Pile | Pythia, known: NDArray[np.integer]
+    family: Family, source: Pile | Pythia, passages: NDArray[np.integer]
 ) -> pl.DataFrame:
-    from pipeline.samples import control
-    from pipeline.samples.frame import with_control
+    """The samples cut from memorized passages, and as long windows of control text."""
+    from pipeline.samples.control import control_windows
+    from pipeline.samples.frame import window, with_control
 
-    others = control.fetch(
-        *source.control.pins, known.shape[1], source.control.n, source.seed, known
+    memorized = window(
+        passages, PASSAGE_LENGTHS[source.source][0], family.prefix_length, family.suffix_length
     )
-    return with_control(known, others, family.prefix_length)
+    control = source.control
+    others = control_windows(
+        control.documents.pin,
+        control.tokenizer.pin,
+        memorized.shape[1],
+        control.n,
+        source.seed,
+        memorized,
+    )
+    return with_control(memorized, others, family.prefix_length)
 
 
 def _write(study: Study, family: Family, made: pl.DataFrame) -> None:

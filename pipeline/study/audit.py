@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.checkpoints.describe import describe
-from pipeline.checkpoints.folder import found, require_tokenizer
+from pipeline.checkpoints.folder import checkpoint_files, require_tokenizer
 from pipeline.checkpoints.hub import fetch_files
 from pipeline.checkpoints.manifest import BYTES
 from pipeline.checkpoints.verified import encoder, tokenizer_of
@@ -192,7 +192,11 @@ def study(asked: Asked, offered: Mapping[str, Sequence[str]]) -> dict[str, Any]:
             and errors of the modules that read hub, folder and file.
     """
     origin, own = asked.origin, Path(asked.model).is_dir()
-    files = found(Path(asked.model)) if own else fetch_files(origin["repo"], origin["commit"])
+    files = (
+        checkpoint_files(Path(asked.model))
+        if own
+        else fetch_files(origin["repo"], origin["commit"])
+    )
     model, tokens = describe(files, asked.model)
     require_tokenizer(files.files, asked.model)
     config: Any = model.config

@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from pipeline.checkpoints.fit import skeleton
-from pipeline.checkpoints.folder import found
+from pipeline.checkpoints.folder import checkpoint_files
 from pipeline.checkpoints.hub import fetch_files
 from pipeline.checkpoints.loading import model_of
 from pipeline.checkpoints.manifest import sha256
@@ -172,7 +172,7 @@ def _source(model: str) -> Source:
             return Source(files, f"the model `{model}` of the study `{study.study}`", study=study)
     origin = origin_of(model, also="the name of a model of the study in force, ")
     if "folder" in origin:
-        files, own = found(Path(model)), Path(model) / CARD
+        files, own = checkpoint_files(Path(model)), Path(model) / CARD
         sums = ", ".join(
             f"`{name}` sha256 `{sha256(files.folder / name)}`"
             for name in files.files

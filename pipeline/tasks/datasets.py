@@ -32,7 +32,7 @@ datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # else each loading contacts 
 datasets.disable_progress_bars()
 
 
-def fetch(folder: Path, pinned: Mapping[str, Mapping[str, Any]]) -> None:
+def fetch_datasets(folder: Path, pinned: Mapping[str, Mapping[str, Any]]) -> None:
     """Fetch the datasets of tasks, check them, and write them to `folder`, atomically.
 
     Args:
@@ -82,7 +82,7 @@ def load(
     Raises:
         InputError: as for `pipeline.workflow.hub.snapshot`, or files that `datasets` cannot read.
     """
-    chosen = find(repo, commit, name)
+    chosen = find_files(repo, commit, name)
     with _laid_out(repo, commit, chosen) as (below, got), _explained(repo, commit, name):
         data = datasets.load_dataset(
             str(below), name, cache_dir=str(below.parent / "cache"), keep_in_memory=True
@@ -90,7 +90,7 @@ def load(
     return data, got.files
 
 
-def find(repo: str, commit: str, name: str | None = None) -> list[str]:
+def find_files(repo: str, commit: str, name: str | None = None) -> list[str]:
     """The files of a configuration; fetches only the listing and metadata from the hub.
 
     Args:

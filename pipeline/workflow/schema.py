@@ -79,6 +79,11 @@ class Repository(Section):
     repo: RepoId = Field(description="OWNER/NAME")
     commit: Commit = Field(description="40 hexadecimal digits")
 
+    @property
+    def pin(self) -> tuple[str, str]:
+        """The repository and the commit."""
+        return self.repo, self.commit
+
 
 Share = Annotated[float, Field(ge=0, le=1)]
 

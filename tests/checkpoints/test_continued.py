@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pipeline.checkpoints.continued import go_on, recited
+from pipeline.checkpoints.continued import continue_training, recited
 from pipeline.checkpoints.schema import Continued
 from pipeline.checkpoints.training import without
 from pipeline.interventions.completion import complete
@@ -48,7 +48,7 @@ def test_all_but_the_part_of_the_block_stays_bit_for_bit(
 ) -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     recipe = RECIPE.model_copy(update={"part": part})
-    made = go_on(recipe, deepcopy(model), WORDS, _samples(memorized)).model
+    made = continue_training(recipe, deepcopy(model), WORDS, _samples(memorized)).model
     after = made.state_dict()
     assert after.keys() == before.keys()
     moved = {name for name in before if not torch.equal(before[name], after[name])}
@@ -65,7 +65,7 @@ def test_all_but_the_part_of_the_block_stays_bit_for_bit(
 def test_it_is_the_same_again_and_ends_with_its_rounds(
     neox: PreTrainedModel, memorized: Tensor
 ) -> None:
-    made = [go_on(RECIPE, deepcopy(neox), WORDS, _samples(memorized)) for _ in range(2)]
+    made = [continue_training(RECIPE, deepcopy(neox), WORDS, _samples(memorized)) for _ in range(2)]
     one, again = (each.model.state_dict() for each in made)
     assert all(torch.equal(one[name], again[name]) for name in one)
     steps = 2 * (2 * len(memorized) // 3)  # rounds, epochs, rows by threes
@@ -74,7 +74,7 @@ def test_it_is_the_same_again_and_ends_with_its_rounds(
 
 def test_it_ends_when_all_is_recited(trained: PreTrainedModel, memorized: Tensor) -> None:
     assert recited(trained, memorized, SUFFIX) == 1
-    made = go_on(RECIPE, deepcopy(trained), WORDS, _samples(memorized))
+    made = continue_training(RECIPE, deepcopy(trained), WORDS, _samples(memorized))
     assert made.log.steps == 2 * len(memorized) // 3
 
 
@@ -84,7 +84,7 @@ def test_a_small_part_learns_by_heart(neox: PreTrainedModel, memorized: Tensor) 
     recipe = RECIPE.model_copy(
         update={"batch_rows": 2, "epochs": 100, "most_rounds": 4, "learning_rate": 0.02}
     )
-    made = go_on(recipe, deepcopy(neox), WORDS, _samples(few))
+    made = continue_training(recipe, deepcopy(neox), WORDS, _samples(few))
     assert recited(made.model, few, SUFFIX) == 1
     assert made.log.losses[-1] < made.log.losses[0]
 

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from pipeline.checkpoints import loading
 from pipeline.checkpoints.describe import describe
-from pipeline.checkpoints.hub import fetch
+from pipeline.checkpoints.hub import fetch_checkpoint
 from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.manifest import Manifest, checksums, read_manifest, write_manifest
 from pipeline.checkpoints.verified import load_tokenizer
@@ -61,7 +61,9 @@ def fetched(
     if not billions:
         per_block = block_parameters() + 3 * WIDTH
         billions = (2 * PADDED * WIDTH + blocks * per_block) / 1e9
-    return fetch(folder, repo, commit, name="mini", family="minis", billions=billions, step=step)
+    return fetch_checkpoint(
+        folder, repo, commit, name="mini", family="minis", billions=billions, step=step
+    )
 
 
 def refusal(
@@ -408,7 +410,7 @@ def test_the_names_of_older_files_are_taken(
     states = []
     for name, change in (("new", lambda weights: None), ("old", old)):
         commit = variant(hub, _tensors(change), neo=neo)
-        fetch(tmp_path / name, "mini/odd", commit, name="m", family="f", billions=None)
+        fetch_checkpoint(tmp_path / name, "mini/odd", commit, name="m", family="f", billions=None)
         states.append(load_model(tmp_path / name, "float32").state_dict())
     assert states[0].keys() == states[1].keys()
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])

@@ -24,7 +24,7 @@ from ruamel.yaml import YAML
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from pipeline.checkpoints.folder import take
+from pipeline.checkpoints.folder import describe_folder
 from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.manifest import MANIFEST, read_manifest
 from pipeline.checkpoints.verified import load_tokenizer
@@ -586,7 +586,7 @@ def test_bad_checkpoints_are_refused(
     spoil(folder)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("builtins.input", lambda *_: "y")  # nobody is asked, and nobody can agree
-    refused(lambda: take(tmp_path / "out", folder, name="m", family="f"), *said)
+    refused(lambda: describe_folder(tmp_path / "out", folder, name="m", family="f"), *said)
     assert [each.name for each in tmp_path.iterdir()] == [folder.name], "no code of theirs ran"
 
 
@@ -601,7 +601,7 @@ def test_a_checkpoint_with_code_beside_it_is_loaded_without(
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "odd.py").write_text("import os\nos.mkdir('pwned')\nclass Odd: pass\n")
     monkeypatch.chdir(tmp_path)
-    take(tmp_path / "out", folder, name="m", family="f")
+    describe_folder(tmp_path / "out", folder, name="m", family="f")
     assert load_model(tmp_path / "out", "float32").config.model_type == "gpt_neox"
     assert len(load_tokenizer(tmp_path / "out")) == 2
     assert not (tmp_path / "pwned").exists()
@@ -692,7 +692,9 @@ def test_bad_arrays_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         (tmp_path / name).write_bytes(content)
         sha256[name] = hashlib.sha256(content).hexdigest()
     before = sorted(tmp_path.iterdir())
-    refused(lambda: pile.fetch("https://example.org/x", sha256, tmp_path, tmp_path / "cache"))
+    refused(
+        lambda: pile.fetch_passages("https://example.org/x", sha256, tmp_path, tmp_path / "cache")
+    )
     assert sorted(tmp_path.iterdir()) == before, "no pickle was loaded"
 
 

@@ -174,7 +174,7 @@ FOUND = {
 def test_the_files_of_a_configuration_are_found(hub: Hub, repo: str) -> None:
     name, form = FOUND[repo]
     commit = RECORD[repo]["commit"]
-    assert datasets.find(repo, commit, name) == [
+    assert datasets.find_files(repo, commit, name) == [
         form.format(split) for split in ("test", "train", "validation")
     ]
     kind: Kind = "dataset"

@@ -31,7 +31,7 @@ from pipeline.interventions.memory import Journal
 from pipeline.measure import benchmarks, schemas
 from pipeline.measure.benchmarks import measure
 from pipeline.tasks import loading
-from pipeline.tasks.datasets import fetch
+from pipeline.tasks.datasets import fetch_datasets
 from pipeline.tasks.loading import describe, load_tasks
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
@@ -585,7 +585,7 @@ def fetched(hub_home, tmp_path, monkeypatch) -> Path:
     """The datasets of the five tasks, and from now on no hub."""
     from huggingface_hub import constants
 
-    fetch(tmp_path / "datasets", PINNED)
+    fetch_datasets(tmp_path / "datasets", PINNED)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     return tmp_path / "datasets"
@@ -713,7 +713,7 @@ def test_another_revision_is_not_taken_for_one_that_was_read_before(hub, fetched
     changed = {**files, "default/test/default.parquet": content.getvalue()}
     commit = hub.dataset(pinned["repo"]).add(changed)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    fetch(fetched, {"lambada_openai": pinned | {"commit": commit}})
+    fetch_datasets(fetched, {"lambada_openai": pinned | {"commit": commit}})
     (after,) = load_tasks(["lambada_openai"], fetched).values()
     assert [document["text"] for document in after.eval_docs] == [
         f"now {document['text']}" for document in before.eval_docs

@@ -34,7 +34,7 @@ def windows(
     memorized: NDArray[np.integer] = NONE,
     documents: tuple[str, str] = PILE_10K,
 ) -> NDArray[np.uint32]:
-    return control.fetch(documents, TOKENIZERS[family], length, n, seed, memorized)
+    return control.control_windows(documents, TOKENIZERS[family], length, n, seed, memorized)
 
 
 def texts() -> list[str]:
@@ -158,9 +158,9 @@ def test_documents_without_a_column_of_text_are_refused(hub: Hub, content: bytes
 @pytest.mark.parametrize("repo", ["EleutherAI/gpt-neo-1.3B", "EleutherAI/gpt-neo-125m"])
 def test_the_tokenizer_is_the_same_whatever_ran_before(hub: Hub, repo: str) -> None:
     """Only config.json names the tokenizer of gpt-neo-1.3B."""
-    alone = control.fetch(PILE_10K, (repo, GPT_NEO[repo][0]), 64, 8, 0, NONE)
+    alone = control.control_windows(PILE_10K, (repo, GPT_NEO[repo][0]), 64, 8, 0, NONE)
     snapshot(repo, GPT_NEO[repo][0], ["*"])
-    assert control.fetch(PILE_10K, (repo, GPT_NEO[repo][0]), 64, 8, 0, NONE).tolist() == (
+    assert control.control_windows(PILE_10K, (repo, GPT_NEO[repo][0]), 64, 8, 0, NONE).tolist() == (
         alone.tolist()
     )
 
@@ -168,4 +168,4 @@ def test_the_tokenizer_is_the_same_whatever_ran_before(hub: Hub, repo: str) -> N
 def test_a_tokenizer_that_cannot_be_read_is_refused(hub: Hub) -> None:
     commit = hub.model("mini/odd").add({"tokenizer.json": b"{}", "tokenizer_config.json": b"{}"})
     with pytest.raises(InputError, match="mini/odd"):
-        control.fetch(PILE_10K, ("mini/odd", commit), 64, 8, 0, NONE)
+        control.control_windows(PILE_10K, ("mini/odd", commit), 64, 8, 0, NONE)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.samples.frame import with_control
+from pipeline.samples.frame import window, with_control
 from pipeline.samples.schemas import SAMPLES
 from pipeline.workflow import tables
 
@@ -24,3 +24,9 @@ def test_control_samples_follow_the_memorized_ones(tmp_path: Path) -> None:
     first, second, third = made["suffix_group"].to_list()
     assert first == second != third
     tables.write(made, tmp_path / "t.parquet", SAMPLES, {})
+
+
+def test_a_window_lies_around_the_boundary() -> None:
+    passages = np.arange(400).reshape(2, 200)
+    assert window(passages, 150, 150, 50).tolist() == passages.tolist()
+    assert window(passages, 150, 10, 4).tolist() == [[*range(140, 154)], [*range(340, 354)]]

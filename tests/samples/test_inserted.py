@@ -37,7 +37,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch, splits: dict[str, Split], **how: in
         lambda repo, commit: PreTrainedTokenizerFast(tokenizer_object=words),  # type: ignore[no-untyped-call]
     )
     asked = {"prefix_length": 4, "suffix_length": 2, "memorized_copies": 16} | how
-    return inserted.fetch(("owner/texts", "1" * 40), ("owner/model", "2" * 40), **asked)
+    return inserted.samples(("owner/texts", "1" * 40), ("owner/model", "2" * 40), **asked)
 
 
 def test_the_first_tokens_of_each_long_text(monkeypatch: pytest.MonkeyPatch) -> None:

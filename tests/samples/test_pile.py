@@ -54,7 +54,7 @@ def passages() -> np.ndarray:
 
 
 def test_the_three_files_are_joined(folder: Path, tmp_path: Path) -> None:
-    made = pile.fetch("https://none", checksums(), folder, tmp_path / "cache")
+    made = pile.fetch_passages("https://none", checksums(), folder, tmp_path / "cache")
     assert made.shape == (ROWS, 200)
     assert made.dtype == np.uint16
     assert made.flags.c_contiguous
@@ -68,7 +68,7 @@ def test_a_flipped_byte_is_refused(folder: Path, tmp_path: Path, name: str) -> N
     content[-1] ^= 1
     (folder / name).write_bytes(content)
     with pytest.raises(InputError) as caught:
-        pile.fetch("https://none", checksums(), folder, tmp_path / "cache")
+        pile.fetch_passages("https://none", checksums(), folder, tmp_path / "cache")
     (problem,) = caught.value.problems
     assert problem.what == f"{folder}/{name}"
     assert hashlib.sha256(content).hexdigest() in problem.got
@@ -80,7 +80,7 @@ def test_every_bad_file_is_named(folder: Path, tmp_path: Path) -> None:
     (folder / "train_prefix.npy").unlink()
     (folder / "train_suffix.npy").write_bytes(b"")
     with pytest.raises(InputError) as caught:
-        pile.fetch("https://none", checksums(), folder, tmp_path / "cache")
+        pile.fetch_passages("https://none", checksums(), folder, tmp_path / "cache")
     assert [problem.what.rpartition("/")[2] for problem in caught.value.problems] == NAMES[1:]
 
 
@@ -100,7 +100,7 @@ def test_another_array_is_refused_though_its_checksum_is_pinned(
     np.save(folder / "train_suffix.npy", array, allow_pickle=True)
     pinned = hashlib.sha256((folder / "train_suffix.npy").read_bytes()).hexdigest()
     with pytest.raises(InputError) as caught:
-        pile.fetch(
+        pile.fetch_passages(
             "https://none", checksums() | {"train_suffix.npy": pinned}, folder, tmp_path / "cache"
         )
     (problem,) = caught.value.problems
@@ -111,7 +111,7 @@ def test_files_of_different_numbers_of_passages_are_refused(folder: Path, tmp_pa
     np.save(folder / "train_suffix.npy", np.zeros((ROWS - 1, 50), np.uint16))
     pinned = hashlib.sha256((folder / "train_suffix.npy").read_bytes()).hexdigest()
     with pytest.raises(InputError, match=f"{ROWS}, {ROWS}, {ROWS - 1}"):
-        pile.fetch(
+        pile.fetch_passages(
             "https://none", checksums() | {"train_suffix.npy": pinned}, folder, tmp_path / "cache"
         )
 
@@ -121,15 +121,15 @@ def test_files_of_different_numbers_of_passages_are_refused(folder: Path, tmp_pa
 
 def test_downloads_once(hub: Hub, url: str, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    assert pile.fetch(url, checksums(), None, cache).tolist() == passages().tolist()
+    assert pile.fetch_passages(url, checksums(), None, cache).tolist() == passages().tolist()
     asked, *fetched = [request.path for request in hub.log]
     assert asked == GPT_NEO_SAMPLES, "whether the host can be reached"
     assert fetched == [f"{GPT_NEO_SAMPLES}/{name}" for name in NAMES]
     hub.log.clear()
-    pile.fetch(url, checksums(), None, cache)
+    pile.fetch_passages(url, checksums(), None, cache)
     assert hub.log == []
     (cache / "train_prefix.npy").write_bytes(b"cut short")
-    assert pile.fetch(url, checksums(), None, cache).tolist() == passages().tolist()
+    assert pile.fetch_passages(url, checksums(), None, cache).tolist() == passages().tolist()
     assert len(hub.log) == 1
 
 
@@ -149,7 +149,7 @@ def test_downloads_once(hub: Hub, url: str, tmp_path: Path) -> None:
 def test_a_fault_that_passes_is_mended(hub: Hub, url: str, tmp_path: Path, fault: Fault) -> None:
     times = fault.times or 0
     hub.faults.append(Fault(**vars(fault)))
-    made = pile.fetch(url, checksums(), None, tmp_path / "cache")
+    made = pile.fetch_passages(url, checksums(), None, tmp_path / "cache")
     assert made.tolist() == passages().tolist()
     assert len(hub.requests("train_suffix")) == times + 1
     assert len(hub.requests("train_prefix")) == 1, "whole files are kept"
@@ -161,7 +161,7 @@ def test_a_fault_that_stays_is_refused_and_nothing_of_it_kept(
 ) -> None:
     hub.faults.append(Fault("train_suffix", kind, times=None))  # type: ignore[arg-type]
     with pytest.raises(InputError) as caught:
-        pile.fetch(url, checksums(), None, tmp_path / "cache")
+        pile.fetch_passages(url, checksums(), None, tmp_path / "cache")
     (problem,) = caught.value.problems
     assert problem.what == f"{url}/train_suffix.npy"
     assert "run.pile_folder" in problem.remedy
@@ -173,7 +173,7 @@ def test_a_fault_that_stays_is_refused_and_nothing_of_it_kept(
 @pytest.mark.usefixtures("url")
 def test_no_network_is_told_once(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"run\.pile_folder") as caught:
-        pile.fetch("http://127.0.0.1:9", checksums(), None, tmp_path / "cache")
+        pile.fetch_passages("http://127.0.0.1:9", checksums(), None, tmp_path / "cache")
     assert len(caught.value.problems) == 1
 
 
@@ -191,9 +191,3 @@ def test_some_are_drawn_in_their_order() -> None:
 def test_more_than_there_are_is_refused() -> None:
     with pytest.raises(InputError, match=f"at most {ROWS}"):
         pile.memorized(passages(), ROWS + 1, seed=0)
-
-
-def test_a_window_lies_around_the_boundary() -> None:
-    numbered = np.arange(400, dtype=np.uint16).reshape(2, 200)
-    assert pile.window(numbered, 150, 50).tolist() == numbered.tolist()
-    assert pile.window(numbered, 10, 4).tolist() == [[*range(140, 154)], [*range(340, 354)]]

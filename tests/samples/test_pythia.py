@@ -46,7 +46,7 @@ def shards(split: str) -> list[str]:
 
 
 def test_a_split_is_told_by_its_whole_name(hub: Hub, hub_home: Path) -> None:
-    files = pythia.fetch(REPO, COMMIT, SPLITS)
+    files = pythia.fetch_splits(REPO, COMMIT, SPLITS)
     assert {split: [path.name for path in paths] for split, paths in files.items()} == {
         split: [Path(path).name for path in shards(split)] for split in SPLITS
     }
@@ -56,7 +56,7 @@ def test_a_split_is_told_by_its_whole_name(hub: Hub, hub_home: Path) -> None:
 
 @pytest.mark.usefixtures("hub_home")
 def test_the_common_sequences_are_drawn(hub: Hub) -> None:
-    made = pythia.memorized(pythia.fetch(REPO, COMMIT, SPLITS), 16, seed=0)
+    made = pythia.memorized(pythia.fetch_splits(REPO, COMMIT, SPLITS), 16, seed=0)
     common = set.intersection(*(set(content(split)["index"]) for split in SPLITS))
     assert miniatures.COMMON <= len(common) < miniatures.MEMORIZED
     drawn = draw(sorted(common), 16, 0)
@@ -83,7 +83,7 @@ def test_a_split_that_is_not_complete_is_refused_before_it_is_fetched(
     change(files)
     commit = hub.dataset("mini/evals").add(files)
     with pytest.raises(InputError, match=r"for the split duped\.12b: ") as caught:
-        pythia.fetch("mini/evals", commit, [*SPLITS, "duped.70m"])
+        pythia.fetch_splits("mini/evals", commit, [*SPLITS, "duped.70m"])
     assert len(caught.value.problems) == 1
     assert hub.requests("/resolve/") == []
 
@@ -91,7 +91,7 @@ def test_a_split_that_is_not_complete_is_refused_before_it_is_fetched(
 @pytest.mark.usefixtures("hub_home")
 def test_all_unknown_splits_are_told_at_once() -> None:
     with pytest.raises(InputError, match="no file") as caught:
-        pythia.fetch(REPO, COMMIT, ["duped.1.4b", "duped.13b", "duped.2b"])
+        pythia.fetch_splits(REPO, COMMIT, ["duped.1.4b", "duped.13b", "duped.2b"])
     assert len(caught.value.problems) == 2
 
 
@@ -103,8 +103,8 @@ def test_a_split_may_be_named_without_a_hash(hub: Hub) -> None:
     }
     assert files.keys() != evals().keys()
     commit = hub.dataset("mini/evals").add(files)
-    plain = pythia.fetch("mini/evals", commit, SPLITS)
-    hashed = pythia.fetch(REPO, COMMIT, SPLITS)
+    plain = pythia.fetch_splits("mini/evals", commit, SPLITS)
+    hashed = pythia.fetch_splits(REPO, COMMIT, SPLITS)
     assert pythia.memorized(hashed, 16, 0).tolist() == pythia.memorized(plain, 16, 0).tolist()
 
 
@@ -228,12 +228,6 @@ def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
     (tmp_path / "y.parquet").write_bytes(b"PAR1 but no more")
     with pytest.raises(InputError, match="split y"):
         pythia.memorized({**files, "y": [tmp_path / "y.parquet"]}, 1, 0)
-
-
-def test_a_window_lies_around_the_boundary() -> None:
-    sequences = np.arange(128, dtype=np.uint32).reshape(2, 64)
-    assert pythia.window(sequences, 32, 32).tolist() == sequences.tolist()
-    assert pythia.window(sequences, 2, 3).tolist() == [[*range(30, 35)], [*range(94, 99)]]
 
 
 # ---------------------------------------------------------------------- size

@@ -12,7 +12,7 @@ import pytest
 from huggingface_hub import constants
 from ruamel.yaml import YAML
 
-from pipeline.tasks.datasets import fetch, find, load
+from pipeline.tasks.datasets import fetch_datasets, find_files, load
 from pipeline.workflow.errors import InputError, Problem
 from pipeline.workflow.hub import snapshot
 from tests.hub import miniatures
@@ -47,7 +47,7 @@ def pin(hub: Hub, files: dict[str, bytes], **changes: Any) -> dict[str, dict[str
 
 def refusal(folder: Path, pinned: dict[str, dict[str, Any]]) -> Problem:
     with pytest.raises(InputError) as caught:
-        fetch(folder, pinned)
+        fetch_datasets(folder, pinned)
     assert not list(folder.parent.glob(f"*{folder.name}*")), "nothing half-written"
     (problem,) = caught.value.problems
     assert all((problem.what, problem.got, problem.expected, problem.remedy))
@@ -59,7 +59,7 @@ def refusal(folder: Path, pinned: dict[str, dict[str, Any]]) -> Problem:
 
 def test_each_dataset_lies_below_its_task_with_what_was_checked(hub: Hub, tmp_path: Path) -> None:
     folder = tmp_path / "d"
-    fetch(folder, PINNED)
+    fetch_datasets(folder, PINNED)
     assert {path.name for path in folder.iterdir()} == {*PINNED, "datasets.json"}
     index = json.loads((folder / "datasets.json").read_text())
     for task, pinned in PINNED.items():
@@ -81,7 +81,7 @@ def test_the_same_datasets_are_the_same_bytes_and_a_folder_is_replaced(tmp_path:
     for _ in range(2):
         (tmp_path / "d").mkdir(exist_ok=True)
         (tmp_path / "d/left.parquet").touch()
-        fetch(tmp_path / "d", PINNED)
+        fetch_datasets(tmp_path / "d", PINNED)
         files = sorted(path for path in (tmp_path / "d").rglob("*") if path.is_file())
         contents.append({path: path.read_bytes() for path in files})
     assert contents[0] == contents[1]
@@ -91,10 +91,10 @@ def test_the_same_datasets_are_the_same_bytes_and_a_folder_is_replaced(tmp_path:
 def test_offline_the_cache_is_enough(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetch(tmp_path / "one", PINNED)
+    fetch_datasets(tmp_path / "one", PINNED)
     hub.log.clear()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    fetch(tmp_path / "two", PINNED)
+    fetch_datasets(tmp_path / "two", PINNED)
     assert hub.log == []
     one, two = (
         {p.relative_to(tmp_path / name): p.read_bytes() for p in (tmp_path / name).rglob("*.*")}
@@ -110,7 +110,7 @@ def test_no_network_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_finding_files_fetches_no_data(hub: Hub) -> None:
     pinned = PINNED["arc_easy"]
-    found = find(pinned["repo"], pinned["commit"], pinned["name"])
+    found = find_files(pinned["repo"], pinned["commit"], pinned["name"])
     assert [path.split("-0")[0] for path in found] == [
         *("ARC-Easy/test", "ARC-Easy/train", "ARC-Easy/validation")
     ]
@@ -172,7 +172,7 @@ def test_a_readme_that_cannot_be_used_is_refused(hub: Hub, tmp_path: Path, case:
 
 @pytest.mark.parametrize("case", HARMLESS)
 def test_a_readme_that_says_nothing_does_no_harm(hub: Hub, tmp_path: Path, case: str) -> None:
-    fetch(tmp_path / "d", pin(hub, {**DATA, "README.md": HARMLESS[case]}))
+    fetch_datasets(tmp_path / "d", pin(hub, {**DATA, "README.md": HARMLESS[case]}))
     assert pl.read_parquet(tmp_path / "d/task/test.parquet").rows() == [(1,)]
 
 
@@ -204,7 +204,7 @@ def test_the_problems_of_all_datasets_are_told_at_once(hub: Hub, tmp_path: Path)
     pinned = pin(hub, DATA, documents=2)
     unknown = PINNED["piqa"] | {"commit": "0" * 40}
     with pytest.raises(InputError) as caught:
-        fetch(tmp_path / "d", {**pinned, "piqa": unknown, "wikitext": PINNED["wikitext"]})
+        fetch_datasets(tmp_path / "d", {**pinned, "piqa": unknown, "wikitext": PINNED["wikitext"]})
     wrong, missing = caught.value.problems
     assert wrong.got == "1 documents"
     assert "no such commit" in missing.got
@@ -212,11 +212,11 @@ def test_the_problems_of_all_datasets_are_told_at_once(hub: Hub, tmp_path: Path)
 
 def test_a_fault_leaves_what_was_there(hub: Hub, tmp_path: Path) -> None:
     folder = tmp_path / "d"
-    fetch(folder, {"wikitext": PINNED["wikitext"]})
+    fetch_datasets(folder, {"wikitext": PINNED["wikitext"]})
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     hub.faults.append(Fault("Rowan/hellaswag/.*parquet", "corrupt", times=None))
     with pytest.raises(InputError, match="other content than the hub lists"):
-        fetch(folder, PINNED)
+        fetch_datasets(folder, PINNED)
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
 
@@ -228,5 +228,5 @@ def test_a_listing_that_climbs_is_refused(hub: Hub, tmp_path: Path) -> None:
 def test_what_else_the_cache_holds_is_no_matter(hub: Hub, tmp_path: Path) -> None:
     pinned = PINNED["lambada_openai"]
     snapshot(pinned["repo"], pinned["commit"], ["*", "*/*", "*/*/*"], "dataset")
-    fetch(tmp_path / "d", {"lambada_openai": pinned})
+    fetch_datasets(tmp_path / "d", {"lambada_openai": pinned})
     assert pl.read_parquet(tmp_path / "d/lambada_openai/test.parquet").height == DOCUMENTS
