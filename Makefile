@@ -2,7 +2,7 @@
 # make test     the essential tests, in minutes: units, oracles, a whole study, a page in a browser
 # make test-all all tests, as CI runs them
 # make test-cluster   those with a real SLURM and a real ssh server, which it installs (Debian, root)
-# make faults   kills, fuzzing, a soak, for hours, with their figures; a short form is in make test-all;
+# make faults   kills, fuzzing, memory, for hours, with their figures; a short form is in make test-all;
 #             `make -j2 faults` runs two at a time, `make faults-kills` that one
 # make check    style, types, workflow
 # make docs     the documentation as a site, in site/
@@ -25,7 +25,7 @@ INSTALLED := .venv/.installed
 # command -> the Debian package that has it
 CLUSTER := slurmd:slurm-wlm munged:munge sshd:openssh-server
 
-LONG := cases guided kills soak rounds memory
+LONG := cases kills rounds memory
 
 export NO_MKDOCS_2_WARNING := 1 # an advertisement
 
@@ -62,11 +62,7 @@ faults: $(LONG:%=faults-%)
 faults-cases: $(INSTALLED)
 	FUZZ=2000 OMP_NUM_THREADS=1 pytest --numprocesses auto $(PYTEST_FLAGS) tests/faults tests/dag/test_faults.py
 
-faults-guided: $(INSTALLED)
-	pip install --quiet --constraint constraints.txt --editable '.[fuzz]'
-	OMP_NUM_THREADS=1 python -m tests.faults.guided
-
-$(filter-out faults-cases faults-guided,$(LONG:%=faults-%)): faults-%: $(INSTALLED)
+$(filter-out faults-cases,$(LONG:%=faults-%)): faults-%: $(INSTALLED)
 	OMP_NUM_THREADS=1 python -m tests.faults.$*
 
 check: $(INSTALLED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import platform
 import shutil
@@ -16,11 +15,14 @@ from dvc.lock import LockError
 from dvc.repo import Repo
 from dvc.rwlock import rwlock
 from dvc.scm import SCMError
+from filelock import FileLock, Timeout
 
 from pipeline.workflow.errors import InputError, Problem
 
 TURN = Path(".snakemake/turn")
 LOCKS = Path(".snakemake/locks")
+
+_turn: FileLock | None = None
 
 
 def opened(root: str | Path) -> Repo:
@@ -87,10 +89,11 @@ def take_turn() -> None:
         InputError: another run is active.
     """
     TURN.parent.mkdir(exist_ok=True)
-    descriptor = os.open(TURN, os.O_RDWR | os.O_CREAT, 0o666)  # held open to the end
+    global _turn
+    _turn = FileLock(TURN, mode=0o666)  # held to the end
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        _turn.acquire(blocking=False)
+    except Timeout:
         raise InputError(
             Problem(
                 "this checkout",
@@ -101,7 +104,7 @@ def take_turn() -> None:
         ) from None
     except OSError:  # a file system without locks: only Snakemake's own lock applies
         return
-    os.truncate(descriptor, 0)
-    os.write(descriptor, f"process {os.getpid()} on {platform.node()}".encode())
+    # in place, so that the lock stays on this file
+    TURN.write_text(f"process {os.getpid()} on {platform.node()}")
     shutil.rmtree(LOCKS, ignore_errors=True)
     LOCKS.mkdir()

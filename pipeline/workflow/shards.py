@@ -21,7 +21,6 @@ The stage of the table then finds its shards there. One that is missing or damag
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -34,6 +33,7 @@ from typing import Any
 
 import numpy as np
 import safetensors.numpy
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from pipeline.workflow.files import atomic
@@ -292,25 +292,22 @@ def _joined(paths: Sequence[Path]) -> dict[str, NDArray[Any]]:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Hold this folder's lock; the kernel drops it when the process dies, however it dies."""
-    descriptor = _locked(folder)
+    lock = _locked(folder)
     try:
         yield
     finally:
-        os.close(descriptor)
+        lock.release()
 
 
-def _locked(folder: Path) -> int:
-    """The descriptor of the folder's lock, held."""
-    path = folder / "lock"
+def _locked(folder: Path) -> FileLock:
+    """The folder's lock, held."""
+    lock = FileLock(folder / "lock", mode=0o666)
     while True:
         with suppress(FileNotFoundError):  # its last holder may remove the folder at any time
             folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+                lock.acquire(blocking=False)
+            except Timeout:
                 print(f"waiting for the process that works on {folder}", flush=True)
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if os.fstat(descriptor).st_nlink:
-                return descriptor
-            os.close(descriptor)  # of a file that was removed: the next process locks another
+                lock.acquire()
+            return lock
