@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from pipeline.analysis.displacement import estimates as tokenwise
 from pipeline.analysis.documents import by_document, link_of, same
-from pipeline.analysis.evidence import EVIDENCE, evidence_of, gathered
+from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE, evidence_of, gathered
 from pipeline.analysis.measured import ModelTables, grid_problems, read_tables
 from pipeline.analysis.memorized import of_memorization
 from pipeline.analysis.rows import COLUMNS, difference_columns, finish, without_difference
@@ -76,7 +76,7 @@ def write_summary(
         study: its name, for the summary's metadata.
         models: (name, family) of each, in the order of the report.
         data: the study's folder, ``data/STUDY``.
-        path: where the summary goes; `EVIDENCE` and `VERDICTS_FILE` go into the same folder.
+        path: where the summary goes; `EVIDENCE_FILE` and `VERDICTS_FILE` go into the same folder.
         seed: of the bootstrap.
         stale: after a stage failed: each stage that has not run on the current study -> the files
             it writes, which may remain from an earlier run. They are left out, with the models
@@ -157,7 +157,7 @@ def write_summary(
     }
     tables.write(summary, path, tables.SUMMARY, provenance)
     evidence, limits = gathered(parts), limits or Thresholds()
-    tables.write(evidence, path.with_name(EVIDENCE), tables.EVIDENCE, provenance)
+    tables.write(evidence, path.with_name(EVIDENCE_FILE), EVIDENCE, provenance)
     provenance["thresholds"] = limits.model_dump()
     judged = verdicts(evidence, limits)
     tables.write(judged, path.with_name(VERDICTS_FILE), VERDICTS, provenance)

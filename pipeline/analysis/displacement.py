@@ -20,27 +20,19 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipeline.analysis import views
-from pipeline.analysis.correlation import rank_correlation
 from pipeline.analysis.measured import ModelTables
 from pipeline.analysis.statistics import (
     clustered_errors,
     clustered_means,
     effective_number,
-    normal,
 )
 from pipeline.analysis.survival import Tokens, survival
-from pipeline.interventions.interventions import BASELINE, EACH
+from pipeline.interventions.interventions import BASELINE
 
 DISPLACEMENT = "displacement"
 DISPLACEMENT_FIRST = "displacement_first"
 ATTENTION_CHANGE = "attention_change"
 SURVIVAL, SURVIVAL_GAP, SURVIVAL_MATCHED = "survival", "survival_gap", "survival_matched"
-
-FOLLOWS = "follows_"
-"""Quantity of the evidence: correlation of a loss with `DISPLACEMENT` or `ATTENTION_CHANGE`."""
-
-_LOSSES = ("exact_match", "suffix_log_prob")
-_SEED = 0
 
 _Floats = NDArray[np.float64]
 
@@ -77,9 +69,9 @@ def _means(
     model: ModelTables, rows: pl.DataFrame, metric: str, column: str, seed: int
 ) -> Iterator[pl.DataFrame]:
     for split, of_split in rows.group_by("split", maintain_order=True):
-        found = _matrix(model, of_split, column)
-        if found is not None:
-            names, values, groups = found
+        grid = _matrix(model, of_split, column)
+        if grid is not None:
+            names, values, groups = grid
             means = clustered_means(values, groups, seed)
             yield _frame(names, str(split[0]), metric, len(groups), means)
 
@@ -135,69 +127,35 @@ def _frame(names: list[str], split: str, metric: str, n: int, made: object = Non
 
 
 def evidence_rows(model: ModelTables) -> Iterator[pl.DataFrame]:
-    """The numbers on displacement that verdicts need, as rows of `tables.EVIDENCE`.
+    """Displacement and attention_change under the identity edit of each block.
 
-    - displacement and attention_change of each block: of kind ``block``, the latter of control
-      samples, which are ordinary text.
-    - follows_displacement and follows_attention_change, of kind ``edit``: Spearman's correlation
-      over the blocks, each alone under that edit, with the loss of exact match and of log p of
-      memorized samples. Block 0 is left out, since the paper warns against it. The standard error
-      is the width of a bootstrap interval over the blocks, over 2 x 1.96.
+    They are rows of the evidence of kind ``block``; attention_change is of control samples, which
+    are ordinary text.
     """
-    blocks = model.interventions.filter(group=EACH).select(
-        "intervention", "edit", block=pl.col("blocks").list.first()
+    blocks = model.interventions.filter(views.ONE_BLOCK).select(
+        "intervention", block=pl.col("blocks").list.first()
     )
-    for edit, of_edit in blocks.group_by("edit", maintain_order=True):
-        own = of_edit.sort("block")
-        moved = model.displacement.filter(split="memorized").drop("block")
-        ordinary = model.attention_change.filter(split="control")
-        for quantity, rows in (
-            (DISPLACEMENT, own.join(moved, on="intervention", maintain_order="left")),
-            (ATTENTION_CHANGE, own.join(ordinary, on="block", maintain_order="left")),
-        ):
-            found = _matrix(model, rows.drop_nulls("sample_id"), "others")
-            if found is None or len(found[1]) < 2:
-                continue
-            names, values, groups = found
-            mean, error = clustered_errors(values, groups)
-            of_block = pl.DataFrame({"over": names, "value": mean, "stderr": error}).join(
-                own.select("block", over="intervention"), on="over", maintain_order="left"
+    blocks = blocks.sort("block")
+    moved = model.displacement.filter(split="memorized").drop("block")
+    ordinary = model.attention_change.filter(split="control")
+    for quantity, rows in (
+        (DISPLACEMENT, blocks.join(moved, on="intervention", maintain_order="left")),
+        (ATTENTION_CHANGE, blocks.join(ordinary, on="block", maintain_order="left")),
+    ):
+        grid = _matrix(model, rows.drop_nulls("sample_id"), "others")
+        if grid is None or len(grid[1]) < 2:
+            continue
+        names, values, groups = grid
+        mean, error = clustered_errors(values, groups)
+        yield (
+            pl.DataFrame({"over": names, "value": mean, "stderr": error})
+            .join(blocks.select("block", over="intervention"), on="over", maintain_order="left")
+            .with_columns(
+                kind=pl.lit("block"),
+                metric=pl.lit(quantity),
+                quantity=pl.lit(quantity),
+                n=pl.lit(len(groups)),
+                n_effective=pl.lit(effective_number(groups)),
+                least=pl.lit(0.0),
             )
-            if edit[0] == "identity":
-                yield of_block.with_columns(
-                    kind=pl.lit("block"),
-                    metric=pl.lit(quantity),
-                    quantity=pl.lit(quantity),
-                    n=pl.lit(len(groups)),
-                    n_effective=pl.lit(effective_number(groups)),
-                    least=pl.lit(0.0),
-                )
-            yield from _follows(model, str(edit[0]), quantity, of_block.filter(pl.col("block") > 0))
-
-
-def _follows(
-    model: ModelTables, edit: str, quantity: str, blocks: pl.DataFrame
-) -> Iterator[pl.DataFrame]:
-    """The correlation of the losses with a quantity of the blocks (over, value)."""
-    memorized = model.memorization.filter(split="memorized")
-    for metric in _LOSSES:
-        means = memorized.group_by("intervention").agg(pl.col(metric).cast(pl.Float64).mean())
-        paired = blocks.join(means, left_on="over", right_on="intervention", maintain_order="left")
-        kept = paired[metric].to_numpy()
-        found = rank_correlation(paired["value"].to_numpy(), -kept, _SEED)
-        _, reach = normal(np.zeros(1), np.ones(1))
-        yield pl.DataFrame(
-            {
-                "kind": "edit",
-                "over": edit,
-                "block": None,
-                "metric": metric,
-                "quantity": FOLLOWS + quantity,
-                "value": found.value,
-                "stderr": (found.high - found.low) / (2 * reach[0]),
-                "n": paired.height,
-                "n_effective": float(paired.height),
-                "least": -1.0,
-                "most": 1.0,
-            }
         )

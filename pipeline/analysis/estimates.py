@@ -14,12 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import polars as pl
 
-from pipeline.analysis import views
-from pipeline.analysis.evidence import block_range
-from pipeline.analysis.statistics import reach, student
+from pipeline.analysis import statistics, views
+from pipeline.analysis.evidence import block_range, interval
 
 
 @dataclass(frozen=True)
@@ -73,22 +71,15 @@ def combined(
 def pooled(seeds: Sequence[Estimate]) -> Estimate:
     """One estimate for several seeds of one recipe: their mean.
 
-    The interval holds two: the mean of the seeds' own intervals, which is about samples and
-    documents, and Student's 95% interval between the seeds, which is about trainings. The second
-    is not widened for the number of conditions; three seeds could then decide nothing. So the
-    stated error rate is about samples and documents; other seeds can only make a verdict undecided
-    more often.
+    See `statistics.pooled`. The second of its intervals is not widened for the number of
+    conditions; three seeds could then decide nothing. So the stated error rate is about samples and
+    documents; other seeds can only make a verdict undecided more often.
 
     Args:
         seeds: of the same quantity and level; at least one.
     """
-    values = np.array([seed.value for seed in seeds])
-    low = float(np.mean([seed.low for seed in seeds]))
-    high = float(np.mean([seed.high for seed in seeds]))
-    if len(seeds) > 1:
-        between = student(values)
-        low, high = min(low, between[0]), max(high, between[1])
-    return Estimate(float(values.mean()), low, high)
+    ends = ([getattr(seed, end) for seed in seeds] for end in ("value", "low", "high"))
+    return Estimate(*statistics.pooled(*ends))
 
 
 class Measured:
@@ -120,7 +111,7 @@ class Measured:
 
     def _above_chance(self, rows: pl.DataFrame, metric: str) -> Mapping[str, str]:
         """Task -> metric of the benchmarks in which every seed is above chance."""
-        overs = rows.filter(pl.col("kind") != "edit")["over"].unique()
+        overs = rows["over"].unique()
         kept = rows.filter(quantity="kept").filter(pl.col("task") != views.MEMORIZATION)
         chosen = {
             task: metric if metric in metrics else "acc"
@@ -167,14 +158,8 @@ class Measured:
         )
 
     def _row(self, seed: str, row: Row, level: float) -> Estimate:
-        """A row of the evidence; without a standard error its interval is unbounded."""
-        value, stderr, n, scale, least, most = self._rows.get(
-            (seed, *row), (math.nan, None, 0.0, 0.0, None, None)
-        )
-        half = reach(math.nan if stderr is None else stderr, n, scale, level)
-        low = value - half if least is None else max(value - half, least)
-        high = value + half if most is None else min(value + half, most)
-        return Estimate(value, min(low, value), max(high, value))  # rounding may pass a limit
+        numbers = self._rows.get((seed, *row), (math.nan, None, 0.0, 0.0, None, None))
+        return Estimate(numbers[0], *interval(numbers, level))
 
     def memory(self, over: str, quantity: str = "kept", metric: str = "exact_match") -> Terms:
         """The share kept of exact match, or of another metric of memorized samples."""

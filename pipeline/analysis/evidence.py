@@ -3,9 +3,10 @@
 One row for each model, measure and set of interventions; written as ``evidence.parquet``. The
 interventions are single blocks, quarters of the blocks, averages over the single blocks of a range,
 and contrasts of two such sets. Averages and contrasts are taken sample by sample, so that errors
-common to the blocks cancel.
+common to the blocks cancel. What other edits of one block and random sets of blocks keep is there
+too, for comparison; `kept.kept` reads it.
 
-Quantities, all of the identity edit:
+Quantities, of the identity edit:
 
 - kept: ``(v - floor) / (baseline - floor)``, over all samples or documents. The floor is chance for
   a benchmark with known chance; for memorization it is the unmodified model's score on control
@@ -19,13 +20,14 @@ Quantities, all of the identity edit:
   so an early mistake counts here as well.
 - difference: a benchmark's score minus the baseline's.
 - log_ratio: the logarithm of a perplexity's ratio to the baseline's; nats.
-- displacement, attention_change, and how losses follow them over the blocks: see `displacement`.
+- displacement, attention_change: see `displacement`.
 
 For an average, kept and retained are averages; for a contrast, they are differences (no floor).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -40,12 +42,38 @@ from pipeline.analysis.measured import ModelTables
 from pipeline.analysis.statistics import LEVEL, clustered_errors, effective_number, reach
 from pipeline.interventions.interventions import BASELINE
 from pipeline.workflow import tables
+from pipeline.workflow.tables import Column, Schema
 
-EVIDENCE = "evidence.parquet"
+EVIDENCE_FILE = "evidence.parquet"
 """The name of the table, beside the summary."""
 
-ACCURACIES = ("acc", "acc_norm")
-"""The metrics of a benchmark that verdicts rest on; see also `views.WORD_PERPLEXITY`."""
+EVIDENCE: Schema = {
+    "model": Column(pl.String, "name"),
+    "recipe": Column(pl.String, "the first model that differs from it at most in its seed"),
+    "family": Column(pl.String, "name"),
+    "parameters": Column(pl.UInt64, "of the model; null where unknown", nullable=True),
+    "n_blocks": Column(pl.UInt16, "L, of the model"),
+    "task": Column(pl.String, "memorization, or the benchmark's name"),
+    "metric": Column(pl.String, "exact_match, second_half, acc, word_perplexity, …"),
+    "quantity": Column(
+        pl.String,
+        "kept, retained, difference, log_ratio, displacement, attention_change",
+    ),
+    "kind": Column(
+        pl.String, "of what it is over: block, control, quartile, random, range, contrast"
+    ),
+    "over": Column(pl.String, "the interventions it is over, by name"),
+    "block": Column(pl.UInt16, "0-based, where it is one block alone; else null", nullable=True),
+    "edit": Column(pl.String, "of one intervention; null of several", nullable=True),
+    "blocks": Column(pl.UInt16, "number that it edits; null of several", nullable=True),
+    "value": Column(pl.Float64, "the estimate; 1: nothing is lost, for kept and retained"),
+    "stderr": Column(pl.Float64, "standard error; null where unknown", nullable=True),
+    "n": Column(pl.UInt32, "samples or documents"),
+    "n_effective": Column(pl.Float64, "groups of near-duplicates, as if of equal weight"),
+    "scale": Column(pl.Float64, "n times what one sample can change; 0: no limit"),
+    "least": Column(pl.Float64, "the least value possible; null: no limit", nullable=True),
+    "most": Column(pl.Float64, "the largest value possible; null: no limit", nullable=True),
+}
 
 TOKENS = "teacher_forced_accuracy"
 SECOND_HALF = "second_half"
@@ -62,7 +90,7 @@ def evidence(models: Iterable[ModelTables]) -> pl.DataFrame:
         models: complete, see `measured.grid_problems`; taken one by one.
 
     Returns:
-        A frame of schema `tables.EVIDENCE`.
+        A frame of schema `EVIDENCE`.
     """
     return gathered(evidence_of(model) for model in models)
 
@@ -72,9 +100,9 @@ def gathered(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
 
     Models of one recipe are all given the name of the first as their recipe.
     """
-    schema = {name: column.dtype for name, column in tables.EVIDENCE.items()}
-    whole = pl.concat([pl.DataFrame(schema=schema), *parts])
-    return whole.with_columns(recipe=pl.col("model").first().over("recipe"))
+    schema = tables.dtypes(EVIDENCE)
+    rows = pl.concat([pl.DataFrame(schema=schema), *parts])
+    return rows.with_columns(recipe=pl.col("model").first().over("recipe"))
 
 
 def block_range(n_blocks: int, name: str) -> range:
@@ -98,12 +126,29 @@ def block_range(n_blocks: int, name: str) -> range:
     return range(max(1, start), end)
 
 
+def interval(row: tuple[float, ...], level: float) -> tuple[float, float]:
+    """The interval of a row; unbounded without a standard error.
+
+    Args:
+        row: value, stderr, n_effective, scale, least, most of a row of the evidence.
+        level: of the interval, such as 0.95.
+
+    Returns:
+        Its ends, between least and most.
+    """
+    value, stderr, n, scale, least, most = row
+    half_width = reach(math.nan if stderr is None else stderr, n, scale, level)
+    low = value - half_width if least is None else max(value - half_width, least)
+    high = value + half_width if most is None else min(value + half_width, most)
+    return min(low, value), max(high, value)  # rounding may pass a limit
+
+
 @dataclass(frozen=True)
 class _Over:
     """A linear combination of interventions.
 
     Args:
-        kind, name, block: as in `tables.EVIDENCE`.
+        kind, name, block: as in `EVIDENCE`.
         weights: (V,) of the interventions.
     """
 
@@ -118,7 +163,7 @@ class _Measure:
     """N samples or documents under V interventions.
 
     Args:
-        task, metric: as in `tables.EVIDENCE`.
+        task, metric: as in `EVIDENCE`.
         values: (N, V).
         groups: (N,) of near-duplicates.
         floor: the value at which nothing is left.
@@ -140,20 +185,29 @@ def evidence_of(model: ModelTables) -> pl.DataFrame:
         model: complete, see `measured.grid_problems`.
 
     Returns:
-        A frame of schema `tables.EVIDENCE`; `recipe` is the model's key, or its name.
+        A frame of schema `EVIDENCE`; `recipe` is the model's key, or its name.
     """
     names = model.interventions["intervention"].to_list()
-    whole = names.index(BASELINE.name)
-    overs = _overs(model)
+    baseline_index = names.index(BASELINE.name)
     parts = []
-    if overs:
+    measures = [*_memory(model, names, baseline_index), *_abilities(model, names)]
+    if overs := _overs(model):
         weights = np.stack([over.weights for over in overs], axis=1)
-        for measure in (*_memory(model, names, whole), *_abilities(model, names)):
-            for quantity, columns in _quantities(measure, weights, whole):
+        for measure in measures:
+            for quantity, columns in _quantities(measure, weights, baseline_index):
                 parts.append(_frame(measure, quantity, overs, columns))
-        parts += _log_ratios(model, names, overs, weights, whole)
-    parts += [_aside(part) for part in evidence_rows(model)]
-    schema = {name: column.dtype for name, column in tables.EVIDENCE.items()}
+        parts += _log_ratios(model, names, overs, weights, baseline_index)
+    if controls := _controls(model):
+        weights = np.stack([over.weights for over in controls], axis=1)
+        for measure in measures:
+            for quantity, columns in _quantities(measure, weights, baseline_index):
+                if quantity == "kept":
+                    parts.append(_frame(measure, quantity, controls, columns))
+    parts += [
+        part.with_columns(task=pl.lit(views.MEMORIZATION), scale=pl.lit(0.0), most=pl.lit(None))
+        for part in evidence_rows(model)
+    ]
+    schema = tables.dtypes(EVIDENCE)
     constants = {
         "model": model.name,
         "recipe": model.recipe or model.name,
@@ -161,11 +215,15 @@ def evidence_of(model: ModelTables) -> pl.DataFrame:
         "parameters": model.parameters,
         "n_blocks": model.n_blocks,
     }
+    edited = model.interventions.select(
+        "edit", over="intervention", blocks=pl.col("blocks").list.len()
+    )
     return pl.concat(
         [
             pl.DataFrame(schema=schema),
             *(
-                part.with_columns(
+                part.join(edited, on="over", how="left", maintain_order="left")
+                .with_columns(
                     *(pl.lit(v).alias(k) for k, v in constants.items()),
                     pl.col("stderr").fill_nan(None),
                 )
@@ -180,15 +238,9 @@ def evidence_of(model: ModelTables) -> pl.DataFrame:
 def _overs(model: ModelTables) -> list[_Over]:
     """Single blocks, quarters, ranges, and contrasts, as far as the model's table has them."""
     rows = model.interventions.with_row_index("column")
-    count = rows.height
-
-    def unit(column: int) -> _Floats:
-        weights = np.zeros(count)
-        weights[column] = 1.0
-        return weights
-
+    unit = np.eye(rows.height)
     single = {
-        block: (name, unit(column))
+        block: (name, unit[column])
         for column, name, [block] in rows.filter(views.ONE_BLOCK)
         .select("column", "intervention", "blocks")
         .iter_rows()
@@ -204,17 +256,30 @@ def _overs(model: ModelTables) -> list[_Over]:
         overs.append(_Over("contrast", CONTRAST, None, mean[LATE] - mean["middle"]))
     quarters = rows.filter(views.ONE_QUARTILE).sort(pl.col("blocks").list.first())
     named = list(quarters.select("intervention", "column").iter_rows())
-    overs += [_Over("quartile", name, None, unit(column)) for name, column in named]
+    overs += [_Over("quartile", name, None, unit[column]) for name, column in named]
     if len(named) == 4:
         last_name, last = named[-1]
         overs += [
-            _Over("contrast", f"{last_name} minus {name}", None, unit(last) - unit(column))
+            _Over("contrast", f"{last_name} minus {name}", None, unit[last] - unit[column])
             for name, column in named[:-1]
         ]
     return overs
 
 
-def _memory(model: ModelTables, names: Sequence[str], whole: int) -> Iterator[_Measure]:
+def _controls(model: ModelTables) -> list[_Over]:
+    """Single blocks under other edits, and random sets of bypassed blocks."""
+    rows = model.interventions.with_row_index("column")
+    unit = np.eye(rows.height)
+    key = ("intervention", "blocks", "column")
+    other_edits = rows.filter(views.CONTROL).select(key).iter_rows()
+    random_sets = rows.filter(views.RANDOM_SET).select(key).iter_rows()
+    return [
+        *(_Over("control", name, blocks[0], unit[column]) for name, blocks, column in other_edits),
+        *(_Over("random", name, None, unit[column]) for name, _, column in random_sets),
+    ]
+
+
+def _memory(model: ModelTables, names: Sequence[str], baseline_index: int) -> Iterator[_Measure]:
     """Exact match, single tokens, and the second half, of memorized samples."""
     known = model.samples.select("sample_id", "suffix_group", "suffix_length")
     order = pl.col("intervention").cast(pl.Enum(names))
@@ -229,15 +294,17 @@ def _memory(model: ModelTables, names: Sequence[str], whole: int) -> Iterator[_M
     if not frame.filter(split="memorized").height:
         return
     controlled = frame.filter(split="control").height > 0
-    chosen = values("memorized", "correct_length")[0][:, whole]
+    chosen = values("memorized", "correct_length")[0][:, baseline_index]
     chosen = chosen >= frame["suffix_length"][0] // 2
     for metric in ("exact_match", TOKENS, SECOND_HALF):
         floor = error = 0.0
         if controlled:
             control, groups = values("control", metric)
-            decoded = np.isfinite(control[:, whole])
+            decoded = np.isfinite(control[:, baseline_index])
             if decoded.sum() > 1:
-                mean, errors = clustered_errors(control[decoded][:, [whole]], groups[decoded])
+                mean, errors = clustered_errors(
+                    control[decoded][:, [baseline_index]], groups[decoded]
+                )
                 floor, error = float(mean[0]), float(np.nan_to_num(errors[0]))
         elif metric == TOKENS:
             continue  # without the floor, part of the loss would not be memory
@@ -249,35 +316,35 @@ def _memory(model: ModelTables, names: Sequence[str], whole: int) -> Iterator[_M
 
 
 def _abilities(model: ModelTables, names: Sequence[str]) -> Iterator[_Measure]:
-    """The accuracies of every benchmark whose documents are known."""
+    """The shares of right answers of every benchmark whose documents are known."""
     if model.benchmarks is None:
         return
-    rows = model.benchmarks.filter(pl.col("metric").is_in(ACCURACIES))
+    rows = model.benchmarks.filter("higher_is_better")
     chances = rows.select("task", "metric", "chance").unique().sort("task", "metric")
     for task, metric, chance in chances.iter_rows():
-        found = by_document(model.documents, task, metric, names)
-        if found is not None and np.isin(found[0], (0.0, 1.0)).all():
-            yield _Measure(task, metric, found[0], np.arange(len(found[0])), chance or 0.0)
+        answers = by_document(model.documents, task, metric, names)
+        if answers is not None and np.isin(answers[0], (0.0, 1.0)).all():
+            yield _Measure(task, metric, answers[0], np.arange(len(answers[0])), chance or 0.0)
 
 
 def _quantities(
-    measure: _Measure, weights: _Floats, whole: int
+    measure: _Measure, weights: _Floats, baseline_index: int
 ) -> Iterator[tuple[str, dict[str, object]]]:
     """The quantities of one measure over each combination of interventions.
 
     Args:
         measure: N samples under V interventions.
         weights: (V, C) the combinations.
-        whole: the baseline's column of the measure.
+        baseline_index: the baseline's column of the measure.
 
     Yields:
-        name, and columns of `tables.EVIDENCE` as `_columns` makes them.
+        name, and columns of `EVIDENCE` as `_columns` makes them.
     """
     values, groups = measure.values, measure.groups
     if len(np.unique(groups)) < 2:
         return
-    own = values[:, [whole]]
-    [baseline], [error] = clustered_errors(own, groups)
+    unmodified = values[:, [baseline_index]]
+    [baseline], [error] = clustered_errors(unmodified, groups)
     lead = baseline - measure.floor
     n = effective_number(groups)
     if lead <= reach(float(np.hypot(error, measure.floor_error)), n, 1.0, LEVEL):
@@ -285,56 +352,50 @@ def _quantities(
     mixed, total = values @ weights, weights.sum(axis=0)
     above = mixed - measure.floor * total
     kept = above.mean(axis=0) / lead
-    _, errors = clustered_errors((above - kept * (own - measure.floor)) / lead, groups)
+    _, errors = clustered_errors((above - kept * (unmodified - measure.floor)) / lead, groups)
     errors = np.hypot(errors, (kept - total) / lead * measure.floor_error)
     yield "kept", _columns(kept, errors, groups, 1 / lead, measure.floor, total)
     if measure.metric in (TOKENS, SECOND_HALF):
         return
     chance = measure.floor if measure.task != views.MEMORIZATION else 0.0
-    right = values[:, whole] == 1
+    right = values[:, baseline_index] == 1
     if len(np.unique(groups[right])) > 1:
         rate, errors = clustered_errors(mixed[right], groups[right])
         rest = 1 - chance
         retained = (rate - chance * total) / rest
         yield "retained", _columns(retained, errors / rest, groups[right], 1 / rest, chance, total)
     if measure.task != views.MEMORIZATION:
-        difference, errors = clustered_errors(mixed - own * total, groups)
+        difference, errors = clustered_errors(mixed - unmodified * total, groups)
         yield "difference", _columns(difference, errors, groups, 1.0, 0.0, total * 0)
 
 
 def _log_ratios(
-    model: ModelTables, names: Sequence[str], overs: Sequence[_Over], weights: _Floats, whole: int
+    model: ModelTables,
+    names: Sequence[str],
+    overs: Sequence[_Over],
+    weights: _Floats,
+    baseline_index: int,
 ) -> Iterator[pl.DataFrame]:
     """The log ratios of word perplexities; those of averages are averages of the logarithms."""
     if model.benchmarks is None:
         return
     rows = model.benchmarks.filter(metric=views.WORD_PERPLEXITY)
     for task in rows["task"].unique().sort():
-        found = by_document(model.documents, task, views.WORD_PERPLEXITY, names)
-        if found is None:
+        likelihoods = by_document(model.documents, task, views.WORD_PERPLEXITY, names)
+        if likelihoods is None:
             continue
-        values, sizes = found
+        values, sizes = likelihoods
         order = pl.col("intervention").cast(pl.Enum(names))
         reported = rows.filter(task=task).sort(order)["value"].to_numpy()
         if link_of(values, sizes, reported) is not perplexity:
             continue
-        each = np.arange(len(values))
-        change = values @ weights - values[:, [whole]] * weights.sum(axis=0)
-        ratio, errors = clustered_errors(-change, each, sizes)
-        measure = _Measure(task, views.WORD_PERPLEXITY, values, each)
-        columns = _columns(ratio, errors, each, 0.0)
-        columns["n_effective"] = effective_number(each, sizes)  # long texts count for more
+        document = np.arange(len(values))
+        change = values @ weights - values[:, [baseline_index]] * weights.sum(axis=0)
+        ratio, errors = clustered_errors(-change, document, sizes)
+        measure = _Measure(task, views.WORD_PERPLEXITY, values, document)
+        columns = _columns(ratio, errors, document, 0.0)
+        columns["n_effective"] = effective_number(document, sizes)  # long texts count for more
         yield _frame(measure, "log_ratio", overs, columns)
-
-
-def _aside(part: pl.DataFrame) -> pl.DataFrame:
-    """Rows about displacement with the columns of all rows; their values have no scale."""
-    nothing = {"most": None} if "most" not in part.columns else {}
-    return part.with_columns(
-        task=pl.lit(views.MEMORIZATION),
-        scale=pl.lit(0.0),
-        **{name: pl.lit(value) for name, value in nothing.items()},
-    )
 
 
 def _columns(

@@ -23,7 +23,7 @@ def write_headline(
 
     Args:
         summary: as `aggregate.aggregate` gives it.
-        evidence: schema `tables.EVIDENCE`.
+        evidence: schema `evidence.EVIDENCE`.
         metrics: the JSON file.
         curves: becomes the folder of the CSV files, each named after its model.
     """

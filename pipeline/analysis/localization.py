@@ -204,7 +204,7 @@ def falls(found: pl.DataFrame, *by: str) -> pl.DataFrame:
         found.filter(quantity="exact_match")
         .with_columns(
             here=pl.col("block") == pl.col("planted"),
-            fell=pl.col("score") >= HALF * pl.col("exact_match"),
+            fell=(pl.col("score") >= HALF * pl.col("exact_match")) & (pl.col("exact_match") > 0),
         )
         .group_by(*by, "scorer", "here", maintain_order=True)
         .agg(n=pl.len(), share=pl.col("fell").mean())

@@ -9,7 +9,7 @@ Shapes: N samples, C columns (interventions times metrics), G groups.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -299,6 +299,30 @@ def student(values: _Floats) -> tuple[float, float]:
         return math.nan, math.nan
     reach = stats.t.ppf(0.5 + LEVEL / 2, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
     return float(values.mean() - reach), float(values.mean() + reach)
+
+
+def pooled(
+    values: Sequence[float | None], lows: Sequence[float | None], highs: Sequence[float | None]
+) -> tuple[float, float, float]:
+    """One number for the seeds of one recipe: their mean, with its interval.
+
+    The interval holds two: the mean of the seeds' own intervals, which is about samples and
+    documents, and Student's 95% interval between the seeds, which is about trainings.
+
+    Args:
+        values: one for each seed; None where unknown.
+        lows: lower ends of the seeds' intervals; likewise.
+        highs: upper ends.
+
+    Returns:
+        value, low, high; NaN where no seed has one.
+    """
+    value, low, high = (
+        float(np.mean(numbers)) if numbers else math.nan
+        for numbers in ([n for n in column if n is not None] for column in (values, lows, highs))
+    )
+    between = student(np.array([number for number in values if number is not None]))
+    return value, float(np.fmin(low, between[0])), float(np.fmax(high, between[1]))
 
 
 def _difference(

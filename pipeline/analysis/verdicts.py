@@ -69,7 +69,7 @@ def verdicts(evidence: pl.DataFrame, limits: Thresholds | None = None) -> pl.Dat
     """Judge every claim, with the main choices and with each of two others; see `SETUPS`.
 
     Args:
-        evidence: schema `tables.EVIDENCE`.
+        evidence: schema `evidence.EVIDENCE`.
         limits: the thresholds, and the error rate of a claim.
 
     Returns:

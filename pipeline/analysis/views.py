@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 
 import polars as pl
-from scipy import stats
 
-from pipeline.analysis.statistics import LEVEL
+from pipeline.analysis.statistics import pooled
 from pipeline.interventions.interventions import BASELINE, EACH, IDENTITY, QUARTILE, RANDOM
 
 ONE_BLOCK = (pl.col("group") == EACH) & (pl.col("edit") == IDENTITY)
@@ -39,10 +38,10 @@ MEAN = "benchmarks, mean lead over chance"
 CONTROLS = "control edits"
 """The measure of `controls` where one block is edited."""
 
-GENERATED = "tiny_"
-
 SCALES = ("raw", "corrected")
 """A drop as a share of the score, as in the paper, and as a share of its lead over chance."""
+
+GENERATED = "tiny_"
 
 
 def memorization(summary: pl.DataFrame, metric: str, split: str = "memorized") -> pl.DataFrame:
@@ -113,43 +112,49 @@ def tasks(rows: pl.DataFrame) -> list[str]:
     return sorted(rows["task"].unique())
 
 
-def over_seeds(summary: pl.DataFrame) -> pl.DataFrame:
-    """The summary with the seeds of one recipe as one model.
+SUMMARY_KEY = ("recipe", "intervention", "split", "task", "metric", "k", "copies")
+"""The columns that name a row of the summary, for one seed of each recipe."""
 
-    Values are means over the seeds. Intervals contain both the mean of the seeds' own intervals and
-    Student's interval between the seeds, as in `verdicts.pooled`; p-values are the largest of the
-    seeds'.
+ESTIMATES = (("value", "low", "high"), ("difference", "difference_low", "difference_high"))
+"""The estimates in a row of the summary, each with the ends of its interval."""
+
+
+def over_seeds(
+    rows: pl.DataFrame,
+    key: Sequence[str] = SUMMARY_KEY,
+    estimates: Sequence[tuple[str, str, str]] = ESTIMATES,
+) -> pl.DataFrame:
+    """The seeds of one recipe as one model, named after the recipe and the number of its seeds.
+
+    Estimates are pooled by `statistics.pooled`; p-values are the largest of the seeds'; all other
+    columns are those of the first seed.
+
+    Args:
+        rows: the summary, or other rows with model and recipe.
+        key: the columns that name a row, for one seed.
+        estimates: columns: an estimate and the ends of its interval.
     """
     count = pl.col("model").n_unique().over("recipe")
-    several = summary.with_row_index("row").filter(count > 1)
+    counted = rows.with_row_index("row").with_columns(seeds=count)
+    several = counted.filter(pl.col("seeds") > 1)
     if not several.height:
-        return summary
-    key = ["recipe", "intervention", "split", "task", "metric", "k", "copies"]
-    most = several["model"].n_unique()
-    quantiles = {n: stats.t.ppf(0.5 + LEVEL / 2, n - 1) for n in range(2, most + 1)}
-    seeds = pl.len().replace_strict(quantiles, default=math.inf, return_dtype=pl.Float64)
-    ends = []
-    for name, low, high in (
-        ("value", "low", "high"),
-        ("difference", "difference_low", "difference_high"),
-    ):
-        mean, half = pl.mean(name), seeds * pl.std(name) / pl.len().sqrt()
-        ends += [
-            mean.alias(name),
-            pl.min_horizontal(pl.mean(low), mean - half).alias(low),
-            pl.max_horizontal(pl.mean(high), mean + half).alias(high),
-        ]
-    named = pl.format("{} ({} seeds)", pl.first("recipe"), pl.len())
-    differences = ("difference", "difference_low", "difference_high")
-    taken = (*key, "model", "value", "low", "high", *differences, "p_value", "p_holm")
+        return rows
+    columns = [name for names in estimates for name in names]
+    largest = [name for name in ("p_value", "p_holm") if name in rows.columns]
     together = several.group_by(key, maintain_order=True).agg(
-        named.alias("model"),
-        *ends,
-        pl.max("p_value", "p_holm"),
-        pl.exclude(taken).first(),
+        pl.format("{} ({} seeds)", pl.first("recipe"), pl.first("seeds")).alias("model"),
+        pl.col(columns),
+        pl.max(largest) if largest else pl.len().alias("rows"),
+        pl.exclude(*key, "model", *columns, *largest).first(),
     )
-    rest = summary.with_row_index("row").filter(count == 1)
-    return pl.concat([rest, together.select(rest.columns)]).sort("row").drop("row")
+    for names in estimates:
+        ends = [pooled(*lists) for lists in together.select(names).iter_rows()]
+        together = together.with_columns(
+            pl.Series(name, end, dtype=pl.Float64).fill_nan(None)
+            for name, end in zip(names, zip(*ends, strict=True), strict=True)
+        )
+    rest = counted.filter(pl.col("seeds") == 1)
+    return pl.concat([rest, together.select(rest.columns)]).sort("row").drop("row", "seeds")
 
 
 def kept(summary: pl.DataFrame) -> pl.DataFrame:

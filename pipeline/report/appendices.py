@@ -112,7 +112,7 @@ def render_numbers(
 
     Args:
         study: its name.
-        evidence: schema `tables.EVIDENCE`, for what one late block leaves.
+        evidence: schema `evidence.EVIDENCE`, for what one late block leaves.
         judged: as `claims.findings` gives them, for the intervals behind the verdicts.
         figures: those of all pages, for the numbers behind each.
         numbers: records the numbers of the tables; those of the figures are in their CSV files.

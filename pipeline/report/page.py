@@ -19,7 +19,7 @@ from typing import Any
 import polars as pl
 
 from pipeline.analysis import views
-from pipeline.analysis.evidence import EVIDENCE, gathered
+from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE, gathered
 from pipeline.analysis.manifests import pretrained, read_manifests, trained_here
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.theory import EXPERIMENTS, read_theory
@@ -168,7 +168,7 @@ def read_results(
         summary,
         manifests,
         drawn,
-        tables.read(data / EVIDENCE, tables.EVIDENCE),
+        tables.read(data / EVIDENCE_FILE, EVIDENCE),
         tables.read(data / VERDICTS_FILE, VERDICTS),
         thresholds or Thresholds(),
         json.loads(blind.read_text(encoding="utf-8")) if blind.exists() else {},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipeline.analysis.aggregate import write_summary
-from pipeline.analysis.evidence import EVIDENCE
+from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE
 from pipeline.analysis.headline import write_headline
 from pipeline.study.schema import Study
 from pipeline.workflow import tables
@@ -30,7 +30,7 @@ def aggregate(study: Study, partial: bool = False) -> None:
         limits=study.statistics.thresholds,
         twins={model.name: model.twin for model in study.models.values() if model.twin},
     )
-    evidence = tables.read(study.data / EVIDENCE, tables.EVIDENCE)
+    evidence = tables.read(study.data / EVIDENCE_FILE, EVIDENCE)
     write_headline(summary, evidence, study.data / "metrics.json", study.data / "curves")
     remove_finished(study.data)
 

@@ -90,30 +90,6 @@ SUMMARY: Schema = {
     "n": Column(pl.UInt32, "samples or documents"),
 }
 
-EVIDENCE: Schema = {
-    "model": Column(pl.String, "name"),
-    "recipe": Column(pl.String, "the first model that differs from it at most in its seed"),
-    "family": Column(pl.String, "name"),
-    "parameters": Column(pl.UInt64, "of the model; null where unknown", nullable=True),
-    "n_blocks": Column(pl.UInt16, "L, of the model"),
-    "task": Column(pl.String, "memorization, or the benchmark's name"),
-    "metric": Column(pl.String, "exact_match, second_half, acc, word_perplexity, …"),
-    "quantity": Column(
-        pl.String,
-        "kept, retained, difference, log_ratio, displacement, attention_change, follows_…",
-    ),
-    "kind": Column(pl.String, "of what it is over: block, quartile, range, contrast or edit"),
-    "over": Column(pl.String, "the interventions it is over, by name"),
-    "block": Column(pl.UInt16, "0-based, where it is one block alone; else null", nullable=True),
-    "value": Column(pl.Float64, "the estimate; 1: nothing is lost, for kept and retained"),
-    "stderr": Column(pl.Float64, "standard error; null where unknown", nullable=True),
-    "n": Column(pl.UInt32, "samples or documents"),
-    "n_effective": Column(pl.Float64, "groups of near-duplicates, as if of equal weight"),
-    "scale": Column(pl.Float64, "n times what one sample can change; 0: no limit"),
-    "least": Column(pl.Float64, "the least value possible; null: no limit", nullable=True),
-    "most": Column(pl.Float64, "the largest value possible; null: no limit", nullable=True),
-}
-
 
 def dtypes(schema: Schema) -> dict[str, pl.DataType | type[pl.DataType]]:
     """The polars type of each column."""

@@ -101,25 +101,12 @@ def test_survival_is_of_the_tokens_that_the_baseline_chooses(model, summary):
     assert summary.filter(metric="survival_matched")["value"].to_list() == [1.0]
 
 
-def test_the_evidence_has_displacement_and_what_follows_it(model, summary, rows):
+def test_the_evidence_has_the_displacement_of_each_block(model, summary, rows):
     moved = rows.filter(metric="displacement", kind="block")
     assert moved["block"].to_list() == list(range(8))
     expected = summary.filter(metric="displacement", split="memorized", edit="identity")
     expected = expected.filter(pl.col("block").is_not_null())
     assert moved["value"].to_list() == pytest.approx(expected["value"].to_list())
-    for edit in ("identity", "zero"):
-        blocks = summary.filter(edit=edit, split="memorized", group="each")
-        blocks = blocks.filter(pl.col("block") > 0)
-        moved, lost = (
-            blocks.filter(metric=metric).sort("block")["value"].to_numpy() * sign
-            for metric, sign in (("displacement", 1), ("suffix_log_prob", -1))
-        )
-        found = rows.filter(
-            kind="edit", over=edit, metric="suffix_log_prob", quantity="follows_displacement"
-        )
-        assert found["value"].item() == pytest.approx(stats.spearmanr(moved, lost).statistic)
-        assert found["n"].item() == 7
-        assert found["stderr"].item() > 0
 
 
 def judged(rows, claim):

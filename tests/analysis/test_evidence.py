@@ -6,10 +6,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipeline.analysis.evidence import block_range, evidence
+from pipeline.analysis.evidence import EVIDENCE, block_range, evidence
 from pipeline.analysis.measured import with_second_half
 from pipeline.interventions.interventions import BASELINE
-from pipeline.workflow import tables
 from tests.analysis import synthetic
 
 NAME = "tiny-neo-8"
@@ -37,7 +36,7 @@ def exact(model: synthetic.ModelTables, intervention: str) -> np.ndarray:
 
 
 def test_the_table_fits_its_schema(evidence_of_paper: pl.DataFrame) -> None:
-    assert evidence_of_paper.schema == {k: c.dtype for k, c in tables.EVIDENCE.items()}
+    assert evidence_of_paper.schema == {k: c.dtype for k, c in EVIDENCE.items()}
     key = ["model", "task", "metric", "quantity", "over"]
     assert not evidence_of_paper.select(key).is_duplicated().any()
     assert evidence_of_paper["value"].is_finite().all()

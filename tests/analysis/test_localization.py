@@ -202,3 +202,10 @@ def test_the_page_tells_what_the_table_holds() -> None:
     assert plot.data.height == 2
     assert plot.draw(plot.data).axes
     assert set(plot.data.columns) <= set(MEANINGS)
+
+
+def test_a_model_that_recites_nothing_falls_nowhere() -> None:
+    scores = _table({"a-0": ("attention", 0, [0.0, 0.0])}).with_columns(
+        exact_match=pl.lit(0.0), quantity=pl.lit("exact_match")
+    )
+    assert falls(scores)["share"].to_list() == [0.0, 0.0]

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from pipeline.analysis.aggregate import aggregate
-from pipeline.analysis.evidence import evidence
+from pipeline.analysis.evidence import EVIDENCE, evidence
 from pipeline.analysis.spread import quantiles
 from pipeline.analysis.text import (
     number,
@@ -178,7 +178,7 @@ def test_all_sentences_figures_and_tables_are_there(
 ) -> None:
     summary = tables.read(written[0] / "data" / "summary.parquet", tables.SUMMARY)
     outline = Outline(html)
-    evidence = tables.read(written[0] / "data" / "evidence.parquet", tables.EVIDENCE)
+    evidence = tables.read(written[0] / "data" / "evidence.parquet", EVIDENCE)
     for finding in judged(evidence):
         for label, numbers_of_it in finding.ranges:
             assert f"{label} {numbers_of_it}" in outline.text
@@ -227,7 +227,7 @@ def test_figures_count_without_a_jump() -> None:
 def test_every_interval_behind_a_verdict_has_a_row(
     html: str, numbers: str, written: WRITTEN
 ) -> None:
-    evidence = tables.read(written[0] / "data" / "evidence.parquet", tables.EVIDENCE)
+    evidence = tables.read(written[0] / "data" / "evidence.parquet", EVIDENCE)
     section = numbers[numbers.index('id="intervals"') : numbers.index('id="numbers"')]
     rows = [
         re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)

@@ -1,0 +1,142 @@
+"""How much of the baseline single blocks and sets of blocks leave, read from the evidence.
+
+Every share is ``(value - floor) / (baseline - floor)``, as computed in `evidence`: 1 is all of it,
+0 is nothing. A measure whose baseline is not above its floor has nothing to lose and is left out.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from pipeline.analysis import views
+from pipeline.analysis.evidence import TOKENS, interval
+from pipeline.analysis.statistics import LEVEL
+from pipeline.analysis.views import CONTROLS, MEAN, SCALES, mean_over_tasks
+
+_MODEL = ("model", "recipe", "family")
+_OVER = ("intervention", "group", "edit", "block", "blocks")
+_KEPT = (*_MODEL, *_OVER, "measure", "kind", "kept", "low", "high")
+_ENDS = [("kept", "low", "high")]
+
+
+def kept(evidence: pl.DataFrame, *, pooled: bool = True) -> pl.DataFrame:
+    """How much of the baseline is left under every edit of one block and every set of blocks.
+
+    Args:
+        evidence: schema `EVIDENCE`.
+        pooled: whether the seeds of one recipe are one model, see `views.over_seeds`.
+
+    Returns:
+        model, recipe, family, intervention, group (block: its bypass; control: another edit of one
+        block; quartile; random: a set), edit, block (null for a set), blocks (how many), measure
+        (``exact_match``, ``teacher_forced_accuracy``, a task's name, or `MEAN`), kind
+        (``memorization``, ``benchmark``, or ``mean`` over the benchmarks), kept, low, high (95%).
+    """
+    shares = _shares(evidence).select(_KEPT)
+    mean = mean_over_tasks(shares.filter(kind="benchmark"), *_MODEL, *_OVER).with_columns(
+        pl.lit(MEAN).alias("measure"), pl.lit("mean").alias("kind")
+    )
+    rows = pl.concat([shares, mean.select(_KEPT)])
+    key = ["recipe", *_OVER, "measure", "kind"]
+    return views.over_seeds(rows, key, _ENDS) if pooled else rows
+
+
+def controls(shares: pl.DataFrame) -> pl.DataFrame:
+    """The share of exact match kept under control interventions, for comparison with a curve.
+
+    The controls of a block are all other edits of that block alone, including each draw of noise.
+    Random sets of bypassed blocks have no block; they are controls for sets of the same size.
+
+    Args:
+        shares: as of `kept`.
+
+    Returns:
+        As `kept`: measure is `CONTROLS`, or names the random sets, whose ``block`` is null; kind is
+        ``control``; intervention lists them; kept is the mean over them, low and high are the
+        smallest and the largest, not an interval. Empty where a study has none.
+    """
+    share = pl.col("kept")
+    of_block, size = pl.col("block").is_not_null(), pl.col("blocks")
+    names = pl.when(of_block).then(pl.lit(CONTROLS)).otherwise(
+        pl.format("random sets of {} blocks", size)
+    )  # fmt: skip
+    return (
+        shares.filter(pl.col("group").is_in(("control", "random")), measure="exact_match")
+        .with_columns(names.alias("measure"), kind=pl.lit("control"))
+        .sort(~of_block, "block", maintain_order=True)
+        .group_by(*_MODEL, "block", "blocks", "measure", "kind", maintain_order=True)
+        .agg(
+            pl.col("intervention").str.join(", "),
+            pl.first("group", "edit"),
+            share.mean(),
+            share.min().alias("low"),
+            share.max().alias("high"),
+        )
+        .select(_KEPT)
+    )
+
+
+def drops(summary: pl.DataFrame, shares: pl.DataFrame) -> pl.DataFrame:
+    """How much of its score each kind of task loses when one block is bypassed (Fig. 6).
+
+    Args:
+        summary: for the drop as a share of the score, as in the paper.
+        shares: as of `kept`, for the drop as a share of the lead over chance.
+
+    Returns:
+        model, family, intervention, block, scale (of `SCALES`), ability (of `views.ABILITIES`),
+        drop, low, high, tasks; each is a mean over the tasks of its kind.
+    """
+    scores = views.accuracies(summary)
+    baselines = views.baseline(scores).select("model", "task", baseline="value")
+    of_score = views.single_blocks(scores).join(
+        baselines.filter(pl.col("baseline") > 0), on=["model", "task"], maintain_order="left"
+    )
+    ends = {
+        "low": pl.coalesce(pl.col("baseline") + pl.col("difference_low"), "low"),
+        "high": pl.coalesce(pl.col("baseline") + pl.col("difference_high"), "high"),
+    }
+    raw = of_score.with_columns(
+        (end.clip(0, 1) / pl.col("baseline")).alias(name) for name, end in ends.items()
+    ).with_columns(kept=pl.col("value") / pl.col("baseline"), measure=pl.col("task"))
+    corrected = shares.filter(kind="benchmark", group="block").sort("block", maintain_order=True)
+    ability = {name: kind for kind, names in views.ABILITIES.items() for name in names}
+    columns = ("model", "family", "intervention", "block", "measure", "kept", "low", "high")
+    rows = pl.concat(
+        frame.select(*columns, pl.lit(scale).alias("scale"))
+        for scale, frame in zip(SCALES, (raw, corrected), strict=True)
+    ).with_columns(
+        pl.col("measure")
+        .str.strip_prefix(views.GENERATED)
+        .replace_strict(ability, default=None, return_dtype=pl.String)
+        .alias("ability")
+    )
+    by = ("model", "family", "intervention", "block", "scale", "ability")
+    return mean_over_tasks(rows.drop_nulls("ability"), *by).select(
+        *by,
+        drop=1 - pl.col("kept"),
+        low=1 - pl.col("high"),
+        high=1 - pl.col("low"),
+        tasks="tasks",
+    )
+
+
+def _shares(evidence: pl.DataFrame) -> pl.DataFrame:
+    """The rows of single interventions with their 95% intervals; one metric of each task."""
+    memory = pl.col("task") == views.MEMORIZATION
+    rows = evidence.filter(
+        pl.col("edit").is_not_null(),
+        ~memory | pl.col("metric").is_in(("exact_match", TOKENS)),
+        quantity="kept",
+    )
+    rows = pl.concat([rows.filter(memory), views.benchmarks(rows)])
+    rows = rows.rename({"kind": "group", "over": "intervention"})
+    numbers = rows.select("value", "stderr", "n_effective", "scale", "least", "most")
+    ends = [interval(row, LEVEL) for row in numbers.iter_rows()]
+    low, high = zip(*ends, strict=True) if ends else ((), ())
+    return rows.with_columns(
+        pl.Series("low", low, dtype=pl.Float64),
+        pl.Series("high", high, dtype=pl.Float64),
+        pl.when(memory).then("metric").otherwise("task").alias("measure"),
+        pl.when(memory).then(pl.lit("memorization")).otherwise(pl.lit("benchmark")).alias("kind"),
+    ).rename({"value": "kept"})

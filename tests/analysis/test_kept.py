@@ -1,0 +1,94 @@
+"""What single blocks and sets of blocks keep of the baseline, read from the evidence."""
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from pipeline.analysis import views
+from pipeline.analysis.aggregate import aggregate
+from pipeline.analysis.evidence import evidence
+from pipeline.analysis.kept import controls, drops, kept
+from pipeline.analysis.statistics import student
+from pipeline.interventions import Group
+from tests.analysis import synthetic
+
+ONE_MODEL = {"tiny-neo-8": ("gpt-neo", 8)}
+GROUPS = [Group("each"), Group("each", "zero"), Group("quartiles"), Group("random", k=2, draws=3)]
+
+
+@pytest.fixture(scope="module")
+def model() -> synthetic.ModelTables:
+    [model] = synthetic.study(models=ONE_MODEL, groups=GROUPS).models
+    return model
+
+
+@pytest.fixture(scope="module")
+def shares(model: synthetic.ModelTables) -> pl.DataFrame:
+    return kept(evidence([model]))
+
+
+def rate(model: synthetic.ModelTables, intervention: str, split: str) -> float:
+    rows = model.memorization.filter(intervention=intervention, split=split)
+    return float(rows["exact_match"].cast(pl.Float64).mean())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["block-05", "block-05.zero", "quartile-4"])
+def test_kept_is_the_share_of_the_lead_over_control_samples(name, shares, model):
+    floor = rate(model, "baseline", "control")
+    expected = (rate(model, name, "memorized") - floor) / (
+        rate(model, "baseline", "memorized") - floor
+    )
+    row = shares.filter(intervention=name, measure="exact_match").row(0, named=True)
+    assert row["kept"] == pytest.approx(expected)
+    assert row["low"] <= expected <= row["high"]
+
+
+def test_the_mean_is_over_the_benchmarks(shares):
+    rows = shares.filter(intervention="block-05")
+    of_tasks = rows.filter(kind="benchmark")["kept"]
+    assert of_tasks.len() > 1
+    assert rows.filter(kind="mean")["kept"].item() == pytest.approx(of_tasks.mean())
+
+
+def test_controls_are_the_other_edits_of_a_block_and_random_sets(shares):
+    band = controls(shares)
+    zero = shares.filter(intervention="block-05.zero", measure="exact_match")["kept"].item()
+    at_block = band.filter(block=5).row(0, named=True)
+    assert at_block["low"] == at_block["high"] == at_block["kept"] == pytest.approx(zero)
+    sets = shares.filter(group="random", measure="exact_match")["kept"]
+    row = band.filter(pl.col("block").is_null()).row(0, named=True)
+    assert row["measure"] == "random sets of 2 blocks"
+    assert (row["low"], row["high"]) == (sets.min(), sets.max())
+
+
+def test_drops_are_of_the_score_and_of_the_lead(model, shares):
+    lost = drops(aggregate([model]), shares).filter(intervention="block-05")
+    assert set(lost["scale"]) == {"raw", "corrected"}
+    for (ability,), rows in lost.filter(scale="corrected").group_by("ability"):
+        tasks = rows["tasks"].item().split(", ")
+        of_tasks = shares.filter(pl.col("measure").is_in(tasks), intervention="block-05")
+        assert rows["drop"].item() == pytest.approx(1 - of_tasks["kept"].mean()), ability
+
+
+def test_seeds_are_pooled_by_the_number_of_the_recipes_models(model):
+    seeds = [replace(model, name=f"a-s{i}", recipe="a") for i in range(3)]
+    pooled = kept(evidence(seeds))
+    assert pooled["model"].unique().to_list() == ["a-s0 (3 seeds)"]
+    summary = aggregate(seeds)
+    partly = (pl.col("model") == "a-s2") & (pl.col("metric") == "exact_match_by_copies")
+    assert views.over_seeds(summary.filter(~partly))["model"].unique().to_list() == [
+        "a-s0 (3 seeds)"
+    ]
+
+
+def test_the_interval_over_seeds_holds_that_between_seeds(model):
+    nothing = synthetic.study(synthetic.NOTHING, models=ONE_MODEL, groups=GROUPS).models[0]
+    seeds = [replace(one, name=f"a-s{i}", recipe="a") for i, one in enumerate([model, nothing])]
+    rows = evidence(seeds)
+    where = {"intervention": "block-05", "measure": "exact_match"}
+    one_by_one = kept(rows, pooled=False).filter(**where)["kept"].to_numpy()
+    row = kept(rows).filter(**where).row(0, named=True)
+    low, high = student(one_by_one)
+    assert row["low"] <= low < row["kept"] < high <= row["high"]
+    assert row["kept"] == pytest.approx(one_by_one.mean())
