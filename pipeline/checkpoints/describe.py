@@ -40,6 +40,7 @@ def describe(checkpoint: Snapshot, where: str) -> tuple[PreTrainedModel, int]:
 def write_description(
     folder: Path,
     checkpoint: Snapshot,
+    described: tuple[PreTrainedModel, int],
     where: str,
     *,
     name: str,
@@ -52,6 +53,7 @@ def write_description(
     Args:
         folder: receives only the manifest.
         checkpoint: its files; those without a checksum get one.
+        described: as `describe` returns it.
         where: its name in errors.
         name: as in `Manifest`.
         family: as in `Manifest`.
@@ -59,9 +61,9 @@ def write_description(
         billions: of parameters, from the study; None if not given.
 
     Raises:
-        InputError: as for `describe`; or a size other than the study's.
+        InputError: a size other than the study's.
     """
-    model, tokens = describe(checkpoint, where)
+    model, tokens = described
     parameters = model.num_parameters()
     if billions is not None and abs(parameters / 1e9 - billions) > SIZE_TOLERANCE * billions:
         raise InputError(

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from pipeline.checkpoints.describe import write_description
+from pipeline.checkpoints.describe import describe, write_description
 from pipeline.checkpoints.manifest import Manifest
 from pipeline.workflow.errors import InputError, Problem
 from pipeline.workflow.hub import CHECKPOINT_FILES, Snapshot
@@ -22,12 +22,15 @@ def describe_folder(folder: Path, source: Path, *, name: str, family: str) -> Ma
         family: of the model, as the study calls it.
 
     Raises:
-        InputError: as for `checkpoint_files`, `write_description` and `require_tokenizer`.
+        InputError: as for `checkpoint_files`, `describe` and `require_tokenizer`.
     """
     checkpoint, where = checkpoint_files(source), str(source)
+    described = describe(checkpoint, where)
     require_tokenizer(checkpoint.files, where)
     origin = {"folder": str(source.resolve())}
-    return write_description(folder, checkpoint, where, name=name, family=family, origin=origin)
+    return write_description(
+        folder, checkpoint, described, where, name=name, family=family, origin=origin
+    )
 
 
 def checkpoint_files(source: Path) -> Snapshot:

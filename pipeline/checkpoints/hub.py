@@ -9,7 +9,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from pipeline.checkpoints.describe import write_description
+from pipeline.checkpoints.describe import describe, write_description
 from pipeline.checkpoints.fit import require_known
 from pipeline.checkpoints.manifest import Manifest
 from pipeline.checkpoints.verified import tokenizer_of
@@ -51,14 +51,16 @@ def fetch_checkpoint(
         step: of the training run that it is a checkpoint of; None: it is the whole model.
 
     Raises:
-        InputError: as for `fetch_files`, `write_description` and `require_own_weights`.
+        InputError: as for `fetch_files`, `describe`, `write_description` and `require_own_weights`.
     """
     if step is not None:
         require_own_weights(repo, commit, step)
+    checkpoint, where = fetch_files(repo, commit), f"{repo} at {commit}"
     return write_description(
         folder,
-        fetch_files(repo, commit),
-        f"{repo} at {commit}",
+        checkpoint,
+        describe(checkpoint, where),
+        where,
         name=name,
         family=family,
         origin={"repo": repo, "commit": commit},

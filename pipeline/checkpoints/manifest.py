@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, ConfigDict, PositiveInt
+from pydantic.dataclasses import dataclass
 
 from pipeline.models.context import context_length
 from pipeline.workflow.errors import InputError, Problem, shorten
@@ -22,7 +25,18 @@ BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 """Precision -> bytes per number."""
 
 
-@dataclass(frozen=True)
+def _inside(path: str) -> str:
+    parts = PurePosixPath(path).parts
+    if not parts or parts[0] == "/" or ".." in parts:
+        raise ValueError(f"{path!r} is not below its folder")
+    return path
+
+
+InsidePath = Annotated[str, AfterValidator(_inside)]
+"""A file's path below its folder."""
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Manifest:
     """The description of a checkpoint.
 
@@ -46,17 +60,17 @@ class Manifest:
 
     name: str
     family: str
-    n_blocks: int
-    width: int
-    n_heads: int
-    context: int
-    vocabulary: int
-    tokens: int
-    parameters: int
-    dtype: str
+    n_blocks: PositiveInt
+    width: PositiveInt
+    n_heads: PositiveInt
+    context: PositiveInt
+    vocabulary: PositiveInt
+    tokens: PositiveInt
+    parameters: PositiveInt
+    dtype: Literal["float64", "float32", "float16", "bfloat16"]
     seed: int | None
-    origin: Mapping[str, Any]
-    files: Mapping[str, str]
+    origin: dict[str, Any]
+    files: dict[InsidePath, str]
 
     def weight_bytes(self, dtype: str) -> int:
         """The size of the weights in memory as `dtype`, one of `BYTES`."""
@@ -136,9 +150,7 @@ def read_manifest(folder: str | Path) -> Manifest:
     """
     path = Path(folder) / MANIFEST
     try:
-        manifest = Manifest(**json.loads(path.read_text(encoding="utf-8")))
-        _check(manifest)
-        return manifest
+        return Manifest(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise InputError(
             Problem(
@@ -148,30 +160,3 @@ def read_manifest(folder: str | Path) -> Manifest:
                 "make the checkpoint again: delete its folder and run its stage",
             )
         ) from error
-
-
-def _check(manifest: Manifest) -> None:
-    """Raise if a manifest is not valid.
-
-    Raises:
-        ValueError: a value is of another kind, or a file lies outside of its folder.
-    """
-    texts = {key: getattr(manifest, key) for key in ("name", "family", "dtype")}
-    sizes = ("n_blocks", "width", "n_heads", "context", "vocabulary", "tokens", "parameters")
-    numbers = {key: getattr(manifest, key) for key in sizes}
-    mappings = {key: getattr(manifest, key) for key in ("origin", "files")}
-    for key, value in texts.items():
-        if not isinstance(value, str):
-            raise ValueError(f"{key} {value!r}")
-    for key, value in numbers.items():
-        if type(value) is not int or value < 1:
-            raise ValueError(f"{key} {value!r}")
-    for key, value in mappings.items():
-        if not isinstance(value, dict):
-            raise ValueError(f"{key} {value!r}")
-    if manifest.dtype not in {*BYTES, "float64"}:
-        raise ValueError(f"dtype {manifest.dtype!r}")
-    for name, checksum in manifest.files.items():
-        parts = PurePosixPath(name).parts
-        if not parts or parts[0] == "/" or ".." in parts or not isinstance(checksum, str):
-            raise ValueError(f"files {name!r}: {checksum!r}")
