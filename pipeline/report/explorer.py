@@ -11,11 +11,12 @@ from pipeline.analysis.text import visible
 from pipeline.interventions.interventions import EACH
 
 
-def choices(summary: pl.DataFrame) -> list[dict[str, Any]]:
+def choices(summary: pl.DataFrame, shares: pl.DataFrame) -> list[dict[str, Any]]:
     """The models in the order of the report, each with its edits and blocks.
 
     Args:
         summary: as `aggregate.aggregate` gives it, seeds not pooled.
+        shares: as `kept.kept` gives it, seeds not pooled.
 
     Returns:
         For each model of which some block was edited alone: ``name``, ``family``, ``drawn`` (its
@@ -27,7 +28,7 @@ def choices(summary: pl.DataFrame) -> list[dict[str, Any]]:
     single = summary.filter(pl.col("group") == EACH, pl.col("block").is_not_null())
     seeds = dict(single.group_by("recipe").agg(pl.col("model").n_unique()).iter_rows())
     whole = views.memorization(summary, "exact_match")
-    kept = views.kept(summary).filter(kind="mean")
+    kept = shares.filter(kind="mean", group="block")
     found = []
     for (name, family, recipe), rows in single.group_by(
         "model", "family", "recipe", maintain_order=True

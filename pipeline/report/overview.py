@@ -122,11 +122,12 @@ def lowest(summary: pl.DataFrame) -> dict[str, Any]:
     }
 
 
-def finding(summary: pl.DataFrame) -> dict[str, Number]:
+def finding(summary: pl.DataFrame, shares: pl.DataFrame) -> dict[str, Number]:
     """The main numbers: memory and ability with the median late block bypassed.
 
     Args:
         summary: as `aggregate.aggregate` gives it.
+        shares: as `kept.kept` gives it, seeds not pooled.
 
     Returns:
         ``before``, ``after``: exact match, from the lowest to the highest model; ``ability``: the
@@ -134,7 +135,7 @@ def finding(summary: pl.DataFrame) -> dict[str, Number]:
         these; ``studied``: of all; ``samples``: memorized ones per model.
     """
     memory = views.memorization(summary, "exact_match")
-    shares = views.kept(summary).filter(kind="mean")
+    of_ability = shares.filter(kind="mean", group="block")
     before, after, ability = [], [], []
     for name, _ in views.models(summary):
         single = views.single_blocks(memory.filter(model=name))
@@ -146,7 +147,7 @@ def finding(summary: pl.DataFrame) -> dict[str, Number]:
         if baseline and isinstance(level, float):
             before.append(baseline[0])
             after.append(level)
-        left = shares.filter(late, model=name)["kept"].median()
+        left = of_ability.filter(late, model=name)["kept"].median()
         if isinstance(left, float):
             ability.append(left)
     return {

@@ -20,6 +20,7 @@ import polars as pl
 
 from pipeline.analysis import views
 from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE, gathered
+from pipeline.analysis.kept import kept
 from pipeline.analysis.manifests import pretrained, read_manifests, trained_here
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.theory import EXPERIMENTS, read_theory
@@ -244,6 +245,7 @@ def render(results: Results, numbers: Numbers | None = None) -> str:
         numbers: records the numbers that it shows.
     """
     summary, manifests, judged = results.summary, results.manifests, results.judged
+    shares = kept(results.evidence, pooled=False)
     main, _ = numbered(results.figures, results.theory)
     sections = dict[str, list[tuple[str, PageFigure]]]()
     for label, figure in main[1:]:
@@ -258,7 +260,7 @@ def render(results: Results, numbers: Numbers | None = None) -> str:
         written=results.written,
         graded=results.graded,
         blind=results.blind,
-        finding=overview.finding(summary),
+        finding=overview.finding(summary, shares),
         paper=_paper(judged, results.graded),
         text=_text(manifests),
         facts=facts.overview(summary, manifests, results.samples),
@@ -281,7 +283,7 @@ def render(results: Results, numbers: Numbers | None = None) -> str:
         open=OPEN,
         states=states,
         signs=SIGNS,
-        explorer=embedded(choices(summary)),
+        explorer=embedded(choices(summary, shares)),
     )
 
 

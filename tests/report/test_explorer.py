@@ -3,11 +3,14 @@
 import polars as pl
 
 from pipeline.analysis import views
+from pipeline.analysis.evidence import evidence
+from pipeline.analysis.kept import kept
 from pipeline.report.explorer import choices
+from tests.analysis import synthetic
 
 
-def test_models_edits_and_blocks(summary: pl.DataFrame) -> None:
-    found = choices(summary)
+def test_models_edits_and_blocks(summary: pl.DataFrame, study: synthetic.Study) -> None:
+    found = choices(summary, kept(evidence(study.models), pooled=False))
     assert [(each["name"], each["family"]) for each in found] == views.models(summary)
     for each in found:
         rows = views.memorization(summary, "exact_match").filter(model=each["name"])
@@ -25,5 +28,7 @@ def test_models_edits_and_blocks(summary: pl.DataFrame) -> None:
         assert each["drawn"] == each["name"]
 
 
-def test_a_model_without_single_blocks_cannot_be_chosen(summary: pl.DataFrame) -> None:
-    assert choices(summary.filter(pl.col("group") != "each")) == []
+def test_a_model_without_single_blocks_cannot_be_chosen(
+    summary: pl.DataFrame, study: synthetic.Study
+) -> None:
+    assert choices(summary.filter(pl.col("group") != "each"), kept(evidence(study.models))) == []
