@@ -92,9 +92,9 @@ def plan(
         lines = downloads.check(load(), Dag(decide=False).stages.values())
         print("\n".join(lines or ["this study fetches nothing"]))
         return
-    from pipeline.plan.table import outlook
+    from pipeline.plan.table import plan as make_plan
 
-    print(outlook(load(), Dag()))
+    print(make_plan(load(), Dag()))
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,6 @@ from huggingface_hub.hf_api import RepoFile
 from pipeline.checkpoints.manifest import BYTES
 from pipeline.checkpoints.schema import Hub
 from pipeline.plan.scheduling import EVALUATE
-from pipeline.plan.words import amount
 from pipeline.samples import pile
 from pipeline.samples.schema import Inserted, Pile, Pythia
 from pipeline.study.loops import model_key
@@ -32,6 +32,12 @@ from pipeline.workflow.network import NoNetworkError, no_network, unreachable
 
 STORED = {"pythia": "float16", "pile": "float32", "inserted": "bfloat16"}
 """Source of a family's samples -> the precision in which the hub keeps its models."""
+
+
+def amount(value: float, unit: str) -> str:
+    """Such as ``1.2 GB``."""
+    power = min(6, max(0, math.floor(math.log10(max(value, 1) * 1.0005) / 3)))
+    return f"{value / 1000**power:.3g} {' kMGTPE'[power].strip()}{unit}"
 
 
 @dataclass(frozen=True)
@@ -137,43 +143,39 @@ def pile_bytes(study: Study, stage: Stage) -> tuple[float, float]:
     return sum(sizes.values()) - here, here
 
 
-class Downloads:
-    """Counts each file once, for the first stage that reads it.
+def fetch_of(study: Study, stage: Stage, ask: bool) -> Fetch:
+    """The downloads of a stage; evaluations find theirs in the cache, where `checkpoint` put them.
 
     Args:
-        online: whether the hub can be asked.
+        study: in force.
+        stage: of it.
+        ask: whether the hub may be asked.
     """
-
-    def __init__(self, online: bool) -> None:
-        self._online = online
-        self._seen: set[tuple[str, str, str]] = set()
-        self._guessed: set[Want] = set()
-
-    def of(self, wanted: Iterable[Want]) -> Fetch:
-        """The sizes of those of the wanted files that are missing and that are cached."""
-        made = Fetch()
-        for want in wanted:
-            files = self._files(want)
-            if files is None:
-                if want not in self._guessed:
-                    self._guessed.add(want)
-                    (made.unknown if want.guess is None else made.estimated).append(want.repo)
-                    made.missing += want.guess or 0
-                continue
-            new = [file for file in files if (want.repo, want.commit, file.path) not in self._seen]
-            self._seen |= {(want.repo, want.commit, file.path) for file in new}
-            missing = missing_bytes(new, want.repo, want.commit, want.kind)
-            made.missing += missing
-            made.cached += sum(file.size for file in new) - missing
+    made = Fetch()
+    if stage.group not in ("datasets", "samples", "checkpoint"):
         return made
+    if stage.group == "samples":
+        made.missing, made.cached = pile_bytes(study, stage)
+    for want in wants(study, stage):
+        sizes = _sizes(want, ask)
+        if sizes is None:
+            (made.unknown if want.guess is None else made.estimated).append(want.repo)
+        missing, cached = sizes or (want.guess or 0, 0)
+        made.missing += missing
+        made.cached += cached
+    return made
 
-    def _files(self, want: Want) -> list[RepoFile] | None:
-        try:
-            if not self._online:
-                get_cached_repo_tree(want.repo, repo_type=want.kind, revision=want.commit)
-            return want.files()
-        except (InputError, CachedRepoTreeNotFoundError):
-            return None
+
+def _sizes(want: Want, ask: bool) -> tuple[float, float] | None:
+    """Bytes that are missing, and bytes that are cached; None if the listing is not known."""
+    try:
+        if not ask:
+            get_cached_repo_tree(want.repo, repo_type=want.kind, revision=want.commit)
+        files = want.files()
+    except (InputError, CachedRepoTreeNotFoundError):
+        return None
+    missing = missing_bytes(files, want.repo, want.commit, want.kind)
+    return missing, sum(file.size for file in files) - missing
 
 
 def online() -> bool:
@@ -200,7 +202,9 @@ def require_downloads(study: Study, stages: Iterable[Stage]) -> None:
         why = unreachable(constants.ENDPOINT)
         if constants.HF_HUB_OFFLINE:
             why = f"HF_HUB_OFFLINE is set, and {constants.HF_HUB_CACHE} does not hold all of it"
-        lost = list(dict.fromkeys(want.repo for want in wanted if not _is_cached(want)))
+        lost = list(
+            dict.fromkeys(want.repo for want in wanted if (_sizes(want, ask=False) or [1])[0])
+        )
     hosts = {
         source.url
         for stage in running
@@ -214,14 +218,6 @@ def require_downloads(study: Study, stages: Iterable[Stage]) -> None:
             lost.append(url)
     if lost:
         raise NoNetworkError(no_network(str(why), *lost))
-
-
-def _is_cached(want: Want) -> bool:
-    try:
-        get_cached_repo_tree(want.repo, repo_type=want.kind, revision=want.commit)
-        return not missing_bytes(want.files(), want.repo, want.commit, want.kind)
-    except (InputError, CachedRepoTreeNotFoundError):
-        return False
 
 
 def check(study: Study, stages: Iterable[Stage]) -> list[str]:
@@ -259,20 +255,18 @@ def check(study: Study, stages: Iterable[Stage]) -> list[str]:
 
 def _misfit(want: Want, files: list[RepoFile]) -> Problem | None:
     """The problem of the listing of a pin; None if it fits."""
-    if want.patterns is None or want.kind == "dataset":
-        needed = "data files" if not files else ""
-    else:
-        names = {file.path for file in files}
-        weights = any(name.endswith(".safetensors") for name in names)
-        lacking = [] if "config.json" in names else ["config.json"]
-        if want.patterns == CHECKPOINT_FILES and not weights:
-            lacking.append("weights as safetensors")
-        needed = " and ".join(lacking)
-    if not needed:
+    names = {file.path for file in files}
+    needed = {"data files": bool(files)}
+    if want.patterns is not None and want.kind == "model":
+        needed = {"config.json": "config.json" in names}
+        if want.patterns == CHECKPOINT_FILES:
+            weights = any(name.endswith(".safetensors") for name in names)
+            needed["weights as safetensors"] = weights
+    if all(needed.values()):
         return None
     return Problem(
         f"{want.repo} at {want.commit}",
-        "the files " + (", ".join(file.path for file in files[:20]) or "none"),
-        needed,
+        "the files " + (", ".join(sorted(names)[:20]) or "none"),
+        " and ".join(name for name, there in needed.items() if not there),
         "name a commit that has them",
     )

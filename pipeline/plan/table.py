@@ -1,71 +1,29 @@
-"""The plan of a study: downloads, operations, time and storage of each stage.
+"""The plan of a study: what each stage downloads, computes and stores, and what is done already.
 
-All numbers are estimates. Work is counted from shapes and converted to time by this device's rate
-of matrix products (`calibration`) and the measured share of it that the engine reaches. Without the
-hub, sizes are estimated (~) or unknown, and nothing fails.
+All numbers are rough. Without the hub, sizes are estimated (~) or unknown, and nothing fails.
 """
 
 from __future__ import annotations
 
-import math
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from huggingface_hub import constants
 
 from pipeline.checkpoints.manifest import BYTES
-from pipeline.checkpoints.schema import Hub, Model
-from pipeline.plan.calibration import Device, this_device
-from pipeline.plan.downloads import Downloads, Fetch, online, pile_bytes, wants
-from pipeline.plan.effort import (
-    Effort,
-    effort_of,
-    experiment_seconds,
-    interventions_of,
-    memory,
-    samples_of,
-    seconds,
-    tasks_of,
-)
-from pipeline.plan.scheduling import EVALUATE, LOAD_MINUTES
-from pipeline.plan.shapes import Shape, shape_of
-from pipeline.plan.words import amount, duration
-from pipeline.samples.schema import Family
+from pipeline.checkpoints.schema import Hub
+from pipeline.plan.cost import START_SECONDS, Costs
+from pipeline.plan.downloads import Fetch, amount, fetch_of, online
+from pipeline.plan.scheduling import EVALUATE
 from pipeline.study.loops import model_key
-from pipeline.study.schema import Study, given
-from pipeline.theory.schema import Experiment
-from pipeline.workflow.dag import FIRST, Dag, Stage
+from pipeline.study.schema import Study
+from pipeline.workflow.dag import Dag, Stage
+from pipeline.workflow.device import visible
 
-START_SECONDS = 15
-"""Seconds of an evaluation to import torch and lm-eval, and for DVC."""
-
-OTHERS = {
-    "check": (2, 100),
-    "corpus": (7, 800_000),
-    "samples": (30, 0),
-    "datasets": (20, 0),
-    "checkpoint": (10, 4_000),
-    "theory": (10, 60_000),
-    "interventions": (3, 4_000),
-    "check_results": (10, 1_000),
-    "aggregate": (60, 40_000),
-    "figures": (60, 3_000_000),
-    "report": (20, 3_000_000),
-}
-"""Group -> seconds and bytes that are not counted from shapes; rough, from the tiny study."""
-
-MEMORIZATION_BYTES = (18, 2)
-"""Of a row of the table: without, and for each token of, its continuation. From the tiny study; a
-large vocabulary takes a second byte a token."""
-
-DOCUMENT_BYTES = 8
-"""Of a document under an intervention: some three metrics. From the tiny study, doubled."""
-
-SAMPLE_BYTES = (10, 2)
-"""Of a sample: without, and for each of, its tokens."""
+ROW_BYTES, DOCUMENT_BYTES = 80, 8
+"""Of a row of memorization, and of a document of a benchmark under an intervention; doubled."""
 
 COPIES = 2
 """Of every table: in the working tree, and in DVC's cache, which shares them where it can."""
@@ -76,22 +34,20 @@ class Row:
     """One stage.
 
     Args:
-        stage: its address, without the study's name.
+        stage: its name and that of its model, family or experiment.
         fetch: its downloads.
-        flops: its operations.
+        operations: FLOPs.
         seconds: its time here.
-        at_best: the same, if no row decodes.
-        stored: bytes of its outputs; NaN where unknown.
+        stored: bytes of its outputs; small ones are not counted.
         fresh: whether it is done.
     """
 
     stage: str
     fetch: Fetch
-    flops: float
-    seconds: float
-    at_best: float
-    stored: float
-    fresh: bool
+    operations: float = 0
+    seconds: float = 0
+    stored: float = 0
+    fresh: bool = False
 
     @property
     def state(self) -> str:
@@ -100,30 +56,42 @@ class Row:
             return "done"
         if self.fetch.cached <= 0.01 * (self.fetch.cached + self.fetch.missing):
             return "to do"  # a cached config.json alone is negligible
-        there = "cached" if not self.fetch.missing else "partly cached"
-        return f"to do; {there}: {amount(self.fetch.cached, 'B')}"
+        cached = "cached" if not self.fetch.missing else "partly cached"
+        return f"to do; {cached}: {amount(self.fetch.cached, 'B')}"
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The row as text."""
+        work = ("-", "-", "-")
+        if not self.fresh:
+            flops = amount(self.operations, "FLOP") if self.operations else "-"
+            work = (str(self.fetch), flops, duration(self.seconds))
+        stored = amount(self.stored, "B") if self.stored else "-"
+        return (self.stage, *work, stored, self.state)
 
 
 @dataclass(frozen=True)
-class Outlook:
+class Plan:
     """The plan of a study.
 
     Args:
         rows: stage by stage.
-        device: the device of the estimated times.
-        memory: model -> bytes that its evaluations need; only models with evaluations to do.
-        notes: further remarks.
+        device: ``cuda`` or ``cpu``.
+        memory: model -> bytes of the weights that its evaluations need; those with work to do.
+        asked: whether the hub was asked.
+        estimated: the models whose shape is told from their size alone.
     """
 
     rows: list[Row]
-    device: Device
+    device: str
     memory: dict[str, float]
-    notes: list[str]
+    asked: bool
+    estimated: list[str]
 
     def __str__(self) -> str:
         """The table, the totals and the notes, as plain text."""
         head = ("stage", "fetch", "compute", "time here", "stored", "state")
-        cells = [head, *map(_cells, self.rows)]
+        cells = [head, *(row.cells for row in self.rows)]
         widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
         lines = [
             "  ".join(
@@ -132,180 +100,117 @@ class Outlook:
             ).rstrip()
             for line in cells
         ]
-        return "\n".join([*lines, "", *self._totals(), *self.notes])
+        return "\n".join([*lines, "", *self._totals(), "", *self._notes()])
 
     def _totals(self) -> list[str]:
         todo = [row for row in self.rows if not row.fresh]
         unknown = sorted({repo for row in todo for repo in row.fetch.unknown})
         about = "~" if any(row.fetch.estimated for row in todo) else ""
         fetched = sum(row.fetch.missing for row in todo)
-        stored = COPIES * sum(row.stored for row in todo if not math.isnan(row.stored))
-        spent, least = (sum(getattr(row, a) for row in todo) for a in ("seconds", "at_best"))
+        stored = COPIES * sum(row.stored for row in todo)
         plus = f" + {len(unknown)} unknown" if unknown else ""
-        took = f"{duration(spent)} on one device"
-        if duration(least) != duration(spent):
-            took += f" if all bypassed rows decode, {duration(least)} if none does"
         lines = [
             f"jobs      {len(todo)} of {len(self.rows)} to do",
             f"download  {about}{amount(fetched, 'B')}{plus}",
             f"disk      {about}{amount(fetched, 'B')}{plus} in {constants.HF_HUB_CACHE}, "
             + _room(fetched, _free(constants.HF_HUB_CACHE)),
             f"          {amount(stored, 'B')} here, " + _room(stored, _free(".")),
-            f"compute   {amount(sum(row.flops for row in todo), 'FLOP')}",
-            f"time      {took}; downloads not counted",
+            f"compute   {amount(sum(row.operations for row in todo), 'FLOP')}",
+            f"time      {duration(sum(row.seconds for row in todo))} on one device, if all "
+            "bypassed rows are decoded; downloads not counted",
         ]
         if self.memory:
             model = max(self.memory, key=self.memory.__getitem__)
-            needed = self.memory[model]
-            what = "GPU memory" if self.device.kind == "cuda" else "memory"
             lines.append(
-                f"memory    {amount(needed, 'B')} of {what} for {model}, the largest, "
-                + _room(needed, self.device.free_bytes)
+                f"memory    {amount(self.memory[model], 'B')} of weights for {model}, the largest, "
+                + _room(self.memory[model], free_memory(self.device))
             )
-        if unknown:
-            lines.append("unknown   " + ", ".join(unknown))
-        return lines
+        return [*lines, *(["unknown   " + ", ".join(unknown)] if unknown else [])]
+
+    def _notes(self) -> list[str]:
+        notes = [
+            "Times are rough: from what this study's stages took here, else from a usual "
+            + ("GPU." if self.device == "cuda" else "processor core.")
+        ]
+        if not self.asked:
+            notes.append("The hub was not asked (no network, or HF_HUB_OFFLINE): ~ is a guess.")
+        if self.estimated:
+            notes.append(f"Shapes by size alone: {', '.join(self.estimated)}.")
+        return notes
 
 
-def outlook(study: Study, dag: Dag, device: Device | None = None) -> Outlook:
+def plan(study: Study, dag: Dag) -> Plan:
     """The plan of the study in force.
 
     Args:
         study: in force.
         dag: its stages.
-        device: to compute on; None: the one that an evaluation would take.
     """
-    here = device or this_device(study.run.threads)
-    asked = online()
-    shapes = {key: shape_of(study, model, asked) for key, model in study.models.items()}
-    downloads = Downloads(asked)
+    device = "cuda" if visible() else "cpu"
+    asked, costs = online(), Costs(study)
     order = list(dag.declared)
-    stages = sorted(
-        (stage for stage in dag.stages.values() if stage.group not in FIRST),
-        key=lambda stage: order.index(stage.group),
+    stages = sorted(dag.stages.values(), key=lambda stage: order.index(stage.group))
+    rows = [_row(study, costs, asked, dag.stale, device, stage) for stage in stages]
+    todo = {stage.address for stage in stages if stage.address in dag.stale}
+    busy = {model_key(address) for address in todo if address.partition("@")[0] in EVALUATE}
+    models = {key: model for key, model in study.models.items() if key in busy}
+    return Plan(
+        rows,
+        device,
+        {model.name: costs.weight_bytes(model) for model in models.values()},
+        asked or not any(isinstance(m.checkpoint, Hub) for m in study.models.values()),
+        [m.name for m in study.models.values() if costs.shape(m.name).estimated],
     )
-    row = partial(_row, study, shapes, here, downloads, dag.stale)
-    rows = [row(stage) for stage in stages]
-    todo = [stage for stage in stages if stage.address in dag.stale]
-    busy = {model_key(stage.address) for stage in todo if stage.group in EVALUATE}
-    needed = {
-        model.name: memory(
-            shapes[key], study.evaluation[model.family].dtype, here.kind, study.run.token_budget
-        )
-        for key, model in study.models.items()
-        if key in busy
-    }
-    return Outlook(rows, here, needed, _notes(study, shapes, here, asked, busy))
 
 
 def _row(
     study: Study,
-    shapes: Mapping[str, Shape],
-    device: Device,
-    downloads: Downloads,
+    costs: Costs,
+    asked: bool,
     stale: frozenset[str],
+    device: str,
     stage: Stage,
 ) -> Row:
-    key = model_key(stage.address)
-    entries: Mapping[str, Family | Model | Experiment] = {
-        **study.families,
-        **study.models,
-        **study.theory,
-    }
-    name = f"{stage.group} {entries[key].name}" if key in entries else stage.group
-    if part := stage.address.partition(f"@{key}-")[2]:
-        name = f"{name} {part}"
+    group, key = stage.group, model_key(stage.address)
+    entry = {**study.families, **study.theory, **study.models}.get(key)
+    part = stage.address.partition(f"@{key}-")[2]
+    name = " ".join(filter(None, (group, entry.name if entry else "", part)))
     if stage.address not in stale:
         held = sum(_size(Path(out)) for out in stage.outs)
-        return Row(name, Fetch(), 0, 0, 0, held, fresh=True)
-    fetch = downloads.of(wants(study, stage))
-    if stage.group == "samples":
-        missing, here = pile_bytes(study, stage)
-        fetch.missing += missing
-        fetch.cached += here
-    least, few = OTHERS.get(stage.group, (START_SECONDS, 0))
-    stored = few + _stored(study, stage, shapes, fetch)
-    effort, spent, at_best = Effort(), float(least), float(least)
-    if key in study.theory:
-        spent = at_best = least + experiment_seconds(study.theory[key])
-    if key in study.models:
-        model, shape = study.models[key], shapes[key]
-        effort = effort_of(study, stage.group, model, shape)
-        if stage.group in EVALUATE:
-            spent += LOAD_MINUTES * 60 * model.billions
-        timed: Callable[[Effort], float] = partial(
-            seconds, shape=shape, dtype=study.evaluation[model.family].dtype, device=device
-        )
-        at_best = spent
-        if effort.flops:
-            at_best += timed(replace(effort, decoded=0))
-            spent += timed(effort)
-    return Row(name, fetch, effort.flops, spent, at_best, stored, fresh=False)
+        return Row(name, Fetch(), stored=held, fresh=True)
+    fetch = fetch_of(study, stage, asked)
+    model = study.models.get(key)
+    if model is None:
+        return Row(name, fetch, 0, START_SECONDS, fetch.missing + fetch.cached)
+    stored = 0.0
+    if group == "memorization":
+        stored = ROW_BYTES * costs.interventions(model) * costs.samples(model.family)
+    elif group == "benchmarks":
+        documents = sum(costs.task_tokens().values()) / 100
+        stored = DOCUMENT_BYTES * costs.interventions(model) * documents
+    elif group == "checkpoint" and model.trained:
+        stored = costs.shape(model.name).parameters * BYTES["float32"]
+    operations = costs.operations(group, model)
+    spent = costs.seconds(group, model, "cpu" if group == "checkpoint" else device)
+    small = group not in EVALUATE and not operations
+    return Row(name, fetch, operations, START_SECONDS if small else spent, stored)
 
 
-def _stored(study: Study, stage: Stage, shapes: Mapping[str, Shape], fetch: Fetch) -> float:
-    """Bytes of a stage's outputs beyond its `OTHERS`."""
-    key = stage.address.partition("@")[2]
-    if stage.group == "datasets":
-        return math.nan if fetch.unknown else fetch.missing + fetch.cached
-    if stage.group == "samples":
-        family = study.families[key]
-        fixed, each = SAMPLE_BYTES
-        length = family.prefix_length + family.suffix_length
-        return samples_of(study, family) * (fixed + each * length)
-    if key not in study.models:
-        return 0
-    model, shape = study.models[key], shapes[key]
-    interventions = len(interventions_of(study, shape))
-    if stage.group == "memorization":
-        family = study.family(model.family)
-        fixed, each = MEMORIZATION_BYTES
-        rows = interventions * samples_of(study, family)
-        return rows * (fixed + each * family.suffix_length)
-    if stage.group == "benchmarks":
-        return interventions * sum(t.documents for t in tasks_of(study)) * DOCUMENT_BYTES
-    if stage.group == "divergence":
-        pairs = shape.n_blocks * (shape.n_blocks + 3) // 2
-        return 2 * given(study.divergence).samples * (pairs * 20 + shape.n_blocks * 300)
-    if stage.group == "checkpoint" and model.trained:
-        return shape.parameters * BYTES["float32"]
-    return 4_000
+def free_memory(device: str) -> float:
+    """Free bytes of this machine's memory, or of its GPU."""
+    if device == "cuda":
+        import torch
+
+        return float(torch.cuda.mem_get_info()[0])
+    return float(psutil.virtual_memory().available)
 
 
-def _notes(
-    study: Study, shapes: Mapping[str, Shape], device: Device, asked: bool, busy: set[str]
-) -> list[str]:
-    measured = "within a factor of about 2 where it was checked, the tiny study on a CPU"
-    if device.kind == "cuda":
-        measured = "a guess on a GPU, whose efficiency was not measured"
-    notes = ["", f"Estimates; times are for {device.name}: {measured}."]
-    if not asked and any(isinstance(model.checkpoint, Hub) for model in study.models.values()):
-        notes.append("The hub was not asked (no network, or HF_HUB_OFFLINE): ~ is from `billions`.")
-    guessed = [study.models[key].name for key, each in shapes.items() if each.source == "size"]
-    if guessed:
-        notes.append(f"Shapes by size alone: {', '.join(guessed)}.")
-    if study.datasets and busy:
-        notes.append("Benchmarks: sizes as published, tokens counted roughly.")
-    for dtype in sorted({study.evaluation[study.models[key].family].dtype for key in busy}):
-        if device.kind == "cuda" or dtype == "float32":
-            continue
-        width = min(shapes[key].width for key in busy)
-        half, full = device.rate(width, dtype), device.rate(width, "float32")
-        if half < full / 2:
-            notes.append(
-                f"{dtype} is {full / half:.0f} times as slow as float32 on this CPU: set dtype "
-                "float32 under evaluation in params.yaml, or take a GPU."
-            )
-    return notes
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    if row.fresh:
-        return (row.stage, "-", "-", "-", amount(row.stored, "B"), row.state)
-    flops = amount(row.flops, "FLOP") if row.flops else "-"
-    return (
-        row.stage, str(row.fetch), flops, duration(row.seconds), amount(row.stored, "B"), row.state
-    )  # fmt: skip
+def duration(seconds: float) -> str:
+    """Seconds in a readable unit, such as ``3.5 h``."""
+    for limit, size, unit in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / size:.2g} {unit}"
+    return f"{seconds / 86_400:.3g} days"
 
 
 def _room(needed: float, free: float) -> str:

@@ -51,6 +51,11 @@ GPU_RATE = {"float32": 5e12, "float16": 3e13, "bfloat16": 3e13}
 """The same of a GPU: a quarter of an A100's peak, or a tenth in half precision."""
 
 
+def operations_a_second(device: str, dtype: str, threads: int) -> float:
+    """A rough rate of a device, ``cuda`` or ``cpu``, in this precision, with so many threads."""
+    return GPU_RATE[dtype] if device == "cuda" else CPU_RATE * threads
+
+
 def seconds_a_token(
     parameters: int, interventions: int, device: str, dtype: str, threads: int
 ) -> float:
@@ -63,8 +68,7 @@ def seconds_a_token(
         dtype: of the weights, such as ``float32``.
         threads: of a CPU.
     """
-    rate = GPU_RATE[dtype] if device == "cuda" else CPU_RATE * threads
-    return 2 * parameters * interventions / rate
+    return 2 * parameters * interventions / operations_a_second(device, dtype, threads)
 
 
 def cut(seconds: Sequence[float], most: float) -> list[range]:

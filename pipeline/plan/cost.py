@@ -1,0 +1,282 @@
+"""The cost of a stage: operations and bytes counted from shapes, seconds from a rate.
+
+The rate is the one that earlier stages of this study reached, as their sidecars in data/STUDY/cost/
+record it; without a record, the constants of `pipeline.workflow.shards`, which are right within a
+factor of some three. The plan, the scheduler and the cuts of shards use this one model.
+
+Shapes: L blocks, D width, V vocabulary, N samples, P prefix and S suffix tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from huggingface_hub import try_to_load_from_cache
+from pyarrow import parquet
+
+from pipeline.checkpoints.manifest import BYTES, read_manifest
+from pipeline.checkpoints.schema import Continued, Folder, Hub, Model, Training
+from pipeline.interventions.interventions import sweep
+from pipeline.interventions.trie import build_trie
+from pipeline.measure.chosen import SPLITS, a_split
+from pipeline.samples.schema import Family, File, Pile, Pythia, Records
+from pipeline.study.loops import IN_PARTS
+from pipeline.study.schema import Study, given
+from pipeline.workflow.errors import InputError
+from pipeline.workflow.shards import operations_a_second
+
+LADDER = (
+    (6, 512, 8),
+    (12, 768, 12),
+    (24, 1024, 16),
+    (24, 2048, 16),
+    (32, 2560, 32),
+    (32, 4096, 32),
+    (36, 5120, 40),
+)
+"""Blocks, width and heads of Pythia's models; GPT-Neo's are among them."""
+
+VOCABULARY = 50_304
+
+UNKNOWN_SAMPLES = 20_000
+"""Assumed of a family whose number of samples only its dataset tells, until its table is there."""
+
+TASK_TOKENS = 500_000
+"""Tokens of a benchmark task, contexts shared by choices counted once: the mean of ARC-easy,
+HellaSwag, PIQA, LAMBADA and WikiText."""
+
+DOCUMENT_TOKENS = {"wikitext": 5000}
+"""Of a document; 200 of any other task, 60 of a generated one."""
+
+LOAD_SECONDS = 120
+"""To check and load a billion parameters: 4 GB, read twice at a shared 70 MB/s."""
+
+START_SECONDS = 15
+"""Of a stage that runs a model, to import torch and lm-eval, and for DVC."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes that determine the cost of a model.
+
+    Args:
+        n_blocks: L.
+        width: D.
+        n_heads: H.
+        vocabulary: V.
+        tied: whether the embedding is the head as well.
+        estimated: whether it was told from the number of parameters alone.
+    """
+
+    n_blocks: int
+    width: int
+    n_heads: int
+    vocabulary: int = VOCABULARY
+    tied: bool = True
+    estimated: bool = False
+
+    @property
+    def parameters(self) -> int:
+        """Approximate number: matrices and biases of the blocks, and the embeddings."""
+        blocks = self.n_blocks * (12 * self.width**2 + 13 * self.width)
+        return blocks + self.vocabulary * self.width * (1 if self.tied else 2)
+
+    def block_operations(self, length: int) -> float:
+        """FLOPs of one block for one token of a row of `length`: weights and attention."""
+        return 24 * self.width**2 + 4 * length * self.width
+
+    @property
+    def head_operations(self) -> float:
+        """FLOPs of one prediction."""
+        return 2 * self.width * self.vocabulary
+
+
+def shape_of(study: Study, model: Model) -> Shape:
+    """The shape of a model: from its training, manifest or config.json if here, else its size."""
+    made = model.checkpoint
+    if isinstance(made, Continued):
+        return shape_of(study, study.model(made.base))
+    if isinstance(made, Training):
+        vocabulary = given(next(iter(study.corpus.values())).vocabulary)
+        return Shape(made.n_blocks, made.width, made.n_heads, vocabulary)
+    tied = study.family(model.family).samples.source != "pythia"
+    with suppress(InputError):
+        known = read_manifest(study.data / "checkpoints" / model.name)
+        return Shape(known.n_blocks, known.width, known.n_heads, known.vocabulary, tied)
+    with suppress(OSError, ValueError, KeyError):
+        return _shape_of_config(made, tied)
+    billions = model.billions or 1.0
+    shapes = [Shape(*sizes, tied=tied, estimated=True) for sizes in LADDER]
+    return min(shapes, key=lambda shape: abs(math.log(shape.parameters / 1e9 / billions)))
+
+
+def _shape_of_config(checkpoint: object, tied: bool) -> Shape:
+    """The shape that the config.json of a folder, or in the Hugging Face cache, describes."""
+    path: object = None
+    if isinstance(checkpoint, Folder):
+        path = Path(checkpoint.path) / "config.json"
+    elif isinstance(checkpoint, Hub):
+        path = try_to_load_from_cache(checkpoint.repo, "config.json", revision=checkpoint.commit)
+    config: dict[str, Any] = json.loads(Path(str(path)).read_text(encoding="utf-8"))
+    return Shape(
+        config.get("num_hidden_layers") or config["num_layers"],
+        config["hidden_size"],
+        config.get("num_attention_heads") or config["num_heads"],
+        config["vocab_size"],
+        tied,
+    )
+
+
+def samples_of(study: Study, family: Family) -> int:
+    """N: from the table if it is there, else as asked for; of a user's file an upper bound."""
+    with suppress(OSError, ValueError):
+        table = study.data / "samples" / f"{family.name}.parquet"
+        return int(parquet.read_metadata(table).num_rows)
+    source = family.samples
+    if isinstance(source, Records):
+        corpus = next(iter(study.corpus.values()))
+        return sum(corpus.records.values()) + corpus.control_records
+    if isinstance(source, Pile | Pythia):
+        return source.n_memorized + source.control.n
+    if isinstance(source, File):
+        with suppress(OSError):  # the stage that reads the file reports the error
+            size = Path(source.path).stat().st_size  # a token is at least one byte
+            return size // (family.prefix_length + family.suffix_length)
+    return UNKNOWN_SAMPLES
+
+
+class Costs:
+    """The costs of the stages of one study.
+
+    Args:
+        study: in force.
+    """
+
+    def __init__(self, study: Study) -> None:
+        self._study = study
+        self.shape = cache(lambda name: shape_of(study, study.model(name)))
+        self.samples = cache(lambda name: samples_of(study, study.family(name)))
+
+    def interventions(self, model: Model) -> int:
+        """V, the baseline among them."""
+        return self._shared(model)[0]
+
+    def _shared(self, model: Model) -> tuple[int, float, int]:
+        """V, evaluations of a block for each token, and of the head: interventions share blocks."""
+        shape: Shape = self.shape(model.name)
+        try:
+            swept = sweep(shape.n_blocks, self._study.groups, shape.n_heads)
+        except ValueError:  # the stage that lists the interventions reports the error
+            swept = sweep(shape.n_blocks)
+        trie = build_trie(swept, shape.n_blocks)
+        # a fork costs about half a block
+        return len(swept), trie.block_evaluations + (trie.branches - 1) / 2, trie.branches
+
+    def operations(self, group: str, model: Model) -> float:
+        """FLOPs of a stage of a model; joining the parts of a table takes none.
+
+        Every bypassed row is assumed to be decoded, which is the worst case.
+        """
+        if group.endswith("_part"):
+            whole = group.removesuffix("_part")
+            return self._operations(whole, model) / self._study.parts
+        joined = group in IN_PARTS and self._study.parts > 1
+        return 0.0 if joined else self._operations(group, model)
+
+    def _operations(self, group: str, model: Model) -> float:
+        study, shape = self._study, self.shape(model.name)
+        family = study.family(model.family)
+        length = family.prefix_length + family.suffix_length
+        if group == "checkpoint":
+            return 6.0 * shape.parameters * training_tokens(study, model)
+        if group == "generations":
+            asked = given(study.generations)
+            texts = 2 * len(asked.prompts) * (1 + len(set(asked.depths)))
+            return 2.0 * shape.parameters * texts * asked.new_tokens
+        if group in ("divergence", "attribution"):  # a pass, and about as much for the bounds
+            asked = given(getattr(study, group))
+            blocks = 2 * build_trie(sweep(shape.n_blocks), shape.n_blocks).block_evaluations
+            blocks = 3 * shape.n_blocks if group == "attribution" else blocks
+            return float(2 * asked.samples * length * blocks * shape.block_operations(length))
+        if group not in ("memorization", "tokens", "benchmarks"):
+            return 0.0
+        _, evaluations, branches = self._shared(model)
+        if group == "benchmarks":
+            tokens = sum(self.task_tokens().values())
+            head = branches * tokens / 2 * shape.head_operations
+            return tokens * evaluations * shape.block_operations(length) + head
+        n = self.samples(model.family)
+        decode = study.evaluation[model.family].decode
+        # a number is of each split, of which there are three at most
+        decoded = {"all": n, "none": 0}.get(decode, 0) if isinstance(decode, str) else 3 * decode
+        if group == "tokens":
+            n, decoded = len(SPLITS) * a_split(n), 0
+        row = length * evaluations * shape.block_operations(length)
+        row += branches * family.suffix_length * shape.head_operations
+        token = shape.n_blocks * shape.block_operations(length) + shape.head_operations
+        return n * row + min(n, decoded) * (branches - 1) * family.suffix_length * token
+
+    def task_tokens(self) -> dict[str, float]:
+        """Benchmark task -> tokens that are read, examples among them."""
+        asked = given(self._study.benchmarks)
+        corpus = next(iter(self._study.corpus.values()), None)
+        tokens = {}
+        for task in asked.tasks:
+            of_document = DOCUMENT_TOKENS.get(task, 60 if corpus else 200)
+            most = TASK_TOKENS if corpus is None else corpus.task_items * of_document
+            limit = asked.limit_of(task)
+            read = most if limit is None else min(most, limit * of_document)
+            tokens[task] = float(read * (1 + asked.num_fewshot))
+        return tokens
+
+    def seconds(self, group: str, model: Model, device: str) -> float:
+        """Time of a stage of a model on a device, ``cpu`` or ``cuda``, with its start."""
+        group_rate = self._recorded.get((group.removesuffix("_part"), device))
+        dtype, threads = self._study.evaluation[model.family].dtype, self._study.run.threads
+        rate = group_rate or operations_a_second(device, dtype, threads)
+        loading = LOAD_SECONDS * model.billions + START_SECONDS
+        return loading + self.operations(group, model) / rate
+
+    @cached_property
+    def _recorded(self) -> dict[tuple[str, str], float]:
+        """Group of stages and device -> FLOPs a second that this study's stages reached there."""
+        rates: dict[tuple[str, str], list[float]] = {}
+        for model in self._study.models.values():
+            for path in (self._study.data / "cost").glob(f"*/{model.name}.json"):
+                with suppress(OSError, ValueError, KeyError, TypeError):
+                    sidecar = json.loads(path.read_text(encoding="utf-8"))
+                    group, device = path.parent.name, sidecar.get("device", "cpu")
+                    took, work = sidecar["wall_seconds"], self.operations(group, model)
+                    if took > START_SECONDS / 3 and work:
+                        rates.setdefault((group, device), []).append(work / took)
+        return {where: median(reached) for where, reached in rates.items()}
+
+    def weight_bytes(self, model: Model) -> float:
+        """Bytes of a model's weights, in the precision in which it is evaluated."""
+        shape: Shape = self.shape(model.name)
+        return shape.parameters * float(BYTES[self._study.evaluation[model.family].dtype])
+
+
+def training_tokens(study: Study, model: Model) -> int:
+    """Tokens that a model sees in training; 0 if it is not trained here."""
+    how = model.trained
+    if how is None:
+        return 0
+    corpus = next(iter(study.corpus.values()))
+    if isinstance(how, Continued):  # an upper bound
+        family = study.family(model.family)
+        least = family.samples.memorized_copies if isinstance(family.samples, Records) else 1
+        learned = sum(records for copies, records in corpus.records.items() if copies >= least)
+        length = family.prefix_length + family.suffix_length
+        return how.most_rounds * how.epochs * learned * length
+    planted = sum(copies * records for copies, records in corpus.records.items())
+    row = corpus.row_length
+    tokens = how.epochs * ((corpus.world_tokens or 0) + planted * row)
+    return tokens if model.step is None else min(tokens, model.step * how.batch_rows * row)
