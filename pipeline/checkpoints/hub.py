@@ -21,9 +21,11 @@ from pipeline.workflow.hub import (
     Snapshot,
     commit_of,
     listing,
+    missing_bytes,
     select,
     snapshot,
 )
+from pipeline.workflow.network import online
 
 FINAL = "main"
 """The branch of a repository that holds the final model of a training run."""
@@ -53,7 +55,7 @@ def fetch_checkpoint(
     Raises:
         InputError: as for `fetch_files`, `describe`, `write_description` and `require_own_weights`.
     """
-    if step is not None:
+    if step is not None and (online() or not _is_cached(repo, commit)):
         require_own_weights(repo, commit, step)
     checkpoint, where = fetch_files(repo, commit), f"{repo} at {commit}"
     return write_description(
@@ -66,6 +68,11 @@ def fetch_checkpoint(
         origin={"repo": repo, "commit": commit},
         billions=billions,
     )
+
+
+def _is_cached(repo: str, commit: str) -> bool:
+    """Whether all files of a checkpoint are there; weights were compared when they were fetched."""
+    return not missing_bytes(select(listing(repo, commit), CHECKPOINT_FILES), repo, commit)
 
 
 def require_own_weights(repo: str, commit: str, step: int) -> None:

@@ -28,7 +28,7 @@ from pipeline.workflow.hub import (
     missing_bytes,
     select,
 )
-from pipeline.workflow.network import NoNetworkError, no_network, unreachable
+from pipeline.workflow.network import NoNetworkError, no_network, online, unreachable
 
 STORED = {"pythia": "float16", "pile": "float32", "inserted": "bfloat16"}
 """Source of a family's samples -> the precision in which the hub keeps its models."""
@@ -176,11 +176,6 @@ def _sizes(want: Want, ask: bool) -> tuple[float, float] | None:
         return None
     missing = missing_bytes(files, want.repo, want.commit, want.kind)
     return missing, sum(file.size for file in files) - missing
-
-
-def online() -> bool:
-    """Whether the hub may be used, and answers."""
-    return not constants.HF_HUB_OFFLINE and unreachable(constants.ENDPOINT) is None
 
 
 def require_downloads(study: Study, stages: Iterable[Stage]) -> None:

@@ -60,6 +60,11 @@ def require_network(*wanted: str) -> None:
         raise NoNetworkError(no_network(reason, *wanted))
 
 
+def online() -> bool:
+    """Whether the hub may be used, and answers."""
+    return not constants.HF_HUB_OFFLINE and unreachable(constants.ENDPOINT) is None
+
+
 def no_network(reason: str, *wanted: str, remedy: str = CACHED) -> Problem:
     """The problem of a machine without a network.
 

@@ -205,6 +205,17 @@ def test_a_step_with_weights_of_its_own_is_taken(hub: Hub, tmp_path: Path, shard
     assert made.n_blocks == 2
 
 
+def test_a_cached_step_needs_no_hub(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    early, _ = _run(hub, _own_weights())
+    made = fetched("mini/odd", tmp_path / "online", early, step=1000)
+    hub.log.clear()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert fetched("mini/odd", tmp_path / "offline", early, step=1000) == made
+    assert hub.log == []
+
+
 @pytest.mark.parametrize("beside", [False, True])
 def test_a_step_with_the_weights_of_the_final_model_is_refused(
     hub: Hub, tmp_path: Path, beside: bool
