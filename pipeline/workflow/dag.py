@@ -223,7 +223,7 @@ def _stage(stage: PipelineStage) -> Stage:
     root = stage.repo.root_dir
 
     def path(file: Any) -> str:
-        return os.path.relpath(file.fs_path, root)
+        return str(os.path.relpath(file.fs_path, root))
 
     kinds = {type(dep).__name__ for dep in stage.deps} - {"Dependency", "ParamsDependency"}
     if kinds:
