@@ -53,25 +53,18 @@ def changed(family, change):
 
 
 @some_families
-@pytest.mark.parametrize("batch_size", [1, 2, 7])
-def test_batches_change_no_token(family, batch_size):
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [({"batch_size": n}, n) for n in (1, 2, 7)] + [({"token_budget": 1}, 1)],
+)
+def test_batches_change_no_token(family, options, size):
     model, listed = tiny(family), interventions(family)
     tokens = half_remembered(model, 7)
     calls = []
-    ours = complete(model, tokens, SUFFIX, listed, batch_size, lambda *call: calls.append(call))
-    assert calls == [(min(done, 7), 7) for done in range(batch_size, 7 + batch_size, batch_size)]
+    options = options | {"progress": lambda *call: calls.append(call)}
+    ours = complete(model, tokens, SUFFIX, listed, **options)
+    assert calls == [(min(done, 7), 7) for done in range(size, 7 + size, size)]
     assert_same_completions(ours, complete(model, tokens, SUFFIX, listed), rounding(model))
-
-
-def test_a_small_token_budget_changes_no_token():
-    model = tiny("gpt_neox")
-    tokens = half_remembered(model)
-    calls = []
-    ours = complete(
-        model, tokens, SUFFIX, SWEEP, progress=lambda *call: calls.append(call), token_budget=1
-    )
-    assert len(calls) == len(tokens)
-    assert_equal_tokens(ours, complete(model, tokens, SUFFIX, SWEEP))
 
 
 def test_equal_samples_and_equal_interventions_have_equal_results():

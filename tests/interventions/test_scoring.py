@@ -28,14 +28,17 @@ some_families = pytest.mark.parametrize("family", SOME)
 
 
 @some_families
-@pytest.mark.parametrize("batch_size", [1, 2, 7])
-def test_batches_change_nothing(family, batch_size):
+@pytest.mark.parametrize(
+    "batches", [{"batch_size": 1}, {"batch_size": 2}, {"batch_size": 7}, {"token_budget": 1}]
+)
+def test_batches_change_nothing(family, batches):
     model, requests = tiny(family), [*multiple_choice(), *rolling()]
     options = {"max_length": MAX_LENGTH, "calibration_tokens": half_remembered(model)}
     listed = interventions(family)
     whole = score(model, requests, listed, **options)
     calls = []
-    ours = score(model, requests, listed, batch_size, lambda *call: calls.append(call), **options)
+    options |= batches | {"progress": lambda *call: calls.append(call)}
+    ours = score(model, requests, listed, **options)
     assert_same_scores(ours, whole, rounding(model))
     done, total = zip(*calls, strict=True)
     assert list(done) == sorted(set(done))
@@ -49,12 +52,6 @@ def test_contexts_of_one_length(family):
     expected = plain.score(model, requests, SWEEP, 4, max_length=MAX_LENGTH)
     ours = score(model, requests, SWEEP, max_length=MAX_LENGTH)
     assert_same_scores(ours, expected, rounding(model))
-
-
-def test_a_small_token_budget_changes_nothing():
-    model = tiny("gpt_neox")
-    ours = score(model, multiple_choice(), SWEEP, token_budget=1)
-    assert_same_scores(ours, score(model, multiple_choice(), SWEEP), rounding(model))
 
 
 @some_families

@@ -381,6 +381,15 @@ def test_measuring_twice_gives_the_same(reader, tokenizer, folder, measured):
     assert first[1].equals(again[1])
 
 
+def assert_same_but_for_rounding(measured, expected):
+    for ours, theirs in zip(measured, expected, strict=True):
+        rounded = ours.drop("value", "stderr", strict=False)
+        assert rounded.equals(theirs.drop("value", "stderr", strict=False))
+        assert ours["value"].to_list() == pytest.approx(theirs["value"].to_list(), rel=1e-5)
+        accuracy = pl.col("metric").str.starts_with("acc")
+        assert ours.filter(accuracy).equals(theirs.filter(accuracy))
+
+
 def test_the_batch_size_changes_nothing(reader, tokenizer, folder, measured):
     tasks = load_tasks(list(TASKS), folder)
     done, journal = [], Journal()
@@ -390,13 +399,7 @@ def test_the_batch_size_changes_nothing(reader, tokenizer, folder, measured):
     )  # fmt: skip
     assert len(done) > len(TASKS) * N, "a row at a time"
     assert done[-1][0] == done[-1][1]
-    for ours, expected in zip(one, measured, strict=True):
-        assert ours.drop("value", "stderr", strict=False).equals(
-            expected.drop("value", "stderr", strict=False)
-        )
-        assert ours["value"].to_list() == pytest.approx(expected["value"].to_list(), rel=1e-5)
-        accuracy = pl.col("metric").str.starts_with("acc")
-        assert ours.filter(accuracy).equals(expected.filter(accuracy))
+    assert_same_but_for_rounding(one, measured)
 
 
 def test_a_table_does_not_depend_on_its_shards(reader, tokenizer, folder, measured, tmp_path):
@@ -415,13 +418,7 @@ def test_a_table_does_not_depend_on_its_shards(reader, tokenizer, folder, measur
     assert told["computed"] == told["total"] > len(TASKS)
     assert done == sorted(done)
     assert done[-1][0] == done[-1][1]
-    for ours, expected in zip(made, measured, strict=True):
-        assert ours.drop("value", "stderr", strict=False).equals(
-            expected.drop("value", "stderr", strict=False)
-        )
-        assert ours["value"].to_list() == pytest.approx(expected["value"].to_list(), rel=1e-6)
-        accuracy = pl.col("metric").str.starts_with("acc")
-        assert ours.filter(accuracy).equals(expected.filter(accuracy))
+    assert_same_but_for_rounding(made, measured)
     for path in list(tmp_path.rglob("*.safetensors"))[::2]:
         path.unlink()
     again, told = sharded(2e-7)

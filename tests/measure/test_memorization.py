@@ -394,7 +394,8 @@ def test_the_command_checks_samples_before_it_leases_or_loads(neox, tmp_path, mo
     )
     samples = samples_of([[1, 2, 60]], 1, 2)
     tables.write(samples, study / "samples/pythia.parquet", SAMPLES, {})
-    shutil.copy(ROOT / "params.yaml", tmp_path)
+    for file in ("params.yaml", "loops.yaml"):
+        shutil.copy(ROOT / file, tmp_path)
     monkeypatch.chdir(tmp_path)
     for forbidden in ("pipeline.workflow.device.lease", "pipeline.stages.memorization.load"):
         monkeypatch.setattr(forbidden, lambda *_: pytest.fail("this comes later"))
