@@ -101,6 +101,7 @@ def write_manifest(
         files: as in `Manifest`; None: all that lie in `folder`.
     """
     config = model.config
+    dtype: Any = str(model.dtype).removeprefix("torch.")  # one of `BYTES`, which pydantic checks
     manifest = Manifest(
         name=name,
         family=family,
@@ -111,7 +112,7 @@ def write_manifest(
         vocabulary=config.vocab_size,
         tokens=tokens,
         parameters=model.num_parameters(),
-        dtype=str(model.dtype).removeprefix("torch."),
+        dtype=dtype,
         seed=seed,
         origin=dict(origin),
         files=checksums(folder) if files is None else dict(files),
