@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from pipeline.analysis import views
 from pipeline.analysis.displacement import evidence_rows
 from pipeline.analysis.documents import by_document, link_of, perplexity
-from pipeline.analysis.measured import ModelTables
+from pipeline.analysis.measured import ModelTables, grids
 from pipeline.analysis.statistics import LEVEL, clustered_errors, effective_number, reach
 from pipeline.interventions.interventions import BASELINE
 from pipeline.workflow import tables
@@ -190,7 +190,7 @@ def evidence_of(model: ModelTables) -> pl.DataFrame:
     names = model.interventions["intervention"].to_list()
     baseline_index = names.index(BASELINE.name)
     parts = []
-    measures = [*_memory(model, names, baseline_index), *_abilities(model, names)]
+    measures = [*_memory(model, baseline_index), *_abilities(model, names)]
     if overs := _overs(model):
         weights = np.stack([over.weights for over in overs], axis=1)
         for measure in measures:
@@ -279,27 +279,18 @@ def _controls(model: ModelTables) -> list[_Over]:
     ]
 
 
-def _memory(model: ModelTables, names: Sequence[str], baseline_index: int) -> Iterator[_Measure]:
+def _memory(model: ModelTables, baseline_index: int) -> Iterator[_Measure]:
     """Exact match, single tokens, and the second half, of memorized samples."""
-    known = model.samples.select("sample_id", "suffix_group", "suffix_length")
-    order = pl.col("intervention").cast(pl.Enum(names))
-    frame = model.memorization.join(known, on="sample_id").sort(order, "sample_id")
-
-    def values(split: str, column: str) -> tuple[_Floats, NDArray[np.integer]]:
-        of_split = frame.filter(split=split)
-        shape = (len(names), of_split.height // len(names))
-        groups = of_split["suffix_group"].to_numpy()[: shape[1]]
-        return of_split[column].cast(pl.Float64).to_numpy().reshape(shape).T, groups
-
-    if not frame.filter(split="memorized").height:
+    splits = grids(model)
+    if "memorized" not in splits:
         return
-    controlled = frame.filter(split="control").height > 0
-    chosen = values("memorized", "correct_length")[0][:, baseline_index]
-    chosen = chosen >= frame["suffix_length"][0] // 2
+    memorized = splits["memorized"]
+    first_half = memorized.floats("correct_length")[:, baseline_index]
+    recited = first_half >= memorized.suffix_length // 2
     for metric in ("exact_match", TOKENS, SECOND_HALF):
         floor = error = 0.0
-        if controlled:
-            control, groups = values("control", metric)
+        if "control" in splits:
+            control, groups = splits["control"].floats(metric), splits["control"].groups
             decoded = np.isfinite(control[:, baseline_index])
             if decoded.sum() > 1:
                 mean, errors = clustered_errors(
@@ -308,9 +299,9 @@ def _memory(model: ModelTables, names: Sequence[str], baseline_index: int) -> It
                 floor, error = float(mean[0]), float(np.nan_to_num(errors[0]))
         elif metric == TOKENS:
             continue  # without the floor, part of the loss would not be memory
-        outcomes, groups = values("memorized", metric)
+        outcomes, groups = memorized.floats(metric), memorized.groups
         if metric == SECOND_HALF:
-            decoded = chosen & np.isfinite(outcomes).all(axis=1)
+            decoded = recited & np.isfinite(outcomes).all(axis=1)
             outcomes, groups = outcomes[decoded], groups[decoded]
         yield _Measure(views.MEMORIZATION, metric, outcomes, groups, floor, error)
 

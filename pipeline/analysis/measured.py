@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from pipeline.analysis.manifests import read_manifests, recipe_key
 from pipeline.measure import metrics, schemas
-from pipeline.samples.schemas import read_samples
+from pipeline.samples.schemas import SPLITS, read_samples
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, Problem, shorten
 
@@ -159,6 +161,46 @@ def with_second_half(memorization: pl.DataFrame, samples: pl.DataFrame) -> pl.Da
     rows = pl.DataFrame({"row": pl.int_range(memorization.height, eager=True)})
     share = rows.join(flat, on="row", how="left", maintain_order="left")["second_half"]
     return memorization.with_columns(share.cast(pl.Float64))
+
+
+class Grid:
+    """A complete memorization table of one split as matrices: N samples by V interventions.
+
+    Args:
+        frame: the table's rows of the split, with what is known of their samples.
+        names: of the V interventions, in the order of the columns.
+    """
+
+    def __init__(self, frame: pl.DataFrame, names: Sequence[str]) -> None:
+        order = pl.col("intervention").cast(pl.Enum(names))
+        self._frame = frame.sort(order, "sample_id")
+        self._shape = (len(names), frame.height // len(names))
+        first = self._frame.head(self._shape[1])
+        self.groups: NDArray[np.integer] = first["suffix_group"].to_numpy()
+        self.decoded: NDArray[np.bool_] = first["decoded"].to_numpy()
+        self.copies = first["copies"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+        self.suffix_length: int = first["suffix_length"][0]
+
+    def known(self, column: str) -> bool:
+        """Whether any sample has a value."""
+        return self._frame[column].null_count() < self._frame.height
+
+    def values(self, column: str) -> NDArray[Any]:
+        """(N, V), the samples by ascending sample_id."""
+        return self._frame[column].to_numpy().reshape(self._shape).T
+
+    def floats(self, column: str) -> NDArray[np.float64]:
+        """As `values`; NaN where unknown."""
+        return self._frame[column].cast(pl.Float64).to_numpy().reshape(self._shape).T
+
+
+def grids(model: ModelTables) -> dict[str, Grid]:
+    """The memorization table of each split that has samples; see `grid_problems`."""
+    names = model.interventions["intervention"].to_list()
+    of_sample = model.samples.select("sample_id", "suffix_group", "suffix_length", "copies")
+    frame = model.memorization.join(of_sample, on="sample_id")
+    splits = {split: frame.filter(split=split) for split in SPLITS}
+    return {split: Grid(rows, names) for split, rows in splits.items() if rows.height}
 
 
 def grid_problems(model: ModelTables) -> list[Problem]:

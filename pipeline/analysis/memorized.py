@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipeline.analysis import twins
-from pipeline.analysis.measured import ModelTables
+from pipeline.analysis.measured import Grid, ModelTables, grids
 from pipeline.analysis.rows import Measure, rows_of
 from pipeline.analysis.statistics import (
     Estimates,
@@ -21,7 +21,6 @@ from pipeline.analysis.statistics import (
 from pipeline.interventions.interventions import BASELINE
 from pipeline.measure.extraction import SCHEMES, TRIES, out_within
 from pipeline.measure.metrics import METRICS, Metric
-from pipeline.samples.schemas import SPLITS
 
 CELLS = 1 << 23
 """Number of values per bootstrap, 64 MB; the bootstrap needs about five times this memory."""
@@ -30,15 +29,10 @@ CELLS = 1 << 23
 def of_memorization(model: ModelTables, seed: int) -> list[pl.DataFrame]:
     """The rows of one model's memorization table, a frame per split and kind of estimate."""
     names = model.interventions["intervention"].to_list()
-    known = model.samples.select("sample_id", "suffix_group", "copies")
-    frame = model.memorization.join(known, on="sample_id")
-    lengths = k_values(model.samples["suffix_length"].to_list()[0]) if frame.height else []
-    splits = {split: frame.filter(split=split) for split in SPLITS}
     return [
         rows.with_columns(pl.lit(split).alias("split"))
-        for split, of_split in splits.items()
-        if of_split.height
-        for rows in _split(model, names, _Grid(of_split, names), lengths, seed)
+        for split, grid in grids(model).items()
+        for rows in _split(model, names, grid, k_values(grid.suffix_length), seed)
     ]
 
 
@@ -50,7 +44,7 @@ def k_values(suffix_length: int) -> list[int]:
 
 
 def _split(
-    model: ModelTables, names: Sequence[str], grid: _Grid, lengths: Sequence[int], seed: int
+    model: ModelTables, names: Sequence[str], grid: Grid, lengths: Sequence[int], seed: int
 ) -> Iterator[pl.DataFrame]:
     """The rows of one split, a frame per kind of estimate."""
     exact, right = grid.values("exact_match"), grid.values("correct_length")
@@ -152,24 +146,3 @@ def _estimated(
 
 def _some(estimates: Estimates, columns: slice) -> Estimates:
     return Estimates(*(getattr(estimates, field)[columns] for field in ("value", "low", "high")))
-
-
-class _Grid:
-    """A complete memorization table of one split as matrices: N samples by V interventions."""
-
-    def __init__(self, frame: pl.DataFrame, names: Sequence[str]) -> None:
-        order = pl.col("intervention").cast(pl.Enum(names))
-        self._frame = frame.sort(order, "sample_id")
-        self._shape = (len(names), frame.height // len(names))
-        first = self._frame.head(self._shape[1])
-        self.groups: NDArray[np.integer] = first["suffix_group"].to_numpy()
-        self.decoded: NDArray[np.bool_] = first["decoded"].to_numpy()
-        self.copies = first["copies"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
-
-    def known(self, column: str) -> bool:
-        """Whether any sample has a value."""
-        return self._frame[column].null_count() < self._frame.height
-
-    def values(self, column: str) -> NDArray[Any]:
-        """(N, V), the samples by ascending sample_id."""
-        return self._frame[column].to_numpy().reshape(self._shape).T
