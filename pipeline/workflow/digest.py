@@ -32,6 +32,10 @@ CARRIERS = re.compile(
 shapes a table (its schema, and how it is written) is not among it."""
 
 
+SCHEMAS = re.compile(r"pipeline/(?!report/)\w+/(schemas|columns)\.py")
+"""Modules of the schemas of a room's tables, of which a stage depends on those that it names."""
+
+
 def digests() -> dict[str, dict[str, object]]:
     """Stage -> its entry of `CODE`; or source -> entry, where each source has a function.
 
@@ -65,10 +69,15 @@ def digest(key: str) -> str:
         key: as for `entry`.
     """
     nodes, _ = _stage(key)
-    content = hashlib.sha256("\n".join(map(ast.dump, nodes)).encode())
-    for file in files(key):
+    content, read = hashlib.sha256("\n".join(map(ast.dump, nodes)).encode()), files(key)
+    words = _words(nodes).union(*(_words_of(file) for file in read if file.suffix == ".py"))
+    for file in read:
         content.update(f"\n{file}\n".encode())
-        content.update(meaning(file).encode() if file.suffix == ".py" else file.read_bytes())
+        if SCHEMAS.match(str(file)):
+            named, _ = _reached(file, words)
+            content.update("\n".join(map(ast.dump, named)).encode())
+        else:
+            content.update(meaning(file).encode() if file.suffix == ".py" else file.read_bytes())
     return content.hexdigest()[:32]
 
 
@@ -118,7 +127,7 @@ def parsed(file: Path) -> ast.Module:
 
 def forget() -> None:
     """Read the code again at the next question."""
-    for cached in (meaning, parsed, _names_in, _data, _data_files):
+    for cached in (meaning, parsed, _names_in, _words_of, _data, _data_files):
         cached.cache_clear()
 
 
@@ -172,9 +181,14 @@ def _functions(module: Path) -> list[str]:
 def _stage(key: str) -> tuple[list[ast.stmt], set[Path]]:
     """What the function of a stage uses of its module, and the files that this imports."""
     group, _, source = key.partition(".")
+    return _reached(STAGES / f"{group}.py", {source or group})
+
+
+def _reached(module: Path, names: Iterable[str]) -> tuple[list[ast.stmt], set[Path]]:
+    """The definitions that names of a module need of it, and the files that these import."""
     defined: dict[str, ast.stmt] = {}
     imports: dict[str, ast.stmt] = {}
-    for node in parsed(STAGES / f"{group}.py").body:
+    for node in parsed(module).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             imports |= {(each.asname or each.name).partition(".")[0]: node for each in node.names}
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -183,7 +197,7 @@ def _stage(key: str) -> tuple[list[ast.stmt], set[Path]]:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             defined |= {each.id: node for each in targets if isinstance(each, ast.Name)}
     reached: dict[str, ast.stmt] = {}
-    imported, todo = set[Path](), [source or group]
+    imported, todo = set[Path](), [*names]
     while todo:
         name = todo.pop()
         if name in imports:
@@ -195,6 +209,21 @@ def _stage(key: str) -> tuple[list[ast.stmt], set[Path]]:
         imported |= _imported(defined[name])
         todo += [each.id for each in ast.walk(defined[name]) if isinstance(each, ast.Name)]
     return [reached[name] for name in sorted(reached)], imported
+
+
+def _words(nodes: Iterable[ast.AST]) -> set[str]:
+    """The names that occur in some code."""
+    below = [node for tree in nodes for node in ast.walk(tree)]
+    words = {node.attr for node in below if isinstance(node, ast.Attribute)}
+    imports = (node for node in below if isinstance(node, ast.ImportFrom))
+    words |= {alias.name for node in imports for alias in node.names}
+    return words | {node.id for node in below if isinstance(node, ast.Name)}
+
+
+@cache
+def _words_of(module: Path) -> set[str]:
+    """The names that occur in a module; none of one of schemas, which uses no other."""
+    return set() if SCHEMAS.match(str(module)) else _words([parsed(module)])
 
 
 def _imported(node: ast.AST) -> set[Path]:
