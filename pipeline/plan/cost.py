@@ -110,7 +110,7 @@ def shape_of(study: Study, model: Model) -> Shape:
     with suppress(InputError):
         known = read_manifest(study.data / "checkpoints" / model.name)
         return Shape(known.n_blocks, known.width, known.n_heads, known.vocabulary, tied)
-    with suppress(OSError, ValueError, KeyError):
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # any JSON
         return _shape_of_config(made, tied)
     billions = model.billions or 1.0
     shapes = [Shape(*sizes, tied=tied, estimated=True) for sizes in LADDER]
