@@ -18,9 +18,9 @@ import polars as pl
 from pipeline.analysis import views
 from pipeline.analysis.evidence import block_range
 from pipeline.analysis.manifests import trained_here
-from pipeline.analysis.text import percent_range
 from pipeline.interventions.interventions import BASELINE
 from pipeline.report.browser import Continuation, Family, Sample
+from pipeline.report.numbers import SHARE, Number, Sentence, spread
 from pipeline.samples.schemas import read_samples
 from pipeline.workflow.errors import InputError
 
@@ -253,7 +253,22 @@ def _pick(ranked: pl.DataFrame) -> list[tuple[str, dict[str, Any]]]:
     return list(picked.values())
 
 
-def _sentences(models: Sequence[_Model]) -> list[str]:
+_FIRST_ERROR = (
+    "With one late block bypassed, a broken recitation has its first error at token "
+    "{{ places|span(' to ') }} (medians, block by block), yet {{ again|span }} of them, model by "
+    "model, get the last token right again."
+)
+_BY_KIND = (
+    "Of records of the kind “{{ most }}” {{ high|percent(0) }} survive such a bypass, of the kind "
+    "“{{ least }}” {{ low|percent(0) }}."
+)
+_CHOSEN_FROM = (
+    "The samples below are chosen from the {{ analysed|count }} per model that were analysed token "
+    "by token. Scroll a table sideways to see its last tokens."
+)
+
+
+def _sentences(models: Sequence[_Model]) -> list[Sentence]:
     """Sentences on what only single tokens show: for late blocks, over all models."""
     rows = [
         each.rows.filter(pl.col("late") & pl.col("recited") & (pl.col("split") == "memorized"))
@@ -271,30 +286,29 @@ def _sentences(models: Sequence[_Model]) -> list[str]:
         ]
     ]
     back = [float(each["again"].mean()) for each in broken]  # type: ignore[arg-type]
-    low, high = f"{min(places):g}", f"{max(places):g}"
-    at = f"token {low}" if low == high else f"token {low} to {high}"
     told = [
-        f"With one late block bypassed, a broken recitation has its first error at {at} (medians, "
-        f"block by block), yet {percent_range(back)} of them, model by model, get the last token "
-        "right again."
+        Sentence(
+            _FIRST_ERROR,
+            {
+                "places": spread("samples-broken/first-error", places, "tokens", "memorization"),
+                "again": spread("samples-broken/right-again", back, table="memorization"),
+            },
+        )
     ]
     by_kind = (
         pl.concat(rows).drop_nulls("kind").group_by("kind").agg(pl.col("exact_match").mean())
     ).sort("exact_match", "kind")
     if by_kind.height > 1:
-        (least, low_share), (most, high_share) = by_kind.row(0), by_kind.row(-1)
-        told.append(
-            f"Of records of the kind “{most}” {high_share:.0%} survive such a bypass, of the kind "
-            f"“{least}” {low_share:.0%}."
-        )
-    looked_at = [each.tokenwise.height for each in models]
-    if min(looked_at):
-        fewest, largest = f"{min(looked_at):,}", f"{max(looked_at):,}"
-        among = fewest if fewest == largest else f"{fewest} to {largest}"
-        told.append(
-            f"The samples below are chosen from the {among} per model that were analysed token by "
-            "token. Scroll a table sideways to see its last tokens."
-        )
+        (least, low), (most, high) = by_kind.row(0), by_kind.row(-1)
+        shares = {
+            end: Number(f"samples-broken/{kind}/survive", share, unit=SHARE, table="memorization")
+            for end, kind, share in (("low", least, low), ("high", most, high))
+        }
+        told.append(Sentence(_BY_KIND, {"most": most, "least": least, **shares}))
+    analysed = [model.tokenwise.height for model in models]
+    if min(analysed):
+        among = spread("samples-broken/analysed", analysed, "samples", "tokens")
+        told.append(Sentence(_CHOSEN_FROM, {"analysed": among}))
     return told
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -13,40 +14,11 @@ import polars as pl
 from ruamel.yaml import YAML
 
 from pipeline.analysis.schema import Thresholds
-from pipeline.analysis.text import MISSING, number, percent, plural
 from pipeline.analysis.verdicts import MAIN, SUPPORTED, VALUES
+from pipeline.report.numbers import SHARE, Number, Sentence, ends, spread, write
 
 OURS = "ours"
 """The source of claims that are not the paper's."""
-
-
-def points(share: float) -> str:
-    """A difference of shares in percentage points: 0.123 is ``+12.3 points``."""
-    return f"{100 * share:+.1f} points"
-
-
-def change(share: float) -> str:
-    """A change of a share in percent: -0.123 is ``-12.3%``."""
-    return f"{100 * share:+.1f}%"
-
-
-def growth(log_ratio: float) -> str:
-    """The logarithm of a ratio as a change in percent: log 1.1 is ``+10.0%``."""
-    return f"{100 * math.expm1(min(log_ratio, 50.0)):+.1f}%"
-
-
-def correlation(value: float) -> str:
-    """A rank correlation: 0.5 is ``+0.50``; a dash where one of the two does not vary."""
-    return f"{value:+.2f}" if math.isfinite(value) else MISSING
-
-
-FORMATS: Mapping[str, Callable[[float], str]] = {
-    "percent": percent,
-    "change": change,
-    "growth": growth,
-    "points": points,
-    "correlation": correlation,
-}
 
 
 @dataclass(frozen=True)
@@ -55,13 +27,15 @@ class Judged:
 
     Args:
         row: of the frame of verdicts, by column.
-        label: the compared quantity.
-        write: formats a number of it.
+        says: the compared quantity, as the start of a sentence.
+        label: the same as text.
+        unit: of `numbers.WRITE`.
     """
 
     row: Mapping[str, Any]
+    says: Sentence
     label: str
-    write: Callable[[float], str]
+    unit: str
 
     @property
     def value(self) -> float:
@@ -69,18 +43,41 @@ class Judged:
         return math.nan if self.row["estimate"] is None else float(self.row["estimate"])
 
     @property
-    def interval(self) -> str:
-        """``[4.5%, 20.1%]``, a question mark where it has no end; ``(p = 0.02)``; or nothing."""
-        if self.row["compare"] == "above" and self.row["condition"] in _RANKED:
-            p_value = self.row["p_value"]
-            return f"(p = {p_value:.2g})" if self.row["estimate"] is not None else ""
-        ends = (self.row[end] for end in ("low", "high"))
-        return f"[{', '.join('?' if end is None else self.write(end) for end in ends)}]"
+    def number(self) -> Number:
+        """The estimate with its interval."""
+        ends = (None, None) if self.ranked else (self.row["low"], self.row["high"])
+        return Number(self._name, self.value, *ends, self.unit, "verdicts")
+
+    @property
+    def p_value(self) -> Number | None:
+        """That of a rank correlation, which has no interval."""
+        if not self.ranked or self.row["estimate"] is None:
+            return None
+        return Number(f"{self._name}/p", self.row["p_value"], unit="p-value", table="verdicts")
+
+    @property
+    def ranked(self) -> bool:
+        """Whether it is a rank correlation, which is judged by its p-value."""
+        return self.unit == "correlation"
+
+    @property
+    def _name(self) -> str:
+        key = ("claim", "model", "unit", "condition", "part")
+        return "/".join(["verdicts", *(str(self.row[c]) for c in key if self.row[c] is not None)])
 
     @property
     def written(self) -> str:
-        """``12.3% [4.5%, 20.1%]``."""
-        return f"{self.write(self.value)} {self.interval}".strip()
+        """``12.3% [4.5%, 20.1%]``, a question mark where the interval has no end."""
+        if self.ranked:
+            p_value = self.p_value
+            interval = f"(p = {write(p_value.value or 0.0, p_value.unit)})" if p_value else ""
+        else:
+            interval = ends(self.number)
+        return f"{self.write(self.value)} {interval}".strip()
+
+    def write(self, value: float) -> str:
+        """A value of the compared quantity, as text."""
+        return write(value, self.unit)
 
     @property
     def zone(self) -> tuple[float, float]:
@@ -116,21 +113,21 @@ class Finding:
     title: str
     source: str
     figures: str
-    opening: str
+    opening: Sentence
     unmeasured: str
-    rule: str
+    rule: Sentence
     noun: str
     case: str
     word: str
     cases: Mapping[str, str]
     units: Mapping[str, Sequence[str]]
     conditions: Sequence[Judged]
-    changes: Mapping[str, str] = field(default_factory=dict)
+    changes: Mapping[str, Sentence] = field(default_factory=dict)
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> Sentence:
         """``supported in 3 of 4 models, undecided in 1`` or ``not measured``."""
-        return counted(list(self.cases.values()), self.case)
+        return counted(f"claims/{self.id}", list(self.cases.values()), self.case)
 
     @property
     def degree(self) -> str:
@@ -143,38 +140,69 @@ class Finding:
         return "none" if "contradicted" in verdicts else "undecided"
 
     @property
-    def ranges(self) -> list[tuple[str, str]]:
-        """Label of each compared quantity -> its numbers, from the smallest to the largest."""
-        labels = dict.fromkeys(condition.label for condition in self.conditions)
-        return [(label, self._range(label)) for label in labels]
-
-    def _range(self, label: str) -> str:
-        among = [condition for condition in self.conditions if condition.label == label]
-        values = [c.value for c in among if math.isfinite(c.value)] or [math.nan]
-        low, high = (among[0].write(end(values)) for end in (min, max))
-        return low if low == high else f"{low} to {high}"
+    def ranges(self) -> list[tuple[Sentence, Number]]:
+        """Each compared quantity and its numbers, from the smallest to the largest."""
+        compared: dict[str, list[Judged]] = {}
+        for condition in self.conditions:
+            compared.setdefault(condition.row["condition"], []).append(condition)
+        return [
+            (
+                first.says,
+                spread(
+                    f"claims/{self.id}/{name}",
+                    [first.value, *(other.value for other in others)],
+                    first.unit,
+                    "verdicts",
+                ),
+            )
+            for name, (first, *others) in compared.items()
+        ]
 
     @property
-    def counts(self) -> list[tuple[str, str]]:
+    def counts(self) -> list[tuple[str, Sentence]]:
         """Each model and the counts of its units; empty where each has one unit."""
         if all(len(units) == 1 for units in self.units.values()):
             return []
-        return [(model, counted(units)) for model, units in self.units.items()]
+        return [
+            (model, counted(f"claims/{self.id}/{model}", units))
+            for model, units in self.units.items()
+        ]
 
 
-def counted(verdicts: Sequence[str], noun: str = "") -> str:
-    """``supported in 3 of 4 models, undecided in 1``; without a noun ``3 of 4 supported, …``."""
-    if not verdicts:
-        return "not measured"
-    counts = [(value, verdicts.count(value)) for value in VALUES if value in verdicts]
-    (first, count), *others = counts
-    if not noun:
-        parts = [f"{verdicts.count(SUPPORTED)} of {len(verdicts)} {SUPPORTED}"]
-        parts += [f"{n} {value}" for value, n in counts if value != SUPPORTED]
-        return ", ".join(parts)
-    nouns = noun if len(verdicts) == 1 else {"family": "families"}.get(noun, f"{noun}s")
-    told = [f"{first} in {count} of {len(verdicts)} {nouns}"]
-    return ", ".join(told + [f"{value} in {n}" for value, n in others])
+def counted(name: str, verdicts: Sequence[str], noun: str = "") -> Sentence:
+    """``supported in 3 of 4 models, undecided in 1``; without a noun ``3 of 4 supported, …``.
+
+    Args:
+        name: the start of the names of its numbers.
+        verdicts: of the cases.
+        noun: of the cases.
+    """
+    total = Number(f"{name}/total", len(verdicts), unit=noun, table="verdicts")
+    counts = [
+        (value, Number(f"{name}/{value}", verdicts.count(value), unit=noun, table="verdicts"))
+        for value in VALUES
+        if value in verdicts or (value == SUPPORTED and not noun)
+    ]
+    nouns = {"family": "families"}.get(noun, f"{noun}s")
+    source = _IN if noun else _OF
+    return Sentence(source, {"counts": counts, "total": total, "noun": noun, "nouns": nouns})
+
+
+_IN = (
+    "{% for value, n in counts %}{{ ', ' if not loop.first }}{{ value }} in {{ n|count }}"
+    "{% if loop.first %} of {{ total|plural(noun, nouns) }}{% endif %}"
+    "{% else %}not measured{% endfor %}"
+)
+_OF = (
+    "{% for value, n in counts %}{{ ', ' if not loop.first }}{{ n|count }}"
+    "{% if loop.first %} of {{ total|count }}{% endif %} {{ value }}{% endfor %}"
+)
+
+
+_JUDGED = (
+    "{{ rule }} Judged by {{ intervals|plural('interval') }} at {{ level }} each, which hold "
+    "together with {{ joint|percent(none) }}."
+)
 
 
 def findings(
@@ -189,25 +217,36 @@ def findings(
     """
     limits = limits or Thresholds()
     words = _words()
-    fills = {name: f"{100 * value:g}%" for name, value in limits.model_dump().items()}
-    fills["resists_points"] = f"{number(100 * limits.resists)} percentage points"
+    fills = {
+        name: Number(f"thresholds/{name}", value, unit="threshold", table="params")
+        for name, value in limits.model_dump().items()
+    }
+    fills["resists_points"] = Number("thresholds/points", 100 * limits.resists, table="params")
     made = []
     for name, said in words["claims"].items():
         rows = verdicts.filter(claim=name)
         main = rows.filter(setup=MAIN)
         cases = _cases(main)
         conditions = [
-            Judged(row, label.format(**fills), FORMATS[unit])
+            Judged(row, _sentence(label, fills), _text(label, fills), unit)
             for row in main.filter(pl.col("condition").is_not_null()).iter_rows(named=True)
             for label, unit in [words["conditions"][row["condition"]]]
         ]
         units = main.filter(pl.col("unit").is_not_null(), pl.col("condition").is_null())
-        rule = said["rule"].format(**fills)
+        rule = _sentence(said["rule"], fills)
         if conditions:
-            level, intervals = conditions[0].row["level"], plural(len(conditions), "interval")
-            rule += f" Judged by {intervals} at {100 * level:.6g}% each, which hold together with "
-            rule += f"{100 * (1 - limits.significance):g}%."
+            level = conditions[0].row["level"]
+            rule = Sentence(
+                _JUDGED,
+                {
+                    "rule": rule,
+                    "intervals": Number(f"claims/{name}/intervals", len(conditions)),
+                    "level": Number(f"claims/{name}/level", level, unit="threshold"),
+                    "joint": Number("claims/confidence", 1 - limits.significance, unit=SHARE),
+                },
+            )
         case = said.get("cases", "model")
+        ratio = _ratio(evidence, name, cases)
         overall = main.filter(pl.col("model").is_null())["verdict"].to_list()
         made.append(
             Finding(
@@ -215,7 +254,7 @@ def findings(
                 title=said["title"],
                 source=said["source"],
                 figures=said.get("figures", ""),
-                opening=said.get("opening", "").format(ratio=_ratio(evidence, cases)),
+                opening=_sentence(said.get("opening", ""), {"ratio": ratio}),
                 unmeasured=said.get("unmeasured")
                 or f"No {case} of this study can tell: it takes {said['needs']}.",
                 rule=rule,
@@ -226,7 +265,7 @@ def findings(
                 units={model: units.filter(model=model)["verdict"].to_list() for model in cases},
                 conditions=conditions,
                 changes={
-                    sentence: counted(list(other.values()), case)
+                    sentence: counted(f"claims/{name}/{setup}", list(other.values()), case)
                     for setup, sentence in words["setups"].items()
                     if (other := _cases(rows.filter(setup=setup))) != cases
                 },
@@ -241,19 +280,24 @@ def _cases(rows: pl.DataFrame) -> dict[str, str]:
     return dict(models.select("model", "verdict").iter_rows())
 
 
-def _ratio(evidence: pl.DataFrame, families: Mapping[str, str]) -> str:
+def _ratio(evidence: pl.DataFrame, claim: str, families: Mapping[str, str]) -> Number:
     """How many times the parameters of its smallest model the largest of each family has."""
     sized = evidence.filter(pl.col("family").is_in(list(families)))
     parameters = pl.col("parameters")
     ratios = sized.group_by("family").agg((parameters.max() / parameters.min()).alias("ratio"))
-    ends = sorted(ratios["ratio"].to_list())
-    return " to ".join(dict.fromkeys(f"{end:.2f}" for end in (*ends[:1], *ends[-1:])))
+    return spread(f"claims/{claim}/ratio", ratios["ratio"], "ratio", "evidence")
+
+
+def _sentence(text: str, values: Mapping[str, Number]) -> Sentence:
+    """A sentence of claims.yaml, whose ``{name}`` is a number of `values`."""
+    return Sentence(re.sub(r"\{(\w+)\}", r"{{ \1 }}", text), values)
+
+
+def _text(text: str, values: Mapping[str, Number]) -> str:
+    return text.format(**{name: write(n.value or 0.0, n.unit) for name, n in values.items()})
 
 
 @cache
 def _words() -> dict[str, Any]:
     words: dict[str, Any] = YAML(typ="safe").load(Path(__file__).with_name("claims.yaml"))
     return words
-
-
-_RANKED = {name for name, (_, unit) in _words()["conditions"].items() if unit == "correlation"}

@@ -28,7 +28,7 @@ def choices(summary: pl.DataFrame, shares: pl.DataFrame) -> list[dict[str, Any]]
     single = summary.filter(pl.col("group") == EACH, pl.col("block").is_not_null())
     seeds = dict(single.group_by("recipe").agg(pl.col("model").n_unique()).iter_rows())
     whole = views.memorization(summary, "exact_match")
-    kept = shares.filter(kind="mean", group="block")
+    means = shares.filter(kind="mean", group="block")
     found = []
     for (name, family, recipe), rows in single.group_by(
         "model", "family", "recipe", maintain_order=True
@@ -41,7 +41,7 @@ def choices(summary: pl.DataFrame, shares: pl.DataFrame) -> list[dict[str, Any]]
         left = dict(views.single_blocks(own).select("block", "value").drop_nulls().iter_rows())
         later = {block: value for block, value in left.items() if block > 0} or left
         quarters = views.quartiles(own).select("blocks", "intervention").iter_rows()
-        ability = dict(kept.filter(model=name).select("block", "kept").drop_nulls().iter_rows())
+        ability = dict(means.filter(model=name).select("block", "kept").drop_nulls().iter_rows())
         before = next(iter(views.baseline(own)["value"]), None)
         pooled = f"{recipe} ({seeds[recipe]} seeds)" if seeds[recipe] > 1 else name
         found.append(
@@ -56,9 +56,9 @@ def choices(summary: pl.DataFrame, shares: pl.DataFrame) -> list[dict[str, Any]]
                 else min(next(iter(edits.values()))),
                 "said": {
                     block: f"exact match {before:.0%} → {value:.0%}"
-                    + (f"; benchmarks keep {kept} of their lead over chance" if kept else "")
+                    + (f"; benchmarks keep {share} of their lead over chance" if share else "")
                     for block, value in left.items()
-                    for kept in [f"{ability[block]:.0%}" if block in ability else ""]
+                    for share in [f"{ability[block]:.0%}" if block in ability else ""]
                     if before is not None
                 },
             }

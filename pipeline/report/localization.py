@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
 from pipeline.analysis.localization import falls, grades
-from pipeline.analysis.text import percent, percent_interval, plural
+from pipeline.report.numbers import SHARE, Number, Sentence, spread
 
 SECTION = "Does a sweep find memory where it is?"
 
@@ -35,21 +36,23 @@ SCORERS = {
 """Scorer and quantity -> its name on the page, in the order of figure and table."""
 
 
+TABLE = "localization"
+
+
 @dataclass(frozen=True)
 class Localized:
     """The content of the section.
 
     Args:
-        opening: the result in one or two sentences, for the top of the page; may be empty.
-        sentences: the results, one sentence each.
-        heading: of the table of all scorers.
-        rows: of that table.
+        opening: one sentence with the result; None if the scorers' tables cannot tell.
+        sentences: what was found, one for each part of a block that learned.
+        heading, rows: of the table of all scorers.
     """
 
-    opening: str
-    sentences: Sequence[str]
+    opening: Sentence | None
+    sentences: Sequence[Sentence]
     heading: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[Number | str]]
 
 
 def localized(scores: pl.DataFrame) -> Localized:
@@ -60,101 +63,115 @@ def localized(scores: pl.DataFrame) -> Localized:
     """
     graded = grades(scores)
     parts = [part for part in PARTS if part in graded["part"]]
-    each = graded.select("scorer", "quantity").unique(maintain_order=True).to_dicts()
+    scorers = graded.select("scorer", "quantity").unique(maintain_order=True).to_dicts()
     heading = ["scorer"]
     for part in parts:
         heading += [f"{PARTS[part]}: recall at 1", "mean reciprocal rank"]
-    rows = []
-    for scorer in sorted(each, key=_order):
-        cells = [called(scorer)]
-        for part in parts:
-            [row] = graded.filter(part=part, **scorer).iter_rows(named=True)
-            cells.append(percent_interval(row["recall"], row["recall_low"], row["recall_high"]))
-            low, high = (f"{row[f'reciprocal_{end}']:.2f}" for end in ("low", "high"))
-            cells.append(f"{row['reciprocal']:.2f} ({low}–{high})")
-        rows.append(cells)
+    rows: list[list[Number | str]] = []
+    for scorer in sorted(scorers, key=_order):
+        graded_parts = [graded.filter(part=part, **scorer).row(0, named=True) for part in parts]
+        cells = [cell for row in graded_parts for cell in (_recall(row), _reciprocal(row))]
+        rows.append([called(scorer), *cells])
     chance = graded.row(0, named=True)
-    by_lot = [percent(chance["recall_chance"]), f"{chance['reciprocal_chance']:.2f}"]
-    rows.append(["chance", *by_lot * len(parts)])
-    return Localized(_opening(scores), _sentences(scores, graded, parts), heading, rows)
-
-
-def _opening(scores: pl.DataFrame) -> str:
-    ends = _stopped(falls(scores))
-    if ends.keys() != {True, False}:
-        return ""
-    return (
-        "One block of each model learned the memorized samples. Bypassing it stops at least half "
-        f"of the recitals in {ends[True]} of the models. Bypassing another block, which learned "
-        f"nothing, does so in {ends[False]} of the cases."
-    )
-
-
-def _sentences(scores: pl.DataFrame, graded: pl.DataFrame, parts: Sequence[str]) -> list[str]:
-    models = scores.select("model", "part", "exact_match").unique(maintain_order=True)
-    made = [
-        f"In {plural(models.height, 'model')} one block alone learned the memorized samples; all "
-        "other weights are those of a model that has never seen them. With nothing edited these "
-        f"models recite {_span(models['exact_match'])} of the samples."
+    by_chance = [
+        Number(f"{TABLE}/chance/recall", chance["recall_chance"], unit=SHARE, table=TABLE),
+        Number(f"{TABLE}/chance/rank", chance["reciprocal_chance"], unit="ratio", table=TABLE),
     ]
+    rows.append(["chance", *by_chance * len(parts)])
+    ends = _stopped("", falls(scores))
+    opening = Sentence(_OPENING, ends) if len(ends) == 2 else None
+    return Localized(opening, _sentences(scores, graded, parts), heading, rows)
+
+
+_OPENING = (
+    "One block of each model learned the memorized samples. Bypassing it stops at least half of "
+    "the recitals in {{ here }} of the models. Bypassing another block, which learned nothing, "
+    "does so in {{ elsewhere }} of the cases."
+)
+_MODELS = (
+    "In {{ models|plural('model') }} one block alone learned the memorized samples; all other "
+    "weights are those of a model that has never seen them. With nothing edited these models "
+    "recite {{ recited|span(' to ') }} of the samples."
+)
+_PART = (
+    "Where {{ part }}: {% if bypass %}the bypass, judged by recitals as in the paper, names the "
+    "block in {{ bypass }} of {{ models|plural('model') }}; {% endif %}the best of "
+    "{{ scorers|plural('scorer') }} ({{ best|join('; ') }}) in {{ recall }}.{% if here %} A bypass "
+    "ends at least half of the recitals at {{ here }} of the blocks that learned, and at "
+    "{{ elsewhere }} of those that did not.{% endif %}"
+)
+_DEPTH = (
+    "The depth decides where another block learned. A bypass then ends at least half of the "
+    "recitals at {% for block, share in blocks %}block {{ block }} {{ share|percent }}"
+    "{{ ', ' if not loop.last }}{% endfor %} of the time."
+)
+
+
+def _sentences(scores: pl.DataFrame, graded: pl.DataFrame, parts: Sequence[str]) -> list[Sentence]:
+    models = scores.select("model", "part", "exact_match").unique(maintain_order=True)
+    values = {
+        "models": Number(f"{TABLE}/models", models.height, unit="models", table=TABLE),
+        "recited": spread(f"{TABLE}/recited", models["exact_match"], SHARE, TABLE),
+    }
+    sentences = [Sentence(_MODELS, values)]
     fell = falls(scores, "part")
     for part in parts:
-        own = graded.filter(part=part, scorer="identity", quantity="exact_match")
         of_part = graded.filter(part=part)
+        bypass = of_part.filter(scorer="identity", quantity="exact_match")
         top = of_part.filter(pl.col("recall") == pl.col("recall").max()).to_dicts()
-        best = "; ".join(map(called, sorted(top, key=_order)))
-        words = f"Where {PARTS[part]}: "
-        if own.height:
-            [row] = own.iter_rows(named=True)
-            words += (
-                "the bypass, judged by recitals as in the paper, names the block in "
-                f"{percent_interval(row['recall'], row['recall_low'], row['recall_high'])} of "
-                f"{plural(row['n'], 'model')}; "
-            )
-        words += (
-            f"the best of {plural(of_part.height, 'scorer')} ({best}) in "
-            f"{percent_interval(*(top[0][f'recall{end}'] for end in ('', '_low', '_high')))}."
-        )
-        ends = _stopped(fell.filter(part=part))
-        if ends.keys() == {True, False}:
-            words += (
-                " A bypass ends at least half of the recitals at "
-                f"{ends[True]} of the blocks that learned, and at {ends[False]} of those that did "
-                "not."
-            )
-        made.append(words)
+        n = bypass["n"].item() if bypass.height else 0
+        values = {
+            "part": PARTS[part],
+            "bypass": _recall(bypass.row(0, named=True)) if bypass.height else None,
+            "models": Number(f"{TABLE}/{part}/models", n, unit="models", table=TABLE),
+            "scorers": Number(f"{TABLE}/{part}/scorers", of_part.height, table=TABLE),
+            "best": [called(row) for row in sorted(top, key=_order)],
+            "recall": _recall(top[0]),
+        }
+        ends = _stopped(f"/{part}", fell.filter(part=part))
+        complete = ends if len(ends) == 2 else {"here": None, "elsewhere": None}
+        sentences.append(Sentence(_PART, values | complete))
     others = falls(scores, "block").filter(~pl.col("here"), scorer="identity").sort("block")
     if others.height:
-        shares = ", ".join(
-            f"block {row['block']} {percent(row['share'])}" for row in others.to_dicts()
-        )
-        made.append(
-            "The depth decides where another block learned. A bypass then ends at least half of "
-            f"the recitals at {shares} of the time."
-        )
-    return made
+        shares = [
+            (str(block), Number(f"{TABLE}/block-{block}/stops", share, unit=SHARE, table=TABLE))
+            for block, share in others.select("block", "share").iter_rows()
+        ]
+        sentences.append(Sentence(_DEPTH, {"blocks": shares}))
+    return sentences
 
 
-def _order(scorer: dict[str, str]) -> int:
+def _recall(row: Mapping[str, Any]) -> Number:
+    ends = row["recall"], row["recall_low"], row["recall_high"]
+    return Number(f"{_name(row)}/recall", *ends, unit=SHARE, table=TABLE)
+
+
+def _reciprocal(row: Mapping[str, Any]) -> Number:
+    ends = row["reciprocal"], row["reciprocal_low"], row["reciprocal_high"]
+    return Number(f"{_name(row)}/rank", *ends, unit="ratio", table=TABLE)
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return f"{TABLE}/{row['part']}/{row['scorer']}/{row['quantity']}"
+
+
+def _order(scorer: Mapping[str, str]) -> int:
     """The place of a scorer in figure and table; scorers without a name on the page come last."""
     key = scorer["scorer"], scorer["quantity"]
     return list(SCORERS).index(key) if key in SCORERS else len(SCORERS)
 
 
-def _stopped(fell: pl.DataFrame) -> dict[bool, str]:
+def _stopped(name: str, fell: pl.DataFrame) -> dict[str, Number]:
     """How often a bypass stops half of the recitals: at blocks that learned, and at others."""
-    return {
-        row["here"]: percent_interval(row["share"], row["low"], row["high"])
-        for row in fell.filter(scorer="identity").iter_rows(named=True)
-    }
+    stopped = {}
+    for row in fell.filter(scorer="identity").iter_rows(named=True):
+        where = "here" if row["here"] else "elsewhere"
+        ends = row["share"], row["low"], row["high"]
+        stopped[where] = Number(f"{TABLE}{name}/stops/{where}", *ends, unit=SHARE, table=TABLE)
+    return stopped
 
 
-def _span(column: pl.Series) -> str:
-    low, high = column.min(), column.max()
-    return percent(low) if low == high else f"{percent(low)} to {percent(high)}"  # type: ignore[arg-type]
-
-
-def called(row: dict[str, str]) -> str:
+def called(row: Mapping[str, str]) -> str:
     """The page's name of a scorer and its quantity."""
     key = row["scorer"], row["quantity"]
     return SCORERS.get(key, " ".join(key))

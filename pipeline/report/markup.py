@@ -71,6 +71,11 @@ def template(name: str, numbers: Numbers | None = None) -> Template:
     return environment.get_template(name)
 
 
+def plain(sentence: Sentence | str) -> str:
+    """A sentence as text."""
+    return str(template("macros.html.jinja").environment.filters["plain"](sentence))
+
+
 def _single_panel(svg: str) -> bool:
     """Whether a figure is drawn narrower than the page, so that it must not be enlarged."""
     width = re.search(r'<svg[^>]* width="([\d.]+)pt"', svg[:2000])

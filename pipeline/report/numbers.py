@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,23 @@ from pipeline.workflow.files import write_text
 
 SHARE = "share"
 """The unit of shares, 0 to 1, which are shown as percentages."""
+
+
+WRITE: Mapping[str, Callable[[float], str]] = {
+    SHARE: percent,
+    "threshold": lambda share: f"{100 * share:.6g}%",
+    "change": lambda share: f"{100 * share:+.1f}%",
+    "growth": lambda log_ratio: f"{100 * math.expm1(min(log_ratio, 50.0)):+.1f}%",
+    "points": lambda share: f"{100 * share:+.1f} points",
+    "correlation": lambda value: f"{value:+.2f}" if math.isfinite(value) else MISSING,
+    "p-value": lambda value: f"{value:.2g}",
+    "ratio": lambda value: f"{value:.2f}",
+}
+"""How the numbers of a unit are written; all others as `text.number` does.
+
+``change`` is a signed share, ``growth`` the logarithm of a ratio as a change in percent, ``points``
+a difference of shares in percentage points.
+"""
 
 
 @dataclass(frozen=True)
@@ -119,13 +136,15 @@ class Numbers:
     def filters(self) -> dict[str, Any]:
         """The filters that format a number; each records it.
 
-        ``percent`` (digits=1) and ``number`` without the interval, ``interval`` with it, ``span``
-        for a range, ``count`` and ``plural`` (noun) for counts, ``points`` for differences.
+        ``percent`` (digits=1), ``number`` (digits=4) and ``value`` (in its unit) without the
+        interval, ``interval`` with it, ``ends`` it alone, ``span`` for a range, ``count`` and
+        ``plural`` (noun) for counts.
         """
         return {
             "percent": lambda n, digits=1: self.mark(n, percent_digits(n.value, digits)),
             "number": lambda n, digits=4: self.mark(n, significant(n.value, digits)),
-            "points": lambda n, digits=1: self.mark(n, points(n.value, digits)),
+            "value": lambda n: self.mark(n, write(n.value, n.unit)),
+            "ends": lambda n: self.mark(n, ends(n)),
             "interval": lambda n: self.mark(n, estimate(n)),
             "span": lambda n, between="–", digits=0: self.mark(n, span(n, between, digits)),
             "count": lambda n: self.mark(n, count(n)),
@@ -147,15 +166,22 @@ class Numbers:
         return Markup('<data value="{}">{}</data>').format(index, words.format(start, end))
 
 
+def write(value: float, unit: str = "") -> str:
+    """A number in its unit, without an interval."""
+    if isinstance(value, int):
+        return count_digits(value)
+    return WRITE.get(unit, number)(value)
+
+
 def estimate(shown: Number) -> str:
     """A value with its interval, if it has one: ``98.4% [94.5, 99.6]``, ``12.3 [10.1, 14]``."""
+    if shown.value is None:
+        return span(shown, " to ")
     ends = [end if end is not None and math.isfinite(end) else None for end in _ends(shown)]
     if shown.unit == SHARE:
         return percent_interval(shown.value, *ends)
-    if isinstance(shown.value, int):
-        return count_digits(shown.value)
-    interval = "" if None in ends else f" [{number(ends[0])}, {number(ends[1])}]"
-    return number(shown.value) + interval
+    known = [write(end, shown.unit) for end in ends if end is not None]
+    return write(shown.value, shown.unit) + (f" [{', '.join(known)}]" if len(known) == 2 else "")
 
 
 def percent_digits(value: float | None, digits: int | None) -> str:
@@ -172,27 +198,28 @@ def significant(value: float | None, digits: int = 4) -> str:
     return number(float(f"{value:.{digits}g}"))
 
 
-def points(value: float | None, digits: int = 1) -> str:
-    """A difference of shares, signed, in percentage points."""
-    return MISSING if value is None else f"{100 * value:+.{digits}f}"
+def ends(shown: Number) -> str:
+    """The interval alone, with a question mark where it has no end: ``[4.5%, ?]``."""
+    return f"[{', '.join('?' if end is None else write(end, shown.unit) for end in _ends(shown))}]"
 
 
 def span(shown: Number, between: str = "–", digits: int = 0) -> str:
-    """``40–75%`` or ``3.2–17``; one number where both ends are written alike."""
+    """``40–75%`` or ``3.2 to 17``; one number where both ends are written alike."""
     low, high = _ends(shown)
     if low is None or high is None:
         return MISSING
-    if shown.unit == SHARE:
+    if shown.unit == SHARE and between == "–":
         first, last = (f"{100 * end:.{digits}f}" for end in (low, high))
-        return f"{last}%" if first == last else f"{first}{between}{last}%"
-    write = count_digits if float(low).is_integer() and float(high).is_integer() else number
-    first, last = write(low), write(high)
+        return f"{last}%" if first == last else f"{first}–{last}%"
+    first, last = write(low, shown.unit), write(high, shown.unit)
     return last if first == last else f"{first}{between}{last}"
 
 
 def count(shown: Number) -> str:
     """A whole number, thousands apart; of a range ``3 to 5``."""
-    return count_digits(shown.value) if shown.value is not None else span(shown, " to ")
+    if shown.value is not None:
+        return count_digits(shown.value)
+    return span(Number("", None, *(end and round(end) for end in _ends(shown))), " to ")
 
 
 def count_digits(value: float) -> str:

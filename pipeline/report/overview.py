@@ -11,7 +11,7 @@ import polars as pl
 
 from pipeline.analysis import views
 from pipeline.analysis.evidence import block_range
-from pipeline.report.numbers import SHARE, Number, spread, summarized
+from pipeline.report.numbers import Number, spread, summarized
 
 SHADES = 10
 """Steps of the heatmap's colour, from nothing kept (0) to all of it."""
@@ -22,6 +22,9 @@ _MEMORY = {
     "teacher_forced_accuracy": "teacher-forced accuracy",
     "completion_entropy": "completion entropy, nats",
 }
+
+_RATIOS = ("token_accuracy", "completion_entropy")
+"""Metrics of which no share is kept above a floor, so that the heatmap shows a ratio."""
 
 
 @dataclass(frozen=True)
@@ -54,20 +57,25 @@ class Heatmap:
     rows: Sequence[tuple[str, Sequence[Cell]]]
 
 
-def heatmaps(summary: pl.DataFrame) -> list[Heatmap]:
-    """One heatmap per model.
+def heatmaps(summary: pl.DataFrame, shares: pl.DataFrame) -> list[Heatmap]:
+    """One heatmap per model; the seeds of a recipe are one.
 
-    The colour shows what is kept of the baseline. For a rate it is the kept share of its
-    lead over the floor (chance for a benchmark); for a metric that is better when lower, it is the
-    baseline’s value divided by this one.
+    The colour shows what is kept of the baseline, see `kept.kept`; for token accuracy, and for a
+    metric that is better when lower, it shows the ratio to the baseline or its inverse.
 
     Args:
-        summary: seeds pooled or not; every model in it gets one.
+        summary: as `aggregate.aggregate` gives it.
+        shares: as `kept.kept` gives it, seeds pooled.
     """
-    return [_heatmap(summary.filter(model=name), name) for name, _ in views.models(summary)]
+    pooled = views.over_seeds(summary)
+    of_blocks = shares.filter(group="block")
+    return [
+        _heatmap(pooled.filter(model=name), of_blocks.filter(model=name), name)
+        for name, _ in views.models(pooled)
+    ]
 
 
-def _heatmap(summary: pl.DataFrame, name: str) -> Heatmap:
+def _heatmap(summary: pl.DataFrame, shares: pl.DataFrame, name: str) -> Heatmap:
     columns = {label: views.memorization(summary, key) for key, label in _MEMORY.items()}
     benchmarks = views.benchmarks(summary)
     for task in views.tasks(benchmarks):
@@ -75,30 +83,38 @@ def _heatmap(summary: pl.DataFrame, name: str) -> Heatmap:
         columns[label] = benchmarks.filter(task=task)
     columns = {label: rows for label, rows in columns.items() if rows.height}
     blocks = views.single_blocks(summary)["block"].unique().sort().to_list()
-    cells = [_column(rows, blocks) for rows in columns.values()]
+    cells = [_column(rows, shares, blocks) for rows in columns.values()]
     bypassed = ["baseline", *(f"block {block}" for block in blocks)]
     rows = list(zip(bypassed, zip(*cells, strict=True), strict=True)) if cells else []
     return Heatmap(name, lowest(summary), list(columns), rows)
 
 
-def _column(rows: pl.DataFrame, blocks: Sequence[int]) -> list[Cell]:
+def _column(rows: pl.DataFrame, shares: pl.DataFrame, blocks: Sequence[int]) -> list[Cell]:
+    task, metric, upwards = rows.select("task", "metric", "higher_is_better").row(0)
     baseline = next(views.baseline(rows).iter_rows(named=True), None)
     single = {row["block"]: row for row in views.single_blocks(rows).iter_rows(named=True)}
-    floor = next(iter(rows["chance"].drop_nulls()), 0.0)
-    level = None if baseline is None else baseline["value"]
-    return [_cell(row, level, floor) for row in (baseline, *map(single.get, blocks))]
+    measure = metric if task == views.MEMORIZATION else task
+    share = dict(shares.filter(measure=measure).select("block", "kept").iter_rows())
+    if metric in _RATIOS or upwards is False:
+        level = baseline["value"] if baseline else None
+        share = {block: _ratio(row["value"], level, metric) for block, row in single.items()}
+    known = 1.0 if share and baseline else None
+    cells = [(baseline, known), *((single.get(block), share.get(block)) for block in blocks)]
+    return [
+        Cell(summarized(row), None if of is None else round(SHADES * min(1.0, max(0.0, of))))
+        if row is not None and row["value"] is not None
+        else Cell(None, None)
+        for row, of in cells
+    ]
 
 
-def _cell(row: Mapping[str, Any] | None, baseline: float | None, floor: float) -> Cell:
-    if row is None or row["value"] is None:
-        return Cell(None, None)
-    shown, value = summarized(row), row["value"]
-    upwards = shown.unit == SHARE
-    if baseline is None or not math.isfinite(value) or (upwards and baseline <= floor):
-        return Cell(shown, None)
-    inverse = baseline / value if value > 0 else 1.0
-    kept = (value - floor) / (baseline - floor) if upwards else inverse
-    return Cell(shown, round(SHADES * min(1.0, max(0.0, kept))))
+def _ratio(value: float | None, baseline: float | None, metric: str) -> float | None:
+    """The value by the baseline's, or the inverse where lower is better; None: not known."""
+    if value is None or baseline is None or not math.isfinite(value):
+        return None
+    if metric == "token_accuracy":
+        return value / baseline if baseline > 0 else None
+    return baseline / value if value > 0 else 1.0
 
 
 def lowest(summary: pl.DataFrame) -> dict[str, Any]:
@@ -122,7 +138,7 @@ def lowest(summary: pl.DataFrame) -> dict[str, Any]:
     }
 
 
-def finding(summary: pl.DataFrame, shares: pl.DataFrame) -> dict[str, Number]:
+def finding(summary: pl.DataFrame, shares: pl.DataFrame) -> dict[str, Any]:
     """The main numbers: memory and ability with the median late block bypassed.
 
     Args:
@@ -131,8 +147,8 @@ def finding(summary: pl.DataFrame, shares: pl.DataFrame) -> dict[str, Number]:
 
     Returns:
         ``before``, ``after``: exact match, from the lowest to the highest model; ``ability``: the
-        kept share of the lead over chance, averaged over the benchmarks; ``models``: how many of
-        these; ``studied``: of all; ``samples``: memorized ones per model.
+        kept share of the lead over chance, averaged over the benchmarks; ``several``: whether
+        several models have these; ``studied``: all models; ``samples``: memorized ones per model.
     """
     memory = views.memorization(summary, "exact_match")
     of_ability = shares.filter(kind="mean", group="block")
@@ -154,7 +170,7 @@ def finding(summary: pl.DataFrame, shares: pl.DataFrame) -> dict[str, Number]:
         "before": spread("finding/baseline/exact_match", before),
         "after": spread("finding/late-block/exact_match", after),
         "ability": spread("finding/late-block/benchmarks-kept", ability),
-        "models": Number("finding/models", len(after), unit="models"),
+        "several": len(after) > 1,
         "studied": Number("finding/studied", len(views.models(summary)), unit="models"),
         "samples": spread(
             "finding/samples",

@@ -13,6 +13,7 @@ from pipeline.analysis.text import visible
 from pipeline.analysis.verdicts import CONTRADICTED, SUPPORTED, UNDECIDED, VALUES
 from pipeline.report.claims import Finding, Judged
 from pipeline.report.marks import Told, as_json
+from pipeline.report.numbers import Sentence
 
 WIDTH, NAMES = 300, 84
 """Units of a strip, and of the room for names at its left."""
@@ -39,12 +40,14 @@ class Strip:
     """One strip.
 
     Args:
-        label: the comparison that it shows.
+        label: the comparison that it shows, as text.
+        says: the same for the page.
         svg: the drawing.
         marks: for the script.
     """
 
     label: str
+    says: Sentence
     svg: Markup
     marks: Markup
 
@@ -117,7 +120,7 @@ def _strip(label: str, conditions: Sequence[Judged]) -> Strip:
         *_axis((least, most), thresholds[0], across, write, bottom + 10),
         Markup("</svg>"),
     ]
-    return Strip(label, Markup().join(parts), as_json(marks))
+    return Strip(label, conditions[0].says, Markup().join(parts), as_json(marks))
 
 
 def _short(name: str) -> str:

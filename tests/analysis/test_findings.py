@@ -12,6 +12,7 @@ from pipeline.analysis.measured import ModelTables
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.verdicts import CONTRADICTED, SUPPORTED, UNDECIDED, verdicts
 from pipeline.report.claims import OURS, Finding, counted, findings
+from pipeline.report.markup import plain
 from pipeline.study.composition import CONF, compose
 from tests.analysis import synthetic, verdict_errors
 
@@ -50,7 +51,7 @@ def judged(evidence_of_paper: pl.DataFrame) -> Judged:
 
 def test_the_papers_story_is_shown(judged: Judged) -> None:
     for claim in ("early-block", "gap"):
-        assert judged[claim].verdict == "supported in 4 of 4 models"
+        assert plain(judged[claim].verdict) == "supported in 4 of 4 models"
     assert supported(judged["late-block"]) >= 3
     for claim in ("late-block", "quarters", "length"):
         assert CONTRADICTED not in outcomes(judged[claim])
@@ -67,7 +68,8 @@ def test_every_late_block_is_counted(judged: Judged) -> None:
     assert list(dict.fromkeys(units["tiny-neo-8"])) == ["block 6", "block 7"]
     assert list(dict.fromkeys(units["tiny-neo-12"])) == ["block 9", "block 10", "block 11"]
     count = list(judged["late-block"].units["tiny-neo-12"]).count(SUPPORTED)
-    assert dict(judged["late-block"].counts)["tiny-neo-12"].startswith(f"{count} of 3 supported")
+    told = plain(dict(judged["late-block"].counts)["tiny-neo-12"])
+    assert told.startswith(f"{count} of 3 supported")
 
 
 @pytest.mark.parametrize("story", [synthetic.NOTHING, synthetic.OPPOSITE])
@@ -88,12 +90,12 @@ def test_late_blocks_that_cost_the_benchmarks_too() -> None:
 
 def test_size_is_a_trend_over_the_parameters() -> None:
     found = synthetic.study(replace(synthetic.PAPER, small=0.3)).models
-    assert judged_of(found)["larger-models"].verdict == "supported in 2 of 2 families"
+    assert plain(judged_of(found)["larger-models"].verdict) == "supported in 2 of 2 families"
     turned = {8: 2_000_000, 12: 1_000_000}
     other = [replace(model, parameters=turned[model.n_blocks]) for model in found]
     assert outcomes(judged_of(other)["larger-models"]) == {CONTRADICTED}
     unknown = [replace(model, parameters=None) for model in found]
-    assert judged_of(unknown)["larger-models"].verdict == "not measured"
+    assert plain(judged_of(unknown)["larger-models"].verdict) == "not measured"
 
 
 def test_three_sizes_of_one_family_are_one_line() -> None:
@@ -139,7 +141,7 @@ def test_the_thesis_takes_a_trend_and_a_late_excess() -> None:
 def test_one_model_may_differ(study: synthetic.Study) -> None:
     unlike = synthetic.study(synthetic.NOTHING).models[0]
     early = judged_of([unlike, *study.models[1:]])["early-block"]
-    assert early.verdict == "supported in 3 of 4 models, contradicted in 1"
+    assert plain(early.verdict) == "supported in 3 of 4 models, contradicted in 1"
     assert (early.word, early.degree) == ("contradicted", "some")
 
 
@@ -173,7 +175,7 @@ def test_which_verdicts_depend_on_the_metric(evidence_of_paper: pl.DataFrame) ->
     acc = evidence_of_paper.filter(metric="acc")
     ruined = acc.with_columns(metric=pl.lit("acc_norm"), value=pl.col("value") * 0)
     late = judged_from(pl.concat([evidence_of_paper, ruined]))["late-block"]
-    assert late.changes[BY_NORM] == "contradicted in 4 of 4 models"
+    assert plain(late.changes[BY_NORM]) == "contradicted in 4 of 4 models"
 
 
 def test_every_finding_says_where_it_is_from_and_when_it_is_shown(
@@ -187,9 +189,9 @@ def test_every_finding_says_where_it_is_from_and_when_it_is_shown(
     expected |= dict.fromkeys(("larger-models", "reasoning"), "7 percentage points")
     expected["late-perplexity"] = "10%"
     for claim, threshold in expected.items():
-        assert threshold in found[claim].rule
+        assert threshold in plain(found[claim].rule)
     for finding in found.values():
-        assert not finding.cases or "which hold together with 95%" in finding.rule
+        assert not finding.cases or "which hold together with 95%" in plain(finding.rule)
 
 
 def test_the_thresholds_of_the_params_are_those_of_the_findings(
@@ -214,7 +216,7 @@ def test_a_study_without_benchmarks_says_so(study: synthetic.Study) -> None:
 
 def test_nothing_measured_is_said() -> None:
     judged = judged_of([])
-    assert {finding.verdict for finding in judged.values()} == {"not measured"}
+    assert {plain(finding.verdict) for finding in judged.values()} == {"not measured"}
     assert {finding.word for finding in judged.values()} == {"not measured"}
 
 
@@ -235,7 +237,7 @@ def test_a_benchmark_at_chance_has_nothing_to_lose() -> None:
     ],
 )
 def test_verdicts_are_counted(verdicts: list[str], told: str) -> None:
-    assert counted(verdicts, "model") == told
+    assert plain(counted("", verdicts, "model")) == told
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, decoders, models
 
 from pipeline.measure import metrics
 from pipeline.report import browser, choosing, marks, page
+from pipeline.report.markup import plain
 from pipeline.samples.schemas import SAMPLES
 from pipeline.workflow import tables
 from tests.analysis import synthetic
@@ -60,7 +61,7 @@ def test_samples_that_tell_something_are_chosen(data: Path) -> None:
     for sample in (surviving, fragile):
         [(n, rows)] = sample.broken.values()
         assert n / rows == of[sample.sample_id]
-    [sentence] = told
+    [sentence] = map(plain, told)
     late = frame.filter(pl.col("intervention").is_in(["block-06", "block-07"])).join(
         recited.select("sample_id"), on="sample_id", how="semi"
     )
@@ -95,7 +96,7 @@ def test_those_right_again_and_kinds_are_told(data: Path) -> None:
     assert why["kind even"] % 2 == 0
     assert why["kind odd"] % 2 == 1
     assert re.fullmatch(
-        r"Of records of the kind “(even|odd)” \d+% survive .* “(even|odd)” \d+%\.", told[1]
+        r"Of records of the kind “(even|odd)” \d+% survive .* “(even|odd)” \d+%\.", plain(told[1])
     )
 
 
@@ -134,7 +135,7 @@ def test_single_tokens_are_read_where_they_were_looked_at(data: Path) -> None:
     (data / "tokens").mkdir()
     tokens.reverse().write_parquet(data / "tokens" / "tiny-neo-8.parquet")
     [family], told, _ = choosing.read_browser(data, NAMES, [])
-    assert "chosen from the 6 per model" in told[-1]
+    assert "chosen from the 6 per model" in plain(told[-1])
     assert {sample.sample_id for sample in family.samples} <= set(range(6))
     sample = family.samples[0]
     log_prob, rank, margin = sample.continuations["tiny-neo-8"]["block-03"].each

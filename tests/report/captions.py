@@ -1,18 +1,73 @@
-"""The numbers in the captions of the figures, from the summary."""
+"""What the captions of the figures say, computed from the summary and the tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
+import numpy as np
 import polars as pl
 
-from tests.report.reading import Line
-from tests.report.verdicts_again import KINDS, late_blocks, percent
-from tests.report.written_again import number, numbers, share_range
+KINDS = {"reasoning": ("piqa", "arc_easy"), "language": ("hellaswag", "lambada_openai")}
+QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
+
+SPREAD = ("completion_entropy", "token_accuracy")
+COLUMNS = (
+    *("run", "step", "model", "intervention", "block", "task", "metric", "value", "low", "high"),
+    *("difference", "difference_low", "difference_high", "p_holm", "n", "falls"),
+)
+Steps = Sequence[tuple[str, str, int]]
+"""Model, run and step."""
+
+
+class Line(NamedTuple):
+    """A sentence of a caption: its start, and what else is in it."""
+
+    start: str
+    parts: Sequence[str] = ()
+
 
 SINGLE = (pl.col("group") == "each") & (pl.col("edit") == "identity")
 WHOLE = pl.col("intervention") == "baseline"
+
+
+def number(value: float | None) -> str:
+    """Four significant digits, thousands apart."""
+    if value is None:
+        return "–"
+    if abs(value) >= 1e6:
+        return f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def shares(value: float | None, low: float | None, high: float | None) -> str:
+    """``98.4% [94.5, 99.6]``."""
+    told = "–" if value is None else f"{100 * value:.1f}%"
+    return told if low is None or high is None else f"{told} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def share_range(column: pl.Series) -> str:
+    """``40–75%``."""
+    ends = dict.fromkeys(f"{100 * end:.0f}" for end in (column.min(), column.max()))
+    return f"{'–'.join(ends)}%"
+
+
+def numbers(column: pl.Series) -> str:
+    """``3.2 to 17``."""
+    return " to ".join(dict.fromkeys(number(end) for end in (column.min(), column.max())))
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.1f}%"
+
+
+def late_blocks(n_blocks: int) -> range:
+    return range(max(1, 3 * n_blocks // 4), n_blocks)
 
 
 def memorized(summary: pl.DataFrame, metric: str, split: str = "memorized") -> pl.DataFrame:
@@ -317,34 +372,100 @@ def _extracted(summary: pl.DataFrame) -> str:
     )
 
 
-def heatmap(summary: pl.DataFrame, model: str) -> tuple[str, list[list[str]]]:
-    """The sentence of a model's heatmap, and its cells."""
-    own = summary.filter(model=model)
-    columns = {
-        "exact match": memorized(own, "exact_match"),
-        "tokens right": memorized(own, "token_accuracy"),
-        "single tokens": memorized(own, "teacher_forced_accuracy"),
-        "entropy, nats": memorized(own, "completion_entropy"),
+def spread(memorization: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+    """Quantiles of each model, intervention and split.
+
+    Args:
+        memorization: model -> its table.
+    """
+    rows = []
+    for model, table in memorization.items():
+        for (intervention, split), own in table.group_by("intervention", "split"):
+            key = {"model": model, "intervention": intervention, "split": split}
+            for metric in SPREAD:
+                known = own[metric].drop_nulls().to_numpy()
+                cuts = np.quantile(known, list(QUANTILES.values())) if len(known) else [None] * 5
+                named = dict(zip(QUANTILES, map(_float, cuts), strict=True))
+                rows.append({**key, "metric": metric, **named})
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def _float(value: float | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _course(summary: pl.DataFrame, steps: Steps, run: str) -> pl.DataFrame:
+    """The data of the figure of a run."""
+    parts = [memorized(summary, metric) for metric in ("exact_match", "token_accuracy")]
+    rows = pl.concat([*parts, benchmarks(summary).filter("higher_is_better")])
+    of = {model: step for model, own, step in steps if own == run}
+    lost = (pl.col("difference") < 0) & (pl.col("p_holm") < 0.05)
+    return (
+        rows.filter(WHOLE | SINGLE, pl.col("model").is_in(list(of)))
+        .with_columns(
+            run=pl.lit(run),
+            step=pl.col("model").replace_strict(of),
+            falls=pl.when(lost).then(True).otherwise(False),
+        )
+        .select(COLUMNS)
+    )
+
+
+def course(summary: pl.DataFrame, steps: Steps, run: str) -> tuple[str, Line]:
+    """What the figure finds, and what is said below it."""
+    rows = _course(summary, steps, run)
+    exact = rows.filter(metric="exact_match")
+    by_step = sorted(step for _, own, step in steps if own == run)
+    whole = {
+        step: exact.filter(WHOLE, step=step).select("value", "low", "high").row(0)
+        for step in by_step
     }
-    for [task], rows in benchmarks(own).sort("task").group_by("task", maintain_order=True):
-        columns[str(task).removeprefix("tiny_").replace("_", " ")] = rows
-    blocks = sorted(own.filter(SINGLE)["block"].unique())
-    cells = [["bypassed", *columns]]
-    for block in (None, *blocks):
-        row = ["baseline" if block is None else f"block {block}"]
-        for label, rows in columns.items():
-            picked = rows.filter(WHOLE if block is None else SINGLE & (pl.col("block") == block))
-            value = picked["value"].item()
-            upwards = label != "entropy, nats" and picked["higher_is_better"][0] is not False
-            row.append(f"{100 * value:.0f}%" if upwards else number(float(f"{value:.2g}")))
-        cells.append(row)
-    exact = memorized(own, "exact_match")
-    whole = exact.filter(WHOLE)["value"].item()
-    others = exact.filter(SINGLE & (pl.col("block") > 0)).sort("block")
-    lowest = others.filter(pl.col("value") == pl.col("value").min())
-    many = "one of blocks" if lowest.height > 1 else "block"
-    listed = ", ".join(map(str, lowest["block"]))
-    if lowest["value"][0] >= whole:
-        return "No block apart from block 0 lowers exact match.", cells
-    low = lowest["value"][0]
-    return f"is lowest, {low:.0%} instead of {whole:.0%}, when {many} {listed} is bypassed.", cells
+    first, last = by_step[0], by_step[-1]
+    above = [step for step in by_step if whole[step][1] > whole[first][2]]
+    if above:
+        told = (
+            f"become recitable at step {above[0]:,}, where exact match is "
+            f"{shares(*whole[above[0]])}; at step {first:,} it is {shares(*whole[first])}"
+        )
+    else:
+        ends = " and ".join(f"step {s:,} ({shares(*whole[s])})" for s in (first, last))
+        told = f"do not become recitable between {ends}"
+    since = _since(exact)
+    count = plural(exact["block"].n_unique() - 1, "block")  # null is no block
+    needed = f"none of {count} becomes necessary."
+    if since:
+        first = f"the first, {_list(since[min(since)])}," if len(since) > 1 else "all"
+        needed = (
+            f"{sum(map(len, since.values()))} of {count} become necessary for that, {first} from "
+            f"step {min(since):,} on."
+        )
+    parts = [
+        f"Necessary for {name}: {_listed(rows.filter(metric=metric))}."
+        for metric, name in (("exact_match", "exact match"), ("token_accuracy", "token accuracy"))
+    ]
+    below = Line("Exact match and token accuracy are", parts)
+    return f"{run}: memorized samples {told}; {needed}", below
+
+
+def _since(rows: pl.DataFrame) -> dict[int, list[int]]:
+    """Step -> the blocks whose bypass lowers a score at this step and all later ones."""
+    found: dict[int, list[int]] = {}
+    steps = sorted(rows["step"].unique())
+    for block in sorted(rows["block"].drop_nulls().unique()):
+        needed = {step: rows.filter(step=step, block=block)["falls"].item() for step in steps}
+        stays = [step for step in steps if all(needed[each] for each in steps if each >= step)]
+        if stays:
+            found.setdefault(stays[0], []).append(block)
+    return found
+
+
+def _listed(rows: pl.DataFrame) -> str:
+    since = _since(rows)
+    parts = [f"from step {step:,}, {_list(own)}" for step, own in sorted(since.items())]
+    blocks = sorted(rows["block"].drop_nulls().unique())
+    never = [block for block in blocks if all(block not in own for own in since.values())]
+    return "; ".join([*parts, *([f"never, {_list(never)}"] if never else [])])
+
+
+def _list(blocks: Sequence[int]) -> str:
+    return f"block{'' if len(blocks) == 1 else 's'} {', '.join(map(str, blocks))}"
