@@ -28,6 +28,7 @@ from pipeline.report import figures, page
 from pipeline.workflow import tables
 from tests.analysis import synthetic, synthetic_theory
 from tests.report.captions import captions, course, details, spread
+from tests.report.figure_data import frames
 
 THRESHOLDS = Thresholds(reduced=0.12, collapsed=0.34, resists=0.07, near_zero=0.03, by_length=0.45)
 STEPS = [("tiny-neo-8", "a-run", 143_000), ("tiny-pythia-8", "a-run", 2_000)]
@@ -560,3 +561,25 @@ def test_captions_say_what_the_tables_say(made: Made) -> None:
         assert any(
             line.start in text and all(part in text for part in line.parts) for text in captioned
         ), line
+
+
+def test_the_data_of_the_figures_are_those_of_the_tables(made: Made) -> None:
+    summary = made.table("summary")
+    models = summary["model"].unique(maintain_order=True)
+    spreads = spread({name: made.table(f"memorization/{name}") for name in models})
+    for name, expected in frames(summary, spreads):
+        if not expected.height:
+            continue
+        path = made.data.parent / "figures" / f"{name}.csv"
+        drawn = pl.read_csv(path, infer_schema_length=None)
+        assert set(drawn.columns) == set(expected.columns), name
+        columns = sorted(drawn.columns)
+        rows = [
+            sorted(map(_comparable, frame.select(columns).rows())) for frame in (drawn, expected)
+        ]
+        assert rows[0] == rows[1], name
+
+
+def _comparable(row: tuple[Any, ...]) -> tuple[str, ...]:
+    """A row without what differs by rounding in the last digits."""
+    return tuple(f"{v:.9g}" if isinstance(v, float | int) else str(v) for v in row)

@@ -1,0 +1,165 @@
+"""The data of each figure, computed again from the summary and the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from tests.report.captions import (
+    KINDS,
+    SINGLE,
+    SPREAD,
+    WHOLE,
+    benchmarks,
+    kept,
+    late,
+    memorized,
+)
+
+COLUMNS = (
+    *("model", "family", "intervention", "block", "task", "metric", "value", "low", "high", "n"),
+)
+OTHER_EDIT = (pl.col("group") == "each") & (pl.col("edit") != "identity")
+RANDOM_SET = (pl.col("group") == "random") & (pl.col("edit") == "identity")
+MEAN = "benchmarks, mean lead over chance"
+LENGTHS = (1, 4, 16)
+TYPICAL = "typical {} block"
+
+
+def frames(summary: pl.DataFrame, cuts: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Name and data of each figure that is made of the summary.
+
+    Args:
+        summary: the table.
+        cuts: the spread over samples, see `captions.spread`.
+    """
+    models = summary.select("model", "family").unique(maintain_order=True)
+    families = models["family"].unique(maintain_order=True)
+    scored, exact = benchmarks(summary), memorized(summary, "exact_match")
+    upwards, one = pl.col("higher_is_better"), WHOLE | SINGLE
+    yield "kept", _kept(summary)
+    ends = {"memorized": "value", "memorized_low": "low", "memorized_high": "high"}
+    beside = exact.select("model", "intervention", **{k: pl.col(v) for k, v in ends.items()})
+    against = scored.filter(one).join(beside, on=["model", "intervention"])
+    for model in models["model"]:
+        columns = (*COLUMNS, "higher_is_better", "chance", *ends)
+        yield f"scatter-{model}", against.filter(model=model).select(columns)
+    tokens = memorized(summary, "token_accuracy")
+    rows = pl.concat([exact, tokens, scored.filter(upwards)]).filter(one)
+    for family in families:
+        yield f"blocks-{family}", rows.filter(family=family).select(*COLUMNS, "chance")
+    lost = _lost(scored.filter(upwards))
+    for family in families:
+        if (own := lost.filter(family=family)).height:
+            yield f"drops-{family}", own
+    at_k = memorized(summary, "exact_match_at_k")
+    whole = pl.col("k") == pl.col("k").max().over("model")
+    tokens = memorized(summary, "teacher_forced_accuracy")
+    both = pl.concat([at_k.filter(pl.col("k").is_in(LENGTHS) | whole), tokens])
+    yield "length", both.filter(SINGLE).select(*COLUMNS, "k")
+    yield "extraction", _extraction(summary)
+    for metric in SPREAD:
+        own = summary.filter(one, metric=metric).select(*COLUMNS, "split")
+        keys = ["model", "intervention", "split", "metric"]
+        yield metric.replace("_", "-"), own.join(cuts, on=keys, how="left")
+    yield "perplexity", scored.filter(~upwards & one).select(*COLUMNS)
+    first = pl.col("blocks").list.first()
+    number = pl.when(WHOLE).then(0).otherwise(first.rank("dense").over("model", "task"))
+    quarters = pl.concat([exact, scored]).filter(WHOLE | (pl.col("group") == "quartiles"))
+    parts = [quarters.filter(WHOLE), quarters.filter(~WHOLE)]
+    quarters = pl.concat(part.with_columns(quartile=number.cast(pl.Int64)) for part in parts)
+    for family in families:
+        own = quarters.filter(family=family)
+        yield f"quartiles-{family}", own.select(*COLUMNS, "higher_is_better", "chance", "quartile")
+    copies = summary.filter(WHOLE, metric="exact_match_by_copies")
+    yield "copies", copies.select(*COLUMNS, "copies", "split")
+    beyond = summary.filter(WHOLE | SINGLE, metric="counterfactual_by_copies")
+    if beyond.height:
+        yield "twins", beyond.select(*COLUMNS, "copies")
+
+
+def _with_ends(rows: pl.DataFrame, floor: pl.Expr) -> pl.DataFrame:
+    """What is kept, with the ends of the paired difference, as shares of the lead."""
+    known = kept(rows, floor)
+    ends = [
+        (
+            pl.coalesce((pl.col("whole") + pl.col(f"difference_{end}")).clip(0, 1), end)
+            - pl.col("floor")
+        )
+        / (pl.col("whole") - pl.col("floor"))
+        for end in ("low", "high")
+    ]
+    return known.with_columns(low=ends[0], high=ends[1])
+
+
+def _mean(rows: pl.DataFrame, *by: str) -> pl.DataFrame:
+    value, low, high = pl.col("kept"), pl.col("low"), pl.col("high")
+    return rows.group_by(*by, maintain_order=True).agg(
+        value.mean(),
+        low=value.mean() - ((value - low) ** 2).sum().sqrt() / pl.len(),
+        high=value.mean() + ((high - value) ** 2).sum().sqrt() / pl.len(),
+        tasks=pl.col("task").sort().str.join(", "),
+    )
+
+
+def _kept(summary: pl.DataFrame) -> pl.DataFrame:
+    block = ("model", "family", "intervention", "block")
+    parts = []
+    for metric in ("exact_match", "teacher_forced_accuracy"):
+        control = memorized(summary, metric, "control").filter(WHOLE)
+        rows = memorized(summary, metric).join(
+            control.select("model", control="value"), on="model", how="left"
+        )
+        own = _with_ends(rows, pl.col("control"))
+        parts.append(own.with_columns(measure=pl.lit(metric), kind=pl.lit("memorization")))
+    able = _with_ends(benchmarks(summary).filter("higher_is_better"), pl.col("chance"))
+    parts.append(able.with_columns(measure=pl.col("task"), kind=pl.lit("benchmark")))
+    mean = _mean(able, *block).with_columns(measure=pl.lit(MEAN), kind=pl.lit("mean"))
+    parts.append(mean)
+    rows = memorized(summary, "exact_match")
+    control = memorized(summary, "exact_match", "control").filter(WHOLE)
+    rows = rows.join(control.select("model", control="value"), on="model", how="left")
+    size = pl.format("random sets of {} blocks", pl.col("blocks").list.len())
+    for which, measure in ((OTHER_EDIT, pl.lit("control edits")), (RANDOM_SET, size)):
+        other = kept(rows, pl.col("control"), which).with_columns(measure=measure)
+        by = other.group_by("model", "family", "block", "measure", maintain_order=True)
+        share = pl.col("kept")
+        names = pl.col("intervention").str.join(", ")
+        own = by.agg(names, share.mean(), low=share.min(), high=share.max())
+        parts.append(own.with_columns(kind=pl.lit("control")))
+    columns = (*block, "measure", "kind", "kept", "low", "high")
+    return pl.concat(part.select(columns) for part in parts)
+
+
+def _lost(rows: pl.DataFrame) -> pl.DataFrame:
+    task = pl.col("task").str.strip_prefix("tiny_")
+    parts = []
+    for scale, floor in (("raw", pl.lit(0.0)), ("corrected", pl.col("chance"))):
+        for ability, names in KINDS.items():
+            own = _with_ends(rows.filter(task.is_in(names)), floor)
+            mean = _mean(own, "model", "family", "intervention", "block")
+            parts.append(mean.with_columns(scale=pl.lit(scale), ability=pl.lit(ability)))
+    block = ("model", "family", "intervention", "block", "scale", "ability")
+    ends = {"drop": 1 - pl.col("kept"), "low": 1 - pl.col("high"), "high": 1 - pl.col("low")}
+    return pl.concat(parts).select(*block, **ends, tasks="tasks")
+
+
+def _extraction(summary: pl.DataFrame) -> pl.DataFrame:
+    """Under nothing, the median blocks of the first and the last quarter, and all of the last."""
+    parts = []
+    tries = memorized(summary, "extractable_top_40")
+    for [model], rows in memorized(summary, "exact_match").group_by("model", maintain_order=True):
+        single = rows.filter(SINGLE & (pl.col("block") > 0)).sort("value", "block")
+        early = single.filter(4 * pl.col("block") < rows["block"].max() + 1)
+        last = rows.filter(group="quartiles").sort(pl.col("blocks").list.first())
+        chosen = {"baseline": "baseline"}
+        for name, own in (("early", early), ("late", late(single))):
+            if own.height:
+                chosen[own["intervention"][(own.height - 1) // 2]] = TYPICAL.format(name)
+        if last.height:
+            chosen[last["intervention"][-1]] = "last quarter"
+        labels = pl.DataFrame({"intervention": list(chosen), "label": list(chosen.values())})
+        own = tries.filter(model=model).join(labels, on="intervention")
+        parts.append(own.select(*COLUMNS, "k", "label"))
+    return pl.concat(parts)
