@@ -224,3 +224,9 @@ def benchmarks(summary: pl.DataFrame, blind: Mapping[str, Mapping[str, float]]) 
 def _one(row: pl.DataFrame) -> Number | str:
     """The number of a frame of one row of the summary; a dash for none."""
     return summarized(row.row(0, named=True)) if row.height else MISSING
+
+
+def without_interval(summary: pl.DataFrame) -> list[str]:
+    """The benchmarks that come without a standard error, so without an interval."""
+    rows = views.benchmarks(views.baseline(summary)).filter(pl.col("low").is_null())
+    return sorted(set(rows["task"]))

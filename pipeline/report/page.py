@@ -269,7 +269,7 @@ def render(results: Results, numbers: Numbers | None = None) -> str:
         shades=[str(shade) for shade in range(overview.SHADES + 1)],
         models=facts.models(summary, manifests, results.evidence),
         benchmarks=facts.benchmarks(summary, results.blind),
-        without_interval=_without_interval(summary),
+        without_interval=facts.without_interval(summary),
         findings=judged,
         strips=strips,
         confidence=Number("claims/confidence", 1 - results.thresholds.significance, unit=SHARE),
@@ -394,9 +394,3 @@ def _without_results(
         elif absent := sorted(tasks - set(rows["task"])):
             missing.append(f"{name} has no results of {', '.join(absent)}.")
     return missing
-
-
-def _without_interval(summary: pl.DataFrame) -> list[str]:
-    """The benchmarks that come without a standard error, so without an interval."""
-    rows = views.benchmarks(views.baseline(summary)).filter(pl.col("low").is_null())
-    return sorted(set(rows["task"]))
