@@ -57,5 +57,10 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def times(count: int) -> str:
+    """``once``, ``4 times``."""
+    return "once" if count == 1 else f"{count} times"
+
+
 def _absent(value: float | None) -> bool:
     return value is None or math.isnan(value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -56,9 +56,6 @@ def write_figures(
     folder: Path,
     data: Path,
     *,
-    divergence: bool = False,
-    experiments: Collection[str] = (),
-    localization: bool = False,
     steps: Sequence[tuple[str, str, int]] = (),
 ) -> None:
     """Draw every figure of a study.
@@ -67,21 +64,18 @@ def write_figures(
         summary: the study's summary table.
         folder: becomes a folder with each figure as SVG, PNG and PDF, its data as CSV, and
             ``figures.json`` and ``columns.csv``. A folder of that name is replaced.
-        data: the study's folder, ``data/STUDY``, for the samples and the theory's tables.
-        divergence: whether the study measures the theorems on the models.
-        experiments: the experiments on attention-only transformers that the study runs.
-        localization: whether the study grades scorers on models whose memorizing block is known.
+        data: the study's folder, ``data/STUDY``: the samples, and the tables of the theory and of
+            localization, whose figures are drawn where the tables are.
         steps: model, run and step of each model that is a checkpoint of a training run.
 
     Raises:
         InputError: the summary, or a table of samples, is missing or does not fit its schema.
     """
     frame = tables.read(summary, tables.SUMMARY)
-    measured = views.models(frame) if divergence else []
-    theory = read_theory(data, measured, experiments=experiments)
+    theory = read_theory(data, views.models(frame))
     registry = plots(frame, theory, spread.quantiles(frame, data))
-    if localization:
-        path = data / "localization.parquet"
+    path = data / "localization.parquet"
+    if path.exists():
         registry[1:1] = found_first(tables.read(path, tables.LOCALIZATION))
     registry[1:1] = trajectories(frame, steps)
     with atomic(folder, directory=True) as temporary:

@@ -36,7 +36,7 @@ from matplotlib.ticker import (
 )
 from numpy.typing import NDArray
 
-from pipeline.analysis.text import number
+from pipeline.analysis.text import number, visible
 from pipeline.report.colours import CATEGORIES, INK, MUTED, PAPER, RULE
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -117,32 +117,102 @@ def panels(
     return figure, axes[:count]
 
 
+FIRST_BLOCK = pl.col("block") == 0
+
+
+def lines(
+    data: pl.DataFrame,
+    *,
+    panel: str = "model",
+    line: str = "model",
+    x: str = "block",
+    y: str = "value",
+    order: Sequence[str] | None = None,
+    hollow: pl.Expr | None = FIRST_BLOCK,
+    height: float = 2.05,
+    share_y: bool = True,
+    columns: int | None = None,
+) -> tuple[Figure, dict[str, Axes]]:
+    """Draw lines with their intervals as bands: one panel per `panel`, one line per `line`.
+
+    Rows without an `x` are of the unmodified model: a dashed line in the colour of its curve. The
+    column ``chance``, where there is one, is dotted.
+
+    Args:
+        data: the columns `panel`, `line`, `x`, `y`, low and high.
+        panel: column; a panel for each value, which is its title.
+        line: column; a line for each value, which is its label.
+        x: column of the horizontal axis.
+        y: column that is drawn.
+        order: the lines that have the same look in all panels; None: those of a panel, as they
+            come.
+        hollow: selects the points that are drawn hollow.
+        height: of one panel, inches.
+        share_y: one scale for all panels.
+        columns: panels in a row; None: at most three.
+
+    Returns:
+        The figure, and its panels by the value of `panel`.
+    """
+    names = data[panel].unique(maintain_order=True).to_list()
+    figure, grid = panels(len(names), height=height, share_y=share_y, columns=columns)
+    for axes, name in zip(grid, names, strict=True):
+        rows = data.filter(pl.col(panel) == name)
+        for index, label in enumerate(order or rows[line].unique(maintain_order=True)):
+            points = rows.filter(pl.col(line) == label).sort(x, maintain_order=True)
+            unmodified = points.filter(pl.col(x).is_null())
+            if points.height:
+                curve(
+                    axes,
+                    points.filter(pl.col(x).is_not_null()),
+                    index,
+                    visible(label),
+                    x=x,
+                    value=y,
+                    hollow=hollow,
+                    baseline=unmodified[y][0] if unmodified.height else None,
+                )
+        for chance in rows["chance"].drop_nulls().unique() if "chance" in rows.columns else ():
+            axes.axhline(chance, color=INK, linestyle=":", linewidth=1)
+        axes.set_title(visible(name))
+        if x == "block":
+            blocks_axis(axes)
+    return figure, dict(zip(names, grid, strict=True))
+
+
 def curve(
     axes: Axes,
     rows: pl.DataFrame,
     index: int,
     label: str,
     *,
+    x: str = "block",
     value: str = "value",
+    hollow: pl.Expr | None = FIRST_BLOCK,
     baseline: float | None = None,
 ) -> None:
-    """One line over the blocks with its interval as a band, block 0 hollow, baseline dashed.
+    """One line with its interval as a band, the baseline dashed.
 
     Args:
         axes: where to draw.
-        rows: block, low, high and the column `value`, by ascending block.
+        rows: low, high and the columns `x` and `value`, by ascending `x`.
         index: which of the categories' colours, markers and dashes.
         label: in the legend.
+        x: the column of the horizontal axis.
         value: the column to draw.
+        hollow: selects the points that are drawn hollow.
         baseline: its value, if it is to be drawn.
     """
     colour, marker, dash = category(index)
-    x, y = rows["block"].to_numpy(), finite(rows[value])
+    at, y = rows[x].to_numpy(), finite(rows[value])
     low, high = finite(rows["low"]), finite(rows["high"])
-    axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
-    look: Any = {"color": colour, "marker": marker, "markersize": 4.5 if len(x) <= 16 else 3}
-    tell(axes.plot(x, y, **look, linestyle=dash, label=label), rows)
-    axes.plot(x[x == 0], y[x == 0], **look, markerfacecolor=PAPER, zorder=4)
+    axes.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
+    look: Any = {"color": colour, "marker": marker, "markersize": 4.5 if len(at) <= 16 else 3}
+    tell(axes.plot(at, y, **look, linestyle=dash, label=label), rows)
+    if hollow is not None:
+        open_points = rows.select(hollow).to_series().to_numpy()
+        look |= {"linestyle": "none", "markerfacecolor": PAPER, "zorder": 4}
+        axes.plot(at[open_points], y[open_points], **look)
     if baseline is not None:
         axes.axhline(baseline, color=colour, linestyle=(0, (6, 3)), linewidth=1)
 

@@ -12,8 +12,5 @@ def figures(study: Study) -> None:
         study.data / "summary.parquet",
         study.reports / "figures",
         study.data,
-        divergence=study.divergence is not None,
-        experiments=[experiment.name for experiment in study.theory.values()],
-        localization=study.localized,
         steps=study.steps,
     )

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field
 
 from pipeline.analysis.schema import Statistics
-from pipeline.checkpoints.schema import Continued, Model
+from pipeline.checkpoints.schema import Model
 from pipeline.corpus.schema import Corpus
 from pipeline.interventions.interventions import Group
 from pipeline.measure.schema import Attribution, Edited, Evaluation, Generations
@@ -118,11 +118,6 @@ class Study(Section):
     def tasks(self) -> Path:
         """The folder of the benchmark tasks, or of their datasets."""
         return Path(loops(self.model_dump())["tasks"])
-
-    @property
-    def localized(self) -> bool:
-        """Whether the study has a model whose memorizing block is known."""
-        return any(isinstance(model.checkpoint, Continued) for model in self.models.values())
 
     @property
     def steps(self) -> list[tuple[str, str, int]]:

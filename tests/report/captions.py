@@ -147,7 +147,7 @@ def captions(summary: pl.DataFrame, spread: pl.DataFrame) -> Iterator[tuple[str,
     suffixes = at_k.filter(pl.col("k") == pl.col("k").max().over("model"))
     yield (
         "length",
-        f"One bypass leaves a median of {whole_percent(tokens)} of single tokens right and "
+        f"One bypass leaves a median teacher-forced accuracy of {whole_percent(tokens)} and "
         f"{whole_percent(later(suffixes)['value'].median())} of whole suffixes {ASIDE}",
     )
     if extracted := _extracted(summary):
@@ -314,6 +314,10 @@ def _quarters(own: pl.DataFrame, family: str) -> str:
     )
 
 
+def often(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
 def _copies(copies: pl.DataFrame) -> str:
     by_count = {
         count: copies.filter(pl.col("copies") == count)["value"]
@@ -328,8 +332,8 @@ def _copies(copies: pl.DataFrame) -> str:
     ]
     enough = f"; all recite more than half from {half[0]} copies on" if half else ""
     return (
-        f"At baseline, the models recite {least} the samples seen {counts[0]} times and {most} "
-        f"those seen {counts[-1]} times{enough}."
+        f"At baseline, the models recite {least} the samples seen {often(counts[0])} and {most} "
+        f"those seen {often(counts[-1])}{enough}."
     )
 
 

@@ -88,9 +88,7 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> str:
         _tokenizer().save(str(root / "data" / "checkpoints" / name / "tokenizer.json"))
     summary = root / "data" / "summary.parquet"
     aggregate.write_summary("tiny", named, root / "data", summary)
-    experiments = list(synthetic_theory.experiments())
-    theory: dict[str, Any] = {"divergence": True, "experiments": experiments}
-    figures.write_figures(summary, root / "figures", root / "data", **theory)
+    figures.write_figures(summary, root / "figures", root / "data")
     report.write_page(
         "tiny",
         named,
@@ -482,7 +480,7 @@ def test_a_phone_shows_legends_and_captions_whole(chromium: Browser, four: str) 
           item.getBoundingClientRect().right >
           item.closest(".scroll, figure, body").getBoundingClientRect().right + 1)
           .map(item => item.closest("figure, table").textContent.slice(0, 80))"""
-        labels = "single tokens|exact match|benchmarks|one block|chance|reasoning|control"
+        labels = "teacher-forced accuracy|exact match|benchmarks|one block|chance|reasoning|control"
         labels += "|language understanding|first 16 tokens|whole suffix|last quarter"
         legends = page.locator("svg text").filter(has_text=re.compile(f"^({labels})$"))
         for found, least in ((legends, 12), (page.locator("caption, figcaption"), 12)):

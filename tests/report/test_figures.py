@@ -104,7 +104,9 @@ def test_lengths(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
     where = {"model": "tiny-neo-8", "split": "memorized"}
     assert line(axes, "first 4 tokens") == blocks(summary, metric="exact_match_at_k", k=4, **where)
     assert line(axes, "whole suffix") == blocks(summary, metric="exact_match", **where)
-    assert line(axes, "single tokens") == blocks(summary, metric="teacher_forced_accuracy", **where)
+    assert line(axes, "teacher-forced accuracy") == blocks(
+        summary, metric="teacher_forced_accuracy", **where
+    )
 
 
 @pytest.mark.parametrize("metric", ["completion_entropy", "token_accuracy"])
@@ -224,6 +226,13 @@ def test_copies(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
     assert [label.get_text() for label in axes.get_xticklabels()] == [
         "0", "1", "2", "4", "8", "16", "32", "64"
     ]  # fmt: skip
+
+
+def test_samples_seen_a_single_time_are_seen_once(summary: pl.DataFrame) -> None:
+    seen = summary.filter((pl.col("copies") > 0) | (pl.col("metric") != "exact_match_by_copies"))
+    [copies] = [plot for plot in figures.plots(seen) if plot.name == "copies"]
+    assert "of the samples seen once and" in copies.finding
+    assert "of those seen 64 times" in copies.finding
 
 
 def test_kept(plots: dict[str, Plot], summary: pl.DataFrame) -> None:

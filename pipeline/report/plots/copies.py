@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-import numpy as np
 import polars as pl
 from matplotlib.figure import Figure
 
 from pipeline.analysis import views
-from pipeline.analysis.text import visible
-from pipeline.report import colours, style
+from pipeline.analysis.text import times
+from pipeline.report import style
 from pipeline.report.plots.plot import (
     NUMBERS,
     Plot,
@@ -33,8 +31,8 @@ def doses(summary: pl.DataFrame) -> Iterator[Plot]:
         title="",
         finding=(
             f"At baseline, the models recite {extent(fewest['value'])} of the samples "
-            f"seen {fewest['copies'][0]} times and {extent(most['value'])} of those seen "
-            f"{most['copies'][0]} times{_half(data)}."
+            f"seen {times(fewest['copies'][0])} and {extent(most['value'])} of those seen "
+            f"{times(most['copies'][0])}{_half(data)}."
         ),
         reading=(
             "Filled where the samples count as memorized in this study, hollow where they do not."
@@ -54,38 +52,25 @@ def _half(data: pl.DataFrame) -> str:
     """From how many copies on every model recites more than half."""
     lowest = data.group_by("copies").agg(pl.col("value").min()).sort("copies", descending=True)
     enough = lowest.filter((pl.col("value") > 0.5).cum_prod().cast(pl.Boolean))
-    return (
-        f"; all recite more than half from {enough['copies'][-1]} copies on"
-        if enough.height
-        else ""
-    )
+    if not enough.height:
+        return ""
+    count = enough["copies"][-1]
+    return f"; all recite more than half from {count} {'copy' if count == 1 else 'copies'} on"
 
 
 def draw_doses(data: pl.DataFrame) -> Figure:
     """Exact match by copies; one panel per family, one line per model."""
-    families = data["family"].unique(maintain_order=True).to_list()
     copies = sorted(data["copies"].unique())
-    figure, grid = style.panels(len(families), height=2.4)
-    for axes, family in zip(grid, families, strict=True):
-        rows = data.filter(family=family)
-        for index, name in enumerate(rows["model"].unique(maintain_order=True)):
-            one = rows.filter(model=name).sort("copies")
-            colour, marker, dash = style.category(index)
-            x = np.array([copies.index(c) for c in one["copies"]])
-            y = style.finite(one["value"])
-            low, high = style.finite(one["low"]), style.finite(one["high"])
-            axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
-            look: dict[str, Any] = {"color": colour, "marker": marker}
-            style.tell(axes.plot(x, y, **look, linestyle=dash, label=visible(name)), one)
-            other = (one["split"] != "memorized").to_numpy()
-            hollow: dict[str, Any] = {
-                "markerfacecolor": colours.PAPER,
-                "linestyle": "none",
-                "zorder": 4,
-            }
-            axes.plot(x[other], y[other], **look, **hollow)
-        axes.set_xticks(range(len(copies)), [str(c) for c in copies])
-        axes.set_title(visible(family))
+    places = pl.col("copies").replace_strict(copies, range(len(copies)), return_dtype=pl.Int64)
+    figure, grid = style.lines(
+        data.with_columns(place=places),
+        panel="family",
+        x="place",
+        hollow=pl.col("split") != "memorized",
+        height=2.4,
+    )
+    for axes in grid.values():
+        axes.set_xticks(range(len(copies)), [str(count) for count in copies])
         axes.legend(loc="upper left")
         style.percent_axis(axes.yaxis, whole=True)
     figure.supxlabel("copies in the training data")

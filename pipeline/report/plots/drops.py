@@ -11,7 +11,7 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from pipeline.analysis import views
-from pipeline.analysis.text import slug, visible
+from pipeline.analysis.text import slug
 from pipeline.report import colours, style
 from pipeline.report.plots.plot import ASIDE, BLOCKS_LABEL, HOLLOW, Plot, later_blocks
 
@@ -85,17 +85,20 @@ def _change(drops: pl.Series) -> str:
 
 def draw_drops(data: pl.DataFrame) -> Figure:
     """The relative drop by block of one family; one row per model, raw beside corrected."""
-    names = data["model"].unique(maintain_order=True).to_list()
-    figure, grid = style.panels(2 * len(names), columns=2)
-    cells = [(name, scale) for name in names for scale in views.SCALES]
-    for axes, (name, scale) in zip(grid, cells, strict=True):
+    panel = pl.format("{}, {}", "model", pl.col("scale").replace(_SCALES))
+    ranks = pl.col("scale").replace_strict(views.SCALES, range(len(views.SCALES)))
+    models = data["model"].unique(maintain_order=True).to_list()
+    model_ranks = pl.col("model").replace_strict(models, range(len(models)))
+    labelled = data.with_columns(panel=panel, line=pl.col("ability").replace(_LABELS)).sort(
+        model_ranks, ranks, maintain_order=True
+    )
+    order = [_LABELS[ability] for ability in views.ABILITIES]
+    figure, panels = style.lines(
+        labelled, panel="panel", line="line", y="drop", order=order, columns=2
+    )
+    grid = list(panels.values())
+    for axes in grid:
         axes.axhline(0, color=colours.MUTED, linewidth=0.8)
-        for index, ability in enumerate(views.ABILITIES):
-            rows = data.filter(model=name, scale=scale, ability=ability).sort("block")
-            if rows.height:
-                style.curve(axes, rows, index, _LABELS[ability], value="drop")
-        axes.set_title(f"{visible(name)}, {_SCALES[scale]}")
-        style.blocks_axis(axes)
         style.percent_axis(axes.yaxis)
     style.bound(grid[0], -0.35, 1.35)
     figure.supxlabel(BLOCKS_LABEL)

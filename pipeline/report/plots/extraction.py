@@ -11,7 +11,6 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from pipeline.analysis import views
-from pipeline.analysis.text import visible
 from pipeline.report import extraction, style
 from pipeline.report.plots.plot import NUMBERS, Plot, extent
 
@@ -62,21 +61,11 @@ def extractions(summary: pl.DataFrame) -> Iterator[Plot]:
 
 def draw_extractions(data: pl.DataFrame) -> Figure:
     """Share extracted by tries; one panel per model, one line per intervention."""
-    names = data["model"].unique(maintain_order=True).to_list()
-    labels = data["label"].unique(maintain_order=True).to_list()
-    figure, grid = style.panels(len(names))
-    for axes, name in zip(grid, names, strict=True):
-        for index, label in enumerate(labels):
-            one = data.filter(model=name, label=label).sort("k")
-            if not one.height:
-                continue
-            colour, marker, dash = style.category(index)
-            x = one["k"].to_numpy()
-            low, high = style.finite(one["low"]), style.finite(one["high"])
-            axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
-            look = {"color": colour, "marker": marker, "linestyle": dash, "label": label}
-            style.tell(axes.plot(x, style.finite(one["value"]), **look), one)
-        axes.set_title(visible(name))
+    labels = data["label"].cast(pl.String)
+    data = data.with_columns(labels, pl.col("model").cast(pl.String))
+    order = labels.unique(maintain_order=True).to_list()
+    figure, grid = style.lines(data, line="label", x="k", order=order, hollow=None)
+    for axes in grid.values():
         style.log_axis(axes.xaxis)
         axes.set_xticks([1, 10, 100, 1000, 10**6], ["1", "10", "100", "1,000", "10⁶"])
         style.percent_axis(axes.yaxis, whole=True)

@@ -37,13 +37,15 @@ _MEMORY = {
 }
 """Metric on memorized samples -> the title of its panel."""
 
+_FORCED = "teacher-forced accuracy"
+
 _HALF = 0.5
 """Less than this share of the baseline left: most is lost."""
 
 _ONE_BY_ONE = (
-    "Exact match and single tokens are those of memorized samples. Single tokens (teacher-forced) "
-    "need one right token at a time, so they show how much of the fall of exact match is due to "
-    "suffix length."
+    "Exact match and teacher-forced accuracy are those of memorized samples. Teacher-forced "
+    "accuracy needs one right token at a time, so it shows how much of the fall of exact match is "
+    "due to suffix length."
 )
 
 
@@ -140,7 +142,7 @@ def draw_kept(data: pl.DataFrame) -> Figure:
                 alpha=0.7,
             )
         for index, measure, label in (
-            (1, "teacher_forced_accuracy", "single tokens"),
+            (1, "teacher_forced_accuracy", _FORCED),
             (0, "exact_match", "exact match"),
         ):
             if (one := rows.filter(measure=measure)).height:
@@ -214,24 +216,16 @@ def _by_size(family: str, exact: pl.DataFrame, summary: pl.DataFrame) -> str:
 
 def draw_blocks(data: pl.DataFrame) -> Figure:
     """Memorization and accuracies of one family by block; a panel per measure, a line per model."""
-    memorized = data.filter(metric="exact_match")["task"][0]
-    measures = [(memorized, metric) for metric in _MEMORY if metric in data["metric"]]
-    others = data.filter(pl.col("task") != memorized)
-    measures += [(task, others.filter(task=task)["metric"][0]) for task in views.tasks(others)]
     names = data["model"].unique(maintain_order=True).to_list()
-    figure, grid = style.panels(len(measures))
-    for axes, (task, metric) in zip(grid, measures, strict=True):
-        rows = data.filter(task=task, metric=metric)
-        for index, name in enumerate(names):
-            one = rows.filter(model=name)
-            if not one.height:
-                continue
-            whole = views.baseline(one)["value"][0]
-            style.curve(axes, by_block(one), index, visible(name), baseline=whole)
-        for chance in rows["chance"].drop_nulls().unique():
-            axes.axhline(chance, color=colours.INK, linestyle=":", linewidth=1)
-        axes.set_title(_MEMORY[metric] if task == memorized else f"{visible(task)}, accuracy")
-        style.blocks_axis(axes)
+    memorized = pl.col("task") == views.MEMORIZATION
+    title = pl.when(memorized).then(pl.col("metric").replace(_MEMORY))
+    ranks = {task: rank for rank, task in enumerate(views.tasks(data.filter(~memorized)))}
+    panelled = data.with_columns(
+        panel=title.otherwise(pl.format("{}, accuracy", "task")),
+        rank=pl.col("task").replace_strict(ranks, default=-1),
+    ).sort("rank", maintain_order=True)
+    figure, grid = style.lines(panelled, panel="panel", order=names)
+    for axes in grid.values():
         style.percent_axis(axes.yaxis, whole=True)
     figure.supxlabel(BLOCKS_LABEL)
     style.legend(figure)
@@ -255,7 +249,7 @@ def lengths(summary: pl.DataFrame) -> Iterator[Plot]:
         section="How much of the drop is due to suffix length",
         title="",
         finding=(
-            f"One bypass leaves a median of {_median(tokens)} of single tokens right and "
+            f"One bypass leaves a median teacher-forced accuracy of {_median(tokens)} and "
             f"{_median(data.filter(whole))} of whole suffixes {ASIDE}."
         ),
         reading=(
@@ -263,7 +257,7 @@ def lengths(summary: pl.DataFrame) -> Iterator[Plot]:
         ),
         caption=(
             "Lines: the share of memorized samples whose first k tokens are all right, and the "
-            "share of single tokens predicted right after the true ones (teacher-forced). Bands: "
+            "share of tokens predicted right after the true ones (teacher-forced accuracy). Bands: "
             f"95% intervals. {HOLLOW}"
         ),
         alt=(
@@ -284,19 +278,18 @@ def _median(rows: pl.DataFrame) -> str:
 
 def draw_lengths(data: pl.DataFrame) -> Figure:
     """Exact match at k and teacher-forced accuracy by block; one panel per model."""
-    names = data["model"].unique(maintain_order=True).to_list()
-    figure, grid = style.panels(len(names))
-    for axes, name in zip(grid, names, strict=True):
-        rows = data.filter(model=name)
-        tokens = rows.filter(metric="teacher_forced_accuracy")
-        style.curve(axes, tokens, 1, "single tokens")
-        lengths = sorted(rows["k"].drop_nulls().unique())
-        for k in lengths:
-            label = "whole suffix" if k == lengths[-1] else _first(k)
-            index = 0 if k == lengths[-1] else 2 + _LENGTHS.index(k)
-            style.curve(axes, rows.filter(k=k), index, label)
-        axes.set_title(visible(name))
-        style.blocks_axis(axes)
+    whole = pl.col("k") == pl.col("k").max().over("model")
+    firsts = {k: _first(k) for k in _LENGTHS}
+    labelled = data.with_columns(
+        line=pl.when(pl.col("k").is_null())
+        .then(pl.lit(_FORCED))
+        .when(whole)
+        .then(pl.lit("whole suffix"))
+        .otherwise(pl.col("k").replace_strict(firsts, default=None, return_dtype=pl.String))
+    )
+    order = ["whole suffix", _FORCED, *firsts.values()]
+    figure, grid = style.lines(labelled, line="line", order=order)
+    for axes in grid.values():
         style.percent_axis(axes.yaxis, whole=True)
     figure.supxlabel(BLOCKS_LABEL)
     figure.supylabel("share right, memorized samples")
@@ -356,18 +349,13 @@ def _raised(data: pl.DataFrame, metrics: str) -> str:
 
 def draw_perplexity(data: pl.DataFrame) -> Figure:
     """Perplexity by block; one panel per task and family, one line per model."""
-    cells = data.select("task", "family").unique(maintain_order=True).rows()
-    figure, grid = style.panels(len(cells), height=2.4)
-    for axes, (task, family) in zip(grid, cells, strict=True):
-        rows = data.filter(task=task, family=family)
-        for index, name in enumerate(rows["model"].unique(maintain_order=True)):
-            one = rows.filter(model=name)
-            whole = views.baseline(one)["value"][0]
-            style.curve(axes, by_block(one), index, visible(name), baseline=whole)
-        axes.set_title(visible(family))
-        axes.set_ylabel(visible(f"{task}, {rows['metric'][0]}"))
+    panelled = data.with_columns(panel=pl.format("{} {}", "task", "family"))
+    figure, grid = style.lines(panelled, panel="panel", height=2.4)
+    for name, axes in grid.items():
+        row = panelled.filter(panel=name).row(0, named=True)
+        axes.set_title(visible(row["family"]))
+        axes.set_ylabel(visible(f"{row['task']}, {row['metric']}"))
         axes.legend(loc="best")
-        style.blocks_axis(axes)
         style.log_axis(axes.yaxis)
     figure.supxlabel(BLOCKS_LABEL)
     return figure

@@ -150,19 +150,7 @@ def draw(data: pl.DataFrame) -> Figure:
 
 def _line(axes: Axes, rows: pl.DataFrame, index: int, label: str) -> None:
     """One score of the unmodified model by step, with its interval as a band."""
-    colour, marker, dash = style.category(index)
-    x = rows["x"].to_numpy()
-    low, high = style.finite(rows["low"]), style.finite(rows["high"])
-    axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
-    line = axes.plot(
-        x,
-        style.finite(rows["value"]),
-        color=colour,
-        marker=marker,
-        linestyle=dash,
-        label=visible(label),
-    )
-    style.tell(line, rows)
+    style.curve(axes, rows, index, visible(label), x="x", hollow=None)
 
 
 def _map(axes: Axes, rows: pl.DataFrame, norm: Normalize) -> None:

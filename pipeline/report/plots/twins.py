@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from pipeline.analysis.text import percent, visible
+from pipeline.analysis.text import percent, times, visible
 from pipeline.analysis.twins import METRIC
 from pipeline.report import style
 from pipeline.report.plots.plot import (
@@ -71,10 +71,10 @@ def _found(rows: pl.DataFrame) -> str:
     lowest = (
         later_blocks(rows.filter(copies=most["copies"])).sort("value", "block").row(0, named=True)
     )
-    seldom = f"saw {fewest['copies']} times" if fewest["copies"] else "never saw"
+    seldom = f"saw {times(fewest['copies'])}" if fewest["copies"] else "never saw"
     return (
         f"Beyond its twin, {visible(most['model'])} recites {_told(most)} of the samples that it "
-        f"saw {most['copies']} times and {_told(fewest)} of those that it {seldom}; with block "
+        f"saw {times(most['copies'])} and {_told(fewest)} of those that it {seldom}; with block "
         f"{lowest['block']} bypassed, {_told(lowest)} of the former."
     )
 
