@@ -218,7 +218,6 @@ def test_params_are_those_that_the_command_uses(dag: Dag, address: str) -> None:
                 "evaluation": f"evaluation.{families.get(item)}",
                 "groups": "interventions",
                 "listed": "models",
-                "localized": "models",
                 "steps": "models",
             }
             used.add(part.get(node.attr, node.attr))
