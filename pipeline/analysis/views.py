@@ -144,7 +144,7 @@ def over_seeds(
     together = several.group_by(key, maintain_order=True).agg(
         pl.format("{} ({} seeds)", pl.first("recipe"), pl.first("seeds")).alias("model"),
         pl.col(columns),
-        pl.max(largest) if largest else pl.len().alias("rows"),
+        pl.max(*largest) if largest else pl.len().alias("rows"),
         pl.exclude(*key, "model", *columns, *largest).first(),
     )
     for names in estimates:

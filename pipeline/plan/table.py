@@ -15,12 +15,13 @@ from huggingface_hub import constants
 from pipeline.checkpoints.manifest import BYTES
 from pipeline.checkpoints.schema import Hub
 from pipeline.plan.cost import START_SECONDS, Costs
-from pipeline.plan.downloads import Fetch, amount, fetch_of, online
+from pipeline.plan.downloads import Fetch, amount, fetch_of
 from pipeline.plan.scheduling import EVALUATE
 from pipeline.study.loops import model_key
 from pipeline.study.schema import Study
 from pipeline.workflow.dag import Dag, Stage
 from pipeline.workflow.device import visible
+from pipeline.workflow.network import online
 
 ROW_BYTES, DOCUMENT_BYTES = 80, 8
 """Of a row of memorization, and of a document of a benchmark under an intervention; doubled."""

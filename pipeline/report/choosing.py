@@ -49,7 +49,7 @@ def read_browser(
     manifests: Sequence[Mapping[str, Any]],
     *,
     show_text: bool = False,
-) -> tuple[list[Family], list[str], list[str]]:
+) -> tuple[list[Family], list[Sentence], list[str]]:
     """Choose samples of each family and read how each model continued them.
 
     Args:

@@ -45,8 +45,8 @@ class Judged:
     @property
     def number(self) -> Number:
         """The estimate with its interval."""
-        ends = (None, None) if self.ranked else (self.row["low"], self.row["high"])
-        return Number(self._name, self.value, *ends, self.unit, "verdicts")
+        low, high = (None if self.ranked else self.row[end] for end in ("low", "high"))
+        return Number(self._name, self.value, low, high, self.unit, "verdicts")
 
     @property
     def p_value(self) -> Number | None:

@@ -52,7 +52,10 @@ def overview(
         if every.sum() != finished.sum():
             decoded.append((spread(f"study/decoded/{split}", finished, "samples"), split))
     interventions = summary.group_by("model").agg(pl.col("intervention").n_unique())
-    known = [m["parameters"] for m in manifests if isinstance(m.get("parameters"), int)]
+    known = [n for m in manifests if isinstance(n := m.get("parameters"), int)]
+    largest = Number(
+        "study/parameters", max(known, default=0), unit="parameters", table="checkpoints"
+    )
     return {
         "models": Number("study/models", len(manifests), unit="models", table="checkpoints"),
         "interventions": spread("study/interventions", interventions["intervention"], ""),
@@ -61,9 +64,7 @@ def overview(
         "decoded": decoded,
         "lengths": [(family.name, *_lengths(family)) for family in samples],
         "benchmarks": views.tasks(views.benchmarks(summary)),
-        "parameters": Number("study/parameters", max(known), unit="parameters", table="checkpoints")  # type: ignore[type-var]
-        if known
-        else None,
+        "parameters": largest if known else None,
     }
 
 

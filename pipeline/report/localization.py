@@ -120,7 +120,7 @@ def _sentences(scores: pl.DataFrame, graded: pl.DataFrame, parts: Sequence[str])
         bypass = of_part.filter(scorer="identity", quantity="exact_match")
         top = of_part.filter(pl.col("recall") == pl.col("recall").max()).to_dicts()
         n = bypass["n"].item() if bypass.height else 0
-        values = {
+        shown: dict[str, Any] = {
             "part": PARTS[part],
             "bypass": _recall(bypass.row(0, named=True)) if bypass.height else None,
             "models": Number(f"{TABLE}/{part}/models", n, unit="models", table=TABLE),
@@ -130,7 +130,7 @@ def _sentences(scores: pl.DataFrame, graded: pl.DataFrame, parts: Sequence[str])
         }
         ends = _stopped(f"/{part}", fell.filter(part=part))
         complete = ends if len(ends) == 2 else {"here": None, "elsewhere": None}
-        sentences.append(Sentence(_PART, values | complete))
+        sentences.append(Sentence(_PART, shown | complete))
     others = falls(scores, "block").filter(~pl.col("here"), scorer="identity").sort("block")
     if others.height:
         shares = [

@@ -219,7 +219,8 @@ def count(shown: Number) -> str:
     """A whole number, thousands apart; of a range ``3 to 5``."""
     if shown.value is not None:
         return count_digits(shown.value)
-    return span(Number("", None, *(end and round(end) for end in _ends(shown))), " to ")
+    low, high = (end and round(end) for end in _ends(shown))
+    return span(Number("", None, low, high), " to ")
 
 
 def count_digits(value: float) -> str:

@@ -178,7 +178,7 @@ def read_results(
         by_token,
         theory_sections(summary, theory),
         graded,
-        missing + theory.missing + unreadable,
+        [*missing, *theory.missing, *unreadable],
     )
 
 
