@@ -96,15 +96,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     scores = _scores()
     tables.write(scores, data / "localization.parquet", tables.LOCALIZATION, {})
     synthetic_theory.write(data, synthetic.MODELS)
-    figures.write_figures(
-        data / "summary.parquet",
-        root / "figures",
-        data,
-        divergence=True,
-        experiments=list(synthetic_theory.experiments()),
-        localization=True,
-        steps=STEPS,
-    )
+    figures.write_figures(data / "summary.parquet", root / "figures", data, steps=STEPS)
     page.write_page("tiny", models, data, data / "tasks", root, {}, thresholds=THRESHOLDS)
     html = {name: (root / f"{name}.html").read_text(encoding="utf-8") for name in PAGES}
     return Made(data, json.loads((root / "numbers.json").read_text()), html)
