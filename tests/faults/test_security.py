@@ -123,7 +123,6 @@ def test_the_search_finds(source: str) -> None:
 
 EXPLAINED = {
     ("report/compare.py", "S704"): "our own style sheet",
-    ("report/facts.py", "S101"): "tells the type checker what was made sure of before",
     ("report/page.py", "S101"): "tells the type checker what was made sure of before",
     ("report/page.py", "S704"): "our own style sheet and script",
     ("report/provenance.py", "S603"): "git, with a list of arguments",
