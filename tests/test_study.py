@@ -23,5 +23,5 @@ def test_a_study_runs_to_its_page_under_both_engines(tmp_path: Path) -> None:
     params.write_text(re.sub(r"significance: [\d.]+", "significance: 0.06", params.read_text()))
     said = project.run(*ENGINES["dvc"])
     ran = set(re.findall(r"Running stage '(\w+)@", said))
-    assert ran == {"check", "report"}
+    assert ran == {"check", "aggregate", "report"}
     assert "Nothing to be done" in project.run(*ENGINES["snakemake"])

@@ -11,7 +11,15 @@ import polars as pl
 from pipeline.analysis import views
 from pipeline.analysis.evidence import TOKENS, interval
 from pipeline.analysis.statistics import LEVEL
-from pipeline.analysis.views import CONTROLS, MEAN, SCALES, mean_over_tasks
+
+MEAN = "benchmarks, mean lead over chance"
+"""The measure of `kept` that is the mean over the benchmarks."""
+
+CONTROLS = "control edits"
+"""The measure of `controls` where one block is edited."""
+
+SCALES = ("raw", "corrected")
+"""A drop as a share of the score, as in the paper, and as a share of its lead over chance."""
 
 _MODEL = ("model", "recipe", "family")
 _OVER = ("intervention", "group", "edit", "block", "blocks")
@@ -118,6 +126,23 @@ def drops(summary: pl.DataFrame, shares: pl.DataFrame) -> pl.DataFrame:
         low=1 - pl.col("high"),
         high=1 - pl.col("low"),
         tasks="tasks",
+    )
+
+
+def mean_over_tasks(shares: pl.DataFrame, *by: str) -> pl.DataFrame:
+    """The mean of kept over measures, for each `by`, with low and high from independent errors.
+
+    Benchmarks have different documents, so their errors are independent.
+
+    Returns:
+        `by`, kept, low, high, tasks (the measures, joined by commas).
+    """
+    kept, low, high = pl.col("kept"), pl.col("low"), pl.col("high")
+    return shares.group_by(by, maintain_order=True).agg(
+        kept.mean(),
+        (kept.mean() - ((kept - low) ** 2).sum().sqrt() / pl.len()).alias("low"),
+        (kept.mean() + ((high - kept) ** 2).sum().sqrt() / pl.len()).alias("high"),
+        pl.col("measure").sort().str.join(", ").alias("tasks"),
     )
 
 

@@ -25,19 +25,23 @@ LOSSES = {
 SIGNIFICANT = 0.05
 
 
-def losses(summary: pl.DataFrame) -> pl.DataFrame:
+def losses(summary: pl.DataFrame, shares: pl.DataFrame) -> pl.DataFrame:
     """The losses of each model when one block is bypassed.
 
     ``exact_match`` and ``benchmarks`` (the mean over them) as shares of the baseline, or of its
     lead over chance; ``suffix_log_prob`` in nats per suffix, of memorized samples.
 
+    Args:
+        summary: as `aggregate.aggregate` gives it.
+        shares: as `kept.kept` gives them, not pooled.
+
     Returns:
         model, family, block, measure (of `LOSSES`), lost, lost_low, lost_high.
     """
-    kept = views.kept(summary)
-    exact = kept.filter(measure="exact_match").with_columns(measure=pl.lit("exact_match"))
-    tasks = views.mean_over_tasks(kept.filter(kind="benchmark"), "model", "family", "block")
-    shares = [
+    single = shares.filter(group="block").sort("block", maintain_order=True)
+    exact = single.filter(measure="exact_match")
+    tasks = single.filter(kind="mean")
+    lost = [
         part.select(
             "model",
             "family",
@@ -58,14 +62,15 @@ def losses(summary: pl.DataFrame) -> pl.DataFrame:
         (-pl.col("difference_high")).alias("lost_low"),
         (-pl.col("difference_low")).alias("lost_high"),
     )
-    return pl.concat([*shares, known], how="vertical_relaxed")
+    return pl.concat([*lost, known], how="vertical_relaxed")
 
 
-def pairs(summary: pl.DataFrame, quantities: pl.DataFrame) -> pl.DataFrame:
+def pairs(summary: pl.DataFrame, shares: pl.DataFrame, quantities: pl.DataFrame) -> pl.DataFrame:
     """Every quantity beside every loss, block by block.
 
     Args:
         summary: as `aggregate.aggregate` gives it.
+        shares: as `kept.kept` gives them, not pooled.
         quantities: as in `theory.Theory`.
 
     Returns:
@@ -73,7 +78,7 @@ def pairs(summary: pl.DataFrame, quantities: pl.DataFrame) -> pl.DataFrame:
     """
     if not quantities.height:
         return quantities
-    blocks = losses(summary).with_columns(pl.col("block").cast(pl.UInt16)).drop("family")
+    blocks = losses(summary, shares).with_columns(pl.col("block").cast(pl.UInt16)).drop("family")
     joined = quantities.join(blocks, on=["model", "block"], maintain_order="left")
     return joined.filter(pl.col("mean").is_finite(), pl.col("lost").is_finite())
 

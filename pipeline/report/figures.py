@@ -11,7 +11,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -19,7 +18,8 @@ import seaborn
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from pipeline.analysis import link, spread, views
+from pipeline.analysis import kept, link, spread, views
+from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE
 from pipeline.analysis.theory import Theory, read_theory
 from pipeline.report import style
 from pipeline.report.columns import MEANINGS
@@ -29,7 +29,8 @@ from pipeline.report.plots.copies import doses
 from pipeline.report.plots.drops import drops
 from pipeline.report.plots.extraction import extractions
 from pipeline.report.plots.localization import found_first
-from pipeline.report.plots.over_blocks import blocks, kept, lengths, perplexity
+from pipeline.report.plots.over_blocks import blocks, lengths, perplexity
+from pipeline.report.plots.over_blocks import kept as what_is_kept
 from pipeline.report.plots.plot import Plot
 from pipeline.report.plots.quartiles import quartiles
 from pipeline.report.plots.scatter import scatters
@@ -45,11 +46,6 @@ INDEX = "figures.json"
 COLUMNS = "columns.csv"
 """Beside the figures: what the columns of their data mean."""
 
-_MAKERS = (
-    *(kept, scatters, blocks, drops, lengths, extractions),
-    *(spreads, perplexity, quartiles, doses, counterfactual),
-)
-
 
 def write_figures(
     summary: Path,
@@ -61,7 +57,7 @@ def write_figures(
     """Draw every figure of a study.
 
     Args:
-        summary: the study's summary table.
+        summary: the study's summary table; the evidence lies beside it.
         folder: becomes a folder with each figure as SVG, PNG and PDF, its data as CSV, and
             ``figures.json`` and ``columns.csv``. A folder of that name is replaced.
         data: the study's folder, ``data/STUDY``: the samples, and the tables of the theory and of
@@ -73,7 +69,8 @@ def write_figures(
     """
     frame = tables.read(summary, tables.SUMMARY)
     theory = read_theory(data, views.models(frame))
-    registry = plots(frame, theory, spread.quantiles(frame, data))
+    evidence = tables.read(summary.with_name(EVIDENCE_FILE), EVIDENCE)
+    registry = plots(frame, evidence, theory, spread.quantiles(frame, data))
     path = data / "localization.parquet"
     if path.exists():
         registry[1:1] = found_first(tables.read(path, tables.LOCALIZATION))
@@ -93,22 +90,30 @@ def write_figures(
 
 
 def plots(
-    summary: pl.DataFrame, theory: Theory | None = None, over_samples: pl.DataFrame | None = None
+    summary: pl.DataFrame,
+    evidence: pl.DataFrame,
+    theory: Theory | None = None,
+    over_samples: pl.DataFrame | None = None,
 ) -> list[Plot]:
     """All figures with data, in the order of the page; the seeds of a recipe are one line.
 
     Args:
         summary: as `aggregate.aggregate` gives it.
+        evidence: schema `evidence.EVIDENCE`, for what is kept of the baseline.
         theory: as `read_theory` gives it; None: without its figures.
         over_samples: as `spread.quantiles` gives it; None: without the spread over samples.
     """
     pooled = views.over_seeds(summary)
+    shares = kept.kept(evidence)
     known = spread.NOTHING if over_samples is None else over_samples
-    spread_out = partial(spreads, spread=known)
-    makers = [spread_out if maker is spreads else maker for maker in _MAKERS]
-    made = [plot for maker in makers for plot in maker(pooled)]
+    makers = (
+        *(what_is_kept(shares), scatters(pooled, shares), blocks(pooled), drops(pooled, shares)),
+        *(lengths(pooled), extractions(pooled), spreads(pooled, spread=known), perplexity(pooled)),
+        *(quartiles(pooled), doses(pooled), counterfactual(pooled)),
+    )
+    made = [plot for maker in makers for plot in maker]
     if theory is not None:
-        made += _of_theory(summary, theory)
+        made += _of_theory(summary, evidence, theory)
     made = [plot for plot in made if plot.data.height]
     seen: Counter[str] = Counter()
     unique = []
@@ -119,10 +124,11 @@ def plots(
     return unique
 
 
-def _of_theory(summary: pl.DataFrame, theory: Theory) -> Iterator[Plot]:
+def _of_theory(summary: pl.DataFrame, evidence: pl.DataFrame, theory: Theory) -> Iterator[Plot]:
     yield from theorems.triangles(theory)
     yield from theorems.bounded(theory)
-    yield from theorems.damage(link.pairs(summary, theory.quantities))
+    shares = kept.kept(evidence, pooled=False)
+    yield from theorems.damage(link.pairs(summary, shares, theory.quantities))
     yield from attention_only.capacities(theory)
     yield from attention_only.low_ranks(theory)
     yield from attention_only.trained(theory)

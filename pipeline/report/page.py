@@ -164,19 +164,20 @@ def read_results(
         localize = lambda: localized(tables.read(scores, tables.LOCALIZATION))  # noqa: E731
         graded = attempt("The scorers' results cannot be shown", localize, None)
     blind = tasks / BLIND_SCORES
+    evidence = tables.read(data / EVIDENCE_FILE, EVIDENCE)
     return Results(
         study,
         summary,
         manifests,
         drawn,
-        tables.read(data / EVIDENCE_FILE, EVIDENCE),
+        evidence,
         tables.read(data / VERDICTS_FILE, VERDICTS),
         thresholds or Thresholds(),
         json.loads(blind.read_text(encoding="utf-8")) if blind.exists() else {},
         written,
         samples,
         by_token,
-        theory_sections(summary, theory),
+        theory_sections(summary, evidence, theory),
         graded,
         [*missing, *theory.missing, *unreadable],
     )

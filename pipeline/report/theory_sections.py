@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from pipeline.analysis import link
+from pipeline.analysis.kept import kept
 from pipeline.analysis.text import plural
 from pipeline.analysis.theory import ATTENTION_ONLY_TITLE, THEOREMS_TITLE, VIOLATED, Theory
 from pipeline.report.attention_only_statements import (
@@ -42,23 +43,27 @@ class TheorySection:
     about: str = ""
 
 
-def theory_sections(summary: pl.DataFrame, theory: Theory) -> list[TheorySection]:
+def theory_sections(
+    summary: pl.DataFrame, evidence: pl.DataFrame, theory: Theory
+) -> list[TheorySection]:
     """The sections for which there are tables.
 
     Args:
         summary: as `aggregate.aggregate` gives it.
+        evidence: schema `evidence.EVIDENCE`, for what a bypass keeps.
         theory: as `theory.read_theory` gives it.
     """
     made = []
     if theory.bounds.height:
-        made.append(_theorems(summary, theory))
+        made.append(_theorems(summary, evidence, theory))
     if theory.experiments:
         made.append(_attention_only(theory))
     return made
 
 
-def _theorems(summary: pl.DataFrame, theory: Theory) -> TheorySection:
-    found = link.correlations(link.pairs(summary, theory.quantities))
+def _theorems(summary: pl.DataFrame, evidence: pl.DataFrame, theory: Theory) -> TheorySection:
+    shares = kept(evidence, pooled=False)
+    found = link.correlations(link.pairs(summary, shares, theory.quantities))
     heading, rows = link.table(found)
     models = theory.bounds["model"].n_unique()
     opening = [

@@ -11,6 +11,7 @@ from pipeline.analysis import views
 from pipeline.analysis.aggregate import aggregate
 from pipeline.analysis.correlation import partial_rank_correlation
 from pipeline.analysis.evidence import evidence
+from pipeline.analysis.kept import CONTROLS, controls, kept
 from pipeline.analysis.verdicts import MAIN, verdicts
 from pipeline.interventions import Group
 from pipeline.report import figures
@@ -172,33 +173,33 @@ def test_a_partial_correlation_is_that_of_the_residuals():
     assert np.isnan(partial_rank_correlation(x[:3], y[:3], z[:3], 0).value)
 
 
-def test_the_band_is_from_the_least_to_the_most_of_the_controls(summary):
+def test_the_band_is_from_the_least_to_the_most_of_the_controls(summary, rows):
     floor = summary.filter(metric="exact_match", split="control", intervention="baseline")
     own = summary.filter(metric="exact_match", split="memorized")
     whole = own.filter(intervention="baseline")["value"].item()
     floor = floor["value"].item()
-    band = views.controls(summary)
+    band = controls(kept(rows))
     for block in range(8):
         names = [f"block-{block:02d}.{end}" for end in ("zero", "noise-draw-1", "noise-draw-2")]
-        kept = own.filter(pl.col("intervention").is_in(names))["value"].to_numpy()
-        kept = (kept - floor) / (whole - floor)
-        found = band.filter(measure=views.CONTROLS, block=block).row(0, named=True)
-        assert (found["low"], found["high"]) == pytest.approx((kept.min(), kept.max()))
+        left = own.filter(pl.col("intervention").is_in(names))["value"].to_numpy()
+        left = (left - floor) / (whole - floor)
+        found = band.filter(measure=CONTROLS, block=block).row(0, named=True)
+        assert (found["low"], found["high"]) == pytest.approx((left.min(), left.max()))
         assert found["intervention"] == ", ".join(names)
     [random] = band.filter(pl.col("block").is_null()).iter_rows(named=True)
     assert random["measure"] == "random sets of 2 blocks"
     assert random["intervention"].count("random-2-draw") == 3
 
 
-def test_the_lead_figure_shows_the_band_where_a_study_has_controls(summary):
-    lead = figures.plots(summary)[0]
+def test_the_lead_figure_shows_the_band_where_a_study_has_controls(summary, rows):
+    lead = figures.plots(summary, rows)[0]
     assert lead.name == "kept"
     assert "(noise, zero)" in lead.caption
     [axes] = figures.figure(lead).axes
     [band] = [each for each in axes.collections if each.get_label() == "other edits"]
-    low = lead.data.filter(measure=views.CONTROLS)["low"].min()
+    low = lead.data.filter(measure=CONTROLS)["low"].min()
     assert band.get_paths()[0].vertices[:, 1].min() == pytest.approx(low)
     without = summary.filter(~views.CONTROL, ~views.RANDOM_SET)
-    bare = figures.plots(without)[0]
+    bare = figures.plots(without, rows.filter(~pl.col("kind").is_in(("control", "random"))))[0]
     assert "Grey" not in bare.caption
     assert set(bare.data["kind"]) == {"memorization", "benchmark", "mean"}

@@ -14,6 +14,7 @@ from pipeline.interventions.interventions import Group
 from pipeline.measure import schemas
 from pipeline.report.columns import MEANINGS
 from pipeline.report.localization import localized
+from pipeline.report.markup import plain
 from pipeline.report.plots.localization import found_first
 from pipeline.theory import columns
 from pipeline.workflow import tables
@@ -193,11 +194,12 @@ def test_the_page_tells_what_the_table_holds() -> None:
     wrong = {f"m-{b}": ("mlp", b, [float(b != i) for i in range(4)]) for b in range(4)}
     found = _table({**right, **wrong})
     told = localized(found)
-    assert "8 models" in told.sentences[0]
-    assert "100.0% [" in told.sentences[1]
-    assert "names the block in 0.0% [" in told.sentences[2]
+    assert "8 models" in plain(told.sentences[0])
+    assert "100.0% [" in plain(told.sentences[1])
+    assert "names the block in 0.0% [" in plain(told.sentences[2])
     assert [len(row) for row in told.rows] == [len(told.heading)] * 2
-    assert told.rows[-1][:2] == ["chance", "25.0%"]
+    chance, recall, *_ = told.rows[-1]
+    assert (chance, recall.value) == ("chance", 0.25)
     [plot] = found_first(found)
     assert plot.data.height == 2
     assert plot.draw(plot.data).axes

@@ -131,7 +131,7 @@ def prepare(root: Path, models: Sequence[str] = tuple(MODELS)) -> Project:
 def command_of(engine: str, stage: str, model: str, *, whole: bool = False) -> list[str]:
     """What a user would type: for one table, for all that are evaluated, or for the whole study."""
     if engine == DIRECT:
-        return ["python", "-m", "pipeline", stage, model]
+        return ["python", "-m", "pipeline", "stage", f"{stage}@{MODELS[model]}"]
     if whole:
         return ENGINES[engine]
     if engine == "dvc":

@@ -244,7 +244,7 @@ def files(root: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [["check"], ["theory", "low_rank"]], ids=" ".join)
+@pytest.mark.parametrize("command", [["check@tiny"], ["theory@tiny-low-rank"]], ids=" ".join)
 def test_a_stage_on_a_full_disk(project: Path, command: list[str]) -> None:
     data = project / "data"
     data.mkdir()
@@ -253,7 +253,7 @@ def test_a_stage_on_a_full_disk(project: Path, command: list[str]) -> None:
         (data / study).mkdir()
         with pytest.raises(OSError, match="No space"), (data / "ballast").open("wb") as ballast:
             ballast.write(bytes(1 << 20))
-        status, said = run(project, *command)
+        status, said = run(project, "stage", *command)
         assert_refused(status, said, "No space left on device", "free some room")
         assert files(project) == ["ballast"]
 
@@ -263,20 +263,20 @@ def test_a_stage_on_a_disk_that_is_read_only(project: Path) -> None:
     data.mkdir()
     with mounted(data):
         subprocess.run(["mount", "-o", "remount,ro", str(data)], check=True)
-        status, said = run(project, "check")
+        status, said = run(project, "stage", "check@tiny")
         assert_refused(status, said, "Read-only file system", "mount it for writing")
 
 
 def test_a_stage_without_permission(project: Path) -> None:
     (project / "data").mkdir(mode=0o555)
-    status, said = run(project, "check", within=without_privileges())
+    status, said = run(project, "stage", "check@tiny", within=without_privileges())
     assert_refused(status, said, "data", "Permission denied", "change its owner or mode")
     assert files(project) == []
 
 
 def test_a_stage_that_may_not_read(project: Path) -> None:
     (project / "params.yaml").chmod(0)
-    status, said = run(project, "check", within=without_privileges())
+    status, said = run(project, "stage", "check@tiny", within=without_privileges())
     assert_refused(status, said, "params.yaml", "Permission denied", "chmod")
     assert not (project / "data").exists()
 
@@ -298,14 +298,14 @@ def test_a_stage_with_a_folder_in_its_way(project: Path) -> None:
     study = load(project / "params.yaml").study
     out = project / "data" / study / "study.json"
     out.mkdir(parents=True)
-    status, said = run(project, "check")
+    status, said = run(project, "stage", "check@tiny")
     assert_refused(status, said, f"data/{study}/study.json", "move the folder of that name away")
     assert list(out.parent.iterdir()) == [out]
 
 
 def test_a_stage_with_a_file_in_its_way(project: Path) -> None:
     (project / "data").write_text("mine")
-    status, said = run(project, "check")
+    status, said = run(project, "stage", "check@tiny")
     assert_refused(status, said, "data", "move the file of that name away")
     assert (project / "data").read_text() == "mine"
 

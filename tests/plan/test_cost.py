@@ -91,7 +91,7 @@ def test_operations_are_those_that_the_engine_does(neox: PreTrainedModel, tiny: 
     costs.shape = lambda _: Shape(5, 32, 4, 61)
     costs.samples = lambda _: 16
     counted = costs.operations("memorization", model)
-    assert 0.5 < counter.get_total_flops() / counted < 1.0
+    assert 0.4 < counter.get_total_flops() / counted < 1.0
 
 
 def test_interventions_share_blocks(tiny: Study) -> None:

@@ -1,5 +1,5 @@
 """The summaries that the tests of the analysis use."""
 
-from tests.analysis.conftest import study, summary, written
+from tests.analysis.conftest import evidence_of_paper, study, summary, written
 
-__all__ = ["study", "summary", "written"]
+__all__ = ["evidence_of_paper", "study", "summary", "written"]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from pipeline.analysis.statistics import LEVEL, reach
 from tests.report.captions import (
     KINDS,
     SINGLE,
@@ -27,18 +28,21 @@ LENGTHS = (1, 4, 16)
 TYPICAL = "typical {} block"
 
 
-def frames(summary: pl.DataFrame, cuts: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
+def frames(
+    summary: pl.DataFrame, evidence: pl.DataFrame, cuts: pl.DataFrame
+) -> Iterator[tuple[str, pl.DataFrame]]:
     """Name and data of each figure that is made of the summary.
 
     Args:
         summary: the table.
+        evidence: the table, for the intervals of what is kept.
         cuts: the spread over samples, see `captions.spread`.
     """
     models = summary.select("model", "family").unique(maintain_order=True)
     families = models["family"].unique(maintain_order=True)
     scored, exact = benchmarks(summary), memorized(summary, "exact_match")
     upwards, one = pl.col("higher_is_better"), WHOLE | SINGLE
-    yield "kept", _kept(summary)
+    yield "kept", _kept(summary, evidence)
     ends = {"memorized": "value", "memorized_low": "low", "memorized_high": "high"}
     beside = exact.select("model", "intervention", **{k: pl.col(v) for k, v in ends.items()})
     against = scored.filter(one).join(beside, on=["model", "intervention"])
@@ -49,7 +53,7 @@ def frames(summary: pl.DataFrame, cuts: pl.DataFrame) -> Iterator[tuple[str, pl.
     rows = pl.concat([exact, tokens, scored.filter(upwards)]).filter(one)
     for family in families:
         yield f"blocks-{family}", rows.filter(family=family).select(*COLUMNS, "chance")
-    lost = _lost(scored.filter(upwards))
+    lost = _lost(scored.filter(upwards), evidence)
     for family in families:
         if (own := lost.filter(family=family)).height:
             yield f"drops-{family}", own
@@ -79,15 +83,34 @@ def frames(summary: pl.DataFrame, cuts: pl.DataFrame) -> Iterator[tuple[str, pl.
         yield "twins", beyond.select(*COLUMNS, "copies")
 
 
-def _with_ends(rows: pl.DataFrame, floor: pl.Expr) -> pl.DataFrame:
-    """What is kept, with the ends of the paired difference, as shares of the lead."""
-    known = kept(rows, floor)
-    ends = [
-        (
-            pl.coalesce((pl.col("whole") + pl.col(f"difference_{end}")).clip(0, 1), end)
-            - pl.col("floor")
+def _with_ends(rows: pl.DataFrame, floor: pl.Expr, evidence: pl.DataFrame) -> pl.DataFrame:
+    """What is kept of the lead, with the ends of the evidence's interval."""
+    key = {"model": "model", "task": "task", "metric": "metric", "intervention": "over"}
+    known = evidence.filter(quantity="kept").select(
+        **{name: pl.col(column) for name, column in key.items()},
+        half=pl.struct("stderr", "n_effective", "scale").map_elements(
+            lambda row: reach(*row.values(), LEVEL), return_dtype=pl.Float64
+        ),
+        least="least",
+        most="most",
+    )
+    value, half = pl.col("kept"), pl.col("half")
+    return (
+        kept(rows, floor)
+        .join(known, on=list(key))
+        .with_columns(
+            low=pl.max_horizontal(value - half, "least"),
+            high=pl.min_horizontal(value + half, "most"),
         )
-        / (pl.col("whole") - pl.col("floor"))
+    )
+
+
+def _of_score(rows: pl.DataFrame) -> pl.DataFrame:
+    """The score as a share of the baseline's, with the ends of the paired difference."""
+    known = kept(rows, pl.lit(0.0))
+    ends = [
+        (pl.coalesce((pl.col("whole") + pl.col(f"difference_{end}")).clip(0, 1), end))
+        / pl.col("whole")
         for end in ("low", "high")
     ]
     return known.with_columns(low=ends[0], high=ends[1])
@@ -103,7 +126,7 @@ def _mean(rows: pl.DataFrame, *by: str) -> pl.DataFrame:
     )
 
 
-def _kept(summary: pl.DataFrame) -> pl.DataFrame:
+def _kept(summary: pl.DataFrame, evidence: pl.DataFrame) -> pl.DataFrame:
     block = ("model", "family", "intervention", "block")
     parts = []
     for metric in ("exact_match", "teacher_forced_accuracy"):
@@ -111,9 +134,9 @@ def _kept(summary: pl.DataFrame) -> pl.DataFrame:
         rows = memorized(summary, metric).join(
             control.select("model", control="value"), on="model", how="left"
         )
-        own = _with_ends(rows, pl.col("control"))
+        own = _with_ends(rows, pl.col("control"), evidence)
         parts.append(own.with_columns(measure=pl.lit(metric), kind=pl.lit("memorization")))
-    able = _with_ends(benchmarks(summary).filter("higher_is_better"), pl.col("chance"))
+    able = _with_ends(benchmarks(summary).filter("higher_is_better"), pl.col("chance"), evidence)
     parts.append(able.with_columns(measure=pl.col("task"), kind=pl.lit("benchmark")))
     mean = _mean(able, *block).with_columns(measure=pl.lit(MEAN), kind=pl.lit("mean"))
     parts.append(mean)
@@ -132,12 +155,15 @@ def _kept(summary: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(part.select(columns) for part in parts)
 
 
-def _lost(rows: pl.DataFrame) -> pl.DataFrame:
+def _lost(rows: pl.DataFrame, evidence: pl.DataFrame) -> pl.DataFrame:
     task = pl.col("task").str.strip_prefix("tiny_")
     parts = []
-    for scale, floor in (("raw", pl.lit(0.0)), ("corrected", pl.col("chance"))):
+    for scale in ("raw", "corrected"):
         for ability, names in KINDS.items():
-            own = _with_ends(rows.filter(task.is_in(names)), floor)
+            of_kind = rows.filter(task.is_in(names))
+            own = _of_score(of_kind)
+            if scale == "corrected":
+                own = _with_ends(of_kind, pl.col("chance"), evidence)
             mean = _mean(own, "model", "family", "intervention", "block")
             parts.append(mean.with_columns(scale=pl.lit(scale), ability=pl.lit(ability)))
     block = ("model", "family", "intervention", "block", "scale", "ability")

@@ -13,7 +13,8 @@ from matplotlib.collections import PathCollection
 
 from pipeline.analysis import spread, views
 from pipeline.analysis.aggregate import aggregate
-from pipeline.analysis.statistics import student
+from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE, evidence
+from pipeline.analysis.statistics import LEVEL, reach, student
 from pipeline.measure.metrics import MEMORIZATION
 from pipeline.report import colours, figures, style
 from pipeline.report.plots.plot import Plot
@@ -24,8 +25,8 @@ WRITTEN = tuple[Path, list[tuple[str, str]]]
 
 
 @pytest.fixture(scope="module")
-def plots(summary: pl.DataFrame) -> dict[str, Plot]:
-    return {plot.name: plot for plot in figures.plots(summary)}
+def plots(summary: pl.DataFrame, evidence_of_paper: pl.DataFrame) -> dict[str, Plot]:
+    return {plot.name: plot for plot in figures.plots(summary, evidence_of_paper)}
 
 
 def panels(plot: Plot) -> dict[str, Axes]:
@@ -115,7 +116,7 @@ def test_spread_over_samples(study: synthetic.Study, tmp_path: Path, metric: str
     study.write(tmp_path)
     summary = aggregate(study.models)
     cuts = spread.quantiles(summary, tmp_path)
-    plots = figures.plots(summary, over_samples=cuts)
+    plots = figures.plots(summary, evidence(study.models), over_samples=cuts)
     [plot] = [each for each in plots if each.name == metric.replace("_", "-")]
     axes = panels(plot)["tiny-pythia-8"]
     for split in ("memorized", "exposed", "control"):
@@ -206,15 +207,18 @@ def test_no_panel_cuts_another(plots: dict[str, Plot]) -> None:
         assert limits[1] >= min(values.max(), 1.35)
 
 
-def test_captions_speak_of_what_is_drawn(summary: pl.DataFrame) -> None:
-    alone = {plot.name: plot for plot in figures.plots(summary.filter(task="memorization"))}
+def test_captions_speak_of_what_is_drawn(
+    summary: pl.DataFrame, evidence_of_paper: pl.DataFrame
+) -> None:
+    memory = (frame.filter(task="memorization") for frame in (summary, evidence_of_paper))
+    alone = {plot.name: plot for plot in figures.plots(*memory)}
     kept = alone["kept"]
     assert "benchmark" not in kept.finding + kept.reading + kept.caption + kept.alt
     assert "chance" not in alone["quartiles-pythia"].reading
     assert not [name for name in alone if name.startswith(("scatter", "drops", "perplexity"))]
     unknown = summary.with_columns(pl.lit(None, pl.UInt32).alias("copies"))
     others = unknown.filter(pl.col("metric") != "exact_match_by_copies")
-    assert "copies" not in [plot.name for plot in figures.plots(others)]
+    assert "copies" not in [plot.name for plot in figures.plots(others, evidence_of_paper)]
 
 
 def test_copies(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
@@ -228,9 +232,11 @@ def test_copies(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
     ]  # fmt: skip
 
 
-def test_samples_seen_a_single_time_are_seen_once(summary: pl.DataFrame) -> None:
+def test_samples_seen_a_single_time_are_seen_once(
+    summary: pl.DataFrame, evidence_of_paper: pl.DataFrame
+) -> None:
     seen = summary.filter((pl.col("copies") > 0) | (pl.col("metric") != "exact_match_by_copies"))
-    [copies] = [plot for plot in figures.plots(seen) if plot.name == "copies"]
+    [copies] = [plot for plot in figures.plots(seen, evidence_of_paper) if plot.name == "copies"]
     assert "of the samples seen once and" in copies.finding
     assert "of those seen 64 times" in copies.finding
 
@@ -268,22 +274,23 @@ def test_the_floor_of_single_tokens_is_what_controls_reach(
     assert kept[0] == pytest.approx((value - floor) / (whole - floor))
 
 
-def test_the_bands_of_kept_are_the_paired_intervals(
-    plots: dict[str, Plot], summary: pl.DataFrame
+def test_the_bands_of_kept_are_the_intervals_of_the_verdicts(
+    plots: dict[str, Plot], evidence_of_paper: pl.DataFrame
 ) -> None:
-    where = {"model": "tiny-neo-12", "metric": "exact_match", "split": "memorized"}
-    whole = summary.filter(intervention="baseline", **where)["value"][0]
-    row = summary.filter(block=9, **where).row(0, named=True)
+    where = {"model": "tiny-neo-12", "metric": "exact_match", "block": 9}
+    row = evidence_of_paper.filter(quantity="kept", **where).row(0, named=True)
+    half = reach(row["stderr"], row["n_effective"], row["scale"], LEVEL)
     drawn = plots["kept"].data.filter(model="tiny-neo-12", measure="exact_match", block=9)
-    assert drawn["low"][0] == pytest.approx(1 + row["difference_low"] / whole)
-    assert drawn["high"][0] == pytest.approx(1 + row["difference_high"] / whole)
+    assert drawn["low"][0] == pytest.approx(max(row["value"] - half, row["least"]))
+    assert drawn["high"][0] == pytest.approx(min(row["value"] + half, row["most"]))
 
 
 def test_files_and_their_index(written: WRITTEN) -> None:
     root, _ = written
     index = json.loads((root / "figures" / figures.INDEX).read_text(encoding="utf-8"))
     summary = tables.read(root / "data" / "summary.parquet", tables.SUMMARY)
-    plots = figures.plots(summary, over_samples=spread.quantiles(summary, root / "data"))
+    rows = tables.read(root / "data" / EVIDENCE_FILE, EVIDENCE)
+    plots = figures.plots(summary, rows, over_samples=spread.quantiles(summary, root / "data"))
     assert [entry["name"] for entry in index] == [plot.name for plot in plots]
     files = {f"{plot.name}.{e}" for plot in plots for e in ("svg", "png", "pdf", "csv")}
     files |= {figures.INDEX, figures.COLUMNS}
@@ -301,7 +308,8 @@ def test_files_and_their_index(written: WRITTEN) -> None:
 
 def test_the_same_bytes_every_time(written: WRITTEN, tmp_path: Path) -> None:
     root, _ = written
-    plots = figures.plots(tables.read(root / "data" / "summary.parquet", tables.SUMMARY))
+    summary = tables.read(root / "data" / "summary.parquet", tables.SUMMARY)
+    plots = figures.plots(summary, tables.read(root / "data" / EVIDENCE_FILE, EVIDENCE))
     (copies,) = [plot for plot in plots if plot.name == "copies"]
     style.save(figures.figure(copies), tmp_path, "copies")
     for name in ("copies.svg", "copies.png", "copies.pdf"):
@@ -342,16 +350,17 @@ def luminance(colour: str) -> float:
 def test_small_and_odd_studies_are_drawn() -> None:
     """Three blocks have no quartiles; a perplexity may be infinite; names may collide in files."""
     models = {"a.b": ("f", 3), "a-b": ("f", 3)}
-    summary = aggregate(synthetic.study(models=models, per_copies=4).models)
+    made = synthetic.study(models=models, per_copies=4).models
+    summary, rows = aggregate(made), evidence(made)
     endless = pl.when((pl.col("metric") == "word_perplexity") & (pl.col("block") == 0))
     summary = summary.with_columns(
         endless.then(float("inf")).otherwise(pl.col("value")).alias("value")
     )
-    names = [plot.name for plot in figures.plots(summary)]
+    names = [plot.name for plot in figures.plots(summary, rows)]
     assert "quartiles-f" not in names
     assert names.count("scatter-a-b") == 1
     assert "scatter-a-b-again-2" in names
-    by_name = {plot.name: plot for plot in figures.plots(summary)}
+    by_name = {plot.name: plot for plot in figures.plots(summary, rows)}
     _, drawn = line(panels(by_name["perplexity"])["f"], "a.b")
     assert np.isnan(drawn[0])
     assert np.isfinite(drawn[1:]).all()
@@ -361,7 +370,8 @@ def test_seeds_of_one_recipe_are_one_line(study: synthetic.Study) -> None:
     models = study.models[:3]
     seeds = [replace(models[0], name=f"s-{i}", recipe="r") for i in range(2)]
     other = replace(synthetic.study(synthetic.NOTHING).models[0], name="s-2", recipe="r")
-    summary = aggregate([*seeds, models[1], other])
+    made = [*seeds, models[1], other]
+    summary = aggregate(made)
     pooled = views.over_seeds(summary)
     assert pooled["model"].unique(maintain_order=True).to_list() == [
         "s-0 (3 seeds)",
@@ -377,7 +387,8 @@ def test_seeds_of_one_recipe_are_one_line(study: synthetic.Study) -> None:
     alone = summary.filter(model="tiny-pythia-12")
     assert pooled.filter(model="tiny-pythia-12").equals(alone)
     assert views.over_seeds(alone) is alone
-    lines = next(plot for plot in figures.plots(summary) if plot.name == "kept").data
+    every = figures.plots(summary, evidence(made))
+    lines = next(plot for plot in every if plot.name == "kept").data
     assert lines["model"].unique(maintain_order=True).to_list() == [
         "s-0 (3 seeds)",
         "tiny-pythia-12",

@@ -17,8 +17,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(scope="module")
-def plots(summary: pl.DataFrame) -> dict[str, Plot]:
-    return {plot.name: plot for plot in figures.plots(summary)}
+def plots(summary: pl.DataFrame, evidence_of_paper: pl.DataFrame) -> dict[str, Plot]:
+    return {plot.name: plot for plot in figures.plots(summary, evidence_of_paper)}
 
 
 def _saved(plot: Plot, folder: Path) -> list[style.Mark]:

@@ -559,7 +559,7 @@ def test_the_data_of_the_figures_are_those_of_the_tables(made: Made) -> None:
     summary = made.table("summary")
     models = summary["model"].unique(maintain_order=True)
     spreads = spread({name: made.table(f"memorization/{name}") for name in models})
-    for name, expected in frames(summary, spreads):
+    for name, expected in frames(summary, made.table("evidence"), spreads):
         if not expected.height:
             continue
         path = made.data.parent / "figures" / f"{name}.csv"

@@ -183,7 +183,7 @@ def test_all_sentences_figures_and_tables_are_there(
         for quantity, _ in finding.ranges:
             assert markup.plain(quantity) in outline.text
         assert markup.plain(finding.verdict) in outline.text
-    plots = figures.plots(summary, over_samples=quantiles(summary, written[0] / "data"))
+    plots = figures.plots(summary, evidence, over_samples=quantiles(summary, written[0] / "data"))
     drawn = [a["aria-label"] for tag, a in outline.tags if tag == "svg" and "xmlns" in a]
     assert [plot.alt for plot in plots] == drawn
     shown = page.read_figures(written[0] / "figures")
@@ -273,7 +273,7 @@ def test_hostile_content_stays_text(tmp_path: Path) -> None:
     )
     summary = aggregate(study.models)
     drawn = []
-    for plot in figures.plots(summary)[:3]:
+    for plot in figures.plots(summary, evidence(study.models))[:3]:
         placed = style.save(figures.figure(plot), tmp_path, plot.name)
         svg = (tmp_path / f"{plot.name}.svg").read_text(encoding="utf-8")
         assert "<script" not in svg

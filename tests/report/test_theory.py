@@ -14,6 +14,8 @@ from scipy import stats
 from test_page import HOSTILE, Outline
 
 from pipeline.analysis import aggregate, correlation, link, views
+from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE
+from pipeline.analysis.kept import kept
 from pipeline.analysis.text import visible
 from pipeline.analysis.theory import Theory, over_seeds, per_block, read_theory
 from pipeline.report import appendices, figures, page, style
@@ -31,13 +33,17 @@ STEADY = synthetic.Story(lambda depth: 0.15 + 0.7 * depth, lambda depth: 0.2 + 0
 """The later the block, the less its bypass takes."""
 
 
-def make(root: Path, **how: object) -> tuple[pl.DataFrame, Theory]:
+Made = tuple[pl.DataFrame, pl.DataFrame, Theory]
+
+
+def make(root: Path, **how: object) -> Made:
     """A small study with theory's tables below `root`: its summary, and what is read."""
     study = synthetic.study(STEADY, MODELS, {"tiny_piqa": (0.5, 0.9)}, per_copies=32)
     models = study.write(root)
     aggregate.write_summary("tiny", models, root, root / "summary.parquet")
     synthetic_theory.write(root, MODELS, **how)  # type: ignore[arg-type]
-    return tables.read(root / "summary.parquet", tables.SUMMARY), read_theory(root, models)
+    summary = tables.read(root / "summary.parquet", tables.SUMMARY)
+    return summary, tables.read(root / EVIDENCE_FILE, EVIDENCE), read_theory(root, models)
 
 
 @pytest.fixture(scope="module")
@@ -46,24 +52,24 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(root: Path) -> tuple[pl.DataFrame, Theory]:
+def made(root: Path) -> Made:
     return make(root)
 
 
 @pytest.fixture(scope="module")
-def theory(made: tuple[pl.DataFrame, Theory]) -> Theory:
-    return made[1]
+def theory(made: Made) -> Theory:
+    return made[2]
 
 
 @pytest.fixture(scope="module")
-def plots(made: tuple[pl.DataFrame, Theory]) -> dict[str, Plot]:
+def plots(made: Made) -> dict[str, Plot]:
     every = figures.plots(*made)
     return {plot.name: plot for plot in every[-8:]}
 
 
-def said(summary: pl.DataFrame, theory: Theory) -> list[str]:
+def said(summary: pl.DataFrame, evidence: pl.DataFrame, theory: Theory) -> list[str]:
     """The opening of each section, as one text."""
-    return [" ".join(section.opening) for section in theory_sections(summary, theory)]
+    return [" ".join(section.opening) for section in theory_sections(summary, evidence, theory)]
 
 
 def starting(statements: Sequence[Statement], words: str) -> Statement:
@@ -115,7 +121,7 @@ def test_means_over_seeds() -> None:
 
 
 def test_what_is_missing_is_said_and_the_rest_is_shown(tmp_path: Path) -> None:
-    summary, _ = make(tmp_path)
+    summary, rows, _ = make(tmp_path)
     models = [*views.models(summary), ("nowhere", "gpt-neo")]
     (tmp_path / "theory" / "low_rank.parquet").unlink()
     (tmp_path / "theory" / "lookup.parquet").write_bytes(b"PAR1 and no more")
@@ -126,17 +132,17 @@ def test_what_is_missing_is_said_and_the_rest_is_shown(tmp_path: Path) -> None:
         strict=True,
     ):
         assert words in given
-    names = [plot.name for plot in figures.plots(summary, theory)]
+    names = [plot.name for plot in figures.plots(summary, rows, theory)]
     assert "low-rank" not in names
     assert "theorem-1" in names
     assert not [s for s in attention_only_statements(theory) if s.text.startswith("Low entropy")]
 
 
-def test_nothing_is_there(tmp_path: Path, made: tuple[pl.DataFrame, Theory]) -> None:
+def test_nothing_is_there(tmp_path: Path, made: Made) -> None:
     nothing = read_theory(tmp_path, [(NAME, "gpt-neo")])
     assert len(nothing.missing) == 6
-    assert theory_sections(made[0], nothing) == []
-    with_it, without = figures.plots(made[0], nothing), figures.plots(made[0])
+    assert theory_sections(*made[:2], nothing) == []
+    with_it, without = figures.plots(*made[:2], nothing), figures.plots(*made[:2])
     assert [plot.name for plot in with_it] == [plot.name for plot in without]
 
 
@@ -165,24 +171,24 @@ def test_rank_correlation_of_few_or_equal_pairs() -> None:
     assert three.p_value > 0.2  # of six orders, two are as extreme
 
 
-def test_losses_are_those_of_the_summary(made: tuple[pl.DataFrame, Theory]) -> None:
-    summary, theory = made
+def test_losses_are_those_of_the_summary(made: Made) -> None:
+    summary, evidence, theory = made
+    shares = kept(evidence, pooled=False)
     row = (
-        link.pairs(summary, theory.quantities)
+        link.pairs(summary, shares, theory.quantities)
         .filter(quantity="kl", block=3, measure="suffix_log_prob")
         .row(0, named=True)
     )
     rows = summary.filter(metric="suffix_log_prob", split="memorized")
     values = dict(rows.select("intervention", "value").iter_rows())
     assert row["lost"] == pytest.approx(values["baseline"] - values["block-03"])
-    (lost,) = link.losses(summary).filter(block=3, measure="exact_match").rows(named=True)
-    (kept,) = views.kept(summary).filter(block=3, measure="exact_match").rows(named=True)
-    assert (lost["lost"], lost["lost_low"]) == (1 - kept["kept"], 1 - kept["high"])
+    (lost,) = link.losses(summary, shares).filter(block=3, measure="exact_match").rows(named=True)
+    single = shares.filter(group="block", block=3, measure="exact_match")
+    (share,) = single.rows(named=True)
+    assert (lost["lost"], lost["lost_low"]) == (1 - share["kept"], 1 - share["high"])
 
 
-def test_the_verdict_turns_around_with_the_data(
-    made: tuple[pl.DataFrame, Theory], tmp_path: Path
-) -> None:
+def test_the_verdict_turns_around_with_the_data(made: Made, tmp_path: Path) -> None:
     theorems, _ = said(*made)
     assert "The bound as printed does not tell which blocks memorization needs" in theorems
     assert "in 0 of 1 model (ρ −" in theorems
@@ -197,17 +203,17 @@ def test_the_verdict_turns_around_with_the_data(
     assert "the damage itself" not in turned
 
 
-def test_a_study_without_losses_says_so(made: tuple[pl.DataFrame, Theory]) -> None:
-    summary, theory = made
+def test_a_study_without_losses_says_so(made: Made) -> None:
+    summary, evidence, theory = made
     bare = summary.filter(pl.col("block").is_null())
-    assert "No block's loss was measured" in said(bare, theory)[0]
+    assert "No block's loss was measured" in said(bare, evidence.clear(), theory)[0]
 
 
-def test_the_table_of_correlations(made: tuple[pl.DataFrame, Theory]) -> None:
+def test_the_table_of_correlations(made: Made) -> None:
     section, _ = theory_sections(*made)
     assert list(section.heading)[2:] == list(link.LOSSES.values())
     assert [row[0] for row in section.rows] == [NAME] * 5
-    found = link.correlations(link.pairs(made[0], made[1].quantities))
+    found = link.correlations(link.pairs(made[0], kept(made[1], pooled=False), made[2].quantities))
     value = found.filter(quantity="printed", measure="exact_match")["value"][0]
     assert section.rows[0][2].startswith(f"{value:.2f}".replace("-", "−"))
 
@@ -221,12 +227,12 @@ def test_theorems_hold_or_fail_as_the_tables_say(theory: Theory, tmp_path: Path)
     assert "The bound is 10 times the change" in first.evidence
     corrected = starting(theorem_statements(theory.bounds), "Theorem 1, corrected")
     assert "The best is 2.0 times the change" in corrected.evidence
-    summary, broken = make(tmp_path, violated=(0, 7))
+    summary, evidence, broken = make(tmp_path, violated=(0, 7))
     first = starting(theorem_statements(broken.bounds), "Theorem 1: ")
     assert (first.verdict, first.degree) == (f"fails in 2 of {8 * N}", "some")
     second = starting(theorem_statements(broken.bounds), "Theorem 2: ")
     assert second.verdict == f"fails in 1 of {7 * N}"  # there is no block after the last
-    opening, _ = said(summary, broken)
+    opening, _ = said(summary, evidence, broken)
     assert f"is exceeded in 2 of {8 * N} cases, that of Theorem 2 in 1;" in opening
     assert "are never exceeded" in opening
 
@@ -278,11 +284,9 @@ def test_attention_only_statements_by_hand(theory: Theory) -> None:
     assert "the loss is 10 times the bound" in joint.evidence
 
 
-def test_statements_turn_around_with_the_data(
-    made: tuple[pl.DataFrame, Theory], theory: Theory
-) -> None:
-    summary, _ = made
-    assert "The bypass does not tell them apart" in said(summary, theory)[1]
+def test_statements_turn_around_with_the_data(made: Made, theory: Theory) -> None:
+    summary, evidence, _ = made
+    assert "The bypass does not tell them apart" in said(summary, evidence, theory)[1]
     other = synthetic_theory.attention_only(mlp_bypassed=0.9, power=2.0)
     told = Theory(
         theory.triangle,
@@ -294,15 +298,17 @@ def test_statements_turn_around_with_the_data(
     statements = attention_only_statements(told)
     assert starting(statements, "A drop under bypass").degree == "all"
     assert starting(statements, "What is stored grows").degree == "all"
-    assert "a bypass tells two models apart" in said(summary, told)[1]
+    assert "a bypass tells two models apart" in said(summary, evidence, told)[1]
     below = other.with_columns(pl.when(pl.col("bound") < 1).then(pl.lit(0.99)).alias("bound"))
     low = Theory(theory.triangle, theory.quantities, theory.bounds, {"attention_only": below})
     assert starting(attention_only_statements(low), "Accuracy is at least").degree == "none"
 
 
-def test_statements_are_counted_in_the_opening(made: tuple[pl.DataFrame, Theory]) -> None:
+def test_statements_are_counted_in_the_opening(
+    made: Made,
+) -> None:
     _, opening = said(*made)
-    printed = [s for s in attention_only_statements(made[1]) if s.printed]
+    printed = [s for s in attention_only_statements(made[2]) if s.printed]
     hold = sum(s.degree == "all" for s in printed)
     assert f"Of {len(printed)} statements as printed, {hold} hold in every case" in opening
 
@@ -475,13 +481,16 @@ def test_routing(plots: dict[str, Plot]) -> None:
     np.testing.assert_allclose(drawn(axes, "best accuracy from one token")[1], [0.1, 0.1])
 
 
-def test_many_deep_models_are_drawn(made: tuple[pl.DataFrame, Theory]) -> None:
+def test_many_deep_models_are_drawn(made: Made) -> None:
     """Five models are no whole number of rows; 36 blocks leave no room for every tick."""
-    summary, theory = made
+    summary, evidence, theory = made
     names = [f"model-{i}" for i in range(5)]
     several = pl.concat(summary.with_columns(model=pl.lit(name)) for name in names)
     quantities = pl.concat(theory.quantities.with_columns(model=pl.lit(n)) for n in names)
-    plots = figures.plots(several, Theory(pl.DataFrame(), quantities, pl.DataFrame()))
+    copies = pl.concat(
+        evidence.with_columns(model=pl.lit(name), recipe=pl.lit(name)) for name in names
+    )
+    plots = figures.plots(several, copies, Theory(pl.DataFrame(), quantities, pl.DataFrame()))
     (damage,) = [plot for plot in plots if plot.name == "damage"]
     titles = [axes.get_title("left").strip() for axes in panels(damage)]
     assert titles == [*names[:3], *names[:3], *names[3:], *names[3:]]
@@ -496,7 +505,10 @@ def write_page(root: Path, out: Path) -> str:
 
 
 def test_the_page_says_what_the_tables_say(
-    root: Path, made: tuple[pl.DataFrame, Theory], tmp_path: Path, plots: dict[str, Plot]
+    root: Path,
+    made: Made,
+    tmp_path: Path,
+    plots: dict[str, Plot],
 ) -> None:
     words = ("name", "section", "title", "finding", "reading", "caption", "alt")
     index = []
@@ -541,27 +553,28 @@ def test_a_page_without_theory(tmp_path: Path) -> None:
     assert "attention-only-transformers" not in html
 
 
-def test_hostile_names_stay_text(made: tuple[pl.DataFrame, Theory], tmp_path: Path) -> None:
-    summary, theory = (
+def test_hostile_names_stay_text(made: Made, tmp_path: Path) -> None:
+    summary, evidence, theory = (
         made[0].with_columns(model=pl.lit(HOSTILE)),
+        made[1].with_columns(model=pl.lit(HOSTILE), recipe=pl.lit(HOSTILE)),
         Theory(
             *(
                 frame.with_columns(model=pl.lit(HOSTILE))
-                for frame in (made[1].triangle, made[1].quantities, made[1].bounds)
+                for frame in (made[2].triangle, made[2].quantities, made[2].bounds)
             ),
-            made[1].experiments,
+            made[2].experiments,
             [HOSTILE],
         ),
     )
     shown = []
-    for plot in figures.plots(summary, theory)[-8:-4]:
+    for plot in figures.plots(summary, evidence, theory)[-8:-4]:
         style.save(figures.figure(plot), tmp_path, plot.name)
         svg = (tmp_path / f"{plot.name}.svg").read_text(encoding="utf-8")
         assert "<script" not in svg
         told = (plot.finding, plot.reading, plot.caption, plot.alt)
         words = (plot.name, plot.section, plot.title, *told)
         shown.append(page.PageFigure(*words, svg, plot.data))
-    explained = theory_sections(summary, theory)
+    explained = theory_sections(summary, evidence, theory)
     html = appendices.render_theory(
         "s", explained, [(str(i), each) for i, each in enumerate(shown, start=1)]
     )

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from pipeline.checkpoints.folder import checkpoint_files
 from pipeline.interventions import Intervention, bypassed
 from pipeline.interventions.exporting import EXPORTABLE, write_edit
 from pipeline.study import export as exporting
@@ -262,7 +263,7 @@ def test_the_card_shows_what_the_study_measured(
     class Study:
         data = Path()
 
-    known = exporting.Source(exporting.found(source), "a model", study=Study())  # type: ignore[arg-type]
+    known = exporting.Source(checkpoint_files(source), "a model", study=Study())  # type: ignore[arg-type]
     monkeypatch.setattr(exporting, "_source", lambda _: known)
     export(Asked("mine", "zero", "1", Path("to")))
     numbers = "128 | 0.9 (0.8 to 1) | 0.25 (0.2 to 0.3)"

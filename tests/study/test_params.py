@@ -574,7 +574,9 @@ def test_every_value_is_described() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [["check"], ["memorization", "tiny-pythia-8"], ["report"]])
+@pytest.mark.parametrize(
+    "command", [["stage", "check@tiny"], ["stage", "memorization@tiny-pythia-8"], ["plan"]]
+)
 def test_every_command_checks_first(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "params.yaml").write_text("study: tiny\nrun: {treads: 1}\n")
     run = subprocess.run(

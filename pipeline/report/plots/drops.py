@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import polars as pl
 from matplotlib.figure import Figure
 
-from pipeline.analysis import views
+from pipeline.analysis import kept, views
 from pipeline.analysis.text import slug
 from pipeline.report import colours, style
 from pipeline.report.plots.plot import ASIDE, BLOCKS_LABEL, HOLLOW, Plot, later_blocks
@@ -19,9 +19,9 @@ _LABELS = {"reasoning": "reasoning", "language": "language understanding"}
 _SCALES = {"raw": "of the score", "corrected": "of its lead over chance"}
 
 
-def drops(summary: pl.DataFrame) -> Iterator[Plot]:
+def drops(summary: pl.DataFrame, shares: pl.DataFrame) -> Iterator[Plot]:
     """The relative drop of each kind of task by block, one figure per family (Figs. 6, A22)."""
-    lost = views.drops(summary)
+    lost = kept.drops(summary, shares)
     for family in dict.fromkeys(family for _, family in views.models(summary)):
         data = lost.filter(family=family)
         if not data.height:
@@ -86,7 +86,7 @@ def _change(drops: pl.Series) -> str:
 def draw_drops(data: pl.DataFrame) -> Figure:
     """The relative drop by block of one family; one row per model, raw beside corrected."""
     panel = pl.format("{}, {}", "model", pl.col("scale").replace(_SCALES))
-    ranks = pl.col("scale").replace_strict(views.SCALES, range(len(views.SCALES)))
+    ranks = pl.col("scale").replace_strict(kept.SCALES, range(len(kept.SCALES)))
     models = data["model"].unique(maintain_order=True).to_list()
     model_ranks = pl.col("model").replace_strict(models, range(len(models)))
     labelled = data.with_columns(panel=panel, line=pl.col("ability").replace(_LABELS)).sort(

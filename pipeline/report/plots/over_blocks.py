@@ -12,6 +12,7 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from pipeline.analysis import views
+from pipeline.analysis.kept import CONTROLS, MEAN, controls
 from pipeline.analysis.text import plural, slug, visible
 from pipeline.report import colours, style
 from pipeline.report.plots.plot import (
@@ -39,6 +40,8 @@ _MEMORY = {
 
 _FORCED = "teacher-forced accuracy"
 
+_KEPT = ("model", "family", "intervention", "block", "measure", "kind", "kept", "low", "high")
+
 _HALF = 0.5
 """Less than this share of the baseline left: most is lost."""
 
@@ -49,9 +52,13 @@ _ONE_BY_ONE = (
 )
 
 
-def kept(summary: pl.DataFrame) -> Iterator[Plot]:
-    """The share of the baseline that one bypass leaves: the figure of the main finding."""
-    data = views.kept(summary)
+def kept(shares: pl.DataFrame) -> Iterator[Plot]:
+    """The share of the baseline that one bypass leaves: the figure of the main finding.
+
+    Args:
+        shares: as `analysis.kept.kept` gives them.
+    """
+    data = shares.filter(group="block").sort("block", maintain_order=True).select(_KEPT)
     exact = data.filter(measure="exact_match")
     benchmarks = data.filter(kind="benchmark")
     reading = "100% is the baseline, 0% what it reaches on control samples."
@@ -66,11 +73,11 @@ def kept(summary: pl.DataFrame) -> Iterator[Plot]:
             f"{_ONE_BY_ONE} Benchmarks: the mean of their leads over chance; thin lines: each. "
             "Below 0% is under chance, above 100% better than the baseline."
         )
-    others = views.controls(summary)
-    if others.filter(measure=views.CONTROLS).height:
+    others = controls(shares).select(_KEPT)
+    if others.filter(measure=CONTROLS).height:
         caption += (
             f" Grey: the range of exact match under other edits of the same block "
-            f"({_edits(summary)}). A curve inside that range only shows that disturbing the block "
+            f"({_edits(shares)}). A curve inside that range only shows that disturbing the block "
             "costs memory."
         )
     yield Plot(
@@ -79,10 +86,7 @@ def kept(summary: pl.DataFrame) -> Iterator[Plot]:
         title="",
         finding=_stopped(data),
         reading=reading,
-        caption=(
-            f"{caption} Bands: 95% intervals of the difference to the baseline on the same "
-            f"samples. {HOLLOW}"
-        ),
+        caption=(f"{caption} Bands: 95% intervals, from the same samples. {HOLLOW}"),
         alt=(
             f"{plural(exact['model'].n_unique(), 'panel')}, one per model: share of the baseline "
             f"kept by bypassed block. {_stopped(data)}"
@@ -106,9 +110,9 @@ def _stopped(data: pl.DataFrame) -> str:
     return f"{told} {ASIDE}."
 
 
-def _edits(summary: pl.DataFrame) -> str:
+def _edits(shares: pl.DataFrame) -> str:
     """The control edits of single blocks, by name."""
-    return ", ".join(sorted(summary.filter(views.CONTROL)["edit"].unique()))
+    return ", ".join(sorted(shares.filter(group="control")["edit"].unique()))
 
 
 def draw_kept(data: pl.DataFrame) -> Figure:
@@ -119,12 +123,12 @@ def draw_kept(data: pl.DataFrame) -> Figure:
         rows = data.filter(model=name)
         axes.axhline(1, color=colours.MUTED, linestyle=(0, (6, 3)), linewidth=1)
         axes.axhline(0, color=colours.MUTED, linewidth=0.8)
-        controls = rows.filter(measure=views.CONTROLS)
-        if controls.height:
+        others = rows.filter(measure=CONTROLS)
+        if others.height:
             axes.fill_between(
-                controls["block"],
-                style.finite(controls["low"]),
-                style.finite(controls["high"]),
+                others["block"],
+                style.finite(others["low"]),
+                style.finite(others["high"]),
                 color=colours.GREY,
                 alpha=0.4,
                 linewidth=1.5,  # with a single edit the range is a line
@@ -147,7 +151,7 @@ def draw_kept(data: pl.DataFrame) -> Figure:
         ):
             if (one := rows.filter(measure=measure)).height:
                 style.curve(axes, one, index, label, value="kept")
-        if (mean := rows.filter(measure=views.MEAN)).height:
+        if (mean := rows.filter(measure=MEAN)).height:
             style.curve(axes, mean, 2, "benchmarks", value="kept")
         axes.set_title(visible(name))
         style.blocks_axis(axes)

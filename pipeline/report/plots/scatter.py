@@ -29,7 +29,7 @@ from pipeline.report.plots.plot import (
 )
 
 
-def scatters(summary: pl.DataFrame) -> Iterator[Plot]:
+def scatters(summary: pl.DataFrame, shares: pl.DataFrame) -> Iterator[Plot]:
     """Every benchmark against exact match on memorized samples, one figure per model."""
     single = unmodified_or_one_block()
     x = views.memorization(summary, "exact_match").select(
@@ -55,7 +55,7 @@ def scatters(summary: pl.DataFrame) -> Iterator[Plot]:
             name=f"scatter-{slug(name)}",
             section="Memorization against benchmarks",
             title=name,
-            finding=_furthest(name, summary)
+            finding=_furthest(name, summary, shares)
             or f"{name}: with one block bypassed, exact match is {span}.",
             reading=(
                 "One point per bypassed block; the star is the baseline. Far to the left at the "
@@ -77,11 +77,11 @@ def scatters(summary: pl.DataFrame) -> Iterator[Plot]:
         )
 
 
-def _furthest(name: str, summary: pl.DataFrame) -> str:
+def _furthest(name: str, summary: pl.DataFrame, shares: pl.DataFrame) -> str:
     """The block whose bypass leaves most of ability in comparison with memory; may be empty."""
-    shares = later_blocks(views.kept(summary).filter(model=name))
-    able = shares.filter(kind="mean").select("block", able="kept")
-    both = shares.filter(measure="exact_match").join(able, on="block", maintain_order="left")
+    single = later_blocks(shares.filter(model=name, group="block"))
+    able = single.filter(kind="mean").select("block", able="kept")
+    both = single.filter(measure="exact_match").join(able, on="block", maintain_order="left")
     apart = (
         both.filter(pl.col("able").is_not_null())
         .with_columns(apart=pl.col("able") - pl.col("kept"))
