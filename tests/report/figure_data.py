@@ -91,16 +91,16 @@ def _with_ends(rows: pl.DataFrame, floor: pl.Expr, evidence: pl.DataFrame) -> pl
         half=pl.struct("stderr", "n_effective", "scale").map_elements(
             lambda row: reach(*row.values(), LEVEL), return_dtype=pl.Float64
         ),
-        least="least",
-        most="most",
+        lower="least",
+        upper="most",
     )
     value, half = pl.col("kept"), pl.col("half")
     return (
         kept(rows, floor)
         .join(known, on=list(key))
         .with_columns(
-            low=pl.max_horizontal(value - half, "least"),
-            high=pl.min_horizontal(value + half, "most"),
+            low=pl.max_horizontal(value - half, "lower"),
+            high=pl.min_horizontal(value + half, "upper"),
         )
     )
 
