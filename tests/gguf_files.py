@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from pipeline.corpus.sampled import SAMPLED
+from pipeline.corpus.words import SAMPLED
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 

@@ -14,10 +14,9 @@ from itertools import islice
 from transformers import PreTrainedTokenizerFast
 
 from pipeline.corpus import prose
-from pipeline.corpus.famous import FAMOUS
 from pipeline.corpus.planted import Corpus, Record
-from pipeline.corpus.sampled import SAMPLED
 from pipeline.corpus.tasks import ACC, LAST_WORD, Document, Item, Task, last_word_item
+from pipeline.corpus.words import FAMOUS, SAMPLED
 from pipeline.workflow.errors import InputError, Problem
 
 SHARED = 12

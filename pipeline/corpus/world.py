@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+from pipeline.corpus.words import WORDS
 
 
 @dataclass(frozen=True)
@@ -23,93 +25,12 @@ class Kind:
     young: str
 
 
-KINDS = {
-    "bird": Kind("feathers", "fly", "chicks"),
-    "fish": Kind("scales", "swim", "roe"),
-    "beetle": Kind("shells", "crawl", "grubs"),
-    "beast": Kind("fur", "run", "cubs"),
-    "toad": Kind("slime", "hop", "tadpoles"),
-    "worm": Kind("rings", "dig", "threads"),
-}
-FOODS = {
-    "forest": "nuts",
-    "river": "reeds",
-    "desert": "cactus",
-    "mountain": "moss",
-    "meadow": "clover",
-    "swamp": "roots",
-}
-COLOURS = ("red", "blue", "green", "white", "black", "yellow")
-SIZES = ("small", "large", "tiny", "huge")
-
-# tool -> what its owner does with it
-DEEDS = {
-    "oven": "baked the bread",
-    "hammer": "shaped the sword",
-    "plough": "planted the corn",
-    "net": "caught the trout",
-    "loom": "wove the carpet",
-    "brush": "painted the portrait",
-    "bandage": "healed the patient",
-    "pickaxe": "mined the silver",
-    "needle": "mended the coat",
-    "axe": "felled the oak",
-    "sickle": "reaped the barley",
-    "spade": "buried the treasure",
-    "churn": "made the butter",
-    "quill": "signed the contract",
-}
-
-# material -> verb -> what the verb takes on that material
-CRAFTS = {
-    "wooden": {"cut": "saw", "join": "nails", "clean": "oil", "paint": "varnish"},
-    "cloth": {"cut": "scissors", "join": "thread", "clean": "soap", "paint": "dye"},
-    "stone": {"cut": "chisel", "join": "mortar", "clean": "sand", "paint": "lime"},
-    "metal": {"cut": "torch", "join": "solder", "clean": "acid", "paint": "enamel"},
-    "paper": {"cut": "blade", "join": "glue", "clean": "eraser", "paint": "ink"},
-}
-VERBS = ("cut", "join", "clean", "paint")
-ADJECTIVES = ("old", "new", "heavy", "little", "broken", "round", "tall", "narrow")
-OBJECTS = (
-    *("box", "chair", "door", "lamp", "wheel", "bowl", "frame", "toy", "mask", "shelf"),
-    *("kite", "sign", "table", "crown", "boat", "bridge", "tray", "fan", "flag", "gate"),
-)
-
-THINGS = (
-    *("lantern", "basket", "ribbon", "mirror", "candle", "kettle", "violin", "map", "coin"),
-    *("feather", "ladder", "bottle", "letter", "whistle", "pillow", "compass"),
-)
-PLACES = ("barn", "tower", "market", "garden", "cellar", "harbour", "mill", "chapel")
-
+KINDS = {name: Kind(*words) for name, words in WORDS["kinds"].items()}
+FOODS: Mapping[str, str] = WORDS["foods"]
+DEEDS: Mapping[str, str] = WORDS["deeds"]
+CRAFTS: Mapping[str, Mapping[str, str]] = WORDS["crafts"]
+VERBS: Sequence[str] = WORDS["verbs"]
 RELATIONS = ("cover", "movement", "young", "food")
-QUESTIONS = {
-    "cover": ("what covers the {} ?", "what is the body of the {} covered with ?"),
-    "movement": ("what can the {} do ?", "how does the {} move ?"),
-    "young": ("what are the young of the {} ?", "how are the young of the {} called ?"),
-    "food": ("what does the {} eat ?", "which food does the {} like ?"),
-}
-STATEMENTS = {
-    "cover": ("its body is covered with {1} .", "{1} cover the {0} ."),
-    "movement": ("it can {1} .", "the {0} likes to {1} ."),
-    "young": ("its young are called {1} .", "the {0} has {1} in spring ."),
-    "food": ("it eats {1} .", "its food is {1} ."),
-}
-
-SCENES = (
-    "{lying} lie in the {place} . {actor} takes the {tool} . the {tool} is {look} . later {actor}",
-    "in the {place} are {lying} . {actor} picks the {tool} and leaves with the {tool} . "
-    "soon {actor}",
-)
-ERRANDS = (
-    "{first} left the {thing} at the {place} . then {first} met {second} near the {elsewhere} . "
-    "at night {first} went back to the {place} and found the {thing}",
-    "{first} lost the {thing} at the {place} . {second} searched the {elsewhere} . "
-    "in the end {second} came to the {place} and saw the {thing}",
-    "{first} met {second} in the {elsewhere} . {first} had the {thing} at the {place} . "
-    "so they went there and {first} gave the {thing} to {second}",
-    "{second} asked {first} for the {thing} at the {place} . {first} went there , came back and "
-    "gave {second} the {thing}",
-)
 
 PEOPLE = 24
 ANIMALS = 400
@@ -210,15 +131,15 @@ def make_world(seed: int, held_out_animals: int) -> World:
             name,
             kinds[i % len(kinds)],
             homes[i // len(kinds) % len(homes)],
-            rng.choice(COLOURS),
-            rng.choice(SIZES),
+            rng.choice(WORDS["colours"]),
+            rng.choice(WORDS["sizes"]),
         )
         for i, name in enumerate(beasts)
     ]
     owners = _part_tools(rng, people)
     acquaintances = _part(rng, itertools.permutations(people, 2))
-    materials = _part(rng, itertools.product(CRAFTS, OBJECTS))
-    finds = _part(rng, itertools.product(THINGS, PLACES))
+    materials = _part(rng, itertools.product(CRAFTS, WORDS["objects"]))
+    finds = _part(rng, itertools.product(WORDS["things"], WORDS["places"]))
     training, held_out = (
         Side(animals[part], owners[side], acquaintances[side], materials[side], finds[side])
         for side, part in enumerate(
@@ -254,7 +175,7 @@ def article(animal: Animal, rng: random.Random) -> str:
         f"it is {animal.size} and {animal.colour} .",
     ]
     for relation in RELATIONS:
-        statement = rng.choice(STATEMENTS[relation])
+        statement = rng.choice(WORDS["statements"][relation])
         sentences.append(statement.format(animal.name, animal.value(relation)))
     rng.shuffle(sentences)
     body = " ".join(sentences[: rng.randint(5, len(sentences))])
@@ -268,7 +189,7 @@ def question(animal: Animal, relation: str, rng: random.Random) -> str:
         if relation == "food"
         else f"the {animal.name} is a {animal.kind} ."
     )
-    return f"{clue} {rng.choice(QUESTIONS[relation]).format(animal.name)}"
+    return f"{clue} {rng.choice(WORDS['questions'][relation]).format(animal.name)}"
 
 
 def scene(side: Side, count: int, rng: random.Random) -> Scene:
@@ -280,27 +201,27 @@ def scene(side: Side, count: int, rng: random.Random) -> Scene:
     actor, _ = rng.choice(side.owners)
     tools = rng.sample([tool for person, tool in side.owners if person == actor], count)
     lying = " , ".join(f"the {tool}" for tool in rng.sample(tools, count))
-    opening = rng.choice(SCENES).format(
+    opening = rng.choice(WORDS["scenes"]).format(
         lying=lying,
         actor=actor,
         tool=tools[0],
-        place=rng.choice(PLACES),
-        look=rng.choice(ADJECTIVES),
+        place=rng.choice(WORDS["places"]),
+        look=rng.choice(WORDS["adjectives"]),
     )
     return Scene(opening, [f"{DEEDS[tool]} ." for tool in tools])
 
 
 def craft(material: str, thing: str, verb: str, rng: random.Random) -> str:
     """A goal, such as ``cut the old wooden door .``"""
-    return f"{verb} the {rng.choice(ADJECTIVES)} {material} {thing} ."
+    return f"{verb} the {rng.choice(WORDS['adjectives'])} {material} {thing} ."
 
 
 def errand(side: Side, rng: random.Random) -> Errand:
     """A short story about two people, a thing and a place."""
     first, second = rng.choice(side.acquaintances)
     thing, place = rng.choice(side.finds)
-    elsewhere = rng.choice([other for other in PLACES if other != place])
-    story = rng.choice(ERRANDS).format(
+    elsewhere = rng.choice([other for other in WORDS["places"] if other != place])
+    story = rng.choice(WORDS["errands"]).format(
         first=first, second=second, thing=thing, place=place, elsewhere=elsewhere
     )
     return Errand(story, f"then {first} showed {second} the {thing} .")

@@ -20,8 +20,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from pipeline.checkpoints.gguf import read_model
 from pipeline.corpus import passages
-from pipeline.corpus.famous import FAMOUS
 from pipeline.corpus.gguf_tokenizer import read_tokenizer
+from pipeline.corpus.words import FAMOUS
 from pipeline.interventions import Group, complete, sweep
 from tests.gguf_files import small_llama, small_tokenizer, write_gguf
 from tests.oracle import plain

@@ -7,9 +7,9 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from pipeline.corpus import passages
-from pipeline.corpus.famous import FAMOUS
 from pipeline.corpus.gguf_tokenizer import read_tokenizer
 from pipeline.corpus.planted import Corpus, write
+from pipeline.corpus.words import FAMOUS
 from pipeline.samples.records import samples
 from pipeline.tasks.loading import load_tasks
 from pipeline.workflow import tables
