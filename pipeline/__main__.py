@@ -154,7 +154,7 @@ def audit(
         skip_short, show_text, threads, token_budget,
     )  # fmt: skip
     auditing.require_sound(asked)
-    auditing.require_own(asked)
+    auditing.require_unused(asked)
     values = auditing.study(asked, {"tasks": _tasks_in(tasks)})
     made = check_study(values, str(asked.folder / PARAMS))
     with _working_in(asked.folder):

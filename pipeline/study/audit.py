@@ -29,11 +29,15 @@ from pipeline.samples.table_file import is_running_text, read
 from pipeline.study.composition import CONF, read_yaml
 from pipeline.workflow.errors import InputError, Problem, shorten
 from pipeline.workflow.files import write_text
+from pipeline.workflow.locks import TURN
 
 ROOT = Path(__file__).parents[2]
 LINKED = ("CITATION.cff", "Snakefile", "dvc.yaml", "pipeline", "profiles")
 AUDITS = Path("audits")
 FAMILY = "audit"
+ORIGIN = "origin"
+"""The file of an audit's folder that says which model it belongs to."""
+
 DVC_CONFIG = "[core]\n    no_scm = true\n    analytics = false\n    check_update = false\n"
 
 NAME_LENGTH = 56
@@ -155,21 +159,21 @@ def require_sound(asked: Asked) -> None:
         raise InputError(*problems)
 
 
-def require_own(asked: Asked) -> None:
+def require_unused(asked: Asked) -> None:
     """Raise if another model was audited under the name; an audit of the same model continues.
 
     Raises:
         InputError: `asked.model` is neither a folder nor a commit; the audit's folder belongs to
             another model; or `data` or `reports` has a folder of this name that is not an audit's.
     """
-    path, own = asked.folder / "origin", _told(asked.origin)
+    path, origin = asked.folder / ORIGIN, _on_one_line(asked.origin)
     known = path.read_text("utf-8") if path.is_file() else None
-    if asked.folder.exists() and known != own:
+    if known != origin and not (known is None and _unclaimed(asked.folder)):
         raise InputError(
             Problem(
                 f"--name: {asked.folder}",
                 f"the audit of another model: {known}" if known else "a folder that is no audit",
-                f"a name of its own for {own}",
+                f"a name of its own for {origin}",
                 f"give another --name, or delete {asked.folder}",
             )
         )
@@ -256,15 +260,19 @@ def study(asked: Asked, offered: Mapping[str, Sequence[str]]) -> dict[str, Any]:
 def prepare(asked: Asked) -> None:
     """Create the audit's folder, or its missing parts; the caller writes its params.yaml.
 
+    The caller has taken the folder's turn, so no other audit prepares it.
+
     Raises:
-        InputError: the package does not come from a clone.
+        InputError: the package does not come from a clone; or as `require_unused`.
     """
     if missing := [name for name in LINKED if not (ROOT / name).exists()]:
         raise InputError(
             Problem(str(ROOT), f"no {', '.join(missing)}", "a clone of the project", "clone it")
         )
+    require_unused(asked)
     folder = asked.folder
-    folder.mkdir(parents=True, exist_ok=True)
+    # before anything else, so that the same command continues wherever it was killed
+    write_text(folder / ORIGIN, _on_one_line(asked.origin))
     for name in LINKED:
         _link(folder / name, ROOT / name)
     for old in folder.glob("samples*"):
@@ -275,7 +283,6 @@ def prepare(asked: Asked) -> None:
     if asked.tasks and Path(asked.tasks).is_dir():
         _link(folder / "tasks", Path(asked.tasks).absolute())
     write_text(folder / ".dvc" / "config", DVC_CONFIG)
-    write_text(folder / "origin", _told(asked.origin))
     for link in _shown(asked):
         link.parent.mkdir(exist_ok=True)
         _link(link, Path("..") / folder / link)
@@ -346,7 +353,15 @@ def _shown(asked: Asked) -> tuple[Path, Path]:
     return Path("data") / asked.study, Path("reports") / asked.study
 
 
-def _told(origin: Mapping[str, str]) -> str:
+def _unclaimed(folder: Path) -> bool:
+    """Whether a folder is missing, or holds only what the command makes before `ORIGIN`."""
+    entries = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    return not (folder.exists() and not folder.is_dir()) and all(
+        name == TURN.parts[0] or name.endswith(".part") for name in entries
+    )
+
+
+def _on_one_line(origin: Mapping[str, str]) -> str:
     """The origin on one line, in ASCII."""
     text = ", ".join(f"{key} {value}" for key, value in origin.items())
     return os.fsencode(text).decode("utf-8", "backslashreplace").replace("\n", "\\n")

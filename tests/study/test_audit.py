@@ -72,7 +72,7 @@ def test_a_model_that_is_neither_folder_nor_commit_is_refused(
     model: str, asked: audit.Asked
 ) -> None:
     with pytest.raises(InputError, match="OWNER/NAME@COMMIT"):
-        audit.require_own(replace(asked, model=model))
+        audit.require_unused(replace(asked, model=model))
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "-x", "a b", "a\n", "Ab", "a.b"])
@@ -128,16 +128,50 @@ def test_another_model_is_not_audited_under_the_name_of_one(
     asked: audit.Asked, model: Path, tmp_path: Path
 ) -> None:
     audit.prepare(asked)
-    audit.require_own(asked)
+    audit.require_unused(asked)
     shutil.copytree(model, tmp_path / "other")
     with pytest.raises(InputError, match="the audit of another model"):
-        audit.require_own(replace(asked, model=str(tmp_path / "other")))
+        audit.require_unused(replace(asked, model=str(tmp_path / "other")))
+
+
+@pytest.mark.parametrize("links", range(len(audit.LINKED) + 2))
+def test_killed_while_its_folder_is_made_the_same_command_goes_on(
+    links: int, asked: audit.Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    make_link, calls = audit._link, iter(range(100))
+
+    def killed(link: Path, target: Path) -> None:
+        if next(calls) == links:
+            raise Killed
+        make_link(link, target)
+
+    (asked.folder / TURN).parent.mkdir(parents=True)
+    (asked.folder / TURN).touch()
+    audit.require_unused(asked)  # killed before anything else was written
+    monkeypatch.setattr(audit, "_link", killed)
+    with pytest.raises(Killed):
+        audit.prepare(asked)
+    monkeypatch.setattr(audit, "_link", make_link)
+    audit.require_unused(asked)
+    audit.prepare(asked)
+    assert all((asked.folder / name).exists() for name in (*audit.LINKED, "model", "samples.txt"))
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "data/a.parquet"])
+def test_a_folder_of_other_files_is_no_audit(name: str, asked: audit.Asked) -> None:
+    (asked.folder / name).parent.mkdir(parents=True)
+    (asked.folder / name).touch()
+    with pytest.raises(InputError, match="a folder that is no audit"):
+        audit.require_unused(asked)
 
 
 def test_a_folder_that_is_no_audit_is_left_alone(asked: audit.Asked, tmp_path: Path) -> None:
     (tmp_path / "reports" / "audit-mine").mkdir(parents=True)
     with pytest.raises(InputError, match="reports/audit-mine"):
-        audit.require_own(asked)
+        audit.require_unused(asked)
 
 
 @pytest.mark.slow
