@@ -166,7 +166,9 @@ def resolved(address: str) -> Stage:
     Raises:
         dvc.exceptions.DvcException: there is no such stage.
     """
-    return _stage(opened(".").stage.load_one("dvc.yaml", address))
+    repo = opened(".")
+    with repo.lock:  # no other process is writing dvc.lock, which DVC reads as well
+        return _stage(repo.stage.load_one("dvc.yaml", address))
 
 
 def reproduce(*words: str, quiet: bool = False) -> None:

@@ -212,6 +212,7 @@ def simulated(world: World, model: str, random: np.random.Generator) -> ModelTab
             "sample_id": every,
             "suffix_group": np.concatenate([groups, every[SAMPLES:]]),
             "suffix_length": np.full(len(every), SUFFIX),
+            "copies": pl.Series([None] * len(every), dtype=pl.UInt32),
         }
     )
     benchmarks, documents = [], []
