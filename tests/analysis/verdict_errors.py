@@ -205,6 +205,7 @@ def simulated(world: World, model: str, random: np.random.Generator) -> ModelTab
             "teacher_forced_accuracy": np.concatenate([tokens, control]).T.ravel(),
             "correct_length": np.where(whole, SUFFIX, 0).T.ravel(),
             "second_half": whole.T.ravel().astype(float),
+            "decoded": np.ones(whole.size, dtype=bool),
         }
     )
     samples = pl.DataFrame(
@@ -258,7 +259,9 @@ def _documents(task: str, metric: str, values: _Floats, weights: _Floats) -> pl.
 
 def _scores(task: str, metric: str, values: _Floats, chance: float | None) -> pl.DataFrame:
     columns = {"intervention": _NAMES, "task": task, "metric": metric, "value": values}
-    return pl.DataFrame(columns).with_columns(chance=pl.lit(chance, dtype=pl.Float64))
+    return pl.DataFrame(columns).with_columns(
+        chance=pl.lit(chance, dtype=pl.Float64), higher_is_better=pl.lit(metric == "acc")
+    )
 
 
 def truth(world: World, model: str, rows: pl.DataFrame) -> pl.DataFrame:
