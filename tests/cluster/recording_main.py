@@ -1,6 +1,6 @@
 """Stands in for pipeline/__main__.py on the test cluster, before the stub of tests/dag.
 
-Appends to jobs.jsonl what SLURM gave the job. A file hungry/ADDRESS makes that stage take a tenth
+Appends to jobs.jsonl what SLURM gave the job; nothing of a stage that runs outside of one. A file hungry/ADDRESS makes that stage take a tenth
 more memory than its first attempt was given, in every attempt.
 """
 
@@ -9,10 +9,17 @@ import os
 import re
 import runpy
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 GPU_SECONDS = 4  # long enough for two to meet
+
+STUB = "pipeline/stub_main.py"
+
+if "SLURM_JOB_ID" not in os.environ:
+    runpy.run_path(STUB, run_name="__main__")
+    sys.exit()
 
 address = os.environ["DVC_STAGE"]
 job = os.environ["SLURM_JOB_ID"]
@@ -46,5 +53,5 @@ if hungry.exists():
     time.sleep(5)  # SLURM looks once a second
 if device is not None:
     time.sleep(GPU_SECONDS)
-runpy.run_path("pipeline/stub_main.py", run_name="__main__")
+runpy.run_path(STUB, run_name="__main__")
 note("ended")
