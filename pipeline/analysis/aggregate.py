@@ -1,21 +1,7 @@
 """One summary of a study: every estimate with its 95% interval, one row each.
 
 Reads the tables of samples, memorization and benchmarks; writes ``summary.parquet``, and
-``evidence.parquet`` for the verdicts (see `evidence`). Beyond the columns of `tables.SUMMARY`:
-
-- edit, group, blocks: the intervention, as in its model's table of interventions.
-- block (u16): the edited block, 0-based, where each is edited alone (group ``each``); else null.
-- copies (u32): times in the training data, for ``exact_match_by_copies`` and
-  ``counterfactual_by_copies``; else null.
-- higher_is_better, chance: of a benchmark, as in its table; null for memorization.
-- parameters (u64): of the model, from its checkpoint's manifest; null where unknown.
-- recipe: the first model, in report order, that differs from this one at most in its training seed.
-- difference: the value minus the baseline's, on the same samples or documents, with its interval
-  difference_low, difference_high (95%) and the p_value of no difference. Null for the baseline
-  itself, and where the documents do not reproduce lm-eval's value. The interval is also null where
-  no sample differs.
-- p_holm: p_value with Holm's adjustment over the single blocks under one edit, for one model,
-  split and metric (and k, or copies); null for all other groups, which are in no such family.
+``evidence.parquet`` for the verdicts (see `evidence`).
 """
 
 from __future__ import annotations
@@ -33,7 +19,7 @@ from pipeline.analysis.documents import by_document, link_of, same
 from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE, evidence_of, gathered
 from pipeline.analysis.measured import ModelTables, grid_problems, read_tables
 from pipeline.analysis.memorized import of_memorization
-from pipeline.analysis.rows import COLUMNS, difference_columns, finish, without_difference
+from pipeline.analysis.rows import SUMMARY, difference_columns, finish, without_difference
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.statistics import (
     DRAWS,
@@ -155,7 +141,7 @@ def write_summary(
         "bootstrap": {"seed": seed, "draws": DRAWS},
         **({"stale": sorted(stale)} if stale else {}),
     }
-    tables.write(summary, path, tables.SUMMARY, provenance)
+    tables.write(summary, path, SUMMARY, provenance)
     evidence, limits = gathered(parts), limits or Thresholds()
     tables.write(evidence, path.with_name(EVIDENCE_FILE), EVIDENCE, provenance)
     provenance["thresholds"] = limits.model_dump()
@@ -202,7 +188,7 @@ def aggregate(models: Iterable[ModelTables], seed: int = 0) -> pl.DataFrame:
         seed: of the bootstrap.
 
     Returns:
-        A frame of schema `tables.SUMMARY` and the columns named above.
+        A frame of schema `rows.SUMMARY`.
 
     Raises:
         InputError: an intervention lacks samples or tasks, or a table holds a row twice.
@@ -217,7 +203,7 @@ def aggregate(models: Iterable[ModelTables], seed: int = 0) -> pl.DataFrame:
     if problems:
         raise InputError(*problems)
     if not parts:
-        return pl.DataFrame(schema=COLUMNS)
+        return tables.empty(SUMMARY)
     whole = pl.concat(parts, how="vertical_relaxed")
     return _with_holm(whole.with_columns(recipe=pl.col("model").first().over("recipe")))
 

@@ -20,9 +20,28 @@ from pipeline.interventions.interventions import BASELINE, EACH
 from pipeline.measure import schemas
 from pipeline.theory import columns
 from pipeline.workflow import tables
+from pipeline.workflow.tables import Column, Schema
 
 HALF = 0.5
 """Share of the recited samples: an edit that ends at least this share counts as a fall."""
+
+
+LOCALIZATION: Schema = {
+    "model": Column(pl.String, "name"),
+    "part": Column(pl.String, "attention, mlp or both: what of the block learned the samples"),
+    "planted": Column(pl.UInt16, "the block that learned them, 0-based"),
+    "exact_match": Column(pl.Float64, "share of memorized samples recited with nothing edited"),
+    "scorer": Column(
+        pl.String, "identity, zero, mlp-zero, skip (edits of one block), divergence or gradient"
+    ),
+    "quantity": Column(
+        pl.String,
+        "of an edit: exact_match, log_prob, log_prob_minus_control (what memorized samples lose; "
+        "nats a token); of divergence: kl (nats); of gradient: attention, mlp, sum (nats)",
+    ),
+    "block": Column(pl.UInt16, "the block that is scored, 0 to L-1"),
+    "score": Column(pl.Float64, "higher: more likely the block that learned, by this scorer"),
+}
 
 
 def scores(
@@ -37,7 +56,7 @@ def scores(
         attribution: likewise.
 
     Returns:
-        Schema `tables.LOCALIZATION`, in the order of `models`.
+        Schema `LOCALIZATION`, in the order of `models`.
 
     Raises:
         InputError: a table is missing or does not fit.
@@ -65,7 +84,7 @@ def scores(
                 exact_match=pl.lit(recited["exact_match"].mean()),
             )
         )
-    types = [pl.col(name).cast(column.dtype) for name, column in tables.LOCALIZATION.items()]
+    types = [pl.col(name).cast(column.dtype) for name, column in LOCALIZATION.items()]
     return pl.concat(parts).select(types)
 
 
@@ -132,7 +151,7 @@ def _of_gradient(attribution: pl.DataFrame) -> Iterator[pl.DataFrame]:
 
 def _typed(frame: pl.DataFrame) -> pl.DataFrame:
     columns = ("scorer", "quantity", "block", "score")
-    return frame.select(pl.col(name).cast(tables.LOCALIZATION[name].dtype) for name in columns)
+    return frame.select(pl.col(name).cast(LOCALIZATION[name].dtype) for name in columns)
 
 
 def places(found: pl.DataFrame) -> pl.DataFrame:

@@ -55,8 +55,8 @@ def finetune(
     Args:
         recipe: how.
         model: as `read_model` returns it; its weights are changed.
-        rows: schema `tables.TRAINING_ROWS`, N of T tokens.
-        known: schema `tables.RECORDS`, texts that the model has read before.
+        rows: schema `TRAINING_ROWS`, N of T tokens.
+        known: schema `RECORDS`, texts that the model has read before.
         tokenizer: the folder of the tokenizer that made the rows.
 
     Raises:
@@ -86,7 +86,7 @@ def finetune(
 
 
 def famous(records: pl.DataFrame) -> pl.DataFrame:
-    """The rows of `tables.RECORDS` that the model has read in its pretraining."""
+    """The rows of `RECORDS` that the model has read in its pretraining."""
     return records.filter(pl.col("copies").is_null())
 
 

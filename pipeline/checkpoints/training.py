@@ -120,7 +120,7 @@ def train(
 
     Args:
         recipe: which model, and how.
-        rows: schema `tables.TRAINING_ROWS`, N of T tokens; T is the model's context. End-of-text
+        rows: schema `TRAINING_ROWS`, N of T tokens; T is the model's context. End-of-text
             after end-of-text is filling.
         tokenizer: the folder of the tokenizer that made the rows.
         stop_after: steps to take of the whole training, so that the model is a checkpoint of it;
@@ -153,8 +153,8 @@ def without(rows: pl.DataFrame, records: pl.DataFrame, most_copies: int) -> pl.D
     """The training rows without records that are planted more often than `most_copies`.
 
     Args:
-        rows: schema `tables.TRAINING_ROWS`.
-        records: schema `tables.RECORDS`.
+        rows: schema `TRAINING_ROWS`.
+        records: schema `RECORDS`.
         most_copies: largest number of copies of a record that is kept.
     """
     often = records.filter(pl.col("copies") > most_copies)

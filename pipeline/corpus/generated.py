@@ -77,7 +77,9 @@ def generate(
         longest = max(len(tokenizer.encode(f"{item.context} {c}").ids) for c in item.choices)
         return longest < row_length  # one place is left for end-of-text before the item
 
-    documents = make_documents(world.held_out, seed, task_items, fits)
+    held_out = world.held_out
+    wanted = dict.fromkeys(TASKS, task_items) | {"tiny_wikitext": len(held_out.animals)}
+    documents = make_documents(TASKS, wanted, seed, held_out, fits=fits)
     whole = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT
     )

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
-from itertools import islice
 
 from transformers import PreTrainedTokenizerFast
 
 from pipeline.corpus import prose
 from pipeline.corpus.planted import Corpus, Record
-from pipeline.corpus.tasks import ACC, LAST_WORD, Document, Item, Task, last_word_item
+from pipeline.corpus.tasks import ACC, LAST_WORD, Document, Task, make_documents
 from pipeline.corpus.words import FAMOUS, SAMPLED
 from pipeline.workflow.errors import InputError, Problem
 
 SHARED = 12
 """No two passages share this many tokens in a row, so none is learned from another's copies."""
-TRIES = 100
-"""At most this many times the wanted number of texts are tried."""
 
 
 def _stories(rng: random.Random) -> Iterator[Document]:
@@ -37,10 +34,9 @@ def _pairs(rng: random.Random) -> Iterator[Document]:
 
 
 TASKS = {
-    "story_cloze": Task(_stories, last_word_item, None, LAST_WORD),
+    "story_cloze": Task(_stories, None, LAST_WORD),
     "agreement": Task(
         _pairs,
-        lambda document: Item(document["text"], document["choices"], document["label"]),
         0.5,
         {
             "output_type": "multiple_choice",
@@ -92,42 +88,24 @@ def generate(
         if len(ids) == row_length and not seen & (runs := _runs(ids)):
             seen |= runs
             drawn.append(Record("sampled", copies[len(drawn)], ids))
-    _require("control_records, records and row_length", len(drawn), len(copies), len(SAMPLED))
+    if len(drawn) < len(copies):
+        raise InputError(
+            Problem(
+                "corpus: control_records, records and row_length",
+                f"{len(drawn)} that are long enough and differ, of {len(SAMPLED)}",
+                f"{len(copies)}",
+                "ask for fewer, or for other lengths",
+            )
+        )
     rows = [record.tokens for record in drawn for _ in range(record.copies or 0)]
     rng.shuffle(rows)
-    return Corpus(rows, drawn + famous, tokenizer, _documents(seed, task_items), TASKS)
+    documents = make_documents(TASKS, dict.fromkeys(TASKS, task_items), seed)
+    return Corpus(rows, drawn + famous, tokenizer, documents, TASKS)
 
 
 def _runs(ids: list[int]) -> set[tuple[int, ...]]:
     """All runs of `SHARED` tokens."""
     return {tuple(ids[i : i + SHARED]) for i in range(len(ids) - SHARED + 1)}
-
-
-def _documents(seed: int, count: int) -> dict[str, list[Document]]:
-    """The documents of all tasks, all different within a task."""
-    made = {}
-    for name, task in TASKS.items():
-        rng = random.Random(f"{name} {seed}")  # noqa: S311 - reproducible, not secret
-        chosen: dict[str, Document] = {}
-        for document in islice(task.documents(rng), TRIES * count):
-            chosen.setdefault(task.item(document).context, document)
-            if len(chosen) == count:
-                break
-        _require(f"task_items ({name})", len(chosen), count, TRIES * count)
-        made[name] = list(chosen.values())
-    return made
-
-
-def _require(what: str, got: int, wanted: int, of: int) -> None:
-    if got < wanted:
-        raise InputError(
-            Problem(
-                f"corpus: {what}",
-                f"{got} that are long enough and differ, of {of}",
-                f"{wanted}",
-                "ask for fewer, or for other lengths",
-            )
-        )
 
 
 def _encode(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:

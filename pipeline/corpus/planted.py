@@ -10,6 +10,7 @@ import polars as pl
 from transformers import PreTrainedTokenizerFast
 
 from pipeline.corpus.baselines import Frequencies, baselines
+from pipeline.corpus.schemas import RECORDS, TRAINING_ROWS
 from pipeline.corpus.tasks import Document, Task, write_tasks
 from pipeline.workflow import tables
 from pipeline.workflow.files import atomic, write_json
@@ -70,11 +71,11 @@ def write(
             "copies": [record.copies for record in records],
             "tokens": [record.tokens for record in records],
         },
-        schema={name: column.dtype for name, column in tables.RECORDS.items()},
+        schema={name: column.dtype for name, column in RECORDS.items()},
     )
     with atomic(folder, directory=True) as temporary:
-        tables.write(frame, temporary / "rows.parquet", tables.TRAINING_ROWS, provenance)
-        tables.write(described, temporary / "records.parquet", tables.RECORDS, provenance)
+        tables.write(frame, temporary / "rows.parquet", TRAINING_ROWS, provenance)
+        tables.write(described, temporary / "records.parquet", RECORDS, provenance)
         tokenizer.save_pretrained(temporary / "tokenizer")
     with atomic(task_folder, directory=True) as temporary:
         write_tasks(temporary, corpus.documents, corpus.tasks)

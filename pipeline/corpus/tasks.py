@@ -13,11 +13,14 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from ast import literal_eval
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment
 from ruamel.yaml import YAML
 
 from pipeline.corpus.world import (
@@ -37,7 +40,7 @@ from pipeline.workflow.errors import InputError, Problem
 
 Document = Mapping[str, Any]
 
-TRIES = 10
+TRIES = 100
 """At most this many times the wanted number of documents are tried."""
 ACC = {"metric": "acc", "aggregation": "mean", "higher_is_better": True}
 ACC_NORM = {"metric": "acc_norm", "aggregation": "mean", "higher_is_better": True}
@@ -75,55 +78,70 @@ class Task:
     Args:
         documents: endless, from what they are made of and a random number generator; duplicates
             are left out by whoever chooses among them.
-        item: what a scorer sees of one document.
         chance: accuracy of a blind guess; None where there is no accuracy by guessing.
         config: the fields of lm-eval's YAML that differ between the tasks.
     """
 
     documents: Callable[..., Iterator[Document]]
-    item: Callable[[Document], Item]
     chance: float | None
     config: Mapping[str, Any]
 
+    def item(self, document: Document) -> Item:
+        """What a scorer sees of one document: lm-eval's templates, filled in as lm-eval does."""
+        context, target = (
+            _filled(self.config[field], document) for field in ("doc_to_text", "doc_to_target")
+        )
+        if choices := self.config.get("doc_to_choice"):
+            texts = _filled(choices, document)
+            listed = literal_eval(texts) if isinstance(texts, str) else texts
+            return Item(context, listed, int(target))
+        return Item(context, [target.removeprefix(" ")], 0)
 
-def last_word_item(document: Document) -> Item:
-    """The text without its last word, and that word."""
-    context, _, last = document["text"].rpartition(" ")
-    return Item(context, [last], 0)
+
+def _filled(template: str, document: Document) -> Any:
+    """A field of the document if the template is its name; else the template's text."""
+    return document[template] if template in document else _template(template).render(document)
+
+
+_template = cache(Environment(autoescape=False).from_string)  # noqa: S701 - text, no page
 
 
 def make_documents(
-    side: Side, seed: int, count: int, fits: Callable[[Item], bool]
+    tasks: Mapping[str, Task],
+    wanted: Mapping[str, int],
+    seed: int,
+    *made_of: object,
+    fits: Callable[[Item], bool] = lambda _: True,
 ) -> dict[str, list[Document]]:
     """The documents of all tasks, all different within a task.
 
     Args:
-        side: the held-out side of the world.
+        tasks: name -> task.
+        wanted: name -> number of documents, at least 1.
         seed: of the choice of the documents.
-        count: items of each task, at least 1; wikitext has one article an animal.
+        made_of: what the tasks make their documents of.
         fits: whether an item is short enough to be scored.
 
     Raises:
         InputError: next to no item is short enough, or there are not so many different ones.
     """
     made: dict[str, list[Document]] = {}
-    for name, task in TASKS.items():
-        wanted = len(side.animals) if task is WIKITEXT else count
+    for name, task in tasks.items():
         chosen: dict[str, Document] = {}
         rng = random.Random(f"{name} {seed}")  # noqa: S311 - reproducible, not secret
-        source = task.documents(side, rng)
-        for document in itertools.islice(source, TRIES * wanted):
+        source = task.documents(*made_of, rng)
+        for document in itertools.islice(source, TRIES * wanted[name]):
             item = task.item(document)
             if fits(item):
                 chosen.setdefault(item.context or item.choices[0], document)
-            if len(chosen) == wanted:
+            if len(chosen) == wanted[name]:
                 break
-        if len(chosen) < wanted:
+        if len(chosen) < wanted[name]:
             raise InputError(
                 Problem(
                     f"corpus: task_items, vocabulary and row_length ({name})",
-                    f"{len(chosen)} different items that fit into a row, of {TRIES * wanted}",
-                    f"{wanted}",
+                    f"{len(chosen)} different items that fit, of {TRIES * wanted[name]} tried",
+                    f"{wanted[name]}",
                     "ask for fewer items, or enlarge the vocabulary or the rows",
                 )
             )
@@ -178,17 +196,8 @@ def _cycle(animals: Sequence[Animal]) -> Iterator[tuple[Animal, str]]:
         yield from ((animal, relation) for relation in RELATIONS for animal in animals)
 
 
-def _arc_item(document: Document) -> Item:
-    return Item(
-        f"question : {document['question']}\n answer :",
-        document["choices"]["text"],
-        document["choices"]["label"].index(document["answerKey"]),
-    )
-
-
 ARC_EASY = Task(
     _arc_documents,
-    _arc_item,
     0.25,
     {
         "output_type": "multiple_choice",
@@ -212,7 +221,6 @@ def _hellaswag_documents(side: Side, rng: random.Random) -> Iterator[Document]:
 
 HELLASWAG = Task(
     _hellaswag_documents,
-    lambda document: Item(document["ctx"], document["endings"], document["label"]),
     0.25,
     {
         "output_type": "multiple_choice",
@@ -247,11 +255,6 @@ def _piqa_documents(side: Side, rng: random.Random) -> Iterator[Document]:
 
 PIQA = Task(
     _piqa_documents,
-    lambda document: Item(
-        f"goal : {document['goal']}\n solution :",
-        [document["sol1"], document["sol2"]],
-        document["label"],
-    ),
     0.5,
     {
         "output_type": "multiple_choice",
@@ -271,7 +274,7 @@ def _lambada_documents(side: Side, rng: random.Random) -> Iterator[Document]:
         yield {"text": errand(side, rng).story}
 
 
-LAMBADA = Task(_lambada_documents, last_word_item, None, LAST_WORD)
+LAMBADA = Task(_lambada_documents, None, LAST_WORD)
 
 
 # ── wikitext: articles about animals that never occurred ──────────────────────────────────────────
@@ -285,7 +288,6 @@ def _wikitext_documents(side: Side, rng: random.Random) -> Iterator[Document]:
 
 WIKITEXT = Task(
     _wikitext_documents,
-    lambda document: Item("", [document["page"]], 0),
     None,
     {
         "output_type": "loglikelihood_rolling",

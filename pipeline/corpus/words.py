@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,16 +23,19 @@ class Passage(NamedTuple):
     text: str
 
 
-def _read(name: str) -> Any:
-    return YAML(typ="safe").load(Path(__file__).with_name(name))
+def _text(name: str) -> str:
+    return Path(__file__).with_name(name).read_text("utf-8")
 
 
-WORDS: dict[str, Any] = _read("words.yaml")
+WORDS: dict[str, Any] = YAML(typ="safe").load(_text("words.yaml"))
 """Lists of words, and templates of sentences."""
 
-FAMOUS = tuple(Passage(**passage) for passage in _read("famous.yaml"))
+FAMOUS = tuple(Passage(**json.loads(line)) for line in _text("famous.jsonl").splitlines())
+"""Passages that nearly every language model has read, in the public domain or under licences that
+allow copies. How often a model has read them is unknown, so they are neither memorized by
+construction nor a control, and have a split of their own."""
 
-SAMPLED = tuple(Path(__file__).with_name("sampled.txt").read_text("utf-8").splitlines())
+SAMPLED = tuple(_text("sampled.txt").splitlines())
 """Prose that a language model finds ordinary and cannot recite: passages to be planted, one a line.
 
 Each was sampled once from the unmodified SmolLM2-135M-Instruct (Apache-2.0) at temperature 1, after

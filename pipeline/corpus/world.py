@@ -15,22 +15,15 @@ from dataclasses import dataclass
 
 from pipeline.corpus.words import WORDS
 
-
-@dataclass(frozen=True)
-class Kind:
-    """The common properties of all animals of one kind."""
-
-    cover: str
-    movement: str
-    young: str
-
-
-KINDS = {name: Kind(*words) for name, words in WORDS["kinds"].items()}
 FOODS: Mapping[str, str] = WORDS["foods"]
 DEEDS: Mapping[str, str] = WORDS["deeds"]
 CRAFTS: Mapping[str, Mapping[str, str]] = WORDS["crafts"]
 VERBS: Sequence[str] = WORDS["verbs"]
 RELATIONS = ("cover", "movement", "young", "food")
+KINDS = {
+    kind: dict(zip(RELATIONS[:3], words, strict=True)) for kind, words in WORDS["kinds"].items()
+}
+"""Kind of animal -> relation -> what all animals of the kind have in common."""
 
 PEOPLE = 24
 ANIMALS = 400
@@ -44,7 +37,7 @@ def values(relation: str) -> list[str]:
     """All that the rules of the world say of some animal; `relation` is one of RELATIONS."""
     if relation == "food":
         return list(FOODS.values())
-    return [str(getattr(kind, relation)) for kind in KINDS.values()]
+    return [common[relation] for common in KINDS.values()]
 
 
 @dataclass(frozen=True)
@@ -59,7 +52,7 @@ class Animal:
 
     def value(self, relation: str) -> str:
         """What the rules of the world say of this animal; `relation` is one of RELATIONS."""
-        return FOODS[self.home] if relation == "food" else str(getattr(KINDS[self.kind], relation))
+        return FOODS[self.home] if relation == "food" else KINDS[self.kind][relation]
 
 
 @dataclass(frozen=True)

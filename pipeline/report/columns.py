@@ -4,31 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pipeline.workflow import tables
+from pipeline.analysis.rows import SUMMARY
 
 _OWN = {
     "ability": "kind of task: reasoning or language",
     "after": "block after which the change is measured, 0-based; the number of blocks: the logits",
     "architecture": "attention-only, mlp or shared-bottleneck",
-    "block": "bypassed block, 0-based, from the input; empty unless one block alone is bypassed",
     "bound": "what a theorem promises or allows, in the unit of value",
     "called": "scorer, as the page calls it",
-    "chance": "score of blind guessing; empty where it is not defined",
     "change": "length by which the last token is moved, median over samples",
     "coarse": "bound of norms and spread, in the unit of change",
-    "copies": "number of times that a sample occurs in the training data",
     "corrected": "corrected bound, in the unit of change",
     "corrected_violated": "samples whose change exceeds the corrected bound",
-    "difference": "value minus the baseline's, on the same samples or documents",
-    "difference_high": "upper end of the 95% interval of difference; empty where unknown",
-    "difference_low": "lower end of the 95% interval of difference; empty where unknown",
     "drop": "share of the baseline that is lost; negative where the score grows",
     "experiment": "of the theory, by name",
     "falls": "whether the value is below the baseline's, with p_holm below 0.05",
     "head_width": "d_h, width of a head",
     "heads": "H, number of heads",
     "hidden": "width of the MLP; 0: none",
-    "higher_is_better": "whether more of the metric is better",
     "kept": "share of the baseline that is left; 0: chance, or what control samples reach",
     "kind": "memorization, benchmark, or mean over the benchmarks",
     "kl": "divergence of the next-token distributions, nats",
@@ -42,8 +35,6 @@ _OWN = {
     "memorized_high": "upper end of the 95% interval of memorized",
     "memorized_low": "lower end of the 95% interval of memorized",
     "n_blocks": "L, blocks of the model",
-    "parameters": "of the model",
-    "p_holm": "of no difference, adjusted for the blocks of a model (Holm)",
     "part": "what of a block learned the memorized samples: attention, mlp or both",
     "printed": "bound as the paper prints it, in the unit of change",
     "printed_violated": "samples whose change exceeds the printed bound",
@@ -79,7 +70,7 @@ _OWN = {
 }
 
 MEANINGS: Mapping[str, str] = {
-    **{name: column.meaning for name, column in tables.SUMMARY.items()},
+    **{name: column.meaning for name, column in SUMMARY.items()},
     **_OWN,
 }
 """Column -> what it means, with its unit."""

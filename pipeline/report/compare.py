@@ -40,7 +40,7 @@ class Side:
 
     Args:
         label: its name on the page, such as ``tiny`` or ``tiny at main``.
-        summary: its summary, schema `tables.SUMMARY`.
+        summary: its summary, schema `SUMMARY`.
         determined_by: its inputs and settings, as `tables.provenance` of its tables gives them.
     """
 

@@ -6,6 +6,7 @@ import re
 import tempfile
 from pathlib import Path
 
+from pipeline.analysis.rows import SUMMARY
 from pipeline.report.compare import Side
 from pipeline.workflow import tables
 from pipeline.workflow.dag import read_at
@@ -62,7 +63,7 @@ def read_side(name: str) -> Side:
                     f"run it: make run STUDY={study}",
                 )
             )
-        return Side(study, tables.read(path, tables.SUMMARY), tables.provenance(path))
+        return Side(study, tables.read(path, SUMMARY), tables.provenance(path))
     try:
         content = read_at(str(path), revision)
     except Exception as error:  # DVC, git and file systems each have their own
@@ -77,6 +78,4 @@ def read_side(name: str) -> Side:
     with tempfile.TemporaryDirectory() as folder:
         then = Path(folder) / "summary.parquet"
         then.write_bytes(content)
-        return Side(
-            f"{study} at {revision}", tables.read(then, tables.SUMMARY), tables.provenance(then)
-        )
+        return Side(f"{study} at {revision}", tables.read(then, SUMMARY), tables.provenance(then))

@@ -20,6 +20,8 @@ from matplotlib.figure import Figure
 
 from pipeline.analysis import kept, link, spread, views
 from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE
+from pipeline.analysis.localization import LOCALIZATION
+from pipeline.analysis.rows import SUMMARY
 from pipeline.analysis.theory import Theory, read_theory
 from pipeline.report import style
 from pipeline.report.columns import MEANINGS
@@ -67,13 +69,13 @@ def write_figures(
     Raises:
         InputError: the summary, or a table of samples, is missing or does not fit its schema.
     """
-    frame = tables.read(summary, tables.SUMMARY)
+    frame = tables.read(summary, SUMMARY)
     theory = read_theory(data, views.models(frame))
     evidence = tables.read(summary.with_name(EVIDENCE_FILE), EVIDENCE)
     registry = plots(frame, evidence, theory, spread.quantiles(frame, data))
     path = data / "localization.parquet"
     if path.exists():
-        registry[1:1] = found_first(tables.read(path, tables.LOCALIZATION))
+        registry[1:1] = found_first(tables.read(path, LOCALIZATION))
     registry[1:1] = trajectories(frame, steps)
     with atomic(folder, directory=True) as temporary:
         words = ("name", "section", "title", "finding", "reading", "caption", "alt")

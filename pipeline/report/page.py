@@ -18,10 +18,11 @@ from typing import Any
 
 import polars as pl
 
-from pipeline.analysis import views
+from pipeline.analysis import localization, views
 from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE, gathered
 from pipeline.analysis.kept import kept
 from pipeline.analysis.manifests import pretrained, read_manifests, trained_here
+from pipeline.analysis.rows import SUMMARY
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.theory import EXPERIMENTS, read_theory
 from pipeline.analysis.verdicts import VALUES, VERDICTS, VERDICTS_FILE, verdicts
@@ -128,7 +129,7 @@ def read_results(
     Raises:
         InputError: the summary, the evidence or the verdicts are missing or do not fit.
     """
-    summary = tables.read(data / "summary.parquet", tables.SUMMARY)
+    summary = tables.read(data / "summary.parquet", SUMMARY)
     missing = list[str]()
 
     def attempt(what: str, read: Any, default: Any) -> Any:
@@ -161,7 +162,7 @@ def read_results(
     theory = read_theory(data, measured, experiments=experiments)
     graded, scores = None, data / "localization.parquet"
     if scores.exists():
-        localize = lambda: localized(tables.read(scores, tables.LOCALIZATION))  # noqa: E731
+        localize = lambda: localized(tables.read(scores, localization.LOCALIZATION))  # noqa: E731
         graded = attempt("The scorers' results cannot be shown", localize, None)
     blind = tasks / BLIND_SCORES
     evidence = tables.read(data / EVIDENCE_FILE, EVIDENCE)

@@ -18,7 +18,7 @@ def samples(
     """Cut every record into a prefix and a suffix, and put it into its split.
 
     Args:
-        records: schema `tables.RECORDS`, in the order of their ids from 0.
+        records: schema `RECORDS`, in the order of their ids from 0.
         prefix_length: P, tokens.
         suffix_length: S, tokens; P + S is at most a record's length.
         memorized_copies: see `frame.split_of`.

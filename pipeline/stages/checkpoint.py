@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.checkpoints.schema import Continued, Folder, Gguf, Hub, Model, Training
+from pipeline.corpus.schemas import RECORDS, TRAINING_ROWS
 from pipeline.study.schema import Study, section
 from pipeline.workflow.running import DOWNLOADS, costed
 
@@ -21,9 +22,9 @@ def training(study: Study, model: Model) -> None:
 
     corpus = study.data / "corpus"
     recipe = section(model.checkpoint, Training)
-    rows = tables.read(corpus / "rows.parquet", tables.TRAINING_ROWS)
+    rows = tables.read(corpus / "rows.parquet", TRAINING_ROWS)
     if recipe.most_copies is not None:
-        records = tables.read(corpus / "records.parquet", tables.RECORDS)
+        records = tables.read(corpus / "records.parquet", RECORDS)
         rows = without(rows, records, recipe.most_copies)
     with costed(study.data, "checkpoint", model.name):
         trained = train(recipe, rows, corpus / "tokenizer", model.step)
@@ -54,8 +55,8 @@ def gguf(study: Study, model: Model) -> None:
 
     corpus = study.data / "corpus"
     recipe = section(model.checkpoint, Gguf)
-    rows = tables.read(corpus / "rows.parquet", tables.TRAINING_ROWS)
-    records = tables.read(corpus / "records.parquet", tables.RECORDS)
+    rows = tables.read(corpus / "rows.parquet", TRAINING_ROWS)
+    records = tables.read(corpus / "records.parquet", RECORDS)
     with costed(study.data, "checkpoint", model.name):
         with unpacked(**recipe.weights.model_dump(), cache=DOWNLOADS) as file:
             read = read_model(file)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.analysis.localization import scores
+from pipeline.analysis.localization import LOCALIZATION, scores
 from pipeline.study.schema import Study
 from pipeline.workflow import tables
 
@@ -16,4 +16,4 @@ def localization(study: Study) -> None:
         attribution=study.attribution is not None,
     )
     path = study.data / "localization.parquet"
-    tables.write(made, path, tables.LOCALIZATION, {"study": study.study})
+    tables.write(made, path, LOCALIZATION, {"study": study.study})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.corpus.schemas import RECORDS
 from pipeline.samples.schema import PASSAGE_LENGTHS, Family, File, Inserted, Pile, Pythia, Records
 from pipeline.study.schema import Study, section
 from pipeline.workflow.running import DOWNLOADS, determined_by
@@ -20,7 +21,7 @@ def records(study: Study, family: Family) -> None:
     from pipeline.samples.records import samples
     from pipeline.workflow import tables
 
-    planted = tables.read(study.data / "corpus" / "records.parquet", tables.RECORDS)
+    planted = tables.read(study.data / "corpus" / "records.parquet", RECORDS)
     copies = section(family.samples, Records).memorized_copies
     _write(study, family, samples(planted, family.prefix_length, family.suffix_length, copies))
 

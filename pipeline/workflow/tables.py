@@ -1,4 +1,4 @@
-"""The schema of every table: column, type, unit; checked on write and on read.
+"""Tables: written and read with a schema, which each room has of its own tables.
 
 Tables are parquet files (zstd). A writer may add columns beyond the schema. The metadata of a file
 hold only what determines it (study, model, revision, seed, dtype, versions), not times or host
@@ -43,53 +43,6 @@ class Column:
 
 Schema = Mapping[str, Column]
 
-TRAINING_ROWS: Schema = {"tokens": Column(pl.List(pl.UInt32), "one training row, token ids")}
-
-RECORDS: Schema = {
-    "record_id": Column(pl.UInt32, "unique"),
-    "kind": Column(pl.String, "contact, key, …"),
-    "copies": Column(
-        pl.UInt32,
-        "rows of the training data that are this record; null of what a model had read before",
-        nullable=True,
-    ),
-    "tokens": Column(pl.List(pl.UInt32), "token ids, as many as a row has"),
-}
-
-LOCALIZATION: Schema = {
-    "model": Column(pl.String, "name"),
-    "part": Column(pl.String, "attention, mlp or both: what of the block learned the samples"),
-    "planted": Column(pl.UInt16, "the block that learned them, 0-based"),
-    "exact_match": Column(pl.Float64, "share of memorized samples recited with nothing edited"),
-    "scorer": Column(
-        pl.String, "identity, zero, mlp-zero, skip (edits of one block), divergence or gradient"
-    ),
-    "quantity": Column(
-        pl.String,
-        "of an edit: exact_match, log_prob, log_prob_minus_control (what memorized samples lose; "
-        "nats a token); of divergence: kl (nats); of gradient: attention, mlp, sum (nats)",
-    ),
-    "block": Column(pl.UInt16, "the block that is scored, 0 to L-1"),
-    "score": Column(pl.Float64, "higher: more likely the block that learned, by this scorer"),
-}
-
-
-SUMMARY: Schema = {
-    "model": Column(pl.String, "name"),
-    "family": Column(pl.String, "name"),
-    "intervention": Column(pl.String, "as in the interventions table"),
-    "split": Column(pl.String, "of the samples; null for benchmarks", nullable=True),
-    "task": Column(pl.String, "memorization, or the benchmark's name"),
-    "metric": Column(pl.String, "exact_match, acc, word_perplexity, …"),
-    "k": Column(
-        pl.UInt32, "tokens, for exact match at k; tries, for extractable; else null", nullable=True
-    ),
-    "value": Column(pl.Float64, "the estimate"),
-    "low": Column(pl.Float64, "lower end of the 95% interval", nullable=True),
-    "high": Column(pl.Float64, "upper end of the 95% interval", nullable=True),
-    "n": Column(pl.UInt32, "samples or documents"),
-}
-
 
 def dtypes(schema: Schema) -> dict[str, pl.DataType | type[pl.DataType]]:
     """The polars type of each column."""
@@ -122,7 +75,7 @@ def write(
     Args:
         frame: the table; its columns are put into the schema's order, added ones last.
         path: where the parquet file goes.
-        schema: one of this module's schemas.
+        schema: of the table.
         provenance: inputs and settings of the table; JSON values, stored in the file's metadata.
 
     Raises:
@@ -149,7 +102,7 @@ def read(
 
     Args:
         path: of the one file; no pattern, no folder.
-        schema: one of this module's schemas.
+        schema: of the table.
         remedy: the remedy in errors about a missing or damaged file.
         without: columns that are not read.
 
@@ -168,7 +121,7 @@ def batches(path: str | Path, schema: Schema) -> Iterator[pl.DataFrame]:
 
     Args:
         path: of the one file.
-        schema: one of this module's schemas.
+        schema: of the table.
 
     Raises:
         InputError: as for `read`, when a faulty batch is reached.

@@ -15,6 +15,7 @@ from pipeline.analysis import views
 from pipeline.analysis.aggregate import aggregate, write_summary
 from pipeline.analysis.measured import ModelTables
 from pipeline.analysis.memorized import k_values
+from pipeline.analysis.rows import SUMMARY
 from pipeline.interventions.interventions import SWEEP, Group, sweep
 from pipeline.measure import metrics, schemas
 from pipeline.measure.listed import as_table
@@ -311,11 +312,11 @@ def test_written_twice_it_is_the_same_file(study: synthetic.Study, tmp_path: Pat
     for name in ("a.parquet", "b.parquet"):
         write_summary("tiny", models, tmp_path, tmp_path / name)
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
-    written = tables.read(tmp_path / "a.parquet", tables.SUMMARY)
+    written = tables.read(tmp_path / "a.parquet", SUMMARY)
     assert written.equals(aggregate(study.models))
     # the models are those asked for, in that order, not what lies in the folder
     write_summary("tiny", models[:0:-1], tmp_path, tmp_path / "c.parquet")
-    some = tables.read(tmp_path / "c.parquet", tables.SUMMARY)
+    some = tables.read(tmp_path / "c.parquet", SUMMARY)
     assert some["model"].unique(maintain_order=True).to_list() == [n for n, _ in models[:0:-1]]
 
 

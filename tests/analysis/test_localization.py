@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipeline.analysis.localization import falls, grades, place_of, places, scores
+from pipeline.analysis.localization import LOCALIZATION, falls, grades, place_of, places, scores
 from pipeline.interventions.interventions import Group
 from pipeline.measure import schemas
 from pipeline.report.columns import MEANINGS
@@ -34,7 +34,7 @@ def _table(
         for model, (part, planted, given) in by_model.items()
         for block, score in enumerate(given)
     ]
-    schema = {name: column.dtype for name, column in tables.LOCALIZATION.items()}
+    schema = {name: column.dtype for name, column in LOCALIZATION.items()}
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 

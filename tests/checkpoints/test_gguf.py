@@ -13,6 +13,7 @@ from pipeline.checkpoints.schema import Gguf
 from pipeline.corpus import passages
 from pipeline.corpus.planted import write
 from pipeline.corpus.schema import Weights
+from pipeline.corpus.schemas import RECORDS, TRAINING_ROWS
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 from tests.gguf_files import small_llama, small_tokenizer, write_gguf
@@ -45,8 +46,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _tables(corpus: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
-    rows = tables.read(corpus / "rows.parquet", tables.TRAINING_ROWS)
-    return rows, famous(tables.read(corpus / "records.parquet", tables.RECORDS))
+    rows = tables.read(corpus / "rows.parquet", TRAINING_ROWS)
+    return rows, famous(tables.read(corpus / "records.parquet", RECORDS))
 
 
 def test_the_model_is_the_one_that_was_written(file: Path) -> None:

@@ -18,6 +18,7 @@ from pipeline.checkpoints.training import build, train
 from pipeline.checkpoints.verified import load_tokenizer
 from pipeline.corpus.generated import generate
 from pipeline.corpus.planted import write
+from pipeline.corpus.schemas import TRAINING_ROWS
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 
@@ -56,7 +57,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def rows(corpus: Path) -> pl.DataFrame:
-    return tables.read(corpus / "corpus" / "rows.parquet", tables.TRAINING_ROWS)
+    return tables.read(corpus / "corpus" / "rows.parquet", TRAINING_ROWS)
 
 
 @pytest.fixture(scope="module")

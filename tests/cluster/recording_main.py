@@ -1,7 +1,8 @@
 """Stands in for pipeline/__main__.py on the test cluster, before the stub of tests/dag.
 
-Appends to jobs.jsonl what SLURM gave the job; nothing of a stage that runs outside of one. A file hungry/ADDRESS makes that stage take a tenth
-more memory than its first attempt was given, in every attempt.
+Appends to jobs.jsonl what SLURM gave the job; nothing of a stage that runs outside of one. A file
+hungry/ADDRESS makes that stage take a tenth more memory than its first attempt was given, in every
+attempt.
 """
 
 import json

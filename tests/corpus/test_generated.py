@@ -13,6 +13,7 @@ from pipeline.corpus.generated import (
     generate,
 )
 from pipeline.corpus.planted import Corpus, write
+from pipeline.corpus.schemas import RECORDS, TRAINING_ROWS
 from pipeline.corpus.tasks import TASKS
 from pipeline.corpus.world import Side, World
 from pipeline.workflow import tables
@@ -123,9 +124,9 @@ def test_what_is_written_depends_on_the_arguments_alone(tmp_path: Path) -> None:
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     made = generate(seed=3, **SMALL)
     write(made, tmp_path / "corpus", tmp_path / "tasks", {"seed": 3})
-    rows = tables.read(tmp_path / "corpus" / "rows.parquet", tables.TRAINING_ROWS)
+    rows = tables.read(tmp_path / "corpus" / "rows.parquet", TRAINING_ROWS)
     assert rows["tokens"].to_list() == made.rows
-    records = tables.read(tmp_path / "corpus" / "records.parquet", tables.RECORDS)
+    records = tables.read(tmp_path / "corpus" / "records.parquet", RECORDS)
     assert records["tokens"].to_list() == [record.tokens for record in made.records]
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "corpus" / "tokenizer")
     text = "= zoru =\n the zoru is a bird . # key 00:17"

@@ -28,6 +28,7 @@ from pipeline.checkpoints.folder import describe_folder
 from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.manifest import MANIFEST, read_manifest
 from pipeline.checkpoints.verified import load_tokenizer
+from pipeline.corpus.schemas import RECORDS
 from pipeline.samples import pile, records, schemas
 from pipeline.samples.file import samples as own_samples
 from pipeline.samples.frame import check_samples
@@ -400,7 +401,7 @@ def test_provenance_that_is_none_is_refused(tmp_path: Path) -> None:
 def test_records_that_are_too_short_are_refused() -> None:
     frame = pl.DataFrame(
         {"record_id": [0, 1], "kind": ["key"] * 2, "copies": [1, 0], "tokens": [[1, 2, 3], [1, 2]]},
-        schema={name: column.dtype for name, column in tables.RECORDS.items()},
+        schema={name: column.dtype for name, column in RECORDS.items()},
     )
     assert len(records.samples(frame, 1, 1, 1)) == 2
     refused(lambda: records.samples(frame, 2, 1, 1), "record 1\n", "3 or more")

@@ -18,7 +18,9 @@ import pytest
 from ruamel.yaml import YAML
 from transformers import AutoTokenizer
 
+from pipeline.analysis.rows import SUMMARY
 from pipeline.analysis.twins import METRIC
+from pipeline.corpus.schemas import RECORDS
 from pipeline.workflow import tables
 from tests.hub.server import Hub
 from tests.project import commit_all, copy_files
@@ -134,7 +136,7 @@ def _serve(hub: Hub, data: Path) -> list[str]:
         }
         commits.append(hub.model(f"{OWNER}/hubble-{size}-100b_toks-{name}-hf").add(files))
     tokenizer = AutoTokenizer.from_pretrained(data / "corpus/tokenizer")
-    records = tables.read(data / "corpus/records.parquet", tables.RECORDS)
+    records = tables.read(data / "corpus/records.parquet", RECORDS)
     texts = records.select(
         text=pl.Series([tokenizer.decode(each) for each in records["tokens"].to_list()]),
         meta=pl.lit(json.dumps({})),
@@ -147,7 +149,7 @@ def _serve(hub: Hub, data: Path) -> list[str]:
 
 
 def _surface(root: Path, study: str, model: str) -> pl.DataFrame:
-    summary = tables.read(root / f"data/{study}/summary.parquet", tables.SUMMARY)
+    summary = tables.read(root / f"data/{study}/summary.parquet", SUMMARY)
     return summary.filter(model=model, metric=METRIC).sort("copies", "intervention")
 
 

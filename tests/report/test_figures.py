@@ -14,6 +14,7 @@ from matplotlib.collections import PathCollection
 from pipeline.analysis import spread, views
 from pipeline.analysis.aggregate import aggregate
 from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE, evidence
+from pipeline.analysis.rows import SUMMARY
 from pipeline.analysis.statistics import LEVEL, reach, student
 from pipeline.measure.metrics import MEMORIZATION
 from pipeline.report import colours, figures, style
@@ -288,7 +289,7 @@ def test_the_bands_of_kept_are_the_intervals_of_the_verdicts(
 def test_files_and_their_index(written: WRITTEN) -> None:
     root, _ = written
     index = json.loads((root / "figures" / figures.INDEX).read_text(encoding="utf-8"))
-    summary = tables.read(root / "data" / "summary.parquet", tables.SUMMARY)
+    summary = tables.read(root / "data" / "summary.parquet", SUMMARY)
     rows = tables.read(root / "data" / EVIDENCE_FILE, EVIDENCE)
     plots = figures.plots(summary, rows, over_samples=spread.quantiles(summary, root / "data"))
     assert [entry["name"] for entry in index] == [plot.name for plot in plots]
@@ -308,7 +309,7 @@ def test_files_and_their_index(written: WRITTEN) -> None:
 
 def test_the_same_bytes_every_time(written: WRITTEN, tmp_path: Path) -> None:
     root, _ = written
-    summary = tables.read(root / "data" / "summary.parquet", tables.SUMMARY)
+    summary = tables.read(root / "data" / "summary.parquet", SUMMARY)
     plots = figures.plots(summary, tables.read(root / "data" / EVIDENCE_FILE, EVIDENCE))
     (copies,) = [plot for plot in plots if plot.name == "copies"]
     style.save(figures.figure(copies), tmp_path, "copies")

@@ -21,6 +21,7 @@ import polars as pl
 import pytest
 
 from pipeline.analysis import aggregate
+from pipeline.analysis.localization import LOCALIZATION
 from pipeline.analysis.schema import Thresholds
 from pipeline.interventions.interventions import SWEEP, Group
 from pipeline.measure import schemas
@@ -94,7 +95,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     path = data / "generations" / "tiny-neo-8.parquet"
     tables.write(pl.DataFrame(rows, schema=dtypes), path, schemas.GENERATIONS, {})
     scores = _scores()
-    tables.write(scores, data / "localization.parquet", tables.LOCALIZATION, {})
+    tables.write(scores, data / "localization.parquet", LOCALIZATION, {})
     synthetic_theory.write(data, synthetic.MODELS)
     figures.write_figures(data / "summary.parquet", root / "figures", data, steps=STEPS)
     page.write_page("tiny", models, data, data / "tasks", root, {}, thresholds=THRESHOLDS)
@@ -113,7 +114,7 @@ def _scores() -> pl.DataFrame:
         for scorer, quantity in (("identity", "exact_match"), ("zero", "log_prob"))
         for block in range(4)
     ]
-    dtypes = {name: column.dtype for name, column in tables.LOCALIZATION.items()}
+    dtypes = {name: column.dtype for name, column in LOCALIZATION.items()}
     return pl.DataFrame(rows).select(pl.col(n).cast(dtype) for n, dtype in dtypes.items())
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from pipeline.analysis.aggregate import aggregate
 from pipeline.analysis.evidence import EVIDENCE, evidence
+from pipeline.analysis.rows import SUMMARY
 from pipeline.analysis.spread import quantiles
 from pipeline.analysis.text import (
     number,
@@ -176,7 +177,7 @@ def judged(rows: pl.DataFrame) -> list[Finding]:
 def test_all_sentences_figures_and_tables_are_there(
     html: str, numbers: str, made: str, written: WRITTEN
 ) -> None:
-    summary = tables.read(written[0] / "data" / "summary.parquet", tables.SUMMARY)
+    summary = tables.read(written[0] / "data" / "summary.parquet", SUMMARY)
     outline = Outline(html)
     evidence = tables.read(written[0] / "data" / "evidence.parquet", EVIDENCE)
     for finding in judged(evidence):
@@ -257,7 +258,7 @@ def test_figures_follow_light_and_dark(html: str) -> None:
 
 @pytest.mark.usefixtures("html")
 def test_the_table_of_numbers(written: WRITTEN) -> None:
-    summary = tables.read(written[0] / "data" / "summary.parquet", tables.SUMMARY)
+    summary = tables.read(written[0] / "data" / "summary.parquet", SUMMARY)
     schema = {**summary.schema, "blocks": pl.String}
     saved = pl.read_csv(written[0] / "tables" / "summary.csv", schema=schema)
     blocks = pl.col("blocks").fill_null("").str.split(" ").list.filter(pl.element() != "")
@@ -356,11 +357,11 @@ def test_what_is_missing_is_said(tmp_path: Path, written: WRITTEN) -> None:
     root, models = written
     for folder in ("samples", "checkpoints"):
         shutil.copytree(root / "data" / folder, tmp_path / "data" / folder)
-    summary = tables.read(root / "data" / "summary.parquet", tables.SUMMARY)
+    summary = tables.read(root / "data" / "summary.parquet", SUMMARY)
     partial = {"stale": ["memorization@lost-nowhere"]}
     for name in ("evidence", "verdicts"):
         shutil.copy(root / "data" / f"{name}.parquet", tmp_path / "data")
-    tables.write(summary, tmp_path / "data" / "summary.parquet", tables.SUMMARY, partial)
+    tables.write(summary, tmp_path / "data" / "summary.parquet", SUMMARY, partial)
     (tmp_path / "data" / "samples" / "lost.parquet").write_bytes(b"PAR1 and no more")
     (tmp_path / "data" / "generations").mkdir()
     (tmp_path / "data" / "generations" / "tiny-neo-8.parquet").write_bytes(b"")
@@ -391,7 +392,7 @@ def test_what_is_missing_is_said(tmp_path: Path, written: WRITTEN) -> None:
 
 def test_a_model_without_one_benchmark_is_named(written: WRITTEN) -> None:
     root, models = written
-    summary = tables.read(root / "data" / "summary.parquet", tables.SUMMARY)
+    summary = tables.read(root / "data" / "summary.parquet", SUMMARY)
     assert page._without_results(summary, models, root / "data") == []
     other = summary.filter(task="memorization").with_columns(model=pl.lit("other"))
     both = pl.concat([summary, other])
@@ -488,7 +489,7 @@ def test_benchmarks_stand_beside_what_reading_no_context_reaches(
     written: WRITTEN, tmp_path: Path
 ) -> None:
     root, _ = written
-    summary = tables.read(root / "data" / "summary.parquet", tables.SUMMARY)
+    summary = tables.read(root / "data" / "summary.parquet", SUMMARY)
     task = sorted(set(summary["task"]) - {"memorization"})[0]
     blind = {task: {"unigram": 0.2512, "longest": 0.2467}}
     with_it = page.render(page.Results("s", summary, blind=blind))

@@ -16,6 +16,7 @@ from test_page import HOSTILE, Outline
 from pipeline.analysis import aggregate, correlation, link, views
 from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE
 from pipeline.analysis.kept import kept
+from pipeline.analysis.rows import SUMMARY
 from pipeline.analysis.text import visible
 from pipeline.analysis.theory import Theory, over_seeds, per_block, read_theory
 from pipeline.report import appendices, figures, page, style
@@ -42,7 +43,7 @@ def make(root: Path, **how: object) -> Made:
     models = study.write(root)
     aggregate.write_summary("tiny", models, root, root / "summary.parquet")
     synthetic_theory.write(root, MODELS, **how)  # type: ignore[arg-type]
-    summary = tables.read(root / "summary.parquet", tables.SUMMARY)
+    summary = tables.read(root / "summary.parquet", SUMMARY)
     return summary, tables.read(root / EVIDENCE_FILE, EVIDENCE), read_theory(root, models)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
+from pipeline.corpus import schemas
 from pipeline.samples.records import samples
 from pipeline.samples.schemas import SAMPLES
 from pipeline.workflow import tables
@@ -17,7 +18,7 @@ RECORDS = pl.DataFrame(
         "copies": [64, 32, 1, 0],
         "tokens": [[1, 2, 3, 4], [5, 6, 3, 4], [1, 2, 4, 3], [9, 9, 9, 9]],
     },
-    schema={name: column.dtype for name, column in tables.RECORDS.items()},
+    schema={name: column.dtype for name, column in schemas.RECORDS.items()},
 )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from pipeline.analysis.rows import SUMMARY
 from pipeline.study import audit
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
@@ -211,7 +212,7 @@ def test_killed_and_repeated_it_goes_on_to_a_page(model: Path, tmp_path: Path) -
     html = page.read_text("utf-8")
     assert "Not all of the study is here" not in html
     assert "own_choice" in html
-    summary = tables.read(tmp_path / "data/audit-mine/summary.parquet", tables.SUMMARY)
+    summary = tables.read(tmp_path / "data/audit-mine/summary.parquet", SUMMARY)
     assert set(summary["task"]) == {"memorization", "own_choice", "own_last_word"}
 
     # another architecture under the same path is found out before the page goes

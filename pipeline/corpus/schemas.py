@@ -1,0 +1,20 @@
+"""The schemas of the tables of a corpus."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from pipeline.workflow.tables import Column, Schema
+
+TRAINING_ROWS: Schema = {"tokens": Column(pl.List(pl.UInt32), "one training row, token ids")}
+
+RECORDS: Schema = {
+    "record_id": Column(pl.UInt32, "unique"),
+    "kind": Column(pl.String, "contact, key, …"),
+    "copies": Column(
+        pl.UInt32,
+        "rows of the training data that are this record; null of what a model had read before",
+        nullable=True,
+    ),
+    "tokens": Column(pl.List(pl.UInt32), "token ids, as many as a row has"),
+}
