@@ -20,7 +20,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipeline.analysis import views
-from pipeline.analysis.measured import ModelTables
+from pipeline.analysis.measured import Grid, ModelTables
 from pipeline.analysis.statistics import (
     clustered_errors,
     clustered_means,
@@ -69,25 +69,18 @@ def _means(
     model: ModelTables, rows: pl.DataFrame, metric: str, column: str, seed: int
 ) -> Iterator[pl.DataFrame]:
     for split, of_split in rows.group_by("split", maintain_order=True):
-        grid = _matrix(model, of_split, column)
-        if grid is not None:
-            names, values, groups = grid
-            means = clustered_means(values, groups, seed)
-            yield _frame(names, str(split[0]), metric, len(groups), means)
+        if grid := _grid(model, of_split, column):
+            means = clustered_means(grid.floats(column), grid.groups, seed)
+            yield _frame(grid.names, str(split[0]), metric, len(grid.groups), means)
 
 
-def _matrix(
-    model: ModelTables, rows: pl.DataFrame, column: str
-) -> tuple[list[str], _Floats, NDArray[np.integer]] | None:
-    """Interventions, values (N, V) and the samples' groups (N,); None where some are unknown."""
+def _grid(model: ModelTables, rows: pl.DataFrame, column: str) -> Grid | None:
+    """The grid of those interventions that occur; None where a value is unknown."""
     if not rows.height or rows[column].null_count():
         return None
-    names = rows["intervention"].unique(maintain_order=True).to_list()
-    values = rows[column].cast(pl.Float64).to_numpy().reshape(len(names), -1).T
-    first = rows.filter(intervention=names[0]).select("sample_id")
     known = model.samples.select("sample_id", "suffix_group")
-    groups = first.join(known, on="sample_id", maintain_order="left")["suffix_group"]
-    return names, values, groups.to_numpy()
+    names = rows["intervention"].unique(maintain_order=True).to_list()
+    return Grid(rows.join(known, on="sample_id", maintain_order="left"), names)
 
 
 def _survivals(model: ModelTables, seed: int) -> Iterator[pl.DataFrame]:
@@ -106,15 +99,16 @@ def _survivals(model: ModelTables, seed: int) -> Iterator[pl.DataFrame]:
 
 def _greedy(model: ModelTables, split: str, names: list[str]) -> Tokens:
     """The true tokens of a split that the baseline chooses greedily."""
+    of_sample = model.samples.select("sample_id", "suffix_group")
     rows = model.tokens.filter(split=split).with_columns(stays=pl.col("greedy") == pl.col("token"))
-    own = rows.filter(intervention=BASELINE.name).join(
-        model.samples.select("sample_id", "suffix_group"), on="sample_id", maintain_order="left"
+    baseline = rows.filter(intervention=BASELINE.name).join(
+        of_sample, on="sample_id", maintain_order="left"
     )
-    right = own["stays"].to_numpy()
+    right = baseline["stays"].to_numpy()
     stays = rows["stays"].to_numpy().reshape(len(names), -1)
     return Tokens(
-        own["log_prob"].cast(pl.Float64).to_numpy()[right],
-        own["suffix_group"].to_numpy()[right],
+        baseline["log_prob"].cast(pl.Float64).to_numpy()[right],
+        baseline["suffix_group"].to_numpy()[right],
         stays[:, right].T,
     )
 
@@ -142,20 +136,19 @@ def evidence_rows(model: ModelTables) -> Iterator[pl.DataFrame]:
         (DISPLACEMENT, blocks.join(moved, on="intervention", maintain_order="left")),
         (ATTENTION_CHANGE, blocks.join(ordinary, on="block", maintain_order="left")),
     ):
-        grid = _matrix(model, rows.drop_nulls("sample_id"), "others")
-        if grid is None or len(grid[1]) < 2:
+        grid = _grid(model, rows.drop_nulls("sample_id"), "others")
+        if grid is None or len(grid.groups) < 2:
             continue
-        names, values, groups = grid
-        mean, error = clustered_errors(values, groups)
+        mean, error = clustered_errors(grid.floats("others"), grid.groups)
         yield (
-            pl.DataFrame({"over": names, "value": mean, "stderr": error})
+            pl.DataFrame({"over": grid.names, "value": mean, "stderr": error})
             .join(blocks.select("block", over="intervention"), on="over", maintain_order="left")
             .with_columns(
                 kind=pl.lit("block"),
                 metric=pl.lit(quantity),
                 quantity=pl.lit(quantity),
-                n=pl.lit(len(groups)),
-                n_effective=pl.lit(effective_number(groups)),
+                n=pl.lit(len(grid.groups)),
+                n_effective=pl.lit(effective_number(grid.groups)),
                 least=pl.lit(0.0),
             )
         )

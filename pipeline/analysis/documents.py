@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from pipeline.analysis.measured import Grid
 from pipeline.analysis.statistics import Link
 
 
@@ -15,21 +16,12 @@ def by_document(
     documents: pl.DataFrame, task: object, metric: object, names: Sequence[str]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
     """The documents' values (N, V) and their weights (N,); None if the table is incomplete."""
-    if not documents.height:
+    grid = Grid(documents.filter(task=task, metric=metric), names, "doc_id")
+    if not grid.complete:
         return None
-    rows = documents.filter(pl.col("intervention").is_in(names), task=task, metric=metric).sort(
-        pl.col("intervention").cast(pl.Enum(names)), "doc_id"
-    )
-    count = rows.height // len(names)
-    if not count or rows.height % len(names):
-        return None
-    shape = (len(names), count)
-    ids = rows["doc_id"].to_numpy().reshape(shape)
-    who = rows["intervention"].cast(pl.Enum(names)).to_physical().to_numpy().reshape(shape)
-    if (ids != ids[0]).any() or (who != np.arange(len(names))[:, None]).any():
-        return None
-    weights = rows["weight"].to_numpy()[:count] if "weight" in rows.columns else np.ones(count)
-    return rows["value"].to_numpy().reshape(shape).T, weights
+    weighted = "weight" in documents.columns
+    weights = grid.first["weight"].to_numpy() if weighted else np.ones(grid.first.height)
+    return grid.values("value"), weights
 
 
 def same(means: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -164,34 +164,63 @@ def with_second_half(memorization: pl.DataFrame, samples: pl.DataFrame) -> pl.Da
 
 
 class Grid:
-    """A complete memorization table of one split as matrices: N samples by V interventions.
+    """Rows of a table as matrices: N samples or documents by V interventions.
 
     Args:
-        frame: the table's rows of the split, with what is known of their samples.
-        names: of the V interventions, in the order of the columns.
+        rows: of one split, or of one metric of a task.
+        names: of the V interventions, in the order of the columns; rows of others are left out.
+        key: the column that names a sample or a document.
+
+    Attributes:
+        first: the N rows of the first intervention, by ascending key.
+        complete: whether every intervention has each of the N once.
     """
 
-    def __init__(self, frame: pl.DataFrame, names: Sequence[str]) -> None:
-        order = pl.col("intervention").cast(pl.Enum(names))
-        self._frame = frame.sort(order, "sample_id")
-        self._shape = (len(names), frame.height // len(names))
-        first = self._frame.head(self._shape[1])
-        self.groups: NDArray[np.integer] = first["suffix_group"].to_numpy()
-        self.decoded: NDArray[np.bool_] = first["decoded"].to_numpy()
-        self.copies = first["copies"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
-        self.suffix_length: int = first["suffix_length"][0]
+    def __init__(self, rows: pl.DataFrame, names: Sequence[str], key: str = "sample_id") -> None:
+        order = pl.col("intervention").cast(pl.Enum(names), strict=False)
+        rows = rows.filter(pl.col("intervention").is_in(names))
+        self.names = list(names)
+        self._rows = rows.sort(order, key)
+        self._shape = (len(names), rows.height // len(names))
+        self.first = self._rows.head(self._shape[1])
+        expected = pl.DataFrame({"intervention": names}).join(
+            self.first.select(key), how="cross", maintain_order="left_right"
+        )
+        self.complete = bool(rows.height) and expected.equals(
+            self._rows.select("intervention", key)
+        )
 
     def known(self, column: str) -> bool:
         """Whether any sample has a value."""
-        return self._frame[column].null_count() < self._frame.height
+        return self._rows[column].null_count() < self._rows.height
 
     def values(self, column: str) -> NDArray[Any]:
-        """(N, V), the samples by ascending sample_id."""
-        return self._frame[column].to_numpy().reshape(self._shape).T
+        """(N, V), by ascending key."""
+        return self._rows[column].to_numpy().reshape(self._shape).T
 
     def floats(self, column: str) -> NDArray[np.float64]:
         """As `values`; NaN where unknown."""
-        return self._frame[column].cast(pl.Float64).to_numpy().reshape(self._shape).T
+        return self._rows[column].cast(pl.Float64).to_numpy().reshape(self._shape).T
+
+    @property
+    def groups(self) -> NDArray[np.integer]:
+        """(N,) the groups of near-duplicates of the samples."""
+        return self.first["suffix_group"].to_numpy()
+
+    @property
+    def decoded(self) -> NDArray[np.bool_]:
+        """(N,) whether the samples' continuations were decoded."""
+        return self.first["decoded"].to_numpy()
+
+    @property
+    def copies(self) -> NDArray[np.float64]:
+        """(N,) times in the training data; NaN where unknown."""
+        return self.first["copies"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+
+    @property
+    def suffix_length(self) -> int:
+        """S, tokens."""
+        return int(self.first["suffix_length"][0])
 
 
 def grids(model: ModelTables) -> dict[str, Grid]:

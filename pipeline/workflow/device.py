@@ -46,7 +46,7 @@ def visible() -> list[str]:
     """
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
-        return [uuid for _, uuid, _ in _gpus()]
+        return _gpus()
     named = (device.strip() for device in chosen.split(","))
     # like CUDA, which ignores the first entry that it cannot read, such as -1, and all after it
     return list(takewhile(re.compile(r"\d+|(GPU|MIG)-.+").fullmatch, named))
@@ -127,36 +127,23 @@ def require_memory(model: str, needed: int, device: str, room: int) -> None:
         )
 
 
-def _gpus() -> list[list[str]]:
-    """Index, UUID and name of each GPU that nvidia-smi lists; empty without nvidia-smi."""
-    query = ["nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader"]
+def _gpus() -> list[str]:
+    """The UUID of each GPU that nvidia-smi lists; empty without nvidia-smi."""
+    query = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
     try:
         listed = subprocess.run(  # noqa: S603  a list of constants
             query, capture_output=True, text=True, timeout=60, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return []
-    rows = (line.strip().split(", ", 2) for line in listed.stdout.splitlines())
-    return [row for row in rows if len(row) == 3]
-
-
-def _lock(device: str, gpus: list[list[str]]) -> Path:
-    """The lock of a GPU, the same for its index and its UUID where the two can be matched."""
-    # CUDA numbers the fastest GPU first, nvidia-smi by the bus: an index means the same to both if
-    # CUDA_DEVICE_ORDER says so, or if all GPUs are alike. Otherwise the index names the lock, and
-    # does not exclude a job that names the same GPU by its UUID.
-    by_bus = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    if by_bus or len({name for _, _, name in gpus}) == 1:
-        device = {index: uuid for index, uuid, _ in gpus}.get(device, device)
-    matching = [uuid for _, uuid, _ in gpus if uuid.startswith(device)]
-    name = matching[0] if len(matching) == 1 else device
-    return LEASES / re.sub(r"[^\w.-]", "_", f"{name}.lock")  # a MIG id may hold slashes
+    return [uuid for line in listed.stdout.splitlines() if (uuid := line.strip()).startswith("GPU")]
 
 
 def _acquire(devices: list[str]) -> tuple[str, FileLock]:
     """Lock the first free device, waiting until there is one."""
-    gpus = _gpus()
-    paths = {device: _lock(device, gpus) for device in devices}
+    # an index and a UUID of one GPU are two locks: use one of the two on a machine
+    names = {device: re.sub(r"[^\w.-]", "_", device) for device in devices}  # a MIG id has slashes
+    paths = {device: LEASES / f"{name}.lock" for device, name in names.items()}
     said = ""
     while True:
         for device, path in paths.items():

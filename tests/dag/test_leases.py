@@ -69,11 +69,11 @@ def leasing(fresh: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (fresh.root / "pipeline/__main__.py").write_text(LEASING)
     fake = tmp_path / "bin/nvidia-smi"
     fake.parent.mkdir()
-    fake.write_text(f"#!/bin/sh\necho '0, {A}, NVIDIA A100'\necho '1, {B}, NVIDIA A100'\n")
+    fake.write_text(f"#!/bin/sh\necho '{A}'\necho '{B}'\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{fake.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("GPU_LEASES", str(tmp_path / "leases"))
-    for variable in ("SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "DVC_STAGE"):
+    for variable in ("SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES", "DVC_STAGE"):
         monkeypatch.delenv(variable, raising=False)
     return fresh
 
@@ -164,12 +164,12 @@ def test_dvc_alone_leases_too(leasing: Project) -> None:
     with subprocess.Popen(
         [sys.executable, "-u", "-c", script],
         cwd=leasing.root,
-        env={**leasing.environment, "CUDA_VISIBLE_DEVICES": "0"},
+        env={**leasing.environment, "CUDA_VISIBLE_DEVICES": A},
         stdout=subprocess.PIPE,
     ) as another:
         try:
             assert another.stdout is not None
-            assert another.stdout.readline() == b"leased GPU 0\n"
+            assert another.stdout.readline() == f"leased GPU {A}\n".encode()
             leasing.dvc("repro")
         finally:
             another.kill()

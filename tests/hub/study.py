@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +90,3 @@ def copy_project(root: Path, samples_url: str) -> None:
         study = root / "pipeline/conf/study" / f"{name}.yaml"
         study.write_text(miniature(name, samples_url))
     commit_all(root)
-
-
-if __name__ == "__main__":  # python -m tests.hub.study FOLDER: inside `python -m tests.hub`
-    target = Path(sys.argv[1])
-    target.mkdir(parents=True)
-    copy_project(target, os.environ["GPT_NEO_SAMPLES_URL"])

@@ -22,7 +22,6 @@ from pipeline.workflow.hub import Snapshot, listing, missing_bytes, select, snap
 from pipeline.workflow.network import TRIES, unreachable
 from tests.hub.population import DATASETS, PICKLE_ONLY, PYTHIA, SHARDED
 from tests.hub.server import CLIMBING_CONTENT, CLIMBING_PATH, CONTENT, Fault, Hub
-from tests.hub.test_server import ask
 
 MODEL = "EleutherAI/pythia-70m"
 COMMIT = PYTHIA[MODEL][0]
@@ -351,7 +350,7 @@ def test_xet_is_off_whatever_the_hub_offers(hub: Hub) -> None:
     from huggingface_hub.utils._runtime import is_xet_available
 
     assert not is_xet_available()
-    headers = ask(hub, f"/{MODEL}/resolve/{COMMIT}/model.safetensors", "HEAD")[1]
+    headers = httpx2.head(f"{hub.url}/{MODEL}/resolve/{COMMIT}/model.safetensors").headers
     assert headers["X-Xet-Hash"], "the hub offers it"
     fetch()
     assert hub.requests("xet-read-token") == []
