@@ -17,7 +17,8 @@ from typing import NamedTuple
 import polars as pl
 
 from pipeline.analysis import statistics, views
-from pipeline.analysis.evidence import block_range, interval
+from pipeline.analysis.evidence import interval
+from pipeline.analysis.views import block_range
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ from pipeline.analysis import views
 from pipeline.analysis.displacement import evidence_rows
 from pipeline.analysis.documents import by_document, link_of, perplexity
 from pipeline.analysis.measured import ModelTables, grids
+from pipeline.analysis.rows import Measure
 from pipeline.analysis.statistics import LEVEL, clustered_errors, effective_number, reach
 from pipeline.interventions.interventions import BASELINE
 from pipeline.workflow import tables
@@ -105,27 +106,6 @@ def gathered(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
     return rows.with_columns(recipe=pl.col("model").first().over("recipe"))
 
 
-def block_range(n_blocks: int, name: str) -> range:
-    """The blocks of a range, 0-based; block 0 is in none, since the paper warns against it.
-
-    Args:
-        n_blocks: L.
-        name: ``all``; ``early``, the first quarter, or block 1 where that holds none but block 0;
-            ``middle``, the second and third; ``late``, the last (section 4.2.1 of the paper);
-            ``second half``.
-    """
-    quarter = n_blocks // 4
-    last = 3 * n_blocks // 4
-    start, end = {
-        "all": (1, n_blocks),
-        "early": (1, min(n_blocks, max(2, quarter))),
-        "middle": (quarter, last),
-        "late": (last, n_blocks),
-        "second half": ((n_blocks + 1) // 2, n_blocks),
-    }[name]
-    return range(max(1, start), end)
-
-
 def interval(row: tuple[float, ...], level: float) -> tuple[float, float]:
     """The interval of a row; unbounded without a standard error.
 
@@ -158,26 +138,6 @@ class _Over:
     weights: _Floats
 
 
-@dataclass(frozen=True)
-class _Measure:
-    """N samples or documents under V interventions.
-
-    Args:
-        task, metric: as in `EVIDENCE`.
-        values: (N, V).
-        groups: (N,) of near-duplicates.
-        floor: the value at which nothing is left.
-        floor_error: its standard error.
-    """
-
-    task: str
-    metric: str
-    values: _Floats
-    groups: NDArray[np.integer]
-    floor: float = 0.0
-    floor_error: float = 0.0
-
-
 def evidence_of(model: ModelTables) -> pl.DataFrame:
     """The evidence of one model.
 
@@ -191,18 +151,16 @@ def evidence_of(model: ModelTables) -> pl.DataFrame:
     baseline_index = names.index(BASELINE.name)
     parts = []
     measures = [*_memory(model, baseline_index), *_abilities(model, names)]
-    if overs := _overs(model):
+    for overs, of_all in ((_overs(model), True), (_controls(model), False)):
+        if not overs:
+            continue
         weights = np.stack([over.weights for over in overs], axis=1)
         for measure in measures:
             for quantity, columns in _quantities(measure, weights, baseline_index):
-                parts.append(_frame(measure, quantity, overs, columns))
-        parts += _log_ratios(model, names, overs, weights, baseline_index)
-    if controls := _controls(model):
-        weights = np.stack([over.weights for over in controls], axis=1)
-        for measure in measures:
-            for quantity, columns in _quantities(measure, weights, baseline_index):
-                if quantity == "kept":
-                    parts.append(_frame(measure, quantity, controls, columns))
+                if of_all or quantity == "kept":
+                    parts.append(_frame(measure, quantity, overs, columns))
+        if of_all:
+            parts += _log_ratios(model, names, overs, weights, baseline_index)
     parts += [
         part.with_columns(task=pl.lit(views.MEMORIZATION), scale=pl.lit(0.0), most=pl.lit(None))
         for part in evidence_rows(model)
@@ -248,7 +206,7 @@ def _overs(model: ModelTables) -> list[_Over]:
     overs = [_Over("block", name, block, weights) for block, (name, weights) in single.items()]
     mean: dict[str, _Floats] = {}
     for name in ("all", "middle", LATE):
-        blocks = block_range(model.n_blocks, name)
+        blocks = views.block_range(model.n_blocks, name)
         if blocks and all(block in single for block in blocks):
             mean[name] = np.mean([single[block][1] for block in blocks], axis=0)
             overs.append(_Over("range", name, None, mean[name]))
@@ -279,7 +237,7 @@ def _controls(model: ModelTables) -> list[_Over]:
     ]
 
 
-def _memory(model: ModelTables, baseline_index: int) -> Iterator[_Measure]:
+def _memory(model: ModelTables, baseline_index: int) -> Iterator[Measure]:
     """Exact match, single tokens, and the second half, of memorized samples."""
     splits = grids(model)
     if "memorized" not in splits:
@@ -303,10 +261,10 @@ def _memory(model: ModelTables, baseline_index: int) -> Iterator[_Measure]:
         if metric == SECOND_HALF:
             decoded = recited & np.isfinite(outcomes).all(axis=1)
             outcomes, groups = outcomes[decoded], groups[decoded]
-        yield _Measure(views.MEMORIZATION, metric, outcomes, groups, floor, error)
+        yield Measure(metric, outcomes, groups, floor=floor, floor_error=error)
 
 
-def _abilities(model: ModelTables, names: Sequence[str]) -> Iterator[_Measure]:
+def _abilities(model: ModelTables, names: Sequence[str]) -> Iterator[Measure]:
     """The shares of right answers of every benchmark whose documents are known."""
     if model.benchmarks is None:
         return
@@ -315,11 +273,11 @@ def _abilities(model: ModelTables, names: Sequence[str]) -> Iterator[_Measure]:
     for task, metric, chance in chances.iter_rows():
         answers = by_document(model.documents, task, metric, names)
         if answers is not None and np.isin(answers[0], (0.0, 1.0)).all():
-            yield _Measure(task, metric, answers[0], np.arange(len(answers[0])), chance or 0.0)
+            yield Measure(metric, answers[0], np.arange(len(answers[0])), task, floor=chance or 0.0)
 
 
 def _quantities(
-    measure: _Measure, weights: _Floats, baseline_index: int
+    measure: Measure, weights: _Floats, baseline_index: int
 ) -> Iterator[tuple[str, dict[str, object]]]:
     """The quantities of one measure over each combination of interventions.
 
@@ -383,7 +341,7 @@ def _log_ratios(
         document = np.arange(len(values))
         change = values @ weights - values[:, [baseline_index]] * weights.sum(axis=0)
         ratio, errors = clustered_errors(-change, document, sizes)
-        measure = _Measure(task, views.WORD_PERPLEXITY, values, document)
+        measure = Measure(views.WORD_PERPLEXITY, values, document, task)
         columns = _columns(ratio, errors, document, 0.0)
         columns["n_effective"] = effective_number(document, sizes)  # long texts count for more
         yield _frame(measure, "log_ratio", overs, columns)
@@ -423,7 +381,7 @@ def _columns(
 
 
 def _frame(
-    measure: _Measure, quantity: str, overs: Sequence[_Over], columns: dict[str, object]
+    measure: Measure, quantity: str, overs: Sequence[_Over], columns: dict[str, object]
 ) -> pl.DataFrame:
     return pl.DataFrame(
         {

@@ -47,38 +47,47 @@ def _split(
     model: ModelTables, names: Sequence[str], grid: Grid, lengths: Sequence[int], seed: int
 ) -> Iterator[pl.DataFrame]:
     """The rows of one split, a frame per kind of estimate."""
-    exact, right = grid.values("exact_match"), grid.values("correct_length")
+    groups, exact, right = grid.groups, grid.values("exact_match"), grid.values("correct_length")
     shown = [each for each in METRICS if each.aggregate and grid.known(each.name)]
     decoded = [each for each in shown if each.needs == "greedy continuation"]
     some = bool(decoded) and not grid.decoded.all()
     whole = [each for each in shown if not (some and each in decoded)]
     log_probs = {metric: grid.values(column) for metric, column in SCHEMES.items()}
     measures = [
-        *(Measure("exact_match_at_k", right >= k, True, {"k": k}) for k in lengths),
-        *(_measure(each, grid.values(each.name)) for each in whole),
         *(
-            Measure(metric, out_within(values, n), True, {"k": n})
+            Measure("exact_match_at_k", right >= k, groups, rate=True, labels={"k": k})
+            for k in lengths
+        ),
+        *(_measure(each, grid.values(each.name), groups) for each in whole),
+        *(
+            Measure(metric, out_within(values, n), groups, rate=True, labels={"k": n})
             for metric, values in log_probs.items()
             for n in TRIES
         ),
     ]
-    yield from _estimated(model, names, measures, grid.groups, seed)
+    yield from _estimated(model, names, measures, seed)
     if some and grid.decoded.any():
-        measures = [_measure(each, grid.values(each.name)[grid.decoded]) for each in decoded]
-        yield from _estimated(model, names, measures, grid.groups[grid.decoded], seed)
+        known = grid.decoded
+        measures = [
+            _measure(each, grid.values(each.name)[known], groups[known]) for each in decoded
+        ]
+        yield from _estimated(model, names, measures, seed)
     for metric, values in log_probs.items():
-        yield from _hidden(model, names, metric, exact, values, grid.groups)
+        yield from _hidden(model, names, metric, exact, values, groups)
     for copies in np.unique(grid.copies[~np.isnan(grid.copies)]):
         chosen = grid.copies == copies
-        measure = Measure("exact_match_by_copies", exact[chosen], True, {"copies": int(copies)})
-        yield from _estimated(model, names, [measure], grid.groups[chosen], seed)
+        labels = {"copies": int(copies)}
+        by_copies = Measure(
+            "exact_match_by_copies", exact[chosen], groups[chosen], rate=True, labels=labels
+        )
+        yield from _estimated(model, names, [by_copies], seed)
     if "twin_exact_match" in model.memorization.columns:
         beyond = exact.astype(np.float64) - grid.values("twin_exact_match")
-        yield from twins.by_copies(model, names, beyond, grid.copies, grid.groups, seed)
+        yield from twins.by_copies(model, names, beyond, grid.copies, groups, seed)
 
 
-def _measure(metric: Metric, values: NDArray[Any]) -> Measure:
-    return Measure(metric.name, values, metric.aggregate == "rate", {})
+def _measure(metric: Metric, values: NDArray[Any], groups: NDArray[np.integer]) -> Measure:
+    return Measure(metric.name, values, groups, rate=metric.aggregate == "rate")
 
 
 def _hidden(
@@ -106,8 +115,8 @@ def _hidden(
             continue
         for n in TRIES:
             out = out_within(log_probs[hidden, v, None], n)
-            measure = Measure(f"hidden_{metric}", out, True, {"k": n})
-            estimates = clustered_rates(out, groups[hidden])
+            measure = Measure(f"hidden_{metric}", out, groups[hidden], rate=True, labels={"k": n})
+            estimates = clustered_rates(out, measure.groups)
             yield rows_of(model, [name], measure, estimates, None, slice(None))
 
 
@@ -115,18 +124,17 @@ def _estimated(
     model: ModelTables,
     names: Sequence[str],
     measures: Sequence[Measure],
-    groups: NDArray[np.integer],
     seed: int,
 ) -> Iterator[pl.DataFrame]:
-    """A frame per measure; measures that fit into memory together share one bootstrap.
+    """A frame per measure of the same samples.
 
-    Sharing saves time, because drawing costs more than adding columns.
+    Measures that fit into memory together share one bootstrap, because drawing takes the time.
     """
-    whole, n = names.index(BASELINE.name), len(names)
+    whole, n, groups = names.index(BASELINE.name), len(names), measures[0].groups
     at_once = max(1, CELLS // (len(groups) * n))
     if len(measures) > at_once:
         for start in range(0, len(measures), at_once):
-            yield from _estimated(model, names, measures[start : start + at_once], groups, seed)
+            yield from _estimated(model, names, measures[start : start + at_once], seed)
         return
     stacked = np.concatenate([m.values.astype(np.float64) for m in measures], axis=1)
     columns = [slice(i * n, (i + 1) * n) for i in range(len(measures))]

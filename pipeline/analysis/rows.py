@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -66,12 +66,26 @@ SUMMARY: Schema = {
 
 @dataclass(frozen=True)
 class Measure:
-    """One memorization metric of one split: N samples by V interventions."""
+    """One metric of N samples or documents under V interventions.
+
+    Args:
+        metric: as in `SUMMARY`, and so is `task`.
+        values: (N, V).
+        groups: (N,) of near-duplicates.
+        rate: whether the values are 0 or 1.
+        labels: further columns of `SUMMARY`, such as k.
+        floor: the value at which nothing is left.
+        floor_error: its standard error.
+    """
 
     metric: str
     values: NDArray[Any]
-    rate: bool
-    labels: Mapping[str, int]
+    groups: NDArray[np.integer]
+    task: str = MEMORIZATION
+    rate: bool = False
+    labels: Mapping[str, int] = field(default_factory=dict)
+    floor: float = 0.0
+    floor_error: float = 0.0
 
 
 def rows_of(
@@ -92,7 +106,7 @@ def rows_of(
         }
     )
     n = len(measure.values)
-    constants = {"task": MEMORIZATION, "metric": measure.metric, "n": n, **measure.labels}
+    constants = {"task": measure.task, "metric": measure.metric, "n": n, **measure.labels}
     return finish(
         frame.with_columns(
             *(pl.lit(value).alias(name) for name, value in constants.items()),

@@ -62,5 +62,5 @@ def by_copies(
         half = np.array([reach(each, n, 1.0, LEVEL) for each in stderr])
         estimates = Estimates(mean, np.maximum(mean - half, -1.0), np.minimum(mean + half, 1.0))
         differences = paired_differences(values, values[:, [whole]], of, seed)
-        measure = Measure(METRIC, values, False, {"copies": int(count)})
+        measure = Measure(METRIC, values, of, labels={"copies": int(count)})
         yield rows_of(model, names, measure, estimates, differences, slice(None))

@@ -103,6 +103,27 @@ def tasks(rows: pl.DataFrame) -> list[str]:
     return sorted(rows["task"].unique())
 
 
+def block_range(n_blocks: int, name: str) -> range:
+    """The blocks of a range, 0-based; block 0 is in none, since the paper warns against it.
+
+    Args:
+        n_blocks: L.
+        name: ``all``; ``early``, the first quarter, or block 1 where that holds none but block 0;
+            ``middle``, the second and third; ``late``, the last (section 4.2.1 of the paper);
+            ``second half``.
+    """
+    quarter = n_blocks // 4
+    last = 3 * n_blocks // 4
+    start, end = {
+        "all": (1, n_blocks),
+        "early": (1, min(n_blocks, max(2, quarter))),
+        "middle": (quarter, last),
+        "late": (last, n_blocks),
+        "second half": ((n_blocks + 1) // 2, n_blocks),
+    }[name]
+    return range(max(1, start), end)
+
+
 SUMMARY_KEY = ("recipe", "intervention", "split", "task", "metric", "k", "copies")
 """The columns that name a row of the summary, for one seed of each recipe."""
 

@@ -16,8 +16,8 @@ from typing import Any
 import polars as pl
 
 from pipeline.analysis import views
-from pipeline.analysis.evidence import block_range
 from pipeline.analysis.manifests import trained_here
+from pipeline.analysis.views import block_range
 from pipeline.interventions.interventions import BASELINE
 from pipeline.report.browser import Continuation, Family, Sample
 from pipeline.report.numbers import SHARE, Number, Sentence, spread

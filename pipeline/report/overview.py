@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from pipeline.analysis import views
-from pipeline.analysis.evidence import block_range
+from pipeline.analysis.views import block_range
 from pipeline.report.numbers import Number, spread, summarized
 
 SHADES = 10

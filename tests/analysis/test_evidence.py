@@ -6,8 +6,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipeline.analysis.evidence import EVIDENCE, block_range, evidence
+from pipeline.analysis.evidence import EVIDENCE, evidence
 from pipeline.analysis.measured import with_second_half
+from pipeline.analysis.views import block_range
 from pipeline.interventions.interventions import BASELINE
 from tests.analysis import synthetic
 

@@ -35,11 +35,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipeline.analysis.correlation import partial_rank_correlation, rank_correlation
-from pipeline.analysis.evidence import block_range, evidence_of, gathered
+from pipeline.analysis.evidence import evidence_of, gathered
 from pipeline.analysis.measured import ModelTables
 from pipeline.analysis.statistics import LEVEL
 from pipeline.analysis.verdicts import CONTRADICTED, MAIN, PERMUTATIONS, SUPPORTED, UNDECIDED
 from pipeline.analysis.verdicts import verdicts as frame_of_verdicts
+from pipeline.analysis.views import block_range
 from pipeline.interventions.interventions import BASELINE, SWEEP, sweep
 from pipeline.measure.listed import as_table
 
