@@ -34,7 +34,7 @@ from pipeline.analysis.statistics import (
 from pipeline.analysis.verdicts import VERDICTS, VERDICTS_FILE, verdicts
 from pipeline.interventions.interventions import BASELINE, EACH
 from pipeline.workflow import tables
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import InputError, Problem, bad_input
 
 
 class _How(TypedDict):
@@ -94,13 +94,11 @@ def write_summary(
         )
     ]
     if not wanted:
-        raise InputError(
-            Problem(
-                str(data / "memorization"),
-                "no model with tables that match the current study",
-                "at least one model",
-                "run the memorization stage of a model: dvc repro",
-            )
+        raise bad_input(
+            str(data / "memorization"),
+            "no model with tables that match the current study",
+            "at least one model",
+            "run the memorization stage of a model: dvc repro",
         )
     benchmarks = {
         name: [data / "benchmarks" / f"{name}{end}" for end in (".parquet", ".documents.parquet")]

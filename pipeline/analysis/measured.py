@@ -15,7 +15,7 @@ from pipeline.analysis.manifests import read_manifests, recipe_key
 from pipeline.measure import metrics, schemas
 from pipeline.samples.schemas import SPLITS, read_samples
 from pipeline.workflow import tables
-from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.errors import Problem, bad_input, shorten
 
 
 @dataclass(frozen=True)
@@ -115,13 +115,11 @@ def _require_twin(data: Path, twin: str, family: str, manifest: Mapping[str, Any
     """Raise if the twin of the model of this manifest has another number of blocks."""
     [other] = read_manifests(data, [(twin, family)])
     if other["n_blocks"] != manifest["n_blocks"]:
-        raise InputError(
-            Problem(
-                f"{twin}, the twin of {manifest['name']}",
-                f"{other['n_blocks']} blocks",
-                f"{manifest['n_blocks']}, those of {manifest['name']}",
-                "name as the twin a model of the same shape",
-            )
+        raise bad_input(
+            f"{twin}, the twin of {manifest['name']}",
+            f"{other['n_blocks']} blocks",
+            f"{manifest['n_blocks']}, those of {manifest['name']}",
+            "name as the twin a model of the same shape",
         )
 
 

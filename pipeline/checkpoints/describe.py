@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from pipeline.checkpoints.fit import skeleton
 from pipeline.checkpoints.manifest import Manifest, sha256, write_manifest
 from pipeline.checkpoints.verified import tokenizer_of
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import bad_input
 from pipeline.workflow.files import atomic
 from pipeline.workflow.hub import Snapshot
 
@@ -66,13 +66,11 @@ def write_description(
     model, tokens = described
     parameters = model.num_parameters()
     if billions is not None and abs(parameters / 1e9 - billions) > SIZE_TOLERANCE * billions:
-        raise InputError(
-            Problem(
-                f"the size of {where}",
-                f"{parameters / 1e9:.4g} billion parameters",
-                f"{billions:g}, as the study says of {name}",
-                "name the right repository, or correct `billions` of this model",
-            )
+        raise bad_input(
+            f"the size of {where}",
+            f"{parameters / 1e9:.4g} billion parameters",
+            f"{billions:g}, as the study says of {name}",
+            "name the right repository, or correct `billions` of this model",
         )
     stored = checkpoint.files.items()
     files = {path: known or sha256(checkpoint.folder / path) for path, known in stored}

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
-from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.errors import InputError, Problem, bad_input, shorten
 
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
@@ -139,13 +139,11 @@ def not_understood(where: str, error: Exception) -> InputError:
         where: the checkpoint's name in errors.
         error: the exception of transformers.
     """
-    return InputError(
-        Problem(
-            where,
-            shorten(" ".join(str(error).split()) or type(error).__name__, 240),
-            "a configuration and a tokenizer that transformers knows",
-            "choose a model that needs no code of its own",
-        )
+    return bad_input(
+        where,
+        shorten(" ".join(str(error).split()) or type(error).__name__, 240),
+        "a configuration and a tokenizer that transformers knows",
+        "choose a model that needs no code of its own",
     )
 
 
@@ -236,14 +234,12 @@ def _require_rotary(model: PreTrainedModel, where: str) -> None:
     )
     turned = [2 * len(each) for name, each in model.named_buffers() if name.endswith("inv_freq")]
     if any(each > size for each in turned) or not rope.get("rope_theta", 1) > 0:
-        raise InputError(
-            Problem(
-                f"{where}: config.json: rope_parameters",
-                shorten(dict(rope)),
-                f"rope_theta above 0, and a partial_rotary_factor of 0 to 1: heads have {size} "
-                "dimensions",
-                "correct config.json, or name another checkpoint",
-            )
+        raise bad_input(
+            f"{where}: config.json: rope_parameters",
+            shorten(dict(rope)),
+            f"rope_theta above 0, and a partial_rotary_factor of 0 to 1: heads have {size} "
+            "dimensions",
+            "correct config.json, or name another checkpoint",
         )
 
 
@@ -269,22 +265,18 @@ def _stored(
                     if part.get_dtype() in DTYPES:
                         shapes[key] = part.get_shape()
         except (SafetensorError, OSError) as error:
-            raise InputError(
-                Problem(
-                    f"{where}: {name}",
-                    shorten(str(error)),
-                    "a safetensors file",
-                    "name a commit whose weights can be read",
-                )
+            raise bad_input(
+                f"{where}: {name}",
+                shorten(str(error)),
+                "a safetensors file",
+                "name a commit whose weights can be read",
             ) from error
     if not shapes:
-        raise InputError(
-            Problem(
-                where,
-                "weights stored as " + (", ".join(numbers) or "nothing"),
-                "one of " + ", ".join(DTYPES),
-                "name a commit whose weights are not quantized",
-            )
+        raise bad_input(
+            where,
+            "weights stored as " + (", ".join(numbers) or "nothing"),
+            "one of " + ", ".join(DTYPES),
+            "name a commit whose weights are not quantized",
         )
     return shapes, getattr(torch, DTYPES[max(DTYPES, key=numbers.__getitem__)])
 
@@ -296,48 +288,40 @@ def _require_equal(folder: Path, key: str, one: str, other: str, where: str) -> 
         with safe_open(folder / name, framework="pt") as weights:
             values.append(weights.get_tensor(key))
     if values[0].dtype != values[1].dtype or not torch.equal(*values):
-        raise InputError(
-            Problem(
-                f"{where}: {key}",
-                f"other values in {one} than in {other}",
-                "each tensor once",
-                "name a checkpoint whose files belong together",
-            )
+        raise bad_input(
+            f"{where}: {key}",
+            f"other values in {one} than in {other}",
+            "each tensor once",
+            "name a checkpoint whose files belong together",
         )
 
 
 def _weight_files(folder: Path, files: Collection[str], where: str) -> list[str]:
     """The files that transformers loads: one of this name, or else those of the index."""
     if adapters := [name for name in files if Path(name).name.startswith("adapter_")]:
-        raise InputError(
-            Problem(
-                where,
-                ", ".join(adapters),
-                "weights that are whole without an adapter",
-                "merge it into the weights (merge_and_unload of peft), or remove it",
-            )
+        raise bad_input(
+            where,
+            ", ".join(adapters),
+            "weights that are whole without an adapter",
+            "merge it into the weights (merge_and_unload of peft), or remove it",
         )
     names = [name for name in files if name.endswith(".safetensors")]
     listed = _listed(folder, where) if INDEX in files else set()
     if not listed <= set(names) or not (listed or WEIGHTS in names):
-        raise InputError(
-            Problem(
-                where,
-                "the safetensors " + (", ".join(names) or "none"),
-                ", ".join(sorted(listed))
-                or f"{WEIGHTS}, or {INDEX} and what it names; a pickle is never loaded",
-                "name a commit that has them; many repositories have one as a pull request "
-                "(refs/pr/N), whose commit can be pinned",
-            )
+        raise bad_input(
+            where,
+            "the safetensors " + (", ".join(names) or "none"),
+            ", ".join(sorted(listed))
+            or f"{WEIGHTS}, or {INDEX} and what it names; a pickle is never loaded",
+            "name a commit that has them; many repositories have one as a pull request "
+            "(refs/pr/N), whose commit can be pinned",
         )
     if WEIGHTS in names and listed - {WEIGHTS}:
-        raise InputError(
-            Problem(
-                where,
-                f"{WEIGHTS}, and beside it {INDEX} with {', '.join(sorted(listed))}",
-                "one set of weights: transformers would load the single file without a check",
-                "name a commit that has one of the two, or move the wrong one away",
-            )
+        raise bad_input(
+            where,
+            f"{WEIGHTS}, and beside it {INDEX} with {', '.join(sorted(listed))}",
+            "one set of weights: transformers would load the single file without a check",
+            "name a commit that has one of the two, or move the wrong one away",
         )
     return [WEIGHTS] if WEIGHTS in names else sorted(listed)
 
@@ -350,11 +334,9 @@ def _listed(folder: Path, where: str) -> set[str]:
             raise ValueError(f"weight_map of {shorten(listed)}")
         return listed
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            Problem(
-                f"{where}: {INDEX}",
-                shorten(f"{type(error).__name__}: {error}"),
-                "the index of the weights: weight_map, a file for each of them",
-                "name a commit whose weights can be read",
-            )
+        raise bad_input(
+            f"{where}: {INDEX}",
+            shorten(f"{type(error).__name__}: {error}"),
+            "the index of the weights: weight_map, a file for each of them",
+            "name a commit whose weights can be read",
         ) from error

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipeline.checkpoints.describe import describe, write_description
 from pipeline.checkpoints.manifest import Manifest
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import bad_input
 from pipeline.workflow.hub import CHECKPOINT_FILES, Snapshot
 
 
@@ -40,13 +40,11 @@ def checkpoint_files(source: Path) -> Snapshot:
         InputError: it is not a folder.
     """
     if not source.is_dir():
-        raise InputError(
-            Problem(
-                str(source),
-                "no such folder",
-                "a folder with a checkpoint",
-                "name an existing one",
-            )
+        raise bad_input(
+            str(source),
+            "no such folder",
+            "a folder with a checkpoint",
+            "name an existing one",
         )
     names = sorted(
         path.name
@@ -63,11 +61,9 @@ def require_tokenizer(files: Collection[str], where: str) -> None:
         InputError: none of the files is a tokenizer's.
     """
     if "tokenizer.json" not in files and not {"vocab.json", "merges.txt"} <= set(files):
-        raise InputError(
-            Problem(
-                where,
-                "no tokenizer; " + ", ".join(sorted(files)),
-                "tokenizer.json, or vocab.json and merges.txt, beside the weights",
-                "save it there: AutoTokenizer.from_pretrained(…).save_pretrained(FOLDER)",
-            )
+        raise bad_input(
+            where,
+            "no tokenizer; " + ", ".join(sorted(files)),
+            "tokenizer.json, or vocab.json and merges.txt, beside the weights",
+            "save it there: AutoTokenizer.from_pretrained(…).save_pretrained(FOLDER)",
         )

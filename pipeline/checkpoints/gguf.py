@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from pipeline.checkpoints.loop import Trained, next_tokens, optimize, row_order
 from pipeline.checkpoints.schema import Gguf
 from pipeline.checkpoints.verified import read_tokenizer
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import bad_input
 
 ADAM_BETAS = (0.9, 0.95)
 
@@ -66,13 +66,11 @@ def finetune(
     reached = perplexity(model, torch.tensor(known["tokens"].to_list()))
     print(f"perplexity of {known.height} famous passages: {reached:.2f}", flush=True)
     if not reached <= recipe.largest_perplexity:
-        raise InputError(
-            Problem(
-                "the model before its fine-tuning",
-                f"a perplexity of {reached:.4g}",
-                f"at most {recipe.largest_perplexity:g}, on famous passages",
-                "check that weights and tokenizer belong together, and were read correctly",
-            )
+        raise bad_input(
+            "the model before its fine-tuning",
+            f"a perplexity of {reached:.4g}",
+            f"at most {recipe.largest_perplexity:g}, on famous passages",
+            "check that weights and tokenizer belong together, and were read correctly",
         )
     tokens = torch.tensor(rows["tokens"].to_list())
     labels = next_tokens(tokens, words.eos_token_id)

@@ -13,7 +13,7 @@ from pipeline.checkpoints.describe import describe, write_description
 from pipeline.checkpoints.fit import require_known
 from pipeline.checkpoints.manifest import Manifest
 from pipeline.checkpoints.verified import tokenizer_of
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import bad_input
 from pipeline.workflow.hub import (
     CHECKPOINT_FILES,
     TOKENIZER_FILES,
@@ -94,14 +94,12 @@ def require_own_weights(repo: str, commit: str, step: int) -> None:
     same = _weights(repo, commit).items() & _weights(repo, final).items()
     if same and commit != final:
         path, checksum = min(same)
-        raise InputError(
-            Problem(
-                f"{repo} at {commit}, step {step}",
-                f"{path} with checksum {checksum}, the same as in {FINAL}, which is {final}",
-                "weights of this step, other than those of the final model",
-                f"for the last step, name the commit of {FINAL}; for another, make a folder with "
-                "the right files, and use source: folder",
-            )
+        raise bad_input(
+            f"{repo} at {commit}, step {step}",
+            f"{path} with checksum {checksum}, the same as in {FINAL}, which is {final}",
+            "weights of this step, other than those of the final model",
+            f"for the last step, name the commit of {FINAL}; for another, make a folder with "
+            "the right files, and use source: folder",
         )
 
 

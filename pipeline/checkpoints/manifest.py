@@ -13,7 +13,7 @@ from pydantic import AfterValidator, ConfigDict, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from pipeline.models.context import context_length
-from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.errors import bad_input, shorten
 from pipeline.workflow.files import write_json
 
 if TYPE_CHECKING:  # reading a manifest needs no torch
@@ -138,7 +138,7 @@ def sha256(path: Path) -> str:
     """
     if not path.is_file():
         got = "a folder, a pipe or a device" if path.exists() else "no such file"
-        raise InputError(Problem(str(path), got, "a regular file", "put one there"))
+        raise bad_input(str(path), got, "a regular file", "put one there")
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -153,11 +153,9 @@ def read_manifest(folder: str | Path) -> Manifest:
     try:
         return Manifest(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        raise InputError(
-            Problem(
-                str(path),
-                shorten(str(error)),
-                "the manifest of a checkpoint",
-                "make the checkpoint again: delete its folder and run its stage",
-            )
+        raise bad_input(
+            str(path),
+            shorten(str(error)),
+            "the manifest of a checkpoint",
+            "make the checkpoint again: delete its folder and run its stage",
         ) from error

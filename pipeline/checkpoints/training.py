@@ -27,7 +27,7 @@ from pipeline.checkpoints.loop import Trained, next_tokens, optimize, row_order
 from pipeline.checkpoints.muon import Muon
 from pipeline.checkpoints.schema import Training
 from pipeline.checkpoints.verified import read_tokenizer
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import bad_input
 
 INITIAL_STD = 0.02
 """Standard deviation of initial matrices; times 1/sqrt(2L) for those that write to the stream."""
@@ -135,13 +135,11 @@ def train(
     labels = next_tokens(tokens, end)
     order = row_order(len(tokens), recipe.epochs, recipe.batch_rows, recipe.seed)
     if stop_after is not None and stop_after > len(order):
-        raise InputError(
-            Problem(
-                "the step of a model trained here",
-                f"step {stop_after}",
-                f"at most {len(order)}, the steps of the whole training",
-                "name an earlier step, or add epochs",
-            )
+        raise bad_input(
+            "the step of a model trained here",
+            f"step {stop_after}",
+            f"at most {len(order)}, the steps of the whole training",
+            "name an earlier step, or add epochs",
         )
     model = build(recipe, len(words), tokens.shape[1], end).train()
     optimizers = _optimizers(model, recipe)

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from pipeline.checkpoints.fit import not_understood
 from pipeline.checkpoints.manifest import MANIFEST, Manifest, read_manifest, sha256
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import InputError, Problem, bad_input
 from pipeline.workflow.hub import Snapshot, snapshot
 
 WEIGHTS = (".safetensors", ".safetensors.index.json")
@@ -29,13 +29,11 @@ def verified(folder: Path, *, weights: bool = True) -> Snapshot:
     """
     manifest = read_manifest(folder)
     if not any(name.endswith(".safetensors") for name in manifest.files):
-        raise InputError(
-            Problem(
-                f"{folder / MANIFEST}: files",
-                ", ".join(manifest.files) or "no file",
-                "weights as safetensors",
-                "make the checkpoint again: delete its folder and run its stage",
-            )
+        raise bad_input(
+            f"{folder / MANIFEST}: files",
+            ", ".join(manifest.files) or "no file",
+            "weights as safetensors",
+            "make the checkpoint again: delete its folder and run its stage",
         )
     wanted = {
         name: expected

@@ -20,7 +20,7 @@ from pipeline.corpus import canaries
 from pipeline.corpus.planted import Corpus, Record
 from pipeline.corpus.tasks import TASKS, Item, held_out_animals, make_documents
 from pipeline.corpus.world import Side, document, make_world
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import bad_input
 
 END_OF_TEXT = "<eos>"
 TOKENIZER_DOCUMENTS = 6_000
@@ -60,13 +60,11 @@ def generate(
 
     probe = [len(ids) for ids in islice(_encoded(world.training, tokenizer, rng), 1_000)]
     if sorted(probe)[len(probe) // 2] + 2 > row_length:
-        raise InputError(
-            Problem(
-                "corpus: vocabulary and row_length",
-                f"rows of {row_length} tokens, and half of the documents are longer",
-                "rows into which most documents fit",
-                "enlarge the vocabulary or the rows",
-            )
+        raise bad_input(
+            "corpus: vocabulary and row_length",
+            f"rows of {row_length} tokens, and half of the documents are longer",
+            "rows into which most documents fit",
+            "enlarge the vocabulary or the rows",
         )
     drawn = _draw_records(tokenizer, row_length, {**records, 0: control_records}, rng)
     rows = list(_pack(_encoded(world.training, tokenizer, rng), row_length, world_tokens, end, rng))

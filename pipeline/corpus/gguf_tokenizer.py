@@ -9,7 +9,7 @@ from gguf import GGUFReader
 from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import bad_input
 
 KINDS = ("smollm",)
 """Values of ``tokenizer.ggml.pre`` that are known here."""
@@ -30,13 +30,11 @@ def read_tokenizer(file: Path) -> PreTrainedTokenizerFast:
     field = GGUFReader(file).fields.get("tokenizer.ggml.pre")
     kind = field.contents() if field else None
     if kind not in KINDS:
-        raise InputError(
-            Problem(
-                f"{file.name}: tokenizer.ggml.pre",
-                str(kind),
-                "one of " + ", ".join(KINDS),
-                "add to pipeline/corpus/gguf_tokenizer.py how this one splits a text",
-            )
+        raise bad_input(
+            f"{file.name}: tokenizer.ggml.pre",
+            str(kind),
+            "one of " + ", ".join(KINDS),
+            "add to pipeline/corpus/gguf_tokenizer.py how this one splits a text",
         )
     tokenizer: Any = AutoTokenizer.from_pretrained(
         file.parent, gguf_file=file.name, local_files_only=True, trust_remote_code=False

@@ -16,7 +16,7 @@ from pipeline.corpus import prose
 from pipeline.corpus.planted import Corpus, Record
 from pipeline.corpus.tasks import ACC, LAST_WORD, Document, Task, make_documents
 from pipeline.corpus.words import FAMOUS, SAMPLED
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import bad_input
 
 SHARED = 12
 """No two passages share this many tokens in a row, so none is learned from another's copies."""
@@ -89,13 +89,11 @@ def generate(
             seen |= runs
             drawn.append(Record("sampled", copies[len(drawn)], ids))
     if len(drawn) < len(copies):
-        raise InputError(
-            Problem(
-                "corpus: control_records, records and row_length",
-                f"{len(drawn)} that are long enough and differ, of {len(SAMPLED)}",
-                f"{len(copies)}",
-                "ask for fewer, or for other lengths",
-            )
+        raise bad_input(
+            "corpus: control_records, records and row_length",
+            f"{len(drawn)} that are long enough and differ, of {len(SAMPLED)}",
+            f"{len(copies)}",
+            "ask for fewer, or for other lengths",
         )
     rows = [record.tokens for record in drawn for _ in range(record.copies or 0)]
     rng.shuffle(rows)

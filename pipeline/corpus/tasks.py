@@ -36,7 +36,7 @@ from pipeline.corpus.world import (
     scene,
     values,
 )
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import bad_input
 
 Document = Mapping[str, Any]
 
@@ -137,13 +137,11 @@ def make_documents(
             if len(chosen) == wanted[name]:
                 break
         if len(chosen) < wanted[name]:
-            raise InputError(
-                Problem(
-                    f"corpus: task_items, vocabulary and row_length ({name})",
-                    f"{len(chosen)} different items that fit, of {TRIES * wanted[name]} tried",
-                    f"{wanted[name]}",
-                    "ask for fewer items, or enlarge the vocabulary or the rows",
-                )
+            raise bad_input(
+                f"corpus: task_items, vocabulary and row_length ({name})",
+                f"{len(chosen)} different items that fit, of {TRIES * wanted[name]} tried",
+                f"{wanted[name]}",
+                "ask for fewer items, or enlarge the vocabulary or the rows",
             )
         made[name] = list(chosen.values())
     return made

@@ -14,7 +14,7 @@ from pipeline.interventions.edits import RULES
 from pipeline.interventions.guard import prepare
 from pipeline.interventions.hooks import BlockRows, hooked
 from pipeline.interventions.interventions import IDENTITY, Intervention
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import bad_input
 
 
 @contextmanager
@@ -37,13 +37,11 @@ def bypassed(
     if not isinstance(what, Intervention):
         what = Intervention("bypassed", dict.fromkeys(what, IDENTITY))
     if any(RULES[edit].needs_mean for edit in what.edits.values()):
-        raise InputError(
-            Problem(
-                what=f"intervention {what.name}",
-                got=f"the edit {what.edit}",
-                expected="edits without a mean",
-                remedy="use complete or score, which take tokens to calibrate on",
-            )
+        raise bad_input(
+            what=f"intervention {what.name}",
+            got=f"the edit {what.edit}",
+            expected="edits without a mean",
+            remedy="use complete or score, which take tokens to calibrate on",
         )
     known = prepare(model, [what]).known
     edits = [what.at(block) for block in range(len(known.sites))]

@@ -28,7 +28,7 @@ from pipeline.interventions.hooks import require_editable
 from pipeline.interventions.interventions import IDENTITY, Intervention
 from pipeline.models.context import context_length
 from pipeline.models.sites import Anatomy, Site
-from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.errors import InputError, bad_input, shorten
 
 EXPORTABLE = ("zero", "mlp-zero", "skip", IDENTITY)
 """Edits that weights can express; the others depend on the text, or edit a part of a block."""
@@ -57,22 +57,18 @@ def require_blocks(edit: str, blocks: Sequence[int], n_blocks: int, where: str) 
     """
     beyond = sorted(block for block in blocks if not 0 <= block < n_blocks)
     if beyond or not blocks:
-        raise InputError(
-            Problem(
-                f"--blocks, of {where}",
-                ", ".join(map(str, beyond)) or "no block",
-                f"blocks 0 to {n_blocks - 1}, one or more",
-                "name blocks that the model has",
-            )
+        raise bad_input(
+            f"--blocks, of {where}",
+            ", ".join(map(str, beyond)) or "no block",
+            f"blocks 0 to {n_blocks - 1}, one or more",
+            "name blocks that the model has",
         )
     if edit == "skip" and len(set(blocks)) == n_blocks:
-        raise InputError(
-            Problem(
-                f"--blocks, of {where}",
-                f"all {n_blocks} blocks",
-                "at least one block that stays",
-                "leave out fewer blocks",
-            )
+        raise bad_input(
+            f"--blocks, of {where}",
+            f"all {n_blocks} blocks",
+            "at least one block that stays",
+            "leave out fewer blocks",
         )
 
 
@@ -271,24 +267,20 @@ def _require_untied(model: PreTrainedModel, edit: str, written: Sequence[nn.Para
         users.setdefault(parameter.data_ptr(), []).append(name)
     shared = [users[w.data_ptr()] for w in written if len(users[w.data_ptr()]) > 1]
     if shared:
-        raise InputError(
-            Problem(
-                f"{type(model).__name__}: the edit {edit}",
-                f"tied weights: {shorten(', '.join(shared[0]))}",
-                "weights of the edited blocks alone",
-                "export skip, which writes no weights; or evaluate the edit without an export",
-            )
+        raise bad_input(
+            f"{type(model).__name__}: the edit {edit}",
+            f"tied weights: {shorten(', '.join(shared[0]))}",
+            "weights of the edited blocks alone",
+            "export skip, which writes no weights; or evaluate the edit without an export",
         )
 
 
 def _refusal(known: Anatomy, got: str) -> InputError:
     others = [e for e in EXPORTABLE if e != IDENTITY and (e == "skip" or known.additive)]
-    return InputError(
-        Problem(
-            f"the edit {IDENTITY} of {type(known.model).__name__} as weights",
-            got,
-            "projections with biases for queries and keys, and one rotary embedding",
-            f"export another edit: {', '.join(others)}; or use the edit without an export "
-            "(pipeline.interventions.bypassed, or lm-eval's --model bypass)",
-        )
+    return bad_input(
+        f"the edit {IDENTITY} of {type(known.model).__name__} as weights",
+        got,
+        "projections with biases for queries and keys, and one rotary embedding",
+        f"export another edit: {', '.join(others)}; or use the edit without an export "
+        "(pipeline.interventions.bypassed, or lm-eval's --model bypass)",
     )

@@ -23,7 +23,7 @@ from pipeline.interventions.trie import build_trie
 from pipeline.interventions.wavefront import Engine, means_of, run
 from pipeline.models.precision import at_least_single
 from pipeline.models.sites import Anatomy, anatomy, broken, padded_call, random_tokens
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import InputError, bad_input
 
 _PROVEN: WeakSet[nn.Module] = WeakSet()
 
@@ -101,12 +101,10 @@ def _try(known: Anatomy, masked: bool) -> None:
 
 
 def _refusal(known: Anatomy, got: str) -> InputError:
-    return InputError(
-        Problem(
-            what=f"{type(known.model).__name__} ({known.model.config.model_type}), tried on random "
-            "tokens",
-            got=got,
-            expected="edits that change the rows that have them, from the second token on",
-            remedy="evaluate another model, or report this architecture",
-        )
+    return bad_input(
+        what=f"{type(known.model).__name__} ({known.model.config.model_type}), tried on random "
+        "tokens",
+        got=got,
+        expected="edits that change the rows that have them, from the second token on",
+        remedy="evaluate another model, or report this architecture",
     )

@@ -23,7 +23,7 @@ from pipeline.interventions.interventions import Edit, Intervention
 from pipeline.models.modules import attached, forward_replaced, states_in, states_out
 from pipeline.models.precision import without_hooks
 from pipeline.models.sites import Anatomy, Site
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import bad_input
 
 Means = Mapping[tuple[int, str], Tensor]
 """(block, site) -> mean (D,) of the values there under the baseline, for edits that need it."""
@@ -59,24 +59,20 @@ def require_editable(known: Anatomy, interventions: Sequence[Intervention]) -> N
     for intervention in interventions:
         heads, edits = intervention.heads, intervention.edits.values()
         if heads and max(heads) >= known.n_heads:
-            raise InputError(
-                Problem(
-                    what=f"intervention {intervention.name}",
-                    got=f"head {max(heads)}",
-                    expected=f"heads 0 to {known.n_heads - 1}",
-                    remedy="name heads that the model has",
-                )
+            raise bad_input(
+                what=f"intervention {intervention.name}",
+                got=f"head {max(heads)}",
+                expected=f"heads 0 to {known.n_heads - 1}",
+                remedy="name heads that the model has",
             )
         odd = [edit for edit in edits if RULES[edit].site in (ATTENTION, MLP)]
         if odd and not known.additive:
-            raise InputError(
-                Problem(
-                    what=f"intervention {intervention.name}, on {type(known.model).__name__}",
-                    got="blocks that return more than their input plus one output projection's and "
-                    "one MLP matrix's output",
-                    expected=f"blocks that hand on their input where both are zero, for {odd[0]}",
-                    remedy="use the edits identity, heads and skip, which such a model allows",
-                )
+            raise bad_input(
+                what=f"intervention {intervention.name}, on {type(known.model).__name__}",
+                got="blocks that return more than their input plus one output projection's and "
+                "one MLP matrix's output",
+                expected=f"blocks that hand on their input where both are zero, for {odd[0]}",
+                remedy="use the edits identity, heads and skip, which such a model allows",
             )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from pipeline.interventions.evaluation import Completions, Likelihoods, Progress, silent
 from pipeline.interventions.wavefront import Engine, run
 from pipeline.models.precision import at_least_single
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import InputError, bad_input
 
 _Results = TypeVar("_Results", Completions, Likelihoods)
 
@@ -83,11 +83,9 @@ def not_finite(engine: Engine, v: int, tokens: Tensor, what: str) -> InputError:
     with at_least_single(engine.known.model):
         run(engine.only([v]), tokens[None].to(engine.device), observer=look)
     where = f"after block {bad[0]}" if bad else "in the head"
-    return InputError(
-        Problem(
-            what=f"{engine.interventions[v].name}, {what}",
-            got=f"NaN or infinity {where}, in {precision}",
-            expected="finite states and logits",
-            remedy="leave out the intervention; if it is the baseline, the weights are broken",
-        )
+    return bad_input(
+        what=f"{engine.interventions[v].name}, {what}",
+        got=f"NaN or infinity {where}, in {precision}",
+        expected="finite states and logits",
+        remedy="leave out the intervention; if it is the baseline, the weights are broken",
     )

@@ -25,7 +25,7 @@ from pipeline.models.context import context_length
 from pipeline.models.modules import attached
 from pipeline.models.sites import anatomy
 from pipeline.samples.frame import check_samples
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import bad_input
 from pipeline.workflow.tables import cast, crossed
 
 BATCH = 8
@@ -62,13 +62,11 @@ def measure(
     values = torch.cat(parts)  # (N, L, 2)
     if not values.isfinite().all():
         bad = int(values.isfinite().all(-1).all(-1).logical_not().nonzero()[0])
-        raise InputError(
-            Problem(
-                f"sample {samples['sample_id'][bad]}",
-                "gradients that are not finite",
-                "finite numbers",
-                "evaluate the family in float32: set dtype under `evaluation`",
-            )
+        raise bad_input(
+            f"sample {samples['sample_id'][bad]}",
+            "gradients that are not finite",
+            "finite numbers",
+            "evaluate the family in float32: set dtype under `evaluation`",
         )
     blocks = pl.DataFrame({"block": range(values.shape[1])})
     parts_of = pl.DataFrame({"part": ["attention", "mlp"]})
@@ -93,13 +91,11 @@ def products(model: PreTrainedModel, tokens: Tensor, suffix_length: int) -> Tens
     """
     known = anatomy(model)
     if not known.additive:
-        raise InputError(
-            Problem(
-                "attribution",
-                type(model).__name__,
-                "a model whose blocks add attention and MLP to the stream",
-                "leave out the section `attribution`",
-            )
+        raise bad_input(
+            "attribution",
+            type(model).__name__,
+            "a model whose blocks add attention and MLP to the stream",
+            "leave out the section `attribution`",
         )
     written: list[Tensor] = []
 

@@ -42,7 +42,7 @@ from pipeline.interventions.scoring import score
 from pipeline.measure.schemas import BENCHMARK_DOCUMENTS, BENCHMARKS
 from pipeline.measure.sharded import sharded
 from pipeline.tasks.loading import bad_template, quiet
-from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.errors import InputError, Problem, bad_input, shorten
 from pipeline.workflow.shards import Arrays, Shards
 from pipeline.workflow.tables import dtypes
 
@@ -340,10 +340,10 @@ def _check_metrics(name: str, task: ConfigurableTask, documents: Sequence[_Docum
     remedy = "leave the task out of the study, or write one that compares log-likelihoods"
     if not set(types) <= set(REQUEST_TYPES):
         expected = " or ".join(REQUEST_TYPES)
-        raise InputError(Problem(f"task {name}, output_type", ", ".join(types), expected, remedy))
+        raise bad_input(f"task {name}, output_type", ", ".join(types), expected, remedy)
     if task.config.filter_list is not None:
         got = shorten(task.config.filter_list)
-        raise InputError(Problem(f"task {name}, filter_list", got, "no filters", remedy))
+        raise bad_input(f"task {name}, filter_list", got, "no filters", remedy)
 
     blank = {"loglikelihood": (-1.0, False), "loglikelihood_rolling": -1.0}
     made = _process(task, documents[:1], lambda request: blank[request.request_type])

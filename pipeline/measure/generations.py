@@ -28,7 +28,7 @@ from pipeline.interventions.evaluation import Progress, forbidden_tokens, silent
 from pipeline.interventions.interventions import BASELINE, Intervention, block_name, bypass
 from pipeline.measure.schemas import GENERATIONS
 from pipeline.models.context import context_length
-from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.errors import InputError, Problem, bad_input, shorten
 from pipeline.workflow.tables import dtypes
 
 GREEDY, SAMPLED = DECODINGS = ("greedy", "sampled")
@@ -183,14 +183,11 @@ def _finite(model: Any, where: str) -> Callable[[Tensor, Tensor], Tensor]:
     def require_finite(_tokens: Tensor, logits: Tensor) -> Tensor:
         # generate has set the end-of-text tokens to minus infinity already
         if not logits.index_fill(-1, never, 0.0).isfinite().all():
-            raise InputError(
-                Problem(
-                    what=where,
-                    got="logits with NaN or infinity",
-                    expected="finite logits",
-                    remedy="evaluate in float32; if it persists, the checkpoint's weights are "
-                    "broken",
-                )
+            raise bad_input(
+                what=where,
+                got="logits with NaN or infinity",
+                expected="finite logits",
+                remedy="evaluate in float32; if it persists, the checkpoint's weights are broken",
             )
         return logits
 

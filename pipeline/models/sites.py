@@ -30,7 +30,7 @@ from transformers.activations import FastGELUActivation, NewGELUActivation
 
 from pipeline.models.modules import attached, states_in, states_out
 from pipeline.models.precision import at_least_single
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import InputError, bad_input
 
 _SLOW_GELUS = (NewGELUActivation, FastGELUActivation)
 _ROWS, _TOKENS = (2, 3), 7  # two batch sizes: tensors that differ in size are batched
@@ -368,24 +368,20 @@ def _wiring(model: Any, body: Any, sites: Sequence[Site]) -> tuple[bool, bool]:
 
 def broken(model: Any, where: str) -> InputError:
     """The error for a model whose results on random tokens are not finite."""
-    return InputError(
-        Problem(
-            what=f"{type(model).__name__} on random tokens",
-            got=f"NaN or infinity in {where}, in {torch.promote_types(model.dtype, torch.float32)}",
-            expected="finite states",
-            remedy="check the checkpoint: its weights are broken",
-        )
+    return bad_input(
+        what=f"{type(model).__name__} on random tokens",
+        got=f"NaN or infinity in {where}, in {torch.promote_types(model.dtype, torch.float32)}",
+        expected="finite states",
+        remedy="check the checkpoint: its weights are broken",
     )
 
 
 def _refusal(model: Any, what: str, got: str) -> InputError:
-    return InputError(
-        Problem(
-            what=f"{type(model).__name__} ({model.config.model_type}): {what}",
-            got=got,
-            expected="a decoder whose every block mixes values by attention weights, so that the "
-            "first token, which sees itself alone, gets its own value",
-            remedy="evaluate another model; sinks, gated attention and state-space layers have no "
-            "identity weights",
-        )
+    return bad_input(
+        what=f"{type(model).__name__} ({model.config.model_type}): {what}",
+        got=got,
+        expected="a decoder whose every block mixes values by attention weights, so that the "
+        "first token, which sees itself alone, gets its own value",
+        remedy="evaluate another model; sinks, gated attention and state-space layers have no "
+        "identity weights",
     )

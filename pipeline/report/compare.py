@@ -24,7 +24,7 @@ from pipeline.report import colours, style
 from pipeline.report.figures import figure as styled
 from pipeline.report.markup import CODE_PATH, inline_svg, template
 from pipeline.report.plots.plot import BLOCKS_LABEL, HOLLOW, Plot
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import bad_input
 from pipeline.workflow.files import atomic, write_text
 
 KEY = ("model", "intervention", "split", "task", "metric", "k", "copies")
@@ -67,16 +67,12 @@ def write_comparison(before: Side, after: Side, folder: Path) -> None:
     """
     changed = changes(before.summary, after.summary)
     if changed.is_empty():
-        raise InputError(
-            Problem(
-                f"comparison of {before.label} and {after.label}",
-                "no estimate in common: models "
-                + "; ".join(
-                    ", ".join(n for n, _ in views.models(s.summary)) for s in (before, after)
-                ),
-                "two summaries that share a model and what was measured on it",
-                "compare two versions of one study, or studies with a common model",
-            )
+        raise bad_input(
+            f"comparison of {before.label} and {after.label}",
+            "no estimate in common: models "
+            + "; ".join(", ".join(n for n, _ in views.models(s.summary)) for s in (before, after)),
+            "two summaries that share a model and what was measured on it",
+            "compare two versions of one study, or studies with a common model",
         )
     with atomic(folder, directory=True) as temporary:
         write_text(temporary / "index.html", render(before, after, changed, temporary))

@@ -10,7 +10,7 @@ from pipeline.analysis.rows import SUMMARY
 from pipeline.report.compare import Side
 from pipeline.workflow import tables
 from pipeline.workflow.dag import read_at
-from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.errors import bad_input, shorten
 
 
 def read_sides(before: str, after: str) -> tuple[Side, Side]:
@@ -20,13 +20,11 @@ def read_sides(before: str, after: str) -> tuple[Side, Side]:
         InputError: the two are the same, or what `read_side` raises.
     """
     if before.partition("@")[::2] == after.partition("@")[::2]:
-        raise InputError(
-            Problem(
-                "comparison",
-                f"{shorten(before)} twice",
-                "two studies, or two versions of one",
-                "name another: STUDY, or STUDY@REVISION",
-            )
+        raise bad_input(
+            "comparison",
+            f"{shorten(before)} twice",
+            "two studies, or two versions of one",
+            "name another: STUDY, or STUDY@REVISION",
         )
     return read_side(before), read_side(after)
 
@@ -44,36 +42,30 @@ def read_side(name: str) -> Side:
     """
     study, _, revision = name.partition("@")
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", study, re.ASCII):
-        raise InputError(
-            Problem(
-                shorten(name),
-                f"the study {shorten(study)}",
-                "letters, digits, dots, hyphens, underscores; a letter or digit first",
-                "name a study as its folder in data/ is named",
-            )
+        raise bad_input(
+            shorten(name),
+            f"the study {shorten(study)}",
+            "letters, digits, dots, hyphens, underscores; a letter or digit first",
+            "name a study as its folder in data/ is named",
         )
     path = Path("data") / study / "summary.parquet"
     if not revision:
         if not path.exists():
-            raise InputError(
-                Problem(
-                    name,
-                    f"no {path}",
-                    "a study that has been run, or STUDY@REVISION",
-                    f"run it: make run STUDY={study}",
-                )
+            raise bad_input(
+                name,
+                f"no {path}",
+                "a study that has been run, or STUDY@REVISION",
+                f"run it: make run STUDY={study}",
             )
         return Side(study, tables.read(path, SUMMARY), tables.provenance(path))
     try:
         content = read_at(str(path), revision)
     except Exception as error:  # DVC, git and file systems each have their own
-        raise InputError(
-            Problem(
-                name,
-                shorten(f"{type(error).__name__}: {error}", 200),
-                f"{path} in the dvc.lock of {revision}, and its content in the cache or a remote",
-                "name a revision at which the study had been run; dvc pull fetches from a remote",
-            )
+        raise bad_input(
+            name,
+            shorten(f"{type(error).__name__}: {error}", 200),
+            f"{path} in the dvc.lock of {revision}, and its content in the cache or a remote",
+            "name a revision at which the study had been run; dvc pull fetches from a remote",
         ) from error
     with tempfile.TemporaryDirectory() as folder:
         then = Path(folder) / "summary.parquet"

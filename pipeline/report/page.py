@@ -51,7 +51,7 @@ from pipeline.report.provenance import collect
 from pipeline.report.strips import strips
 from pipeline.report.theory_sections import TheorySection, theory_sections
 from pipeline.workflow import tables
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import InputError, bad_input
 from pipeline.workflow.files import atomic, write_text
 
 FIGURES_INDEX = "figures.json"
@@ -367,13 +367,11 @@ def read_figures(folder: Path) -> list[PageFigure]:
             for words in index
         ]
     except OSError as error:
-        raise InputError(
-            Problem(
-                what=str(folder),
-                got=str(error),
-                expected=f"the figures that {FIGURES_INDEX} names, as SVG and CSV",
-                remedy="run the figures stage again",
-            )
+        raise bad_input(
+            what=str(folder),
+            got=str(error),
+            expected=f"the figures that {FIGURES_INDEX} names, as SVG and CSV",
+            remedy="run the figures stage again",
         ) from error
 
 

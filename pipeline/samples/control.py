@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pipeline.checkpoints.hub import fetched_tokenizer
 from pipeline.samples.draw import number
 from pipeline.tasks.datasets import load
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import bad_input
 
 LONGEST_TEXT = 20_000
 """Characters of a document that are tokenized: enough for many windows, and quick to tokenize."""
@@ -64,13 +64,11 @@ def control_windows(
         if window.tobytes() not in known:
             windows[each] = window
     if len(windows) < n:
-        raise InputError(
-            Problem(
-                f"control samples from {documents[0]}",
-                f"{len(windows)} documents of {length} tokens or more, of {len(texts)}",
-                f"{n}, as the study says",
-                "lower n of the control samples, or name a larger dataset",
-            )
+        raise bad_input(
+            f"control samples from {documents[0]}",
+            f"{len(windows)} documents of {length} tokens or more, of {len(texts)}",
+            f"{n}, as the study says",
+            "lower n of the control samples, or name a larger dataset",
         )
     return np.stack([windows[each] for each in sorted(windows)])
 
@@ -81,13 +79,11 @@ def _texts(repo: str, commit: str) -> list[str]:
     for name, rows in splits.items():
         kind = rows.features.get("text")
         if kind not in (datasets.Value("string"), datasets.Value("large_string")):
-            raise InputError(
-                Problem(
-                    f"{repo}: {name}",
-                    f"a column `text` of {kind}" if kind else "columns " + ", ".join(rows.features),
-                    "a column `text` of strings",
-                    "name a dataset of documents",
-                )
+            raise bad_input(
+                f"{repo}: {name}",
+                f"a column `text` of {kind}" if kind else "columns " + ", ".join(rows.features),
+                "a column `text` of strings",
+                "name a dataset of documents",
             )
         texts += rows["text"]
     return [text or "" for text in texts]

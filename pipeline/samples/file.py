@@ -10,7 +10,7 @@ import polars as pl
 
 from pipeline.samples.frame import first_of, samples_frame
 from pipeline.samples.table_file import is_running_text, read
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import bad_input
 
 Encode = Callable[[Sequence[str]], list[list[int]]]
 """Texts to their token ids, without special tokens."""
@@ -50,13 +50,11 @@ def samples(
     frame = read(path)
     if "tokens" not in frame.columns:
         if encode is None:
-            raise InputError(
-                Problem(
-                    str(path),
-                    "text, and no tokenizer",
-                    "a column `tokens`, or a tokenizer",
-                    "name the model whose tokenizer cuts the text: file.tokenizer of the family",
-                )
+            raise bad_input(
+                str(path),
+                "text, and no tokenizer",
+                "a column `tokens`, or a tokenizer",
+                "name the model whose tokenizer cuts the text: file.tokenizer of the family",
             )
         ids = encode(frame["text"].to_list())
         frame = frame.with_columns(pl.Series("tokens", ids, pl.List(pl.Int64)))
@@ -70,17 +68,15 @@ def samples(
         frame = pl.DataFrame([pl.arange(count, dtype=pl.UInt32, eager=True).alias("row"), tokens])
     short = frame.filter(pl.col("tokens").list.len() < total)
     if len(short) and not skip_short:
-        raise InputError(
-            Problem(
-                first_of(f"{path}: row {short['row'][0]}", len(short)),
-                f"{short['tokens'].list.len()[0]} tokens",
-                f"{total} or more: {prefix_length} of prefix and {suffix_length} of suffix",
-                "shorten prefix_length or suffix_length, or leave such samples out: skip_short",
-            )
+        raise bad_input(
+            first_of(f"{path}: row {short['row'][0]}", len(short)),
+            f"{short['tokens'].list.len()[0]} tokens",
+            f"{total} or more: {prefix_length} of prefix and {suffix_length} of suffix",
+            "shorten prefix_length or suffix_length, or leave such samples out: skip_short",
         )
     frame = frame.filter(pl.col("tokens").list.len() >= total)
     if frame.is_empty():
-        raise InputError(Problem(str(path), "no sample", "one or more", "name another file"))
+        raise bad_input(str(path), "no sample", "one or more", "name another file")
     told = {name: frame[name].to_list() for name in ("split", "copies") if name in frame.columns}
     made = samples_frame(
         np.array(frame["tokens"].list.head(total).to_list()),

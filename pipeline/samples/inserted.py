@@ -17,7 +17,7 @@ import polars.selectors as cs
 from pipeline.checkpoints.hub import fetched_tokenizer
 from pipeline.samples.frame import samples_frame, split_of
 from pipeline.tasks.datasets import load
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import InputError, bad_input
 
 
 def samples(
@@ -55,14 +55,12 @@ def samples(
             copies.append(duplicates)
     splits = [split_of(each, memorized_copies) for each in copies]
     if missing := [name for name in ("memorized", "control") if name not in splits]:
-        raise InputError(
-            Problem(
-                f"samples from {texts[0]}",
-                f"no {' and no '.join(missing)} sample among {len(tokens)} texts of {length} "
-                f"tokens or more, of {len(rows)}",
-                f"texts inserted {memorized_copies} times or more, and texts never inserted",
-                "shorten prefix or suffix, or lower memorized_copies",
-            )
+        raise bad_input(
+            f"samples from {texts[0]}",
+            f"no {' and no '.join(missing)} sample among {len(tokens)} texts of {length} "
+            f"tokens or more, of {len(rows)}",
+            f"texts inserted {memorized_copies} times or more, and texts never inserted",
+            "shorten prefix or suffix, or lower memorized_copies",
         )
     print(f"{len(tokens)} of {len(rows)} texts have {length} tokens or more", flush=True)
     return samples_frame(np.array(tokens), prefix_length, splits, copies)
@@ -94,4 +92,4 @@ def _rows(repo: str, commit: str) -> list[tuple[str, int]]:
 
 
 def _refused(what: str, got: str, expected: str) -> InputError:
-    return InputError(Problem(what, got, expected, "name a dataset of inserted texts"))
+    return bad_input(what, got, expected, "name a dataset of inserted texts")

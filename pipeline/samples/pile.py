@@ -21,7 +21,7 @@ import pooch
 from numpy.typing import NDArray
 
 from pipeline.samples.draw import draw
-from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.errors import InputError, Problem, bad_input, shorten
 from pipeline.workflow.network import NoNetworkError, no_network, unreachable
 
 FILES = {"train_preprefix.npy": 100, "train_prefix.npy": 50, "train_suffix.npy": 50}
@@ -103,10 +103,8 @@ def memorized(passages: NDArray[np.uint16], n: int, seed: int) -> NDArray[np.uin
         InputError: there are fewer.
     """
     if n > len(passages):
-        raise InputError(
-            Problem(
-                "n_memorized", str(n), f"at most {len(passages)}", "lower it: there are no more"
-            )
+        raise bad_input(
+            "n_memorized", str(n), f"at most {len(passages)}", "lower it: there are no more"
         )
     return passages[draw(range(len(passages)), n, seed)]
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pipeline.samples.draw import draw
 from pipeline.samples.frame import first_of
 from pipeline.samples.schema import PASSAGE_LENGTHS
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import InputError, Problem, bad_input
 from pipeline.workflow.hub import listing, snapshot
 
 COLUMNS = {"index", "tokens"}
@@ -72,13 +72,11 @@ def memorized(files: Mapping[str, Sequence[Path]], n: int, seed: int) -> NDArray
     scans = {split: _scan(split, paths) for split, paths in files.items()}
     common = _common(scans)
     if len(common) < n:
-        raise InputError(
-            Problem(
-                "sequences memorized by " + ", ".join(files),
-                f"{len(common)} that all have in common",
-                f"{n} or more",
-                "lower n_memorized, or name fewer splits",
-            )
+        raise bad_input(
+            "sequences memorized by " + ", ".join(files),
+            f"{len(common)} that all have in common",
+            f"{n} or more",
+            "lower n_memorized, or name fewer splits",
         )
     drawn = draw(common, n, seed)
     wanted = pl.LazyFrame({"index": drawn})
@@ -112,8 +110,8 @@ def _scan(split: str, paths: Sequence[Path]) -> pl.LazyFrame:
         schema = scan.collect_schema()
         rows = scan.select(pl.len()).collect().item()
     except pl.exceptions.PolarsError as error:
-        raise InputError(
-            Problem(f"split {split}", str(error).splitlines()[0], "parquet files", "look at them")
+        raise bad_input(
+            f"split {split}", str(error).splitlines()[0], "parquet files", "look at them"
         ) from error
     tokens = schema.get("tokens")
     if (
@@ -122,16 +120,14 @@ def _scan(split: str, paths: Sequence[Path]) -> pl.LazyFrame:
         or not isinstance(tokens, (pl.List, pl.Array))
         or not tokens.inner.is_integer()
     ):
-        raise InputError(
-            Problem(
-                f"split {split}",
-                "columns " + ", ".join(f"{name} ({kind})" for name, kind in schema.items()),
-                "index, an integer, and tokens, a list of integers",
-                "name the dataset and commit that the study was written for",
-            )
+        raise bad_input(
+            f"split {split}",
+            "columns " + ", ".join(f"{name} ({kind})" for name, kind in schema.items()),
+            "index, an integer, and tokens, a list of integers",
+            "name the dataset and commit that the study was written for",
         )
     if not rows:
-        raise InputError(Problem(f"split {split}", "no rows", "some", "name another split"))
+        raise bad_input(f"split {split}", "no rows", "some", "name another split")
     return scan.select(
         pl.col("index").cast(pl.Int64), pl.col("tokens").cast(pl.List(pl.Int64)).alias("tokens")
     )

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from pipeline.samples.frame import first_of, samples_frame, split_of
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import bad_input
 
 
 def samples(
@@ -31,13 +31,11 @@ def samples(
     """
     length = prefix_length + suffix_length
     if len(short := records.filter(pl.col("tokens").list.drop_nulls().list.len() < length)):
-        raise InputError(
-            Problem(
-                first_of(f"record {short['record_id'][0]}", len(short)),
-                f"{short['tokens'].list.drop_nulls().list.len()[0]} tokens",
-                f"{length} or more: {prefix_length} of prefix and {suffix_length} of suffix",
-                "make the corpus again: delete its folder and run its stage",
-            )
+        raise bad_input(
+            first_of(f"record {short['record_id'][0]}", len(short)),
+            f"{short['tokens'].list.drop_nulls().list.len()[0]} tokens",
+            f"{length} or more: {prefix_length} of prefix and {suffix_length} of suffix",
+            "make the corpus again: delete its folder and run its stage",
         )
     tokens = np.array(records["tokens"].list.head(length).to_list())
     copies = records["copies"].to_list()

@@ -11,7 +11,7 @@ import polars as pl
 from pipeline.samples.frame import first_of
 from pipeline.samples.schemas import SPLITS
 from pipeline.workflow import tables
-from pipeline.workflow.errors import InputError, Problem, disk_problem, shorten
+from pipeline.workflow.errors import InputError, Problem, bad_input, disk_problem, shorten
 
 MOST = 2**32 - 1
 """The largest token id, and the largest number of copies, that a samples table holds."""
@@ -62,13 +62,11 @@ def read(path: Path) -> pl.DataFrame:
     frame = pl.DataFrame({"text": [_text(path)]}) if running else _table(path)
     kept = [name for name in TYPES if name in frame.columns]
     if not {"tokens", "text"} & set(kept):
-        raise InputError(
-            Problem(
-                str(path),
-                "columns " + ", ".join(frame.columns),
-                "a column `tokens` (lists of token ids) or `text`",
-                "name the column so",
-            )
+        raise bad_input(
+            str(path),
+            "columns " + ", ".join(frame.columns),
+            "a column `tokens` (lists of token ids) or `text`",
+            "name the column so",
         )
     frame = frame.select(kept).with_row_index("row")
     problems, made = list[Problem](), [frame["row"]]
@@ -83,7 +81,7 @@ def read(path: Path) -> pl.DataFrame:
     if problems:
         raise InputError(*problems)
     if frame.is_empty():
-        raise InputError(Problem(str(path), "no row", "one or more", REMEDY))
+        raise bad_input(str(path), "no row", "one or more", REMEDY)
     return pl.DataFrame(made)
 
 
@@ -100,9 +98,7 @@ def _table(path: Path) -> pl.DataFrame:
     except tables.DAMAGED as error:
         got = str(error).strip().splitlines() or [type(error).__name__]
         kind = "CSV" if path.suffix.lower() in COMMA else "JSON lines, an object a line"
-        raise InputError(
-            Problem(str(path), shorten(got[0], 300), f"{kind}, in UTF-8", REMEDY)
-        ) from error
+        raise bad_input(str(path), shorten(got[0], 300), f"{kind}, in UTF-8", REMEDY) from error
 
 
 def _cast(column: pl.Series) -> tuple[pl.Series, tuple[str, str, str] | None]:
@@ -176,8 +172,8 @@ def _text(path: Path) -> str:
     try:
         return _bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(
-            Problem(str(path), str(error), "text in UTF-8, or a parquet file", "write it in UTF-8")
+        raise bad_input(
+            str(path), str(error), "text in UTF-8, or a parquet file", "write it in UTF-8"
         ) from error
 
 
@@ -187,4 +183,4 @@ def _readable(path: Path) -> io.BufferedReader:
     except OSError as error:
         refused = disk_problem(error)
         expected, remedy = (refused.expected, refused.remedy) if refused else ("a file", REMEDY)
-        raise InputError(Problem(str(path), str(error.strerror), expected, remedy)) from error
+        raise bad_input(str(path), str(error.strerror), expected, remedy) from error

@@ -10,7 +10,7 @@ from pipeline.measure.listed import as_table
 from pipeline.measure.schema import FITTING
 from pipeline.study.schema import Study
 from pipeline.workflow import tables
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import bad_input
 
 
 def interventions(study: Study, model: Model) -> None:
@@ -20,7 +20,7 @@ def interventions(study: Study, model: Model) -> None:
     try:
         made = sweep(manifest.n_blocks, study.groups, manifest.n_heads)
     except ValueError as error:
-        raise InputError(Problem(f"interventions, of {model.name}", str(error), *FITTING)) from None
+        raise bad_input(f"interventions, of {model.name}", str(error), *FITTING) from None
     path = study.data / "interventions" / f"{model.name}.parquet"
     lines = [line.model_dump(exclude_none=True) for line in study.interventions]
     provenance = {"study": study.study, "model": model.name, **sizes, "interventions": lines}

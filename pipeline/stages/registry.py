@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from pipeline.study.schema import Study
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import InputError, bad_input
 
 PART = re.compile(r"-(\d+-of-\d+)$")
 
@@ -102,6 +102,4 @@ def source_of(group: str, entry: Any) -> str | None:
 
 
 def _unknown(address: str) -> InputError:
-    return InputError(
-        Problem(f"stage {address}", address, "a stage of the study", "see: dvc stage list")
-    )
+    return bad_input(f"stage {address}", address, "a stage of the study", "see: dvc stage list")

@@ -27,7 +27,7 @@ from pipeline.samples.file import samples as cut
 from pipeline.samples.frame import check_samples
 from pipeline.samples.table_file import is_running_text, read
 from pipeline.study.composition import CONF, read_yaml
-from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.errors import InputError, Problem, bad_input, shorten
 from pipeline.workflow.files import write_text
 from pipeline.workflow.locks import TURN
 
@@ -114,14 +114,12 @@ def origin_of(model: str, also: str = "") -> dict[str, str]:
         return {"folder": str(Path(model).resolve())}
     pinned = re.fullmatch(r"(?P<repo>[\w.-]+/[\w.-]+)@(?P<commit>[0-9a-f]{40})", model)
     if pinned is None:
-        raise InputError(
-            Problem(
-                "--model",
-                shorten(model),
-                f"an existing folder, {also}or OWNER/NAME@COMMIT with the commit's 40 "
-                "hexadecimal digits",
-                "look the commit up on the hub: a branch or a tag could move",
-            )
+        raise bad_input(
+            "--model",
+            shorten(model),
+            f"an existing folder, {also}or OWNER/NAME@COMMIT with the commit's 40 "
+            "hexadecimal digits",
+            "look the commit up on the hub: a branch or a tag could move",
         )
     return pinned.groupdict()
 
@@ -169,18 +167,16 @@ def require_unused(asked: Asked) -> None:
     path, origin = asked.folder / ORIGIN, _on_one_line(asked.origin)
     known = path.read_text("utf-8") if path.is_file() else None
     if known != origin and not (known is None and _unclaimed(asked.folder)):
-        raise InputError(
-            Problem(
-                f"--name: {asked.folder}",
-                f"the audit of another model: {known}" if known else "a folder that is no audit",
-                f"a name of its own for {origin}",
-                f"give another --name, or delete {asked.folder}",
-            )
+        raise bad_input(
+            f"--name: {asked.folder}",
+            f"the audit of another model: {known}" if known else "a folder that is no audit",
+            f"a name of its own for {origin}",
+            f"give another --name, or delete {asked.folder}",
         )
     for link in _shown(asked):
         if link.exists() and not link.is_symlink():
-            raise InputError(
-                Problem(str(link), "a folder", "no such folder", "give another --name, or move it")
+            raise bad_input(
+                str(link), "a folder", "no such folder", "give another --name, or move it"
             )
 
 
@@ -266,9 +262,7 @@ def prepare(asked: Asked) -> None:
         InputError: the package does not come from a clone; or as `require_unused`.
     """
     if missing := [name for name in LINKED if not (ROOT / name).exists()]:
-        raise InputError(
-            Problem(str(ROOT), f"no {', '.join(missing)}", "a clone of the project", "clone it")
-        )
+        raise bad_input(str(ROOT), f"no {', '.join(missing)}", "a clone of the project", "clone it")
     require_unused(asked)
     folder = asked.folder
     # before anything else, so that the same command continues wherever it was killed
@@ -325,14 +319,12 @@ def _benchmarks(asked: Asked, offered: Mapping[str, Sequence[str]]) -> dict[str,
             known |= pinned
     tasks = [task.strip() for task in asked.tasks.split(",")]
     if unknown := [task for task in tasks if task not in known]:
-        raise InputError(
-            Problem(
-                "--tasks",
-                ", ".join(map(shorten, unknown)),
-                "a folder of lm-eval's YAML files, or some of " + ", ".join(sorted(known)),
-                "copy the task's YAML and its data into a folder; or write a study that pins its "
-                "dataset, as pipeline/conf/study/small.yaml does",
-            )
+        raise bad_input(
+            "--tasks",
+            ", ".join(map(shorten, unknown)),
+            "a folder of lm-eval's YAML files, or some of " + ", ".join(sorted(known)),
+            "copy the task's YAML and its data into a folder; or write a study that pins its "
+            "dataset, as pipeline/conf/study/small.yaml does",
         )
     return {
         "benchmarks": {"tasks": tasks, **how},

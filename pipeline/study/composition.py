@@ -19,7 +19,7 @@ from ruamel.yaml.error import YAMLError
 from pipeline.study.checks import cross_check, derivation
 from pipeline.study.loops import LOOPS, OPTIONAL, register, write_loops
 from pipeline.study.schema import Study
-from pipeline.workflow.errors import InputError, Problem, disk_problem, shorten
+from pipeline.workflow.errors import InputError, Problem, bad_input, disk_problem, shorten
 from pipeline.workflow.files import PARAMS, atomic, write_text
 
 CONF = Path("pipeline/conf")
@@ -49,13 +49,11 @@ def check(values: object, where: str = str(PARAMS)) -> Study:
         InputError: every problem at once.
     """
     if not isinstance(values, Mapping):
-        raise InputError(
-            Problem(
-                where,
-                shorten(values),
-                "a mapping of sections",
-                "compose it again: python -m pipeline study tiny",
-            )
+        raise bad_input(
+            where,
+            shorten(values),
+            "a mapping of sections",
+            "compose it again: python -m pipeline study tiny",
         )
     try:
         study = Study.model_validate(dict(values))
@@ -117,13 +115,11 @@ def compose(choices: Mapping[str, str], conf: Path = CONF, path: Path = PARAMS) 
             except Exception as error:  # YAML's, OmegaConf's, Hydra's and DVC's
                 if isinstance(error, OSError) and disk_problem(error):
                     raise
-                raise InputError(
-                    Problem(
-                        ", ".join(overrides) or str(conf / "config.yaml"),
-                        shorten(f"{type(error).__name__}: {error}", 300),
-                        f"files of {conf} that can be composed",
-                        "correct the named file",
-                    )
+                raise bad_input(
+                    ", ".join(overrides) or str(conf / "config.yaml"),
+                    shorten(f"{type(error).__name__}: {error}", 300),
+                    f"files of {conf} that can be composed",
+                    "correct the named file",
                 ) from error
             values = read_yaml(composed)
             study = check(values, str(path))
@@ -184,13 +180,11 @@ def switch(choices: Mapping[str, str], dry_run: bool) -> Study:
     if dry_run:
         others = [f"{group}={option}" for group, option in choices.items() if group != "study"]
         command = " ".join(["python -m pipeline study", choices.get("study", "NAME"), *others])
-        raise InputError(
-            Problem(
-                "dry run of another study",
-                ", ".join(f"{group}={option}" for group, option in choices.items()),
-                "the study in force, since a dry run changes no file",
-                f"run this first: {command}",
-            )
+        raise bad_input(
+            "dry run of another study",
+            ", ".join(f"{group}={option}" for group, option in choices.items()),
+            "the study in force, since a dry run changes no file",
+            f"run this first: {command}",
         )
     return compose(choices)
 
@@ -214,20 +208,18 @@ def read_yaml(path: Path) -> Any:
         refused = disk_problem(error) if isinstance(error, OSError) else None
         if refused and not isinstance(error, FileNotFoundError):
             raise InputError(refused) from error
-        raise InputError(
-            Problem(
-                str(path),
-                str(error),
-                "a readable UTF-8 file",
-                "compose it: python -m pipeline study tiny",
-            )
+        raise bad_input(
+            str(path),
+            str(error),
+            "a readable UTF-8 file",
+            "compose it: python -m pipeline study tiny",
         ) from error
     try:
         return YAML(typ="safe", pure=True).load(text)
     except Exception as error:  # each constructor of YAML's types raises its own
         got = str(error) if isinstance(error, YAMLError) else f"{type(error).__name__}: {error}"
-        raise InputError(
-            Problem(str(path), shorten(got), "YAML", "correct the line, or compose the file again")
+        raise bad_input(
+            str(path), shorten(got), "YAML", "correct the line, or compose the file again"
         ) from error
 
 

@@ -39,7 +39,7 @@ from pipeline.interventions.interventions import BASELINE, EDITS, Intervention
 from pipeline.study.audit import origin_of
 from pipeline.study.composition import load
 from pipeline.study.schema import Study
-from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.errors import InputError, Problem, bad_input, shorten
 from pipeline.workflow.files import PARAMS, atomic
 from pipeline.workflow.hub import Snapshot, listing, select, snapshot
 
@@ -207,15 +207,13 @@ def _stock(folder: Path) -> PreTrainedModel:
 
 def _not_exact(asked: Asked, differ: float) -> InputError:
     others = ", ".join(edit for edit in EXPORTABLE if edit not in ("identity", asked.edit))
-    return InputError(
-        Problem(
-            f"the edit {asked.edit} of blocks {asked.blocks} as weights",
-            f"logits that differ by {differ:.1e} from the edited model's",
-            f"at most {TOLERANCE:.0e}: blocks whose scores have no cap, clip, or bias by distance, "
-            "and use rotary embeddings",
-            f"nothing was written; export other blocks or another edit ({others}), or use the edit "
-            "without an export",
-        )
+    return bad_input(
+        f"the edit {asked.edit} of blocks {asked.blocks} as weights",
+        f"logits that differ by {differ:.1e} from the edited model's",
+        f"at most {TOLERANCE:.0e}: blocks whose scores have no cap, clip, or bias by distance, "
+        "and use rotary embeddings",
+        f"nothing was written; export other blocks or another edit ({others}), or use the edit "
+        "without an export",
     )
 
 

@@ -17,7 +17,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import YAMLError
 
 from pipeline.study.composition import CONF
-from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.errors import InputError, Problem, bad_input, shorten
 from pipeline.workflow.files import write_text
 from pipeline.workflow.hub import Kind, commit_of
 
@@ -48,9 +48,7 @@ def pin(study: str, conf: Path = CONF) -> list[str]:
     except (OSError, ValueError, YAMLError) as error:
         known = ", ".join(sorted(file.stem for file in path.parent.glob("*.yaml")))
         expected = f"the YAML file of a study: {known}"
-        raise InputError(
-            Problem(str(path), shorten(str(error)), expected, "name one of these")
-        ) from error
+        raise bad_input(str(path), shorten(str(error)), expected, "name one of these") from error
     lines = text.splitlines(keepends=True)
     made, problems = list[str](), list[Problem]()
     for (line, column), (repo, branch, kind) in sorted(branches.items(), reverse=True):

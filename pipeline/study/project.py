@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 import pipeline
-from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.errors import bad_input, shorten
 from pipeline.workflow.files import atomic
 
 DISTRIBUTION = "bypass-memorization"
@@ -45,13 +45,11 @@ def init(folder: Path) -> None:
         else []
     )
     if there:
-        raise InputError(
-            Problem(
-                str(folder.resolve()),
-                shorten(", ".join(there)),
-                "an empty folder",
-                "make one, and run the command in it",
-            )
+        raise bad_input(
+            str(folder.resolve()),
+            shorten(", ".join(there)),
+            "an empty folder",
+            "make one, and run the command in it",
         )
     package = Path(pipeline.__file__).parent
     sources = _sources(package)
@@ -84,13 +82,11 @@ def _sources(package: Path) -> Mapping[str, Path]:
             if SHARED in str(each)
         }
     if missing := [name for name in FILES if not found.get(name, Path("nowhere")).is_file()]:
-        raise InputError(
-            Problem(
-                f"the package {DISTRIBUTION}",
-                f"no {', '.join(missing)}",
-                "a checkout, or an installed wheel",
-                f"install it again: pip install --force-reinstall --no-deps {DISTRIBUTION}",
-            )
+        raise bad_input(
+            f"the package {DISTRIBUTION}",
+            f"no {', '.join(missing)}",
+            "a checkout, or an installed wheel",
+            f"install it again: pip install --force-reinstall --no-deps {DISTRIBUTION}",
         )
     return {name: found[name] for name in FILES}
 

@@ -22,7 +22,7 @@ from pipeline.samples.schema import Family
 from pipeline.study.loops import loops
 from pipeline.tasks.schema import Benchmarks, Dataset
 from pipeline.theory.schema import Divergence, Experiment, Experiments
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import bad_input
 from pipeline.workflow.files import PARAMS
 from pipeline.workflow.schema import Count, Key, Once, Section
 
@@ -168,8 +168,8 @@ def section(found: object, wanted: type[Given]) -> Given:
         InputError: the entry has another source, for example if a stage is called by hand.
     """
     if not isinstance(found, wanted):
-        raise InputError(
-            Problem("source", type(found).__name__, wanted.__name__, "call the stage of its source")
+        raise bad_input(
+            "source", type(found).__name__, wanted.__name__, "call the stage of its source"
         )
     return found
 
@@ -185,11 +185,9 @@ def _named(entries: Mapping[str, Named], name: str, kind: str) -> Named:
     for entry in entries.values():
         if entry.name == name:
             return entry
-    raise InputError(
-        Problem(
-            f"{kind} {name}",
-            name,
-            "one of " + ", ".join(entry.name for entry in entries.values()),
-            f"name a {kind} of the study in {PARAMS}, or add it there",
-        )
+    raise bad_input(
+        f"{kind} {name}",
+        name,
+        "one of " + ", ".join(entry.name for entry in entries.values()),
+        f"name a {kind} of the study in {PARAMS}, or add it there",
     )

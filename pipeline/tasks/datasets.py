@@ -18,7 +18,7 @@ from typing import Any
 
 import datasets
 
-from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.errors import InputError, Problem, bad_input, shorten
 from pipeline.workflow.files import atomic, write_json
 from pipeline.workflow.hub import Snapshot, listing, require_inside, snapshot
 from pipeline.workflow.network import NoNetworkError
@@ -139,13 +139,11 @@ def _explained(repo: str, commit: str, name: str | None) -> Iterator[None]:
         yield
     except Exception as error:  # each of the many parts of datasets raises its own
         cause = error.__cause__ or error  # it wraps what is wrong with a file
-        raise InputError(
-            Problem(
-                f"{repo} at {commit}" + (f", configuration {name}" if name else ""),
-                shorten(f"{type(cause).__name__}: {cause}", 300),
-                "a README.md and files that the library `datasets` can read",
-                "name a commit and a configuration that it can load",
-            )
+        raise bad_input(
+            f"{repo} at {commit}" + (f", configuration {name}" if name else ""),
+            shorten(f"{type(cause).__name__}: {cause}", 300),
+            "a README.md and files that the library `datasets` can read",
+            "name a commit and a configuration that it can load",
         ) from error
 
 

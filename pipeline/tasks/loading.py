@@ -28,7 +28,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
 
 from pipeline.tasks.task_files import require_plain, sandboxed
-from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.errors import InputError, Problem, bad_input, shorten
 
 DATASETS_INDEX = "datasets.json"
 """The file that marks a folder with the datasets of lm-eval's own tasks."""
@@ -69,14 +69,12 @@ def load_tasks(
     offered = list(datasets_of) or known
     unknown = [name for name in names if name not in offered or name not in known]
     if unknown:
-        raise InputError(
-            Problem(
-                what=f"benchmark tasks in {folder}",
-                got=", ".join(unknown),
-                expected=", ".join(name for name in offered if name not in unknown)
-                or "a folder with lm-eval's YAML files, or datasets",
-                remedy="name tasks of that folder; lm-eval skips YAML files that it cannot read",
-            )
+        raise bad_input(
+            what=f"benchmark tasks in {folder}",
+            got=", ".join(unknown),
+            expected=", ".join(name for name in offered if name not in unknown)
+            or "a folder with lm-eval's YAML files, or datasets",
+            remedy="name tasks of that folder; lm-eval skips YAML files that it cannot read",
         )
     # else datasets reports each loading of a local file to s3.amazonaws.com
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
@@ -108,13 +106,11 @@ def tasks_in(folder: str | Path) -> list[str]:
     require_plain(Path(folder), metric_registry)
     names = TaskManager(include_path=str(folder), include_defaults=False).all_subtasks
     if not names:
-        raise InputError(
-            Problem(
-                str(folder),
-                "no task",
-                "a folder with lm-eval's YAML files",
-                "name another folder; lm-eval skips YAML files that it cannot read",
-            )
+        raise bad_input(
+            str(folder),
+            "no task",
+            "a folder with lm-eval's YAML files",
+            "name another folder; lm-eval skips YAML files that it cannot read",
         )
     return sorted(names)
 
@@ -234,20 +230,18 @@ def _explained(folder: str | Path) -> Iterator[None]:
     except TemplateError as error:
         raise bad_template(f"the tasks in {folder}", error) from error
     except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as error:
-        raise InputError(
-            Problem(
-                f"the datasets in {folder}",
-                shorten(f"{type(error).__name__}: {error}", 300),
-                "the layout that lm-eval's task files name",
-                "delete the folder and run the stage that fetches it, at the commits of the study",
-            )
+        raise bad_input(
+            f"the datasets in {folder}",
+            shorten(f"{type(error).__name__}: {error}", 300),
+            "the layout that lm-eval's task files name",
+            "delete the folder and run the stage that fetches it, at the commits of the study",
         ) from error
 
 
 def bad_template(what: str, error: TemplateError) -> InputError:
     """The error for a task's template that cannot be rendered."""
     expected = "templates of a document's fields, and of nothing else"
-    return InputError(Problem(f"{what}, templates", str(error), expected, "mend the task's YAML"))
+    return bad_input(f"{what}, templates", str(error), expected, "mend the task's YAML")
 
 
 def _beside_yaml(manager: TaskManager, name: str) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from pipeline.theory.small_transformer import (
     ceiling,
     table,
 )
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import bad_input
 
 STACKED_LOGITS = 400_000
 """Limit on the logits of all models trained at once; more do not fit into a core's cache."""
@@ -154,9 +154,7 @@ def steps_of(grid: AttentionOnly) -> int:
 def _stacks(grid: AttentionOnly) -> Iterable[tuple[Sequence[Shape], Sequence[int], int]]:
     """The models in groups that can be trained at once: shapes, seeds, steps."""
     if not grid.seeds:
-        raise InputError(
-            Problem("the seeds of the grid", "none", "at least one", "give the grid seeds")
-        )
+        raise bad_input("the seeds of the grid", "none", "at least one", "give the grid seeds")
     experiments = shapes(grid)
     kinds: dict[Any, list[tuple[Shape, int]]] = {}
     for experiment, members in experiments.items():

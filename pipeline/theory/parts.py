@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.gpt_neox.modeling_gpt_neox import apply_rotary_pos_emb
 
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import bad_input
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 """None is steeper than `theory.bounds.SLOPE`; a test checks that."""
@@ -190,24 +190,20 @@ class Described:
 def _require_known(model: Any) -> None:
     config = model.config
     if config.model_type not in FAMILIES or model.get_output_embeddings() is None:
-        raise InputError(
-            Problem(
-                what="the model's architecture",
-                got=f"{config.model_type} ({type(model).__name__})",
-                expected=f"a causal language model, one of {', '.join(FAMILIES)}, for the theorems "
-                "need its norms and matrices by name",
-                remedy="leave this model out of the theory, or add its family to "
-                "pipeline/theory/parts.py",
-            )
+        raise bad_input(
+            what="the model's architecture",
+            got=f"{config.model_type} ({type(model).__name__})",
+            expected=f"a causal language model, one of {', '.join(FAMILIES)}, for the theorems "
+            "need its norms and matrices by name",
+            remedy="leave this model out of the theory, or add its family to "
+            "pipeline/theory/parts.py",
         )
     activation = getattr(config, "hidden_act", None) or getattr(config, "activation_function", None)
     if activation not in ACTIVATIONS:
-        raise InputError(
-            Problem(
-                what="the model's activation",
-                got=repr(activation),
-                expected=f"one of {', '.join(ACTIVATIONS)}, whose slope the bounds know",
-                remedy="leave this model out of the theory, or check the activation's slope "
-                "against pipeline/theory/bounds.py and add it to pipeline/theory/parts.py",
-            )
+        raise bad_input(
+            what="the model's activation",
+            got=repr(activation),
+            expected=f"one of {', '.join(ACTIVATIONS)}, whose slope the bounds know",
+            remedy="leave this model out of the theory, or check the activation's slope "
+            "against pipeline/theory/bounds.py and add it to pipeline/theory/parts.py",
         )

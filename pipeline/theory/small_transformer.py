@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import bad_input
 
 WARM_UP_STEPS = 30
 """Number of steps in which the learning rate rises; afterwards it falls along a cosine."""
@@ -285,13 +285,11 @@ def schedule(step: int, steps: int) -> float:
 def _check(shapes: Sequence[Shape], seeds: Sequence[int]) -> None:
     kinds = {(shape.architecture, shape.vocabulary, shape.hidden > 0) for shape in shapes}
     if len(kinds) != 1 or len(shapes) != len(seeds):
-        raise InputError(
-            Problem(
-                "the models of a stack",
-                f"{len(shapes)} models, {len(seeds)} seeds, kinds {sorted(kinds)}",
-                "at least one model, a seed each, one architecture and one vocabulary",
-                "make a stack of each kind",
-            )
+        raise bad_input(
+            "the models of a stack",
+            f"{len(shapes)} models, {len(seeds)} seeds, kinds {sorted(kinds)}",
+            "at least one model, a seed each, one architecture and one vocabulary",
+            "make a stack of each kind",
         )
     too_small = [
         shape
@@ -299,11 +297,9 @@ def _check(shapes: Sequence[Shape], seeds: Sequence[int]) -> None:
         if min(shape.vocabulary, shape.width, shape.heads, shape.head_width) < 1 or shape.hidden < 0
     ]
     if too_small:
-        raise InputError(
-            Problem(
-                "the shape of a model",
-                str(too_small[0]),
-                "sizes of at least one (hidden units: zero)",
-                "enlarge it",
-            )
+        raise bad_input(
+            "the shape of a model",
+            str(too_small[0]),
+            "sizes of at least one (hidden units: zero)",
+            "enlarge it",
         )

@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 from filelock import FileLock, Timeout
 
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import bad_input
 
 LEASES = Path(os.environ.get("GPU_LEASES", "/tmp/gpu-leases"))  # noqa: S108  shared
 """One for all users, so not below TMPDIR, which may be each user's own; GPU_LEASES is for tests."""
@@ -113,17 +113,15 @@ def require_memory(model: str, needed: int, device: str, room: int) -> None:
     """
     if needed > room:
         where = f"GPU {os.environ.get('CUDA_VISIBLE_DEVICES', '')}" if device == "cuda" else "CPU"
-        raise InputError(
-            Problem(
-                what=f"the weights of {model}",
-                got=f"{needed / _GIB:.2f} GiB",
-                expected=f"at most {room / _GIB:.2f} GiB on the {where}: {WEIGHTS_SHARE:.0%} of "
-                "the free memory, or run.device_memory; activations need the rest",
-                remedy="another device, ending what else runs on this one, dtype float16 under "
-                "evaluation in params.yaml if it is float32, or a smaller model. Memorization, "
-                "benchmarks and generations stream such a model; without the sections divergence "
-                "and attribution, the study has no other stages that load it",
-            )
+        raise bad_input(
+            what=f"the weights of {model}",
+            got=f"{needed / _GIB:.2f} GiB",
+            expected=f"at most {room / _GIB:.2f} GiB on the {where}: {WEIGHTS_SHARE:.0%} of "
+            "the free memory, or run.device_memory; activations need the rest",
+            remedy="another device, ending what else runs on this one, dtype float16 under "
+            "evaluation in params.yaml if it is float32, or a smaller model. Memorization, "
+            "benchmarks and generations stream such a model; without the sections divergence "
+            "and attribution, the study has no other stages that load it",
         )
 
 
@@ -156,14 +154,12 @@ def _acquire(devices: list[str]) -> tuple[str, FileLock]:
             except Timeout:
                 continue
             except OSError as error:
-                raise InputError(
-                    Problem(
-                        what="the leases of this machine's GPUs",
-                        got=str(error),
-                        expected=f"a folder {LEASES}, and locks in it, that every user may write",
-                        remedy=f"its owner or root runs: chmod 1777 {LEASES}; "
-                        f"chmod 666 {LEASES}/*.lock",
-                    )
+                raise bad_input(
+                    what="the leases of this machine's GPUs",
+                    got=str(error),
+                    expected=f"a folder {LEASES}, and locks in it, that every user may write",
+                    remedy=f"its owner or root runs: chmod 1777 {LEASES}; "
+                    f"chmod 666 {LEASES}/*.lock",
                 ) from None
             _sign(path)
             return device, lock

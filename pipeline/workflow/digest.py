@@ -148,7 +148,7 @@ class _Meaning(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         """Drop the arguments of an error, and the description of a field of a schema."""
         name = getattr(node.func, "id", "")
-        if name == "Problem" or name.endswith("Error"):
+        if name in ("Problem", "bad_input") or name.endswith("Error"):
             return ast.copy_location(ast.Call(node.func, [], []), node)
         if name == "Field":
             node.keywords = [each for each in node.keywords if each.arg != "description"]

@@ -68,6 +68,11 @@ class InputError(Exception):
         super().__init__(f"{count} with the input\n" + "\n".join(f"- {p}" for p in problems))
 
 
+def bad_input(what: str, got: str, expected: str, remedy: str) -> InputError:
+    """An InputError of one problem; see `Problem`."""
+    return InputError(Problem(what, got, expected, remedy))
+
+
 def shorten(value: object, width: int = 120) -> str:
     """The value's repr on one line of at most `width` characters."""
     try:

@@ -26,7 +26,7 @@ from huggingface_hub import HfApi, constants, get_cached_repo_tree, snapshot_dow
 from huggingface_hub.errors import CachedRepoTreeNotFoundError
 from huggingface_hub.hf_api import RepoFile
 
-from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.errors import bad_input, shorten
 from pipeline.workflow.network import CorruptError, answer, require_network
 from pipeline.workflow.progress import bar_class
 
@@ -93,13 +93,11 @@ def snapshot(repo: str, commit: str, wanted: Sequence[str], kind: Kind = "model"
     listed = listing(repo, commit, kind)
     record = select(listed, wanted)
     if not record:
-        raise InputError(
-            Problem(
-                where,
-                "the files " + (", ".join(file.path for file in listed[:20]) or "none"),
-                "one or more that match " + ", ".join(wanted),
-                "name a commit that has them",
-            )
+        raise bad_input(
+            where,
+            "the files " + (", ".join(file.path for file in listed[:20]) or "none"),
+            "one or more that match " + ", ".join(wanted),
+            "name a commit that has them",
         )
     require_inside([file.path for file in record], where)
     if missing := missing_bytes(record, repo, commit, kind):
@@ -191,13 +189,11 @@ def require_inside(paths: Sequence[str], where: str) -> None:
     """
     outside = [path for path in paths if not _stays_inside(path)]
     if outside:
-        raise InputError(
-            Problem(
-                where,
-                f"the path {shorten(outside[0])}",
-                "paths inside the repository's folder",
-                "do not use this repository: its listing tries to write elsewhere",
-            )
+        raise bad_input(
+            where,
+            f"the path {shorten(outside[0])}",
+            "paths inside the repository's folder",
+            "do not use this repository: its listing tries to write elsewhere",
         )
 
 
@@ -211,14 +207,12 @@ def _require_room(missing: int, repo: str) -> None:
     existing = next(folder for folder in (where, *where.parents) if folder.exists())
     free = shutil.disk_usage(existing).free
     if missing + SPARE_BYTES > free:
-        raise InputError(
-            Problem(
-                f"the disk that holds {where}",
-                f"{free / 1e9:.1f} GB free",
-                f"{(missing + SPARE_BYTES) / 1e9:.1f} GB: {missing / 1e9:.1f} for {repo}, and "
-                f"{SPARE_BYTES / 1e9:.1f} to spare",
-                "free some (hf cache ls shows what lies there), or set HF_HOME to another disk",
-            )
+        raise bad_input(
+            f"the disk that holds {where}",
+            f"{free / 1e9:.1f} GB free",
+            f"{(missing + SPARE_BYTES) / 1e9:.1f} GB: {missing / 1e9:.1f} for {repo}, and "
+            f"{SPARE_BYTES / 1e9:.1f} to spare",
+            "free some (hf cache ls shows what lies there), or set HF_HOME to another disk",
         )
 
 

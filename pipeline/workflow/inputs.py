@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 
 from pipeline.workflow import digest
 from pipeline.workflow.dag import Stage, resolved
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import bad_input
 
 
 @contextmanager
@@ -35,24 +35,20 @@ def held_still(address: str) -> Iterator[None]:
     before = _state(stage)
     keys = stage.params.get(str(digest.CODE), ())
     if any(before[_name(digest.CODE, key)] != before[_name("code", key)] for key in keys):
-        raise InputError(
-            Problem(
-                f"code of stage {address}",
-                f"another digest than in {digest.CODE}",
-                "the digest of the code that runs",
-                "record it: dvc repro code; then give the same command again",
-            )
+        raise bad_input(
+            f"code of stage {address}",
+            f"another digest than in {digest.CODE}",
+            "the digest of the code that runs",
+            "record it: dvc repro code; then give the same command again",
         )
     yield
     after = _state(stage)
     if changed := [name for name, state in before.items() if after[name] != state]:
-        raise InputError(
-            Problem(
-                f"inputs of stage {address}",
-                f"changed while it ran: {', '.join(changed)}",
-                "inputs that do not change while a stage runs",
-                "run it again; its output is not recorded",
-            )
+        raise bad_input(
+            f"inputs of stage {address}",
+            f"changed while it ran: {', '.join(changed)}",
+            "inputs that do not change while a stage runs",
+            "run it again; its output is not recorded",
         )
 
 

@@ -17,7 +17,7 @@ from dvc.rwlock import rwlock
 from dvc.scm import SCMError
 from filelock import FileLock, Timeout
 
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import bad_input
 
 TURN = Path(".snakemake/turn")
 LOCKS = Path(".snakemake/locks")
@@ -34,13 +34,11 @@ def opened(root: str | Path) -> Repo:
     try:
         return Repo(str(root), _wait_for_lock=True)
     except (NotDvcRepoError, SCMError) as error:
-        raise InputError(
-            Problem(
-                str(Path(root).absolute()),
-                str(error),
-                "a clone of the project's git repository, in which DVC works",
-                "clone it with git; an unpacked archive does not work",
-            )
+        raise bad_input(
+            str(Path(root).absolute()),
+            str(error),
+            "a clone of the project's git repository, in which DVC works",
+            "clone it with git; an unpacked archive does not work",
         ) from error
 
 
@@ -51,13 +49,11 @@ def naming_the_holder() -> Iterator[None]:
         yield
     except LockError as error:
         busy, _, holders = str(error).partition("\n\n")[0].partition("\n")
-        raise InputError(
-            Problem(
-                "this checkout",
-                f"{busy} {holders.strip()}",
-                "no other run at work in it",
-                "when that has ended, give the same command again",
-            )
+        raise bad_input(
+            "this checkout",
+            f"{busy} {holders.strip()}",
+            "no other run at work in it",
+            "when that has ended, give the same command again",
         ) from error
 
 
@@ -94,13 +90,11 @@ def take_turn() -> None:
     try:
         _turn.acquire(blocking=False)
     except Timeout:
-        raise InputError(
-            Problem(
-                "this checkout",
-                f"a run is at work in it: {TURN.read_text()}",
-                "one at a time",
-                "when that has ended, give the same command again",
-            )
+        raise bad_input(
+            "this checkout",
+            f"a run is at work in it: {TURN.read_text()}",
+            "one at a time",
+            "when that has ended, give the same command again",
         ) from None
     except OSError:  # a file system without locks: only Snakemake's own lock applies
         return

@@ -19,7 +19,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import bad_input
 from pipeline.workflow.files import write_json
 
 VERSIONS = Path("pipeline/versions.yaml")
@@ -51,13 +51,11 @@ def require_versions() -> None:
     recorded, installed = YAML(typ="safe").load(VERSIONS), _unlabelled()
     differ = [name for name in LIBRARIES if installed[name] != recorded.get(name)]
     if differ:
-        raise InputError(
-            Problem(
-                "installed libraries",
-                ", ".join(f"{name} {installed[name]}" for name in differ),
-                ", ".join(f"{name} {recorded.get(name)}" for name in differ) + f" ({VERSIONS})",
-                "install these, or record yours and measure anew: python -m pipeline versions",
-            )
+        raise bad_input(
+            "installed libraries",
+            ", ".join(f"{name} {installed[name]}" for name in differ),
+            ", ".join(f"{name} {recorded.get(name)}" for name in differ) + f" ({VERSIONS})",
+            "install these, or record yours and measure anew: python -m pipeline versions",
         )
 
 

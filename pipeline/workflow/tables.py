@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow
 from pyarrow import parquet
 
-from pipeline.workflow.errors import InputError, Problem, disk_problem, shorten
+from pipeline.workflow.errors import InputError, Problem, bad_input, disk_problem, shorten
 from pipeline.workflow.files import atomic
 
 METADATA_KEY = "provenance"
@@ -159,9 +159,7 @@ def _opened(path: str | Path, remedy: str) -> Iterator[parquet.ParquetFile]:
         if refused and not isinstance(error, FileNotFoundError):
             raise InputError(refused) from error
         got = str(error).strip().splitlines() or [type(error).__name__]
-        raise InputError(
-            Problem(str(path), shorten(got[0], 300), "a whole parquet file", remedy)
-        ) from error
+        raise bad_input(str(path), shorten(got[0], 300), "a whole parquet file", remedy) from error
 
 
 def _check(frame: pl.DataFrame, path: str | Path, schema: Schema) -> None:

