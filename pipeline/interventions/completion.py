@@ -76,7 +76,7 @@ def complete(
     if len(decoded) != len(tokens):
         raise ValueError(f"decode of {len(decoded)} samples; expected {len(tokens)}")
     calibration = tokens if calibration_tokens is None else calibration_tokens
-    engine = prepare(model, interventions, calibration, journal, token_budget)
+    engine = prepare(model, interventions, calibration, journal, token_budget, tokens.shape[1] - 1)
     never = forbidden_tokens(model)
 
     def completed(engine: Engine, numbers: Sequence[int], progress: Progress) -> Completions:

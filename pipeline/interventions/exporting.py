@@ -36,11 +36,8 @@ EXPORTABLE = ("zero", "mlp-zero", "skip", IDENTITY)
 GAP = 64.0
 """The least difference between the score of the current token and any other: exp(-64) = 1.6e-28."""
 
-LARGEST_SCORE = 1e6
-"""Above this, float32 rounds the scores by more than a hundredth of `GAP`."""
-
-STATIC = ("default", "linear", "llama3", "yarn")
-"""Kinds of rotary embedding whose frequencies do not depend on the length of the text."""
+QUERIES = 256
+"""Positions of the context, evenly spread, whose scores are computed in the model's precision."""
 
 TOLERANCE = 1e-5
 """Tolerance for logits of the export, relative to the largest logit where that is above 1."""
@@ -181,8 +178,8 @@ def _rotary(known: Anatomy) -> Any:
         raise _refusal(
             known, f"{got}, so that no pair of biases singles out the current token in every block"
         )
-    kind = getattr(rotary[0], "rope_type", "default")
-    if kind not in STATIC:
+    if known.longest is not None:
+        kind = rotary[0].rope_type
         raise _refusal(known, f"rotary embeddings of type {kind}, which depend on the length")
     return rotary[0]
 
@@ -247,14 +244,31 @@ def _constant(known: Anatomy, rotary: Any, owner: nn.Module) -> float:
         for distances in torch.split(torch.arange(1, context).double(), 4096)
     )
     squared = GAP / (scale * max(smallest, 1e-30))
-    score = squared * 2 * len(frequencies)
-    if score > min(LARGEST_SCORE / scale, torch.finfo(known.model.dtype).max):
+    constant, dtype = float(squared**0.5), known.model.dtype
+    if not scale * _least_lead(constant, frequencies, context, dtype) >= GAP / 2:
         raise _refusal(
             known,
             f"rotary embeddings whose frequencies tell two of {context} positions apart only with "
-            f"scores of {score:.1e}, more than {known.model.dtype} computes",
+            f"scores of {squared * 2 * len(frequencies):.1e}, more than {dtype} computes",
         )
-    return float(squared**0.5)
+    return constant
+
+
+def _least_lead(constant: float, frequencies: Tensor, context: int, dtype: torch.dtype) -> float:
+    """By how much the score of a position with itself leads, at least, in a precision.
+
+    The rotated numbers are rounded to it, as in the model, and their products are summed in
+    float32. NaN where they overflow.
+    """
+    positions = torch.arange(context, dtype=torch.float32)
+    angles = positions[:, None] * frequencies.float()
+    cos, sin = (constant * turn.to(dtype) for turn in (angles.cos(), angles.sin()))
+    turned = torch.cat([cos - sin, cos + sin], -1).float()
+    queries = torch.linspace(0, context - 1, min(QUERIES, context)).long()
+    scores = turned[queries] @ turned.T
+    own = scores.gather(1, queries[:, None])
+    later = positions >= queries[:, None]  # itself, too
+    return float((own - scores.masked_fill(later, -torch.inf)).min())
 
 
 # --------------------------------------------------------------------------- refusals

@@ -10,7 +10,7 @@ itself reads a few random tokens, without a mask, and with padding on the left a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -25,11 +25,15 @@ from pipeline.models.precision import at_least_single
 from pipeline.models.sites import Anatomy, anatomy, broken, padded_call, random_tokens
 from pipeline.workflow.errors import InputError, bad_input
 
-_PROVEN: WeakSet[nn.Module] = WeakSet()
+_PROVEN: WeakKeyDictionary[nn.Module, object] = WeakKeyDictionary()
+"""Model -> the sites with which it was tested."""
 
 
 def proven(model: PreTrainedModel) -> Anatomy:
     """The anatomy of a model, after a test on random tokens.
+
+    The test runs before first use, and again once the modules have changed; `sites.anatomy` looks
+    for changes at each call.
 
     Args:
         model: a stock causal language model in evaluation mode, on any device.
@@ -38,11 +42,11 @@ def proven(model: PreTrainedModel) -> Anatomy:
         InputError: the model is not supported; says what was found and what was expected.
     """
     known = anatomy(model)
-    if model not in _PROVEN:
+    if _PROVEN.get(model) is not known.sites:
         with torch.inference_mode(), at_least_single(model):
             for masked in (False, True):
                 _try(known, masked)
-        _PROVEN.add(model)
+        _PROVEN[model] = known.sites
     return known
 
 
@@ -52,6 +56,7 @@ def prepare(
     calibration: Tensor | None = None,
     journal: Journal | None = None,
     token_budget: int | None = None,
+    length: int = 0,
 ) -> Engine:
     """The engine for a model and interventions, once both are tested.
 
@@ -61,16 +66,40 @@ def prepare(
         calibration: (C, T) int64, for edits that need a mean.
         journal: records what happens.
         token_budget: as for `Engine`.
+        length: tokens that are read of the longest text.
 
     Raises:
-        InputError: the model is not supported, or lacks a block, a head or the site of an edit.
+        InputError: the model is not supported, or lacks a block, a head or the site of an edit; or
+            as for `require_length`.
         ValueError: an edit lacks its calibration tokens.
     """
     known = proven(model)
+    require_length(known, length)
     build_trie(interventions, len(known.sites))  # raises if a block does not exist
     require_editable(known, interventions)
     means = means_of(known, interventions, calibration)
     return Engine(known, interventions, means, journal or Journal(), token_budget)
+
+
+def require_length(known: Anatomy, length: int) -> None:
+    """Raise for a text whose rotary angles depend on its length.
+
+    Texts of different lengths share a batch, and a cache holds keys of earlier angles.
+
+    Args:
+        known: of the model.
+        length: tokens that are read of the longest text.
+
+    Raises:
+        InputError: the text is longer than the model's angles allow.
+    """
+    if known.longest is not None and length > known.longest:
+        raise bad_input(
+            f"texts for {type(known.model).__name__} ({known.model.config.model_type})",
+            f"{length} tokens",
+            f"at most {known.longest}: beyond, its rotary angles depend on the length of the text",
+            "shorten the texts, or set another rope_type for a copy of the model",
+        )
 
 
 def _try(known: Anatomy, masked: bool) -> None:

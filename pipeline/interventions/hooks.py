@@ -202,16 +202,24 @@ class _Hooks:
         return edit
 
     def _edited(self, where: str, passing: Tensor) -> Tensor:
-        """`passing` with the edits of this site applied, in place where possible."""
-        result = passing.clone() if torch.is_grad_enabled() else passing
+        """A copy of `passing` with the edits of this site applied; others may read the original."""
+        result = passing.clone()
         by_row = self._by_row(result)
         for edit, rows in self.rows.edits.items():
             rule = RULES[edit.name]
             if rule.site == where:
+                now, entered = by_row[rows], self.entered.pop(edit, None)
+                if entered is not None and entered.shape != now.shape:
+                    raise bad_input(
+                        f"the edit {edit.name} of block {self.number}, while it is in force",
+                        "an evaluation that appends rows",
+                        "complete and score outside of `bypassed`",
+                        "leave the context, and name both edits in one intervention",
+                    )
                 by_row[rows] = rule.apply(
                     Here(
-                        now=by_row[rows],
-                        entered=self.entered.pop(edit, None),
+                        now=now,
+                        entered=entered,
                         values=self.values.pop(edit, None),
                         project=self._project,
                         mean=self.means.get((self.number, where)),

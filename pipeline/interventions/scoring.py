@@ -85,7 +85,15 @@ def score(
     """
     max_length = max_length or context_length(model.config)
     require_scorable(model, requests, max_length)
-    engine = prepare(model, interventions, calibration_tokens, journal, token_budget)
+    longest = max((len(context) + len(rest) for context, rest in requests), default=1) - 1
+    engine = prepare(
+        model,
+        interventions,
+        calibration_tokens,
+        journal,
+        token_budget,
+        min(longest, max_length),
+    )
     kept = max_length + 1  # tokens of a request, of which the last is predicted alone
 
     def scored(engine: Engine, numbers: Sequence[int], progress: Progress) -> Likelihoods:

@@ -20,7 +20,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -103,6 +103,8 @@ class Anatomy:
         has_positions: whether the body takes position ids.
         parallel: whether the MLPs read the input of their blocks, without attention's output.
         slow_activations: activations for which PyTorch has an equivalent, faster kernel.
+        longest: tokens of a text beyond which its rotary angles depend on its length; None: they
+            never do.
     """
 
     model: Any
@@ -114,26 +116,61 @@ class Anatomy:
     has_positions: bool
     parallel: bool
     slow_activations: tuple[nn.Module, ...]
+    longest: int | None
 
 
 Path = tuple[str | int, ...]
-_KNOWN: WeakKeyDictionary[nn.Module, Anatomy] = WeakKeyDictionary()
+_State = list[tuple[object, ...]]
+_KNOWN: WeakKeyDictionary[nn.Module, tuple[_State, Anatomy]] = WeakKeyDictionary()
 
 
 def anatomy(model: PreTrainedModel) -> Anatomy:
-    """The sites of a model; found at the first call and cached.
+    """The sites of a model; found at the first call, and again after a change of its modules.
+
+    Each call compares the modules, their types and order, functions set as their `forward`, and
+    hooks with those of the last search. Values of weights may change freely.
 
     Args:
         model: in evaluation mode, on any device, its weights in one precision.
 
     Raises:
-        InputError: not a causal decoder, or a block without ordinary attention; says what was
-            found.
+        InputError: not a causal decoder, a block without ordinary attention, or adapters, whatever
+            their values; says what was found.
     """
-    if model not in _KNOWN:
+    if model not in _KNOWN or _KNOWN[model][0] != _state(model):
+        adapters = [n for n, m in model.named_modules() if type(m).__module__.startswith("peft.")]
+        if adapters:
+            raise bad_input(
+                f"{type(model).__name__}: {adapters[0]}",
+                f"{len(adapters)} modules of adapters",
+                "weights that are whole without adapters: an edit would miss what they add",
+                "merge them (merge_and_unload of peft), or take them out",
+            )
         with torch.inference_mode(), at_least_single(model):
-            _KNOWN[model] = replace(_find(model), model=None)  # would keep its own key alive
-    return replace(_KNOWN[model], model=model)
+            found = replace(_find(model), model=None)  # would keep its own key alive
+        _KNOWN[model] = _state(model), found  # transformers adds hooks when it first runs
+    return replace(_KNOWN[model][1], model=model)
+
+
+def _state(model: nn.Module) -> _State:
+    """What must stay as it is for an anatomy to hold; what this package sets does not count."""
+    return [
+        (
+            name,
+            ref(module),
+            type(module),
+            None if _is_ours(vars(module).get("forward")) else id(vars(module).get("forward")),
+            *(number for number, hook in module._forward_hooks.items() if not _is_ours(hook)),
+            *(number for number, hook in module._forward_pre_hooks.items() if not _is_ours(hook)),
+        )
+        for name, module in model.named_modules()
+    ]
+
+
+def _is_ours(function: Any) -> bool:
+    """Whether this package set a hook, or a function in place of `forward`; None counts."""
+    of = getattr(getattr(function, "func", function), "__module__", "")
+    return function is None or str(of).startswith("pipeline.")
 
 
 def leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
@@ -197,7 +234,23 @@ def _find(model: Any) -> Anatomy:
         has_positions=_has_positions(body),
         parallel=parallel,
         slow_activations=tuple(m for m in body.modules() if isinstance(m, _SLOW_GELUS)),
+        longest=_longest(body),
     )
+
+
+def _longest(body: Any) -> int | None:
+    """As in `Anatomy`: where transformers' `dynamic_rope_update` begins to change frequencies."""
+    limits = []
+    for module in body.modules():
+        kinds = getattr(module, "rope_type", None) or ""
+        for layer, kind in (kinds if isinstance(kinds, dict) else {None: kinds}).items():
+            if kind == "longrope":
+                settings = module.config.rope_parameters
+                settings = settings[layer] if layer else settings
+                limits.append(int(settings["original_max_position_embeddings"]))
+            elif "dynamic" in kind:  # only a shorter text undoes what a longer one has changed
+                limits.append(int(module.original_max_seq_len) - 1)
+    return min(limits, default=None)
 
 
 class _Record(NamedTuple):
@@ -295,6 +348,14 @@ def _site(model: Any, number: int, block: nn.Module, calls: list[_Call]) -> Site
                 c.module for c in calls[at:] if c in matrices and c.name.startswith(attention)
             ]
             other = [c.module for c in matrices if not c.name.startswith(attention)]
+            read_by = [c for c in calls[at:] if torch.equal(c.received, call.received)]
+            readers = [c.name for c in read_by if not torch.equal(c.returned, c.received)]
+            if len(readers) > 1:
+                raise _refusal(
+                    model,
+                    f"block {number}, {type(block).__name__}",
+                    f"several modules that read the mixed values: {', '.join(readers)}",
+                )
             if outputs:
                 mlp = other[-1] if other else None
                 whole_mlp = next(

@@ -112,17 +112,20 @@ def export(asked: Asked) -> float:
     write_edit(model, asked.edit, blocks)
     with atomic(asked.to, directory=True) as folder:
         model.save_pretrained(folder)
+        stored = model.dtype
         del model
         tokenizer = {
             n for n in source.files.files if not n.endswith((".safetensors", ".index.json"))
         }
         for name in tokenizer - set(OURS):
             shutil.copy(source.files.folder / name, folder / name)
-        tokens, expected, before = _expected(source.files, asked.edit, blocks)
-        differ = distance(logits(_stock(folder), tokens), expected)
-        changed = distance(before, expected)
-        if not differ <= TOLERANCE:
-            raise _not_exact(asked, differ)
+        for dtype in dict.fromkeys((stored, torch.float32)):
+            tokens, expected, before = _expected(source.files, asked.edit, blocks, dtype)
+            differ = distance(logits(_stock(folder, dtype), tokens), expected)
+            changed = distance(before, expected)
+            most = max(TOLERANCE, 4 * torch.finfo(dtype).eps if dtype == stored else 0)
+            if not differ <= most:
+                raise _not_exact(asked, differ, most, dtype)
         card = _card(asked, blocks, source, differ, changed, tokens.numel())
         (folder / CARD).write_text(card, encoding="utf-8")
     return differ
@@ -186,9 +189,11 @@ def _source(model: str) -> Source:
     return Source(files, f"`{repo}` at `{commit}`", card, repo=repo)
 
 
-def _expected(files: Snapshot, edit: str, blocks: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens, and the source's logits with and without the edit, in float32."""
-    model = model_of(files, torch.float32)
+def _expected(
+    files: Snapshot, edit: str, blocks: Sequence[int], dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens, and the source's logits with and without the edit, in a precision."""
+    model = model_of(files, dtype)
     tokens = tokens_to_compare(model)
     with bypassed(model, Intervention(edit, dict.fromkeys(blocks, edit))):
         expected = logits(model, tokens)
@@ -196,21 +201,21 @@ def _expected(files: Snapshot, edit: str, blocks: Sequence[int]) -> tuple[Tensor
         return tokens, expected, logits(model, tokens)
 
 
-def _stock(folder: Path) -> PreTrainedModel:
+def _stock(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     """The written checkpoint, as stock transformers loads it."""
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False
+        folder, dtype=dtype, local_files_only=True, trust_remote_code=False
     )
     model.eval()  # type: ignore[no-untyped-call]
     return model
 
 
-def _not_exact(asked: Asked, differ: float) -> InputError:
+def _not_exact(asked: Asked, differ: float, most: float, dtype: torch.dtype) -> InputError:
     others = ", ".join(edit for edit in EXPORTABLE if edit not in ("identity", asked.edit))
     return bad_input(
         f"the edit {asked.edit} of blocks {asked.blocks} as weights",
-        f"logits that differ by {differ:.1e} from the edited model's",
-        f"at most {TOLERANCE:.0e}: blocks whose scores have no cap, clip, or bias by distance, "
+        f"logits that differ by {differ:.1e} from the edited model's, in {dtype}",
+        f"at most {most:.0e}: blocks whose scores have no cap, clip, or bias by distance, "
         "and use rotary embeddings",
         f"nothing was written; export other blocks or another edit ({others}), or use the edit "
         "without an export",

@@ -26,6 +26,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from pipeline.interventions.evaluation import Progress, require_completable, silent
+from pipeline.interventions.guard import require_length
 from pipeline.interventions.interventions import sweep
 from pipeline.interventions.memory import Journal, in_batches
 from pipeline.interventions.overflow import not_finite
@@ -94,6 +95,7 @@ def measure(
     require_completable(model, tokens, int(samples["suffix_length"][0]))
     prefixes = tokens[:, : int(samples["prefix_length"][0])]
     known = anatomy(model)
+    require_length(known, prefixes.shape[1])
     n_blocks = described.n_blocks
     in_single = described.dtype != model.dtype
     engine = Engine(known, sweep(n_blocks)[: 1 + n_blocks], in_single=in_single)

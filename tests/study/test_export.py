@@ -168,6 +168,16 @@ def test_scores_that_the_precision_cannot_hold_are_refused(tmp_path: Path) -> No
         export(Asked(str(tmp_path / "source"), "identity", "1,3", tmp_path / "to"))
 
 
+def test_scores_that_a_coarse_precision_rounds_are_refused(tmp_path: Path) -> None:
+    """One frequency in heads of 8: scores that bfloat16 holds, but cannot tell apart."""
+    tiny("gpt_neox").save_pretrained(tmp_path / "whole")
+    read = AutoModelForCausalLM.from_pretrained
+    read(tmp_path / "whole", dtype=torch.bfloat16).save_pretrained(tmp_path / "source")
+    with pytest.raises(InputError, match=r"more than torch\.bfloat16 computes"):
+        export(Asked(str(tmp_path / "source"), "identity", "1,3", tmp_path / "to"))
+    assert not (tmp_path / "to").exists()
+
+
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
