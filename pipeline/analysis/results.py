@@ -12,7 +12,9 @@ from pathlib import Path
 
 import polars as pl
 
+from pipeline.analysis.displacement import DISPLACEMENT
 from pipeline.analysis.measured import ModelTables, grid_problems, read_tables
+from pipeline.analysis.verdicts import VALUES
 from pipeline.interventions.interventions import BASELINE
 from pipeline.measure.chosen import chosen
 from pipeline.measure.metrics import MEMORIZATION, METRICS
@@ -103,6 +105,36 @@ BOUND_RULES: Mapping[str, pl.Expr] = {
     "no corrected bound is exceeded one block on": ~pl.col("next_violated").fill_null(False),
 }
 
+
+def _between(value: str, low: str, high: str) -> pl.Expr:
+    """An interval that is known holds its value; ends that are infinite are none."""
+    low_end, high_end = (pl.col(end).fill_null(pl.col(value)) for end in (low, high))
+    ordered = (low_end <= pl.col(value) + GRAIN) & (pl.col(value) <= high_end + GRAIN)
+    known = pl.all_horizontal(pl.col(name).is_nan().not_() for name in (value, low, high))
+    return pl.col(value).is_null() | (ordered & known.fill_null(True))
+
+
+SUMMARY_RULES: Mapping[str, pl.Expr] = {
+    "the value is a number": pl.col("value").is_not_nan(),
+    "the interval holds the value": _between("value", "low", "high"),
+    "the interval holds the difference": _between(
+        "difference", "difference_low", "difference_high"
+    ),
+    "a p-value is a share": _share("p_value") | pl.col("p_value").is_null(),
+}
+
+EVIDENCE_RULES: Mapping[str, pl.Expr] = {
+    "the value is finite": pl.col("value").is_finite(),
+    "the standard error is finite and not negative": _at_least("stderr", 0)
+    | pl.col("stderr").is_null(),
+    "the limits are in order": _between("most", "least", "most"),
+}
+
+VERDICT_RULES: Mapping[str, pl.Expr] = {
+    "the interval holds the estimate": _between("estimate", "low", "high"),
+    "the verdict is one of three": pl.col("verdict").is_in(VALUES) | pl.col("verdict").is_null(),
+}
+
 TRIANGLE_RULES: Mapping[str, pl.Expr] = {
     "changes are finite and not negative": _at_least("change", 0),
     "divergences are finite and not negative": _at_least("kl", -GRAIN) | pl.col("kl").is_null(),
@@ -145,6 +177,33 @@ def check_results(
     if problems:
         raise InputError(*problems)
     return checked
+
+
+def check_numbers(
+    summary: pl.DataFrame, evidence: pl.DataFrame, verdicts: pl.DataFrame | None = None
+) -> None:
+    """Check the tables from which figures and pages are made, as they are read.
+
+    Args:
+        summary: schema `rows.SUMMARY`.
+        evidence: schema `evidence.EVIDENCE`.
+        verdicts: schema `verdicts.VERDICTS`; None: they are not used.
+
+    Raises:
+        InputError: no rows, a model of the summary without evidence, or a broken rule.
+    """
+    problems = _broken("the summary", [summary], SUMMARY_RULES)
+    problems += _broken("the evidence", [evidence], EVIDENCE_RULES)
+    if verdicts is not None:
+        problems += _broken("the verdicts", [verdicts], VERDICT_RULES)
+    if summary.is_empty():
+        problems.append(Problem("the summary", "no row", "one or more", _REMEDY))
+    moved = summary.filter(metric=DISPLACEMENT)["model"].unique(maintain_order=True)
+    if lost := [model for model in moved if model not in set(evidence["model"])]:
+        expected = "every model whose displacement was measured"
+        problems.append(Problem("the evidence", f"without {', '.join(lost)}", expected, _REMEDY))
+    if problems:
+        raise InputError(*problems)
 
 
 def _check_model(

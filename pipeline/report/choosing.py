@@ -75,11 +75,9 @@ def read_browser(
         for model in names:
             try:
                 read.append(_Model(data, model, samples))
-            except (OSError, pl.exceptions.PolarsError):
-                path = data / "memorization" / f"{model}.parquet"
-                missing.append(
-                    f"{model} has no continuations to show: {path} is missing or damaged."
-                )
+            except (OSError, pl.exceptions.PolarsError) as error:
+                got = str(error).partition("\n")[0]
+                missing.append(f"{model} has no continuations to show: {got}.")
         every += read
         chosen = _choose(read, samples)
         if chosen:
@@ -107,6 +105,10 @@ class _Model:
         self._scan = pl.scan_parquet(data / "memorization" / f"{name}.parquet")
         tokens = data / "tokens" / f"{name}.parquet"
         self._tokens = pl.scan_parquet(tokens) if tokens.exists() else None
+        if self._tokens is not None:
+            unknown = pl.any_horizontal(pl.col("log_prob", "margin").is_nan()).any()
+            if self._tokens.select(unknown).collect().item():
+                raise pl.exceptions.ComputeError(f"{tokens} has numbers that are NaN")
         listed = pl.read_parquet(data / "interventions" / f"{name}.parquet")
         whole = listed.filter(pl.col("heads").is_null())
         self.interventions: list[str] = whole["intervention"].head(ROWS).to_list()

@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from pipeline.analysis import kept, link, spread, views
 from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE
 from pipeline.analysis.localization import LOCALIZATION
+from pipeline.analysis.results import check_numbers
 from pipeline.analysis.rows import SUMMARY
 from pipeline.analysis.theory import Theory, read_theory
 from pipeline.report import style
@@ -72,6 +73,7 @@ def write_figures(
     frame = tables.read(summary, SUMMARY)
     theory = read_theory(data, views.models(frame))
     evidence = tables.read(summary.with_name(EVIDENCE_FILE), EVIDENCE)
+    check_numbers(frame, evidence)
     registry = plots(frame, evidence, theory, spread.quantiles(frame, data))
     path = data / "localization.parquet"
     if path.exists():

@@ -22,6 +22,7 @@ from pipeline.analysis import localization, views
 from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE, gathered
 from pipeline.analysis.kept import kept
 from pipeline.analysis.manifests import pretrained, read_manifests, trained_here
+from pipeline.analysis.results import check_numbers
 from pipeline.analysis.rows import SUMMARY
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.theory import EXPERIMENTS, read_theory
@@ -127,9 +128,13 @@ def read_results(
         thresholds: when a claim counts as supported.
 
     Raises:
-        InputError: the summary, the evidence or the verdicts are missing or do not fit.
+        InputError: the summary, the evidence or the verdicts are missing, do not fit, or hold what
+            cannot be; see `results.check_numbers`.
     """
     summary = tables.read(data / "summary.parquet", SUMMARY)
+    evidence = tables.read(data / EVIDENCE_FILE, EVIDENCE)
+    judged = tables.read(data / VERDICTS_FILE, VERDICTS)
+    check_numbers(summary, evidence, judged)
     missing = list[str]()
 
     def attempt(what: str, read: Any, default: Any) -> Any:
@@ -165,14 +170,13 @@ def read_results(
         localize = lambda: localized(tables.read(scores, localization.LOCALIZATION))  # noqa: E731
         graded = attempt("The scorers' results cannot be shown", localize, None)
     blind = tasks / BLIND_SCORES
-    evidence = tables.read(data / EVIDENCE_FILE, EVIDENCE)
     return Results(
         study,
         summary,
         manifests,
         drawn,
         evidence,
-        tables.read(data / VERDICTS_FILE, VERDICTS),
+        judged,
         thresholds or Thresholds(),
         json.loads(blind.read_text(encoding="utf-8")) if blind.exists() else {},
         written,

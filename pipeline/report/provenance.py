@@ -134,7 +134,8 @@ def _git(repository: Path, *arguments: str) -> str | None:
 
 
 def _address(url: str) -> str:
-    """The address without a user name or a token in it; empty for a folder of this machine."""
+    """The address without a user name, a token or a query; empty for a folder of this machine."""
+    url = re.split(r"[?#]", url)[0]
     if re.match(r"(https?|ssh|git)://", url):
         return re.sub(r"://[^/]*@", "://", url)
     return url if re.match(r"[\w.-]+@[\w.-]+:", url) else ""

@@ -7,6 +7,7 @@ from pathlib import Path
 import polars as pl
 
 from pipeline.workflow import tables
+from pipeline.workflow.errors import bad_input
 from pipeline.workflow.tables import Column, Schema
 
 SPLITS = ("memorized", "exposed", "control", "famous")
@@ -31,6 +32,10 @@ def read_samples(data: Path, family: str) -> pl.DataFrame:
     """A family's samples, schema `SAMPLES`.
 
     Raises:
-        InputError: as for `tables.read`.
+        InputError: as for `tables.read`, or there is no sample.
     """
-    return tables.read(samples_file(data, family), SAMPLES)
+    path = samples_file(data, family)
+    samples = tables.read(path, SAMPLES)
+    if samples.is_empty():
+        raise bad_input(str(path), "no sample", "one or more", tables.MAKE_AGAIN)
+    return samples

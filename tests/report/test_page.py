@@ -23,7 +23,7 @@ from pipeline.analysis.text import (
     slug,
     visible,
 )
-from pipeline.analysis.verdicts import verdicts
+from pipeline.analysis.verdicts import VERDICTS, verdicts
 from pipeline.interventions.interventions import SWEEP, Group
 from pipeline.report import appendices, browser, colours, facts, figures, marks, markup, page, style
 from pipeline.report.claims import Finding, findings
@@ -388,6 +388,44 @@ def test_what_is_missing_is_said(tmp_path: Path, written: WRITTEN) -> None:
     ):
         assert sentence in text
     assert '<th scope="row">nowhere</th>' in html
+
+
+SWAPPED = {"low": pl.col("high"), "high": pl.col("low")}
+NAN = pl.lit(float("nan"))
+
+ALTERED: dict[str, tuple[str, dict[str, pl.Expr] | str, str]] = {
+    "ends of the summary": ("summary", SWAPPED, "the interval holds the value"),
+    "an end of the summary": ("summary", {"low": NAN}, "the interval holds the value"),
+    "values of the summary": ("summary", {"value": NAN}, "the value is a number"),
+    "limits of the evidence": (
+        "evidence",
+        {"least": pl.col("most"), "most": pl.col("least")},
+        "the limits are in order",
+    ),
+    "errors of the evidence": ("evidence", {"stderr": NAN}, "the standard error is finite"),
+    "ends of the verdicts": ("verdicts", SWAPPED, "the interval holds the estimate"),
+    "no summary": ("summary", "rows", "no row"),
+    "a model without evidence": ("evidence", "model", "without tiny-neo-8"),
+}
+
+
+@pytest.mark.parametrize("case", ALTERED)
+def test_numbers_that_cannot_be_make_no_page(tmp_path: Path, written: WRITTEN, case: str) -> None:
+    root, models = written
+    name, change, refused = ALTERED[case]
+    for folder in ("samples", "checkpoints"):
+        shutil.copytree(root / "data" / folder, tmp_path / "data" / folder)
+    schemas = {"summary": SUMMARY, "evidence": EVIDENCE, "verdicts": VERDICTS}
+    for table, schema in schemas.items():
+        frame = tables.read(root / "data" / f"{table}.parquet", schema)
+        if table == name and isinstance(change, dict):
+            frame = frame.with_columns(**change)
+        elif table == name:
+            frame = frame.clear() if change == "rows" else frame.filter(model="tiny-pythia-8")
+        tables.write(frame, tmp_path / "data" / f"{table}.parquet", schema, {})
+    with pytest.raises(InputError, match=refused):
+        page.write_page("tiny", models, tmp_path / "data", tmp_path / "tasks", tmp_path, {})
+    assert not (tmp_path / "index.html").exists()
 
 
 def test_a_model_without_one_benchmark_is_named(written: WRITTEN) -> None:

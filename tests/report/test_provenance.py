@@ -50,6 +50,8 @@ def test_no_part_of_a_password_is_told(user: str) -> None:
     for local in ("/srv/study", "../study", "file:///srv/study", r"C:\study", ""):
         assert provenance._address(local) == "", local
     assert provenance._address("git@example.org:x.git") == "git@example.org:x.git"
+    query = "https://h.org/x.git?private_token=s3cret#main"
+    assert provenance._address(query) == "https://h.org/x.git"
     assert provenance._address(f"https://{user}h.org/a@b") == "https://h.org/a@b"
 
 

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
-from pipeline.measure import metrics
+from pipeline.measure import metrics, schemas
 from pipeline.report import browser, choosing, marks, page
 from pipeline.report.markup import plain
 from pipeline.samples.schemas import SAMPLES
@@ -230,3 +230,17 @@ def test_no_text_ends_the_script_element() -> None:
     [loaded] = json.loads(text)
     assert loaded["words"]["7"] == "</script>\\u2028\\ud800&↵\n"
     assert loaded["models"] == ["</script>"]
+
+
+def test_tables_without_numbers_are_named_as_missing(data: Path) -> None:
+    synthetic.study(models={"tiny-neo-8": ("gpt-neo", 8)}, per_copies=16).write(data)
+    path = data / "tokens" / "tiny-neo-8.parquet"
+    frame = tables.read(path, schemas.TOKENS)
+    nothing = pl.lit(float("nan"), pl.Float32).alias("margin")
+    tables.write(frame.with_columns(nothing), path, schemas.TOKENS, {})
+    _, _, missing = choosing.read_browser(data, NAMES, [])
+    assert missing == [f"tiny-neo-8 has no continuations to show: {path} has numbers that are NaN."]
+    samples = data / "samples" / "gpt-neo.parquet"
+    tables.write(tables.read(samples, SAMPLES).clear(), samples, SAMPLES, {})
+    _, _, missing = choosing.read_browser(data, NAMES, [])
+    assert missing == ["The samples of gpt-neo cannot be shown: no sample"]
