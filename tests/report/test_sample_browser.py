@@ -232,15 +232,15 @@ def test_no_text_ends_the_script_element() -> None:
     assert loaded["models"] == ["</script>"]
 
 
-def test_tables_without_numbers_are_named_as_missing(data: Path) -> None:
-    synthetic.study(models={"tiny-neo-8": ("gpt-neo", 8)}, per_copies=16).write(data)
-    path = data / "tokens" / "tiny-neo-8.parquet"
-    frame = tables.read(path, schemas.TOKENS)
+def test_tables_without_numbers_are_named_as_missing(tmp_path: Path) -> None:
+    synthetic.study(models={"tiny-neo-8": ("gpt-neo", 8)}, per_copies=16).write(tmp_path)
+    path = tmp_path / "tokens" / "tiny-neo-8.parquet"
     nothing = pl.lit(float("nan"), pl.Float32).alias("margin")
-    tables.write(frame.with_columns(nothing), path, schemas.TOKENS, {})
-    _, _, missing = choosing.read_browser(data, NAMES, [])
+    unknown = tables.read(path, schemas.TOKENS).with_columns(nothing)
+    tables.write(unknown, path, schemas.TOKENS, {})
+    _, _, missing = choosing.read_browser(tmp_path, NAMES, [])
     assert missing == [f"tiny-neo-8 has no continuations to show: {path} has numbers that are NaN."]
-    samples = data / "samples" / "gpt-neo.parquet"
+    samples = tmp_path / "samples" / "gpt-neo.parquet"
     tables.write(tables.read(samples, SAMPLES).clear(), samples, SAMPLES, {})
-    _, _, missing = choosing.read_browser(data, NAMES, [])
+    _, _, missing = choosing.read_browser(tmp_path, NAMES, [])
     assert missing == ["The samples of gpt-neo cannot be shown: no sample"]
