@@ -10,7 +10,8 @@ Shapes: B samples, n positions that the last token sees (inside its window), H h
 E = D/H. All functions keep the precision they are given; theirs is float64.
 
 Source: arXiv 2501.05078, section 3.3 and A.1, whose toy block has no norms, one head and no
-projections; docs/theory.md compares the two statement by statement.
+projections. docs/theory.md proves every bound, under the names A1, A5, T1, B, B5 and T2, and
+compares the two statement by statement.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 SLOPE = 1.13
-"""No activation of `models.parts.ACTIVATIONS` is steeper: GELU's slope is at most 1.1290."""
+"""No activation of `parts.ACTIVATIONS` is steeper: GELU's slope is at most 1.1290."""
 
 _GRAIN = 1e-11
 
@@ -86,8 +87,7 @@ def head_norms(value: Tensor, output: Tensor) -> Tensor:
 def attention_change(weights: Tensor, values: Tensor, output: Tensor) -> Tensor:
     """Delta a exactly: sum_h M_h sum_{i<n} alpha_hi (y_n - y_i).
 
-    Proof: bypassed, head h brings M_h y_n = M_h sum_i alpha_hi y_n, as weights sum to one; as it is
-    M_h sum_i alpha_hi y_i. Biases are the same in both. The term i = n is zero.
+    Biases are the same with and without a bypass. The term i = n is zero.
 
     Args:
         weights: (B, H, n).
@@ -104,7 +104,7 @@ def attention_change(weights: Tensor, values: Tensor, output: Tensor) -> Tensor:
 def attention_bound(weights: Tensor, values: Tensor, roots: Tensor) -> Tensor:
     """A5, the headline: ||Delta a|| <= sum_h sum_i alpha_hi ||M_h (y_n - y_i)||.
 
-    Proof: the triangle inequality on `attention_change`. Equal for one head and two tokens.
+    Equal for one head and two tokens.
 
     Args:
         weights: (B, H, n).
@@ -121,8 +121,7 @@ def attention_bound(weights: Tensor, values: Tensor, roots: Tensor) -> Tensor:
 def attention_bound_coarse(weights: Tensor, normalized: Tensor, norms: Tensor) -> Tensor:
     """A1: ||Delta a|| <= M_y sum_h ||M_h|| (1 - alpha_hn), M_y = max_i ||y_n - y_i||.
 
-    Proof: in A5, ||M_h (y_n - y_i)|| <= ||M_h|| M_y, and the weights of i < n sum to 1 - alpha_hn.
-    So A5 <= A1. This is what the paper's bound becomes with norms, heads and projections.
+    A5 <= A1. This is what the paper's bound becomes with norms, heads and projections.
 
     Args:
         weights: (B, H, n).
@@ -169,11 +168,9 @@ def theorem_1(
 ) -> Tensor:
     """Theorem 1 for a real block: ||D|| <= ||I + W|| A + ||Delta eps||; parallel: ||D|| <= A.
 
-    Proof: sequential, Delta u = Delta a, so D = Delta a + Delta F = (I + W) Delta a + Delta eps.
-    Parallel, u = x_n does not change, so D = Delta a. With W = 0, ||I + W|| is 1 and Delta eps is
-    Delta F. A product of norms is loose, for Delta a hardly ever points where I + W stretches most:
-    any bound on ||(I + W) Delta a|| does in place of ||I + W|| A, such as `attention_bound` with
-    the roots of (I + W) W_O,h.
+    A product of norms is loose, for Delta a hardly ever points where I + W stretches most: any
+    bound on ||(I + W) Delta a|| does in place of ||I + W|| A, such as `attention_bound` with the
+    roots of (I + W) W_O,h.
 
     Args:
         attention: (B,), A: any bound on ||Delta a||; or on ||(I + W) Delta a||.
@@ -196,12 +193,6 @@ def theorem_1_from_weights(
     parallel: bool,
 ) -> Tensor:
     """Theorem 1 without eps: ||D|| <= A (1 + 1.13 ||W_in|| ||W_out|| 2 g / (s + s')), sequential.
-
-    Proof: F is three maps after another, LN2, the MLP's two layers; ||Delta F|| <= 1.13 ||W_in||
-    ||W_out|| ||Delta LN2||. With c the centred z and one more coordinate sqrt(D e) for the norm's
-    own epsilon e, ||c|| = sqrt(D) s, and LN2 without its bias is gain x sqrt(D) c / ||c||. For unit
-    vectors ||c/||c|| - c'/||c'|| || <= 2 ||c - c'|| / (||c|| + ||c'||) (Dunkl and Williams, 1964),
-    and centring shortens: ||Delta LN2|| <= 2 g ||Delta z|| / (s + s').
 
     Args:
         attention: (B,), A: any bound on ||Delta a||.
@@ -233,9 +224,6 @@ def mixture_bound(weights: Tensor, values: Tensor, other: Tensor, roots: Tensor)
     ||Delta a|| <= sum_h sum_i (alpha_hi ||M_h (y'_i - y_i)|| + |alpha'_hi - alpha_hi| ||M_h (y'_i -
     y'_n)||), where ' marks the block after a bypassed one.
 
-    Proof: Delta a = sum_h M_h (sum_i alpha_hi (y'_i - y_i) + sum_i (alpha'_hi - alpha_hi) y'_i);
-    weights sum to one, so y'_n may be taken off in the second sum.
-
     Args:
         weights: (2, B, H, n), alpha and alpha'.
         values: (B, n, H, E), of y.
@@ -257,9 +245,6 @@ def mixture_bound_coarse(
     """B: ||Delta a|| <= sum_h ||M_h|| (sum_i alpha_hi ||y'_i - y_i|| + TV_h diam(y')).
 
     TV_h is half the L1 distance of alpha' and alpha, diam(y') the largest distance of two y'.
-
-    Proof: as for `mixture_bound`, but the second sum is TV_h (p - q), with p and q the means of y'
-    under the normalized positive and negative parts of alpha' - alpha; both are in the convex hull.
 
     Args:
         weights: (2, B, H, n), alpha and alpha'.
@@ -304,8 +289,7 @@ def theorem_2(
     Parallel: ||D'|| <= ||I + W|| ||D|| + B + ||Delta eps||.
     Sequential: ||D'|| <= ||I + W|| (||D|| + B) + ||Delta eps||.
 
-    Proof: D' = D + Delta a + Delta F, and Delta F = W Delta u + Delta eps. Parallel, Delta u = D;
-    sequential, Delta u = D + Delta a. As in `theorem_1`, I + W may go inside.
+    As in `theorem_1`, I + W may go inside.
 
     Args:
         change: (B,), ||D||, of the block's input at the last token; or ||(I + W) D||.
