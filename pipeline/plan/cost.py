@@ -1,10 +1,13 @@
-"""The cost of a stage: operations and bytes counted from shapes, seconds from a rate.
+"""The cost of a stage: operations and bytes from a model's size, seconds from a rate.
+
+A token costs two operations a parameter, and as much a block as its share of the parameters; what
+attention adds for the length of a text is a few percent at the lengths here, and is left out.
 
 The rate is the one that earlier stages of this study reached, as their sidecars in data/STUDY/cost/
 record it; without a record, the constants of `pipeline.workflow.shards`, which are right within a
 factor of some three. The plan, the scheduler and the cuts of shards use this one model.
 
-Shapes: L blocks, D width, V vocabulary, N samples, P prefix and S suffix tokens.
+Shapes: L blocks, N samples, P prefix and S suffix tokens.
 """
 
 from __future__ import annotations
@@ -33,17 +36,10 @@ from pipeline.workflow.errors import InputError
 from pipeline.workflow.shards import operations_a_second
 
 LADDER = (
-    (6, 512, 8),
-    (12, 768, 12),
-    (24, 1024, 16),
-    (24, 2048, 16),
-    (32, 2560, 32),
-    (32, 4096, 32),
-    (36, 5120, 40),
+    *((0.07, 6, 8), (0.16, 12, 12), (0.41, 24, 16), (1.4, 24, 16)),
+    *((2.8, 32, 32), (6.9, 32, 32), (12.0, 36, 40)),
 )
-"""Blocks, width and heads of Pythia's models; GPT-Neo's are among them."""
-
-VOCABULARY = 50_304
+"""Billions of parameters, blocks and heads of Pythia's models; GPT-Neo's are among them."""
 
 UNKNOWN_SAMPLES = 20_000
 """Assumed of a family whose number of samples only its dataset tells, until its table is there."""
@@ -63,75 +59,56 @@ START_SECONDS = 15
 
 
 @dataclass(frozen=True)
-class Shape:
+class Size:
     """The sizes that determine the cost of a model.
 
     Args:
         n_blocks: L.
-        width: D.
         n_heads: H.
-        vocabulary: V.
-        tied: whether the embedding is the head as well.
-        estimated: whether it was told from the number of parameters alone.
+        parameters: their number.
+        estimated: whether blocks and heads were told from the number of parameters alone.
     """
 
     n_blocks: int
-    width: int
     n_heads: int
-    vocabulary: int = VOCABULARY
-    tied: bool = True
+    parameters: float
     estimated: bool = False
 
-    @property
-    def parameters(self) -> int:
-        """Approximate number: matrices and biases of the blocks, and the embeddings."""
-        blocks = self.n_blocks * (12 * self.width**2 + 13 * self.width)
-        return blocks + self.vocabulary * self.width * (1 if self.tied else 2)
 
-    def block_operations(self, length: int) -> float:
-        """FLOPs of one block for one token of a row of `length`: weights and attention."""
-        return 24 * self.width**2 + 4 * length * self.width
-
-    @property
-    def head_operations(self) -> float:
-        """FLOPs of one prediction."""
-        return 2 * self.width * self.vocabulary
-
-
-def shape_of(study: Study, model: Model) -> Shape:
-    """The shape of a model: from its training, manifest or config.json if here, else its size."""
+def size_of(study: Study, model: Model) -> Size:
+    """The size of a model: from its training, manifest or config.json if here, else as it says."""
     made = model.checkpoint
     if isinstance(made, Continued):
-        return shape_of(study, study.model(made.base))
+        return size_of(study, study.model(made.base))
     if isinstance(made, Training):
         vocabulary = given(next(iter(study.corpus.values())).vocabulary)
-        return Shape(made.n_blocks, made.width, made.n_heads, vocabulary)
-    tied = study.family(model.family).samples.source != "pythia"
+        return Size(made.n_blocks, made.n_heads, _parameters(made.n_blocks, made.width, vocabulary))
     with suppress(InputError):
         known = read_manifest(study.data / "checkpoints" / model.name)
-        return Shape(known.n_blocks, known.width, known.n_heads, known.vocabulary, tied)
+        return Size(known.n_blocks, known.n_heads, known.parameters)
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # any JSON
-        return _shape_of_config(made, tied)
+        return _size_of_config(made)
     billions = model.billions or 1.0
-    shapes = [Shape(*sizes, tied=tied, estimated=True) for sizes in LADDER]
-    return min(shapes, key=lambda shape: abs(math.log(shape.parameters / 1e9 / billions)))
+    _, blocks, heads = min(LADDER, key=lambda step: abs(math.log(step[0] / billions)))
+    return Size(blocks, heads, billions * 1e9, estimated=True)
 
 
-def _shape_of_config(checkpoint: object, tied: bool) -> Shape:
-    """The shape that the config.json of a folder, or in the Hugging Face cache, describes."""
+def _size_of_config(checkpoint: object) -> Size:
+    """The size that the config.json of a folder, or in the Hugging Face cache, describes."""
     path: object = None
     if isinstance(checkpoint, Folder):
         path = Path(checkpoint.path) / "config.json"
     elif isinstance(checkpoint, Hub):
         path = try_to_load_from_cache(checkpoint.repo, "config.json", revision=checkpoint.commit)
     config: dict[str, Any] = json.loads(Path(str(path)).read_text(encoding="utf-8"))
-    return Shape(
-        config.get("num_hidden_layers") or config["num_layers"],
-        config["hidden_size"],
-        config.get("num_attention_heads") or config["num_heads"],
-        config["vocab_size"],
-        tied,
-    )
+    blocks = config.get("num_hidden_layers") or config["num_layers"]
+    heads = config.get("num_attention_heads") or config["num_heads"]
+    return Size(blocks, heads, _parameters(blocks, config["hidden_size"], config["vocab_size"]))
+
+
+def _parameters(n_blocks: int, width: int, vocabulary: int) -> int:
+    """Approximate number: matrices and biases of the blocks, and one embedding."""
+    return n_blocks * (12 * width**2 + 13 * width) + vocabulary * width
 
 
 def samples_of(study: Study, family: Family) -> int:
@@ -161,8 +138,12 @@ class Costs:
 
     def __init__(self, study: Study) -> None:
         self._study = study
-        self.shape = cache(lambda name: shape_of(study, study.model(name)))
+        self.size = cache(lambda name: size_of(study, study.model(name)))
         self.samples = cache(lambda name: samples_of(study, study.family(name)))
+
+    def _sized(self, model: Model) -> Size:
+        size: Size = self.size(model.name)
+        return size
 
     def interventions(self, model: Model) -> int:
         """V, the baseline among them."""
@@ -170,12 +151,12 @@ class Costs:
 
     def _shared(self, model: Model) -> tuple[int, float, int]:
         """V, evaluations of a block for each token, and of the head: interventions share blocks."""
-        shape: Shape = self.shape(model.name)
+        size = self._sized(model)
         try:
-            swept = sweep(shape.n_blocks, self._study.groups, shape.n_heads)
+            swept = sweep(size.n_blocks, self._study.groups, size.n_heads)
         except ValueError:  # the stage that lists the interventions reports the error
-            swept = sweep(shape.n_blocks)
-        trie = build_trie(swept, shape.n_blocks)
+            swept = sweep(size.n_blocks)
+        trie = build_trie(swept, size.n_blocks)
         # a fork costs about half a block
         return len(swept), trie.block_evaluations + (trie.branches - 1) / 2, trie.branches
 
@@ -191,37 +172,35 @@ class Costs:
         return 0.0 if joined else self._operations(group, model)
 
     def _operations(self, group: str, model: Model) -> float:
-        study, shape = self._study, self.shape(model.name)
+        study, size = self._study, self._sized(model)
         family = study.family(model.family)
+        token = 2.0 * size.parameters  # of one text, through all blocks and the head
         length = family.prefix_length + family.suffix_length
         if group == "checkpoint":
-            return 6.0 * shape.parameters * training_tokens(study, model)
+            return 3 * token * training_tokens(study, model)
         if group == "generations":
             asked = given(study.generations)
             texts = 2 * len(asked.prompts) * (1 + len(set(asked.depths)))
-            return 2.0 * shape.parameters * texts * asked.new_tokens
+            return token * texts * asked.new_tokens
         if group in ("divergence", "attribution"):  # a pass, and about as much for the bounds
             asked = given(getattr(study, group))
-            blocks = 2 * build_trie(sweep(shape.n_blocks), shape.n_blocks).block_evaluations
-            blocks = 3 * shape.n_blocks if group == "attribution" else blocks
-            return float(2 * asked.samples * length * blocks * shape.block_operations(length))
+            shared = build_trie(sweep(size.n_blocks), size.n_blocks).block_evaluations
+            passes = 3.0 if group == "attribution" else 2 * shared / size.n_blocks
+            return float(token * 2 * asked.samples * length * passes)
         if group not in ("memorization", "tokens", "benchmarks"):
             return 0.0
         _, evaluations, branches = self._shared(model)
+        passes = float(evaluations / size.n_blocks)
         if group == "benchmarks":
-            tokens = sum(self.task_tokens().values())
-            head = branches * tokens / 2 * shape.head_operations
-            return tokens * evaluations * shape.block_operations(length) + head
+            return token * passes * sum(self.task_tokens().values())
         n = self.samples(model.family)
+        if group == "tokens":
+            return token * passes * length * len(SPLITS) * a_split(n)
         decode = study.evaluation[model.family].decode
         # a number is of each split, of which there are three at most
         decoded = {"all": n, "none": 0}.get(decode, 0) if isinstance(decode, str) else 3 * decode
-        if group == "tokens":
-            n, decoded = len(SPLITS) * a_split(n), 0
-        row = length * evaluations * shape.block_operations(length)
-        row += branches * family.suffix_length * shape.head_operations
-        token = shape.n_blocks * shape.block_operations(length) + shape.head_operations
-        return n * row + min(n, decoded) * (branches - 1) * family.suffix_length * token
+        continued = min(n, decoded) * (branches - 1) * family.suffix_length
+        return token * (passes * n * length + continued)
 
     def task_tokens(self) -> dict[str, float]:
         """Benchmark task -> tokens that are read, examples among them."""
@@ -260,8 +239,8 @@ class Costs:
 
     def weight_bytes(self, model: Model) -> float:
         """Bytes of a model's weights, in the precision in which it is evaluated."""
-        shape: Shape = self.shape(model.name)
-        return shape.parameters * float(BYTES[self._study.evaluation[model.family].dtype])
+        size = self._sized(model)
+        return size.parameters * float(BYTES[self._study.evaluation[model.family].dtype])
 
 
 def training_tokens(study: Study, model: Model) -> int:

@@ -160,7 +160,7 @@ def plan(study: Study, dag: Dag) -> Plan:
         device,
         {model.name: costs.weight_bytes(model) for model in models.values()},
         asked or not any(isinstance(m.checkpoint, Hub) for m in study.models.values()),
-        [m.name for m in study.models.values() if costs.shape(m.name).estimated],
+        [m.name for m in study.models.values() if costs.size(m.name).estimated],
     )
 
 
@@ -190,7 +190,7 @@ def _row(
         documents = sum(costs.task_tokens().values()) / 100
         stored = DOCUMENT_BYTES * costs.interventions(model) * documents
     elif group == "checkpoint" and model.trained:
-        stored = costs.shape(model.name).parameters * BYTES["float32"]
+        stored = costs.size(model.name).parameters * BYTES["float32"]
     operations = costs.operations(group, model)
     spent = costs.seconds(group, model, "cpu" if group == "checkpoint" else device)
     small = group not in EVALUATE and not operations
