@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -173,84 +172,6 @@ def _at(path: str, value: object) -> Callable[[Values], None]:
 
 
 MODEL, FAMILY = "models/tiny-pythia-8", "families/tiny-pythia"
-PIN = {"repo": "owner/name", "commit": "0" * 40}
-DATASET = {**PIN, "split": "test", "documents": 8, "columns": ["goal"]}
-
-
-def _hub(**changes: object) -> Callable[[Values], None]:
-    return _at(f"{MODEL}/checkpoint", {"source": "hub", "billions": 1.0, **PIN, **changes})
-
-
-def _dataset(**changes: object) -> Callable[[Values], None]:
-    return _at("datasets", {"tiny": {"piqa": {**DATASET, **changes}}})
-
-
-PARAMS: dict[str, tuple[Callable[[Values], None], tuple[str, ...]]] = {
-    "huge seed": (_at(f"{MODEL}/checkpoint/seed", 2**63), (f"{2**63}",)),
-    "huge count": (_at(f"{FAMILY}/prefix_length", 10**30), ("prefix_length",)),
-    "huge rows": (_at("corpus/tiny/row_length", 10**9), ("row_length", "1024")),
-    "huge vocabulary": (_at("corpus/tiny/vocabulary", 10**9), ("vocabulary", "65536")),
-    "negative copies": (_at("corpus/tiny/records", {-1: 1}), ("corpus.tiny.records", "-1")),
-    "copies as text": (_at("corpus/tiny/records", {"1": 1}), ("corpus.tiny.records", "'1'")),
-    "not a number": (_at("evaluation/pythia/baseline_floor", float("nan")), ("nan",)),
-    "infinite": (_at("evaluation/pythia/baseline_floor", float("inf")), ("inf",)),
-    "negative share": (_at("statistics/thresholds", {"significance": -0.1}), ("-0.1",)),
-    "unicode digits": (_at("statistics/seed", "１２"), ("statistics.seed", "１２")),
-    "a date": (_at("study", date(2020, 1, 1)), ("study", "2020")),
-    "bytes": (_at("study", b"tiny"), ("study",)),
-    "truth": (_at("run/threads", True), ("run.threads", "True")),
-    "prefix beyond the context": (_at(f"{FAMILY}/prefix_length", 64), ("64 + suffix_length",)),
-    "prefix beyond sixteen bits": (_at(f"{FAMILY}/prefix_length", 70_000), ("less than 65536",)),
-    "unknown key, hostile": (_at("a\x1b[2J", 1), ("unknown key a\\x1b[2J",)),
-    "unknown key of many letters": (_at("a" * 10_000, 1), ("unknown key 'aaa", "…")),
-    "unknown key below an option": (_hub(comit="x"), ("did you mean commit?",)),
-    "empty prompt list": (_at("generations/prompts", None), ("generations.prompts",)),
-    "empty family": (_at(FAMILY, {}), ("families.tiny-pythia.name", "nothing")),
-    "branch": (_hub(commit="main"), ("checkpoint.commit", "main")),
-    "short commit": (_hub(commit="abcdef0"), ("checkpoint.commit",)),
-    "commit in capitals": (_hub(commit="A" * 40), ("checkpoint.commit",)),
-    "no owner": (_hub(repo="name"), ("checkpoint.repo",)),
-    "address for a repository": (_hub(repo="https://host/owner/name"), ("checkpoint.repo",)),
-    "repository that climbs": (_hub(repo="../name"), ("checkpoint.repo",)),
-    "repository of the disk": (_hub(repo="/owner/name"), ("checkpoint.repo",)),
-    "repository with a command": (_hub(repo="o/$(touch pwned)"), ("checkpoint.repo",)),
-    "no documents": (_dataset(documents=0), ("documents", "0")),
-    "documents as text": (_dataset(documents="8"), ("documents", "'8'")),
-    "no split": (_dataset(split=""), ("split",)),
-    "no name": (_dataset(name=""), ("name",)),
-    "no columns": (_dataset(columns=[]), ("columns",)),
-    "files": (_dataset(files=["*.parquet"]), ("files",)),
-    "task twice": (_at("benchmarks/tasks", ["tiny_piqa"] * 2), ("tiny_piqa twice",)),
-    "unknown task": (_at("benchmarks/tasks", ["tiny_x"]), ("tiny_x", "the corpus comes with")),
-    "limit of a task that is not run": (_at("benchmarks/limit", {"x": 1}), ("benchmarks.limit",)),
-    "negative limit": (_at("benchmarks/limit", -1), ("benchmarks.limit",)),
-    "negative shots": (_at("benchmarks/num_fewshot", -1), ("num_fewshot",)),
-    "no seeds": (_at("theory/tiny-low-rank/seeds", []), ("seeds",)),
-    "rank above the vocabulary": (
-        _at("theory/tiny-low-rank/ranks", [2, 29]),
-        ("rank 29", "at most 28"),
-    ),
-    "more new tokens than a context": (
-        _at("generations/new_tokens", 1_000_000),
-        ("generations.new_tokens", "less than 64"),
-    ),
-    "negative rank": (_at("theory/tiny-low-rank/ranks", [-1]), ("ranks.0",)),
-    "family of nobody": (_at(f"{MODEL}/family", "nobody"), ("nobody", "name a family")),
-    "capital of a name": (
-        lambda v: _at(f"{MODEL}/name", list(v["models"].values())[1]["name"].upper())(v),
-        ("upper and lower case count as equal",),
-    ),
-    "sections as a list": (_at("models", [1]), ("models",)),
-    "sections as text": (_at("corpus", "tiny"), ("corpus",)),
-}
-
-
-@pytest.mark.parametrize("case", PARAMS)
-def test_bad_values_are_refused(case: str) -> None:
-    edit, said = PARAMS[case]
-    values = copy.deepcopy(TINY)
-    edit(values)
-    refused(lambda: check(values), *said)
 
 
 def test_another_order_is_the_same_study() -> None:
