@@ -88,7 +88,9 @@ def test_killed_and_resumed(project: Project, victim: str) -> None:
         assert running.wait(timeout=60) != 0
     assert slow in project.ran()
     project.snakemake()
-    assert set(project.ran()) == {slow} | SUMMARY
+    # where the kill cut dvc.lock short, all comes from the run cache but an output that persists
+    cut = (project.root / "dvc.lock.damaged").exists()
+    assert set(project.ran()) == {slow} | SUMMARY | ({"check@mini"} if cut else set())
     project.assert_idle()
 
 
