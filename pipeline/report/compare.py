@@ -22,8 +22,9 @@ from pipeline.analysis import views
 from pipeline.analysis.text import number, plural, slug, visible
 from pipeline.report import colours, style
 from pipeline.report.figures import figure as styled
-from pipeline.report.markup import CODE_PATH, inline_svg, template
-from pipeline.report.plots.plot import BLOCKS_LABEL, HOLLOW, Plot
+from pipeline.report.markup import CODE_PATH, inline_svg, plain, template
+from pipeline.report.numbers import Number
+from pipeline.report.plots.plot import BLOCKS_LABEL, Plot
 from pipeline.workflow.errors import bad_input
 from pipeline.workflow.files import atomic, write_text
 
@@ -139,7 +140,8 @@ def render(before: Side, after: Side, changed: pl.DataFrame, folder: Path) -> st
         svg = (folder / f"{plot.name}.svg").read_text(encoding="utf-8")
         for ending in ("svg", "png", "pdf"):
             (folder / f"{plot.name}.{ending}").unlink()
-        plots.append((inline_svg(svg, f"figure-{i}", plot.alt), plot))
+        words = plot.words()
+        plots.append((inline_svg(svg, f"figure-{i}", plain(words["alt"])), words))
     clear = changed.filter("beyond_chance")
     names = [{name for name, _ in views.models(side.summary)} for side in (before, after)]
     return template("compare.html.jinja").render(
@@ -177,19 +179,13 @@ def _plots(before: str, after: str, changed: pl.DataFrame) -> Iterator[Plot]:
         "model", "block"
     )
     if rows.height:
+        most = Number("", 100 * float(rows["change"].abs().max()), unit="points")  # type: ignore[arg-type]
         yield Plot(
             name=f"compare-{slug(before)}-{slug(after)}",
-            section="",
-            title="",
-            finding=(
-                "With one block bypassed, exact match on memorized samples differs by at most "
-                f"{100 * max(rows['change'].abs()):.0f} percentage points."
-            ),
-            reading="Where the two curves part, the two runs disagree.",
-            caption=f"Bands: 95% intervals. {HOLLOW}",
-            alt=f"Exact match by bypassed block in {before} and in {after}, one panel per model.",
             data=rows,
             draw=lambda data: _draw(data, before, after),
+            values={"most": most, "before": before, "after": after},
+            kind="compare",
         )
 
 

@@ -1,6 +1,6 @@
 """Whether sampling still extracts texts that a bypass hides from greedy decoding.
 
-Gives a sentence and the rows to draw. A typical block of a range is the one whose bypass leaves the
+Gives the rows of both. A typical block of a range is the one whose bypass leaves the
 median exact match, the lower of two; so no block is picked by its extraction curve.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import polars as pl
 
 from pipeline.analysis import views
-from pipeline.analysis.text import percent_interval, percent_range, plural
 
 TOP_40 = "extractable_top_40"
 TRIES = 1_000
@@ -50,27 +49,12 @@ def typical(summary: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([part.select("model", "intervention", "label") for part in parts])
 
 
-def sentence(summary: pl.DataFrame) -> str:
-    """A sentence: the share of texts hidden by a typical late bypass that sampling extracts.
+def hidden(summary: pl.DataFrame) -> pl.DataFrame:
+    """The rows of the summary that tell what sampling extracts of the texts a bypass hides.
 
-    Empty where no text is hidden.
+    The bypass is that of each model's typical late block, the number of tries is `TRIES`. A model
+    of which no text is hidden has no row.
     """
     late = typical(summary).filter(label=LATE)
-    rows = (
-        views.memorization(summary, f"hidden_{TOP_40}")
-        .filter(k=TRIES)
-        .join(late, on=["model", "intervention"], how="semi", maintain_order="left")
-    )
-    if not rows.height:
-        return ""
-    if rows.height == 1:
-        [row] = rows.iter_rows(named=True)
-        share = percent_interval(row["value"], row["low"], row["high"])
-        where = f"of {row['n']}"
-    else:
-        share = percent_range(rows["value"].to_list())
-        where = f"over {plural(rows.height, 'model')}"
-    return (
-        "Of the memorized samples that the bypass of a typical late block hides from greedy "
-        f"decoding, {share} ({where}) still come out within {TRIES:,} tries."
-    )
+    rows = views.memorization(summary, f"hidden_{TOP_40}").filter(k=TRIES)
+    return rows.join(late, on=["model", "intervention"], how="semi", maintain_order="left")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -26,6 +25,7 @@ from pipeline.analysis.rows import SUMMARY
 from pipeline.analysis.theory import Theory, read_theory
 from pipeline.report import style
 from pipeline.report.columns import MEANINGS
+from pipeline.report.numbers import plain_values
 from pipeline.report.plots import attention_only
 from pipeline.report.plots import divergence as theorems
 from pipeline.report.plots.copies import doses
@@ -34,7 +34,7 @@ from pipeline.report.plots.extraction import extractions
 from pipeline.report.plots.localization import found_first
 from pipeline.report.plots.over_blocks import blocks, lengths, perplexity
 from pipeline.report.plots.over_blocks import kept as what_is_kept
-from pipeline.report.plots.plot import Plot
+from pipeline.report.plots.plot import Plot, renamed
 from pipeline.report.plots.quartiles import quartiles
 from pipeline.report.plots.scatter import scatters
 from pipeline.report.plots.training_time import trajectories
@@ -80,12 +80,11 @@ def write_figures(
         registry[1:1] = found_first(tables.read(path, LOCALIZATION))
     registry[1:1] = trajectories(frame, steps)
     with atomic(folder, directory=True) as temporary:
-        words = ("name", "section", "title", "finding", "reading", "caption", "alt")
         index = []
         for plot in registry:
             marks = style.save(figure(plot), temporary, plot.name)
             plot.data.write_csv(temporary / f"{plot.name}.csv")
-            index.append({word: getattr(plot, word) for word in words} | {"marks": marks})
+            index.append({**plain_values(plot.words()), "marks": marks})
         used = sorted({column for plot in registry for column in plot.data.columns})
         meanings = {"column": used, "meaning": [MEANINGS[column] for column in used]}
         pl.DataFrame(meanings).write_csv(temporary / COLUMNS)
@@ -124,7 +123,7 @@ def plots(
     for plot in made:
         seen[plot.name] += 1
         again = seen[plot.name]  # two model names may differ in punctuation alone
-        unique.append(plot if again == 1 else replace(plot, name=f"{plot.name}-again-{again}"))
+        unique.append(plot if again == 1 else renamed(plot, f"{plot.name}-again-{again}"))
     return unique
 
 

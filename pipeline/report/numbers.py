@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,13 +72,22 @@ class Sentence:
     source: str
     values: Mapping[str, Any]
 
-    def to_json(self) -> dict[str, Any]:
-        """The sentence as JSON values; `from_json` reads it."""
-        return {"source": self.source, "values": _plain(self.values)}
+
+def plain_values(value: Any) -> Any:
+    """`value` as JSON values; `from_json` reads them."""
+    if isinstance(value, Number):
+        return asdict(value)
+    if isinstance(value, Sentence):
+        return {"source": value.source, "values": plain_values(value.values)}
+    if isinstance(value, Mapping):
+        return {key: plain_values(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_values(entry) for entry in value]
+    return value
 
 
 def from_json(value: Any) -> Any:
-    """A `Sentence`, or text, of the JSON values that `Sentence.to_json` made."""
+    """A `Sentence`, or text, of the JSON values that `plain_values` made."""
     if isinstance(value, list):
         return [from_json(entry) for entry in value]
     if not isinstance(value, dict):
@@ -90,15 +99,23 @@ def from_json(value: Any) -> Any:
     return {key: from_json(entry) for key, entry in value.items()}
 
 
-def _plain(value: Any) -> Any:
+def named(value: Any, place: str, table: str | None = None) -> Any:
+    """`value` with each number in it named by its place, such as ``figures/kept/stopped``.
+
+    Args:
+        value: a `Number`, a `Sentence`, a mapping or a list of these; all else stays as it is.
+        place: the name of the table, and of all that is in `value` the start of its name.
+        table: of the numbers; None: `place`.
+    """
+    table = table or place
     if isinstance(value, Number):
-        return asdict(value)
+        return replace(value, name=place, table=table)
     if isinstance(value, Sentence):
-        return value.to_json()
+        return replace(value, values=named(value.values, place, table))
     if isinstance(value, Mapping):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
+        return {key: named(entry, f"{place}/{key}", table) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [named(entry, f"{place}/{i}", table) for i, entry in enumerate(value)]
     return value
 
 
@@ -138,7 +155,7 @@ class Numbers:
 
         ``percent`` (digits=1), ``number`` (digits=4) and ``value`` (in its unit) without the
         interval, ``interval`` with it, ``ends`` it alone, ``span`` for a range, ``count`` and
-        ``plural`` (noun) for counts.
+        ``plural`` (noun) for counts, ``times`` for "once" or "4 times".
         """
         return {
             "percent": lambda n, digits=1: self.mark(n, percent_digits(n.value, digits)),
@@ -146,8 +163,11 @@ class Numbers:
             "value": lambda n: self.mark(n, write(n.value, n.unit)),
             "ends": lambda n: self.mark(n, ends(n)),
             "interval": lambda n: self.mark(n, estimate(n)),
-            "span": lambda n, between="–", digits=0: self.mark(n, span(n, between, digits)),
+            "span": lambda n, between="–", digits=None: self.mark(n, span(n, between, digits)),
             "count": lambda n: self.mark(n, count(n)),
+            "times": lambda n: (
+                "once" if n.value == 1 else Markup("{} times").format(self.mark(n, count(n)))
+            ),
             "plural": lambda n, noun, many=None: Markup("{} {}").format(
                 self.mark(n, count(n)), noun if 1 in (n.value, n.high) else many or f"{noun}s"
             ),
@@ -203,15 +223,18 @@ def ends(shown: Number) -> str:
     return f"[{', '.join('?' if end is None else write(end, shown.unit) for end in _ends(shown))}]"
 
 
-def span(shown: Number, between: str = "–", digits: int = 0) -> str:
+def span(shown: Number, between: str = "–", digits: int | None = None) -> str:
     """``40–75%`` or ``3.2 to 17``; one number where both ends are written alike."""
     low, high = _ends(shown)
     if low is None or high is None:
         return MISSING
     if shown.unit == SHARE and between == "–":
-        first, last = (f"{100 * end:.{digits}f}" for end in (low, high))
+        first, last = (f"{100 * end:.{digits or 0}f}" for end in (low, high))
         return f"{last}%" if first == last else f"{first}–{last}%"
-    first, last = write(low, shown.unit), write(high, shown.unit)
+    if digits is None:
+        first, last = write(low, shown.unit), write(high, shown.unit)
+    else:
+        first, last = (f"{end:,.{digits}f}" for end in (low, high))
     return last if first == last else f"{first}{between}{last}"
 
 

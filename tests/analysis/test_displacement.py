@@ -15,6 +15,7 @@ from pipeline.analysis.kept import CONTROLS, controls, kept
 from pipeline.analysis.verdicts import MAIN, verdicts
 from pipeline.interventions import Group
 from pipeline.report import figures
+from pipeline.report.markup import plain
 from tests.analysis import synthetic
 from tests.analysis.verdict_errors import correlations
 
@@ -194,12 +195,12 @@ def test_the_band_is_from_the_least_to_the_most_of_the_controls(summary, rows):
 def test_the_lead_figure_shows_the_band_where_a_study_has_controls(summary, rows):
     lead = figures.plots(summary, rows)[0]
     assert lead.name == "kept"
-    assert "(noise, zero)" in lead.caption
+    assert "(noise, zero)" in plain(lead.words()["caption"])
     [axes] = figures.figure(lead).axes
     [band] = [each for each in axes.collections if each.get_label() == "other edits"]
     low = lead.data.filter(measure=CONTROLS)["low"].min()
     assert band.get_paths()[0].vertices[:, 1].min() == pytest.approx(low)
     without = summary.filter(~views.CONTROL, ~views.RANDOM_SET)
     bare = figures.plots(without, rows.filter(~pl.col("kind").is_in(("control", "random"))))[0]
-    assert "Grey" not in bare.caption
+    assert "Grey" not in plain(bare.words()["caption"])
     assert set(bare.data["kind"]) == {"memorization", "benchmark", "mean"}

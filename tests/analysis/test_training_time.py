@@ -11,6 +11,7 @@ import pytest
 from pipeline.analysis.aggregate import aggregate
 from pipeline.analysis.training_time import necessary, over_steps, recitable
 from pipeline.report import figures
+from pipeline.report.markup import plain
 from pipeline.report.plots.training_time import trajectories
 from tests.analysis import synthetic
 
@@ -97,21 +98,21 @@ def test_recitable_is_above_the_first_step(baselines: list[float], step: int | N
 
 def test_the_words_of_the_figure() -> None:
     [plot] = trajectories(SUMMARY, STEPS)
-    assert plot.finding == (
+    assert plain(plot.words()["finding"]) == (
         "long: memorized samples become recitable at step 20, where exact match is 100.0% "
         "[90.0, 100.0]; at step 0 it is 0.0% [0.0, 10.0]; 2 of 4 blocks become necessary for "
         "that, the first, block 0, from step 5 on."
     )
     for score in ("exact match", "token accuracy"):
         told = f"Necessary for {score}: from step 5, block 0; from step 20, block 1; never, blocks"
-        assert f"{told} 2, 3." in plot.caption
+        assert f"{told} 2, 3." in plain(plot.words()["caption"])
     nothing = _summary({name: [0.5, 0.5] for name, _, _ in STEPS})
     [plot] = trajectories(nothing, STEPS)
-    assert plot.finding == (
+    assert plain(plot.words()["finding"]) == (
         "long: memorized samples do not become recitable between step 0 (50.0% [40.0, 60.0]) and "
         "step 20 (50.0% [40.0, 60.0]); none of 1 block becomes necessary."
     )
-    assert "Necessary for exact match: never, block 0." in plot.caption
+    assert "Necessary for exact match: never, block 0." in plain(plot.words()["caption"])
     assert list(trajectories(SUMMARY, [])) == []
 
 

@@ -1,73 +1,28 @@
-"""What the captions of the figures say, computed from the summary and the tables."""
+"""The numbers that the figures' words show, computed again from the summary and the tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 KINDS = {"reasoning": ("piqa", "arc_easy"), "language": ("hellaswag", "lambada_openai")}
+LABELS = {"reasoning": "reasoning", "language": "language understanding"}
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
-
 SPREAD = ("completion_entropy", "token_accuracy")
-COLUMNS = (
-    *("run", "step", "model", "intervention", "block", "task", "metric", "value", "low", "high"),
-    *("difference", "difference_low", "difference_high", "p_holm", "n", "falls"),
-)
-Steps = Sequence[tuple[str, str, int]]
-"""Model, run and step."""
-
-
-class Line(NamedTuple):
-    """A sentence of a caption: its start, and what else is in it."""
-
-    start: str
-    parts: Sequence[str] = ()
-
 
 SINGLE = (pl.col("group") == "each") & (pl.col("edit") == "identity")
 WHOLE = pl.col("intervention") == "baseline"
+MEAN = pl.col("kept").mean()
 
+Steps = Sequence[tuple[str, str, int]]
+"""Model, run and step."""
 
-def number(value: float | None) -> str:
-    """Four significant digits, thousands apart."""
-    if value is None:
-        return "–"
-    if abs(value) >= 1e6:
-        return f"{value:.3g}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def shares(value: float | None, low: float | None, high: float | None) -> str:
-    """``98.4% [94.5, 99.6]``."""
-    told = "–" if value is None else f"{100 * value:.1f}%"
-    return told if low is None or high is None else f"{told} [{100 * low:.1f}, {100 * high:.1f}]"
-
-
-def share_range(column: pl.Series) -> str:
-    """``40–75%``."""
-    ends = dict.fromkeys(f"{100 * end:.0f}" for end in (column.min(), column.max()))
-    return f"{'–'.join(ends)}%"
-
-
-def numbers(column: pl.Series) -> str:
-    """``3.2 to 17``."""
-    return " to ".join(dict.fromkeys(number(end) for end in (column.min(), column.max())))
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def percent(value: float) -> str:
-    return f"{100 * value:.1f}%"
-
-
-def late_blocks(n_blocks: int) -> range:
-    return range(max(1, 3 * n_blocks // 4), n_blocks)
+Expected = tuple[float | None, ...]
+"""Value, and low and high where the number has them."""
 
 
 def memorized(summary: pl.DataFrame, metric: str, split: str = "memorized") -> pl.DataFrame:
@@ -78,9 +33,9 @@ def benchmarks(summary: pl.DataFrame) -> pl.DataFrame:
     """The rows of benchmarks, of each one metric: acc, else word_perplexity."""
     metrics = summary.filter(pl.col("task") != "memorization").select("task", "metric").unique()
     chosen = {
-        task: next((name for name in ("acc", "word_perplexity") if name in own), min(own))
+        task: next((name for name in ("acc", "word_perplexity") if name in names), min(names))
         for [task], rows in metrics.group_by("task")
-        for own in [rows["metric"].to_list()]
+        for names in [rows["metric"].to_list()]
     }
     known = pl.DataFrame({"task": list(chosen), "metric": list(chosen.values())})
     return summary.join(known, on=["task", "metric"], how="semi", maintain_order="left")
@@ -112,12 +67,8 @@ def kept_ability(summary: pl.DataFrame) -> pl.DataFrame:
 
 def late(rows: pl.DataFrame) -> pl.DataFrame:
     """Those of single late blocks."""
-    count = rows["block"].max() + 1
-    return rows.filter(SINGLE & pl.col("block").is_in(late_blocks(count)))
-
-
-ASIDE = "(excluding block 0)."
-MEAN = pl.col("kept").mean()
+    n_blocks = rows["block"].max() + 1
+    return rows.filter(SINGLE & pl.col("block").is_in(range(3 * n_blocks // 4, n_blocks)))
 
 
 def later(rows: pl.DataFrame) -> pl.DataFrame:
@@ -125,255 +76,151 @@ def later(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.filter(SINGLE & (pl.col("block") > 0))
 
 
-def whole_percent(value: float | None) -> str:
-    return f"{100 * value:.0f}%" if value is not None else "an unknown share"
+def ends(column: pl.Series) -> Expected:
+    """A range: no value, the smallest, the largest."""
+    return None, column.min(), column.max()
 
 
-def captions(summary: pl.DataFrame, spread: pl.DataFrame) -> Iterator[tuple[str, str]]:
-    """Section and finding of each figure, in the order of the page."""
-    models = summary.select("model", "family").unique(maintain_order=True)
-    families = list(dict.fromkeys(models["family"]))
+def numbers(summary: pl.DataFrame, spreads: pl.DataFrame) -> Iterator[tuple[str, Any]]:
+    """Name, below ``figures/``, and expected number (or text) of the figures of the summary."""
+    families = summary.select("model", "family").unique(maintain_order=True)
     exact = memorized(summary, "exact_match")
-    yield "kept", _stopped(summary)
-    for model in models["model"]:
-        yield "scatter", _furthest(summary, model)
-    for family in families:
-        yield "blocks", _by_size(exact.filter(family=family), family)
-    for family in families:
-        if told := _drops(summary, family):
-            yield "drops", told
-    tokens = later(memorized(summary, "teacher_forced_accuracy"))["value"].median()
+    share_kept = later(kept_memory(summary))
+    means = kept_ability(summary).group_by("model", "block").agg(able=MEAN)
+    lost = share_kept.filter(pl.col("kept") < 0.5)
+    able = lost.join(means, on=["model", "block"]).filter(pl.col("able") > 0.5)
+    yield "kept/stopped", (lost.height,)
+    yield "kept/blocks", (share_kept.height,)
+    yield "kept/able", (able.height,)
+    for model in families["model"]:
+        both = share_kept.filter(model=model).join(means, on=["model", "block"]).sort("block")
+        best = max(both.rows(named=True), key=lambda row: row["able"] - row["kept"])
+        for key, column in {"before": "whole", "after": "value", "able": "able"}.items():
+            yield f"scatter-{model}/{key}", (best[column],)
+        yield f"scatter-{model}/block", str(best["block"])
+        of_model = exact.filter(SINGLE, model=model)["value"]
+        yield f"scatter-{model}/exact", ends(of_model)
+    for family in families["family"].unique(maintain_order=True):
+        rows = later(exact).filter(family=family).sort("value", "block", "model")
+        sizes = {}
+        for [model, size], own in rows.group_by("model", "parameters"):
+            yield f"blocks-{family}/means/{model}", (own["value"].mean(),)
+            sizes[size, model] = own["value"].mean()
+        ordered = [sizes[key] for key in sorted(sizes)]
+        rising = len(ordered) > 1 and all(a < b for a, b in pairwise(ordered))
+        distinct = len({size for size, _ in sizes}) == len(sizes)
+        yield f"blocks-{family}/rising", rising and distinct
+        yield from _lowest(f"blocks-{family}", rows)
+        yield from _drops(summary, family)
+        yield from _quarters(summary.filter(family=family), family)
     at_k = memorized(summary, "exact_match_at_k")
-    suffixes = at_k.filter(pl.col("k") == pl.col("k").max().over("model"))
-    yield (
-        "length",
-        f"One bypass leaves a median teacher-forced accuracy of {whole_percent(tokens)} and "
-        f"{whole_percent(later(suffixes)['value'].median())} of whole suffixes {ASIDE}",
-    )
-    if extracted := _extracted(summary):
-        yield "extraction", extracted
-    yield "spread", _levels(summary)
-    yield "spread", _token_accuracy(summary, spread)
-    if told := _perplexity(benchmarks(summary).filter(~pl.col("higher_is_better"))):
-        yield "perplexity", told
-    for family in families:
-        if told := _quarters(summary.filter(family=family), family):
-            yield "quartiles", told
-    copies = summary.filter(WHOLE, metric="exact_match_by_copies")
-    if copies.height:
-        yield "copies", _copies(copies)
-    beyond = summary.filter(metric="counterfactual_by_copies")
-    if beyond.height:
-        names = beyond["model"].unique(maintain_order=True)
-        yield "twins", " ".join(_beyond(beyond.filter(model=name)) for name in names)
+    forced = memorized(summary, "teacher_forced_accuracy")
+    longest = at_k.filter(pl.col("k") == pl.col("k").max().over("model"))
+    yield "length/forced", (later(forced)["value"].median(),)
+    yield "length/suffixes", (later(longest)["value"].median(),)
+    yield "length/accuracy", ends(forced.filter(SINGLE)["value"])
+    yield from _extracted(summary)
+    yield from _spreads(summary, spreads)
+    yield from _perplexity(benchmarks(summary).filter(~pl.col("higher_is_better")))
+    yield from _copies(summary.filter(WHOLE, metric="exact_match_by_copies"))
+    for [model], rows in summary.filter(metric="counterfactual_by_copies").group_by("model"):
+        yield from _beyond(f"twins/twins/{model}", rows)
 
 
-def details(summary: pl.DataFrame) -> Iterator[Line]:
-    """The numbers of what is said below the figures."""
-    exact, scored = memorized(summary, "exact_match"), benchmarks(summary)
-    for family in dict.fromkeys(summary["family"]):
-        others = later(exact).filter(family=family).sort("value", "block", "model")
-        low = others.row(0, named=True)
-        equal = (others["value"] == low["value"]).sum()
-        told = (
-            f"lowest, {100 * low['value']:.0f}%, with block {low['block']} of {low['model']} "
-            "bypassed" + (f" (the first of {equal} equal ones)." if equal > 1 else ".")
-        )
-        yield Line(f"{family}: Apart from block 0, exact match is ", [told])
-        spans = [
-            f"{_changes(own['lost'])} in {kind}" for kind, own in _lost(summary, family).items()
-        ]
-        if spans:
-            yield Line(f"{family}: block by block, the", [f"changes by {' and '.join(spans)};"])
-    losses = scored.filter(~pl.col("higher_is_better"))
-    if losses.height:
-        ends = numbers(losses.filter(SINGLE)["value"]), numbers(losses.filter(WHOLE)["value"])
-        parts = [f" is {ends[0]}; at baseline it is {ends[1]}."]
-        yield Line("With one block bypassed, word_perplexity on tiny_wikitext", parts)
+def _lowest(name: str, rows: pl.DataFrame) -> Iterator[tuple[str, Any]]:
+    equal = (rows["value"] == rows["value"][0]).sum()
+    yield f"{name}/lowest/value", (rows["value"][0],)
+    yield f"{name}/lowest/block", str(rows["block"][0])
+    yield f"{name}/lowest/model", rows["model"][0]
+    if equal > 1:
+        yield f"{name}/lowest/equal", (equal,)
 
 
-def _mean_kept(summary: pl.DataFrame) -> pl.DataFrame:
-    return kept_ability(summary).group_by("model", "block").agg(able=MEAN)
-
-
-def _stopped(summary: pl.DataFrame) -> str:
-    exact = later(kept_memory(summary))
-    lost = exact.filter(pl.col("kept") < 0.5)
-    able = lost.join(_mean_kept(summary), on=["model", "block"]).filter(pl.col("able") > 0.5)
-    return (
-        f"Bypassing one block ends most exact matches at {lost.height} of {exact.height} blocks; "
-        f"at {able.height} of these the benchmarks keep most of their lead over chance {ASIDE}"
-    )
-
-
-def _furthest(summary: pl.DataFrame, model: str) -> str:
-    both = later(kept_memory(summary)).join(_mean_kept(summary), on=["model", "block"])
-    own = both.filter(model=model).sort("block")
-    best = max(own.rows(named=True), key=lambda row: row["able"] - row["kept"])
-    return (
-        f"{model}: memory and ability differ most at block {best['block']}; its bypass takes exact "
-        f"match from {whole_percent(best['whole'])} to {whole_percent(best['value'])} and keeps "
-        f"{whole_percent(best['able'])} of the benchmarks’ lead over chance {ASIDE}"
-    )
-
-
-def _by_size(exact: pl.DataFrame, family: str) -> str:
-    means = {
-        (rows["parameters"][0], name): rows["value"].mean()
-        for [name], rows in later(exact).group_by("model", maintain_order=True)
-    }
-    ordered = sorted(means.items(), key=lambda each: each[0][0])
-    values = [value for _, value in ordered]
-    rising = len(values) > 1 and all(a < b for a, b in pairwise(values))
-    listed = ", ".join(f"{whole_percent(value)} in {name}" for (_, name), value in ordered)
-    more = "the larger model recites more; " if rising else ""
-    return f"{family}: {more}with one block bypassed, exact match averages {listed} {ASIDE}"
-
-
-def _lost(summary: pl.DataFrame, family: str) -> dict[str, pl.DataFrame]:
-    """Kind of tasks -> the mean loss of each model and block."""
+def _drops(summary: pl.DataFrame, family: str) -> Iterator[tuple[str, Any]]:
+    """The mean loss of each kind of tasks, and the range of its changes."""
     rows = kept_ability(summary).filter(family=family)
-    found = {}
-    for kind, words in (("reasoning", "reasoning"), ("language", "language understanding")):
-        own = rows.filter(pl.col("task").str.strip_prefix("tiny_").is_in(KINDS[kind]))
+    for kind, tasks in KINDS.items():
+        own = rows.filter(pl.col("task").str.strip_prefix("tiny_").is_in(tasks))
         if own.height:
-            found[words] = own.group_by("model", "block").agg(lost=1 - MEAN)
-    return found
+            lost = own.group_by("model", "block").agg(lost=1 - MEAN)
+            mean = lost.filter(pl.col("block") > 0)["lost"].mean()
+            yield f"drops-{family}/costs/{LABELS[kind]}", (mean,)
+            yield f"drops-{family}/changes/{LABELS[kind]}", ends(-lost["lost"])
 
 
-def _changes(lost: pl.Series) -> str:
-    ends = [-round(100 * end) for end in (max(lost), min(lost))]
-    return " to ".join(dict.fromkeys(f"{end:+d}%" if end else "0%" for end in ends)).replace(
-        "-", "−"
-    )
-
-
-def _drops(summary: pl.DataFrame, family: str) -> str:
-    means = {
-        kind: own.filter(pl.col("block") > 0)["lost"].mean()
-        for kind, own in _lost(summary, family).items()
-    }
-    kinds = sorted(means, key=lambda kind: means[kind])
-    shares = " against ".join(whole_percent(means[kind]) for kind in kinds)
-    return kinds and (
-        f"{family}: one bypass costs {' less than '.join(kinds)}, a mean of {shares} of the lead "
-        f"over chance {ASIDE}"
-    )
-
-
-def _levels(summary: pl.DataFrame) -> str:
-    rows = summary.filter(metric="completion_entropy")
-    whole = rows.filter(WHOLE)
-    levels = " and ".join(
-        f"{numbers(whole.filter(split=split)['value'].round(1))} nats on {split} samples"
-        for split in ("memorized", "control")
-    )
-    bypassed = numbers(later(rows.filter(split="memorized"))["value"].round(1))
-    return (
-        f"At baseline the suffix has {levels}; one bypass raises memorized samples to {bypassed} "
-        f"{ASIDE}"
-    )
-
-
-def _token_accuracy(summary: pl.DataFrame, spread: pl.DataFrame) -> str:
-    rows = later(summary.filter(metric="token_accuracy"))
-    known = rows.join(spread, on=["model", "intervention", "split", "metric"])
-    medians = {split: known.filter(split=split)["q50"] for split in ("memorized", "control")}
-    told = " and ".join(
-        f"{share_range(median)} of the tokens of the median {split} sample"
-        for split, median in medians.items()
-    )
-    return f"One bypass leaves {told} right {ASIDE}"
-
-
-def _perplexity(losses: pl.DataFrame) -> str:
-    if not losses.height:
-        return ""
-    whole = losses.filter(WHOLE).select("model", "task", whole="value")
-    rows = later(losses).join(whole, on=["model", "task"]).sort("model", "block")
-    factors = rows["value"] / rows["whole"]
-    at = rows.row(int(factors.arg_max() or 0), named=True)
-    [metric] = rows["metric"].unique()
-    return (
-        f"One bypass multiplies {metric} on {at['task']} by a median of {factors.median():.2f}, "
-        f"and by at most {factors.max():.2f}, at block {at['block']} of {at['model']} {ASIDE}"
-    )
-
-
-def _quarters(own: pl.DataFrame, family: str) -> str:
-    quarters = memorized(own, "exact_match").filter(group="quartiles", edit="identity")
-    if not quarters.height:
-        return ""
+def _quarters(own: pl.DataFrame, family: str) -> Iterator[tuple[str, Any]]:
+    exact = memorized(own, "exact_match").filter(group="quartiles", edit="identity")
     scored = benchmarks(own).filter("higher_is_better", group="quartiles", edit="identity")
     means = scored.group_by("intervention").agg(pl.mean("value").round(9))
     name, best = max(sorted(means.rows()), key=lambda row: row[1])
-    return (
-        f"{family}: with a quarter of the blocks bypassed at once, exact match is "
-        f"{share_range(quarters['value'])}; the benchmark scores are highest, a mean of "
-        f"{whole_percent(best)}, with quarter {name.removeprefix('quartile-')} bypassed."
-    )
+    yield f"quartiles-{family}/exact", ends(exact["value"])
+    yield f"quartiles-{family}/best", (best,)
+    yield f"quartiles-{family}/quarter", name.removeprefix("quartile-")
 
 
-def often(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
-
-
-def _copies(copies: pl.DataFrame) -> str:
-    by_count = {
-        count: copies.filter(pl.col("copies") == count)["value"]
-        for count in sorted(copies["copies"].unique())
-    }
-    counts = list(by_count)
-    least, most = (f"{share_range(by_count[n])} of" for n in (counts[0], counts[-1]))
-    half = [
-        count
-        for i, count in enumerate(counts)
-        if all(by_count[each].min() > 0.5 for each in counts[i:])
-    ]
-    enough = f"; all recite more than half from {half[0]} copies on" if half else ""
-    return (
-        f"At baseline, the models recite {least} the samples seen {often(counts[0])} and {most} "
-        f"those seen {often(counts[-1])}{enough}."
-    )
-
-
-def _beyond(rows: pl.DataFrame) -> str:
-    most = rows["copies"].max()
-    told = []
-    for own in (rows.filter(WHOLE, copies=most), rows.filter(WHOLE, copies=rows["copies"].min())):
-        told.append(own.row(0, named=True))
-    harmed = later(rows.filter(copies=most)).sort("value", "block").row(0, named=True)
-    first, second, third = (
-        f"{percent(each['value'])} [{percent(each['low'])}, {percent(each['high'])}]"
-        for each in (*told, harmed)
-    )
-    return (
-        f"Beyond its twin, {rows['model'][0]} recites {first} of the samples that it saw {most} "
-        f"times and {second} of those that it never saw; with block "
-        f"{harmed['block']} bypassed, {third} of the former."
-    )
-
-
-def _extracted(summary: pl.DataFrame) -> str:
+def _extracted(summary: pl.DataFrame) -> Iterator[tuple[str, Any]]:
     """Of the late block with the median exact match of each model, the lower of two."""
     hidden = memorized(summary, "hidden_extractable_top_40").filter(k=1000)
     shares = []
     for [model], rows in memorized(summary, "exact_match").group_by("model", maintain_order=True):
         ranked = late(rows).sort("value", "block")
         typical = ranked["intervention"][(ranked.height - 1) // 2]
-        shares += hidden.filter(model=model, intervention=typical).rows(named=True)
-    if not shares:
-        hides = "The bypass of a typical late block hides no memorized sample from greedy decoding."
-        return hides if memorized(summary, "extractable_top_40").height else ""
-    told = f"{share_range(pl.Series([row['value'] for row in shares]))} (over {len(shares)} models)"
-    if len(shares) == 1:
-        [row] = shares
-        interval = f"[{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
-        told = f"{percent(row['value'])} {interval} (of {row['n']})"
-    return (
-        "Of the memorized samples that the bypass of a typical late block hides from greedy "
-        f"decoding, {told} still come out within 1,000 tries."
-    )
+        shares += hidden.filter(model=model, intervention=typical)["value"].to_list()
+    yield "extraction/hidden", ends(pl.Series(shares))
+    yield "extraction/models", (len(shares),)
+    unmodified = memorized(summary, "extractable_top_40").filter(WHOLE)
+    for name, tries in {"once": 1, "often": 1000}.items():
+        yield f"extraction/{name}", ends(unmodified.filter(k=tries)["value"])
+
+
+def _spreads(summary: pl.DataFrame, spreads: pl.DataFrame) -> Iterator[tuple[str, Any]]:
+    entropy = summary.filter(metric="completion_entropy")
+    bypassed = later(entropy.filter(split="memorized"))["value"]
+    yield "completion-entropy/bypassed", ends(bypassed)
+    keys = ["model", "intervention", "split", "metric"]
+    accuracy = later(summary.filter(metric="token_accuracy")).join(spreads, on=keys)
+    for split in ("memorized", "control"):
+        level = entropy.filter(WHOLE, split=split)["value"]
+        yield f"completion-entropy/levels/{split}", ends(level)
+        yield f"token-accuracy/medians/{split}", ends(accuracy.filter(split=split)["q50"])
+
+
+def _perplexity(losses: pl.DataFrame) -> Iterator[tuple[str, Any]]:
+    whole = losses.filter(WHOLE).select("model", "task", whole="value")
+    rows = later(losses).join(whole, on=["model", "task"]).sort("model", "block")
+    factors = rows["value"] / rows["whole"]
+    at = rows.row(int(factors.arg_max() or 0), named=True)
+    yield "perplexity/median", (factors.median(),)
+    yield "perplexity/most", (factors.max(),)
+    yield "perplexity/block", str(at["block"])
+    yield "perplexity/model", at["model"]
+    yield "perplexity/baseline", ends(losses.filter(WHOLE)["value"])
+    yield "perplexity/bypassed", ends(losses.filter(SINGLE)["value"])
+
+
+def _copies(rows: pl.DataFrame) -> Iterator[tuple[str, Any]]:
+    counts = sorted(rows["copies"].unique())
+    by_count = [rows.filter(pl.col("copies") == n)["value"] for n in counts]
+    yield "copies/fewest", (counts[0],)
+    yield "copies/most", (counts[-1],)
+    yield "copies/least", ends(by_count[0])
+    yield "copies/largest", ends(by_count[-1])
+    half = [n for i, n in enumerate(counts) if all(one.min() > 0.5 for one in by_count[i:])]
+    if half:
+        yield "copies/half", (half[0],)
+
+
+def _beyond(name: str, rows: pl.DataFrame) -> Iterator[tuple[str, Any]]:
+    most = rows["copies"].max()
+    chosen = {
+        "seen": rows.filter(WHOLE, copies=most),
+        "unseen": rows.filter(WHOLE, copies=rows["copies"].min()),
+        "harmed": later(rows.filter(copies=most)).sort("value", "block"),
+    }
+    for key, own in chosen.items():
+        yield f"{name}/{key}", own.select("value", "low", "high").row(0)
+    yield f"{name}/most", (most,)
+    yield f"{name}/block", str(chosen["harmed"]["block"][0])
 
 
 def spread(memorization: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
@@ -389,87 +236,53 @@ def spread(memorization: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
             for metric in SPREAD:
                 known = own[metric].drop_nulls().to_numpy()
                 cuts = np.quantile(known, list(QUANTILES.values())) if len(known) else [None] * 5
-                named = dict(zip(QUANTILES, map(_float, cuts), strict=True))
+                named = {
+                    q: None if c is None else float(c) for q, c in zip(QUANTILES, cuts, strict=True)
+                }
                 rows.append({**key, "metric": metric, **named})
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
+def course(summary: pl.DataFrame, steps: Steps, run: str) -> Iterator[tuple[str, Any]]:
+    """The numbers of the figure of a training run."""
+    by_step = {step: model for model, of, step in sorted(steps, key=lambda s: s[2]) if of == run}
+    first, last = min(by_step), max(by_step)
+    scores = {"exact match": "exact_match", "token accuracy": "token_accuracy"}
+    since = {}
+    for title, metric in scores.items():
+        rows = memorized(summary, metric)
+        falls = rows.filter((pl.col("difference") < 0) & (pl.col("p_holm") < 0.05), SINGLE)
+        blocks = rows.filter(SINGLE, model=by_step[last])["block"].sort()
+        lost = {step: set(falls.filter(model=name)["block"]) for step, name in by_step.items()}
+        since[title] = {
+            block: min(n for n in by_step if all(block in lost[m] for m in by_step if m >= n))
+            for block in blocks
+            if block in lost[last]
+        }
+        never = [block for block in blocks if block not in since[title]]
+        yield f"scores/{title}/never", _listed(never) if never else ""
+        for i, step in enumerate(sorted(set(since[title].values()))):
+            own = [block for block in blocks if since[title].get(block) == step]
+            yield f"scores/{title}/parts/{i}/step", (step,)
+            yield f"scores/{title}/parts/{i}/blocks", _listed(own)
+    needed = since["exact match"]
+    exact = memorized(summary, "exact_match").filter(WHOLE)
+    values = exact.select("value", "low", "high", "model")
+    at = {step: values.filter(model=name).row(0)[:3] for step, name in by_step.items()}
+    yield "first", (first,)
+    yield "last", (last,)
+    yield "before", at[first]
+    yield "after", at[last]
+    above = [step for step in by_step if at[step][1] > at[first][2]]
+    yield "recitable", (min(above),) if above else None
+    yield "needed", (len(needed),) if needed else None
+    yield "since", (min(needed.values()),) if needed else None
+    yield "steps", (len(by_step),)
+
+
+def _listed(blocks: Sequence[int]) -> str:
+    return f"block{'' if len(blocks) == 1 else 's'} {', '.join(map(str, blocks))}"
+
+
 def _float(value: float | None) -> float | None:
     return None if value is None else float(value)
-
-
-def _course(summary: pl.DataFrame, steps: Steps, run: str) -> pl.DataFrame:
-    """The data of the figure of a run."""
-    parts = [memorized(summary, metric) for metric in ("exact_match", "token_accuracy")]
-    rows = pl.concat([*parts, benchmarks(summary).filter("higher_is_better")])
-    of = {model: step for model, own, step in steps if own == run}
-    lost = (pl.col("difference") < 0) & (pl.col("p_holm") < 0.05)
-    return (
-        rows.filter(WHOLE | SINGLE, pl.col("model").is_in(list(of)))
-        .with_columns(
-            run=pl.lit(run),
-            step=pl.col("model").replace_strict(of),
-            falls=pl.when(lost).then(True).otherwise(False),
-        )
-        .select(COLUMNS)
-    )
-
-
-def course(summary: pl.DataFrame, steps: Steps, run: str) -> tuple[str, Line]:
-    """What the figure finds, and what is said below it."""
-    rows = _course(summary, steps, run)
-    exact = rows.filter(metric="exact_match")
-    by_step = sorted(step for _, own, step in steps if own == run)
-    whole = {
-        step: exact.filter(WHOLE, step=step).select("value", "low", "high").row(0)
-        for step in by_step
-    }
-    first, last = by_step[0], by_step[-1]
-    above = [step for step in by_step if whole[step][1] > whole[first][2]]
-    if above:
-        told = (
-            f"become recitable at step {above[0]:,}, where exact match is "
-            f"{shares(*whole[above[0]])}; at step {first:,} it is {shares(*whole[first])}"
-        )
-    else:
-        ends = " and ".join(f"step {s:,} ({shares(*whole[s])})" for s in (first, last))
-        told = f"do not become recitable between {ends}"
-    since = _since(exact)
-    count = plural(exact["block"].n_unique() - 1, "block")  # null is no block
-    needed = f"none of {count} becomes necessary."
-    if since:
-        first = f"the first, {_list(since[min(since)])}," if len(since) > 1 else "all"
-        needed = (
-            f"{sum(map(len, since.values()))} of {count} become necessary for that, {first} from "
-            f"step {min(since):,} on."
-        )
-    parts = [
-        f"Necessary for {name}: {_listed(rows.filter(metric=metric))}."
-        for metric, name in (("exact_match", "exact match"), ("token_accuracy", "token accuracy"))
-    ]
-    below = Line("Exact match and token accuracy are", parts)
-    return f"{run}: memorized samples {told}; {needed}", below
-
-
-def _since(rows: pl.DataFrame) -> dict[int, list[int]]:
-    """Step -> the blocks whose bypass lowers a score at this step and all later ones."""
-    found: dict[int, list[int]] = {}
-    steps = sorted(rows["step"].unique())
-    for block in sorted(rows["block"].drop_nulls().unique()):
-        needed = {step: rows.filter(step=step, block=block)["falls"].item() for step in steps}
-        stays = [step for step in steps if all(needed[each] for each in steps if each >= step)]
-        if stays:
-            found.setdefault(stays[0], []).append(block)
-    return found
-
-
-def _listed(rows: pl.DataFrame) -> str:
-    since = _since(rows)
-    parts = [f"from step {step:,}, {_list(own)}" for step, own in sorted(since.items())]
-    blocks = sorted(rows["block"].drop_nulls().unique())
-    never = [block for block in blocks if all(block not in own for own in since.values())]
-    return "; ".join([*parts, *([f"never, {_list(never)}"] if never else [])])
-
-
-def _list(blocks: Sequence[int]) -> str:
-    return f"block{'' if len(blocks) == 1 else 's'} {', '.join(map(str, blocks))}"

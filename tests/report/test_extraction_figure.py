@@ -4,6 +4,7 @@ import polars as pl
 import pytest
 
 from pipeline.report import extraction
+from pipeline.report.markup import plain
 from pipeline.report.plots.extraction import extractions
 
 COLUMNS = {
@@ -58,8 +59,8 @@ def test_the_typical_block_has_the_median_exact_match() -> None:
     ],
 )
 def test_the_sentence_is_the_tables(models: dict[str, float], told: str) -> None:
-    assert told in extraction.sentence(made(models))
-    assert extraction.sentence(made(models).filter(metric="exact_match")) == ""
+    [plot] = extractions(made(models))
+    assert told in plain(plot.words()["finding"])
 
 
 def test_the_figure_holds_the_curves_of_typical_interventions() -> None:
@@ -71,6 +72,5 @@ def test_the_figure_holds_the_curves_of_typical_interventions() -> None:
         for name in ("baseline", "block-01", "block-11")
         for k in (1, 1000)
     ]
-    assert plot.finding == extraction.sentence(summary)
     assert plot.draw(plot.data).axes
     assert not list(extractions(summary.filter(metric="exact_match")))

@@ -18,6 +18,7 @@ from pipeline.analysis.rows import SUMMARY
 from pipeline.analysis.statistics import LEVEL, reach, student
 from pipeline.measure.metrics import MEMORIZATION
 from pipeline.report import colours, figures, style
+from pipeline.report.markup import plain
 from pipeline.report.plots.plot import Plot
 from pipeline.workflow import tables
 from tests.analysis import synthetic
@@ -65,10 +66,10 @@ def test_the_order_of_the_page(plots: dict[str, Plot]) -> None:
         "copies",
     ]
     for plot in plots.values():
-        assert plot.finding.endswith(".")
-        assert plot.reading.endswith(".")
-        assert plot.caption
-        assert plot.alt
+        words = plot.words()
+        assert all(plain(words[word]).endswith(".") for word in ("finding", "reading"))
+        assert plain(words["caption"])
+        assert plain(words["alt"])
 
 
 def test_scatter(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
@@ -214,8 +215,8 @@ def test_captions_speak_of_what_is_drawn(
     memory = (frame.filter(task="memorization") for frame in (summary, evidence_of_paper))
     alone = {plot.name: plot for plot in figures.plots(*memory)}
     kept = alone["kept"]
-    assert "benchmark" not in kept.finding + kept.reading + kept.caption + kept.alt
-    assert "chance" not in alone["quartiles-pythia"].reading
+    assert "benchmark" not in " ".join(map(plain, kept.words().values()))
+    assert "chance" not in plain(alone["quartiles-pythia"].words()["reading"])
     assert not [name for name in alone if name.startswith(("scatter", "drops", "perplexity"))]
     unknown = summary.with_columns(pl.lit(None, pl.UInt32).alias("copies"))
     others = unknown.filter(pl.col("metric") != "exact_match_by_copies")
@@ -238,8 +239,9 @@ def test_samples_seen_a_single_time_are_seen_once(
 ) -> None:
     seen = summary.filter((pl.col("copies") > 0) | (pl.col("metric") != "exact_match_by_copies"))
     [copies] = [plot for plot in figures.plots(seen, evidence_of_paper) if plot.name == "copies"]
-    assert "of the samples seen once and" in copies.finding
-    assert "of those seen 64 times" in copies.finding
+    finding = plain(copies.words()["finding"])
+    assert "of the samples seen once and" in finding
+    assert "of those seen 64 times" in finding
 
 
 def test_kept(plots: dict[str, Plot], summary: pl.DataFrame) -> None:

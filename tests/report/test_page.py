@@ -186,7 +186,7 @@ def test_all_sentences_figures_and_tables_are_there(
         assert markup.plain(finding.verdict) in outline.text
     plots = figures.plots(summary, evidence, over_samples=quantiles(summary, written[0] / "data"))
     drawn = [a["aria-label"] for tag, a in outline.tags if tag == "svg" and "xmlns" in a]
-    assert [plot.alt for plot in plots] == drawn
+    assert [markup.plain(plot.words()["alt"]) for plot in plots] == drawn
     shown = page.read_figures(written[0] / "figures")
     labelled, _ = page.numbered(shown, [])
     for (label, _), plot in zip(labelled, plots, strict=True):
@@ -278,9 +278,8 @@ def test_hostile_content_stays_text(tmp_path: Path) -> None:
         placed = style.save(figures.figure(plot), tmp_path, plot.name)
         svg = (tmp_path / f"{plot.name}.svg").read_text(encoding="utf-8")
         assert "<script" not in svg
-        told = (plot.finding, plot.reading, plot.caption, plot.alt)
-        words = (plot.name, plot.section, plot.title, *told)
-        drawn.append(page.PageFigure(*words, svg, plot.data, placed))
+        shown = {"svg": svg, "data": plot.data, "marks": placed}
+        drawn.append(page.PageFigure(**plot.words(), **shown))
     provenance = {
         HOSTILE: {HOSTILE: HOSTILE + "\ud800"},
         "commands": [HOSTILE],

@@ -21,6 +21,8 @@ from pipeline.analysis.text import visible
 from pipeline.analysis.theory import Theory, over_seeds, per_block, read_theory
 from pipeline.report import appendices, figures, page, style
 from pipeline.report.attention_only_statements import attention_only_statements, routing
+from pipeline.report.markup import plain
+from pipeline.report.numbers import plain_values
 from pipeline.report.plots.plot import Plot
 from pipeline.report.statements import Statement, theorem_statements
 from pipeline.report.theory_sections import theory_sections
@@ -321,6 +323,11 @@ def panels(plot: Plot) -> list[Axes]:
     return [axes for axes in figures.figure(plot).axes if axes.get_label() != "<colorbar>"]
 
 
+def shown(plot: Plot, word: str) -> str:
+    """The finding, reading, caption or alt of a figure as text."""
+    return plain(plot.words()[word])
+
+
 def drawn(axes: Axes, label: str) -> tuple[list[float], list[float]]:
     found = next(each for each in axes.get_lines() if each.get_label() == label)
     return list(found.get_xdata()), list(found.get_ydata())
@@ -338,8 +345,7 @@ def test_the_figures_of_theory_come_last(plots: dict[str, Plot]) -> None:
         "routing",
     ]
     for plot in plots.values():
-        assert plot.caption
-        assert plot.alt
+        assert all(map(plain, plot.words().values()))
 
 
 def test_triangle(plots: dict[str, Plot]) -> None:
@@ -366,8 +372,8 @@ def test_bounded(plots: dict[str, Plot]) -> None:
         ("change", "measured change, median and quartiles"),
     ):
         assert drawn(axes, label) == (list(range(8)), rows[column].to_list())
-    assert "0 exceed the bound as printed" in plots["theorem-1"].finding
-    assert "Crosses" not in plots["theorem-1"].reading
+    assert "0 exceed the bound as printed" in shown(plots["theorem-1"], "finding")
+    assert "Crosses" not in shown(plots["theorem-1"], "reading")
 
 
 def test_the_titles_say_what_is_in_the_data(plots: dict[str, Plot]) -> None:
@@ -379,36 +385,42 @@ def test_the_titles_say_what_is_in_the_data(plots: dict[str, Plot]) -> None:
         for near in (True, False)
     )
     moved = [f"{min(each):.0f}–{max(each):.0f}%" for each in (after, logits)]
-    assert f"by {moved[0]} of its length" in plots["divergence-triangle"].finding
-    assert f"the logits by {moved[1]} (excluding block 0)." in plots["divergence-triangle"].finding
+    assert f"by {moved[0]} of its length" in shown(plots["divergence-triangle"], "finding")
+    assert f"the logits by {moved[1]} (excluding block 0)." in shown(
+        plots["divergence-triangle"], "finding"
+    )
     ranks = []
     for quantity in ("logits", "printed"):
         own = plots["damage"].data.filter(quantity=quantity, measure="exact_match")
         ranks.append(float(f"{stats.spearmanr(own['mean'], own['lost']).statistic:.2f}"))
-    told = [f"ρ = {rank:g}".replace("-", "−") for rank in ranks]
-    assert f"{told[0]}, the loss and the printed bound with {told[1]}." in plots["damage"].finding
+    told = [f"ρ = {rank:+.2f}" for rank in ranks]
+    assert f"{told[0]}, the loss and the printed bound with {told[1]}." in shown(
+        plots["damage"], "finding"
+    )
     pairs = plots["capacity"].data.rows(named=True)
     widest = {(row["experiment"], row["quantity"]): 0 for row in pairs}
     for row in pairs:
         key = row["experiment"], row["quantity"]
         widest[key] = max(widest[key], row["width"])
     held = [
-        float(f"{row['value'] / row['bound']:.1f}")
+        row["value"] / row["bound"]
         for row in pairs
         if row["width"] == widest[row["experiment"], row["quantity"]]
     ]
-    ends = " to ".join(dict.fromkeys(f"{end:g}" for end in (min(held), max(held))))
-    assert f"holds {ends} times the D pairs" in plots["capacity"].finding
+    ends = " to ".join(dict.fromkeys(f"{end:.1f}" for end in (min(held), max(held))))
+    assert f"holds {ends} times the D pairs" in shown(plots["capacity"], "finding")
     bounds = plots["low-rank"].data.rows(named=True)
     counts = []
     for printed in (True, False):
         own = [row for row in bounds if row["statement"].startswith("printed") == printed]
         counts.append(f"{sum(row['bound'] < row['value'] for row in own)} of {len(own)}")
-    assert f"in {counts[0]} cases, the corrected ones in {counts[1]}." in plots["low-rank"].finding
+    assert f"in {counts[0]} cases, the corrected ones in {counts[1]}." in shown(
+        plots["low-rank"], "finding"
+    )
     shapes = [row for row in plots["attention-only"].data.rows(named=True) if row["bound"]]
     above = sum(row["value"] > row["bound"] for row in shapes)
-    assert f"of {above} of {len(shapes)} shapes" in plots["attention-only"].finding
-    assert plots["routing"].finding == (
+    assert f"of {above} of {len(shapes)} shapes" in shown(plots["attention-only"], "finding")
+    assert shown(plots["routing"], "finding") == (
         "The bypass takes accuracy from 98% to 6% where the model stores in its heads and from "
         "96% to 8% where the model stores in its MLP."
     )
@@ -424,8 +436,10 @@ def test_violations_are_marked(tmp_path: Path) -> None:
     ]
     rows = plots["theorem-1"].data
     np.testing.assert_allclose(marks[0], [[b, rows["printed"][b]] for b in (0, 3)])
-    assert "2 exceed the bound as printed and 0 a corrected one" in plots["theorem-1"].finding
-    assert "Crosses" in plots["theorem-1"].reading
+    assert "2 exceed the bound as printed and 0 a corrected one" in shown(
+        plots["theorem-1"], "finding"
+    )
+    assert "Crosses" in shown(plots["theorem-1"], "reading")
 
 
 def test_damage(plots: dict[str, Plot]) -> None:
@@ -511,13 +525,12 @@ def test_the_page_says_what_the_tables_say(
     tmp_path: Path,
     plots: dict[str, Plot],
 ) -> None:
-    words = ("name", "section", "title", "finding", "reading", "caption", "alt")
     index = []
     (tmp_path / "figures").mkdir()
     for plot in (plots[name] for name in ("low-rank", "theorem-1", "routing", "capacity")):
         style.save(figures.figure(plot), tmp_path / "figures", plot.name)
         plot.data.write_csv(tmp_path / "figures" / f"{plot.name}.csv")
-        index.append({word: getattr(plot, word) for word in words})
+        index.append(plain_values(plot.words()))
     (tmp_path / "figures" / figures.INDEX).write_text(json.dumps(index))
     html = write_page(root, tmp_path)
     outline = Outline(html)
@@ -567,17 +580,16 @@ def test_hostile_names_stay_text(made: Made, tmp_path: Path) -> None:
             [HOSTILE],
         ),
     )
-    shown = []
+    drawn_figures = []
     for plot in figures.plots(summary, evidence, theory)[-8:-4]:
         style.save(figures.figure(plot), tmp_path, plot.name)
         svg = (tmp_path / f"{plot.name}.svg").read_text(encoding="utf-8")
         assert "<script" not in svg
-        told = (plot.finding, plot.reading, plot.caption, plot.alt)
-        words = (plot.name, plot.section, plot.title, *told)
-        shown.append(page.PageFigure(*words, svg, plot.data))
+        figure = page.PageFigure(**plot.words(), svg=svg, data=plot.data)
+        drawn_figures.append(figure)
     explained = theory_sections(summary, evidence, theory)
     html = appendices.render_theory(
-        "s", explained, [(str(i), each) for i, each in enumerate(shown, start=1)]
+        "s", explained, [(str(i), each) for i, each in enumerate(drawn_figures, start=1)]
     )
     assert html.count("<script") == 1  # the page's own
     assert not re.search("[\u202e\u0007]", html)

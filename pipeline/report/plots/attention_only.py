@@ -20,10 +20,10 @@ from matplotlib.ticker import (
     NullLocator,
 )
 
-from pipeline.analysis.text import plural
 from pipeline.analysis.theory import ATTENTION_ONLY_TITLE, Theory, over_seeds
 from pipeline.report import colours, style
-from pipeline.report.plots.plot import Plot, number_range
+from pipeline.report.numbers import Number
+from pipeline.report.plots.plot import Plot, count, extent
 
 STORED_IN = {
     "heads": "in the heads:\nheads trained, no MLP",
@@ -67,35 +67,13 @@ def capacities(theory: Theory) -> Iterator[Plot]:
         "width",
         log=True,
     )
-    yield Plot(
-        name="capacity",
-        section=ATTENTION_ONLY_TITLE,
-        title="Pairs in one matrix",
-        finding=_held(data),
-        reading=(
-            "Both scales are logarithmic: a line twice as steep as the dashed one, the slides’ "
-            "number “only d”, is growth with D²."
-        ),
-        caption=(
-            "How many pairs a matrix of D × D numbers holds when half of them, or 99%, are to be "
-            "recalled: as the sum of outer products of the slides, and trained. Points: geometric "
-            "means over seeds; bands: 95% t intervals of the logarithms."
-        ),
-        alt=f"Pairs by width: {number_range(data['value'])}, where the slides have "
-        f"{number_range(data['bound'])}.",
-        data=data,
-        draw=draw_capacities,
-    )
-
-
-def _held(data: pl.DataFrame) -> str:
-    """The pairs that a matrix holds at the largest width of each line, in units of the width."""
     widest = data.filter(pl.col("width") == pl.col("width").max().over("experiment", "quantity"))
-    ratios = widest.select((pl.col("value") / pl.col("bound")).round(1))["value"]
-    return (
-        f"At its largest width D, a matrix holds {number_range(ratios)} times the D pairs of the "
-        "slides."
-    )
+    values = {
+        "ratio": extent(widest["value"] / widest["bound"], unit="ratio"),
+        "pairs": extent(data["value"], unit=""),
+        "slides": extent(data["bound"], unit=""),
+    }
+    yield Plot("capacity", data, draw_capacities, values, section=ATTENTION_ONLY_TITLE)
 
 
 def draw_capacities(data: pl.DataFrame) -> Figure:
@@ -127,37 +105,20 @@ def low_ranks(theory: Theory) -> Iterator[Plot]:
     data = over_seeds(
         rows.filter(pl.col("statement").is_in(wanted)), "experiment", "table", "statement", "rank"
     )
-    yield Plot(
-        name="low-rank",
-        section=ATTENTION_ONLY_TITLE,
-        title="The loss of a map of low rank",
-        finding=_too_low(data),
-        reading="A bound below the measured loss is wrong there. Every panel has its own scale.",
-        caption=(
-            "Divergence of a table’s distributions from those of a map of rank d, in nats, for the "
-            "plain map (f_ls, above) and the one weighted by probability (f_wls, below), on four "
-            "kinds of tables. The printed bound is drawn in two readings, since ‖π‖ may mean the "
-            "largest conditional or the largest joint probability. Logarithmic. Means over seeds."
-        ),
-        alt=(
-            f"{plural(data.select('experiment', 'table').n_unique(), 'panel')}: measured loss and "
-            f"bounds by rank. The loss spans {number_range(data['value'])} nats."
-        ),
-        data=data,
-        draw=draw_low_ranks,
-    )
+    is_printed = pl.col("statement").str.starts_with("printed")
+    values = {
+        "printed": _too_low(data.filter(is_printed)),
+        "corrected": _too_low(data.filter(~is_printed)),
+        "panels": count(data.select("experiment", "table").n_unique()),
+        "loss": extent(data["value"], unit="nats"),
+    }
+    yield Plot("low-rank", data, draw_low_ranks, values, section=ATTENTION_ONLY_TITLE)
 
 
-def _too_low(data: pl.DataFrame) -> str:
-    """How often a bound lies below the measured loss: the printed ones and the corrected ones."""
-    printed = pl.col("statement").str.starts_with("printed")
-    low = pl.col("bound") < pl.col("value")
-    parts = (data.filter(printed), data.filter(~printed))
-    counts = [f"{rows.filter(low).height} of {rows.height}" for rows in parts]
-    return (
-        f"The bounds as printed lie below the measured loss in {counts[0]} cases, the corrected "
-        f"ones in {counts[1]}."
-    )
+def _too_low(rows: pl.DataFrame) -> dict[str, Number]:
+    """How often a bound lies below the measured loss."""
+    low = rows.filter(pl.col("bound") < pl.col("value"))
+    return {"low": count(low.height), "of": count(rows.height)}
 
 
 def draw_low_ranks(data: pl.DataFrame) -> Figure:
@@ -195,37 +156,15 @@ def trained(theory: Theory) -> Iterator[Plot]:
     )
     shape = ("vocabulary", "width", "heads", "head_width", "hidden", "parameters")
     data = over_seeds(shown, "experiment", "architecture", *shape, share=True)
-    yield Plot(
-        name="attention-only",
-        section=ATTENTION_ONLY_TITLE,
-        title="How much trained models store",
-        finding=_above(data),
-        reading=(
-            "Dashed: the theorem’s lower bound for the best model of that shape; models above it "
-            "store more than it promises."
-        ),
-        caption=(
-            "Accuracy of a trained model of one block, over its shape, on a table of random "
-            "answers, one for every pair of tokens. Points: means over seeds; bands: 95% t "
-            "intervals over them."
-        ),
-        alt=(
-            f"{plural(data['experiment'].n_unique(), 'panel')}: accuracy by heads, head width, "
-            f"width and parameters. It spans {_share_range(data['value'])}, the lower bound "
-            f"{_share_range(data['bound'])}."
-        ),
-        data=data,
-        draw=draw_trained,
-    )
-
-
-def _above(data: pl.DataFrame) -> str:
-    """How many trained models store more than the lower bound."""
     above = (data["value"] > data["bound"]).drop_nulls()
-    return (
-        f"Models of {above.sum()} of {len(above)} shapes with a lower bound store more than it "
-        "promises."
-    )
+    values = {
+        "above": count(int(above.sum())),
+        "shapes": count(above.len()),
+        "panels": count(data["experiment"].n_unique()),
+        "accuracy": extent(data["value"]),
+        "bound": extent(data["bound"]),
+    }
+    yield Plot("attention-only", data, draw_trained, values, section=ATTENTION_ONLY_TITLE)
 
 
 def draw_trained(data: pl.DataFrame) -> Figure:
@@ -285,41 +224,15 @@ def routing(theory: Theory) -> Iterator[Plot]:
         "quantity",
         share=True,
     )
-    yield Plot(
-        name="routing",
-        section=ATTENTION_ONLY_TITLE,
-        title="Two places to store, and one bypass",
-        finding=_wherever(data),
-        reading=(
-            "Filled: baseline; hatched: the attention of the one block bypassed. The line is the "
-            "best accuracy that any model can reach from one token."
-        ),
-        caption=(
-            "The second model cannot have stored anything in its attention, "
-            "which is random and was not trained. A bypassed model sees one token alone. Whiskers: "
-            "95% t intervals over seeds."
-        ),
-        alt=" ".join(
-            f"{where.capitalize()}: {_share_range(part.filter(quantity='accuracy')['value'])}, "
-            f"bypassed {_share_range(part.filter(quantity='bypassed_accuracy')['value'])}."
-            for (where,), part in data.group_by("stored_in", maintain_order=True)
-        ),
-        data=data,
-        draw=draw_routing,
-    )
-
-
-def _wherever(data: pl.DataFrame) -> str:
-    """What the bypass leaves of a model that stores in its heads, and of one that does not."""
-    told = []
-    for place, words in (("heads", "its heads"), ("mlp", "its MLP")):
-        rows = data.filter(stored_in=place)
-        before, after = (
-            _share_range(rows.filter(quantity=f"{name}accuracy")["value"])
-            for name in ("", "bypassed_")
-        )
-        told += [f"from {before} to {after} where the model stores in {words}"] if len(rows) else []
-    return f"The bypass takes accuracy {' and '.join(told)}." if told else "No model was bypassed."
+    accuracies = {"before": "accuracy", "after": "bypassed_accuracy"}
+    places = {
+        where: {
+            key: extent(rows.filter(quantity=name)["value"]) for key, name in accuracies.items()
+        }
+        for place, where in (("heads", "heads"), ("mlp", "MLP"))
+        if (rows := data.filter(stored_in=place)).height
+    }
+    yield Plot("routing", data, draw_routing, {"places": places}, section=ATTENTION_ONLY_TITLE)
 
 
 def draw_routing(data: pl.DataFrame) -> Figure:
@@ -362,11 +275,6 @@ def draw_routing(data: pl.DataFrame) -> Figure:
     axes.set_ylabel("accuracy")
     style.legend(figure)
     return figure
-
-
-def _share_range(column: pl.Series) -> str:
-    known = column.drop_nulls()
-    return f"{number_range((100 * known).round(0))}%" if len(known) else "unknown"
 
 
 def _line(

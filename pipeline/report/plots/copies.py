@@ -8,13 +8,8 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from pipeline.analysis import views
-from pipeline.analysis.text import times
 from pipeline.report import style
-from pipeline.report.plots.plot import (
-    NUMBERS,
-    Plot,
-    extent,
-)
+from pipeline.report.plots.plot import NUMBERS, Plot, count, extent
 
 
 def doses(summary: pl.DataFrame) -> Iterator[Plot]:
@@ -24,38 +19,18 @@ def doses(summary: pl.DataFrame) -> Iterator[Plot]:
     )
     if not data.height:
         return
-    fewest, most = (data.filter(pl.col("copies") == end) for end in _ends(data["copies"]))
-    yield Plot(
-        name="copies",
-        section="How often a text must be seen",
-        title="",
-        finding=(
-            f"At baseline, the models recite {extent(fewest['value'])} of the samples "
-            f"seen {times(fewest['copies'][0])} and {extent(most['value'])} of those seen "
-            f"{times(most['copies'][0])}{_half(data)}."
-        ),
-        reading=(
-            "Filled where the samples count as memorized in this study, hollow where they do not."
-        ),
-        caption="0 copies: never trained on. Bands: 95% intervals.",
-        alt=(
-            "Exact match at baseline by copies in the training data, one line per "
-            f"model: {extent(fewest['value'])} at the fewest and {extent(most['value'])} at the "
-            "most copies."
-        ),
-        data=data,
-        draw=draw_doses,
-    )
-
-
-def _half(data: pl.DataFrame) -> str:
-    """From how many copies on every model recites more than half."""
-    lowest = data.group_by("copies").agg(pl.col("value").min()).sort("copies", descending=True)
-    enough = lowest.filter((pl.col("value") > 0.5).cum_prod().cast(pl.Boolean))
-    if not enough.height:
-        return ""
-    count = enough["copies"][-1]
-    return f"; all recite more than half from {count} {'copy' if count == 1 else 'copies'} on"
+    by_copies = data.group_by("copies").agg("value", lowest=pl.min("value")).sort("copies")
+    (fewest, least, _), (most, largest, _) = by_copies.row(0), by_copies.row(-1)
+    falling = by_copies.reverse()
+    enough = falling.filter((pl.col("lowest") > 0.5).cum_prod().cast(pl.Boolean))["copies"]
+    values = {
+        "fewest": count(fewest),
+        "most": count(most),
+        "least": extent(pl.Series(least)),
+        "largest": extent(pl.Series(largest)),
+        "half": count(enough[-1]) if enough.len() else None,
+    }
+    yield Plot("copies", data, draw_doses, values)
 
 
 def draw_doses(data: pl.DataFrame) -> Figure:
@@ -76,7 +51,3 @@ def draw_doses(data: pl.DataFrame) -> Figure:
     figure.supxlabel("copies in the training data")
     figure.supylabel("exact match")
     return figure
-
-
-def _ends(column: pl.Series) -> tuple[object, object]:
-    return column.min(), column.max()

@@ -17,17 +17,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from pipeline.analysis import link
-from pipeline.analysis.text import plural, visible
+from pipeline.analysis.text import visible
 from pipeline.analysis.theory import THEOREMS_TITLE, Theory, per_block
 from pipeline.report import colours, style
 from pipeline.report.plots.plot import (
-    ASIDE,
     BLOCKS_LABEL,
-    HOLLOW,
     Plot,
+    count,
     extent,
     later_blocks,
-    number_range,
+    panels,
 )
 
 SPLITS = ("memorized", "control")
@@ -51,38 +50,14 @@ def triangles(theory: Theory) -> Iterator[Plot]:
     if not theory.triangle.height:
         return
     data = theory.triangle.filter(pl.col("split").is_in(SPLITS))
-    yield Plot(
-        name="divergence-triangle",
-        section=THEOREMS_TITLE,
-        title="The change, block after block",
-        finding=_moved(data),
-        reading=(
-            "Lighter: moved further. Each row is one bypassed block, followed through the later "
-            "blocks from left to right; the separate column is the logits."
-        ),
-        caption=(
-            "How far a bypass moves the state of the last prefix token, as a share of the state’s "
-            "length without it: the median over samples, on a logarithmic scale. The next token is "
-            "chosen from the logits."
-        ),
-        alt=(
-            f"{plural(data['model'].n_unique(), 'model')}, memorized and control samples side by "
-            f"side. Median relative changes span {number_range(data['relative'])}."
-        ),
-        data=data,
-        draw=draw_triangles,
-    )
-
-
-def _moved(data: pl.DataFrame) -> str:
-    """The relative change right after the bypassed block, and of the logits."""
     rows = later_blocks(data.filter(split="memorized"))
-    right_after = rows.filter(pl.col("after") == pl.col("block"))["relative"]
-    logits = rows.filter(pl.col("after") == pl.col("n_blocks"))["relative"]
-    return (
-        f"On memorized samples a bypass moves the state by {extent(right_after)} of its length "
-        f"right after the block, and the logits by {extent(logits)} {ASIDE}."
-    )
+    values = {
+        "after": extent(rows.filter(pl.col("after") == pl.col("block"))["relative"]),
+        "logits": extent(rows.filter(pl.col("after") == pl.col("n_blocks"))["relative"]),
+        "models": panels(data),
+        "relative": extent(data["relative"], unit=""),
+    }
+    yield Plot("divergence-triangle", data, draw_triangles, values, section=THEOREMS_TITLE)
 
 
 def draw_triangles(data: pl.DataFrame) -> Figure:
@@ -138,33 +113,20 @@ def bounded(theory: Theory) -> Iterator[Plot]:
         printed, corrected, n = data.select(
             pl.sum("printed_violated", "corrected_violated", "n")
         ).row(0)
-        yield Plot(
-            name=f"theorem-{theorem}",
-            section=THEOREMS_TITLE,
-            title=title,
-            finding=(
-                f"Theorem {theorem}: of {n:,} measured changes {printed:,} exceed the bound as "
-                f"printed and {corrected:,} a corrected one."
-            ),
-            reading=(
-                "The closer a bound lies above the measured change, the more informative it is."
-                + (" Crosses: blocks where one is exceeded." if printed + corrected else "")
-            ),
-            caption=(
-                f"How far the last prefix token is moved {what}, and the upper bounds: medians "
-                "over all samples, on a logarithmic scale. The corrected bound goes token by "
-                "token; that of norms and spread takes the largest of each, as the printed bound "
-                f"does. {HOLLOW}"
-            ),
-            alt=(
-                f"{plural(data['model'].n_unique(), 'panel')}, one per model: measured change and "
-                f"three bounds by bypassed block. The change spans {number_range(data['change'])}, "
-                f"the printed bound {number_range(data['printed'])}, the corrected one "
-                f"{number_range(data['corrected'])}."
-            ),
-            data=data,
-            draw=draw_bounded,
-        )
+        values = {
+            "theorem": str(theorem),
+            "n": count(n),
+            "printed": count(printed),
+            "corrected": count(corrected),
+            "exceeded": printed + corrected > 0,
+            "where": what,
+            "panels": panels(data),
+            "change": extent(data["change"], unit=""),
+            "printed_bound": extent(data["printed"], unit=""),
+            "corrected_bound": extent(data["corrected"], unit=""),
+        }
+        name = f"theorem-{theorem}"
+        yield Plot(name, data, draw_bounded, values, "theorem", title, THEOREMS_TITLE)
 
 
 def draw_bounded(data: pl.DataFrame) -> Figure:
@@ -209,40 +171,13 @@ def damage(paired: pl.DataFrame) -> Iterator[Plot]:
     data = paired.filter(
         pl.col("quantity").is_in(["printed", "logits"]), pl.col("measure").is_in(list(_SHORT))
     )
-    yield Plot(
-        name="damage",
-        section=THEOREMS_TITLE,
-        title="Does the change predict which blocks matter?",
-        finding=(
-            "Over the blocks, the loss of exact match and the change of the logits correlate with "
-            f"ρ = {_ranks(data, 'logits')}, the loss and the printed bound with "
-            f"ρ = {_ranks(data, 'printed')}."
-        ),
-        reading=(
-            "Each point is one bypassed block. Where a quantity predicts the damage, points rise "
-            "to the right."
-        ),
-        caption=(
-            "Upwards: the loss of exact match on memorized "
-            "samples, and of the benchmarks' mean lead over chance. To the right: the change of "
-            "the logits at the first token to recall (a mean over memorized samples), and, in the "
-            "lower panels, the bound of Theorem 1 as printed. ρ: rank correlation over the blocks "
-            f"of a model, in the title its range over models. Crosses: 95% intervals. {HOLLOW}"
-        ),
-        alt=(
-            f"Two rows of {plural(data['model'].n_unique(), 'panel')}, one per model: loss by "
-            "change of the logits, and loss by the bound of Theorem 1. Rank correlations with the "
-            f"loss of exact match: {_ranks(data, 'logits')} and {_ranks(data, 'printed')}."
-        ),
-        data=data,
-        draw=draw_damage,
-    )
-
-
-def _ranks(data: pl.DataFrame, quantity: str) -> str:
-    """The range over models of the rank correlation with the loss of exact match."""
-    values = link.correlations(data).filter(quantity=quantity, measure="exact_match")["value"]
-    return number_range(values.round(2)).replace("-", "−")
+    ranks = link.correlations(data).filter(measure="exact_match")
+    values = {
+        "logits": extent(ranks.filter(quantity="logits")["value"], unit="correlation"),
+        "printed": extent(ranks.filter(quantity="printed")["value"], unit="correlation"),
+        "panels": panels(data),
+    }
+    yield Plot("damage", data, draw_damage, values, section=THEOREMS_TITLE)
 
 
 def draw_damage(data: pl.DataFrame) -> Figure:

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 
 from pipeline.analysis import views
 from pipeline.report import extraction, style
-from pipeline.report.plots.plot import NUMBERS, Plot, extent
+from pipeline.report.numbers import Number
+from pipeline.report.plots.plot import NUMBERS, Plot, count, extent, share
 
 
 def extractions(summary: pl.DataFrame) -> Iterator[Plot]:
@@ -32,31 +33,23 @@ def extractions(summary: pl.DataFrame) -> Iterator[Plot]:
     if not data.height:
         return
     ends = {n: data.filter(k=n, label=extraction.BASELINE)["value"] for n in (1, 1000)}
-    yield Plot(
-        name="extraction",
-        section="Extraction",
-        title="",
-        finding=extraction.sentence(summary)
-        or "The bypass of a typical late block hides no memorized sample from greedy decoding.",
-        reading=(
-            "Curves: the share of memorized samples that come out within n tries with a chance of "
-            "at least one half."
-        ),
-        caption=(
-            "A try is a continuation "
-            "sampled at temperature 1 from the 40 likeliest tokens. The probabilities are exact, "
-            "from one teacher-forced pass; nothing is sampled. A typical block leaves the median "
-            "exact match of its quarter, the first or the last, block 0 left out; “last quarter”: "
-            "all of its blocks at once. Bands: 95% intervals."
-        ),
-        alt=(
-            "Share of memorized samples extracted within n tries, one panel per model, one line "
-            f"per intervention. At baseline: {extent(ends[1])} within one try and "
-            f"{extent(ends[1000])} within 1,000."
-        ),
-        data=data,
-        draw=draw_extractions,
-    )
+    values = {
+        "once": extent(ends[1]),
+        "often": extent(ends[1000]),
+        "tries": count(extraction.TRIES),
+        **_out(extraction.hidden(summary)),
+    }
+    yield Plot("extraction", data, draw_extractions, values)
+
+
+def _out(rows: pl.DataFrame) -> dict[str, Number | None]:
+    """The share of hidden samples that come out; over several models its range."""
+    if not rows.height:
+        return {"hidden": None}
+    if rows.height > 1:
+        return {"hidden": extent(rows["value"]), "models": count(rows.height), "samples": None}
+    ends, [n] = rows.select("value", "low", "high").row(0), rows["n"]
+    return {"hidden": share(*ends), "samples": count(n)}
 
 
 def draw_extractions(data: pl.DataFrame) -> Figure:

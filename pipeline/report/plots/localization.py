@@ -8,10 +8,9 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from pipeline.analysis.localization import grades
-from pipeline.analysis.text import percent
 from pipeline.report import colours, style
 from pipeline.report.localization import PARTS, SCORERS, SECTION, called
-from pipeline.report.plots.plot import Plot
+from pipeline.report.plots.plot import Plot, share
 
 
 def found_first(scores: pl.DataFrame) -> Iterator[Plot]:
@@ -23,31 +22,16 @@ def found_first(scores: pl.DataFrame) -> Iterator[Plot]:
     data = grades(scores)
     named = [called(row) for row in data.iter_rows(named=True)]
     data = data.with_columns(pl.Series("called", named))
-    chance = percent(data["recall_chance"][0])
     best = data.sort("recall", "reciprocal", descending=True, maintain_order=True).row(
         0, named=True
     )
-    yield Plot(
-        name="localization",
-        section=SECTION,
-        title="",
-        finding=(
-            f"The block that learned is named most often, in {percent(best['recall'])} of the "
-            f"models, by {best['called']} where {PARTS[best['part']]}; chance is {chance}."
-        ),
-        reading="Further right is better. Dashed: chance. Hollow: the interval holds chance.",
-        caption=(
-            "How often a scorer gives its highest score to the block that learned the memorized "
-            "samples, one panel per part that learned. Whiskers: 95% intervals (Wilson)."
-        ),
-        alt=(
-            "Recall at 1 of each scorer, one panel each for models whose attention, MLP or both "
-            f"learned. The highest is {percent(best['recall'])}, of {best['called']}, where "
-            f"{PARTS[best['part']]}."
-        ),
-        data=data,
-        draw=draw,
-    )
+    values = {
+        "best": share(best["recall"], best["recall_low"], best["recall_high"]),
+        "scorer": best["called"],
+        "part": PARTS[best["part"]],
+        "chance": share(data["recall_chance"][0]),
+    }
+    yield Plot("localization", data, draw, values, section=SECTION)
 
 
 def draw(data: pl.DataFrame) -> Figure:

@@ -7,25 +7,27 @@ share kept and of lengths are ours.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import polars as pl
 from matplotlib.figure import Figure
 
 from pipeline.analysis import views
 from pipeline.analysis.kept import CONTROLS, MEAN, controls
-from pipeline.analysis.text import plural, slug, visible
+from pipeline.analysis.text import slug, visible
 from pipeline.report import colours, style
+from pipeline.report.numbers import Number
 from pipeline.report.plots.plot import (
-    ASIDE,
     BLOCKS_LABEL,
-    HOLLOW,
     NUMBERS,
     Plot,
     by_block,
+    count,
     extent,
     later_blocks,
     lowest,
-    number_range,
+    panels,
+    share,
     unmodified_or_one_block,
 )
 
@@ -45,12 +47,6 @@ _KEPT = ("model", "family", "intervention", "block", "measure", "kind", "kept", 
 _HALF = 0.5
 """Less than this share of the baseline left: most is lost."""
 
-_ONE_BY_ONE = (
-    "Exact match and teacher-forced accuracy are those of memorized samples. Teacher-forced "
-    "accuracy needs one right token at a time, so it shows how much of the fall of exact match is "
-    "due to suffix length."
-)
-
 
 def kept(shares: pl.DataFrame) -> Iterator[Plot]:
     """The share of the baseline that one bypass leaves: the figure of the main finding.
@@ -59,60 +55,21 @@ def kept(shares: pl.DataFrame) -> Iterator[Plot]:
         shares: as `analysis.kept.kept` gives them.
     """
     data = shares.filter(group="block").sort("block", maintain_order=True).select(_KEPT)
-    exact = data.filter(measure="exact_match")
-    benchmarks = data.filter(kind="benchmark")
-    reading = "100% is the baseline, 0% what it reaches on control samples."
-    caption = _ONE_BY_ONE
-    if benchmarks.height:
-        reading = (
-            "100%: the baseline; 0%: chance, or the baseline's score on control samples. Where "
-            "exact match lies below the benchmarks, memory needs the block's attention more than "
-            "ability does."
-        )
-        caption = (
-            f"{_ONE_BY_ONE} Benchmarks: the mean of their leads over chance; thin lines: each. "
-            "Below 0% is under chance, above 100% better than the baseline."
-        )
     others = controls(shares).select(_KEPT)
-    if others.filter(measure=CONTROLS).height:
-        caption += (
-            f" Grey: the range of exact match under other edits of the same block "
-            f"({_edits(shares)}). A curve inside that range only shows that disturbing the block "
-            "costs memory."
-        )
-    yield Plot(
-        name="kept",
-        section="What one bypass leaves",
-        title="",
-        finding=_stopped(data),
-        reading=reading,
-        caption=(f"{caption} Bands: 95% intervals, from the same samples. {HOLLOW}"),
-        alt=(
-            f"{plural(exact['model'].n_unique(), 'panel')}, one per model: share of the baseline "
-            f"kept by bypassed block. {_stopped(data)}"
-        ),
-        data=pl.concat([data, others]),
-        draw=draw_kept,
-    )
-
-
-def _stopped(data: pl.DataFrame) -> str:
-    """At how many blocks a bypass stops most recitals, and at how many of these ability stays."""
     exact = later_blocks(data.filter(measure="exact_match"))
     stopped = exact.filter(pl.col("kept") < _HALF)
     able = later_blocks(data.filter(kind="mean")).filter(pl.col("kept") > _HALF)
     both = stopped.join(able, on=["model", "block"], how="semi").height
-    told = (
-        f"Bypassing one block ends most exact matches at {stopped.height} of {exact.height} blocks"
-    )
-    if stopped.height and (data["kind"] == "mean").any():
-        told += f"; at {both} of these the benchmarks keep most of their lead over chance"
-    return f"{told} {ASIDE}."
-
-
-def _edits(shares: pl.DataFrame) -> str:
-    """The control edits of single blocks, by name."""
-    return ", ".join(sorted(shares.filter(group="control")["edit"].unique()))
+    edits = sorted(shares.filter(group="control")["edit"].unique())
+    values = {
+        "stopped": count(stopped.height),
+        "blocks": count(exact.height),
+        "able": count(both) if stopped.height and (data["kind"] == "mean").any() else None,
+        "benchmarks": (data["kind"] == "benchmark").any(),
+        "edits": edits if others.filter(measure=CONTROLS).height else [],
+        "panels": panels(data.filter(measure="exact_match")),
+    }
+    yield Plot("kept", pl.concat([data, others]), draw_kept, values)
 
 
 def draw_kept(data: pl.DataFrame) -> Figure:
@@ -166,37 +123,15 @@ def draw_kept(data: pl.DataFrame) -> Figure:
 def blocks(summary: pl.DataFrame) -> Iterator[Plot]:
     """Exact match and accuracies by block, one figure per family (Figs. 3, A18–A20)."""
     memory = [views.memorization(summary, metric) for metric in _MEMORY]
-    rows = pl.concat([*memory, views.accuracies(summary)])
+    rows = pl.concat([*memory, views.accuracies(summary)]).filter(unmodified_or_one_block())
     for family in dict.fromkeys(family for _, family in views.models(summary)):
-        data = rows.filter(
-            unmodified_or_one_block(),
-            family=family,
-        ).select(*NUMBERS, "chance")
-        yield Plot(
-            name=f"blocks-{slug(family)}",
-            section="Block by block, across scales",
-            title=family,
-            finding=_by_size(family, data.filter(metric="exact_match"), summary),
-            reading=(
-                "Dashed: the baseline; dotted: chance. The smaller the fall at a block, the less "
-                "the model depends on its attention."
-            ),
-            caption=(
-                f"{family}: {lowest(data.filter(metric='exact_match'))} Token accuracy is the "
-                "share of suffix tokens that the model's own greedy continuation has in the same "
-                f"place (Eq. 4 of the paper). Bands: 95% intervals. {HOLLOW} Compare Figures 3 and "
-                "A18–A20 of the paper."
-            ),
-            alt=(
-                f"{family}: exact match, token accuracy and benchmark accuracies by bypassed "
-                f"block. {lowest(data.filter(metric='exact_match'))}"
-            ),
-            data=data,
-            draw=draw_blocks,
-        )
+        data = rows.filter(family=family).select(*NUMBERS, "chance")
+        exact = data.filter(metric="exact_match")
+        values = {"family": family, "lowest": lowest(exact), **_by_size(exact, summary)}
+        yield Plot(f"blocks-{slug(family)}", data, draw_blocks, values, "blocks", family)
 
 
-def _by_size(family: str, exact: pl.DataFrame, summary: pl.DataFrame) -> str:
+def _by_size(exact: pl.DataFrame, summary: pl.DataFrame) -> dict[str, Any]:
     """The mean exact match over the bypassed blocks of each model, smallest model first."""
     sizes = summary.select("model", "parameters").unique(maintain_order=True)
     means = (
@@ -206,16 +141,12 @@ def _by_size(family: str, exact: pl.DataFrame, summary: pl.DataFrame) -> str:
         .join(sizes, on="model", maintain_order="left")
         .sort("parameters", maintain_order=True)
     )
-    if not means.height:
-        return f"{family}: no block but the first was bypassed alone."
-    listed = ", ".join(
-        f"{100 * value:.0f}% in {model}"
-        for model, value in means.select("model", "value").iter_rows()
-    )
     ordered = means.select(pl.col("parameters", "value").diff().drop_nulls() > 0)
-    rising = means.height > 1 and all(ordered[name].all() for name in ordered.columns)
-    more = "the larger model recites more; " if rising else ""
-    return f"{family}: {more}with one block bypassed, exact match averages {listed} {ASIDE}."
+    named = means.select("model", "value").iter_rows()
+    return {
+        "means": {model: share(value) for model, value in named},
+        "rising": means.height > 1 and all(ordered[name].all() for name in ordered.columns),
+    }
 
 
 def draw_blocks(data: pl.DataFrame) -> Figure:
@@ -248,36 +179,19 @@ def lengths(summary: pl.DataFrame) -> Iterator[Plot]:
     )
     data = views.single_blocks(rows).select(*NUMBERS, "k")
     tokens = data.filter(metric="teacher_forced_accuracy")
-    yield Plot(
-        name="length",
-        section="How much of the drop is due to suffix length",
-        title="",
-        finding=(
-            f"One bypass leaves a median teacher-forced accuracy of {_median(tokens)} and "
-            f"{_median(data.filter(whole))} of whole suffixes {ASIDE}."
-        ),
-        reading=(
-            "The wider the gap between the two lines, the more of the drop is due to suffix length."
-        ),
-        caption=(
-            "Lines: the share of memorized samples whose first k tokens are all right, and the "
-            "share of tokens predicted right after the true ones (teacher-forced accuracy). Bands: "
-            f"95% intervals. {HOLLOW}"
-        ),
-        alt=(
-            f"{plural(data['model'].n_unique(), 'panel')}, one per model: exact match at growing "
-            f"lengths by bypassed block. Teacher-forced accuracy spans {extent(tokens['value'])}; "
-            + lowest(data.filter(metric="exact_match_at_k"))
-        ),
-        data=data,
-        draw=draw_lengths,
-    )
+    values = {
+        "forced": _median(tokens),
+        "suffixes": _median(data.filter(whole)),
+        "panels": panels(data),
+        "accuracy": extent(tokens["value"]),
+        "lowest": lowest(data.filter(metric="exact_match_at_k")),
+    }
+    yield Plot("length", data, draw_lengths, values)
 
 
-def _median(rows: pl.DataFrame) -> str:
+def _median(rows: pl.DataFrame) -> Number:
     """The median of a share over all models and bypassed blocks but 0."""
-    value = later_blocks(rows)["value"].median()
-    return "an unknown share" if value is None else f"{100 * float(value):.0f}%"  # type: ignore[arg-type]
+    return share(later_blocks(rows)["value"].median())  # type: ignore[arg-type]
 
 
 def draw_lengths(data: pl.DataFrame) -> Figure:
@@ -305,50 +219,36 @@ def perplexity(summary: pl.DataFrame) -> Iterator[Plot]:
     """Metrics that are better when lower, such as word_perplexity, by block (Figs. 5, A21)."""
     rows = views.losses(summary)
     data = rows.filter(unmodified_or_one_block()).select(*NUMBERS)
-    metrics = ", ".join(f"{metric} on {task}" for task, metric in _task_metrics(data))
     if not data.height:
         return
+    named = data.select("task", "metric").unique().sort("task", "metric").rows()
     known = data.filter(pl.col("value").is_finite())
-    bands = "Bands: 95% intervals." if known["low"].count() else "No intervals are known."
-    yield Plot(
-        name="perplexity",
-        section="Perplexity",
-        title="",
-        finding=_raised(data, metrics),
-        reading="Logarithmic; lower is better. Dashed in the same colour: the baseline.",
-        caption=(
-            f"With one block bypassed, {metrics} is {number_range(by_block(data)['value'])}; at "
-            f"baseline it is {number_range(views.baseline(data)['value'])}. "
-            f"{bands} {HOLLOW} Compare Figures 5 and A21 of the paper."
-        ),
-        alt=(
-            f"{metrics} by bypassed block, one line per model. At baseline "
-            f"{number_range(views.baseline(data)['value'])}, bypassed "
-            f"{number_range(by_block(data)['value'])}."
-        ),
-        data=data,
-        draw=draw_perplexity,
-    )
+    values = {
+        "metrics": ", ".join(f"{metric} on {task}" for task, metric in named),
+        "bypassed": extent(by_block(data)["value"], unit=""),
+        "baseline": extent(views.baseline(data)["value"], unit=""),
+        "bands": known["low"].count() > 0,
+        **_raised(data),
+    }
+    yield Plot("perplexity", data, draw_perplexity, values)
 
 
-def _raised(data: pl.DataFrame, metrics: str) -> str:
+def _raised(data: pl.DataFrame) -> dict[str, Any]:
     """By what factors one bypass multiplies the metrics."""
-    whole = views.baseline(data).select("model", "task", baseline="value")
+    unmodified = views.baseline(data).select("model", "task", baseline="value")
     factors = (
         later_blocks(data)
-        .join(whole, on=["model", "task"], maintain_order="left")
+        .join(unmodified, on=["model", "task"], maintain_order="left")
         .with_columns(factor=pl.col("value") / pl.col("baseline"))
         .filter(pl.col("factor").is_finite())
         .sort("factor", descending=True, maintain_order=True)
     )
     if not factors.height:
-        return f"Under no bypass is {metrics} finite {ASIDE}."
+        return {"median": None}
     model, block, most = factors.select("model", "block", "factor").row(0)
     [median] = factors.select(pl.median("factor"))["factor"]
-    return (
-        f"One bypass multiplies {metrics} by a median of {median:.2f}, and by at most {most:.2f}, "
-        f"at block {block} of {model} {ASIDE}."
-    )
+    ratios = {"median": Number("", median, unit="ratio"), "most": Number("", most, unit="ratio")}
+    return {**ratios, "block": str(block), "model": model}
 
 
 def draw_perplexity(data: pl.DataFrame) -> Figure:
@@ -363,10 +263,6 @@ def draw_perplexity(data: pl.DataFrame) -> Figure:
         style.log_axis(axes.yaxis)
     figure.supxlabel(BLOCKS_LABEL)
     return figure
-
-
-def _task_metrics(rows: pl.DataFrame) -> list[tuple[str, str]]:
-    return rows.select("task", "metric").unique().sort("task", "metric").rows()
 
 
 def _first(k: int) -> str:

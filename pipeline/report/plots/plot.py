@@ -1,21 +1,22 @@
-"""The parts of a figure, and the phrases that figures share."""
+"""The parts of a figure: its data, how it is drawn, and its words from captions.yaml."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 from matplotlib.figure import Figure
+from ruamel.yaml import YAML
 
 from pipeline.analysis import views
-from pipeline.analysis.text import number, percent_range
 from pipeline.interventions.interventions import BASELINE
+from pipeline.report.numbers import SHARE, Number, Sentence, named, spread
 
-ASIDE = "(excluding block 0)"
 BLOCKS_LABEL = "bypassed block (0 is nearest to the input)"
 MEMORIZED_LABEL = "exact match, memorized samples"
-HOLLOW = "Hollow: block 0, whose bypass the paper warns can look spuriously good."
 
 NUMBERS = (
     "model",
@@ -31,6 +32,10 @@ NUMBERS = (
 )
 """The summary's columns that every figure's data keeps."""
 
+_CAPTIONS: Mapping[str, Mapping[str, str]] = YAML(typ="safe").load(
+    Path(__file__).parents[1] / "captions.yaml"
+)
+
 
 @dataclass(frozen=True)
 class Plot:
@@ -38,25 +43,43 @@ class Plot:
 
     Args:
         name: file name without an ending; unique, lower-case letters, digits, hyphens.
-        section: the heading of its section.
-        title: its name within the section, such as a model's name; may be empty.
-        finding: the result in one sentence with its numbers; the title on the page.
-        reading: how to read the figure, in one line.
-        caption: the rest: definitions, intervals, sources.
-        alt: a description for readers who cannot see it.
         data: every number that is drawn.
         draw: makes the figure from `data`.
+        values: the numbers and names that its words in captions.yaml format. A `Number` needs no
+            name here: it is named by the figure and its key.
+        kind: its entry in captions.yaml; empty: `name`.
+        title: its name within the section, such as a model's name; empty: that of captions.yaml.
+        section: the heading of its section; empty: that of captions.yaml.
     """
 
     name: str
-    section: str
-    title: str
-    finding: str
-    reading: str
-    caption: str
-    alt: str
     data: pl.DataFrame
     draw: Callable[[pl.DataFrame], Figure]
+    values: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = ""
+    title: str = ""
+    section: str = ""
+
+    def words(self) -> dict[str, Any]:
+        """Name, section and title as text; finding, reading, caption and alt as `Sentence`.
+
+        The finding is the result in one sentence with its numbers, the title on the page; the
+        reading says in one line how to read the figure; the caption holds definitions, intervals
+        and sources; the alt text describes it to readers who cannot see it.
+        """
+        sources = _CAPTIONS[self.kind or self.name]
+        place = f"figures/{self.name}"
+        values = {**_CAPTIONS["shared"], **named(self.values, place)}
+        finding = Sentence(sources["finding"], values)
+        return {
+            "name": self.name,
+            "section": self.section or sources["section"],
+            "title": self.title or sources.get("title", ""),
+            "finding": finding,
+            "reading": Sentence(sources["reading"], values),
+            "caption": Sentence(sources["caption"], values),
+            "alt": Sentence(sources["alt"], {**values, "finding": finding}),
+        }
 
 
 def unmodified_or_one_block() -> pl.Expr:
@@ -82,34 +105,42 @@ def later_blocks(rows: pl.DataFrame) -> pl.DataFrame:
     return by_block(rows).filter(pl.col("block") > 0)
 
 
-def extent(column: pl.Series) -> str:
-    """``40–75%``, the range of a column of shares."""
-    known = column.drop_nulls().to_list()
-    return percent_range(known) if known else "nothing"
+def count(value: int) -> Number:
+    """A number of things, to be named by its place."""
+    return Number("", value)
 
 
-def number_range(column: pl.Series) -> str:
-    """``3.2 to 17``, the range of a column of numbers."""
-    known = column.drop_nulls().to_list()
-    if not known:
-        return "unknown"
-    low, high = number(min(known)), number(max(known))
-    return low if low == high else f"{low} to {high}"
+def share(value: float | None, low: float | None = None, high: float | None = None) -> Number:
+    """A share with its interval, to be named by its place."""
+    return Number("", value, low, high, SHARE)
 
 
-def lowest(rows: pl.DataFrame) -> str:
+def extent(column: pl.Series, unit: str = SHARE) -> Number:
+    """The range of a column, to be named by its place."""
+    return spread("", column.drop_nulls(), unit)
+
+
+def panels(data: pl.DataFrame) -> Number:
+    """How many models a figure shows, one panel each."""
+    return count(data["model"].n_unique())
+
+
+def lowest(rows: pl.DataFrame) -> Sentence:
     """A sentence that names the block, other than 0, whose bypass lowers exact match most.
 
     Args:
         rows: as for `by_block`.
     """
     blocks = later_blocks(rows)
-    if not blocks.height:
-        return "Exact match was not measured."
-    lowest = blocks.filter(value=pl.col("value").min()).sort("block", "model")
-    model, block, value = lowest.select("model", "block", "value").row(0)
-    equal = f" (the first of {lowest.height} equal ones)" if lowest.height > 1 else ""
-    return (
-        f"Apart from block 0, exact match is lowest, {100 * value:.0f}%, with block {block} of "
-        f"{model} bypassed{equal}."
-    )
+    least = blocks.filter(value=pl.col("value").min()).sort("block", "model")
+    known: dict[str, Any] = {"model": None}
+    if least.height:
+        model, block, value = least.select("model", "block", "value").row(0)
+        equal = count(least.height) if least.height > 1 else None
+        known = {"model": model, "block": str(block), "value": share(value), "equal": equal}
+    return Sentence(_CAPTIONS["lowest"]["sentence"], known)
+
+
+def renamed(plot: Plot, name: str) -> Plot:
+    """The same figure under another name; its words stay those of its kind."""
+    return replace(plot, name=name, kind=plot.kind or plot.name)

@@ -16,13 +16,7 @@ from pipeline.analysis import views
 from pipeline.analysis.text import slug, visible
 from pipeline.interventions.interventions import BASELINE, QUARTILES
 from pipeline.report import colours, style
-from pipeline.report.plots.plot import (
-    NUMBERS,
-    Plot,
-    extent,
-)
-
-_LOGARITHMIC = "Perplexity is on a logarithmic scale, and lower is better. "
+from pipeline.report.plots.plot import NUMBERS, Plot, extent, share
 
 
 def quartiles(summary: pl.DataFrame) -> Iterator[Plot]:
@@ -30,56 +24,32 @@ def quartiles(summary: pl.DataFrame) -> Iterator[Plot]:
     memorized = views.memorization(summary, "exact_match")
     rows = pl.concat([memorized, views.benchmarks(summary)])
     unmodified = pl.col("intervention") == BASELINE.name
-    whole = (
+    numbered = (
         rows.with_columns(quartile=pl.when(unmodified).then(0).otherwise(views.quartile_number()))
         .filter(pl.col("quartile").is_not_null())
         .select(*NUMBERS, "higher_is_better", "chance", "quartile")
     )
     for family in dict.fromkeys(family for _, family in views.models(summary)):
-        data = whole.filter(family=family)
+        data = numbered.filter(family=family)
         bypassed = data.filter(pl.col("quartile") > 0)
         if not bypassed.height:  # models of fewer than four blocks
             continue
-        exact = bypassed.filter(metric="exact_match")
-        yield Plot(
-            name=f"quartiles-{slug(family)}",
-            section="A quarter of the blocks at once",
-            title=family,
-            finding=_best(family, exact, bypassed),
-            reading=(
-                "Bars: the baseline (–), then each quarter of the blocks bypassed (1 to 4)."
-                + (" Dotted: chance." if data["chance"].count() else "")
-            ),
-            caption=(
-                (_LOGARITHMIC if (~data["higher_is_better"]).any() else "")
-                + "Whiskers: 95% intervals. Compare Figures A12–A17 of the paper."
-            ),
-            alt=(
-                f"{family}: exact match and benchmark accuracies with each quarter of the blocks "
-                f"bypassed. Exact match spans {extent(exact['value'])}."
-            ),
-            data=data,
-            draw=draw_quartiles,
+        means = (
+            bypassed.filter("higher_is_better")
+            .group_by("quartile")
+            .agg(pl.col("value").mean().round(9))  # equal but for rounding: the first quarter
+            .sort("value", "quartile", descending=[True, False])
         )
-
-
-def _best(family: str, exact: pl.DataFrame, bypassed: pl.DataFrame) -> str:
-    """The exact match that is left, and the quarter without which the benchmarks score best."""
-    told = (
-        f"{family}: with a quarter of the blocks bypassed at once, exact match is "
-        f"{extent(exact['value'])}"
-    )
-    means = (
-        bypassed.filter("higher_is_better")
-        .group_by("quartile")
-        .agg(pl.col("value").mean().round(9))  # equal but for rounding: the first quarter
-        .sort("value", "quartile", descending=[True, False])
-    )
-    if not means.height:
-        return f"{told}."
-    quartile, value = means.row(0)
-    best = f"{100 * value:.0f}%, with quarter {quartile} bypassed"
-    return f"{told}; the benchmark scores are highest, a mean of {best}."
+        quartile, best = means.row(0) if means.height else (None, None)
+        values = {
+            "family": family,
+            "exact": extent(bypassed.filter(metric="exact_match")["value"]),
+            "quarter": quartile and str(quartile),
+            "best": share(best),
+            "chance": data["chance"].count() > 0,
+            "perplexity": (~data["higher_is_better"]).any(),
+        }
+        yield Plot(f"quartiles-{slug(family)}", data, draw_quartiles, values, "quartiles", family)
 
 
 def draw_quartiles(data: pl.DataFrame) -> Figure:

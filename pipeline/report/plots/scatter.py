@@ -14,17 +14,17 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
 from pipeline.analysis import views
-from pipeline.analysis.text import plural, slug, visible
+from pipeline.analysis.text import slug, visible
 from pipeline.report import colours, style
 from pipeline.report.plots.plot import (
-    ASIDE,
-    HOLLOW,
     MEMORIZED_LABEL,
     NUMBERS,
     Plot,
     by_block,
+    count,
     extent,
     later_blocks,
+    share,
     unmodified_or_one_block,
 )
 
@@ -50,35 +50,17 @@ def scatters(summary: pl.DataFrame, shares: pl.DataFrame) -> Iterator[Plot]:
     )
     for name, _ in views.models(summary):
         data = joined.filter(model=name)
-        span = extent(by_block(data)["memorized"])
-        yield Plot(
-            name=f"scatter-{slug(name)}",
-            section="Memorization against benchmarks",
-            title=name,
-            finding=_furthest(name, summary, shares)
-            or f"{name}: with one block bypassed, exact match is {span}.",
-            reading=(
-                "One point per bypassed block; the star is the baseline. Far to the left at the "
-                "height of the star: memory is lost, the benchmark kept."
-            ),
-            caption=(
-                "Points are darker nearer to the input; neighbouring blocks are joined. Dashed: "
-                "the baseline; dotted: chance. "
-                "Perplexity is on a logarithmic scale, and lower is better. Crosses: 95% "
-                f"intervals. {HOLLOW} Compare Figures 1 and A7–A11 of the paper."
-            ),
-            alt=(
-                f"{name}: {plural(data['task'].n_unique(), 'panel')}, one per benchmark, one point "
-                f"per bypassed block. Exact match on memorized samples spans "
-                f"{span}."
-            ),
-            data=data,
-            draw=draw_scatter,
-        )
+        values = {
+            "model": name,
+            "panels": count(data["task"].n_unique()),
+            "exact": extent(by_block(data)["memorized"]),
+            **_furthest(name, summary, shares),
+        }
+        yield Plot(f"scatter-{slug(name)}", data, draw_scatter, values, "scatter", name)
 
 
-def _furthest(name: str, summary: pl.DataFrame, shares: pl.DataFrame) -> str:
-    """The block whose bypass leaves most of ability in comparison with memory; may be empty."""
+def _furthest(name: str, summary: pl.DataFrame, shares: pl.DataFrame) -> dict[str, Any]:
+    """The block whose bypass leaves most of ability in comparison with memory, if one is known."""
     single = later_blocks(shares.filter(model=name, group="block"))
     able = single.filter(kind="mean").select("block", able="kept")
     both = single.filter(measure="exact_match").join(able, on="block", maintain_order="left")
@@ -88,16 +70,13 @@ def _furthest(name: str, summary: pl.DataFrame, shares: pl.DataFrame) -> str:
         .sort("apart", descending=True, maintain_order=True)
     )
     if not apart.height:
-        return ""
+        return {"block": ""}
     block, able_share = apart.select("block", "able").row(0)
     exact = views.memorization(summary.filter(model=name), "exact_match")
     [before] = views.baseline(exact)["value"]
     [after] = views.single_blocks(exact).filter(block=block)["value"]
-    return (
-        f"{name}: memory and ability differ most at block {block}; its bypass takes exact match "
-        f"from {100 * before:.0f}% to {100 * after:.0f}% and keeps {100 * able_share:.0f}% of the "
-        f"benchmarks’ lead over chance {ASIDE}."
-    )
+    shown = {"before": share(before), "after": share(after), "able": share(able_share)}
+    return {"block": str(block), **shown}
 
 
 def draw_scatter(data: pl.DataFrame) -> Figure:

@@ -13,10 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from pipeline.analysis import views
-from pipeline.analysis.text import percent_interval, plural, slug, visible
+from pipeline.analysis.text import slug, visible
 from pipeline.analysis.training_time import necessary, over_steps, recitable
 from pipeline.report import colours, style
-from pipeline.report.plots.plot import Plot
+from pipeline.report.numbers import Number
+from pipeline.report.plots.plot import Plot, count, share
 
 _TITLES = {"exact_match": "exact match", "token_accuracy": "token accuracy"}
 _LABELS = 6
@@ -35,82 +36,59 @@ def trajectories(summary: pl.DataFrame, steps: Sequence[tuple[str, str, int]]) -
         data = rows.filter(run=run)
         if not data.height:
             continue
-        yield Plot(
-            name=f"training-{slug(run)}",
-            section="When memory comes in training",
-            title=run,
-            finding=f"{run}: {_recited(data)}; {_needed(data)}.",
-            reading=(
-                "Lines: the unmodified model. Colour: the change when one block is bypassed; red "
-                "is a loss. Dots: a significant loss."
-            ),
-            caption=(
-                "Exact match and token accuracy are those of memorized samples. Steps are evenly "
-                "spaced, not to scale. Recitable: the interval of exact match lies above that of "
-                "the first step. Necessary: at this step and all later ones, bypassing the block "
-                f"lowers the score significantly. {_by_step(data)} Significant: at the 5% level, "
-                "adjusted for the blocks of a step (Holm). Bands: 95% intervals."
-            ),
-            alt=(
-                f"{run}: scores of the unmodified model at {plural(_steps(data).len(), 'step')}, "
-                "and a map of the change by step and bypassed block for each score. "
-                f"{_by_step(data)}"
-            ),
-            data=data,
-            draw=draw,
-        )
+        values = {
+            "run": run,
+            "steps": count(_steps(data).len()),
+            **_recited(data),
+            **_needed(data),
+            "scores": {title: _by_step(data, metric) for metric, title in _TITLES.items()},
+        }
+        yield Plot(f"training-{slug(run)}", data, draw, values, "training", run)
 
 
 def _steps(data: pl.DataFrame) -> pl.Series:
     return data["step"].unique().sort()
 
 
-def _recited(data: pl.DataFrame) -> str:
-    """When the memorized samples become recitable, with exact match there and at the first step."""
-    steps, found = _steps(data), recitable(data)
-    whole = views.baseline(data.filter(metric="exact_match"))
+def _recited(data: pl.DataFrame) -> dict[str, Number | None]:
+    """When the memorized samples become recitable, with exact match there and at both ends."""
+    steps, step = _steps(data), recitable(data)
+    unmodified = views.baseline(data.filter(metric="exact_match"))
 
-    def told(step: int) -> str:
-        return percent_interval(*whole.filter(step=step).select("value", "low", "high").row(0))
+    def exact(step: int) -> Number:
+        return share(*unmodified.filter(step=step).select("value", "low", "high").row(0))
 
-    if found is None:
-        return (
-            f"memorized samples do not become recitable between step {steps[0]:,} "
-            f"({told(steps[0])}) and step {steps[-1]:,} ({told(steps[-1])})"
-        )
-    return (
-        f"memorized samples become recitable at step {found:,}, where exact match is "
-        f"{told(found)}; at step {steps[0]:,} it is {told(steps[0])}"
-    )
+    return {
+        "first": count(steps[0]),
+        "last": count(steps[-1]),
+        "before": exact(steps[0]),
+        "after": exact(steps[-1]),
+        "recitable": None if step is None else count(step),
+        "then": None if step is None else exact(step),
+    }
 
 
-def _needed(data: pl.DataFrame) -> str:
+def _needed(data: pl.DataFrame) -> dict[str, Any]:
     """How many blocks are necessary at the last step, and since when the first ones are."""
-    found, blocks = necessary(data, "exact_match"), data["block"].drop_nulls().n_unique()
-    if not found.height:
-        return f"none of {plural(blocks, 'block')} becomes necessary"
-    first = found.filter(pl.col("step") == pl.col("step").min())
-    which = f"the first, {_list(first['block'])}," if first.height < found.height else "all"
-    return (
-        f"{found.height} of {plural(blocks, 'block')} become necessary for that, {which} from step "
-        f"{first['step'][0]:,} on"
-    )
+    rows, blocks = necessary(data, "exact_match"), data["block"].drop_nulls().n_unique()
+    first = rows.filter(pl.col("step") == pl.col("step").min())
+    return {
+        "blocks": count(blocks),
+        "needed": count(rows.height) if rows.height else None,
+        "earliest": _list(first["block"]) if first.height < rows.height else "",
+        "since": count(first["step"][0]) if rows.height else None,
+    }
 
 
-def _by_step(data: pl.DataFrame) -> str:
-    """Sentences that name the step from which on each block is necessary, for each score."""
-    told = []
-    for metric, title in _TITLES.items():
-        found = necessary(data, metric)
-        others = ~pl.col("block").is_in(found["block"].to_list())
-        never = data.filter(others)["block"].unique().sort()
-        parts = [
-            f"from step {step[0]:,}, {_list(own['block'])}"
-            for step, own in found.sort("step", "block").group_by("step", maintain_order=True)
-        ]
-        parts += [f"never, {_list(never)}"] if never.len() else []
-        told.append(f"Necessary for {title}: {'; '.join(parts)}.")
-    return " ".join(told)
+def _by_step(data: pl.DataFrame, metric: str) -> dict[str, Any]:
+    """The step from which on each block is necessary for a score, and the blocks that never are."""
+    rows = necessary(data, metric).sort("step", "block")
+    never = data.filter(~pl.col("block").is_in(rows["block"].to_list()))["block"].unique().sort()
+    by_step = rows.group_by("step", maintain_order=True).agg("block").iter_rows()
+    return {
+        "parts": [{"step": count(n), "blocks": _list(pl.Series(own))} for n, own in by_step],
+        "never": _list(never) if never.len() else "",
+    }
 
 
 def _list(blocks: pl.Series) -> str:
@@ -131,7 +109,8 @@ def draw(data: pl.DataFrame) -> Figure:
     norm = Normalize(-(widest or 1), widest or 1)  # type: ignore[operator,arg-type]
     for index, ((task, metric), axes) in enumerate(zip(scores, grid[1:], strict=True)):
         rows = placed.filter(task=task, metric=metric)
-        _line(grid[0], views.baseline(rows), index, named[task, metric])
+        label = visible(named[task, metric])
+        style.curve(grid[0], views.baseline(rows), index, label, x="x", hollow=None)
         _map(axes, rows.filter(pl.col("block").is_not_null()), norm)
         axes.set_title(f"{visible(named[task, metric])}: change")
         axes.set_ylabel("bypassed block")
@@ -146,11 +125,6 @@ def draw(data: pl.DataFrame) -> Figure:
     figure.supxlabel("training step (evenly spaced)")
     style.legend(figure)
     return figure
-
-
-def _line(axes: Axes, rows: pl.DataFrame, index: int, label: str) -> None:
-    """One score of the unmodified model by step, with its interval as a band."""
-    style.curve(axes, rows, index, visible(label), x="x", hollow=None)
 
 
 def _map(axes: Axes, rows: pl.DataFrame, norm: Normalize) -> None:

@@ -6,6 +6,7 @@ Not in the paper. The twin never saw the samples (see `analysis.twins`).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import polars as pl
 from matplotlib import colormaps
@@ -13,14 +14,16 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from pipeline.analysis.text import percent, times, visible
+from pipeline.analysis.text import visible
 from pipeline.analysis.twins import METRIC
 from pipeline.report import style
 from pipeline.report.plots.plot import (
     BLOCKS_LABEL,
     NUMBERS,
     Plot,
+    count,
     later_blocks,
+    share,
     unmodified_or_one_block,
 )
 
@@ -35,54 +38,24 @@ def counterfactual(summary: pl.DataFrame) -> Iterator[Plot]:
     )
     if not data.height:
         return
-    yield Plot(
-        name="twins",
-        section="What only the model that saw the text recites",
-        title="",
-        finding=" ".join(
-            _found(data.filter(model=name)) for name in data["model"].unique(maintain_order=True)
-        ),
-        reading=(
-            "Each row is a number of copies, each column a bypassed block; the first column is the "
-            "unmodified model. Grey numbers: the interval holds 0."
-        ),
-        caption=(
-            "Counterfactual memorization: exact match minus that of the twin under the same "
-            "bypass. The twin was trained on the same text without these samples. 0 copies: "
-            "neither saw them. The table behind the figure has the 95% intervals."
-        ),
-        alt=(
-            "Exact match of the model minus its twin’s, by copies in the training data and by "
-            "bypassed block, one panel per model. "
-            + " ".join(
-                _found(data.filter(model=name))
-                for name in data["model"].unique(maintain_order=True)
-            )
-        ),
-        data=data,
-        draw=draw,
-    )
+    names = data["model"].unique(maintain_order=True)
+    twins = {name: _beyond(data.filter(model=name)) for name in names}
+    yield Plot("twins", data, draw, {"twins": twins})
 
 
-def _found(rows: pl.DataFrame) -> str:
+def _beyond(rows: pl.DataFrame) -> dict[str, Any]:
     """What one model recites beyond its twin, unmodified and without the most harmful block."""
-    whole = rows.filter(pl.col("block").is_null()).sort("copies")
-    most, fewest = whole.row(-1, named=True), whole.row(0, named=True)
-    lowest = (
-        later_blocks(rows.filter(copies=most["copies"])).sort("value", "block").row(0, named=True)
-    )
-    seldom = f"saw {times(fewest['copies'])}" if fewest["copies"] else "never saw"
-    return (
-        f"Beyond its twin, {visible(most['model'])} recites {_told(most)} of the samples that it "
-        f"saw {times(most['copies'])} and {_told(fewest)} of those that it {seldom}; with block "
-        f"{lowest['block']} bypassed, {_told(lowest)} of the former."
-    )
-
-
-def _told(row: dict[str, object]) -> str:
-    """``84% [78%, 89%]``."""
-    value, low, high = (float(str(row[end])) for end in ("value", "low", "high"))
-    return f"{percent(value)} [{percent(low)}, {percent(high)}]"
+    unmodified = rows.filter(pl.col("block").is_null()).sort("copies")
+    most, fewest = unmodified.row(-1, named=True), unmodified.row(0, named=True)
+    of_most = later_blocks(rows.filter(copies=most["copies"]))
+    lowest = of_most.sort("value", "block").row(0, named=True)
+    known = {"seen": most, "unseen": fewest, "harmed": lowest}
+    return {
+        "most": count(most["copies"]),
+        "fewest": count(fewest["copies"]) if fewest["copies"] else None,
+        "block": str(lowest["block"]),
+        **{key: share(row["value"], row["low"], row["high"]) for key, row in known.items()},
+    }
 
 
 def draw(data: pl.DataFrame) -> Figure:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import polars as pl
 from matplotlib.axes import Axes
@@ -14,21 +15,17 @@ from matplotlib.figure import Figure
 
 from pipeline.analysis import views
 from pipeline.analysis.spread import NOTHING, QUANTILES
-from pipeline.analysis.text import plural, visible
+from pipeline.analysis.text import visible
 from pipeline.report import style
 from pipeline.report.plots.plot import (
-    ASIDE,
     BLOCKS_LABEL,
-    HOLLOW,
     NUMBERS,
     Plot,
     extent,
     later_blocks,
-    number_range,
+    panels,
     unmodified_or_one_block,
 )
-
-SECTION = "Spread over the samples"
 
 _INDICES = {"memorized": 0, "exposed": 5, "control": 1, "famous": 2}
 """Split -> index of its colour and marker."""
@@ -47,20 +44,7 @@ def spreads(summary: pl.DataFrame, spread: pl.DataFrame = NOTHING) -> Iterator[P
         summary: seeds pooled.
         spread: as `spread.quantiles` gives it; without rows no spread is drawn.
     """
-    for metric, title, meaning in (
-        (
-            "completion_entropy",
-            "completion entropy",
-            "Completion entropy (Eq. 5) is the uncertainty about the next token, summed over the "
-            "suffix, given the true suffix. Lower means more confident.",
-        ),
-        (
-            "token_accuracy",
-            "token accuracy",
-            "Token accuracy (Eq. 4) is the share of suffix tokens that the model's own greedy "
-            "continuation has in the same place.",
-        ),
-    ):
+    for metric in ("completion_entropy", "token_accuracy"):
         rows = summary.filter(unmodified_or_one_block(), metric=metric).select(*NUMBERS, "split")
         data = rows.join(
             spread,
@@ -68,55 +52,33 @@ def spreads(summary: pl.DataFrame, spread: pl.DataFrame = NOTHING) -> Iterator[P
             how="left",
             maintain_order="left",
         )
-        if not data.height:
-            continue
-        finding = _levels(data) if metric == "completion_entropy" else _shares(data)
-        yield Plot(
-            name=title.replace(" ", "-"),
-            section=SECTION,
-            title=title,
-            finding=finding,
-            reading=(
-                "Lines: means, the baseline at the left (–). Dark: the middle half of the samples; "
-                "light: all but the lowest and the highest 5%."
-            ),
-            caption=f"{meaning} Exposed samples: only the mean. {HOLLOW} Compare Figure 2 of the "
-            "paper.",
-            alt=(
-                f"{plural(data['model'].n_unique(), 'panel')}, one per model: {title} by bypassed "
-                f"block, one line and its spread per split. {finding}"
-            ),
-            data=data,
-            draw=draw_spreads,
-        )
+        if data.height:
+            known = _levels(data) if metric == "completion_entropy" else _shares(data)
+            values = {"panels": panels(data), **known}
+            yield Plot(metric.replace("_", "-"), data, draw_spreads, values)
 
 
-def _levels(data: pl.DataFrame) -> str:
+def _levels(data: pl.DataFrame) -> dict[str, Any]:
     """The mean entropy of each split at baseline, and of memorized samples under a bypass."""
-    whole = views.baseline(data)
-    levels = " and ".join(
-        f"{number_range(whole.filter(split=split)['value'].round(1))} nats on {split} samples"
+    unmodified = views.baseline(data)
+    levels = {
+        split: extent(rows["value"], unit="nats")
         for split in _BANDS
-        if whole.filter(split=split).height
-    )
-    one = later_blocks(data.filter(split="memorized"))["value"]
-    return (
-        f"At baseline the suffix has {levels}; one bypass raises memorized samples to "
-        f"{number_range(one.round(1))} {ASIDE}."
-    )
+        if (rows := unmodified.filter(split=split)).height
+    }
+    bypassed = later_blocks(data.filter(split="memorized"))["value"]
+    return {"levels": levels, "bypassed": extent(bypassed, unit="nats")}
 
 
-def _shares(data: pl.DataFrame) -> str:
+def _shares(data: pl.DataFrame) -> dict[str, Any]:
     """The token accuracy of the median sample of each split under a bypass."""
     rows = later_blocks(data)
-    medians = " and ".join(
-        f"{extent(rows.filter(split=split)['q50'])} of the tokens of the median {split} sample"
+    medians = {
+        split: extent(median)
         for split in _BANDS
-        if rows.filter(split=split)["q50"].count()
-    )
-    if not medians:
-        medians = f"{extent(rows.filter(split='memorized')['value'])} of memorized tokens"
-    return f"One bypass leaves {medians} right {ASIDE}."
+        if (median := rows.filter(split=split)["q50"]).count()
+    }
+    return {"medians": medians, "bypassed": extent(rows.filter(split="memorized")["value"])}
 
 
 def draw_spreads(data: pl.DataFrame) -> Figure:
