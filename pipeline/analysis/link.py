@@ -13,7 +13,6 @@ import polars as pl
 
 from pipeline.analysis import views
 from pipeline.analysis.correlation import rank_correlation
-from pipeline.analysis.theory import QUANTITIES
 
 LOSSES = {
     "exact_match": "loss of exact match",
@@ -108,42 +107,10 @@ def correlations(paired: pl.DataFrame, seed: int = 0) -> pl.DataFrame:
     return pl.DataFrame(rows, schema={**names, **numbers, "blocks": pl.UInt32})
 
 
-def predicts(found: pl.DataFrame, quantity: str, measure: str) -> str:
-    """How often the two correlate, as ``in 3 of 4 models (ρ 0.31 to 0.95)``.
+def along(ranks: pl.DataFrame) -> pl.DataFrame:
+    """The correlations that are significantly above 0.
 
     Args:
-        found: as `correlations` gives it.
-        quantity: of `QUANTITIES`.
-        measure: of `LOSSES`.
+        ranks: as `correlations` gives them.
     """
-    rows = found.filter(quantity=quantity, measure=measure)
-    if not rows.height:
-        return "in no model that could tell"
-    values = rows["value"].to_list()
-    low, high = (f"{each:.2f}".replace("-", "−") for each in (min(values), max(values)))
-    span = low if low == high else f"{low} to {high}"
-    noun = "model" if rows.height == 1 else "models"
-    return f"in {along(found, quantity, measure).height} of {rows.height} {noun} (ρ {span})"
-
-
-def along(found: pl.DataFrame, quantity: str, measure: str) -> pl.DataFrame:
-    """The correlations of both that are significantly above 0, one row per model."""
-    rows = found.filter(quantity=quantity, measure=measure)
-    return rows.filter(pl.col("value") > 0, pl.col("p_value") <= SIGNIFICANT)
-
-
-def table(found: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Heading and rows: a row for each model and quantity, a column for each loss."""
-    measures = [each for each in LOSSES if each in set(found["measure"])]
-    rows = []
-    for (model, quantity), part in found.group_by("model", "quantity", maintain_order=True):
-        cells = [_cell(part.filter(measure=measure)) for measure in measures]
-        rows.append([str(model), QUANTITIES[str(quantity)], *cells])
-    return ["model", "over its blocks", *(LOSSES[measure] for measure in measures)], rows
-
-
-def _cell(row: pl.DataFrame) -> str:
-    if not row.height:
-        return "–"
-    value, low, high = row.select("value", "low", "high").row(0)
-    return f"{value:.2f} [{low:.2f}, {high:.2f}]".replace("-", "−")
+    return ranks.filter(pl.col("value") > 0, pl.col("p_value") <= SIGNIFICANT)
