@@ -19,11 +19,11 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from pipeline.analysis import views
-from pipeline.analysis.text import number, plural, slug, visible
+from pipeline.analysis.text import slug, visible
 from pipeline.report import colours, style
 from pipeline.report.figures import figure as styled
 from pipeline.report.markup import CODE_PATH, inline_svg, plain, template
-from pipeline.report.numbers import Number
+from pipeline.report.numbers import Number, Numbers
 from pipeline.report.plots.plot import BLOCKS_LABEL, Plot
 from pipeline.workflow.errors import bad_input
 from pipeline.workflow.files import atomic, write_text
@@ -56,12 +56,12 @@ class Side:
 
 
 def write_comparison(before: Side, after: Side, folder: Path) -> None:
-    """Write ``index.html`` and ``changes.csv``, atomically.
+    """Write ``index.html``, ``changes.csv`` and ``numbers.json``, atomically.
 
     Args:
         before: A.
         after: B; a change is B minus A.
-        folder: becomes the folder of the two files.
+        folder: becomes the folder of the three files.
 
     Raises:
         InputError: the two have no estimate in common.
@@ -132,7 +132,8 @@ def render(before: Side, after: Side, changed: pl.DataFrame, folder: Path) -> st
         before: A.
         after: B.
         changed: as `changes` gives it.
-        folder: where figures are drawn before they are embedded; nothing is left there.
+        folder: where figures are drawn before they are embedded; of these nothing is left there.
+            Gets ``numbers.json``, the numbers that the page shows.
     """
     plots = []
     for i, plot in enumerate(_plots(before.label, after.label, changed), start=1):
@@ -143,33 +144,41 @@ def render(before: Side, after: Side, changed: pl.DataFrame, folder: Path) -> st
         words = plot.words()
         plots.append((inline_svg(svg, f"figure-{i}", plain(words["alt"])), words))
     clear = changed.filter("beyond_chance")
+    shown = clear.head(SHOWN_CHANGES)
     names = [{name for name, _ in views.models(side.summary)} for side in (before, after)]
-    return template("compare.html.jinja").render(
+    counts = {
+        "estimates": changed.height,
+        "clear": clear.height,
+        "by_chance": round(0.05 * changed["change_low"].count()),
+        "shown": shown.height,
+    }
+    numbers = Numbers()
+    page = template("compare.html.jinja", numbers).render(
         before=before.label,
         after=after.label,
         stylesheet=Markup((CODE_PATH / "page.css").read_text(encoding="utf-8")),  # noqa: S704
-        estimates=plural(changed.height, "estimate"),
-        clear=clear.height,
-        by_chance=round(0.05 * changed["change_low"].count()),
+        **{name: Number(name, value, table="changes") for name, value in counts.items()},
         only=[sorted(names[0] - names[1]), sorted(names[1] - names[0])],
-        rows=[_row(row) for row in clear.head(SHOWN_CHANGES).iter_rows(named=True)],
+        rows=[_row(i, row) for i, row in enumerate(shown.iter_rows(named=True))],
         plots=plots,
         settings=_settings(before.determined_by, after.determined_by),
     )
+    numbers.write(folder / "numbers.json")
+    return page
 
 
-def _row(row: Mapping[str, Any]) -> list[str]:
+def _row(place: int, row: Mapping[str, Any]) -> list[str | Number]:
     unit = "tries" if "extractable" in row["metric"] else "tokens"
     what = str(row["metric"]) + (f" at {row['k']} {unit}" if row["k"] else "")
     what += f", {row['copies']} copies" if row["copies"] is not None else ""
+    ends = row["change"], row["change_low"], row["change_high"]
     return [
         row["model"],
         row["intervention"],
         row["task"] if row["split"] is None else f"{row['split']} samples",
         what,
-        number(row["before"]),
-        number(row["after"]),
-        f"{row['change']:+.3g} [{row['change_low']:+.3g}, {row['change_high']:+.3g}]",
+        *(Number(f"changes/{place}/{s}", row[s], table="changes") for s in ("before", "after")),
+        Number(f"changes/{place}/change", *ends, "difference", "changes"),
     ]
 
 

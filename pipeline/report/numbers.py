@@ -32,6 +32,7 @@ WRITE: Mapping[str, Callable[[float], str]] = {
     "correlation": lambda value: f"{value:+.2f}" if math.isfinite(value) else MISSING,
     "p-value": lambda value: f"{value:.2g}",
     "ratio": lambda value: f"{value:.2f}",
+    "difference": lambda value: f"{value:+.3g}",
     "factor": lambda value: f"{value:,.0f}" if value >= 10 else f"{value:.1f}",
 }
 """How the numbers of a unit are written; all others as `text.number` does.

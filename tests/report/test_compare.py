@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -91,7 +92,8 @@ def test_the_page_says_what_changed(
         folder,
     )
     page = (folder / "index.html").read_text(encoding="utf-8")
-    assert sorted(path.name for path in folder.iterdir()) == ["changes.csv", "index.html"]
+    files = ["changes.csv", "index.html", "numbers.json"]
+    assert sorted(path.name for path in folder.iterdir()) == files
     assert "block-05" in page
     assert "<svg" in page
     exact = changes(before, after).filter(metric="exact_match", split="memorized", group="each")
@@ -102,13 +104,21 @@ def test_the_page_says_what_changed(
     assert hostile not in page
     assert "&lt;script&gt;" in page
     found = pl.read_csv(folder / "changes.csv", infer_schema_length=None)
+    numbers = {row["name"]: row for row in json.loads((folder / "numbers.json").read_text())}
+    assert numbers["estimates"]["value"] == found.height
+    assert numbers["clear"]["value"] == found["beyond_chance"].sum()
+    for i, row in enumerate(found.head(numbers["shown"]["value"]).iter_rows(named=True)):
+        change = numbers[f"changes/{i}/change"]
+        drawn = [change["value"], change["low"], change["high"]]
+        assert drawn == [row["change"], row["change_low"], row["change_high"]]
+        assert numbers[f"changes/{i}/before"]["value"] == row["before"]
     assert found.height == changes(before, after).height
     assert set(found["metric"]) == set(before["metric"])
 
 
 def test_tries_are_not_tokens(before: pl.DataFrame, after: pl.DataFrame) -> None:
     rows = changes(before, after).filter(pl.col("k").is_not_null()).rows(named=True)
-    units = {row["metric"]: _row(row)[3] for row in rows}
+    units = {row["metric"]: _row(0, row)[3] for row in rows}
     assert units["extractable_top_40"].endswith(" tries")
     assert units["exact_match_at_k"].endswith(" tokens")
 
