@@ -8,10 +8,12 @@ from dataclasses import fields
 import pytest
 import torch
 
-from pipeline.interventions import Intervention, complete, sweep
+from pipeline.interventions import Intervention, complete, score, sweep
 from pipeline.interventions.evaluation import Completions
 from pipeline.interventions.interventions import BASELINE, bypass
 from pipeline.interventions.memory import Journal
+from pipeline.interventions.tokenwise import look
+from pipeline.measure.attribution import products
 from pipeline.models.precision import at_least_single
 from pipeline.workflow.errors import InputError
 from tests.families import BLOCKS, END_OF_TEXT, FAMILIES, VOCABULARY, cases, tiny
@@ -19,6 +21,7 @@ from tests.interventions.cases import (
     PREFIX,
     SUFFIX,
     assert_same_completions,
+    assert_same_scores,
     half_remembered,
     interventions,
     right_tokens,
@@ -376,3 +379,21 @@ def test_edits_that_a_model_has_no_place_for_are_refused(family, edit):
     refused = pytest.raises(InputError, match=rf"intervention odd[\s\S]*{edit}\n[\s\S]*identity")
     with refused:
         complete(tiny(family), torch.ones(1, 8, dtype=torch.int64), 4, listed)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_neox", "gpt_neo", "gpt2"])
+def test_texts_of_end_of_text_alone_are_evaluated(family):
+    """Also where its embedding is zero, as that of a padding token is in a fresh model."""
+    model = changed(family, lambda model: model.get_input_embeddings().weight[END_OF_TEXT].zero_())
+    tokens = torch.full((2, PREFIX + SUFFIX), END_OF_TEXT)
+    every = interventions(family)
+    ours = complete(model, tokens, SUFFIX, every)
+    expected = plain.complete(model, tokens, SUFFIX, every, len(tokens))
+    assert_same_completions(ours, expected, rounding(model))
+    requests = [([END_OF_TEXT], [END_OF_TEXT]), ([END_OF_TEXT] * 3, [END_OF_TEXT] * 4)]
+    scores = score(model, requests, SWEEP, max_length=16)
+    expected = plain.score(model, requests, SWEEP, 2, max_length=16)
+    assert_same_scores(scores, expected, rounding(model))
+    seen = look(model, tokens, SUFFIX, every)
+    assert seen.log_prob.isfinite().all()
+    assert products(model, tokens, SUFFIX).isfinite().all()
