@@ -159,12 +159,20 @@ def _state(model: nn.Module) -> _State:
             name,
             ref(module),
             type(module),
-            None if _is_ours(vars(module).get("forward")) else id(vars(module).get("forward")),
+            _held(vars(module).get("forward")),
             *(number for number, hook in module._forward_hooks.items() if not _is_ours(hook)),
             *(number for number, hook in module._forward_pre_hooks.items() if not _is_ours(hook)),
         )
         for name, module in model.named_modules()
     ]
+
+
+def _held(function: Any) -> object:
+    """What tells a `forward` that others set from any other, without keeping it alive."""
+    if _is_ours(function):
+        return None
+    bound = getattr(function, "__self__", None)
+    return ref(getattr(function, "__func__", function)), id(bound)
 
 
 def _is_ours(function: Any) -> bool:
@@ -186,7 +194,7 @@ def leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
 
 
 class _Call(NamedTuple):
-    """A call of a module that has no modules below it, in the order of the calls."""
+    """A call of a module without modules below it but parametrizations, in the order of calls."""
 
     name: str
     module: nn.Module
@@ -280,7 +288,7 @@ def _record(model: Any, body: Any, blocks: nn.ModuleList, rows: int, masked: boo
             record.calls.append([])
             yield block.register_forward_pre_hook(see, with_kwargs=True)
             for name, module in block.named_modules():
-                if next(module.children(), None) is None:
+                if all(child == "parametrizations" for child, _ in module.named_children()):
                     yield module.register_forward_hook(keep(record.calls[-1], name))
 
     with attached(hooks()):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from peft import LoraConfig
 from torch import nn
+from torch.nn.utils import parametrize
 from transformers import LlamaConfig, LlamaForCausalLM, Phi3Config, Phi3ForCausalLM
 
 from pipeline.interventions import Intervention, bypassed, complete, score
@@ -194,6 +195,36 @@ SHAPE = {
     "bos_token_id": None,
     "eos_token_id": None,
 }
+
+
+@four
+@pytest.mark.parametrize("used", [False, True])
+def test_parametrized_projections_are_edited_as_any_other(family, used):
+    """Registered before the first call or after it; as weight_norm does."""
+    model = used_before(family) if used else copy.deepcopy(tiny(family))
+    for site in anatomy(tiny(family)).sites[1:3]:
+        (name,) = (
+            name for name, module in tiny(family).named_modules() if module is site.attention
+        )
+        projection = model.get_submodule(name)
+        parametrize.register_parametrization(projection, "weight", Halved(), unsafe=True)
+    assert_exact(model)
+
+
+class Halved(nn.Module):
+    """A parametrization that is no identity."""
+
+    def forward(self, weight):
+        return weight / 2
+
+
+def test_a_forward_whose_identity_is_used_again_is_noticed():
+    model = used_before("llama")
+    site = anatomy(model).sites[1]
+    original = site.attention.forward
+    for scale in (1.0, 2.0, 3.0):
+        site.attention.forward = lambda x, scale=scale: original(x) * scale
+        assert_exact(model)
 
 
 def limited(kind, limit):
