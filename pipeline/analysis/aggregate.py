@@ -172,9 +172,9 @@ def aggregate(models: Iterable[ModelTables], seed: int = 0) -> pl.DataFrame:
       survival of tokens: see `displacement.estimates`.
     - benchmarks: every task and metric as lm-eval reports it.
 
-    Rates have Wilson intervals, means a bootstrap, both clustered by suffix_group. A benchmark
+    Rates have Wilson intervals, means Student's or Hall's, clustered by suffix_group. A benchmark
     metric that is the mean of zeros and ones over its documents has a Wilson interval. Any other
-    has the interval of its standard error, or, without one, of a bootstrap over its documents if
+    has the interval of its standard error, or, without one, of a mean over its documents if
     they reproduce its value.
 
     Differences to the baseline are paired, sample by sample, document by document; see
@@ -240,7 +240,7 @@ def _benchmark(
             if link is same and np.isin(values, (0.0, 1.0)).all():
                 low, high = wilson(values.sum(axis=0), np.full(len(value), float(len(values))))
             elif np.isnan(low).any() and np.isfinite(values).all():
-                drawn = clustered_means(values, each, seed, **how)
+                drawn = clustered_means(values, each, **how)
                 low = np.where(np.isnan(low), drawn.low, low)
                 high = np.where(np.isnan(high), drawn.high, high)
     ends = frame.with_columns(pl.Series("low", low), pl.Series("high", high))

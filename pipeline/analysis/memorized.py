@@ -87,7 +87,8 @@ def _split(
 
 
 def _measure(metric: Metric, values: NDArray[Any], groups: NDArray[np.integer]) -> Measure:
-    return Measure(metric.name, values, groups, rate=metric.aggregate == "rate")
+    bounded = (metric.least, metric.most) == (0, 1)
+    return Measure(metric.name, values, groups, rate=metric.aggregate == "rate", bounded=bounded)
 
 
 def _hidden(
@@ -128,7 +129,7 @@ def _estimated(
 ) -> Iterator[pl.DataFrame]:
     """A frame per measure of the same samples.
 
-    Measures that fit into memory together share one bootstrap, because drawing takes the time.
+    Measures that fit into memory together share the draws of the differences, which take long.
     """
     whole, n, groups = names.index(BASELINE.name), len(names), measures[0].groups
     at_once = max(1, CELLS // (len(groups) * n))
@@ -141,7 +142,8 @@ def _estimated(
     unmodified = np.repeat(np.arange(len(measures)) * n + whole, n)
     differences = paired_differences(stacked, stacked[:, unmodified], groups, seed)
     mean = np.repeat([not m.rate for m in measures], n)
-    means = clustered_means(stacked[:, mean], groups, seed) if mean.any() else None
+    bounded = np.repeat([m.bounded for m in measures], n)[mean]
+    means = clustered_means(stacked[:, mean], groups, bounded=bounded) if mean.any() else None
     done = 0  # columns of `means`
     for measure, here in zip(measures, columns, strict=True):
         if measure.rate or means is None:

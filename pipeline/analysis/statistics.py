@@ -16,12 +16,12 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
-from statsmodels.stats.proportion import proportion_confint
 
 LEVEL = 0.95
 DRAWS = 2000
 
 _Floats = NDArray[np.float64]
+_Booleans = NDArray[np.bool_]
 Link = Callable[[_Floats], _Floats]
 """Maps a mean to the reported number, such as a log-likelihood to a perplexity."""
 
@@ -57,20 +57,26 @@ class Differences(Estimates):
     p_value: _Floats
 
 
-def wilson(successes: _Floats, trials: _Floats) -> tuple[_Floats, _Floats]:
+FEW = 50
+"""With fewer effective clusters, the correlation within them is taken to be 1, not estimated."""
+
+
+def wilson(successes: _Floats, trials: _Floats, quantile: float = _Z) -> tuple[_Floats, _Floats]:
     """Wilson's score interval for a rate; valid also at 0 and 1, where a normal one has no width.
 
     Args:
         successes: (C,) 0 to trials, not necessarily whole.
         trials: (C,) above 0, not necessarily whole.
+        quantile: of the normal distribution, or a larger one for few clusters.
 
     Returns:
         low, high: (C,) each, 0 to 1.
     """
-    low, high = proportion_confint(successes, trials, alpha=1 - LEVEL, method="wilson")
-    rate = successes / trials
+    rate, spread = successes / trials, quantile**2 / trials
+    centre = (rate + spread / 2) / (1 + spread)
+    half = np.sqrt(rate * (1 - rate) * spread + spread**2 / 4) / (1 + spread)
     # rounding may place the rate outside its own interval by 1e-17
-    return np.clip(low, 0.0, rate), np.clip(high, rate, 1.0)
+    return np.clip(centre - half, 0.0, rate), np.clip(centre + half, rate, 1.0)
 
 
 def normal(value: _Floats, stderr: _Floats) -> tuple[_Floats, _Floats]:
@@ -88,8 +94,9 @@ def clustered_rates(outcomes: NDArray[np.bool_], groups: NDArray[np.integer]) ->
 
     The effective number is N over the design effect: the variance of the mean with clustered
     groups, over the variance if all samples were independent. It is never above N, and is N (plain
-    Wilson) where every group has one sample. Where all outcomes are equal, or there is only one
-    group, the correlation within groups cannot be estimated; it is then taken to be 1.
+    Wilson) where every group has one sample. With fewer than `FEW` effective clusters, or where all
+    outcomes are equal, the correlation within groups is taken to be 1. The quantile is Student's
+    for the effective number of clusters, relative to that for N.
 
     Args:
         outcomes: (N, C) success or not.
@@ -97,53 +104,67 @@ def clustered_rates(outcomes: NDArray[np.bool_], groups: NDArray[np.integer]) ->
 
     Returns:
         C rates.
+
+    Source: Korn and Graubard (1998), Survey Methodology 24, 193-201, with Wilson's interval.
     """
-    count = len(groups)
-    rate = outcomes.mean(axis=0, dtype=np.float64)
-    sizes, residuals = _group_sums(outcomes - rate, groups)
-    together = np.full(rate.shape, count**2 / (sizes**2).sum())
-    if len(sizes) > 1 and (mixed := (rate > 0) & (rate < 1)).any():
-        clustered = (residuals[:, mixed] ** 2).sum(axis=0) / count**2
-        clustered *= len(sizes) / (len(sizes) - 1)
-        independent = rate[mixed] * (1 - rate[mixed]) / max(count - 1, 1)
-        effect = np.maximum(clustered / independent, 1.0)
-        together[mixed] = count / effect
-    low, high = wilson(rate * together, together)
+    count, clusters = len(groups), effective_number(groups)
+    largest = np.unique(groups, return_counts=True)[1].max() / count
+    rate, stderr = clustered_errors(outcomes.astype(np.float64), groups)
+    # of equal clusters all but one, since one is needed to estimate the spread of the others
+    few = max(clusters * (1 - largest), 1.0) if count > clusters else clusters
+    together = np.full(rate.shape, few)
+    mixed = (rate > 0) & (rate < 1)
+    if clusters >= FEW and mixed.any():
+        independent = rate[mixed] * (1 - rate[mixed]) / (count - 1)
+        together[mixed] = count / np.maximum(stderr[mixed] ** 2 / independent, 1.0)
+    wider = _student(clusters) / _student(count)
+    low, high = wilson(rate * together, together, _Z * wider)
     return Estimates(rate, low, high)
 
 
 def clustered_means(
     values: _Floats,
     groups: NDArray[np.integer],
-    seed: int,
-    draws: int = DRAWS,
     weights: _Floats | None = None,
     link: Link | None = None,
+    bounded: _Booleans | None = None,
 ) -> Estimates:
-    """Means with percentile intervals of a bootstrap that draws whole groups.
+    """Means with the wider of Student's interval and Hall's, which follows skewed values.
+
+    Both rest on the jackknife's error over whole groups. Student's has a width even where nearly
+    all values are at an end of their range, so that the sample may lack the others: see `reach`. A
+    bootstrap's percentiles, the usual choice, are too narrow there, and with few groups.
 
     Args:
         values: (N, C).
         groups: (N,) samples with the same number belong together.
-        seed: of the draws.
-        draws: bootstrap repetitions.
         weights: (N,) the mean is the sum of the values over the sum of these; None: all 1.
-        link: applied to each mean; None: the mean itself.
+        link: applied to each mean, monotone; None: the mean itself.
+        bounded: (C,) whether the values lie between 0 and 1; None: no limits are known.
 
     Returns:
         C means; their intervals are NaN where there is only one group, or a value is not finite.
     """
-    sizes, sums = _group_sums(values, groups, weights)
-    mean = _linked(link, sums.sum(axis=0) / sizes.sum())
-    known = np.isfinite(sums).all(axis=0)
-    if len(sizes) < 2 or not known.any():
-        nothing = np.full(mean.shape, np.nan)
-        return Estimates(mean, nothing, nothing)
-    sums = np.where(known, sums, np.nan)  # an infinity drawn 0 times would raise another warning
-    means = np.concatenate(
-        [t @ sums / (t @ sizes)[:, None] for t in times_drawn(len(sizes), seed, draws)]
+    known = np.isfinite(values).all(axis=0)
+    finite = np.where(known, values, 0.0)
+    sizes, sums = _group_sums(finite, groups, weights)
+    mean, errors = clustered_errors(finite, groups, weights)
+    n = effective_number(groups, weights)
+    limited = np.zeros(mean.shape, dtype=bool) if bounded is None else bounded
+    half = np.array(
+        [reach(error, n, float(each), LEVEL) for error, each in zip(errors, limited, strict=True)]
     )
-    return Estimates(mean, *percentiles(_linked(link, means)))
+    half = np.where(np.isfinite(half) & known, half, np.nan)
+    skewed = _skewed(sums - sizes[:, None] * mean, n)
+    below, above = (np.fmax(half, errors * each) for each in skewed)
+    low, high = np.sort([_linked(link, mean - below), _linked(link, mean + above)], axis=0)
+    low = np.where(limited, np.maximum(low, 0.0), low)
+    high = np.where(limited, np.minimum(high, 1.0), high)
+    unknown = np.isnan(half)
+    with np.errstate(invalid="ignore"):  # the mean of infinities of both signs
+        value = np.where(known, mean, values.mean(axis=0))
+    ends = (np.where(unknown, np.nan, end) for end in (low, high))
+    return Estimates(_linked(link, value), *ends)
 
 
 def paired_differences(
@@ -323,6 +344,36 @@ def pooled(
     )
     between = student(np.array([number for number in values if number is not None]))
     return value, float(np.fmin(low, between[0])), float(np.fmax(high, between[1]))
+
+
+def _skewed(residuals: _Floats, n: float) -> tuple[_Floats, _Floats]:
+    """How many standard errors the interval of a mean reaches below and above it, (C,) each.
+
+    Args:
+        residuals: (G, C) sums of the groups, minus what their mean would give.
+        n: effective number of groups.
+
+    Source: Hall (1992), Journal of the Royal Statistical Society B 54, 221-228: Student's quantile
+    after a cubic transformation, which removes the skewness.
+    """
+    spread = (residuals**2).mean(axis=0) ** 1.5
+    skewness = np.divide(
+        (residuals**3).mean(axis=0), spread, out=np.zeros_like(spread), where=spread > 0
+    )
+    third = np.where(np.abs(skewness) < 1e-6, 1e-6, skewness) / 3
+
+    def transformed(quantile: float) -> _Floats:
+        shifted: _Floats = np.cbrt(1 + 3 * third * (quantile / n**0.5 - third / (2 * n)))
+        found: _Floats = (shifted - 1) * n**0.5 / third
+        return found
+
+    quantile = _student(n)
+    return transformed(quantile), -transformed(-quantile)
+
+
+def _student(count: float) -> float:
+    """The quantile of Student's distribution for a mean of `count` numbers."""
+    return float(stats.t.ppf((1 + LEVEL) / 2, max(count - 1, 1)))
 
 
 def _difference(

@@ -238,7 +238,7 @@ def _means(rows: pl.DataFrame, groups: pl.DataFrame, seed: int) -> pl.DataFrame:
     estimates = statistics.Estimates(empty, empty, empty)
     if blocks:
         values = wide.select(str(block) for block in blocks).to_numpy()
-        estimates = statistics.clustered_means(values, wide["suffix_group"].to_numpy(), seed)
+        estimates = statistics.clustered_means(values, wide["suffix_group"].to_numpy())
     ends = (pl.Series("low", estimates.low), pl.Series("high", estimates.high))
     return pl.DataFrame(
         {"block": pl.Series(blocks, dtype=pl.UInt16), "mean": estimates.value}

@@ -180,7 +180,7 @@ def test_a_perplexity_differs_by_its_documents(by_hand: ModelTables) -> None:
     assert 0 < bypassed["difference_low"] < bypassed["difference"] < bypassed["difference_high"]
     assert bypassed["p_value"] == pytest.approx(1 / 8, abs=0.03)  # 2 of 2^4 sign flips
     # lm-eval has no standard error of it, but the documents have
-    assert np.exp(1.0) <= whole["low"] < whole["value"] < whole["high"] <= np.exp(1.3) + 1e-8
+    assert whole["low"] < whole["value"] < whole["high"]
     # an infinite log-likelihood leaves the other columns alone
     infinite = pl.when((pl.col("intervention") == "block-00") & (pl.col("doc_id") == 1))
     spoiled = documents.with_columns(
