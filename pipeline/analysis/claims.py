@@ -4,8 +4,8 @@ A claim is a list of conditions, and two rules: from the conditions' units, such
 model, and from the models to the claim. What a claim says to a reader is in report/claims.yaml.
 
 *Late* is the last quarter of the blocks, as in section 4.2.1 of the paper; block 0 is in no range,
-since the paper warns against it. Memory loss minus ability loss compares two retentions on equal
-terms, see `evidence`.
+since the paper warns against it. Memory loss minus ability loss compares shares of two leads: over
+control samples, and over chance; see `evidence`. Every claim is judged for every edit of a study.
 
 Source: sections 4.2 and A.3 of arXiv 2501.05078.
 """
@@ -22,7 +22,7 @@ import numpy as np
 from pipeline.analysis import views
 from pipeline.analysis.displacement import DISPLACEMENT
 from pipeline.analysis.estimates import Measured, Row, Terms, scaled
-from pipeline.analysis.evidence import CONTRAST, TOKENS
+from pipeline.analysis.evidence import CONTRAST, LOG_PROB, QUARTERS, TOKENS
 from pipeline.analysis.schema import Thresholds
 
 Compare = Literal["at_least", "at_most", "above"]
@@ -42,6 +42,7 @@ class Condition:
         part: tells apart conditions of one quantity, such as by a task's name.
         offset: added to the sum.
         related: whether the terms are of the same samples, see `estimates.combined`.
+        lacks: what the study lacks, without which the condition is undecided; empty: nothing.
     """
 
     model: str
@@ -53,6 +54,7 @@ class Condition:
     part: str = ""
     offset: float = 0.0
     related: bool = False
+    lacks: str = ""
 
 
 @dataclass(frozen=True)
@@ -153,33 +155,45 @@ def _gains(models: Sequence[Measured], limits: Thresholds) -> Conditions:
                 yield from _condition(model, unit, "score_change", terms, "above", 0.0)
 
 
+LEAST_SIZES = LEAST_SEEDS = 3
+"""Sizes of a family, and seeds of each, without which no trend over sizes is judged."""
+
+
 def _larger_models(models: Sequence[Measured], limits: Thresholds) -> Conditions:
     """The slope over the sizes, as the rise from the smallest to the largest model of a family.
 
-    The threshold, which is per tenfold of the parameters, is scaled likewise.
+    Every model has a quarter of its blocks edited, since one block is less of a deeper model. What
+    is kept is of the log probability, since hardly any exact match is left. The threshold, which is
+    per tenfold of the parameters, is scaled to the sizes measured.
     """
-    retained = {model.name: model.memory("all", "retained") for model in models}
-    sized = [model for model in models if model.parameters and model.has(retained[model.name])]
+    kept = {model.name: model.memory(QUARTERS, LOG_PROB) for model in models}
+    sized = [model for model in models if model.parameters and model.has(kept[model.name])]
     for family in dict.fromkeys(model.family for model in sized):
         members = [model for model in sized if model.family == family]
         sizes = np.log10([float(model.parameters or 1) for model in members])
-        if not np.ptp(sizes):
-            continue
         span = float(np.ptp(sizes))
+        if not span:
+            continue
         slope = span * (sizes - sizes.mean()) / ((sizes - sizes.mean()) ** 2).sum()
+        seeds, different = min(len(model.seeds) for model in members), len(set(sizes))
+        lacks = [
+            f"{LEAST_SIZES} sizes, not {different}" if different < LEAST_SIZES else "",
+            f"{LEAST_SEEDS} seeds of each size, not {seeds}" if seeds < LEAST_SEEDS else "",
+        ]
         # they see the same samples, so their errors may be correlated in any way
         yield Condition(
             family,
             "trend",
-            "retained_by_size",
+            "kept_by_size",
             [
-                (model, scaled(factor, retained[model.name]))
+                (model, scaled(factor, kept[model.name]))
                 for factor, model in zip(slope.tolist(), members, strict=True)
             ],
             "at_least",
             span * limits.resists,
             f"{len(members)} models",
             related=True,
+            lacks=", and ".join(filter(None, lacks)),
         )
 
 
@@ -195,14 +209,14 @@ def _reasoning(models: Sequence[Measured], limits: Thresholds) -> Conditions:
                 task
                 for task in model.metrics
                 if task.removeprefix(views.GENERATED) in views.ABILITIES[ability]
-                and model.has(model.ability(task, "all", "retained"))
+                and model.has(model.ability(task, "all"))
             ]
             for ability in ("reasoning", "language")
         )
         if reasoning and language:
             terms = [
-                *model.abilities("all", "retained", reasoning),
-                *scaled(-1, model.abilities("all", "retained", language)),
+                *model.abilities("all", reasoning),
+                *scaled(-1, model.abilities("all", language)),
             ]
             yield from _condition(
                 model, "average", "language_minus_reasoning", terms, "at_least", limits.resists
@@ -229,8 +243,9 @@ def _last_quarter(models: Sequence[Measured], limits: Thresholds) -> Conditions:
 def _gap(models: Sequence[Measured], limits: Thresholds) -> Conditions:
     for model in models:
         for unit, over in model.late.items():
-            terms = model.gap(over)
-            yield from _condition(model, unit, "gap", terms, "at_least", limits.resists)
+            for name, k in (("gap_of_first", 1), ("gap", None)):
+                terms = model.gap(over, k=k)
+                yield from _condition(model, unit, name, terms, "at_least", limits.resists)
 
 
 def _thesis(models: Sequence[Measured], limits: Thresholds) -> Conditions:

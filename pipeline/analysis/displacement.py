@@ -27,7 +27,7 @@ from pipeline.analysis.statistics import (
     effective_number,
 )
 from pipeline.analysis.survival import Tokens, survival
-from pipeline.interventions.interventions import BASELINE
+from pipeline.interventions.interventions import BASELINE, EACH
 
 DISPLACEMENT = "displacement"
 DISPLACEMENT_FIRST = "displacement_first"
@@ -70,7 +70,7 @@ def _means(
 ) -> Iterator[pl.DataFrame]:
     for split, of_split in rows.group_by("split", maintain_order=True):
         if grid := _grid(model, of_split, column):
-            means = clustered_means(grid.floats(column), grid.groups, seed)
+            means = clustered_means(grid.floats(column), grid.groups)
             yield _frame(grid.names, str(split[0]), metric, len(grid.groups), means)
 
 
@@ -121,15 +121,17 @@ def _frame(names: list[str], split: str, metric: str, n: int, made: object = Non
 
 
 def evidence_rows(model: ModelTables) -> Iterator[pl.DataFrame]:
-    """Displacement and attention_change under the identity edit of each block.
+    """Displacement and attention_change under each edit of one block.
 
     They are rows of the evidence of kind ``block``; attention_change is of control samples, which
     are ordinary text.
     """
-    blocks = model.interventions.filter(views.ONE_BLOCK).select(
-        "intervention", block=pl.col("blocks").list.first()
+    blocks = (
+        model.interventions.filter(group=EACH)
+        .select("intervention", "edit", block=pl.col("blocks").list.first())
+        .unique(["edit", "block"], keep="first", maintain_order=True)
+        .sort("block", maintain_order=True)
     )
-    blocks = blocks.sort("block")
     moved = model.displacement.filter(split="memorized").drop("block")
     ordinary = model.attention_change.filter(split="control")
     for quantity, rows in (
@@ -142,7 +144,7 @@ def evidence_rows(model: ModelTables) -> Iterator[pl.DataFrame]:
         mean, error = clustered_errors(grid.floats("others"), grid.groups)
         yield (
             pl.DataFrame({"over": grid.names, "value": mean, "stderr": error})
-            .join(blocks.select("block", over="intervention"), on="over", maintain_order="left")
+            .join(blocks.rename({"intervention": "over"}), on="over", maintain_order="left")
             .with_columns(
                 kind=pl.lit("block"),
                 metric=pl.lit(quantity),
@@ -150,5 +152,6 @@ def evidence_rows(model: ModelTables) -> Iterator[pl.DataFrame]:
                 n=pl.lit(len(grid.groups)),
                 n_effective=pl.lit(effective_number(grid.groups)),
                 least=pl.lit(0.0),
+                blocks=pl.lit(1),
             )
         )

@@ -17,8 +17,10 @@ from typing import NamedTuple
 import polars as pl
 
 from pipeline.analysis import statistics, views
-from pipeline.analysis.evidence import interval
+from pipeline.analysis.evidence import AT_K, interval
+from pipeline.analysis.statistics import reach
 from pipeline.analysis.views import block_range
+from pipeline.interventions.interventions import IDENTITY
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Row(NamedTuple):
     metric: str
     quantity: str
     over: str
+    k: int | None = None
 
 
 Terms = Sequence[tuple[float, Row]]
@@ -89,17 +92,21 @@ class Measured:
     Args:
         rows: of the evidence, of one recipe.
         metric: ``acc`` or ``acc_norm``; benchmarks without it use ``acc``.
-        late: the range of blocks that counts as late, see `evidence.block_range`.
+        late: the range of blocks that counts as late, see `views.block_range`.
+        edit: the rows of this edit are taken.
     """
 
-    def __init__(self, rows: pl.DataFrame, metric: str = "acc", late: str = "late") -> None:
+    def __init__(
+        self, rows: pl.DataFrame, metric: str = "acc", late: str = "late", edit: str = IDENTITY
+    ) -> None:
+        rows = rows.filter(edit=edit)
         self.name: str = rows["recipe"][0]
         self.family: str = rows["family"][0]
         self.parameters: int | None = rows["parameters"][0]
         self.seeds = rows["model"].unique(maintain_order=True).to_list()
-        key = ("model", "task", "metric", "quantity", "over")
+        key = ("model", "task", "metric", "quantity", "over", "k")
         numbers = ("value", "stderr", "n_effective", "scale", "least", "most")
-        self._rows = {row[:5]: row[5:] for row in rows.select(*key, *numbers).iter_rows()}
+        self._rows = {row[:6]: row[6:] for row in rows.select(*key, *numbers).iter_rows()}
         blocks = rows.filter(kind="block").select("block", "over").unique().sort("block")
         self.blocks = dict(blocks.filter(pl.col("block") > 0).iter_rows())
         self.late, self.early = (
@@ -162,38 +169,63 @@ class Measured:
         numbers = self._rows.get((seed, *row), (math.nan, None, 0.0, 0.0, None, None))
         return Estimate(numbers[0], *interval(numbers, level))
 
-    def memory(self, over: str, quantity: str = "kept", metric: str = "exact_match") -> Terms:
-        """The share kept of exact match, or of another metric of memorized samples."""
-        return [(1, Row(views.MEMORIZATION, metric, quantity, over))]
+    def memory(self, over: str, metric: str = "exact_match", k: int | None = None) -> Terms:
+        """The share kept of exact match, or of another metric of memorized samples.
+
+        Args:
+            over: the interventions.
+            metric: of the evidence.
+            k: exact match of the first k tokens; None: of the whole suffix.
+        """
+        return [(1, Row(views.MEMORIZATION, metric if k is None else AT_K, "kept", over, k))]
 
     def ability(self, task: str, over: str, quantity: str = "kept") -> Terms:
         """The share kept of a benchmark."""
         return [(1, Row(task, self.metrics.get(task, "acc"), quantity, over))]
 
-    def abilities(
-        self, over: str, quantity: str = "kept", tasks: Sequence[str] | None = None
-    ) -> Terms:
+    def abilities(self, over: str, tasks: Sequence[str] | None = None) -> Terms:
         """The mean share kept over the benchmarks, whose documents are independent."""
         tasks = list(self.metrics) if tasks is None else tasks
-        return [
-            term
-            for task in tasks
-            for term in scaled(1 / len(tasks), self.ability(task, over, quantity))
-        ]
+        return [term for task in tasks for term in scaled(1 / len(tasks), self.ability(task, over))]
 
-    def gap(self, over: str) -> Terms:
-        """Memory loss minus ability loss, on equal terms; no terms without a benchmark."""
+    def gap(self, over: str, metric: str = "exact_match", k: int | None = None) -> Terms:
+        """Memory loss minus ability loss; no terms without a benchmark."""
         if not self.metrics:
             return []
-        return [
-            *self.abilities(over, "retained"),
-            *scaled(-1, self.memory(over, "retained")),
-        ]
+        return [*self.abilities(over), *scaled(-1, self.memory(over, metric, k))]
+
+    def needed(self, term: tuple[float, Row], level: float, offset: float, compare: str,
+               threshold: float) -> int | None:  # fmt: skip
+        """The number of independent samples without which no outcome could support a condition.
+
+        Args:
+            term: factor and row, compared with the threshold.
+            level: of the interval.
+            offset: added to the term.
+            compare: ``at_least``, ``at_most`` or ``above``.
+            threshold: with which the estimate is compared.
+
+        Returns:
+            The least number at which the best outcome possible would be supported; None: the
+            samples are enough, or no number would be.
+        """
+        factor, row = term
+        _, _, n, scale, least, most = self._rows[self.seeds[0], *row]
+        ends = [factor * end + offset for end in (least, most) if end is not None]
+        if len(ends) < 2:
+            return None
+        room = threshold - min(ends) if compare == "at_most" else max(ends) - threshold
+        if room <= 0 or reach(0.0, n, abs(factor) * scale, level) <= room:
+            return None
+        found: int = math.ceil(n)
+        while reach(0.0, found, abs(factor) * scale, level) > room:
+            found += 1
+        return found
 
 
 def measured_models(
-    evidence: pl.DataFrame, metric: str = "acc", late: str = "late"
+    evidence: pl.DataFrame, metric: str = "acc", late: str = "late", edit: str = IDENTITY
 ) -> list[Measured]:
     """The models of the evidence in its order, the seeds of a recipe as one; see `Measured`."""
-    parts = evidence.group_by("recipe", maintain_order=True)
-    return [Measured(rows, metric, late) for _, rows in parts]
+    parts = evidence.filter(edit=edit).group_by("recipe", maintain_order=True)
+    return [Measured(rows, metric, late, edit) for _, rows in parts]

@@ -1,28 +1,21 @@
-"""The evidence for the verdicts: losses under a bypass, each with a standard error.
+"""The evidence for the verdicts: losses under each edit, each with a standard error.
 
-One row for each model, measure and set of interventions; written as ``evidence.parquet``. The
-interventions are single blocks, quarters of the blocks, averages over the single blocks of a range,
-and contrasts of two such sets. Averages and contrasts are taken sample by sample, so that errors
-common to the blocks cancel. What other edits of one block and random sets of blocks keep is there
-too, for comparison; `kept.kept` reads it.
+One row for each model, measure, edit and set of interventions; written as ``evidence.parquet``. The
+sets are single blocks, quarters of the blocks, averages over the single blocks of a range or over
+the quarters, and contrasts of two of these. Averages and contrasts are taken sample by sample, so
+that errors common to the blocks cancel. Of an edit with several random draws, the first is taken.
 
-Quantities, of the identity edit:
+Quantities:
 
 - kept: ``(v - floor) / (baseline - floor)``, over all samples or documents. The floor is chance for
   a benchmark with known chance; for memorization it is the unmodified model's score on control
-  samples.
-- retained: the same among the samples that the unmodified model recites, or the documents that it
-  answers correctly: ``(rate - chance) / (1 - chance)``. Both are chosen by the same rule, so that
-  memory and ability are compared on equal terms: neither can gain.
-- kept of the metric second_half: the share of right tokens in the second half, over samples whose
-  first half the unmodified model recites. Samples are chosen and judged by different tokens, so the
-  unmodified model, too, may fail. A continuation's second half follows the model's own first half,
-  so an early mistake counts here as well.
+  samples. No sample is chosen by what the unmodified model gets right: such a choice would also
+  choose its luck, which no other run repeats.
 - difference: a benchmark's score minus the baseline's.
 - log_ratio: the logarithm of a perplexity's ratio to the baseline's; nats.
 - displacement, attention_change: see `displacement`.
 
-For an average, kept and retained are averages; for a contrast, they are differences (no floor).
+For an average, kept is the average; for a contrast, the difference (no floor).
 """
 
 from __future__ import annotations
@@ -38,10 +31,11 @@ from numpy.typing import NDArray
 from pipeline.analysis import views
 from pipeline.analysis.displacement import evidence_rows
 from pipeline.analysis.documents import by_document, link_of, perplexity
-from pipeline.analysis.measured import ModelTables, grids
+from pipeline.analysis.measured import Grid, ModelTables, grids
+from pipeline.analysis.memorized import k_values
 from pipeline.analysis.rows import Measure
 from pipeline.analysis.statistics import LEVEL, clustered_errors, effective_number, reach
-from pipeline.interventions.interventions import BASELINE
+from pipeline.interventions.interventions import BASELINE, EACH, QUARTILE, RANDOM
 from pipeline.workflow import tables
 from pipeline.workflow.tables import Column, Schema
 
@@ -55,19 +49,15 @@ EVIDENCE: Schema = {
     "parameters": Column(pl.UInt64, "of the model; null where unknown", nullable=True),
     "n_blocks": Column(pl.UInt16, "L, of the model"),
     "task": Column(pl.String, "memorization, or the benchmark's name"),
-    "metric": Column(pl.String, "exact_match, second_half, acc, word_perplexity, …"),
-    "quantity": Column(
-        pl.String,
-        "kept, retained, difference, log_ratio, displacement, attention_change",
-    ),
-    "kind": Column(
-        pl.String, "of what it is over: block, control, quartile, random, range, contrast"
-    ),
+    "metric": Column(pl.String, "exact_match, suffix_log_prob, acc, word_perplexity, …"),
+    "k": Column(pl.UInt32, "tokens, for exact match at k; else null", nullable=True),
+    "quantity": Column(pl.String, "kept, difference, log_ratio, displacement, attention_change"),
+    "edit": Column(pl.String, "of all interventions that it is over"),
+    "kind": Column(pl.String, "of what it is over: block, quartile, random, range, contrast"),
     "over": Column(pl.String, "the interventions it is over, by name"),
     "block": Column(pl.UInt16, "0-based, where it is one block alone; else null", nullable=True),
-    "edit": Column(pl.String, "of one intervention; null of several", nullable=True),
-    "blocks": Column(pl.UInt16, "number that it edits; null of several", nullable=True),
-    "value": Column(pl.Float64, "the estimate; 1: nothing is lost, for kept and retained"),
+    "blocks": Column(pl.UInt16, "number that one intervention edits; else null", nullable=True),
+    "value": Column(pl.Float64, "the estimate; 1: nothing is lost, for kept"),
     "stderr": Column(pl.Float64, "standard error; null where unknown", nullable=True),
     "n": Column(pl.UInt32, "samples or documents"),
     "n_effective": Column(pl.Float64, "groups of near-duplicates, as if of equal weight"),
@@ -77,9 +67,13 @@ EVIDENCE: Schema = {
 }
 
 TOKENS = "teacher_forced_accuracy"
-SECOND_HALF = "second_half"
+LOG_PROB = "suffix_log_prob"
+AT_K = "exact_match_at_k"
 LATE = "late"
+QUARTERS = "quarters"
 CONTRAST = "late minus middle"
+
+_KEY = ("column", "intervention", "blocks")
 
 _Floats = NDArray[np.float64]
 
@@ -128,14 +122,16 @@ class _Over:
     """A linear combination of interventions.
 
     Args:
-        kind, name, block: as in `EVIDENCE`.
+        edit, kind, over, block, blocks: as in `EVIDENCE`.
         weights: (V,) of the interventions.
     """
 
+    edit: str
     kind: str
-    name: str
-    block: int | None
+    over: str
     weights: _Floats
+    block: int | None = None
+    blocks: int | None = None
 
 
 def evidence_of(model: ModelTables) -> pl.DataFrame:
@@ -150,17 +146,12 @@ def evidence_of(model: ModelTables) -> pl.DataFrame:
     names = model.interventions["intervention"].to_list()
     baseline_index = names.index(BASELINE.name)
     parts = []
-    measures = [*_memory(model, baseline_index), *_abilities(model, names)]
-    for overs, of_all in ((_overs(model), True), (_controls(model), False)):
-        if not overs:
-            continue
+    if overs := list(_overs(model)):
         weights = np.stack([over.weights for over in overs], axis=1)
-        for measure in measures:
+        for measure in (*_memory(model, baseline_index), *_abilities(model, names)):
             for quantity, columns in _quantities(measure, weights, baseline_index):
-                if of_all or quantity == "kept":
-                    parts.append(_frame(measure, quantity, overs, columns))
-        if of_all:
-            parts += _log_ratios(model, names, overs, weights, baseline_index)
+                parts.append(_frame(measure, quantity, overs, columns))
+        parts += _log_ratios(model, names, overs, weights, baseline_index)
     parts += [
         part.with_columns(task=pl.lit(views.MEMORIZATION), scale=pl.lit(0.0), most=pl.lit(None))
         for part in evidence_rows(model)
@@ -173,16 +164,13 @@ def evidence_of(model: ModelTables) -> pl.DataFrame:
         "parameters": model.parameters,
         "n_blocks": model.n_blocks,
     }
-    edited = model.interventions.select(
-        "edit", over="intervention", blocks=pl.col("blocks").list.len()
-    )
     return pl.concat(
         [
             pl.DataFrame(schema=schema),
             *(
-                part.join(edited, on="over", how="left", maintain_order="left")
-                .with_columns(
+                part.with_columns(
                     *(pl.lit(v).alias(k) for k, v in constants.items()),
+                    *(pl.lit(None).alias(name) for name in {"k"} - set(part.columns)),
                     pl.col("stderr").fill_nan(None),
                 )
                 .select(pl.col(name).cast(dtype) for name, dtype in schema.items())
@@ -193,75 +181,76 @@ def evidence_of(model: ModelTables) -> pl.DataFrame:
     )
 
 
-def _overs(model: ModelTables) -> list[_Over]:
-    """Single blocks, quarters, ranges, and contrasts, as far as the model's table has them."""
+def _overs(model: ModelTables) -> Iterator[_Over]:
+    """Of each edit the sets of interventions, as far as the model's table has them."""
     rows = model.interventions.with_row_index("column")
     unit = np.eye(rows.height)
-    single = {
-        block: (name, unit[column])
-        for column, name, [block] in rows.filter(views.ONE_BLOCK)
-        .select("column", "intervention", "blocks")
-        .iter_rows()
-    }
-    overs = [_Over("block", name, block, weights) for block, (name, weights) in single.items()]
-    mean: dict[str, _Floats] = {}
-    for name in ("all", "middle", LATE):
-        blocks = views.block_range(model.n_blocks, name)
-        if blocks and all(block in single for block in blocks):
-            mean[name] = np.mean([single[block][1] for block in blocks], axis=0)
-            overs.append(_Over("range", name, None, mean[name]))
-    if {"middle", LATE} <= set(mean):
-        overs.append(_Over("contrast", CONTRAST, None, mean[LATE] - mean["middle"]))
-    quarters = rows.filter(views.ONE_QUARTILE).sort(pl.col("blocks").list.first())
-    named = list(quarters.select("intervention", "column").iter_rows())
-    overs += [_Over("quartile", name, None, unit[column]) for name, column in named]
-    if len(named) == 4:
-        last_name, last = named[-1]
-        overs += [
-            _Over("contrast", f"{last_name} minus {name}", None, unit[last] - unit[column])
-            for name, column in named[:-1]
-        ]
-    return overs
-
-
-def _controls(model: ModelTables) -> list[_Over]:
-    """Single blocks under other edits, and random sets of bypassed blocks."""
-    rows = model.interventions.with_row_index("column")
-    unit = np.eye(rows.height)
-    key = ("intervention", "blocks", "column")
-    other_edits = rows.filter(views.CONTROL).select(key).iter_rows()
-    random_sets = rows.filter(views.RANDOM_SET).select(key).iter_rows()
-    return [
-        *(_Over("control", name, blocks[0], unit[column]) for name, blocks, column in other_edits),
-        *(_Over("random", name, None, unit[column]) for name, _, column in random_sets),
-    ]
+    for [edit], of_edit in rows.drop_nulls("edit").group_by("edit", maintain_order=True):
+        edit = str(edit)
+        single: dict[int, tuple[str, _Floats]] = {}
+        for column, name, [block] in of_edit.filter(group=EACH).select(_KEY).iter_rows():
+            single.setdefault(block, (name, unit[column]))
+        for block, (name, weights) in single.items():
+            yield _Over(edit, "block", name, weights, block, 1)
+        mean: dict[str, _Floats] = {}
+        for name in ("all", "middle", LATE):
+            blocks = views.block_range(model.n_blocks, name)
+            if blocks and all(block in single for block in blocks):
+                mean[name] = np.mean([single[block][1] for block in blocks], axis=0)
+                yield _Over(edit, "range", name, mean[name])
+        if {"middle", LATE} <= set(mean):
+            yield _Over(edit, "contrast", CONTRAST, mean[LATE] - mean["middle"])
+        quarters = of_edit.filter(group=QUARTILE).sort(pl.col("blocks").list.first())
+        named = list(quarters.select(_KEY).iter_rows())
+        for column, name, blocks in named:
+            yield _Over(edit, "quartile", name, unit[column], blocks=len(blocks))
+        if len(named) == 4:
+            columns = [column for column, _, _ in named]
+            yield _Over(edit, "range", QUARTERS, unit[columns].mean(axis=0))
+            for column, name, _ in named[:-1]:
+                over = f"{named[-1][1]} minus {name}"
+                yield _Over(edit, "contrast", over, unit[columns[-1]] - unit[column])
+        for column, name, blocks in of_edit.filter(group=RANDOM).select(_KEY).iter_rows():
+            yield _Over(edit, "random", name, unit[column], blocks=len(blocks))
 
 
 def _memory(model: ModelTables, baseline_index: int) -> Iterator[Measure]:
-    """Exact match, single tokens, and the second half, of memorized samples."""
+    """Exact match, whole and of the first tokens, single tokens, and log probability."""
     splits = grids(model)
     if "memorized" not in splits:
         return
-    memorized = splits["memorized"]
-    first_half = memorized.floats("correct_length")[:, baseline_index]
-    recited = first_half >= memorized.suffix_length // 2
-    for metric in ("exact_match", TOKENS, SECOND_HALF):
-        floor = error = 0.0
-        if "control" in splits:
-            control, groups = splits["control"].floats(metric), splits["control"].groups
-            decoded = np.isfinite(control[:, baseline_index])
-            if decoded.sum() > 1:
-                mean, errors = clustered_errors(
-                    control[decoded][:, [baseline_index]], groups[decoded]
-                )
-                floor, error = float(mean[0]), float(np.nan_to_num(errors[0]))
-        elif metric == TOKENS:
-            continue  # without the floor, part of the loss would not be memory
-        outcomes, groups = memorized.floats(metric), memorized.groups
-        if metric == SECOND_HALF:
-            decoded = recited & np.isfinite(outcomes).all(axis=1)
-            outcomes, groups = outcomes[decoded], groups[decoded]
-        yield Measure(metric, outcomes, groups, floor=floor, floor_error=error)
+    memorized, control = splits["memorized"], splits.get("control")
+    yield _above_control("exact_match", memorized, control, "exact_match", baseline_index)
+    if control is None:
+        return  # without the floor, part of these losses would not be memory
+    for metric in (TOKENS, LOG_PROB):
+        yield _above_control(metric, memorized, control, metric, baseline_index)
+    for k in k_values(memorized.suffix_length)[:-1]:
+        yield _above_control(AT_K, memorized, control, "correct_length", baseline_index, k)
+
+
+def _above_control(
+    metric: str,
+    memorized: Grid,
+    control: Grid | None,
+    column: str,
+    baseline_index: int,
+    k: int | None = None,
+) -> Measure:
+    """A measure of memorized samples, from the unmodified model's level on control samples."""
+
+    def values(grid: Grid) -> _Floats:
+        found = grid.floats(column)
+        return found if k is None else (found >= k).astype(np.float64)
+
+    floor = error = 0.0
+    if control is not None and len(control.groups) > 1:
+        mean, errors = clustered_errors(values(control)[:, [baseline_index]], control.groups)
+        floor, error = float(mean[0]), float(np.nan_to_num(errors[0]))
+    return Measure(
+        metric, values(memorized), memorized.groups, labels={} if k is None else {"k": k},
+        floor=floor, floor_error=error, bounded=metric != LOG_PROB,
+    )  # fmt: skip
 
 
 def _abilities(model: ModelTables, names: Sequence[str]) -> Iterator[Measure]:
@@ -289,30 +278,22 @@ def _quantities(
     Yields:
         name, and columns of `EVIDENCE` as `_columns` makes them.
     """
-    values, groups = measure.values, measure.groups
+    values, groups, scale = measure.values, measure.groups, float(measure.bounded)
     if len(np.unique(groups)) < 2:
         return
     unmodified = values[:, [baseline_index]]
     [baseline], [error] = clustered_errors(unmodified, groups)
     lead = baseline - measure.floor
     n = effective_number(groups)
-    if lead <= reach(float(np.hypot(error, measure.floor_error)), n, 1.0, LEVEL):
+    if lead <= reach(float(np.hypot(error, measure.floor_error)), n, scale, LEVEL):
         return  # nothing to lose
     mixed, total = values @ weights, weights.sum(axis=0)
     above = mixed - measure.floor * total
     kept = above.mean(axis=0) / lead
     _, errors = clustered_errors((above - kept * (unmodified - measure.floor)) / lead, groups)
     errors = np.hypot(errors, (kept - total) / lead * measure.floor_error)
-    yield "kept", _columns(kept, errors, groups, 1 / lead, measure.floor, total)
-    if measure.metric in (TOKENS, SECOND_HALF):
-        return
-    chance = measure.floor if measure.task != views.MEMORIZATION else 0.0
-    right = values[:, baseline_index] == 1
-    if len(np.unique(groups[right])) > 1:
-        rate, errors = clustered_errors(mixed[right], groups[right])
-        rest = 1 - chance
-        retained = (rate - chance * total) / rest
-        yield "retained", _columns(retained, errors / rest, groups[right], 1 / rest, chance, total)
+    limited = total if measure.bounded else None
+    yield "kept", _columns(kept, errors, groups, scale / lead, measure.floor, limited)
     if measure.task != views.MEMORIZATION:
         difference, errors = clustered_errors(mixed - unmodified * total, groups)
         yield "difference", _columns(difference, errors, groups, 1.0, 0.0, total * 0)
@@ -383,14 +364,14 @@ def _columns(
 def _frame(
     measure: Measure, quantity: str, overs: Sequence[_Over], columns: dict[str, object]
 ) -> pl.DataFrame:
+    names = ("edit", "kind", "over", "block", "blocks")
     return pl.DataFrame(
         {
             "task": measure.task,
             "metric": measure.metric,
             "quantity": quantity,
-            "kind": [over.kind for over in overs],
-            "over": [over.name for over in overs],
-            "block": [over.block for over in overs],
+            **measure.labels,
+            **{name: [getattr(over, name) for over in overs] for name in names},
             **columns,
         }
     )

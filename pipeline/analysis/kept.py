@@ -11,12 +11,10 @@ import polars as pl
 from pipeline.analysis import views
 from pipeline.analysis.evidence import TOKENS, interval
 from pipeline.analysis.statistics import LEVEL
+from pipeline.interventions.interventions import IDENTITY
 
 MEAN = "benchmarks, mean lead over chance"
 """The measure of `kept` that is the mean over the benchmarks."""
-
-CONTROLS = "control edits"
-"""The measure of `controls` where one block is edited."""
 
 SCALES = ("raw", "corrected")
 """A drop as a share of the score, as in the paper, and as a share of its lead over chance."""
@@ -35,8 +33,8 @@ def kept(evidence: pl.DataFrame, *, pooled: bool = True) -> pl.DataFrame:
         pooled: whether the seeds of one recipe are one model, see `views.over_seeds`.
 
     Returns:
-        model, recipe, family, intervention, group (block: its bypass; control: another edit of one
-        block; quartile; random: a set), edit, block (null for a set), blocks (how many), measure
+        model, recipe, family, intervention, group (block: one alone; quartile; random: a set),
+        edit, block (null for a set), blocks (how many), measure
         (``exact_match``, ``teacher_forced_accuracy``, a task's name, or `MEAN`), kind
         (``memorization``, ``benchmark``, or ``mean`` over the benchmarks), kept, low, high (95%).
     """
@@ -49,39 +47,9 @@ def kept(evidence: pl.DataFrame, *, pooled: bool = True) -> pl.DataFrame:
     return views.over_seeds(rows, key, _ENDS) if pooled else rows
 
 
-def controls(shares: pl.DataFrame) -> pl.DataFrame:
-    """The share of exact match kept under control interventions, for comparison with a curve.
-
-    The controls of a block are all other edits of that block alone, including each draw of noise.
-    Random sets of bypassed blocks have no block; they are controls for sets of the same size.
-
-    Args:
-        shares: as of `kept`.
-
-    Returns:
-        As `kept`: measure is `CONTROLS`, or names the random sets, whose ``block`` is null; kind is
-        ``control``; intervention lists them; kept is the mean over them, low and high are the
-        smallest and the largest, not an interval. Empty where a study has none.
-    """
-    share = pl.col("kept")
-    of_block, size = pl.col("block").is_not_null(), pl.col("blocks")
-    names = pl.when(of_block).then(pl.lit(CONTROLS)).otherwise(
-        pl.format("random sets of {} blocks", size)
-    )  # fmt: skip
-    return (
-        shares.filter(pl.col("group").is_in(("control", "random")), measure="exact_match")
-        .with_columns(names.alias("measure"), kind=pl.lit("control"))
-        .sort(~of_block, "block", maintain_order=True)
-        .group_by(*_MODEL, "block", "blocks", "measure", "kind", maintain_order=True)
-        .agg(
-            pl.col("intervention").str.join(", "),
-            pl.first("group", "edit"),
-            share.mean(),
-            share.min().alias("low"),
-            share.max().alias("high"),
-        )
-        .select(_KEPT)
-    )
+def one_block(shares: pl.DataFrame, edit: str = IDENTITY) -> pl.DataFrame:
+    """The rows of `kept` under one edit of one block, by block."""
+    return shares.filter(group="block", edit=edit).sort("block", maintain_order=True)
 
 
 def drops(summary: pl.DataFrame, shares: pl.DataFrame) -> pl.DataFrame:
@@ -107,7 +75,7 @@ def drops(summary: pl.DataFrame, shares: pl.DataFrame) -> pl.DataFrame:
     raw = of_score.with_columns(
         (end.clip(0, 1) / pl.col("baseline")).alias(name) for name, end in ends.items()
     ).with_columns(kept=pl.col("value") / pl.col("baseline"), measure=pl.col("task"))
-    corrected = shares.filter(kind="benchmark", group="block").sort("block", maintain_order=True)
+    corrected = one_block(shares).filter(kind="benchmark")
     ability = {name: kind for kind, names in views.ABILITIES.items() for name in names}
     columns = ("model", "family", "intervention", "block", "measure", "kept", "low", "high")
     rows = pl.concat(
@@ -150,7 +118,7 @@ def _shares(evidence: pl.DataFrame) -> pl.DataFrame:
     """The rows of single interventions with their 95% intervals; one metric of each task."""
     memory = pl.col("task") == views.MEMORIZATION
     rows = evidence.filter(
-        pl.col("edit").is_not_null(),
+        pl.col("blocks").is_not_null(),
         ~memory | pl.col("metric").is_in(("exact_match", TOKENS)),
         quantity="kept",
     )

@@ -13,6 +13,7 @@ import polars as pl
 
 from pipeline.analysis import views
 from pipeline.analysis.correlation import rank_correlation
+from pipeline.analysis.kept import one_block
 
 LOSSES = {
     "exact_match": "loss of exact match",
@@ -37,7 +38,7 @@ def losses(summary: pl.DataFrame, shares: pl.DataFrame) -> pl.DataFrame:
     Returns:
         model, family, block, measure (of `LOSSES`), lost, lost_low, lost_high.
     """
-    single = shares.filter(group="block").sort("block", maintain_order=True)
+    single = one_block(shares)
     exact = single.filter(measure="exact_match")
     tasks = single.filter(kind="mean")
     lost = [

@@ -28,9 +28,9 @@ class ModelTables:
         n_blocks: L.
         interventions: the planned interventions, schema `schemas.INTERVENTIONS`.
         samples: the family's table, schema `SAMPLES`.
-        memorization: the model's, schema `metrics.MEMORIZATION` and `second_half` (see
-            `with_second_half`); it needs no `continuation`. Of a model with a twin also
-            `twin_exact_match`, the twin's under the same intervention; null where it lacks one.
+        memorization: the model's, schema `metrics.MEMORIZATION`; it needs no `continuation`. Of
+            a model with a twin also `twin_exact_match`, the twin's under the same intervention;
+            null where it lacks one.
         benchmarks: the model's, schema `schemas.BENCHMARKS`; None where none were run.
         documents: the model's, schema `schemas.BENCHMARK_DOCUMENTS`, optionally with `weight`, by
             which lm-eval divides; may be empty.
@@ -79,11 +79,8 @@ def read_tables(
     documents = data / "benchmarks" / f"{name}.documents.parquet"
     samples = read_samples(data, family)
     path = data / "memorization" / f"{name}.parquet"
-    # read in batches, since the continuations take most of the table's memory
-    memorization = pl.concat(
-        with_second_half(batch, samples).drop("continuation")
-        for batch in tables.batches(path, metrics.MEMORIZATION)
-    )
+    # without the continuations, which take most of the table's memory
+    memorization = tables.read(path, metrics.MEMORIZATION, without={"continuation"})
     if twin:
         _require_twin(data, twin, family, manifest)
         key = ["intervention", "sample_id"]
@@ -121,44 +118,6 @@ def _require_twin(data: Path, twin: str, family: str, manifest: Mapping[str, Any
             f"{manifest['n_blocks']}, those of {manifest['name']}",
             "name as the twin a model of the same shape",
         )
-
-
-def with_second_half(memorization: pl.DataFrame, samples: pl.DataFrame) -> pl.DataFrame:
-    """Add the share of the suffix's second half that the continuations have right.
-
-    Samples can then be chosen by the first half of the suffix and judged by the second.
-
-    Args:
-        memorization: rows of schema `metrics.MEMORIZATION`.
-        samples: of the same family, schema `SAMPLES`.
-
-    Returns:
-        The rows with the column `second_half` (f64, 0 to 1): the share of the positions S // 2 to
-        S - 1 at which the greedy continuation has the suffix's token; null where the continuation
-        was not decoded.
-    """
-    tail = pl.col("suffix_length") - pl.col("suffix_length") // 2
-    ends = samples.select(
-        "sample_id", pl.col("tokens").list.tail(tail).alias("true"), tail.alias("tail")
-    )
-    joined = memorization.select("sample_id", "continuation").join(
-        ends, on="sample_id", how="left", maintain_order="left"
-    )
-    flat = (
-        joined.select(
-            pl.int_range(pl.len()).alias("row"),
-            pl.col("continuation").list.tail(pl.col("tail")).alias("own"),
-            "true",
-        )
-        .drop_nulls()
-        .filter(pl.col("own").list.len() == pl.col("true").list.len())
-        .explode("own", "true")
-        .group_by("row")
-        .agg((pl.col("own") == pl.col("true")).mean().alias("second_half"))
-    )
-    rows = pl.DataFrame({"row": pl.int_range(memorization.height, eager=True)})
-    share = rows.join(flat, on="row", how="left", maintain_order="left")["second_half"]
-    return memorization.with_columns(share.cast(pl.Float64))
 
 
 class Grid:

@@ -76,6 +76,7 @@ class Measure:
         labels: further columns of `SUMMARY`, such as k.
         floor: the value at which nothing is left.
         floor_error: its standard error.
+        bounded: whether values lie between 0 and 1.
     """
 
     metric: str
@@ -86,6 +87,7 @@ class Measure:
     labels: Mapping[str, int] = field(default_factory=dict)
     floor: float = 0.0
     floor_error: float = 0.0
+    bounded: bool = True
 
 
 def rows_of(

@@ -1,4 +1,4 @@
-"""The section `statistics` of params.yaml: intervals, and when a claim counts as shown."""
+"""The section `statistics` of params.yaml: intervals, and when a claim counts as supported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pipeline.workflow.schema import Section, Seed, Share
 
 
 class Thresholds(Section):
-    """When a claim counts as shown; set before any result was seen. Shares of the baseline."""
+    """When a claim counts as supported; see docs/analysis-plan.md. Shares of the baseline."""
 
     significance: Share = Field(
         default=0.05,
@@ -41,7 +41,7 @@ class Thresholds(Section):
 
 
 class Statistics(Section):
-    """Intervals, and when a claim counts as shown."""
+    """Intervals, and when a claim counts as supported."""
 
     seed: Seed = Field(description="of the bootstrap, and of the sign flips of the tests")
     thresholds: Thresholds = Field(

@@ -9,7 +9,8 @@ The intervals of all conditions of one claim, over all models, hold together wit
 probability (Bonferroni: each is taken at the level 1 - error / number of conditions). Where they
 all hold no condition is judged wrongly, so nothing that follows from them is: block by block,
 model by model, and in the counts of blocks. The rate is one for each claim; it is not shared among
-the claims. Bonferroni's bound needs nothing of how the estimates depend on each other.
+the claims, nor among the edits. Bonferroni's bound needs nothing of how the estimates depend on
+each other.
 
 Models of one recipe that differ in their training seed are one case: see `estimates.pooled`.
 
@@ -30,6 +31,7 @@ from pipeline.analysis.claims import CLAIMS, Claim, Condition, Ranked, Rule
 from pipeline.analysis.correlation import partial_rank_correlation, rank_correlation
 from pipeline.analysis.estimates import Estimate, combined, measured_models
 from pipeline.analysis.schema import Thresholds
+from pipeline.interventions.interventions import IDENTITY
 from pipeline.workflow.tables import Column, Schema
 
 VERDICTS_FILE = "verdicts.parquet"
@@ -44,6 +46,7 @@ SETUPS = {MAIN: ("acc", "late"), BY_NORM: ("acc_norm", "late"), BY_HALF: ("acc",
 """Setup -> metric of the benchmarks, and the range of blocks that counts as late."""
 
 VERDICTS: Schema = {
+    "edit": Column(pl.String, "of the interventions by which it is judged"),
     "setup": Column(pl.String, "metric of the benchmarks and range of late blocks"),
     "claim": Column(pl.String, "its id; report/claims.yaml has its words"),
     "model": Column(pl.String, "model, recipe or family; null: over all of them", nullable=True),
@@ -60,31 +63,44 @@ VERDICTS: Schema = {
     "verdict": Column(
         pl.String, "supported, contradicted or undecided; null: not measured", nullable=True
     ),
+    "needed": Column(
+        pl.UInt32,
+        "independent samples without which no outcome could support the condition; null: enough",
+        nullable=True,
+    ),
+    "lacks": Column(
+        pl.String, "what the study lacks to judge the condition; null: nothing", nullable=True
+    ),
 }
 
 PERMUTATIONS = 9_999
 
 
 def verdicts(evidence: pl.DataFrame, limits: Thresholds | None = None) -> pl.DataFrame:
-    """Judge every claim, with the main choices and with each of two others; see `SETUPS`.
+    """Judge every claim under every edit, with the main choices and with two others; see `SETUPS`.
 
     Args:
         evidence: schema `evidence.EVIDENCE`.
         limits: the thresholds, and the error rate of a claim.
 
     Returns:
-        A frame of schema `VERDICTS`. Each claim has a row with a null model. The rows of the other
-        setups are of claims and models alone.
+        A frame of schema `VERDICTS`. Each claim has a row with a null model. The other setups are
+        of the identity edit; their rows are of claims and models alone.
     """
+    limits = limits or Thresholds()
+    edits = [IDENTITY, *(e for e in evidence["edit"].unique(maintain_order=True) if e != IDENTITY)]
+    choices = [(edit, MAIN) for edit in edits] + [(IDENTITY, BY_NORM), (IDENTITY, BY_HALF)]
     frames = []
-    for setup, (metric, late) in SETUPS.items():
-        models = [model for model in measured_models(evidence, metric, late) if model.recites()]
+    for edit, setup in choices:
+        known = measured_models(evidence, *SETUPS[setup], edit)
+        models = [model for model in known if model.recites()]
         for name, claim in CLAIMS.items():
-            conditions = list(claim.conditions(models, limits or Thresholds()))
-            frame = _judged(name, claim, conditions, (limits or Thresholds()).significance)
+            conditions = list(claim.conditions(models, limits))
+            frame = _judged(name, claim, conditions, limits.significance)
             if setup != MAIN:
                 frame = frame.filter(pl.col("unit").is_null())
-            frames.append(frame.with_columns(setup=pl.lit(setup)).select(*VERDICTS))
+            named = frame.with_columns(edit=pl.lit(edit), setup=pl.lit(setup))
+            frames.append(named.select(*VERDICTS))
     return pl.concat(frames)
 
 
@@ -154,6 +170,12 @@ def _row(condition: Condition | Ranked, level: float) -> dict[str, Any]:
         for model, terms in condition.sums
     ]
     estimate = sums[0] if len(sums) == 1 else combined([(1, s) for s in sums], related=True)
+    verdict = compared(estimate, condition.compare, condition.threshold)
+    needed = None
+    if verdict == UNDECIDED and len(sums) == 1 and len(condition.sums[0][1]) == 1:
+        [(model, [term])] = condition.sums
+        compare, threshold = condition.compare, condition.threshold
+        needed = model.needed(term, level, condition.offset, compare, threshold)
     return row | {
         "part": condition.part or None,
         "estimate": _finite(estimate.value),
@@ -161,7 +183,9 @@ def _row(condition: Condition | Ranked, level: float) -> dict[str, Any]:
         "high": _finite(estimate.high),
         "compare": condition.compare,
         "threshold": condition.threshold,
-        "verdict": compared(estimate, condition.compare, condition.threshold),
+        "verdict": UNDECIDED if condition.lacks else verdict,
+        "needed": needed,
+        "lacks": condition.lacks or None,
     }
 
 

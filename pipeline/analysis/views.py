@@ -7,16 +7,10 @@ from collections.abc import Sequence
 import polars as pl
 
 from pipeline.analysis.statistics import pooled
-from pipeline.interventions.interventions import BASELINE, EACH, IDENTITY, QUARTILE, RANDOM
+from pipeline.interventions.interventions import BASELINE, EACH, IDENTITY, QUARTILE
 
 ONE_BLOCK = (pl.col("group") == EACH) & (pl.col("edit") == IDENTITY)
 """Selects the rows of the summary, or of a table of interventions, where one block is bypassed."""
-
-CONTROL = (pl.col("group") == EACH) & (pl.col("edit") != IDENTITY)
-"""Likewise where one block is edited otherwise: zero, noise, skip, …"""
-
-RANDOM_SET = (pl.col("group") == RANDOM) & (pl.col("edit") == IDENTITY)
-"""Likewise where a random set of blocks is bypassed."""
 
 ONE_QUARTILE = (pl.col("group") == QUARTILE) & (pl.col("edit") == IDENTITY)
 """Likewise where a quarter of the blocks is bypassed."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from pipeline.analysis.measured import ModelTables, with_second_half
+from pipeline.analysis.measured import ModelTables
 from pipeline.interventions.interventions import SWEEP, Group, Intervention, sweep
 from pipeline.measure import metrics, schemas
 from pipeline.measure.chosen import chosen
@@ -238,7 +238,7 @@ def _model(
         n_blocks,
         as_table(interventions),
         samples,
-        with_second_half(memorization, samples),
+        memorization,
         pl.DataFrame(
             benchmarks,
             schema={c: column.dtype for c, column in schemas.BENCHMARKS.items()},

@@ -7,11 +7,9 @@ import polars as pl
 import pytest
 from scipy import stats
 
-from pipeline.analysis import views
 from pipeline.analysis.aggregate import aggregate
 from pipeline.analysis.correlation import partial_rank_correlation
 from pipeline.analysis.evidence import evidence
-from pipeline.analysis.kept import CONTROLS, controls, kept
 from pipeline.analysis.verdicts import MAIN, verdicts
 from pipeline.interventions import Group
 from pipeline.report import figures
@@ -104,15 +102,18 @@ def test_survival_is_of_the_tokens_that_the_baseline_chooses(model, summary):
 
 
 def test_the_evidence_has_the_displacement_of_each_block(model, summary, rows):
-    moved = rows.filter(metric="displacement", kind="block")
+    moved = rows.filter(metric="displacement", kind="block", edit="identity")
     assert moved["block"].to_list() == list(range(8))
+    assert set(rows.filter(metric="displacement")["edit"]) == {"identity", "zero", "noise"}
     expected = summary.filter(metric="displacement", split="memorized", edit="identity")
     expected = expected.filter(pl.col("block").is_not_null())
     assert moved["value"].to_list() == pytest.approx(expected["value"].to_list())
 
 
 def judged(rows, claim):
-    overall = verdicts(rows).filter(pl.col("model").is_null(), setup=MAIN, claim=claim)
+    overall = verdicts(rows).filter(
+        pl.col("model").is_null(), setup=MAIN, claim=claim, edit="identity"
+    )
     return overall["verdict"].item()
 
 
@@ -174,33 +175,13 @@ def test_a_partial_correlation_is_that_of_the_residuals():
     assert np.isnan(partial_rank_correlation(x[:3], y[:3], z[:3], 0).value)
 
 
-def test_the_band_is_from_the_least_to_the_most_of_the_controls(summary, rows):
-    floor = summary.filter(metric="exact_match", split="control", intervention="baseline")
-    own = summary.filter(metric="exact_match", split="memorized")
-    whole = own.filter(intervention="baseline")["value"].item()
-    floor = floor["value"].item()
-    band = controls(kept(rows))
-    for block in range(8):
-        names = [f"block-{block:02d}.{end}" for end in ("zero", "noise-draw-1", "noise-draw-2")]
-        left = own.filter(pl.col("intervention").is_in(names))["value"].to_numpy()
-        left = (left - floor) / (whole - floor)
-        found = band.filter(measure=CONTROLS, block=block).row(0, named=True)
-        assert (found["low"], found["high"]) == pytest.approx((left.min(), left.max()))
-        assert found["intervention"] == ", ".join(names)
-    [random] = band.filter(pl.col("block").is_null()).iter_rows(named=True)
-    assert random["measure"] == "random sets of 2 blocks"
-    assert random["intervention"].count("random-2-draw") == 3
-
-
-def test_the_lead_figure_shows_the_band_where_a_study_has_controls(summary, rows):
+def test_the_lead_figure_has_a_panel_for_each_edit(summary, rows):
     lead = figures.plots(summary, rows)[0]
     assert lead.name == "kept"
-    assert "(noise, zero)" in plain(lead.words()["caption"])
-    [axes] = figures.figure(lead).axes
-    [band] = [each for each in axes.collections if each.get_label() == "other edits"]
-    low = lead.data.filter(measure=CONTROLS)["low"].min()
-    assert band.get_paths()[0].vertices[:, 1].min() == pytest.approx(low)
-    without = summary.filter(~views.CONTROL, ~views.RANDOM_SET)
-    bare = figures.plots(without, rows.filter(~pl.col("kind").is_in(("control", "random"))))[0]
-    assert "Grey" not in plain(bare.words()["caption"])
+    assert set(lead.data["edit"]) == {"identity", "zero", "noise"}
+    titles = [axes.get_title(loc="left") for axes in figures.figure(lead).axes]
+    assert [title.split(", ")[1] for title in titles] == ["identity", "zero", "noise"]
+    assert "zero: with attention’s output set to zero" in plain(lead.words()["caption"])
+    bare = figures.plots(summary, rows.filter(edit="identity"))[0]
+    assert "zero" not in plain(bare.words()["caption"])
     assert set(bare.data["kind"]) == {"memorization", "benchmark", "mean"}

@@ -7,9 +7,8 @@ import polars as pl
 import pytest
 
 from pipeline.analysis.evidence import EVIDENCE, evidence
-from pipeline.analysis.measured import with_second_half
 from pipeline.analysis.views import block_range
-from pipeline.interventions.interventions import BASELINE
+from pipeline.interventions.interventions import BASELINE, Group
 from tests.analysis import synthetic
 
 NAME = "tiny-neo-8"
@@ -26,7 +25,7 @@ def rows(evidence_of_paper: pl.DataFrame) -> pl.DataFrame:
     return evidence_of_paper.filter(model=NAME)
 
 
-def one(rows: pl.DataFrame, **of: str) -> dict[str, float]:
+def one(rows: pl.DataFrame, **of: str | int) -> dict[str, float]:
     [row] = rows.filter(**of).iter_rows(named=True)
     return row
 
@@ -38,20 +37,62 @@ def exact(model: synthetic.ModelTables, intervention: str) -> np.ndarray:
 
 def test_the_table_fits_its_schema(evidence_of_paper: pl.DataFrame) -> None:
     assert evidence_of_paper.schema == {k: c.dtype for k, c in EVIDENCE.items()}
-    key = ["model", "task", "metric", "quantity", "over"]
+    key = ["model", "task", "metric", "k", "quantity", "edit", "over"]
     assert not evidence_of_paper.select(key).is_duplicated().any()
     assert evidence_of_paper["value"].is_finite().all()
 
 
-def test_retained_is_of_what_the_baseline_recites(
+def test_exact_match_is_kept_of_the_whole_suffix_and_of_its_first_tokens(
     rows: pl.DataFrame, model: synthetic.ModelTables
 ) -> None:
-    whole = exact(model, BASELINE.name)
-    row = one(rows, metric="exact_match", quantity="retained", over="block-05")
-    assert row["value"] == pytest.approx(exact(model, "block-05")[whole].mean())
-    assert row["n"] == whole.sum()
     kept = one(rows, metric="exact_match", quantity="kept", over="block-05")
+    whole = exact(model, BASELINE.name)
     assert kept["value"] == pytest.approx(exact(model, "block-05").mean() / whole.mean())
+    right = model.memorization.select("intervention", "split", first=pl.col("correct_length") >= 4)
+    share = {
+        (name, split): value
+        for name, split, value in right.group_by("intervention", "split")
+        .agg(pl.mean("first"))
+        .iter_rows()
+    }
+    floor = share[BASELINE.name, "control"]
+    expected = (share["block-05", "memorized"] - floor) / (
+        share[BASELINE.name, "memorized"] - floor
+    )
+    row = one(rows, metric="exact_match_at_k", k=4, over="block-05")
+    assert row["value"] == pytest.approx(expected)
+    assert sorted(rows["k"].drop_nulls().unique()) == [1, 2, 4, 8]
+
+
+def test_log_probability_is_kept_without_limits(
+    rows: pl.DataFrame, model: synthetic.ModelTables
+) -> None:
+    means = model.memorization.group_by("intervention", "split").agg(pl.mean("suffix_log_prob"))
+    mean = {(name, split): value for name, split, value in means.iter_rows()}
+    floor = mean[BASELINE.name, "control"]
+    expected = (mean["block-05", "memorized"] - floor) / (mean[BASELINE.name, "memorized"] - floor)
+    row = one(rows, metric="suffix_log_prob", over="block-05")
+    assert row["value"] == pytest.approx(expected)
+    assert (row["least"], row["most"], row["scale"]) == (None, None, 0)
+
+
+def test_every_edit_has_its_own_evidence() -> None:
+    groups = [
+        Group("each"),
+        Group("each", "zero"),
+        Group("each", "noise", draws=2),
+        Group("quartiles", "zero"),
+    ]
+    [model] = synthetic.study(models={"m": ("pythia", 8)}, groups=groups).models
+    rows = evidence([model]).filter(metric="exact_match")
+    assert set(rows["edit"]) == {"identity", "zero", "noise"}
+    for edit in ("identity", "zero", "noise"):
+        assert rows.filter(edit=edit, kind="block")["block"].to_list() == list(range(8)), edit
+    assert rows.filter(edit="noise", block=3)["over"].item() == "block-03.noise-draw-1"
+    assert rows.filter(over="quarters")["edit"].to_list() == ["zero"]
+    late = rows.filter(edit="zero", over="late")["value"].item()
+    single = rows.filter(pl.col("block").is_in([6, 7]), edit="zero")["value"]
+    assert late == pytest.approx(single.mean())
 
 
 def test_near_duplicates_count_less(rows: pl.DataFrame) -> None:
@@ -67,8 +108,6 @@ def test_ability_is_corrected_for_chance(rows: pl.DataFrame, model: synthetic.Mo
         documents.filter(intervention=name)["value"].to_numpy()
         for name in (BASELINE.name, "block-01")
     )
-    row = one(rows, task="tiny_piqa", quantity="retained", over="block-01")
-    assert row["value"] == pytest.approx((bypassed[whole == 1].mean() - 0.5) / 0.5)
     kept = one(rows, task="tiny_piqa", quantity="kept", over="block-01")
     assert kept["value"] == pytest.approx((bypassed.mean() - 0.5) / (whole.mean() - 0.5))
     difference = one(rows, task="tiny_piqa", quantity="difference", over="block-01")
@@ -80,14 +119,14 @@ def test_ability_is_corrected_for_chance(rows: pl.DataFrame, model: synthetic.Mo
 def test_averages_and_contrasts_are_taken_sample_by_sample(
     rows: pl.DataFrame, model: synthetic.ModelTables
 ) -> None:
-    whole = exact(model, BASELINE.name)
     late, middle = (
         np.mean([exact(model, f"block-{b:02d}") for b in block_range(8, part)], axis=0)
         for part in ("late", "middle")
     )
-    row = one(rows, metric="exact_match", quantity="retained", over="late minus middle")
-    assert row["value"] == pytest.approx((late - middle)[whole].mean())
-    assert (row["least"], row["most"]) == (-1, 1)
+    row = one(rows, metric="exact_match", quantity="kept", over="late minus middle")
+    lead = exact(model, BASELINE.name).mean()
+    assert row["value"] == pytest.approx((late - middle).mean() / lead)
+    assert row["least"] == pytest.approx(-1 / lead)
 
 
 def test_tokens_are_measured_from_the_control_level(
@@ -111,15 +150,6 @@ def test_without_control_samples_there_is_no_level_to_measure_from(
     rows = evidence([replace(model, memorization=without)])
     assert "teacher_forced_accuracy" not in rows["metric"]
     assert "exact_match" in rows["metric"]
-
-
-def test_the_second_half_is_read_off_the_continuation() -> None:
-    samples = pl.DataFrame({"sample_id": [0, 1], "tokens": [[9, 1, 2, 3]] * 2, "suffix_length": 3})
-    memorization = pl.DataFrame(
-        {"sample_id": [1, 0, 0], "continuation": [[1, 0, 3], None, [0, 2, 3]]}
-    )
-    found = with_second_half(memorization, samples)["second_half"]
-    assert found.to_list() == [0.5, None, 1.0]
 
 
 @pytest.mark.slow

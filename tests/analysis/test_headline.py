@@ -31,7 +31,7 @@ def test_numbers_are_the_summarys(summary: pl.DataFrame, evidence_of_paper: pl.D
     assert made["one_block"]["exact_match"] == pytest.approx(blocks["value"].mean(), abs=1e-6)
     quarters = exact.filter(pl.col("intervention").str.starts_with("quartile-"))
     assert made["one_quartile"]["exact_match"] == pytest.approx(quarters["value"].mean(), abs=1e-6)
-    late = evidence_of_paper.filter(model="tiny-neo-8", over="late", quantity="retained")
+    late = evidence_of_paper.filter(model="tiny-neo-8", over="late", quantity="kept")
     memory = late.filter(metric="exact_match")["value"][0]
     ability = late.filter(metric="acc")["value"].mean()
     gap = made["late_blocks"]["memory_minus_ability"]

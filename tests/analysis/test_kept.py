@@ -8,7 +8,7 @@ import pytest
 from pipeline.analysis import views
 from pipeline.analysis.aggregate import aggregate
 from pipeline.analysis.evidence import evidence
-from pipeline.analysis.kept import controls, drops, kept
+from pipeline.analysis.kept import drops, kept, one_block
 from pipeline.analysis.statistics import student
 from pipeline.interventions import Group
 from tests.analysis import synthetic
@@ -51,15 +51,14 @@ def test_the_mean_is_over_the_benchmarks(shares):
     assert rows.filter(kind="mean")["kept"].item() == pytest.approx(of_tasks.mean())
 
 
-def test_controls_are_the_other_edits_of_a_block_and_random_sets(shares):
-    band = controls(shares)
-    zero = shares.filter(intervention="block-05.zero", measure="exact_match")["kept"].item()
-    at_block = band.filter(block=5).row(0, named=True)
-    assert at_block["low"] == at_block["high"] == at_block["kept"] == pytest.approx(zero)
-    sets = shares.filter(group="random", measure="exact_match")["kept"]
-    row = band.filter(pl.col("block").is_null()).row(0, named=True)
-    assert row["measure"] == "random sets of 2 blocks"
-    assert (row["low"], row["high"]) == (sets.min(), sets.max())
+def test_each_edit_of_a_block_is_a_row(shares):
+    rows = shares.filter(group="block", block=5, measure="exact_match")
+    assert dict(rows.select("edit", "intervention").iter_rows()) == {
+        "identity": "block-05",
+        "zero": "block-05.zero",
+    }
+    assert one_block(shares, "zero")["intervention"].str.ends_with(".zero").all()
+    assert not one_block(shares)["intervention"].str.contains(".zero", literal=True).any()
 
 
 def test_drops_are_of_the_score_and_of_the_lead(model, shares):

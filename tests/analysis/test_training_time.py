@@ -100,19 +100,20 @@ def test_the_words_of_the_figure() -> None:
     [plot] = trajectories(SUMMARY, STEPS)
     assert plain(plot.words()["finding"]) == (
         "long: memorized samples become recitable at step 20, where exact match is 100.0% "
-        "[90.0, 100.0]; at step 0 it is 0.0% [0.0, 10.0]; 2 of 4 blocks become necessary for "
-        "that, the first, block 0, from step 5 on."
+        "[90.0, 100.0]; at step 0 it is 0.0% [0.0, 10.0]; at 2 of 4 blocks the bypass lowers "
+        "it up to the last step, first at block 0, from step 5 on."
     )
     for score in ("exact match", "token accuracy"):
-        told = f"Necessary for {score}: from step 5, block 0; from step 20, block 1; never, blocks"
+        told = f"{score.capitalize()}: from step 5, block 0; from step 20, block 1; never, blocks"
         assert f"{told} 2, 3." in plain(plot.words()["caption"])
     nothing = _summary({name: [0.5, 0.5] for name, _, _ in STEPS})
     [plot] = trajectories(nothing, STEPS)
     assert plain(plot.words()["finding"]) == (
         "long: memorized samples do not become recitable between step 0 (50.0% [40.0, 60.0]) and "
-        "step 20 (50.0% [40.0, 60.0]); none of 1 block becomes necessary."
+        "step 20 (50.0% [40.0, 60.0]); at none of 1 block does the bypass lower it up to the last "
+        "step."
     )
-    assert "Necessary for exact match: never, block 0." in plain(plot.words()["caption"])
+    assert "Exact match: never, block 0." in plain(plot.words()["caption"])
     assert list(trajectories(SUMMARY, [])) == []
 
 

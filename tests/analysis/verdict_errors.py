@@ -27,7 +27,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from pipeline.analysis.correlation import partial_rank_correlation, rank_correlation
 from pipeline.analysis.evidence import evidence_of, gathered
 from pipeline.analysis.measured import ModelTables
-from pipeline.analysis.statistics import LEVEL
+from pipeline.analysis.statistics import LEVEL, clustered_means, clustered_rates
 from pipeline.analysis.verdicts import CONTRADICTED, MAIN, PERMUTATIONS, SUPPORTED, UNDECIDED
 from pipeline.analysis.verdicts import verdicts as frame_of_verdicts
 from pipeline.analysis.views import block_range
@@ -67,7 +67,7 @@ class World:
         more: what the large model keeps more of it in the middle blocks.
         ability: (8,) of the benchmarks' lead over chance, by block.
         language: (8,) how much less of it in language understanding, and more in reasoning.
-        retained: in blocks where the score does not change, of the documents answered correctly.
+        stay: in blocks where the score does not change, of the documents answered correctly.
         tokens: of what exact match loses, single tokens lose so much.
         growth: (8,) ratio of perplexity to the baseline's.
         quarter_memory: (4,) of exact match, by quarter.
@@ -78,7 +78,7 @@ class World:
     more: float
     ability: tuple[float, ...]
     language: tuple[float, ...]
-    retained: float
+    stay: float
     tokens: float
     growth: tuple[float, ...]
     quarter_memory: tuple[float, ...]
@@ -90,7 +90,7 @@ THRESHOLD = World(
     more=0.05 * 7 / 4,
     ability=(0.5, 0.5, 1.0, 1.0, 1.0, 1.0, 0.9, 0.9),
     language=(0.0, 0.35 / 2, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
-    retained=1.0,
+    stay=1.0,
     tokens=0.5,
     growth=(1.5, 1.5, 1.1, 1.1, 1.1, 1.1, 1.1, 1.1),
     quarter_memory=(0.05,) * 4,
@@ -112,7 +112,7 @@ TRUE = World(
     more=0.3,
     ability=(0.1, 0.2, 0.97, 0.97, 0.97, 0.97, 0.99, 0.99),
     language=(0.0, 0.2, 0.3, 0.3, 0.3, 0.3, 0.0, 0.0),
-    retained=0.99,
+    stay=0.99,
     tokens=0.1,
     growth=(5.0, 3.0, 1.03, 1.03, 1.03, 1.03, 1.02, 1.02),
     quarter_memory=(0.0,) * 4,
@@ -125,7 +125,7 @@ FALSE = World(
     more=-0.3,
     ability=(0.9, 0.9, 0.8, 0.8, 0.8, 0.8, 0.4, 0.3),
     language=(0.0, -0.1, -0.2, -0.2, -0.2, -0.2, 0.0, 0.0),
-    retained=0.9,
+    stay=0.9,
     tokens=1.0,
     growth=(1.1, 1.1, 1.2, 1.2, 1.2, 1.2, 1.5, 1.6),
     quarter_memory=(0.5,) * 4,
@@ -170,12 +170,12 @@ def _left(world: World, model: str) -> dict[str, _Floats]:
 def _rates(left: _Floats, chance: float, accuracy: float, world: World) -> tuple[_Floats, _Floats]:
     """(13,) chance of a right answer where the baseline is right, and where it is wrong.
 
-    Of the score's lead over chance `left` is kept. Of the documents answered correctly as much is
-    retained, but `World.retained` where nothing of the score is lost.
+    Of the score's lead over chance `left` is kept. Of the documents answered correctly as much
+    stays, but `World.stay` where nothing of the score is lost.
     """
-    retained = np.where(left >= 1, world.retained, left)
-    retained[0] = 1.0  # the baseline itself
-    right = chance + retained * (1 - chance)
+    stay = np.where(left >= 1, world.stay, left)
+    stay[0] = 1.0  # the baseline itself
+    right = chance + stay * (1 - chance)
     wrong = (chance + left * (accuracy - chance) - accuracy * right) / (1 - accuracy)
     assert ((wrong > -1e-9) & (wrong < 1 + 1e-9)).all()
     return right, np.clip(wrong, 0, 1)
@@ -205,7 +205,7 @@ def simulated(world: World, model: str, random: np.random.Generator) -> ModelTab
             "exact_match": whole.T.ravel(),
             "teacher_forced_accuracy": np.concatenate([tokens, control]).T.ravel(),
             "correct_length": np.where(whole, SUFFIX, 0).T.ravel(),
-            "second_half": whole.T.ravel().astype(float),
+            "suffix_log_prob": np.where(whole, -1.0, -50.0).T.ravel(),
             "decoded": np.ones(whole.size, dtype=bool),
         }
     )
@@ -276,16 +276,14 @@ def truth(world: World, model: str, rows: pl.DataFrame) -> pl.DataFrame:
     left = _left(world, model)
     values: dict[tuple[str, str], _Floats] = {
         ("exact_match", "kept"): left["memory"],
-        ("exact_match", "retained"): left["memory"],
+        ("exact_match_at_k", "kept"): left["memory"],
+        ("suffix_log_prob", "kept"): left["memory"],
         ("teacher_forced_accuracy", "kept"): left["tokens"],
-        ("second_half", "kept"): left["memory"],
         ("wikitext", "log_ratio"): np.log(left["growth"]),
     }
     for task, (chance, accuracy) in TASKS.items():
-        right, _ = _rates(left[task], chance or 0.0, accuracy, world)
         floor = chance or 0.0
         values[task, "kept"] = left[task]
-        values[task, "retained"] = (right - floor) / (1 - floor)
         values[task, "difference"] = (left[task] - 1) * (accuracy - floor)
 
     def value(row: Mapping[str, str]) -> float:
@@ -294,6 +292,7 @@ def truth(world: World, model: str, rows: pl.DataFrame) -> pl.DataFrame:
         for part in ("all", "middle", "late"):
             single = [columns[f"block-{block:02d}"] for block in block_range(BLOCKS, part)]
             columns[part] = np.mean(single)
+        columns["quarters"] = np.mean([columns[f"quartile-{q}"] for q in range(1, 5)])
         first, _, second = row["over"].partition(" minus ")
         return float(columns[first] - (columns[second] if second else 0.0))
 
@@ -390,12 +389,97 @@ def correlations(blocks: int, runs: int, *, follow: float | None, seed: int = 0)
     return decided / runs
 
 
+Drawn = tuple[_Floats, NDArray[np.integer], float]
+"""Values of N samples, their groups, and the true mean."""
+
+
+def _clusters(sizes: list[int], rate: float) -> Callable[[np.random.Generator], Drawn]:
+    """Truth values; nine of ten samples do as their cluster does."""
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+
+    def draw(random: np.random.Generator) -> Drawn:
+        together = (random.random(len(sizes)) < rate)[groups]
+        alone = random.random(len(groups)) < rate
+        outcomes = np.where(random.random(len(groups)) < 0.9, together, alone)
+        return outcomes.astype(float), groups, rate
+
+    return draw
+
+
+def _ceiling(count: int) -> Callable[[np.random.Generator], Drawn]:
+    """98% of the values are 1, the others anything."""
+
+    def draw(random: np.random.Generator) -> Drawn:
+        low = random.random(count) < 0.02
+        return np.where(low, random.random(count), 1.0), np.arange(count), 0.99
+
+    return draw
+
+
+def _lognormal(count: int) -> Callable[[np.random.Generator], Drawn]:
+    return lambda random: (
+        np.exp(random.normal(size=count)), np.arange(count), math.exp(0.5)
+    )  # fmt: skip
+
+
+def _normal(sizes: list[int]) -> Callable[[np.random.Generator], Drawn]:
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    return lambda random: (
+        random.normal(size=len(sizes))[groups] + 0.5 * random.normal(size=len(groups)), groups, 0.0
+    )  # fmt: skip
+
+
+UNEVEN = [40, *[1] * 88]
+SIX = [21, 21, 21, 21, 22, 22]
+RATES = {
+    f"{name}, rate {rate}": _clusters(sizes, rate)
+    for name, sizes in {
+        "independent": [1] * 128,
+        "32 clusters of 4": [4] * 32,
+        "uneven clusters": UNEVEN,
+        "six clusters": SIX,
+    }.items()
+    for rate in (0.1, 0.5, 0.95)
+}
+SHARES = {"98% at the ceiling, 64": _ceiling(64), "98% at the ceiling, 128": _ceiling(128)}
+MEANS = {
+    "lognormal, 64": _lognormal(64),
+    "lognormal, 128": _lognormal(128),
+    "mean of six clusters": _normal(SIX),
+    "mean of uneven clusters": _normal(UNEVEN),
+}
+
+
+def coverage(
+    runs: int, seed: int = 0, names: Sequence[str] = (*RATES, *SHARES, *MEANS)
+) -> dict[str, float]:
+    """How often the 95% intervals of the summary hold the truth, by what is drawn."""
+    found = {}
+    for name in names:
+        draw = {**RATES, **SHARES, **MEANS}[name]
+        random = np.random.default_rng(seed)
+        held = 0
+        for _ in range(runs):
+            values, groups, truth = draw(random)
+            if name in RATES:
+                made = clustered_rates(values[:, None].astype(bool), groups)
+            else:
+                bounded = np.array([name in SHARES])
+                made = clustered_means(values[:, None], groups, bounded=bounded)
+            held += int(made.low[0] - 1e-12 <= truth <= made.high[0] + 1e-12)
+        found[name] = held / runs
+    return found
+
+
 def main() -> None:
-    """Print the shares of wrong verdicts, world by world."""
+    """Print the coverage of the intervals, and the shares of wrong verdicts, world by world."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--world", choices=list(WORLDS), action="append")
     arguments = parser.parse_args()
+    print(f"share of {arguments.runs} intervals at 95% that hold the truth")
+    for name, share in coverage(arguments.runs).items():
+        print(f"  {share:6.3f}  {name}", flush=True)
     for name in arguments.world or WORLDS:
         wrong, decided, count = errors(WORLDS[name], arguments.runs)
         print(f"{name}, {arguments.runs} runs: share with a wrong verdict; conditions decided")
