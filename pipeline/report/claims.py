@@ -15,10 +15,11 @@ from ruamel.yaml import YAML
 
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.verdicts import MAIN, SUPPORTED, VALUES
+from pipeline.interventions.interventions import IDENTITY
 from pipeline.report.numbers import SHARE, Number, Sentence, ends, spread, write
 
 OURS = "ours"
-"""The source of claims that are not the paper's."""
+"""How the source of claims begins that are not the paper's."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class Finding:
     Args:
         id: as in the frame of verdicts.
         title: what is claimed.
-        source: where the paper claims it, or `OURS`.
+        source: where the paper claims it; of other claims it begins with `OURS`.
         figures: the paper's first figure of it; empty where it has none of its own.
         opening: the start of the sentence on the result.
         unmeasured: the sentence where nothing could be judged.
@@ -107,6 +108,11 @@ class Finding:
         units: model or family -> the verdicts of its units.
         conditions: all of them.
         changes: setup -> the cases' verdicts with it, where they differ.
+        edits: edit other than the bypass -> the cases' verdicts under it.
+        supported_by: those of these edits under which it is supported in some case.
+        needed: independent samples without which no outcome could support some condition; None:
+            there are enough.
+        lacks: what the study lacks to judge it; empty: nothing.
     """
 
     id: str
@@ -123,6 +129,15 @@ class Finding:
     units: Mapping[str, Sequence[str]]
     conditions: Sequence[Judged]
     changes: Mapping[str, Sentence] = field(default_factory=dict)
+    edits: Mapping[str, Sentence] = field(default_factory=dict)
+    supported_by: Sequence[str] = ()
+    needed: Number | None = None
+    lacks: str = ""
+
+    @property
+    def of_paper(self) -> bool:
+        """Whether it is a claim of the paper."""
+        return not self.source.startswith(OURS)
 
     @property
     def verdict(self) -> Sentence:
@@ -223,10 +238,14 @@ def findings(
     }
     fills["resists_points"] = Number("thresholds/points", 100 * limits.resists, table="params")
     made = []
+    edits = [edit for edit in verdicts["edit"].unique(maintain_order=True) if edit != IDENTITY]
     for name, said in words["claims"].items():
-        rows = verdicts.filter(claim=name)
+        of_claim = verdicts.filter(claim=name)
+        rows = of_claim.filter(edit=IDENTITY)
         main = rows.filter(setup=MAIN)
         cases = _cases(main)
+        under = {edit: _cases(of_claim.filter(edit=edit)) for edit in edits}
+        most = main["needed"].max()
         conditions = [
             Judged(row, _sentence(label, fills), _text(label, fills), unit)
             for row in main.filter(pl.col("condition").is_not_null()).iter_rows(named=True)
@@ -269,6 +288,15 @@ def findings(
                     for setup, sentence in words["setups"].items()
                     if (other := _cases(rows.filter(setup=setup))) != cases
                 },
+                edits={
+                    edit: counted(f"claims/{name}/{edit}", list(found.values()), case)
+                    for edit, found in under.items()
+                },
+                supported_by=[e for e, found in under.items() if SUPPORTED in found.values()],
+                needed=Number(f"claims/{name}/needed", most, unit="samples", table="verdicts")
+                if isinstance(most, int)
+                else None,
+                lacks="; ".join(main["lacks"].drop_nulls().unique(maintain_order=True)),
             )
         )
     return made

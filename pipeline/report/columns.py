@@ -19,6 +19,7 @@ _OWN = {
     "drop": "share of the baseline that is lost; negative where the score grows",
     "experiment": "of the theory, by name",
     "falls": "whether the value is below the baseline's, with p_holm below 0.05",
+    "gap": "memory loss minus ability loss, as shares of the leads over control and chance",
     "head_width": "d_h, width of a head",
     "heads": "H, number of heads",
     "hidden": "width of the MLP; 0: none",

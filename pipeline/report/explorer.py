@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 
 from pipeline.analysis import views
+from pipeline.analysis.kept import one_block
 from pipeline.analysis.text import visible
 from pipeline.interventions.interventions import EACH
 
@@ -22,13 +23,12 @@ def choices(summary: pl.DataFrame, shares: pl.DataFrame) -> list[dict[str, Any]]
         For each model of which some block was edited alone: ``name``, ``family``, ``drawn`` (its
         name in figures that pool seeds), ``edits`` (edit -> block -> intervention), ``quartiles``
         (block -> intervention of the quarter that it lies in), ``start`` (the block other than 0
-        whose edit lowers exact match most; the last of several), ``said`` (block -> what its bypass
-        leaves, in a sentence).
+        whose bypass lowers exact match most; the last of several), ``said`` (edit -> block -> what
+        it leaves, in a sentence).
     """
     single = summary.filter(pl.col("group") == EACH, pl.col("block").is_not_null())
     seeds = dict(single.group_by("recipe").agg(pl.col("model").n_unique()).iter_rows())
     whole = views.memorization(summary, "exact_match")
-    means = shares.filter(kind="mean", group="block")
     found = []
     for (name, family, recipe), rows in single.group_by(
         "model", "family", "recipe", maintain_order=True
@@ -41,8 +41,6 @@ def choices(summary: pl.DataFrame, shares: pl.DataFrame) -> list[dict[str, Any]]
         left = dict(views.single_blocks(own).select("block", "value").drop_nulls().iter_rows())
         later = {block: value for block, value in left.items() if block > 0} or left
         quarters = views.quartiles(own).select("blocks", "intervention").iter_rows()
-        ability = dict(means.filter(model=name).select("block", "kept").drop_nulls().iter_rows())
-        before = next(iter(views.baseline(own)["value"]), None)
         pooled = f"{recipe} ({seeds[recipe]} seeds)" if seeds[recipe] > 1 else name
         found.append(
             {
@@ -54,13 +52,23 @@ def choices(summary: pl.DataFrame, shares: pl.DataFrame) -> list[dict[str, Any]]
                 "start": min(later, key=lambda block: (later[block], -block))
                 if later
                 else min(next(iter(edits.values()))),
-                "said": {
-                    block: f"exact match {before:.0%} → {value:.0%}"
-                    + (f"; benchmarks keep {share} of their lead over chance" if share else "")
-                    for block, value in left.items()
-                    for share in [f"{ability[block]:.0%}" if block in ability else ""]
-                    if before is not None
-                },
+                "said": {edit: _said(own, shares.filter(model=name), edit) for edit in edits},
             }
         )
     return found
+
+
+def _said(exact: pl.DataFrame, shares: pl.DataFrame, edit: str) -> dict[int, str]:
+    """Block -> what one edit of it leaves, of one model."""
+    before = next(iter(views.baseline(exact)["value"]), None)
+    if before is None:
+        return {}
+    single = exact.filter(group=EACH, edit=edit).drop_nulls("value")
+    means = one_block(shares, edit).filter(kind="mean")
+    ability = dict(means.select("block", "kept").drop_nulls().iter_rows())
+    told = {}
+    for block, value in single.select("block", "value").iter_rows():
+        told[block] = f"exact match {before:.0%} → {value:.0%}"
+        if block in ability:
+            told[block] += f"; benchmarks keep {ability[block]:.0%} of their lead over chance"
+    return told

@@ -9,7 +9,7 @@ import polars as pl
 
 from pipeline.analysis import views
 from pipeline.analysis.estimates import Estimate, Measured, measured_models
-from pipeline.analysis.evidence import LATE, SECOND_HALF
+from pipeline.analysis.evidence import LATE, LOG_PROB, TOKENS
 from pipeline.analysis.manifests import recipe_key
 from pipeline.analysis.statistics import LEVEL
 from pipeline.analysis.text import MISSING
@@ -20,13 +20,6 @@ from pipeline.samples.schemas import SPLITS
 
 Table = tuple[list[str], list[list[Any]]]
 """Heading and rows; a cell is a `Number` or text."""
-
-# (metric, quantity) of the evidence -> heading in the table of retention
-_MEMORY = {
-    ("exact_match", "kept"): "exact match, all samples",
-    ("exact_match", "retained"): "exact match, recited samples",
-    (SECOND_HALF, "kept"): "second half, of first halves recited",
-}
 
 
 def overview(
@@ -156,36 +149,36 @@ def _late(name: str, rows: pl.DataFrame) -> list[Any]:
 
 
 def retention(evidence: pl.DataFrame) -> Table:
-    """Heading and rows of the table of what a bypass of one late block leaves.
+    """Heading and rows of the table of what an edit of one late block leaves, edit by edit.
 
-    It compares all samples and documents with those that the baseline gets right.
-    Each cell is the mean over the single late blocks, with its 95% interval; see `evidence` for the
-    quantities. Memory loss minus ability loss is by acc, where the baseline is right.
+    Each cell is the mean over the single late blocks, with its 95% interval; see `evidence`.
     """
-    compared = measured_models(evidence.filter(over=LATE))
-    tasks = sorted({task for model in compared for task in model.metrics})
     rows = []
-    for model in compared:
-        terms = {"gap": model.gap(LATE)}
-        terms |= {
-            heading: model.memory(LATE, quantity, metric)
-            for (metric, quantity), heading in _MEMORY.items()
-        }
-        terms |= {
-            f"{task}/{quantity}": model.ability(task, LATE, quantity)
-            for task in tasks
-            for quantity in ("kept", "retained")
-        }
-        seeds = f" ({len(model.seeds)} seeds)" if len(model.seeds) > 1 else ""
-        cells = [
-            _shown(f"retention/{model.name}/{what}", model.estimate(of, LEVEL))
-            if what != "gap" or model.has(of)
-            else MISSING
-            for what, of in terms.items()
-        ]
-        rows.append([model.name + seeds, *cells])
-    headings = [f"{task}, {of}" for task in tasks for of in ("all documents", "answered correctly")]
-    return ["model", "memory loss minus ability loss", *_MEMORY.values(), *headings], rows
+    late = evidence.filter(over=LATE)
+    every = sorted(late.filter(quantity="kept", task=views.MEMORIZATION)["k"].drop_nulls().unique())
+    tasks = sorted({task for task in late["task"].unique() if task != views.MEMORIZATION})
+    tasks = [task for task in tasks if late.filter(task=task, quantity="kept").height]
+    for edit in late["edit"].unique(maintain_order=True):
+        for model in measured_models(late, edit=edit):
+            terms = {
+                "gap": model.gap(LATE),
+                **{f"first {k}": model.memory(LATE, k=k) for k in every},
+                "exact_match": model.memory(LATE),
+                TOKENS: model.memory(LATE, TOKENS),
+                LOG_PROB: model.memory(LATE, LOG_PROB),
+                **{task: model.ability(task, LATE) for task in tasks},
+            }
+            seeds = f" ({len(model.seeds)} seeds)" if len(model.seeds) > 1 else ""
+            cells = [
+                _shown(f"retention/{edit}/{model.name}/{what}", model.estimate(of, LEVEL))
+                if model.has(of)
+                else MISSING
+                for what, of in terms.items()
+            ]
+            rows.append([model.name + seeds, edit, *cells])
+    exact = [f"first {k} token{'s' if k > 1 else ''}" for k in every]
+    memory = [*exact, "whole suffix", "teacher-forced accuracy", "log probability"]
+    return ["model", "edit", "memory loss minus ability loss", *memory, *tasks], rows
 
 
 def _shown(name: str, estimate: Estimate) -> Number:

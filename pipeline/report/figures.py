@@ -31,6 +31,7 @@ from pipeline.report.plots import divergence as theorems
 from pipeline.report.plots.copies import doses
 from pipeline.report.plots.drops import drops
 from pipeline.report.plots.extraction import extractions
+from pipeline.report.plots.gaps import gaps
 from pipeline.report.plots.localization import found_first
 from pipeline.report.plots.over_blocks import blocks, lengths, perplexity
 from pipeline.report.plots.over_blocks import kept as what_is_kept
@@ -111,7 +112,13 @@ def plots(
     known = spread.NOTHING if over_samples is None else over_samples
     makers = (
         *(what_is_kept(shares), scatters(pooled, shares), blocks(pooled), drops(pooled, shares)),
-        *(lengths(pooled), extractions(pooled), spreads(pooled, spread=known), perplexity(pooled)),
+        *(
+            gaps(evidence, pooled),
+            lengths(pooled),
+            extractions(pooled),
+            spreads(pooled, spread=known),
+            perplexity(pooled),
+        ),
         *(quartiles(pooled), doses(pooled), counterfactual(pooled)),
     )
     made = [plot for maker in makers for plot in maker]

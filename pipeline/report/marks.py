@@ -16,8 +16,9 @@ import polars as pl
 from markupsafe import Markup
 
 from pipeline.analysis.text import number, percent, percent_interval, visible
+from pipeline.interventions.interventions import IDENTITY
 
-_DRAWN = ("kept", "drop", "value")
+_DRAWN = ("kept", "drop", "gap", "value")
 """The columns that hold a drawn number; a figure with such data draws one of them."""
 
 Row = Mapping[str, Any]
@@ -43,7 +44,7 @@ class Told:
     model: str
     measure: str
     level: str
-    edit: str = "identity"
+    edit: str = IDENTITY
 
 
 def told(marks: Iterable[Sequence[float]], data: pl.DataFrame) -> list[Told]:
@@ -118,7 +119,9 @@ def _told(place: Sequence[float], row: Row) -> Told:
     level = (percent_interval if share else _interval)(drawn, row.get("low"), row.get("high"))
     if row.get("memorized") is not None:
         level += f"; exact match {percent(row['memorized'])}"
-    return Told(place, block, visible(what), visible(str(row["model"])), visible(measure), level)
+    edit = str(row.get("edit") or IDENTITY)
+    names = visible(what or edit), visible(str(row["model"])), visible(measure)
+    return Told(place, block, *names, level, edit)
 
 
 def _is_share(row: Row) -> bool:

@@ -10,7 +10,10 @@ from typing import Any
 import polars as pl
 
 from pipeline.analysis import views
+from pipeline.analysis.evidence import TOKENS
+from pipeline.analysis.kept import one_block
 from pipeline.analysis.views import block_range
+from pipeline.interventions.interventions import IDENTITY
 from pipeline.report.numbers import Number, spread, summarized
 
 SHADES = 10
@@ -22,6 +25,11 @@ _MEMORY = {
     "teacher_forced_accuracy": "teacher-forced accuracy",
     "completion_entropy": "completion entropy, nats",
 }
+
+MOST = 0.5
+"""Less than this share of the baseline kept: most is lost."""
+
+STOPPED = pl.col("kept") < MOST
 
 _RATIOS = ("token_accuracy", "completion_entropy")
 """Metrics of which no share is kept above a floor, so that the heatmap shows a ratio."""
@@ -68,7 +76,7 @@ def heatmaps(summary: pl.DataFrame, shares: pl.DataFrame) -> list[Heatmap]:
         shares: as `kept.kept` gives it, seeds pooled.
     """
     pooled = views.over_seeds(summary)
-    of_blocks = shares.filter(group="block")
+    of_blocks = one_block(shares)
     return [
         _heatmap(pooled.filter(model=name), of_blocks.filter(model=name), name)
         for name, _ in views.models(pooled)
@@ -139,42 +147,100 @@ def lowest(summary: pl.DataFrame) -> dict[str, Any]:
 
 
 def finding(summary: pl.DataFrame, shares: pl.DataFrame) -> dict[str, Any]:
-    """The main numbers: memory and ability with the median late block bypassed.
+    """The main numbers: memory and ability with the median late block edited, edit by edit.
 
     Args:
         summary: as `aggregate.aggregate` gives it.
         shares: as `kept.kept` gives it, seeds not pooled.
 
     Returns:
-        ``before``, ``after``: exact match, from the lowest to the highest model; ``ability``: the
-        kept share of the lead over chance, averaged over the benchmarks; ``several``: whether
-        several models have these; ``studied``: all models; ``samples``: memorized ones per model.
+        ``before``: exact match of the baselines, from the lowest to the highest; ``edits``: edit ->
+        the numbers of `_of_edit`, the bypass first; ``compared``: those of `_compared`;
+        ``several``: whether several models have these; ``studied``: all models; ``samples``:
+        memorized ones per model.
     """
+    exact = shares.filter(group="block", measure="exact_match")
+    edits = [IDENTITY, *(e for e in exact["edit"].unique(maintain_order=True) if e != IDENTITY)]
     memory = views.memorization(summary, "exact_match")
-    of_ability = shares.filter(kind="mean", group="block")
-    before, after, ability = [], [], []
-    for name, _ in views.models(summary):
-        single = views.single_blocks(memory.filter(model=name))
-        late = pl.col("block").is_in(
-            list(block_range(max(single["block"].to_list(), default=0) + 1, "late"))
-        )
-        baseline = views.baseline(memory.filter(model=name))["value"].to_list()
-        level = single.filter(late)["value"].median()
-        if baseline and isinstance(level, float):
-            before.append(baseline[0])
-            after.append(level)
-        left = of_ability.filter(late, model=name)["kept"].median()
-        if isinstance(left, float):
-            ability.append(left)
+    edited = exact["model"].unique().to_list()
+    baselines = views.baseline(memory)
     return {
-        "before": spread("finding/baseline/exact_match", before),
-        "after": spread("finding/late-block/exact_match", after),
-        "ability": spread("finding/late-block/benchmarks-kept", ability),
-        "several": len(after) > 1,
-        "studied": Number("finding/studied", len(views.models(summary)), unit="models"),
-        "samples": spread(
-            "finding/samples",
-            views.baseline(memory)["n"].to_list() or [0],
-            "samples",
+        "before": spread(
+            "finding/baseline/exact_match",
+            baselines.filter(pl.col("model").is_in(edited))["value"],
         ),
+        "edits": {edit: _of_edit(edit, memory, shares) for edit in edits},
+        "compared": _compared(shares, edits) if len(edits) > 1 else {},
+        "several": len(edited) > 1,
+        "studied": Number("finding/studied", len(views.models(summary)), unit="models"),
+        "samples": spread("finding/samples", baselines["n"].to_list() or [0], "samples"),
+    }
+
+
+def _of_edit(edit: str, memory: pl.DataFrame, shares: pl.DataFrame) -> dict[str, Any]:
+    """What one edit leaves.
+
+    Returns:
+        ``after``: exact match with the median late block edited, over the models; ``ability``: the
+        kept share of the lead over chance, averaged over the benchmarks; ``stopped`` of ``blocks``:
+        blocks other than 0 at which most of exact match is lost.
+    """
+    single = one_block(shares, edit).filter(pl.col("block") > 0)
+    exact = single.filter(measure="exact_match")
+    values = exact.join(
+        memory.select("model", "intervention", "value"), on=["model", "intervention"]
+    )
+    place = f"finding/{edit}"
+    return {
+        "after": spread(f"{place}/late-block/exact_match", _of_late(values, "value")),
+        "ability": spread(
+            f"{place}/late-block/benchmarks-kept", _of_late(single.filter(kind="mean"), "kept")
+        ),
+        "stopped": Number(
+            f"{place}/stopped", exact.filter(STOPPED).height, unit="blocks", table="evidence"
+        ),
+        "blocks": Number(f"{place}/blocks", exact.height, unit="blocks", table="evidence"),
+    }
+
+
+def _of_late(rows: pl.DataFrame, column: str) -> list[float]:
+    """The median over the late blocks of each model."""
+    medians = []
+    for _, of_model in rows.group_by("model", maintain_order=True):
+        n_blocks = max(of_model["block"]) + 1
+        late = of_model.filter(pl.col("block").is_in(list(block_range(n_blocks, "late"))))
+        medians.append(late[column].median())
+    return [float(median) for median in medians if isinstance(median, float)]
+
+
+def _compared(shares: pl.DataFrame, edits: Sequence[str]) -> dict[str, Any]:
+    """How the bypass compares with other edits of the same block, over blocks other than 0.
+
+    Returns:
+        ``blocks`` that all edits have; ``every``: those at which each edit ends most exact matches;
+        ``only``: those at which the bypass alone does; ``fewest``: those at which the bypass leaves
+        the fewest tokens right (teacher-forced), of ``tokens``.
+    """
+
+    def side_by_side(measure: str) -> pl.DataFrame:
+        rows = shares.filter(pl.col("block") > 0, group="block", measure=measure)
+        return rows.pivot("edit", index=["model", "block"], values="kept").drop_nulls()
+
+    exact, tokens = side_by_side("exact_match"), side_by_side(TOKENS)
+    others = [edit for edit in edits if edit != IDENTITY]
+    if not set(edits) <= set(exact.columns):
+        return {}
+    ends = {edit: pl.col(edit) < MOST for edit in edits}
+    counts = {
+        "blocks": exact.height,
+        "every": exact.filter(*ends.values()).height,
+        "only": exact.filter(ends[IDENTITY], *(~ends[edit] for edit in others)).height,
+        "fewest": tokens.filter(pl.col(IDENTITY) < pl.min_horizontal(others)).height
+        if set(edits) <= set(tokens.columns)
+        else 0,
+        "tokens": tokens.height,
+    }
+    return {
+        name: Number(f"finding/compared/{name}", count, unit="blocks", table="evidence")
+        for name, count in counts.items()
     }

@@ -83,10 +83,10 @@ const choose = (change) => {
   for (const [key, value] of Object.entries(choice)) address.set(key, value);
   history.replaceState(null, "", `?${address}${location.hash}`);
   followers.forEach((follow) => follow());
-  const said = own().said[choice.block];
+  const said = own().said[choice.edit]?.[choice.block];
   explorer.querySelector("output").textContent =
     (lost ? `${choice.model} has no block ${dropped}; now block ${choice.block}. ` : "") +
-    (choice.edit === "identity" ? said ?? "" : "The figures show the identity edit.");
+    (said ?? "") + (choice.edit === "identity" ? "" : " (after figure 1, the figures show the bypass)");
 };
 
 // ------------------------------------------------------------------ one model at a time

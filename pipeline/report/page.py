@@ -39,7 +39,7 @@ from pipeline.report.appendices import (
 from pipeline.report.browser import OPEN, SIGNS, Family, states
 from pipeline.report.choosing import read_browser
 from pipeline.report.citing import bibtex
-from pipeline.report.claims import OURS, Finding, findings
+from pipeline.report.claims import Finding, findings
 from pipeline.report.crosswalk import crosswalk
 from pipeline.report.explorer import choices
 from pipeline.report.generations import Generations, collapse, read_generations
@@ -48,6 +48,7 @@ from pipeline.report.localization import Localized, localized
 from pipeline.report.marks import embedded
 from pipeline.report.markup import template
 from pipeline.report.numbers import SHARE, Number, Numbers, from_json
+from pipeline.report.plots.plot import EDITS_IN_WORDS
 from pipeline.report.provenance import collect
 from pipeline.report.strips import strips
 from pipeline.report.theory_sections import TheorySection, theory_sections
@@ -240,6 +241,7 @@ def write_page(
         blocks = pl.col("blocks").cast(pl.List(pl.String)).list.join(" ")  # CSV has no lists
         results.summary.with_columns(blocks).write_csv(temporary / "summary.csv")
         results.evidence.write_csv(temporary / "evidence.csv")
+        results.verdicts.write_csv(temporary / "verdicts.csv")
         write_text(temporary / BIBTEX, bibtex(study, figures, made["git"]))
 
 
@@ -283,6 +285,7 @@ def render(results: Results, numbers: Numbers | None = None) -> str:
         sections=sections,
         located=located,
         localization=LOCALIZATION,
+        edits=EDITS_IN_WORDS,
         crosswalk=crosswalk(judged, labels),
         collapsed=collapse(results.written),
         samples_data=embedded([family.data() for family in results.samples]),
@@ -307,16 +310,16 @@ def _text(manifests: Sequence[Mapping[str, object]]) -> str:
 
 
 def _paper(judged: Sequence[Finding], graded: Localized | None) -> dict[str, Any]:
-    """How the paper's claims fared: the verdict on the first, and the counts of all.
+    """How the paper's claims fared: the first of them, and the counts of the verdicts on all.
 
     Empty for a study that localizes and judges no claim of the paper.
     """
-    words = [finding.word for finding in judged if finding.source != OURS]
+    words = [finding.word for finding in judged if finding.of_paper]
     if graded and graded.opening and set(words) == {"not measured"}:
         return {}
     counts = [(word, words.count(word)) for word in (*VALUES, "not measured") if word in words]
     return {
-        "first": judged[0].verdict,
+        "first": judged[0],
         "claims": Number("claims/paper", len(words), unit="claims", table="verdicts"),
         "counts": [
             (Number(f"claims/paper/{word}", n, unit="claims", table="verdicts"), word)

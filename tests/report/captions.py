@@ -53,16 +53,16 @@ def kept(rows: pl.DataFrame, floor: pl.Expr, which: pl.Expr = SINGLE) -> pl.Data
     return known.with_columns(kept=(pl.col("value") - pl.col("floor")) / lead)
 
 
-def kept_memory(summary: pl.DataFrame) -> pl.DataFrame:
+def kept_memory(summary: pl.DataFrame, which: pl.Expr = SINGLE) -> pl.DataFrame:
     control = memorized(summary, "exact_match", "control").filter(WHOLE)
     rows = memorized(summary, "exact_match").join(
         control.select("model", control="value"), on="model", how="left", maintain_order="left"
     )
-    return kept(rows, pl.col("control"))
+    return kept(rows, pl.col("control"), which)
 
 
-def kept_ability(summary: pl.DataFrame) -> pl.DataFrame:
-    return kept(benchmarks(summary).filter("higher_is_better"), pl.col("chance"))
+def kept_ability(summary: pl.DataFrame, which: pl.Expr = SINGLE) -> pl.DataFrame:
+    return kept(benchmarks(summary).filter("higher_is_better"), pl.col("chance"), which)
 
 
 def late(rows: pl.DataFrame) -> pl.DataFrame:
@@ -85,13 +85,15 @@ def numbers(summary: pl.DataFrame, spreads: pl.DataFrame) -> Iterator[tuple[str,
     """Name, below ``figures/``, and expected number (or text) of the figures of the summary."""
     families = summary.select("model", "family").unique(maintain_order=True)
     exact = memorized(summary, "exact_match")
-    share_kept = later(kept_memory(summary))
-    means = kept_ability(summary).group_by("model", "block").agg(able=MEAN)
-    lost = share_kept.filter(pl.col("kept") < 0.5)
-    able = lost.join(means, on=["model", "block"]).filter(pl.col("able") > 0.5)
-    yield "kept/stopped", (lost.height,)
-    yield "kept/blocks", (share_kept.height,)
-    yield "kept/able", (able.height,)
+    for edit in ("zero", "identity"):
+        which = (pl.col("group") == "each") & (pl.col("edit") == edit)
+        share_kept = kept_memory(summary, which).filter(pl.col("block") > 0)
+        means = kept_ability(summary, which).group_by("model", "block").agg(able=MEAN)
+        lost = share_kept.filter(pl.col("kept") < 0.5)
+        able = lost.join(means, on=["model", "block"]).filter(pl.col("able") > 0.5)
+        yield f"kept/stopped/{edit}", (lost.height,)
+        yield f"kept/blocks/{edit}", (share_kept.height,)
+        yield f"kept/able/{edit}", (able.height,)
     for model in families["model"]:
         both = share_kept.filter(model=model).join(means, on=["model", "block"]).sort("block")
         best = max(both.rows(named=True), key=lambda row: row["able"] - row["kept"])

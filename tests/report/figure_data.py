@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import polars as pl
 
@@ -21,8 +22,7 @@ from tests.report.captions import (
 COLUMNS = (
     *("model", "family", "intervention", "block", "task", "metric", "value", "low", "high", "n"),
 )
-OTHER_EDIT = (pl.col("group") == "each") & (pl.col("edit") != "identity")
-RANDOM_SET = (pl.col("group") == "random") & (pl.col("edit") == "identity")
+ONE_BLOCK = pl.col("group") == "each"
 MEAN = "benchmarks, mean lead over chance"
 LENGTHS = (1, 4, 16)
 TYPICAL = "typical {} block"
@@ -57,6 +57,7 @@ def frames(
     for family in families:
         if (own := lost.filter(family=family)).height:
             yield f"drops-{family}", own
+    yield "gap", _gaps(summary, evidence)
     at_k = memorized(summary, "exact_match_at_k")
     whole = pl.col("k") == pl.col("k").max().over("model")
     tokens = memorized(summary, "teacher_forced_accuracy")
@@ -83,7 +84,9 @@ def frames(
         yield "twins", beyond.select(*COLUMNS, "copies")
 
 
-def _with_ends(rows: pl.DataFrame, floor: pl.Expr, evidence: pl.DataFrame) -> pl.DataFrame:
+def _with_ends(
+    rows: pl.DataFrame, floor: pl.Expr, evidence: pl.DataFrame, which: pl.Expr = SINGLE
+) -> pl.DataFrame:
     """What is kept of the lead, with the ends of the evidence's interval."""
     key = {"model": "model", "task": "task", "metric": "metric", "intervention": "over"}
     known = evidence.filter(quantity="kept").select(
@@ -96,7 +99,7 @@ def _with_ends(rows: pl.DataFrame, floor: pl.Expr, evidence: pl.DataFrame) -> pl
     )
     value, half = pl.col("kept"), pl.col("half")
     return (
-        kept(rows, floor)
+        kept(rows, floor, which)
         .join(known, on=list(key))
         .with_columns(
             low=pl.max_horizontal(value - half, "lower"),
@@ -127,32 +130,60 @@ def _mean(rows: pl.DataFrame, *by: str) -> pl.DataFrame:
 
 
 def _kept(summary: pl.DataFrame, evidence: pl.DataFrame) -> pl.DataFrame:
-    block = ("model", "family", "intervention", "block")
+    block = ("model", "family", "intervention", "edit", "block")
     parts = []
     for metric in ("exact_match", "teacher_forced_accuracy"):
         control = memorized(summary, metric, "control").filter(WHOLE)
         rows = memorized(summary, metric).join(
             control.select("model", control="value"), on="model", how="left"
         )
-        own = _with_ends(rows, pl.col("control"), evidence)
+        own = _with_ends(rows, pl.col("control"), evidence, ONE_BLOCK)
         parts.append(own.with_columns(measure=pl.lit(metric), kind=pl.lit("memorization")))
-    able = _with_ends(benchmarks(summary).filter("higher_is_better"), pl.col("chance"), evidence)
+    upwards = benchmarks(summary).filter("higher_is_better")
+    able = _with_ends(upwards, pl.col("chance"), evidence, ONE_BLOCK)
     parts.append(able.with_columns(measure=pl.col("task"), kind=pl.lit("benchmark")))
     mean = _mean(able, *block).with_columns(measure=pl.lit(MEAN), kind=pl.lit("mean"))
     parts.append(mean)
-    rows = memorized(summary, "exact_match")
-    control = memorized(summary, "exact_match", "control").filter(WHOLE)
-    rows = rows.join(control.select("model", control="value"), on="model", how="left")
-    size = pl.format("random sets of {} blocks", pl.col("blocks").list.len())
-    for which, measure in ((OTHER_EDIT, pl.lit("control edits")), (RANDOM_SET, size)):
-        other = kept(rows, pl.col("control"), which).with_columns(measure=measure)
-        by = other.group_by("model", "family", "block", "measure", maintain_order=True)
-        share = pl.col("kept")
-        names = pl.col("intervention").str.join(", ")
-        own = by.agg(names, share.mean(), low=share.min(), high=share.max())
-        parts.append(own.with_columns(kind=pl.lit("control")))
     columns = (*block, "measure", "kind", "kept", "low", "high")
     return pl.concat(part.select(columns) for part in parts)
+
+
+def _gaps(summary: pl.DataFrame, evidence: pl.DataFrame) -> pl.DataFrame:
+    """Mean share kept of the benchmarks minus that of memory, over the late blocks."""
+    late_rows = evidence.filter(over="late", quantity="kept")
+    rows = []
+    for (model, family, edit), own in late_rows.group_by(
+        "model", "family", "edit", maintain_order=True
+    ):
+        able = own.filter(metric="acc").to_dicts()
+        memory = own.filter(
+            pl.col("metric").is_in(("exact_match", "exact_match_at_k", "suffix_log_prob"))
+        )
+        for row in memory.to_dicts():
+            measure = row["metric"].removesuffix("_at_k")
+            value = sum(task["value"] for task in able) / len(able) - row["value"]
+            ends = [(1 / len(able), _ends(task)) for task in able] + [(-1.0, _ends(row))]
+            below = sum((f * (d[0] if f > 0 else d[1])) ** 2 for f, d in ends) ** 0.5
+            above = sum((f * (d[1] if f > 0 else d[0])) ** 2 for f, d in ends) ** 0.5
+            numbers = (value, value - below, value + above)
+            rows.append((model, family, edit, measure, row["k"], *numbers))
+    of_tokens = summary.filter(ONE_BLOCK, metric="survival_gap")
+    for (model, family, edit), own in of_tokens.group_by(
+        "model", "family", "edit", maintain_order=True
+    ):
+        last = own.filter(pl.col("block") >= 3 * (own["block"].max() + 1) // 4)
+        means = [-last[name].mean() for name in ("value", "high", "low")]
+        rows.append((model, family, edit, "survival_gap", None, *means))
+    columns = ("model", "family", "edit", "measure", "k", "gap", "low", "high")
+    return pl.DataFrame(rows, schema=columns, orient="row", infer_schema_length=None)
+
+
+def _ends(row: Mapping[str, Any]) -> tuple[float, float]:
+    """How far the interval of a row of the evidence reaches below and above."""
+    half = reach(row["stderr"], row["n_effective"], row["scale"], LEVEL)
+    low = row["value"] - half if row["least"] is None else max(row["value"] - half, row["least"])
+    high = row["value"] + half if row["most"] is None else min(row["value"] + half, row["most"])
+    return row["value"] - low, high - row["value"]
 
 
 def _lost(rows: pl.DataFrame, evidence: pl.DataFrame) -> pl.DataFrame:

@@ -3,8 +3,10 @@
 import polars as pl
 
 from pipeline.analysis import views
+from pipeline.analysis.aggregate import aggregate
 from pipeline.analysis.evidence import evidence
 from pipeline.analysis.kept import kept
+from pipeline.interventions.interventions import Group
 from pipeline.report.explorer import choices
 from tests.analysis import synthetic
 
@@ -20,12 +22,22 @@ def test_models_edits_and_blocks(summary: pl.DataFrame, study: synthetic.Study) 
         values = dict(single.select("block", "value").iter_rows())
         lowest = min(value for block, value in values.items() if block > 0)
         assert each["start"] == max(b for b, v in values.items() if v == lowest and b > 0)
-        assert each["said"][3].startswith("exact match ")
-        assert f"→ {values[3]:.0%}" in each["said"][3]
+        assert each["said"]["identity"][3].startswith("exact match ")
+        assert f"→ {values[3]:.0%}" in each["said"]["identity"][3]
         assert len(each["quartiles"]) == len(blocks)
         assert each["quartiles"][0] == "quartile-1"
         assert each["quartiles"][max(blocks)] == "quartile-4"
         assert each["drawn"] == each["name"]
+
+
+def test_each_edit_of_a_block_says_what_it_leaves() -> None:
+    groups = [Group("each"), Group("each", "zero")]
+    [model] = synthetic.study(models={"m": ("pythia", 4)}, per_copies=8, groups=groups).models
+    summary = aggregate([model])
+    [found] = choices(summary, kept(evidence([model]), pooled=False))
+    rows = views.memorization(summary, "exact_match").filter(block=2)
+    for edit, value in rows.select("edit", "value").iter_rows():
+        assert f"→ {value:.0%}" in found["said"][edit][2]
 
 
 def test_a_model_without_single_blocks_cannot_be_chosen(

@@ -56,6 +56,7 @@ def test_the_order_of_the_page(plots: dict[str, Plot]) -> None:
         "blocks-gpt-neo",
         "drops-pythia",
         "drops-gpt-neo",
+        "gap",
         "length",
         "extraction",
         "completion-entropy",

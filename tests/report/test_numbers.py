@@ -7,6 +7,7 @@ the text of a template stands outside of one.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -275,10 +276,10 @@ def near(row: Row, *expected: float | None) -> bool:
     )
 
 
-def _late(rows: pl.DataFrame) -> pl.DataFrame:
-    """The bypasses of one block of the last quarter."""
+def _late(rows: pl.DataFrame, edit: str = "identity") -> pl.DataFrame:
+    """The edits of one block of the last quarter."""
     n_blocks = pl.col("block").max() + 1
-    single = rows.filter(group="each", edit="identity", task="memorization")
+    single = rows.filter(group="each", edit=edit, task="memorization")
     return single.filter(pl.col("block") >= 3 * n_blocks // 4)
 
 
@@ -316,25 +317,67 @@ def exact_match_of_the_samples(made: Made) -> None:
 def the_finding(made: Made) -> None:
     exact = _exact(made)
     before = exact.filter(intervention="baseline")["value"].to_list()
-    after = [_late(rows)["value"].median() for _, rows in exact.group_by("model")]
     shown = made.starting("finding/")
     assert near(shown["baseline/exact_match"], None, min(before), max(before))
-    assert near(shown["late-block/exact_match"], None, min(after), max(after))
     assert shown["studied"]["value"] == len(before)
     n = exact.filter(intervention="baseline")["n"].to_list()
     assert near(shown["samples"], None, min(n), max(n))
-    kept = []
-    for _, rows in made.table("summary").filter(metric="acc").group_by("model"):
-        leads = rows.join(
-            rows.filter(intervention="baseline").select("task", base="value"), on="task"
-        ).with_columns(pl.col("chance").fill_null(0.0))
-        shares = (pl.col("value") - pl.col("chance")) / (pl.col("base") - pl.col("chance"))
-        n_blocks = rows["block"].max() + 1
-        late = leads.filter(
-            pl.col("block") >= 3 * n_blocks // 4, group="each", edit="identity"
-        ).select("block", kept=shares)
-        kept.append(median(late.group_by("block").agg(pl.mean("kept"))["kept"]))
-    assert near(shown["late-block/benchmarks-kept"], None, min(kept), max(kept))
+    lost, right = dict[str, set[Any]](), dict[str, dict[Any, float]]()
+    for edit in ("identity", "zero"):
+        of_edit = made.table("summary").filter(group="each", edit=edit)
+        after = [
+            _late(rows, edit)["value"].median()
+            for _, rows in of_edit.filter(metric="exact_match", split="memorized").group_by("model")
+        ]
+        assert near(shown[f"{edit}/late-block/exact_match"], None, min(after), max(after))
+        kept = [_ability_kept(rows, edit) for _, rows in _accuracies(made).group_by("model")]
+        assert near(shown[f"{edit}/late-block/benchmarks-kept"], None, min(kept), max(kept))
+        shares = _memory_kept(made, "exact_match", edit)
+        lost[edit] = {where for where, share in shares.items() if share < 0.5}
+        assert shown[f"{edit}/stopped"]["value"] == len(lost[edit])
+        right[edit] = _memory_kept(made, "teacher_forced_accuracy", edit)
+    compared = {name: row["value"] for name, row in made.starting("finding/compared/").items()}
+    fewest = sum(right["identity"][where] < share for where, share in right["zero"].items())
+    assert compared == {
+        "blocks": len(right["zero"]),
+        "every": len(lost["identity"] & lost["zero"]),
+        "only": len(lost["identity"] - lost["zero"]),
+        "fewest": fewest,
+        "tokens": len(right["zero"]),
+    }
+
+
+def _memory_kept(made: Made, metric: str, edit: str) -> dict[Any, float]:
+    """(model, block) -> what is kept of the lead over control samples; block 0 left out."""
+    rows = made.table("summary").filter(metric=metric)
+    level = {
+        (model, split): value
+        for model, split, value in rows.filter(intervention="baseline")
+        .select("model", "split", "value")
+        .iter_rows()
+    }
+    single = rows.filter(pl.col("block") > 0, group="each", edit=edit, split="memorized")
+    return {
+        (model, block): (value - level[model, "control"])
+        / (level[model, "memorized"] - level[model, "control"])
+        for model, block, value in single.select("model", "block", "value").iter_rows()
+    }
+
+
+def _accuracies(made: Made) -> pl.DataFrame:
+    return made.table("summary").filter(metric="acc")
+
+
+def _ability_kept(rows: pl.DataFrame, edit: str) -> float:
+    """Of one model, with the median late block edited."""
+    leads = rows.join(
+        rows.filter(intervention="baseline").select("task", base="value"), on="task"
+    ).with_columns(pl.col("chance").fill_null(0.0))
+    shares = (pl.col("value") - pl.col("chance")) / (pl.col("base") - pl.col("chance"))
+    n_blocks = rows["block"].max() + 1
+    late = leads.filter(pl.col("block") >= 3 * n_blocks // 4, group="each", edit=edit)
+    by_block = late.select("block", kept=shares).group_by("block").agg(pl.mean("kept"))
+    return float(median(by_block["kept"]))
 
 
 def what_the_study_consists_of(made: Made) -> None:
@@ -358,7 +401,7 @@ def the_models(made: Made) -> None:
     for model, (_, n_blocks) in synthetic.MODELS.items():
         shown = made.starting(f"models/{model}/")
         assert shown["n_blocks"]["value"] == n_blocks
-        rows = evidence.filter(model=model, over="late", quantity="kept")
+        rows = evidence.filter(model=model, over="late", quantity="kept", edit="identity")
         [memory] = rows.filter(metric="exact_match").to_dicts()
         assert near(shown["late-block/exact_match"], memory["value"])
         assert shown["late-block/exact_match"]["low"] < memory["value"]
@@ -377,21 +420,26 @@ def the_benchmarks(made: Made) -> None:
 
 
 def what_one_late_block_leaves(made: Made) -> None:
-    rows = made.table("evidence").filter(over="late")
-    for model in synthetic.MODELS:
-        shown = made.starting(f"retention/{model}/")
+    rows = made.table("evidence").filter(over="late", quantity="kept")
+    for model, edit in itertools.product(synthetic.MODELS, ("identity", "zero")):
+        shown, own = (
+            made.starting(f"retention/{edit}/{model}/"),
+            rows.filter(model=model, edit=edit),
+        )
         assert len(shown) > 8
-        for name, row in shown.items():
-            task, _, quantity = name.partition("/")
-            if quantity:
-                own = rows.filter(model=model, task=task, quantity=quantity, metric="acc")
-                assert near(row, own["value"].item()), name
-            assert row["low"] <= row["value"] <= row["high"]
+        exact = own.filter(metric="exact_match")["value"].item()
+        assert near(shown["exact_match"], exact)
+        assert near(shown["gap"], own.filter(metric="acc")["value"].mean() - exact)
+        for k, value in own.filter(metric="exact_match_at_k").select("k", "value").iter_rows():
+            assert near(shown[f"first {k}"], value)
+        for task, value in own.filter(metric="acc").select("task", "value").iter_rows():
+            assert near(shown[task], value)
+        assert all(row["low"] <= row["value"] <= row["high"] for row in shown.values())
 
 
 def the_intervals_behind_the_verdicts(made: Made) -> None:
     main = pl.col("condition").is_not_null() & (pl.col("setup") == "acc, last quarter")
-    rows = made.table("verdicts").filter(main).to_dicts()
+    rows = made.table("verdicts").filter(main, edit="identity").to_dicts()
     shown = made.starting("verdicts/")
     assert len(rows) > 100
     for row in rows:
@@ -405,7 +453,18 @@ def the_intervals_behind_the_verdicts(made: Made) -> None:
 
 
 def the_counts_of_verdicts(made: Made) -> None:
-    verdicts = made.table("verdicts").filter(setup="acc, last quarter")
+    every = made.table("verdicts").filter(setup="acc, last quarter")
+    verdicts = every.filter(edit="identity")
+    others = every.filter(
+        pl.col("model").is_not_null(), pl.col("unit").is_null(), edit="zero"
+    ).group_by("claim")
+    for (claim,), rows in others:
+        own = rows["verdict"].to_list()
+        found = made.starting(f"claims/{claim}/zero/")
+        assert found["total"]["value"] == len(own)
+        assert all(found[verdict]["value"] == own.count(verdict) for verdict in set(own))
+    for (claim,), rows in verdicts.drop_nulls("needed").group_by("claim"):
+        assert made.starting(f"claims/{claim}/")["needed"]["value"] == rows["needed"].max()
     cases = verdicts.filter(pl.col("model").is_not_null(), pl.col("unit").is_null())
     shown = made.starting("claims/")
     for claim in set(cases["claim"]):
@@ -552,6 +611,7 @@ def test_captions_say_what_the_tables_say(made: Made) -> None:
             said |= _flat(figure[word]["values"], f"figures/{figure['name']}")
     computed = dict(captions(summary, spreads))
     computed |= {f"training-a-run/{name}": value for name, value in course(summary, STEPS, "a-run")}
+    computed |= _of_gaps(pl.read_csv(made.data.parent / "figures" / "gap.csv"))
     for name, value in computed.items():
         number = said[f"figures/{name}"]
         if isinstance(value, tuple):
@@ -562,6 +622,20 @@ def test_captions_say_what_the_tables_say(made: Made) -> None:
     others = {name for name in made.starting("figures/") if not name.startswith(of_theory)}
     left = {name.rpartition("/")[2] for name in others - set(computed)}
     assert left <= {"rows", "panels", "tries", "blocks", "best", "chance", "value", "equal"}, left
+
+
+def _of_gaps(data: pl.DataFrame) -> dict[str, tuple[float | None, ...]]:
+    """The ranges over the models, from the figure's data, which are checked against the tables."""
+    parts = {
+        "first": data.filter(k=1),
+        "whole": data.filter(pl.col("k").is_null(), measure="exact_match"),
+        "equal": data.filter(measure="survival_gap"),
+    }
+    return {
+        f"gap/{name}/{edit}": (None, own["gap"].min(), own["gap"].max())
+        for name, rows in parts.items()
+        for (edit,), own in rows.group_by("edit")
+    }
 
 
 def _flat(values: Any, place: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline.interventions.interventions import sweep
+from pipeline.interventions.interventions import Group, sweep
 from pipeline.stages import registry
 from pipeline.study.composition import CONF, check, compose, load, switch, write
 from pipeline.study.schema import Study
@@ -133,7 +133,9 @@ def test_every_kind_of_intervention_is_taken(tiny: Values) -> None:
     ]
     made = check({**tiny, "interventions": lines})
     assert len(sweep(8, made.groups, 2)) == 1 + 8 + 4 + 5 + 8 + 1 + 16 + 1 + 16
-    assert sweep(8, check(tiny).groups) == sweep(8)
+    edits = ("zero", "mean", "noise")
+    others = [one for edit in edits for one in sweep(8, [Group("each", edit)])[1:]]
+    assert sweep(8, check(tiny).groups) == (*sweep(8), *others)
 
 
 def test_what_is_large_or_odd_but_possible_is_taken(tiny: Values) -> None:

@@ -6,15 +6,16 @@ share kept and of lengths are ours.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import polars as pl
 from matplotlib.figure import Figure
 
 from pipeline.analysis import views
-from pipeline.analysis.kept import CONTROLS, MEAN, controls
+from pipeline.analysis.kept import MEAN
 from pipeline.analysis.text import slug, visible
+from pipeline.interventions.interventions import EDITS, IDENTITY
 from pipeline.report import colours, style
 from pipeline.report.numbers import Number
 from pipeline.report.plots.plot import (
@@ -42,58 +43,74 @@ _MEMORY = {
 
 _FORCED = "teacher-forced accuracy"
 
-_KEPT = ("model", "family", "intervention", "block", "measure", "kind", "kept", "low", "high")
+_KEPT = (
+    *("model", "family", "intervention", "edit", "block", "measure", "kind"),
+    *("kept", "low", "high"),
+)
+
+_PANEL = pl.format("{}, {}", "model", "edit")
+
+_MOST_PANELS = 24
+"""Of one figure."""
 
 _HALF = 0.5
 """Less than this share of the baseline left: most is lost."""
 
 
 def kept(shares: pl.DataFrame) -> Iterator[Plot]:
-    """The share of the baseline that one bypass leaves: the figure of the main finding.
+    """The share of the baseline that an edit of one block leaves: the figure of the main finding.
+
+    A panel for each model and edit. If there are more than `_MOST_PANELS`, each edit has its own
+    figure.
 
     Args:
         shares: as `analysis.kept.kept` gives them.
     """
     data = shares.filter(group="block").sort("block", maintain_order=True).select(_KEPT)
-    others = controls(shares).select(_KEPT)
+    edits = sorted(data["edit"].unique(), key=EDITS.index)
+    if len(edits) * data["model"].n_unique() <= _MOST_PANELS:
+        yield Plot("kept", data, draw_kept, _of_kept(data, edits))
+        return
+    for edit in edits:
+        name = "kept" if edit == IDENTITY else f"kept-{slug(edit)}"
+        of_edit = data.filter(edit=edit)
+        yield Plot(name, of_edit, draw_kept, _of_kept(of_edit, [edit]), "kept", edit)
+
+
+def _of_kept(data: pl.DataFrame, edits: Sequence[str]) -> dict[str, Any]:
     exact = later_blocks(data.filter(measure="exact_match"))
-    stopped = exact.filter(pl.col("kept") < _HALF)
-    able = later_blocks(data.filter(kind="mean")).filter(pl.col("kept") > _HALF)
-    both = stopped.join(able, on=["model", "block"], how="semi").height
-    edits = sorted(shares.filter(group="control")["edit"].unique())
-    values = {
-        "stopped": count(stopped.height),
-        "blocks": count(exact.height),
-        "able": count(both) if stopped.height and (data["kind"] == "mean").any() else None,
-        "benchmarks": (data["kind"] == "benchmark").any(),
-        "edits": edits if others.filter(measure=CONTROLS).height else [],
-        "panels": panels(data.filter(measure="exact_match")),
+    lost = pl.col("kept") < _HALF
+    able = later_blocks(data.filter(kind="mean")).filter(~lost)
+    both = {
+        edit: exact.filter(lost, edit=edit).join(
+            able.filter(edit=edit), on=["model", "block"], how="semi"
+        )
+        for edit in edits
     }
-    yield Plot("kept", pl.concat([data, others]), draw_kept, values)
+    return {
+        "stopped": {edit: count(exact.filter(lost, edit=edit).height) for edit in edits},
+        "blocks": {edit: count(exact.filter(edit=edit).height) for edit in edits},
+        "able": {edit: count(rows.height) for edit, rows in both.items()}
+        if (data["kind"] == "mean").any()
+        else {},
+        "benchmarks": (data["kind"] == "benchmark").any(),
+        "panels": panels(data.filter(measure="exact_match").select(model=_PANEL)),
+    }
 
 
 def draw_kept(data: pl.DataFrame) -> Figure:
-    """Share of the baseline kept, by block; one panel per model."""
-    names = data["model"].unique(maintain_order=True).to_list()
-    figure, grid = style.panels(len(names))
-    for axes, name in zip(grid, names, strict=True):
-        rows = data.filter(model=name)
+    """Share of the baseline kept, by block; a row of panels per model, one per edit."""
+    edits = sorted(data["edit"].unique(), key=EDITS.index)
+    models = data["model"].unique(maintain_order=True).to_list()
+    columns = len(edits) if len(edits) > 1 else None
+    figure, grid = style.panels(len(models) * len(edits), columns=columns)
+    places = [(model, edit) for model in models for edit in edits]
+    for axes, (model, edit) in zip(grid, places, strict=True):
+        rows = data.filter(model=model, edit=edit)
         axes.axhline(1, color=colours.MUTED, linestyle=(0, (6, 3)), linewidth=1)
         axes.axhline(0, color=colours.MUTED, linewidth=0.8)
-        others = rows.filter(measure=CONTROLS)
-        if others.height:
-            axes.fill_between(
-                others["block"],
-                style.finite(others["low"]),
-                style.finite(others["high"]),
-                color=colours.GREY,
-                alpha=0.4,
-                linewidth=1.5,  # with a single edit the range is a line
-                zorder=0,
-                label="other edits",
-            )
         benchmarks = rows.filter(kind="benchmark")
-        for task in views.tasks(benchmarks.rename({"measure": "task"})):
+        for task in benchmarks["measure"].unique().sort():
             one = benchmarks.filter(measure=task)
             axes.plot(
                 one["block"],
@@ -105,16 +122,15 @@ def draw_kept(data: pl.DataFrame) -> Figure:
         for index, measure, label in (
             (1, "teacher_forced_accuracy", _FORCED),
             (0, "exact_match", "exact match"),
+            (2, MEAN, "benchmarks"),
         ):
             if (one := rows.filter(measure=measure)).height:
                 style.curve(axes, one, index, label, value="kept")
-        if (mean := rows.filter(measure=MEAN)).height:
-            style.curve(axes, mean, 2, "benchmarks", value="kept")
-        axes.set_title(visible(name))
+        axes.set_title(visible(f"{model}, {edit}" if len(edits) > 1 else model))
         style.blocks_axis(axes)
         style.percent_axis(axes.yaxis)
     style.bound(grid[0], -0.35, 1.35)
-    figure.supxlabel(BLOCKS_LABEL)
+    figure.supxlabel("edited block (0 is nearest to the input)" if columns else BLOCKS_LABEL)
     figure.supylabel("kept of the baseline")
     style.legend(figure)
     return figure

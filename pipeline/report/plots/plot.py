@@ -32,9 +32,12 @@ NUMBERS = (
 )
 """The summary's columns that every figure's data keeps."""
 
-_CAPTIONS: Mapping[str, Mapping[str, str]] = YAML(typ="safe").load(
+_CAPTIONS: Mapping[str, Mapping[str, Any]] = YAML(typ="safe").load(
     Path(__file__).parents[1] / "captions.yaml"
 )
+
+EDITS_IN_WORDS: Mapping[str, str] = _CAPTIONS["shared"]["edits"]
+"""Edit -> what it does to one block, after "with"."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
 from pipeline.analysis import views
+from pipeline.analysis.kept import one_block
 from pipeline.analysis.text import slug, visible
 from pipeline.report import colours, style
 from pipeline.report.plots.plot import (
@@ -61,7 +62,7 @@ def scatters(summary: pl.DataFrame, shares: pl.DataFrame) -> Iterator[Plot]:
 
 def _furthest(name: str, summary: pl.DataFrame, shares: pl.DataFrame) -> dict[str, Any]:
     """The block whose bypass leaves most of ability in comparison with memory, if one is known."""
-    single = later_blocks(shares.filter(model=name, group="block"))
+    single = later_blocks(one_block(shares).filter(model=name))
     able = single.filter(kind="mean").select("block", able="kept")
     both = single.filter(measure="exact_match").join(able, on="block", maintain_order="left")
     apart = (
