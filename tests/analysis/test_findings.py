@@ -332,6 +332,6 @@ def test_verdicts_err_at_most_at_their_rate(world: str) -> None:
     """
     wrong, decided, count = verdict_errors.errors(verdict_errors.WORLDS[world], 20)
     assert max(wrong.values(), default=0) < 5, wrong
-    assert len(count) == 10
+    assert len(count) == 11
     if world in ("true", "false"):
         assert sum(decided.values()) > 0.6 * sum(count.values())
