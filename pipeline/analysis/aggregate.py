@@ -19,17 +19,24 @@ from pipeline.analysis.documents import by_document, link_of, same
 from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE, evidence_of, gathered
 from pipeline.analysis.measured import ModelTables, grid_problems, read_tables
 from pipeline.analysis.memorized import of_memorization
-from pipeline.analysis.rows import SUMMARY, difference_columns, finish, without_difference
+from pipeline.analysis.rows import (
+    BY_CATEGORY,
+    SUMMARY,
+    difference_columns,
+    finish,
+    without_difference,
+)
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.statistics import (
     DRAWS,
     LEVEL,
     Link,
     clustered_means,
+    clustered_rates,
     holm,
     normal,
     paired_differences,
-    wilson,
+    scale_of_categories,
 )
 from pipeline.analysis.verdicts import VERDICTS, VERDICTS_FILE, verdicts
 from pipeline.interventions.interventions import BASELINE, EACH
@@ -170,12 +177,12 @@ def aggregate(models: Iterable[ModelTables], seed: int = 0) -> pl.DataFrame:
       hidden_extractable_top_40, the same for the samples that the unmodified model recites and
       the intervention does not. For some samples also displacement, attention_change and the
       survival of tokens: see `displacement.estimates`.
-    - benchmarks: every task and metric as lm-eval reports it.
+    - benchmarks: every task and metric as lm-eval reports it; of the unmodified model also
+      acc_by_category, where a task has categories.
 
-    Rates have Wilson intervals, means Student's or Hall's, clustered by suffix_group. A benchmark
-    metric that is the mean of zeros and ones over its documents has a Wilson interval. Any other
-    has the interval of its standard error, or, without one, of a mean over its documents if
-    they reproduce its value.
+    Rates have Wilson intervals, means Student's or Hall's, clustered by suffix_group. So have the
+    metrics of benchmarks that follow from their documents, clustered by category where a task has
+    categories. Any other has the interval of lm-eval's standard error, if it gives one.
 
     Differences to the baseline are paired, sample by sample, document by document; see
     `statistics.paired_differences`. For a perplexity the difference is of the perplexities, and the
@@ -218,7 +225,29 @@ def _benchmarks(model: ModelTables, seed: int) -> pl.DataFrame:
             "task", "metric", maintain_order=True
         )
     ]
-    return finish(pl.concat(parts), model) if parts else pl.DataFrame()
+    if not parts:
+        return pl.DataFrame()
+    parts += _by_category(model.documents)
+    return finish(pl.concat(parts, how="diagonal_relaxed"), model)
+
+
+def _by_category(documents: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """The baseline's accuracy for each category of a task's documents."""
+    rows = documents.filter(intervention=BASELINE.name, metric="acc")
+    rows = rows.drop_nulls("category").sort("task", "category")
+    for (task, category), of in rows.group_by("task", "category", maintain_order=True):
+        outcomes = of["value"].to_numpy()[:, None] == 1
+        rate = clustered_rates(outcomes, np.arange(of.height))
+        yield pl.DataFrame(
+            {"task": task, "category": category, "value": rate.value, "low": rate.low}
+        ).with_columns(
+            *difference_columns(None, slice(None), 1),
+            intervention=pl.lit(BASELINE.name),
+            metric=pl.lit(BY_CATEGORY),
+            high=pl.Series(rate.high),
+            n=pl.lit(of.height),
+            higher_is_better=pl.lit(value=True),
+        )
 
 
 def _benchmark(
@@ -230,19 +259,21 @@ def _benchmark(
     differences = None
     found = by_document(documents, task, metric, frame["intervention"].to_list())
     if found is not None:
-        values, weights = found
+        values, weights, groups = found
         link = link_of(values, weights, value)
         if link is not None:
-            each = np.arange(len(values))
             whole = [frame["intervention"].to_list().index(BASELINE.name)]
+            rate = link is same and bool(np.isin(values, (0.0, 1.0)).all())
+            scale = np.full(len(value), scale_of_categories(groups) if rate else 0.0)
             how = _How(weights=weights, link=None if link is same else link)
-            differences = paired_differences(values, values[:, whole], each, seed, **how)
-            if link is same and np.isin(values, (0.0, 1.0)).all():
-                low, high = wilson(values.sum(axis=0), np.full(len(value), float(len(values))))
-            elif np.isnan(low).any() and np.isfinite(values).all():
-                drawn = clustered_means(values, each, **how)
-                low = np.where(np.isnan(low), drawn.low, low)
-                high = np.where(np.isnan(high), drawn.high, high)
+            differences = paired_differences(
+                values, values[:, whole], groups, seed, scale=scale, **how
+            )
+            if rate:
+                own = clustered_rates(values.astype(bool), groups)
+            else:
+                own = clustered_means(values, groups, **how)
+            low, high = own.low, own.high
     ends = frame.with_columns(pl.Series("low", low), pl.Series("high", high))
     return ends.with_columns(difference_columns(differences, slice(None), len(value)))
 

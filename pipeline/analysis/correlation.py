@@ -1,4 +1,4 @@
-"""Rank correlations, also partial ones, with intervals and permutation tests.
+"""Rank correlations, also at equal values of other variables, with intervals and permutation tests.
 
 Shapes: N pairs.
 """
@@ -6,6 +6,7 @@ Shapes: N pairs.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,99 +24,74 @@ class Correlation:
 
     Args:
         value: Spearman's; NaN where one of the two does not vary.
-        low, high: ends of the interval; NaN where unknown.
+        low, high: ends of the interval; NaN where there is no value.
         p_value: of no relation, two-sided; NaN where there is no value.
     """
 
-    value: float
-    low: float
-    high: float
-    p_value: float
+    value: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    p_value: float = math.nan
 
 
-def rank_correlation(one: _Floats, other: _Floats, seed: int, draws: int = DRAWS) -> Correlation:
-    """Spearman's rank correlation, with a percentile bootstrap interval and a permutation test.
-
-    A perfect correlation stays perfect in every draw of the bootstrap, however few pairs there
-    are, so the interval is not a test; the p-value is.
-
-    Args:
-        one: (N,) finite.
-        other: (N,) finite, in the same order.
-        seed: of the draws.
-        draws: of the bootstrap, and as many permutations.
-    """
-    nothing = Correlation(math.nan, math.nan, math.nan, math.nan)
-    if len(one) < 3:
-        return nothing
-    value = float(_spearman(one[None], other[None])[0])
-    if math.isnan(value):
-        return nothing
-    random = np.random.default_rng(seed)
-    drawn = random.integers(len(one), size=(draws, len(one)))
-    found = _spearman(one[drawn], other[drawn])
-    found = found[~np.isnan(found)]  # one pair drawn N times has no correlation
-    low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    shuffled = random.permuted(np.tile(other, (draws, 1)), axis=1)
-    by_chance = _spearman(np.tile(one, (draws, 1)), shuffled)
-    beyond = int((np.abs(by_chance) >= abs(value) * (1 - GRAIN)).sum())
-    return Correlation(value, float(low), float(high), (1 + beyond) / (1 + draws))
-
-
-def partial_rank_correlation(
-    one: _Floats, other: _Floats, given: _Floats, seed: int, draws: int = DRAWS
+def rank_correlation(
+    one: _Floats, other: _Floats, seed: int, draws: int = DRAWS, given: Sequence[_Floats] = ()
 ) -> Correlation:
-    """Spearman's partial rank correlation of two variables, given a third.
+    """Spearman's rank correlation, also partial, with an interval and a permutation test.
 
-    It is the correlation of the residuals of their ranks after linear regression on the ranks of
-    `given`. The test permutes the residuals of `other`. It rejects slightly too often where both
-    follow `given` closely, since ranks follow along a curve: for unrelated normal variables that
-    correlate with `given` by 0.9, one test in 13 is below 0.05.
+    With `given` it is the correlation of the residuals of the ranks after linear regression on the
+    ranks of the others, and the test permutes the residuals of `other`. That test rejects slightly
+    too often where both follow a given variable closely, since ranks follow along a curve: for
+    unrelated normal variables that correlate with it by 0.9, one test in 13 is below 0.05.
 
     Args:
         one: (N,) finite.
         other: (N,) finite, in the same order.
-        given: (N,) finite, in the same order.
-        seed: of the draws.
-        draws: of the bootstrap, and as many permutations.
+        seed: of the permutations.
+        draws: number of permutations.
+        given: K variables (N,), at equal values of which the two are compared.
 
-    Source: Freedman and Lane (1983), J. Business and Economic Statistics 1, 292-298.
+    Returns:
+        The correlation; NaN with fewer than 3 + K pairs.
+
+    Source: Freedman and Lane (1983), J. Business and Economic Statistics 1, 292-298; for the
+    interval see `_interval`.
     """
-    nothing = Correlation(math.nan, math.nan, math.nan, math.nan)
-    if len(one) < 4:
-        return nothing
-    ranks = [stats.rankdata(each) for each in (one, other, given)]
-    x, y, z = (each - each.mean() for each in ranks)
-    if not z.any():
-        return rank_correlation(one, other, seed, draws)
-    left, right = (each - (each @ z) / (z @ z) * z for each in (x, y))
+    count = len(one)
+    if count < 3 + len(given):
+        return Correlation()
+    ranks = [stats.rankdata(each) for each in (one, other, *given)]
+    centred = [each - each.mean() for each in ranks]
+    basis = np.zeros((count, 0))
+    if given:
+        directions, sizes, _ = np.linalg.svd(np.stack(centred[2:], axis=1), full_matrices=False)
+        basis = directions[:, sizes > GRAIN]
+    left, right = (each - basis @ (basis.T @ each) for each in centred[:2])
     size = math.sqrt((left @ left) * (right @ right))
     if size < GRAIN:
-        return nothing
-    value = float(left @ right) / size
-    random = np.random.default_rng(seed)
-    drawn = random.integers(len(one), size=(draws, len(one)))
-    xy, xz, yz = (
-        _spearman(a[drawn], b[drawn]) for a, b in ((one, other), (one, given), (other, given))
-    )
-    rest = (1 - xz**2) * (1 - yz**2)
-    known = ~np.isnan(xy) & (rest > GRAIN)
-    found = np.clip((xy - xz * yz)[known] / np.sqrt(rest[known]), -1, 1)
-    low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) if len(found) else (-1, 1)
-    shuffled = random.permuted(np.tile(right, (draws, 1)), axis=1)
-    # permuted residuals are regressed on `given` again, as the ranks were
-    shuffled -= np.outer(shuffled @ z, z) / (z @ z)
+        return Correlation()
+    value = min(1.0, max(-1.0, float(left @ right) / size))
+    shuffled = np.random.default_rng(seed).permuted(np.tile(right, (draws, 1)), axis=1)
+    # permuted residuals are regressed on the given ranks again, as the ranks were
+    shuffled -= (shuffled @ basis) @ basis.T
     by_chance = shuffled @ left / (np.linalg.norm(shuffled, axis=1) * np.linalg.norm(left) + GRAIN)
     beyond = int((np.abs(by_chance) >= abs(value) * (1 - GRAIN) - GRAIN).sum())
-    return Correlation(value, float(low), float(high), (1 + beyond) / (1 + draws))
+    low, high = _interval(value, count, len(given))
+    return Correlation(value, low, high, (1 + beyond) / (1 + draws))
 
 
-def _spearman(one: _Floats, other: _Floats) -> _Floats:
-    """(draws,) of pairs (draws, N); NaN where one of the two does not vary."""
-    ranks = [stats.rankdata(each, axis=1) for each in (one, other)]
-    x, y = (each - each.mean(axis=1, keepdims=True) for each in ranks)
-    size = np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))
-    # clipped, since rounding may bring a perfect correlation beyond 1
-    product = np.clip((x * y).sum(axis=1), -size, size)
-    found: _Floats = np.divide(product, size, out=np.full(size.shape, np.nan), where=size > 0)
-    return found
+def _interval(value: float, count: int, given: int) -> tuple[float, float]:
+    """The 95% interval of a rank correlation of N pairs, given K others.
+
+    Fisher's transformation with the variance of Bonett and Wright. A perfect correlation is taken
+    as half a step of Spearman's coefficient away from it, so that few pairs do not make it certain.
+
+    Source: Bonett and Wright (2000), Psychometrika 65, 23-28.
+    """
+    free = count - 3 - given
+    if free <= 0:
+        return -1.0, 1.0
+    nearest = 1 - 6 / (count * (count**2 - 1))
+    centre = math.atanh(min(nearest, max(-nearest, value)))
+    half = stats.norm.ppf((1 + LEVEL) / 2) * math.sqrt((1 + value**2 / 2) / free)
+    return min(value, math.tanh(centre - half)), max(value, math.tanh(centre + half))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -12,16 +13,34 @@ from pipeline.analysis.measured import Grid
 from pipeline.analysis.statistics import Link
 
 
+class Documents(NamedTuple):
+    """N documents of a task under V interventions.
+
+    Args:
+        values: (N, V) of one metric.
+        weights: (N,) words or bytes, where lm-eval divides by their sum; else 1.
+        groups: (N,) documents of one category have the same number, all of them different numbers
+            where the task has no categories.
+    """
+
+    values: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    groups: NDArray[np.integer]
+
+
 def by_document(
     documents: pl.DataFrame, task: object, metric: object, names: Sequence[str]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """The documents' values (N, V) and their weights (N,); None if the table is incomplete."""
+) -> Documents | None:
+    """The values of one metric of a task; None if the table is incomplete."""
     grid = Grid(documents.filter(task=task, metric=metric), names, "doc_id")
     if not grid.complete:
         return None
     weighted = "weight" in documents.columns
     weights = grid.first["weight"].to_numpy() if weighted else np.ones(grid.first.height)
-    return grid.values("value"), weights
+    category = grid.first["category"]
+    alone = pl.Series(range(len(category)))
+    groups = (alone if category.null_count() else category.rank("dense")).to_numpy()
+    return Documents(grid.values("value"), weights, groups)
 
 
 def same(means: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -34,7 +34,13 @@ from pipeline.analysis.documents import by_document, link_of, perplexity
 from pipeline.analysis.measured import Grid, ModelTables, grids
 from pipeline.analysis.memorized import k_values
 from pipeline.analysis.rows import Measure
-from pipeline.analysis.statistics import LEVEL, clustered_errors, effective_number, reach
+from pipeline.analysis.statistics import (
+    LEVEL,
+    clustered_errors,
+    effective_number,
+    reach,
+    scale_of_categories,
+)
 from pipeline.interventions.interventions import BASELINE, EACH, QUARTILE, RANDOM
 from pipeline.workflow import tables
 from pipeline.workflow.tables import Column, Schema
@@ -60,7 +66,9 @@ EVIDENCE: Schema = {
     "value": Column(pl.Float64, "the estimate; 1: nothing is lost, for kept"),
     "stderr": Column(pl.Float64, "standard error; null where unknown", nullable=True),
     "n": Column(pl.UInt32, "samples or documents"),
-    "n_effective": Column(pl.Float64, "groups of near-duplicates, as if of equal weight"),
+    "n_effective": Column(
+        pl.Float64, "groups of near-duplicates, or categories, as if of equal weight"
+    ),
     "scale": Column(pl.Float64, "n times what one sample can change; 0: no limit"),
     "least": Column(pl.Float64, "the least value possible; null: no limit", nullable=True),
     "most": Column(pl.Float64, "the largest value possible; null: no limit", nullable=True),
@@ -261,8 +269,8 @@ def _abilities(model: ModelTables, names: Sequence[str]) -> Iterator[Measure]:
     chances = rows.select("task", "metric", "chance").unique().sort("task", "metric")
     for task, metric, chance in chances.iter_rows():
         answers = by_document(model.documents, task, metric, names)
-        if answers is not None and np.isin(answers[0], (0.0, 1.0)).all():
-            yield Measure(metric, answers[0], np.arange(len(answers[0])), task, floor=chance or 0.0)
+        if answers is not None and np.isin(answers.values, (0.0, 1.0)).all():
+            yield Measure(metric, answers.values, answers.groups, task, floor=chance or 0.0)
 
 
 def _quantities(
@@ -279,6 +287,8 @@ def _quantities(
         name, and columns of `EVIDENCE` as `_columns` makes them.
     """
     values, groups, scale = measure.values, measure.groups, float(measure.bounded)
+    if measure.task != views.MEMORIZATION:
+        scale *= scale_of_categories(groups)
     if len(np.unique(groups)) < 2:
         return
     unmodified = values[:, [baseline_index]]
@@ -293,10 +303,10 @@ def _quantities(
     _, errors = clustered_errors((above - kept * (unmodified - measure.floor)) / lead, groups)
     errors = np.hypot(errors, (kept - total) / lead * measure.floor_error)
     limited = total if measure.bounded else None
-    yield "kept", _columns(kept, errors, groups, scale / lead, measure.floor, limited)
+    yield "kept", _columns(kept, errors, groups, scale / lead, limited, 1 / lead, measure.floor)
     if measure.task != views.MEMORIZATION:
         difference, errors = clustered_errors(mixed - unmodified * total, groups)
-        yield "difference", _columns(difference, errors, groups, 1.0, 0.0, total * 0)
+        yield "difference", _columns(difference, errors, groups, scale, total * 0)
 
 
 def _log_ratios(
@@ -314,17 +324,16 @@ def _log_ratios(
         likelihoods = by_document(model.documents, task, views.WORD_PERPLEXITY, names)
         if likelihoods is None:
             continue
-        values, sizes = likelihoods
+        values, sizes, groups = likelihoods
         order = pl.col("intervention").cast(pl.Enum(names))
         reported = rows.filter(task=task).sort(order)["value"].to_numpy()
         if link_of(values, sizes, reported) is not perplexity:
             continue
-        document = np.arange(len(values))
         change = values @ weights - values[:, [baseline_index]] * weights.sum(axis=0)
-        ratio, errors = clustered_errors(-change, document, sizes)
-        measure = Measure(views.WORD_PERPLEXITY, values, document, task)
-        columns = _columns(ratio, errors, document, 0.0)
-        columns["n_effective"] = effective_number(document, sizes)  # long texts count for more
+        ratio, errors = clustered_errors(-change, groups, sizes)
+        measure = Measure(views.WORD_PERPLEXITY, values, groups, task)
+        columns = _columns(ratio, errors, groups, 0.0)
+        columns["n_effective"] = effective_number(groups, sizes)  # long texts count for more
         yield _frame(measure, "log_ratio", overs, columns)
 
 
@@ -333,24 +342,26 @@ def _columns(
     stderr: _Floats,
     groups: NDArray[np.integer],
     scale: float,
-    floor: float = 0.0,
     total: _Floats | None = None,
+    factor: float = 1.0,
+    floor: float = 0.0,
 ) -> dict[str, object]:
-    """The columns of a quantity ``scale * (share - floor)``, or of differences of two of them.
+    """The columns of a quantity ``factor * (share - floor)``, or of differences of two of them.
 
     Args:
         value: (C,) the estimates.
         stderr: (C,) their errors.
-        groups: (N,) of near-duplicates.
-        scale: of the quantity.
-        floor: of the quantity.
+        groups: (N,) of near-duplicates, or categories.
+        scale: of `reach`.
         total: (C,) 1 for such a quantity, 0 for a difference of two; None: it has no limits.
+        factor: of the quantity.
+        floor: of the quantity.
     """
     limits: dict[str, object] = {"least": None, "most": None}
     if total is not None:
         share = total > 0.5
-        limits["least"] = np.where(share, -floor, -1.0) * scale
-        limits["most"] = np.where(share, 1 - floor, 1.0) * scale
+        limits["least"] = np.where(share, -floor, -1.0) * factor
+        limits["most"] = np.where(share, 1 - floor, 1.0) * factor
     return {
         "value": value,
         "stderr": stderr,

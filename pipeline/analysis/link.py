@@ -12,8 +12,9 @@ import math
 import polars as pl
 
 from pipeline.analysis import views
-from pipeline.analysis.correlation import rank_correlation
-from pipeline.analysis.kept import one_block
+from pipeline.analysis.correlation import Correlation, rank_correlation
+from pipeline.analysis.kept import kept, one_block
+from pipeline.interventions.interventions import IDENTITY
 
 LOSSES = {
     "exact_match": "loss of exact match",
@@ -65,33 +66,43 @@ def losses(summary: pl.DataFrame, shares: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([*lost, known], how="vertical_relaxed")
 
 
-def pairs(summary: pl.DataFrame, shares: pl.DataFrame, quantities: pl.DataFrame) -> pl.DataFrame:
+def pairs(summary: pl.DataFrame, evidence: pl.DataFrame, quantities: pl.DataFrame) -> pl.DataFrame:
     """Every quantity beside every loss, block by block.
 
     Args:
         summary: as `aggregate.aggregate` gives it.
-        shares: as `kept.kept` gives them, not pooled.
+        evidence: schema `evidence.EVIDENCE`.
         quantities: as in `theory.Theory`.
 
     Returns:
-        model, family, block, quantity, mean, low, high, measure, lost, lost_low, lost_high.
+        model, family, block, quantity, mean, low, high, measure, lost, lost_low, lost_high,
+        displacement (null where unknown).
     """
     if not quantities.height:
         return quantities
+    shares = kept(evidence, pooled=False)
     blocks = losses(summary, shares).with_columns(pl.col("block").cast(pl.UInt16)).drop("family")
-    joined = quantities.join(blocks, on=["model", "block"], maintain_order="left")
+    moved = evidence.filter(quantity="displacement", kind="block", edit=IDENTITY).select(
+        "model", "block", displacement="value"
+    )
+    key = ["model", "block"]
+    joined = quantities.join(blocks, on=key, maintain_order="left").join(
+        moved, on=key, how="left", maintain_order="left"
+    )
     return joined.filter(pl.col("mean").is_finite(), pl.col("lost").is_finite())
 
 
 def correlations(paired: pl.DataFrame, seed: int = 0) -> pl.DataFrame:
-    """Rank correlation over the blocks of each model.
+    """Rank correlation over the blocks of each model, plain, and beyond depth and displacement.
 
     Args:
         paired: as `pairs` gives it.
-        seed: of bootstrap and permutations.
+        seed: of the permutations.
 
     Returns:
-        model, quantity, measure, value, low, high, p_value, blocks; without pairs that do not
+        model, quantity, measure, value, low, high, p_value, blocks, and ``beyond``, ``beyond_low``,
+        ``beyond_high``, ``beyond_p_value``: the partial correlation at equal depth (the block's
+        number) and displacement, null where displacement is unknown. Without pairs that do not
         vary.
     """
     rows = []
@@ -99,19 +110,29 @@ def correlations(paired: pl.DataFrame, seed: int = 0) -> pl.DataFrame:
         for (model, quantity, measure), part in paired.group_by(
             "model", "quantity", "measure", maintain_order=True
         ):
-            found = rank_correlation(part["mean"].to_numpy(), part["lost"].to_numpy(), seed)
+            given = [part[name].cast(pl.Float64).to_numpy() for name in ("block", "displacement")]
+            both = part["mean"].to_numpy(), part["lost"].to_numpy()
+            found, beyond = rank_correlation(*both, seed), Correlation()
+            if not part["displacement"].null_count():
+                beyond = rank_correlation(*both, seed, given=given)
             if not math.isnan(found.value):
                 rows.append({"model": model, "quantity": quantity, "measure": measure})
-                rows[-1] |= {**vars(found), "blocks": part.height}
-    numbers = dict.fromkeys(("value", "low", "high", "p_value"), pl.Float64)
+                rows[-1] |= {**vars(found), "blocks": part.height, "beyond": beyond.value}
+                rows[-1] |= {f"beyond_{key}": end for key, end in vars(beyond).items()}
+    numbers = ("value", "low", "high", "p_value")
+    beyond_numbers = ("beyond", *(f"beyond_{name}" for name in numbers[1:]))
     names = dict.fromkeys(("model", "quantity", "measure"), pl.String)
-    return pl.DataFrame(rows, schema={**names, **numbers, "blocks": pl.UInt32})
+    schema = {**names, **dict.fromkeys((*numbers, *beyond_numbers), pl.Float64)}
+    made = pl.DataFrame(rows, schema={**schema, "blocks": pl.UInt32})
+    return made.with_columns(pl.col(beyond_numbers).fill_nan(None))
 
 
-def along(ranks: pl.DataFrame) -> pl.DataFrame:
+def along(ranks: pl.DataFrame, value: str = "value", p_value: str = "p_value") -> pl.DataFrame:
     """The correlations that are significantly above 0.
 
     Args:
         ranks: as `correlations` gives them.
+        value: column of the correlation.
+        p_value: column of its p-value.
     """
-    return ranks.filter(pl.col("value") > 0, pl.col("p_value") <= SIGNIFICANT)
+    return ranks.filter(pl.col(value) > 0, pl.col(p_value) <= SIGNIFICANT)

@@ -23,7 +23,7 @@ from pipeline.measure.extraction import SCHEMES, TRIES, out_within
 from pipeline.measure.metrics import METRICS, Metric
 
 CELLS = 1 << 23
-"""Number of values per bootstrap, 64 MB; the bootstrap needs about five times this memory."""
+"""Number of values whose differences are tested at once, 64 MB; it takes about five times that."""
 
 
 def of_memorization(model: ModelTables, seed: int) -> list[pl.DataFrame]:
@@ -140,10 +140,10 @@ def _estimated(
     stacked = np.concatenate([m.values.astype(np.float64) for m in measures], axis=1)
     columns = [slice(i * n, (i + 1) * n) for i in range(len(measures))]
     unmodified = np.repeat(np.arange(len(measures)) * n + whole, n)
-    differences = paired_differences(stacked, stacked[:, unmodified], groups, seed)
+    scale = np.repeat([float(m.bounded) for m in measures], n)
+    differences = paired_differences(stacked, stacked[:, unmodified], groups, seed, scale=scale)
     mean = np.repeat([not m.rate for m in measures], n)
-    bounded = np.repeat([m.bounded for m in measures], n)[mean]
-    means = clustered_means(stacked[:, mean], groups, bounded=bounded) if mean.any() else None
+    means = clustered_means(stacked[:, mean], groups, scale=scale[mean]) if mean.any() else None
     done = 0  # columns of `means`
     for measure, here in zip(measures, columns, strict=True):
         if measure.rate or means is None:

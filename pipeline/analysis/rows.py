@@ -17,6 +17,9 @@ from pipeline.interventions.interventions import BASELINE, EACH
 from pipeline.workflow import tables
 from pipeline.workflow.tables import Column, Schema
 
+BY_CATEGORY = "acc_by_category"
+"""The metric of a benchmark's accuracy on the documents of one category."""
+
 DIFFERENCE = ("difference", "difference_low", "difference_high", "p_value")
 
 SUMMARY: Schema = {
@@ -39,6 +42,9 @@ SUMMARY: Schema = {
     "block": Column(pl.UInt16, "where one is edited alone (group each); else null", nullable=True),
     "copies": Column(
         pl.UInt32, "in the training data, for metrics by copies; else null", nullable=True
+    ),
+    "category": Column(
+        pl.String, "of a benchmark's documents, for acc_by_category; else null", nullable=True
     ),
     "higher_is_better": Column(pl.Boolean, "of a benchmark; else null", nullable=True),
     "chance": Column(pl.Float64, "of a benchmark, where known; else null", nullable=True),

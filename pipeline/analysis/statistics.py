@@ -58,7 +58,7 @@ class Differences(Estimates):
 
 
 FEW = 50
-"""With fewer effective clusters, the correlation within them is taken to be 1, not estimated."""
+"""With fewer effective clusters, the correlation within them is not left to its estimate alone."""
 
 
 def wilson(successes: _Floats, trials: _Floats, quantile: float = _Z) -> tuple[_Floats, _Floats]:
@@ -94,9 +94,10 @@ def clustered_rates(outcomes: NDArray[np.bool_], groups: NDArray[np.integer]) ->
 
     The effective number is N over the design effect: the variance of the mean with clustered
     groups, over the variance if all samples were independent. It is never above N, and is N (plain
-    Wilson) where every group has one sample. With fewer than `FEW` effective clusters, or where all
-    outcomes are equal, the correlation within groups is taken to be 1. The quantile is Student's
-    for the effective number of clusters, relative to that for N.
+    Wilson) where every group has one sample. With fewer than `FEW` effective clusters the design
+    effect is uncertain: half of it is that of samples that agree completely within groups, and all
+    of it where all outcomes are equal. The quantile is Student's for the effective number of
+    clusters, relative to that for N.
 
     Args:
         outcomes: (N, C) success or not.
@@ -114,9 +115,12 @@ def clustered_rates(outcomes: NDArray[np.bool_], groups: NDArray[np.integer]) ->
     few = max(clusters * (1 - largest), 1.0) if count > clusters else clusters
     together = np.full(rate.shape, few)
     mixed = (rate > 0) & (rate < 1)
-    if clusters >= FEW and mixed.any():
+    if mixed.any() and len(np.unique(groups)) > 1:
         independent = rate[mixed] * (1 - rate[mixed]) / (count - 1)
-        together[mixed] = count / np.maximum(stderr[mixed] ** 2 / independent, 1.0)
+        effect = np.maximum(stderr[mixed] ** 2 / independent, 1.0)
+        if clusters < FEW:
+            effect = (effect + count / few) / 2
+        together[mixed] = count / effect
     wider = _student(clusters) / _student(count)
     low, high = wilson(rate * together, together, _Z * wider)
     return Estimates(rate, low, high)
@@ -127,7 +131,7 @@ def clustered_means(
     groups: NDArray[np.integer],
     weights: _Floats | None = None,
     link: Link | None = None,
-    bounded: _Booleans | None = None,
+    scale: _Floats | None = None,
 ) -> Estimates:
     """Means with the wider of Student's interval and Hall's, which follows skewed values.
 
@@ -140,30 +144,24 @@ def clustered_means(
         groups: (N,) samples with the same number belong together.
         weights: (N,) the mean is the sum of the values over the sum of these; None: all 1.
         link: applied to each mean, monotone; None: the mean itself.
-        bounded: (C,) whether the values lie between 0 and 1; None: no limits are known.
+        scale: (C,) of `reach` for values between 0 and 1; 0, or None: no limits are known.
 
     Returns:
-        C means; their intervals are NaN where there is only one group, or a value is not finite.
+        C means. Their intervals are NaN where there is only one group, a value is not finite, or
+        all groups agree on a value without limits: an interval of no width would claim a certainty
+        that a sample cannot give.
     """
     known = np.isfinite(values).all(axis=0)
-    finite = np.where(known, values, 0.0)
-    sizes, sums = _group_sums(finite, groups, weights)
-    mean, errors = clustered_errors(finite, groups, weights)
-    n = effective_number(groups, weights)
-    limited = np.zeros(mean.shape, dtype=bool) if bounded is None else bounded
-    half = np.array(
-        [reach(error, n, float(each), LEVEL) for error, each in zip(errors, limited, strict=True)]
-    )
-    half = np.where(np.isfinite(half) & known, half, np.nan)
-    skewed = _skewed(sums - sizes[:, None] * mean, n)
-    below, above = (np.fmax(half, errors * each) for each in skewed)
+    sizes, sums = _group_sums(np.where(known, values, 0.0), groups, weights)
+    mean, changes = _jackknife(sizes, (sums,))
+    limited = np.zeros(mean.shape) if scale is None else scale
+    below, above = _distances(changes, effective_number(groups, weights), limited)
     low, high = np.sort([_linked(link, mean - below), _linked(link, mean + above)], axis=0)
-    low = np.where(limited, np.maximum(low, 0.0), low)
-    high = np.where(limited, np.minimum(high, 1.0), high)
-    unknown = np.isnan(half)
+    low = np.where(limited > 0, np.maximum(low, 0.0), low)
+    high = np.where(limited > 0, np.minimum(high, 1.0), high)
     with np.errstate(invalid="ignore"):  # the mean of infinities of both signs
         value = np.where(known, mean, values.mean(axis=0))
-    ends = (np.where(unknown, np.nan, end) for end in (low, high))
+    ends = (np.where(known, end, np.nan) for end in (low, high))
     return Estimates(_linked(link, value), *ends)
 
 
@@ -175,28 +173,28 @@ def paired_differences(
     draws: int = DRAWS,
     weights: _Floats | None = None,
     link: Link | None = None,
+    scale: _Floats | None = None,
 ) -> Differences:
-    """Differences of two means over the same samples, with bootstrap intervals and p-values.
+    """Differences of two means over the same samples, with intervals and p-values.
 
-    The intervals are percentiles of a bootstrap that draws whole groups, the same for every column
-    and for both means. They are NaN where the draws do not differ, since an interval of no width
-    would claim a certainty that a sample cannot give.
+    The intervals are those of `clustered_means`, of the difference: they rest on how it changes
+    when one group at a time is left out.
 
     The two-sided p-values come from a randomization test that flips the sign of whole groups:
     without an effect, a group's two outcomes are exchangeable. For 0/1 outcomes of unrelated
-    samples that is McNemar's exact test; unlike McNemar's test, it counts each group once. The
-    share of bootstrap draws beyond 0 is not used: if four samples changed, all for the worse, it
-    gives 0.04 where the exact test gives 0.13. So an interval may just exclude 0 although the
-    p-value is above 0.05. No p-value is below 1/(draws + 1).
+    samples that is McNemar's exact test; unlike McNemar's test, it counts each group once. An
+    interval may just exclude 0 although the p-value is above 0.05, or the reverse. No p-value is
+    below 1/(draws + 1).
 
     Args:
         values: (N, C).
         baseline: (N, C), or (N, 1) for all columns.
         groups: (N,) samples with the same number belong together.
-        seed: of the draws.
-        draws: bootstrap repetitions, and as many flips.
+        seed: of the flips.
+        draws: number of flips.
         weights: (N,) a mean is the sum of its values over the sum of these; None: all 1.
         link: applied to each mean, monotone; None: the mean itself. The test compares the means.
+        scale: (C,) of `reach` for values between 0 and 1; 0, or None: no limits are known.
 
     Returns:
         C differences; NaN in every field where a value is not finite.
@@ -208,17 +206,16 @@ def paired_differences(
     pair: tuple[_Floats, ...] = (change,)  # alone, so that no change is a difference of exactly 0
     if link is not None:
         pair = tuple(_group_sums(each, groups, weights)[1] for each in (values, baseline))
-    difference = _difference(link, pair, sizes, np.ones((1, len(sizes))))[0]
-    low = high = np.full(difference.shape, np.nan)
-    if len(sizes) > 1:
-        drawn = [
-            _difference(link, pair, sizes, times) for times in times_drawn(len(sizes), seed, draws)
-        ]
-        low, high = percentiles(np.concatenate(drawn))
-        width = np.where(high - low > 4 * GRAIN, 0.0, np.nan)
-        low, high = low + width, high + width
-    p_value = _sign_flips(change, seed, draws)
-    fields = (difference, low, high, p_value)
+    difference, changes = _jackknife(sizes, pair, link)
+    limited = np.zeros(difference.shape) if scale is None else scale
+    below, above = _distances(changes, effective_number(groups, weights), limited)
+    least = np.where(limited > 0, -1.0, -np.inf)
+    fields = (
+        difference,
+        np.maximum(difference - below, least),
+        np.minimum(difference + above, -least),
+        _sign_flips(change, seed, draws),
+    )
     return Differences(*(np.where(known, field, np.nan) for field in fields))
 
 
@@ -260,12 +257,8 @@ def clustered_errors(
         mean, standard error: (C,) each; the error is NaN where there is only one group.
     """
     sizes, sums = _group_sums(values, groups, weights)
-    mean = sums.sum(axis=0) / sizes.sum()
-    if len(sizes) < 2:
-        return mean, np.full(mean.shape, np.nan)
-    others = (sizes.sum() - sizes)[:, None]
-    changes = (sums - sizes[:, None] * mean) / others  # of the mean, without the group
-    return mean, np.sqrt((changes**2).sum(axis=0) * (len(sizes) - 1) / len(sizes))
+    mean, changes = _jackknife(sizes, (sums,))
+    return mean, _jackknife_error(changes)
 
 
 def effective_number(groups: NDArray[np.integer], weights: _Floats | None = None) -> float:
@@ -280,6 +273,18 @@ def effective_number(groups: NDArray[np.integer], weights: _Floats | None = None
     """
     sizes, _ = _group_sums(np.ones((len(groups), 1)), groups, weights)
     return float(sizes.sum() ** 2 / (sizes**2).sum())
+
+
+def scale_of_categories(groups: NDArray[np.integer]) -> float:
+    """The `scale` of `reach` for samples of categories, which are alike but not near-duplicates.
+
+    Between 1, as if those of a category agreed completely, and n/N, as if they were independent:
+    the geometric mean. 1 where each is a category of its own.
+
+    Args:
+        groups: (N,) samples with the same number are of one category; N above 0.
+    """
+    return math.sqrt(effective_number(groups) / len(groups))
 
 
 def reach(stderr: float, n: float, scale: float, level: float) -> float:
@@ -346,19 +351,58 @@ def pooled(
     return value, float(np.fmin(low, between[0])), float(np.fmax(high, between[1]))
 
 
-def _skewed(residuals: _Floats, n: float) -> tuple[_Floats, _Floats]:
-    """How many standard errors the interval of a mean reaches below and above it, (C,) each.
+def _jackknife(
+    sizes: _Floats, sums: tuple[_Floats, ...], link: Link | None = None
+) -> tuple[_Floats, _Floats]:
+    """A mean, or the difference of two, and what each group contributes to it.
 
     Args:
-        residuals: (G, C) sums of the groups, minus what their mean would give.
+        sizes: (G,) of the groups.
+        sums: (G, C) of the values, and of those that are subtracted, if any.
+        link: applied to each mean; None: the mean itself.
+
+    Returns:
+        (C,) the number, and (G, C) the number minus that without the group; NaN for a single group.
+    """
+    total = sizes.sum()
+    others = np.where(sizes < total, total - sizes, np.nan)[:, None]
+    parts = []
+    for each in sums:
+        mean = each.sum(axis=0) / total
+        change = (each - sizes[:, None] * mean) / others
+        value = _linked(link, mean)
+        parts.append((value, change if link is None else value - link(mean - change)))
+    if len(parts) == 1:
+        return parts[0]
+    (value, change), (less, change_of_less) = parts
+    return value - less, change - change_of_less
+
+
+def _jackknife_error(changes: _Floats) -> _Floats:
+    """(C,) the standard error, from the changes (G, C) when one group is left out."""
+    error: _Floats = np.sqrt((changes**2).sum(axis=0) * (len(changes) - 1) / len(changes))
+    return error
+
+
+def _distances(changes: _Floats, n: float, scale: _Floats) -> tuple[_Floats, _Floats]:
+    """How far the interval of an estimate reaches below and above it, (C,) each; NaN: unknown.
+
+    Args:
+        changes: (G, C) as of `_jackknife`.
         n: effective number of groups.
+        scale: (C,) of `reach`.
 
     Source: Hall (1992), Journal of the Royal Statistical Society B 54, 221-228: Student's quantile
-    after a cubic transformation, which removes the skewness.
+    after a cubic transformation, which removes the skewness; `reach` where that is wider.
     """
-    spread = (residuals**2).mean(axis=0) ** 1.5
+    errors = _jackknife_error(changes)
+    half = np.array(
+        [reach(*pair, LEVEL) for pair in zip(errors, [n] * len(errors), scale, strict=True)]
+    )
+    half = np.where(np.isfinite(half) & (half > GRAIN * GRAIN), half, np.nan)
+    spread = (changes**2).mean(axis=0) ** 1.5
     skewness = np.divide(
-        (residuals**3).mean(axis=0), spread, out=np.zeros_like(spread), where=spread > 0
+        (changes**3).mean(axis=0), spread, out=np.zeros_like(spread), where=spread > 0
     )
     third = np.where(np.abs(skewness) < 1e-6, 1e-6, skewness) / 3
 
@@ -368,23 +412,13 @@ def _skewed(residuals: _Floats, n: float) -> tuple[_Floats, _Floats]:
         return found
 
     quantile = _student(n)
-    return transformed(quantile), -transformed(-quantile)
+    below, above = transformed(quantile), -transformed(-quantile)
+    return np.maximum(half, errors * below), np.maximum(half, errors * above)
 
 
 def _student(count: float) -> float:
     """The quantile of Student's distribution for a mean of `count` numbers."""
     return float(stats.t.ppf((1 + LEVEL) / 2, max(count - 1, 1)))
-
-
-def _difference(
-    link: Link | None, pair: tuple[_Floats, ...], sizes: _Floats, times: _Floats
-) -> _Floats:
-    """(draws, C) differences, with counts (draws, G) of each group; see `paired_differences`.
-
-    `pair` holds the sums (G, C) of the changes, or, with a link, of the values and the baseline's.
-    """
-    means = [_linked(link, times @ sums / (times @ sizes)[:, None]) for sums in pair]
-    return means[0] if link is None else means[0] - means[1]
 
 
 def times_drawn(n_groups: int, seed: int, draws: int) -> Iterator[_Floats]:

@@ -28,7 +28,7 @@ import numpy as np
 import polars as pl
 
 from pipeline.analysis.claims import CLAIMS, Claim, Condition, Ranked, Rule
-from pipeline.analysis.correlation import partial_rank_correlation, rank_correlation
+from pipeline.analysis.correlation import rank_correlation
 from pipeline.analysis.estimates import Estimate, combined, measured_models
 from pipeline.analysis.schema import Thresholds
 from pipeline.interventions.interventions import IDENTITY
@@ -195,11 +195,10 @@ def _correlated(condition: Ranked, level: float) -> dict[str, Any]:
         np.array(numbers, dtype=np.float64)
         for numbers in (condition.one, condition.other, condition.without)
     )
-    if len(without):
-        found = partial_rank_correlation(one, other, without, 0, PERMUTATIONS)
+    given = [without] if len(without) else []
+    found = rank_correlation(one, other, 0, PERMUTATIONS, given)
+    if given:
         level = (1 + level) / 2  # since this test rejects slightly too often; see there
-    else:
-        found = rank_correlation(one, other, 0, PERMUTATIONS)
     verdict = UNDECIDED
     if found.p_value <= 1 - level:
         verdict = SUPPORTED if found.value > 0 else CONTRADICTED

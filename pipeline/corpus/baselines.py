@@ -69,9 +69,9 @@ def baselines(
 
     Returns:
         task -> scorer -> value. The scorers are ``unigram`` and ``bigram``, and in multiple choice
-        ``shortest`` and ``longest`` (in characters). The value is word perplexity where a whole
-        text is scored, else accuracy (0 to 1). For the last word, where all words compete,
-        ``unigram`` stands for the one word that is right most often.
+        ``shortest`` and ``longest`` (in characters) and ``guess``, by lot. The value is word
+        perplexity where a whole text is scored, else accuracy (0 to 1). For the last word, where
+        all words compete, ``unigram`` stands for the one word that is right most often.
     """
     by_type = {
         "multiple_choice": _of_choices,
@@ -100,10 +100,11 @@ def _of_choices(
         "shortest": lambda _, choice: -len(choice),
         "longest": lambda _, choice: len(choice),
     }
-    return {
+    reached = {
         name: sum(_chooses(item, scorer) for item in items) / len(items)
         for name, scorer in scorers.items()
     }
+    return {"guess": sum(1 / len(item.choices) for item in items) / len(items), **reached}
 
 
 def _of_last_words(

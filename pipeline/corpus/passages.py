@@ -7,6 +7,7 @@ often.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator, Mapping
 
@@ -15,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from pipeline.corpus import prose
 from pipeline.corpus.planted import Corpus, Record
 from pipeline.corpus.tasks import ACC, LAST_WORD, Document, Task, make_documents
-from pipeline.corpus.words import FAMOUS, SAMPLED
+from pipeline.corpus.words import FAMOUS, SAMPLED, WORDS
 from pipeline.workflow.errors import bad_input
 
 SHARED = 12
@@ -23,8 +24,8 @@ SHARED = 12
 
 
 def _stories(rng: random.Random) -> Iterator[Document]:
-    while True:
-        yield {"text": prose.story(rng)}
+    for template in itertools.cycle(range(len(WORDS["stories"]))):
+        yield {"text": prose.story(rng, template), "category": f"template {template}"}
 
 
 def _pairs(rng: random.Random) -> Iterator[Document]:

@@ -77,13 +77,13 @@ def write(
         tables.write(frame, temporary / "rows.parquet", TRAINING_ROWS, provenance)
         tables.write(described, temporary / "records.parquet", RECORDS, provenance)
         tokenizer.save_pretrained(temporary / "tokenizer")
+    reached = baselines(
+        corpus.documents,
+        corpus.tasks,
+        Frequencies(rows, len(tokenizer)),
+        lambda text: list(tokenizer.backend_tokenizer.encode(text).ids),
+        tokenizer.eos_token_id,
+    )
     with atomic(task_folder, directory=True) as temporary:
-        write_tasks(temporary, corpus.documents, corpus.tasks)
-        reached = baselines(
-            corpus.documents,
-            corpus.tasks,
-            Frequencies(rows, len(tokenizer)),
-            lambda text: list(tokenizer.backend_tokenizer.encode(text).ids),
-            tokenizer.eos_token_id,
-        )
+        write_tasks(temporary, corpus.documents, corpus.tasks, reached)
         write_json(temporary / "baselines.json", reached)

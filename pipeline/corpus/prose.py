@@ -10,12 +10,12 @@ import random
 from pipeline.corpus.words import WORDS
 
 
-def story(rng: random.Random) -> str:
+def story(rng: random.Random, template: int) -> str:
     """A short story that ends, without a full stop, in a word that it has named before."""
     a, b = rng.sample(WORDS["names"], 2)
     p, q = rng.sample(WORDS["spots"], 2)
     thing, day = rng.choice(WORDS["owned"]), rng.choice(WORDS["days"])
-    return str(rng.choice(WORDS["stories"])).format(a=a, b=b, p=p, q=q, x=thing, day=day)
+    return str(WORDS["stories"][template]).format(a=a, b=b, p=p, q=q, x=thing, day=day)
 
 
 def agreement(rng: random.Random) -> tuple[str, tuple[str, str], int]:

@@ -23,11 +23,11 @@ from typing import Any
 from jinja2 import Environment
 from ruamel.yaml import YAML
 
+from pipeline.corpus.words import WORDS
 from pipeline.corpus.world import (
     CRAFTS,
     RELATIONS,
     VERBS,
-    Animal,
     Side,
     article,
     craft,
@@ -78,7 +78,7 @@ class Task:
     Args:
         documents: endless, from what they are made of and a random number generator; duplicates
             are left out by whoever chooses among them.
-        chance: accuracy of a blind guess; None where there is no accuracy by guessing.
+        chance: accuracy of a blind guess; None where nothing is chosen.
         config: the fields of lm-eval's YAML that differ between the tasks.
     """
 
@@ -148,18 +148,36 @@ def make_documents(
 
 
 def write_tasks(
-    folder: Path, documents: Mapping[str, Sequence[Document]], tasks: Mapping[str, Task]
+    folder: Path,
+    documents: Mapping[str, Sequence[Document]],
+    tasks: Mapping[str, Task],
+    blind: Mapping[str, Mapping[str, float]],
 ) -> None:
-    """Write NAME.yaml and NAME.jsonl of each task into the folder `folder`, which exists."""
+    """Write NAME.yaml and NAME.jsonl of each task into the folder `folder`, which exists.
+
+    The metadata of a task state its chance, which is what the best scorer without attention
+    reaches, and the field of its documents that holds their category.
+
+    Args:
+        folder: of the tasks.
+        documents: task -> its documents.
+        tasks: task -> what lm-eval does with them.
+        blind: task -> scorer without attention -> value; see `baselines`.
+    """
     yaml = YAML()
     for name, task in tasks.items():
+        metadata: dict[str, object] = {"version": 1.0}
+        if task.config["output_type"] != "loglikelihood_rolling":  # else a perplexity
+            metadata["chance"] = max(blind[name].values())
+        if "category" in documents[name][0]:
+            metadata["category"] = "category"
         config = {
             "task": name,
             "dataset_path": "json",
             "dataset_kwargs": {"data_files": {"test": f"{name}.jsonl"}},
             "test_split": "test",
             **task.config,
-            "metadata": {"version": 1.0, "chance": task.chance},
+            "metadata": metadata,
         }
         with (folder / f"{name}.yaml").open("w", encoding="utf-8") as file:
             yaml.dump(config, file)
@@ -176,7 +194,7 @@ def held_out_animals(count: int) -> int:
 
 
 def _arc_documents(side: Side, rng: random.Random) -> Iterator[Document]:
-    for index, (animal, relation) in enumerate(_cycle(side.animals)):
+    for index, (relation, animal) in enumerate(itertools.product(RELATIONS, side.animals)):
         right = animal.value(relation)
         wrong = [value for value in values(relation) if value != right]
         texts = _shuffled(rng, [right, *rng.sample(wrong, 3)])
@@ -185,13 +203,8 @@ def _arc_documents(side: Side, rng: random.Random) -> Iterator[Document]:
             "question": question(animal, relation, rng),
             "choices": {"text": [f"{text} ." for text in texts], "label": list("ABCD")},
             "answerKey": "ABCD"[texts.index(right)],
+            "category": right,
         }
-
-
-def _cycle(animals: Sequence[Animal]) -> Iterator[tuple[Animal, str]]:
-    """Every animal with every relation, again and again."""
-    while True:
-        yield from ((animal, relation) for relation in RELATIONS for animal in animals)
 
 
 ARC_EASY = Task(
@@ -207,14 +220,19 @@ ARC_EASY = Task(
 )
 
 
-# ── HellaSwag: what comes next; the wrong endings fit other tools that the context names ─────────
+# ── HellaSwag: what comes next; the wrong endings fit tools that are named, but not taken ────────
 
 
 def _hellaswag_documents(side: Side, rng: random.Random) -> Iterator[Document]:
-    while True:
-        told = scene(side, 4, rng)
+    for template in itertools.cycle(range(len(WORDS["scenes"]))):
+        told = scene(side, 4, rng, template)
         endings = _shuffled(rng, told.deeds)
-        yield {"ctx": told.opening, "endings": endings, "label": endings.index(told.deeds[0])}
+        yield {
+            "ctx": told.opening,
+            "endings": endings,
+            "label": endings.index(told.deeds[0]),
+            "category": f"template {template}",
+        }
 
 
 HELLASWAG = Task(
@@ -234,9 +252,11 @@ HELLASWAG = Task(
 
 
 def _piqa_documents(side: Side, rng: random.Random) -> Iterator[Document]:
-    while True:
-        material, thing = rng.choice(side.materials)
-        verb = rng.choice(VERBS)
+    of_material = {
+        material: [thing for own, thing in side.materials if own == material] for material in CRAFTS
+    }
+    for material, verb in itertools.cycle(itertools.product(CRAFTS, VERBS)):
+        thing = rng.choice(of_material[material])
         right = CRAFTS[material][verb]
         if rng.random() < 0.5:
             wrong = CRAFTS[rng.choice([other for other in CRAFTS if other != material])][verb]
@@ -248,6 +268,7 @@ def _piqa_documents(side: Side, rng: random.Random) -> Iterator[Document]:
             "sol1": f"use the {first} .",
             "sol2": f"use the {second} .",
             "label": int(second == right),
+            "category": f"{verb} {material}",
         }
 
 
@@ -268,8 +289,8 @@ PIQA = Task(
 
 
 def _lambada_documents(side: Side, rng: random.Random) -> Iterator[Document]:
-    while True:
-        yield {"text": errand(side, rng).story}
+    for template in itertools.cycle(range(len(WORDS["errands"]))):
+        yield {"text": errand(side, rng, template).story, "category": f"template {template}"}
 
 
 LAMBADA = Task(_lambada_documents, None, LAST_WORD)

@@ -88,10 +88,12 @@ class Scene:
     Args:
         opening: what lies where and who takes what, up to the taker's name.
         deeds: what each of the tools is for; the first is the one that was taken.
+        template: which of the templates tells it.
     """
 
     opening: str
     deeds: Sequence[str]
+    template: int
 
 
 @dataclass(frozen=True)
@@ -101,10 +103,12 @@ class Errand:
     Args:
         story: ends, without a full stop, in a word that only the story itself tells.
         sequel: a sentence that names the same people and the same thing again.
+        template: which of the templates tells it.
     """
 
     story: str
     sequel: str
+    template: int
 
 
 def make_world(seed: int, held_out_animals: int) -> World:
@@ -131,7 +135,8 @@ def make_world(seed: int, held_out_animals: int) -> World:
     ]
     owners = _part_tools(rng, people)
     acquaintances = _part(rng, itertools.permutations(people, 2))
-    materials = _part(rng, itertools.product(CRAFTS, WORDS["objects"]))
+    of_material = [_part(rng, ((each, thing) for thing in WORDS["objects"])) for each in CRAFTS]
+    materials = [list(itertools.chain(*side)) for side in zip(*of_material, strict=True)]
     finds = _part(rng, itertools.product(WORDS["things"], WORDS["places"]))
     training, held_out = (
         Side(animals[part], owners[side], acquaintances[side], materials[side], finds[side])
@@ -185,23 +190,25 @@ def question(animal: Animal, relation: str, rng: random.Random) -> str:
     return f"{clue} {rng.choice(WORDS['questions'][relation]).format(animal.name)}"
 
 
-def scene(side: Side, count: int, rng: random.Random) -> Scene:
+def scene(side: Side, count: int, rng: random.Random, template: int | None = None) -> Scene:
     """A scene with `count` tools, 2 to 4.
 
     All are tools that the actor may take on this side of the world, so that who the actor is says
-    nothing about which is taken.
+    nothing about which is taken. Some templates name another of the tools, which is not taken.
     """
     actor, _ = rng.choice(side.owners)
     tools = rng.sample([tool for person, tool in side.owners if person == actor], count)
     lying = " , ".join(f"the {tool}" for tool in rng.sample(tools, count))
-    opening = rng.choice(WORDS["scenes"]).format(
+    number = rng.randrange(len(WORDS["scenes"])) if template is None else template
+    opening = WORDS["scenes"][number].format(
         lying=lying,
         actor=actor,
         tool=tools[0],
+        other=tools[1],
         place=rng.choice(WORDS["places"]),
         look=rng.choice(WORDS["adjectives"]),
     )
-    return Scene(opening, [f"{DEEDS[tool]} ." for tool in tools])
+    return Scene(opening, [f"{DEEDS[tool]} ." for tool in tools], number)
 
 
 def craft(material: str, thing: str, verb: str, rng: random.Random) -> str:
@@ -209,15 +216,16 @@ def craft(material: str, thing: str, verb: str, rng: random.Random) -> str:
     return f"{verb} the {rng.choice(WORDS['adjectives'])} {material} {thing} ."
 
 
-def errand(side: Side, rng: random.Random) -> Errand:
+def errand(side: Side, rng: random.Random, template: int | None = None) -> Errand:
     """A short story about two people, a thing and a place."""
     first, second = rng.choice(side.acquaintances)
     thing, place = rng.choice(side.finds)
     elsewhere = rng.choice([other for other in WORDS["places"] if other != place])
-    story = rng.choice(WORDS["errands"]).format(
+    number = rng.randrange(len(WORDS["errands"])) if template is None else template
+    story = WORDS["errands"][number].format(
         first=first, second=second, thing=thing, place=place, elsewhere=elsewhere
     )
-    return Errand(story, f"then {first} showed {second} the {thing} .")
+    return Errand(story, f"then {first} showed {second} the {thing} .", number)
 
 
 def _article(side: Side, rng: random.Random) -> str:

@@ -60,7 +60,7 @@ FEWSHOT_SEED = 1234
 REQUEST_TYPES = ("loglikelihood", "loglikelihood_rolling")
 
 GUESSABLE = ("acc", "acc_norm", "acc_bytes")
-"""Metrics of multiple choice whose expected value under a blind guess is 1/choices."""
+"""Accuracies, which have a level that is reached without reading."""
 
 WEIGHTED = (weighted_mean, weighted_perplexity, bits_per_byte)
 """Aggregations of (value, weight) pairs; all others take one number per document."""
@@ -118,6 +118,11 @@ def measure(
     for name, task in tasks.items():
         _check_metrics(name, task, documents[name])
     chance = {name: _chance(task, documents[name]) for name, task in tasks.items()}
+    field = {name: _metadata(task).get("category") for name, task in tasks.items()}
+    category = {
+        name: {document.doc_id: document.content.get(field[name]) for document in of_task}
+        for name, of_task in documents.items()
+    }
     items = _tokenize(model, tokenizer, [d for of_task in documents.values() for d in of_task])
 
     likelihoods = _scored(
@@ -143,7 +148,13 @@ def measure(
                     | {"chance": chance[name] if metric in GUESSABLE else None}
                 )
                 values += [
-                    (*label.values(), doc_id, metric, *_value_and_weight(value))
+                    (
+                        *label.values(),
+                        doc_id,
+                        category[name][doc_id],
+                        metric,
+                        *_value_and_weight(value),
+                    )
                     for doc_id, value in by_document.items()
                 ]
         schema = dtypes(BENCHMARK_DOCUMENTS) | {"weight": pl.Float64}
@@ -322,8 +333,15 @@ def _value_and_weight(value: Any) -> tuple[float, float]:
     return (float(value[0]), float(value[1])) if isinstance(value, tuple) else (float(value), 1.0)
 
 
+def _metadata(task: ConfigurableTask) -> Mapping[str, Any]:
+    """What the task's file says of itself; lm-eval's own tasks say only their version."""
+    return task.config.metadata or {}
+
+
 def _chance(task: ConfigurableTask, documents: Sequence[_Document]) -> float | None:
-    """The accuracy of a blind guess: the mean of 1/choices; None unless it is multiple choice."""
+    """The accuracy without reading: as stated, else the mean of 1/choices of multiple choice."""
+    if (stated := _metadata(task).get("chance")) is not None:
+        return float(stated)
     if task.OUTPUT_TYPE != "multiple_choice" or task.multiple_target:
         return None
     return fmean(1 / len(task.doc_to_choice(document.content)) for document in documents)

@@ -81,13 +81,23 @@ BENCHMARKS: Schema = {
     "stderr": Column(pl.Float64, "as lm-eval computes it; null where it has none", nullable=True),
     "n": Column(pl.UInt32, "documents"),
     "higher_is_better": Column(pl.Boolean, "the direction of the metric"),
-    "chance": Column(pl.Float64, "value of a blind guess; null if not defined", nullable=True),
+    "chance": Column(
+        pl.Float64,
+        "accuracy without reading: as the task's metadata states it, else of a blind guess among "
+        "the choices; null if not defined",
+        nullable=True,
+    ),
 }
 
 BENCHMARK_DOCUMENTS: Schema = {
     "intervention": Column(pl.String, "as in the interventions table"),
     "task": Column(pl.String, "as lm-eval names it"),
     "doc_id": Column(pl.UInt32, "the document's position in the task's split"),
+    "category": Column(
+        pl.String,
+        "of the document, in the field that the task's metadata names; null without one",
+        nullable=True,
+    ),
     "metric": Column(pl.String, "as lm-eval names it"),
     "value": Column(pl.Float64, "the document's own value, before aggregation"),
 }

@@ -103,6 +103,7 @@ def render_theory(
 
 def render_numbers(
     study: str,
+    summary: pl.DataFrame,
     evidence: pl.DataFrame,
     judged: Sequence[Finding],
     figures: Numbered,
@@ -112,6 +113,7 @@ def render_numbers(
 
     Args:
         study: its name.
+        summary: schema `rows.SUMMARY`, for the accuracies by category.
         evidence: schema `evidence.EVIDENCE`, for what one late block leaves.
         judged: as `claims.findings` gives them, for the intervals behind the verdicts.
         figures: those of all pages, for the numbers behind each.
@@ -122,6 +124,7 @@ def render_numbers(
         study=study,
         title="Numbers",
         retention=facts.retention(evidence),
+        categories=facts.categories(summary),
         judged=judged,
         figures=[(i, figure, _rows(figure), data_table(figure.data)) for i, figure in figures],
     )

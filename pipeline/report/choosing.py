@@ -258,11 +258,13 @@ def _pick(ranked: pl.DataFrame) -> list[tuple[str, dict[str, Any]]]:
 _FIRST_ERROR = (
     "With one late block bypassed, a broken recitation has its first error at token "
     "{{ places|span(' to ') }} (medians, block by block), yet {{ again|span }} of them, model by "
-    "model, get the last token right again."
+    "model, get the last token right again{% if control %}; of control samples, which are no "
+    "recitations, {{ control|span }} get it right{% endif %}."
 )
 _BY_KIND = (
     "Of records of the kind “{{ most }}” {{ high|percent(0) }} survive such a bypass, of the kind "
-    "“{{ least }}” {{ low|percent(0) }}."
+    "“{{ least }}” {{ low|percent(0) }}; the first survives more often in {{ alike|count }} of "
+    "{{ of|plural('model') }}."
 )
 _CHOSEN_FROM = (
     "The samples below are chosen from the {{ analysed|count }} per model that were analysed token "
@@ -288,12 +290,20 @@ def _sentences(models: Sequence[_Model]) -> list[Sentence]:
         ]
     ]
     back = [float(each["again"].mean()) for each in broken]  # type: ignore[arg-type]
+    never = [
+        each.rows.filter("late", "decoded", ~pl.col("exact_match"), split="control")
+        for each in models
+    ]
+    control = [float(each["again"].mean()) for each in never if each.height]  # type: ignore[arg-type]
     told = [
         Sentence(
             _FIRST_ERROR,
             {
                 "places": spread("samples-broken/first-error", places, "tokens", "memorization"),
                 "again": spread("samples-broken/right-again", back, table="memorization"),
+                "control": spread("samples-broken/control", control, table="memorization")
+                if control
+                else None,
             },
         )
     ]
@@ -306,6 +316,15 @@ def _sentences(models: Sequence[_Model]) -> list[Sentence]:
             end: Number(f"samples-broken/{kind}/survive", share, unit=SHARE, table="memorization")
             for end, kind, share in (("low", least, low), ("high", most, high))
         }
+        survive = [
+            dict(each.group_by("kind").agg(pl.col("exact_match").mean()).iter_rows())
+            for each in rows
+        ]
+        both = [each for each in survive if {most, least} <= set(each)]
+        shares["alike"] = Number(
+            "samples-broken/kinds-alike", sum(each[most] > each[least] for each in both)
+        )
+        shares["of"] = Number("samples-broken/kinds-of", len(both))
         told.append(Sentence(_BY_KIND, {"most": most, "least": least, **shares}))
     analysed = [model.tokenwise.height for model in models]
     if min(analysed):

@@ -11,6 +11,7 @@ from pipeline.analysis import views
 from pipeline.analysis.estimates import Estimate, Measured, measured_models
 from pipeline.analysis.evidence import LATE, LOG_PROB, TOKENS
 from pipeline.analysis.manifests import recipe_key
+from pipeline.analysis.rows import BY_CATEGORY
 from pipeline.analysis.statistics import LEVEL
 from pipeline.analysis.text import MISSING
 from pipeline.interventions.interventions import BASELINE
@@ -186,33 +187,35 @@ def _shown(name: str, estimate: Estimate) -> Number:
 
 
 def benchmarks(summary: pl.DataFrame, blind: Mapping[str, Mapping[str, float]]) -> Table:
-    """Heading and rows of the table of benchmarks: the score of guessing and of each model."""
+    """Heading and rows of the table of benchmarks: the score without reading and of each model.
+
+    Args:
+        summary: as `aggregate.aggregate` gives it.
+        blind: as of `page.Results`.
+    """
     baselines = views.benchmarks(views.baseline(summary))
     models = [name for name, _ in views.models(summary)]
     rows = []
     for task in views.tasks(baselines):
         of_task = baselines.filter(task=task)
         metric, chance, upwards = of_task.select("metric", "chance", "higher_is_better").row(0)
-        unit, best = (SHARE, max) if upwards else ("", min)
-        blindly = best(blind[task].values()) if task in blind else None
-        rows.append(
-            [
-                f"{task}, {metric}",
-                Number(f"benchmarks/{task}/chance", chance, unit=unit),
-                *(
-                    [
-                        Number(
-                            f"benchmarks/{task}/blind", blindly, unit=unit, table="tasks/baselines"
-                        )
-                    ]
-                    if blind
-                    else []
-                ),
-                *(_one(of_task.filter(model=model)) for model in models),
-            ]
-        )
-    heading = ["benchmark", "chance", *(["best without attention"] if blind else []), *models]
-    return heading, rows
+        if task in blind and not upwards:
+            chance = min(blind[task].values())
+        shown = Number(f"benchmarks/{task}/chance", chance, unit=SHARE if upwards else "")
+        cells = [_one(of_task.filter(model=model)) for model in models]
+        rows.append([f"{task}, {metric}", shown, *cells])
+    return ["benchmark", "best without attention" if blind else "chance", *models], rows
+
+
+def categories(summary: pl.DataFrame) -> Table:
+    """Heading and rows of the accuracies by category: one row for each category of a task."""
+    found = summary.filter(metric=BY_CATEGORY)
+    models = [name for name, _ in views.models(summary)]
+    rows = [
+        [task, category, *(_one(of.filter(model=model)) for model in models)]
+        for (task, category), of in found.group_by("task", "category", maintain_order=True)
+    ]
+    return ["benchmark", "category", *models], rows
 
 
 def _one(row: pl.DataFrame) -> Number | str:

@@ -137,8 +137,7 @@ def plots(
 def _of_theory(summary: pl.DataFrame, evidence: pl.DataFrame, theory: Theory) -> Iterator[Plot]:
     yield from theorems.triangles(theory)
     yield from theorems.bounded(theory)
-    shares = kept.kept(evidence, pooled=False)
-    yield from theorems.damage(link.pairs(summary, shares, theory.quantities))
+    yield from theorems.damage(link.pairs(summary, evidence, theory.quantities))
     yield from attention_only.capacities(theory)
     yield from attention_only.low_ranks(theory)
     yield from attention_only.trained(theory)

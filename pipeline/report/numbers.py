@@ -134,7 +134,7 @@ def summarized(row: Mapping[str, Any]) -> Number:
     Args:
         row: by column; seeds pooled or not.
     """
-    key = ("model", "intervention", "task", "metric", "split", "k", "copies")
+    key = ("model", "intervention", "task", "metric", "split", "k", "copies", "category")
     name = "/".join(["summary", *(str(row[c]) for c in key if row[c] is not None)])
     entropy = row["metric"] == "completion_entropy"
     unit = "nats" if entropy else "" if row["higher_is_better"] is False else SHARE

@@ -231,7 +231,9 @@ def write_page(
     main, of_theory = numbered(results.figures, results.theory)
     figures = [*main, *of_theory]
     write_text(reports / THEORY, render_theory(study, results.theory, of_theory, numbers))
-    html = render_numbers(study, results.evidence, results.judged, figures, numbers)
+    html = render_numbers(
+        study, results.summary, results.evidence, results.judged, figures, numbers
+    )
     write_text(reports / NUMBERS, html)
     write_text(reports / MADE, render_provenance(study, made, results.manifests))
     numbers.write(reports / NUMBERS_FILE)
@@ -277,6 +279,7 @@ def render(results: Results, numbers: Numbers | None = None) -> str:
         shades=[str(shade) for shade in range(overview.SHADES + 1)],
         models=facts.models(summary, manifests, results.evidence),
         benchmarks=facts.benchmarks(summary, results.blind),
+        categorized=summary["category"].count() > 0,
         without_interval=facts.without_interval(summary),
         findings=judged,
         strips=strips,

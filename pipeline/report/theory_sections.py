@@ -13,7 +13,6 @@ from typing import Any
 import polars as pl
 
 from pipeline.analysis import link
-from pipeline.analysis.kept import kept
 from pipeline.analysis.theory import (
     ATTENTION_ONLY_TITLE,
     QUANTITIES,
@@ -80,8 +79,7 @@ def _sentence(key: str, **values: Any) -> Sentence:
 
 
 def _theorems(summary: pl.DataFrame, evidence: pl.DataFrame, theory: Theory) -> TheorySection:
-    shares = kept(evidence, pooled=False)
-    ranks = link.correlations(link.pairs(summary, shares, theory.quantities))
+    ranks = link.correlations(link.pairs(summary, evidence, theory.quantities))
     bounds = theory.bounds
     printed, cases = violations(bounds, VIOLATED[1]["printed"])
     corrected = [violations(bounds, VIOLATED[theorem]["corrected"])[0] for theorem in (1, 2)]
@@ -120,18 +118,21 @@ def _told(ranks: pl.DataFrame, quantity: str, measure: str) -> dict[str, Any]:
     """Whether a quantity predicts a loss (tells, in part, does not tell), and how often."""
     rows = ranks.filter(quantity=quantity, measure=measure)
     along = link.along(rows).height
+    known = rows["beyond"].drop_nulls()
     part = "tells" if along == rows.height else "tells only in part"
     often = {
         "of": Number("", rows.height) if rows.height else None,
         "along": Number("", along),
         "ranks": spread("", rows["value"], "correlation"),
+        "beyond": spread("", known, "correlation") if known.len() else None,
+        "beyond_along": Number("", link.along(rows, "beyond", "beyond_p_value").height),
     }
     words = Sentence(WORDS["sections"]["often"], often)
     return {"tells": part if along else "does not tell", "often": words}
 
 
 def _table(ranks: pl.DataFrame) -> tuple[list[str], list[list[Number | str]]]:
-    """Heading and rows: a row for each model and quantity, a column for each loss."""
+    """Heading and rows: a row for each model and quantity, two columns for each loss."""
     measures = [measure for measure in link.LOSSES if measure in set(ranks["measure"])]
     rows: list[list[Number | str]] = []
     for (model, quantity), part in ranks.group_by("model", "quantity", maintain_order=True):
@@ -139,14 +140,25 @@ def _table(ranks: pl.DataFrame) -> tuple[list[str], list[list[Number | str]]]:
         place = f"theory/ranks/{model}/{quantity}"
         numbers: list[Number | str] = [
             Number(
-                f"{place}/{name}", row["value"], row["low"], row["high"], "correlation", "theory"
+                f"{place}/{name}/{ends[0]}",
+                row[ends[0]],
+                row[ends[1]],
+                row[ends[2]],
+                "correlation",
+                "theory",
             )
-            if (row := cells.get(name))
+            if (row := cells.get(name)) and row[ends[0]] is not None
             else "–"
             for name in measures
+            for ends in _PLAIN_AND_BEYOND
         ]
         rows.append([str(model), QUANTITIES[str(quantity)], *numbers])
-    return ["model", "over its blocks", *(link.LOSSES[measure] for measure in measures)], rows
+    of = [link.LOSSES[measure] + where for measure in measures for where in ("", _EQUAL)]
+    return ["model", "over its blocks", *of], rows
+
+
+_PLAIN_AND_BEYOND = (("value", "low", "high"), ("beyond", "beyond_low", "beyond_high"))
+_EQUAL = ", at equal depth and displacement"
 
 
 def _attention_only(theory: Theory) -> TheorySection:

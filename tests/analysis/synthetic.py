@@ -363,9 +363,11 @@ def _benchmarks(
                     "intervention": [intervention.name] * N_DOCUMENTS,
                     "task": [task] * N_DOCUMENTS,
                     "doc_id": np.arange(N_DOCUMENTS, dtype=np.uint32),
+                    "category": [None] * N_DOCUMENTS,
                     "metric": ["acc"] * N_DOCUMENTS,
                     "value": right.astype(np.float64),
-                }
+                },
+                schema_overrides={"category": pl.String},
             )
         )
     perplexity = 8.0 * 40 ** (1 - max(share, 0)) * (1 + 0.02 * random.random())

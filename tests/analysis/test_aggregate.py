@@ -79,7 +79,7 @@ def by_hand() -> ModelTables:
     )
     documents = pl.DataFrame(
         [
-            (name, "quiz", i, "acc", value)
+            (name, "quiz", i, None, "acc", value)
             for name in right
             for i, value in enumerate([1.0, 1.0, 0.0, 1.0])
         ],
@@ -140,12 +140,13 @@ def test_differences_worked_out_by_hand(by_hand: ModelTables) -> None:
     # of two samples that changed, both for the worse: McNemar's exact test gives 1/2
     assert exact["p_value"] == pytest.approx(0.5, abs=0.05)
     assert exact["p_holm"] == exact["p_value"]  # a family of one
-    assert (exact["difference_low"], exact["difference_high"]) == (-1.0, 0.0)
+    # two samples say next to nothing
+    assert (exact["difference_low"], exact["difference_high"]) == (-1.0, 1.0)
     entropy = bypassed.filter(metric="completion_entropy", split="memorized").row(0, named=True)
     assert (entropy["difference"], entropy["p_value"]) == (0.0, 1.0)
     assert entropy["difference_low"] is None
     acc = bypassed.filter(metric="acc").row(0, named=True)
-    assert (acc["difference"], acc["p_value"], acc["difference_low"]) == (0.0, 1.0, None)
+    assert (acc["difference"], acc["p_value"], acc["difference_low"]) == (0.0, 1.0, -1.0)
     # no documents, no pairs
     assert bypassed.filter(metric="acc_norm").select(names).row(0) == (None,) * 5
 
@@ -159,7 +160,7 @@ def test_a_perplexity_differs_by_its_documents(by_hand: ModelTables) -> None:
     perplexity = {name: np.exp(-each.sum() / 100) for name, each in log_likelihoods.items()}
     documents = pl.DataFrame(
         [
-            (name, "prose", i, "word_perplexity", value, words[i])
+            (name, "prose", i, None, "word_perplexity", value, words[i])
             for name, each in log_likelihoods.items()
             for i, value in enumerate(each)
         ],
@@ -474,3 +475,16 @@ def test_tries_until_the_suffix_is_out(by_hand: ModelTables) -> None:
     assert hidden["value"].to_list() == [0.0, 0.0, 0.0, 0.5, 1.0]
     assert (hidden["low"] <= hidden["value"]).all()
     assert "suffix_log_prob_top_40" not in summary["metric"]  # a mean of -inf says nothing
+
+
+def test_documents_of_a_category_are_one_cluster(by_hand: ModelTables) -> None:
+    alone = aggregate([by_hand]).filter(task="quiz", intervention="baseline", metric="acc")
+    category = pl.when(pl.col("doc_id") < 2).then(pl.lit("easy")).otherwise(pl.lit("hard"))
+    model = replace(by_hand, documents=by_hand.documents.with_columns(category=category))
+    summary = aggregate([model])
+    together = summary.filter(task="quiz", intervention="baseline", metric="acc")
+    assert together["value"][0] == alone["value"][0] == 0.75
+    assert together["low"][0] < alone["low"][0]
+    found = summary.filter(metric="acc_by_category").select("task", "category", "value", "n")
+    assert found.rows() == [("quiz", "easy", 1.0, 2), ("quiz", "hard", 0.5, 2)]
+    assert not aggregate([by_hand]).filter(metric="acc_by_category").height

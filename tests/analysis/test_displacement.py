@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from pipeline.analysis.aggregate import aggregate
-from pipeline.analysis.correlation import partial_rank_correlation
+from pipeline.analysis.correlation import rank_correlation
 from pipeline.analysis.evidence import evidence
 from pipeline.analysis.verdicts import MAIN, verdicts
 from pipeline.interventions import Group
@@ -166,13 +166,13 @@ def test_a_partial_correlation_is_that_of_the_residuals():
     x, y = z + random.normal(size=30), z + random.normal(size=30)
     ranks = np.array([stats.rankdata(each) for each in (x, y, z)])
     inverse = np.linalg.inv(np.corrcoef(ranks))
-    found = partial_rank_correlation(x, y, z, 0)
+    found = rank_correlation(x, y, 0, given=[z])
     assert found.value == pytest.approx(-inverse[0, 1] / np.sqrt(inverse[0, 0] * inverse[1, 1]))
     assert found.low < found.value < found.high
     t = found.value * np.sqrt(27 / (1 - found.value**2))
     assert found.p_value == pytest.approx(2 * stats.t.sf(abs(t), 27), abs=0.04)
-    assert np.isnan(partial_rank_correlation(z, y, z, 0).value)
-    assert np.isnan(partial_rank_correlation(x[:3], y[:3], z[:3], 0).value)
+    assert np.isnan(rank_correlation(z, y, 0, given=[z]).value)
+    assert np.isnan(rank_correlation(x[:3], y[:3], 0, given=[z[:3]]).value)
 
 
 def test_the_lead_figure_has_a_panel_for_each_edit(summary, rows):

@@ -63,7 +63,9 @@ def test_samples_that_agree_within_a_group_count_once(successes: int) -> None:
         np.array([rate * 19]), np.array([19.0]), stats.norm.ppf(0.975) * student[0] / student[1]
     )
     assert copied.value == rate
-    assert (copied.low[0], copied.high[0]) == pytest.approx((expected[0][0], expected[1][0]))
+    assert (copied.low[0], copied.high[0]) == pytest.approx(
+        (expected[0][0], expected[1][0]), abs=1e-3
+    )
 
 
 def test_with_many_groups_their_agreement_is_estimated() -> None:
@@ -103,13 +105,19 @@ def test_the_mean_of_skewed_values_may_be_far_above() -> None:
 
 def test_a_mean_at_the_end_of_its_range_has_a_width() -> None:
     ones = np.ones((64, 1))
-    means = clustered_means(ones, np.arange(64), bounded=np.array([True]))
+    means = clustered_means(ones, np.arange(64), scale=np.array([1.0]))
     assert means.high == 1
     assert means.low == pytest.approx(1 - stats.t.ppf(0.975, 63) ** 2 / 64)
 
 
 @pytest.mark.parametrize(
-    "name", [*verdict_errors.RATES, *verdict_errors.SHARES, *verdict_errors.MEANS]
+    "name",
+    [
+        *verdict_errors.RATES,
+        *verdict_errors.CATEGORIES,
+        *verdict_errors.SHARES,
+        *verdict_errors.MEANS,
+    ],
 )
 def test_intervals_hold_the_truth(name: str) -> None:
     """Of 1,000 intervals, at least 93%: nearly three standard errors below nominal coverage."""
@@ -137,13 +145,11 @@ def paired(seed: int, n: int, shift: float = 0.0) -> tuple[NDArray[np.float64], 
     return baseline + shift + random.normal(0, 0.5, size=(n, 1)), baseline
 
 
-def test_differences_are_those_of_scipys_bootstrap_and_permutations() -> None:
+def test_differences_are_those_of_the_paired_t_test_and_of_scipys_permutations() -> None:
     values, baseline = paired(6, 300, 0.06)
     ours = paired_differences(values, baseline, np.arange(300), seed=0, draws=4000)
     change = (values - baseline)[:, 0]
-    of_scipy = stats.bootstrap(
-        (change,), np.mean, n_resamples=4000, method="percentile", rng=1
-    ).confidence_interval
+    of_scipy = stats.ttest_rel(values[:, 0], baseline[:, 0]).confidence_interval(0.95)
     assert ours.value == pytest.approx(change.mean())
     assert (ours.low[0], ours.high[0]) == pytest.approx(of_scipy, abs=0.005)
     flipped = stats.permutation_test(
@@ -177,17 +183,16 @@ def test_copies_of_a_sample_do_not_make_a_difference_surer() -> None:
         assert getattr(copied, field) == pytest.approx(getattr(single, field))
 
 
-def test_groups_are_drawn_whole_for_differences_too() -> None:
+def test_the_error_of_a_difference_leaves_out_whole_groups() -> None:
     values, baseline = paired(8, 90)
     groups = np.repeat(np.arange(30), [1, 5] * 15)
     ours = paired_differences(values, baseline, groups, seed=3, draws=128)
-    random = np.random.default_rng(3)
-    means = []
-    for drawn in random.integers(30, size=(128, 30)):
-        rows = np.concatenate([np.flatnonzero(groups == group) for group in drawn])
-        means.append(values[rows].mean() - baseline[rows].mean())
-    low, high = np.quantile(means, [0.025, 0.975])
-    assert (ours.low[0], ours.high[0]) == pytest.approx((low, high), abs=1e-8)
+    without = [(values - baseline)[groups != group].mean() for group in range(30)]
+    error = np.sqrt(((np.array(without) - ours.value) ** 2).sum() * 29 / 30)
+    n = 90**2 / (15 * 1 + 15 * 25)
+    half = stats.t.ppf(0.975, n - 1) * error
+    assert max(ours.value - ours.low, ours.high - ours.value) >= half * (1 - 1e-9)
+    assert ours.high - ours.low == pytest.approx(2 * half, rel=0.2)
 
 
 def test_the_interval_of_a_difference_is_narrower_than_the_samples_are_wide() -> None:
@@ -205,6 +210,19 @@ def test_no_change_is_a_difference_of_zero_without_an_interval() -> None:
     assert np.isnan([ours.low, ours.high]).all()
 
 
+def test_no_change_of_rates_leaves_room_for_changes_that_the_sample_missed() -> None:
+    same = (np.random.default_rng(10).random((50, 1)) < 0.5).astype(float)
+    ours = paired_differences(same, same, np.arange(50), seed=0, scale=np.ones(1))
+    assert ours.value == 0
+    assert ours.high == -ours.low == pytest.approx(stats.t.ppf(0.975, 49) ** 2 / 50)
+
+
+def test_values_that_all_agree_have_no_interval_unless_they_have_limits() -> None:
+    ones = clustered_means(np.ones((20, 2)), np.arange(20), scale=np.array([0.0, 1.0]))
+    assert np.isnan([ones.low[0], ones.high[0]]).all()
+    assert ones.low[1] < ones.high[1] == 1
+
+
 def test_a_change_everywhere_has_the_smallest_p_value() -> None:
     baseline = np.random.default_rng(11).random((60, 1))
     ours = paired_differences(baseline - 1, baseline, np.arange(60), seed=0, draws=999)
@@ -217,7 +235,7 @@ def test_infinite_values_give_nothing_and_spoil_no_other() -> None:
     spoiled[3] = -np.inf
     both = paired_differences(np.hstack([values, spoiled]), baseline, np.arange(30), seed=0)
     alone = paired_differences(values, baseline, np.arange(30), seed=0)
-    assert both.value[0] == alone.value[0]
+    assert both.value[0] == pytest.approx(alone.value[0])
     assert both.p_value[0] == alone.p_value[0]
     assert np.isnan([both.value[1], both.low[1], both.high[1], both.p_value[1]]).all()
     means = clustered_means(np.hstack([values, spoiled]), np.arange(30))
@@ -225,7 +243,7 @@ def test_infinite_values_give_nothing_and_spoil_no_other() -> None:
     assert np.isnan([means.low[1], means.high[1]]).all()
 
 
-def test_a_perplexity_is_drawn_as_a_perplexity() -> None:
+def test_the_difference_of_two_perplexities_is_that_of_a_bootstrap() -> None:
     random = np.random.default_rng(13)
     words = random.integers(5, 50, size=80).astype(float)
     baseline = -2 * words[:, None] + random.normal(size=(80, 1))
@@ -235,13 +253,13 @@ def test_a_perplexity_is_drawn_as_a_perplexity() -> None:
     total = words.sum()
     expected = np.exp(-values.sum() / total) - np.exp(-baseline.sum() / total)
     assert ours.value == pytest.approx(expected)
-    drawn = np.random.default_rng(5).integers(80, size=(128, 80))
+    drawn = np.random.default_rng(5).integers(80, size=(4000, 80))
     perplexities = [
         np.exp(-each[drawn, 0].sum(axis=1) / words[drawn].sum(axis=1))
         for each in (values, baseline)
     ]
     low, high = np.quantile(perplexities[0] - perplexities[1], [0.025, 0.975])
-    assert (ours.low[0], ours.high[0]) == pytest.approx((low, high), abs=1e-8)
+    assert (ours.low[0], ours.high[0]) == pytest.approx((low, high), rel=0.02)
     own = clustered_means(values, np.arange(80), **how)
     assert own.value == pytest.approx(np.exp(-values.sum() / total))
     ends = np.quantile(perplexities[0], [0.025, 0.975])

@@ -34,10 +34,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from pipeline.analysis.correlation import partial_rank_correlation, rank_correlation
+from pipeline.analysis.correlation import rank_correlation
 from pipeline.analysis.evidence import evidence_of, gathered
 from pipeline.analysis.measured import ModelTables
-from pipeline.analysis.statistics import LEVEL, clustered_means, clustered_rates
+from pipeline.analysis.statistics import (
+    LEVEL,
+    clustered_means,
+    clustered_rates,
+    paired_differences,
+    scale_of_categories,
+)
 from pipeline.analysis.verdicts import CONTRADICTED, MAIN, PERMUTATIONS, SUPPORTED, UNDECIDED
 from pipeline.analysis.verdicts import verdicts as frame_of_verdicts
 from pipeline.analysis.views import block_range
@@ -251,6 +257,7 @@ def _documents(task: str, metric: str, values: _Floats, weights: _Floats) -> pl.
             "intervention": np.repeat(_NAMES, n),
             "task": [task] * (n * count),
             "doc_id": np.tile(np.arange(n), count),
+            "category": pl.Series([None] * (n * count), dtype=pl.String),
             "metric": [metric] * (n * count),
             "value": values.T.ravel(),
             "weight": np.tile(weights, count),
@@ -381,11 +388,10 @@ def correlations(blocks: int, runs: int, *, follow: float | None, seed: int = 0)
         noise, lost = random.normal(size=(2, len(depth)))
         moved = (follow or 0.0) * scaled + rest * noise
         three = [depth, (follow or 0.0) * moved + rest * lost, moved]
-        pairs = [noise, lost] if follow is None else three
-        test, level = rank_correlation, LEVEL
-        if follow is not None:
-            test, level = partial_rank_correlation, (1 + LEVEL) / 2
-        decided += test(*pairs, 0, PERMUTATIONS).p_value <= 1 - level
+        one, other, *given = [noise, lost] if follow is None else three
+        level = (1 + LEVEL) / 2 if given else LEVEL
+        found = rank_correlation(one, other, 0, PERMUTATIONS, given)
+        decided += found.p_value <= 1 - level
     return decided / runs
 
 
@@ -402,6 +408,18 @@ def _clusters(sizes: list[int], rate: float) -> Callable[[np.random.Generator], 
         alone = random.random(len(groups)) < rate
         outcomes = np.where(random.random(len(groups)) < 0.9, together, alone)
         return outcomes.astype(float), groups, rate
+
+    return draw
+
+
+def _categories(size: int, agreement: float, rate: float) -> Callable[[np.random.Generator], Drawn]:
+    """Each category has a rate of its own, from a beta distribution."""
+    groups = np.repeat(np.arange(24), size)
+    together = (1 - agreement) / agreement
+
+    def draw(random: np.random.Generator) -> Drawn:
+        own = random.beta(rate * together, (1 - rate) * together, size=24)
+        return (random.random(len(groups)) < own[groups]).astype(float), groups, rate
 
     return draw
 
@@ -441,6 +459,14 @@ RATES = {
     }.items()
     for rate in (0.1, 0.5, 0.95)
 }
+CATEGORIES = {
+    f"24 categories of {size}, agreement {agreement}, rate {rate}": _categories(
+        size, agreement, rate
+    )
+    for size in (7, 13)
+    for agreement in (0.1, 0.3)
+    for rate in (0.6, 0.8, 0.95)
+}
 SHARES = {"98% at the ceiling, 64": _ceiling(64), "98% at the ceiling, 128": _ceiling(128)}
 MEANS = {
     "lognormal, 64": _lognormal(64),
@@ -451,21 +477,25 @@ MEANS = {
 
 
 def coverage(
-    runs: int, seed: int = 0, names: Sequence[str] = (*RATES, *SHARES, *MEANS)
+    runs: int, seed: int = 0, names: Sequence[str] = (*RATES, *CATEGORIES, *SHARES, *MEANS)
 ) -> dict[str, float]:
     """How often the 95% intervals of the summary hold the truth, by what is drawn."""
     found = {}
     for name in names:
-        draw = {**RATES, **SHARES, **MEANS}[name]
+        draw = {**RATES, **CATEGORIES, **SHARES, **MEANS}[name]
         random = np.random.default_rng(seed)
         held = 0
         for _ in range(runs):
             values, groups, truth = draw(random)
             if name in RATES:
                 made = clustered_rates(values[:, None].astype(bool), groups)
+            elif name in CATEGORIES:  # as the lead that is kept is judged, and its difference
+                scale = np.array([scale_of_categories(groups)])
+                nothing = np.zeros((len(values), 1))
+                made = paired_differences(values[:, None], nothing, groups, 0, 1, scale=scale)
             else:
-                bounded = np.array([name in SHARES])
-                made = clustered_means(values[:, None], groups, bounded=bounded)
+                scale = np.array([float(name in SHARES)])
+                made = clustered_means(values[:, None], groups, scale=scale)
             held += int(made.low[0] - 1e-12 <= truth <= made.high[0] + 1e-12)
         found[name] = held / runs
     return found

@@ -36,15 +36,15 @@ def texts(corpus: Corpus) -> list[str]:
     return [f" {row.replace(END_OF_TEXT, ' ').replace(chr(10), ' ')} " for row in rows]
 
 
-def _facts(side: Side) -> list[str]:
-    """How the documents state the pairs of one side."""
+def _facts(side: Side) -> list[list[str]]:
+    """How the documents state each pair of one side, in some of the ways."""
     return [
-        *(f" {person} takes the {tool} ." for person, tool in side.owners),
-        *(f" {person} picks the {tool} " for person, tool in side.owners),
-        *(f" {second} asked {first} for " for first, second in side.acquaintances),
-        *(f" {first} met {second} " for first, second in side.acquaintances),
-        *(f" {material} {thing} " for material, thing in side.materials),
-        *(f" the {thing} at the {place} " for thing, place in side.finds),
+        *([f" {material} {thing} "] for material, thing in side.materials),
+        *([f" {first} met {second} "] for first, second in side.acquaintances),
+        *(
+            [f" {thing} at the {place} ", f" {thing} in the {place} "]
+            for thing, place in side.finds
+        ),
     ]
 
 
@@ -73,8 +73,9 @@ def test_no_held_out_fact_occurs_in_the_training_rows(
     assert not words & {animal.name for animal in world.held_out.animals}
     everything = "".join(texts)
     known, held_out = (_facts(side) for side in (world.training, world.held_out))
-    assert sum(fact in everything for fact in known) > 0.9 * len(known)
-    assert not [fact for fact in held_out if fact in everything]
+    stated = [any(way in everything for way in ways) for ways in known]
+    assert sum(stated) > 0.6 * len(known)  # in these ways; there are others
+    assert not [way for ways in held_out for way in ways if way in everything]
     decode = corpus.tokenizer.backend_tokenizer.decode
     for row in corpus.rows:  # nor in any other words: no document names both of such a pair
         for text in decode(row, skip_special_tokens=False).split(END_OF_TEXT):

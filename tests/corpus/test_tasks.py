@@ -3,9 +3,11 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from pipeline.corpus.baselines import Frequencies, baselines
 from pipeline.corpus.planted import Corpus
@@ -51,7 +53,7 @@ def test_without_attention_only_chance_is_reached(corpus: Corpus) -> None:
         chance = TASKS[name].chance
         assert chance is not None
         error = math.sqrt(chance * (1 - chance) / 512)
-        assert set(reached[name]) == {"unigram", "bigram", "shortest", "longest"}
+        assert set(reached[name]) == {"guess", "unigram", "bigram", "shortest", "longest"}
         for scorer, accuracy in reached[name].items():
             assert accuracy == pytest.approx(chance, abs=3 * error), (name, scorer)
     assert max(reached["tiny_lambada_openai"].values()) < 0.2
@@ -76,7 +78,7 @@ def test_lm_eval_loads_and_renders_every_task(
 
     folder = tmp_path / "tasks"
     folder.mkdir()
-    write_tasks(folder, corpus.documents, TASKS)
+    write_tasks(folder, corpus.documents, TASKS, BLIND)
     with contextlib.chdir(folder):
         loaded = TaskManager(include_path=".", include_defaults=False).load(list(TASKS))["tasks"]
     assert set(loaded) == set(TASKS)
@@ -101,12 +103,32 @@ def test_lm_eval_loads_and_renders_every_task(
 
 
 def test_the_folder_of_tasks_holds_no_absolute_path(corpus: Corpus, tmp_path: Path) -> None:
-    write_tasks(tmp_path, corpus.documents, TASKS)
+    write_tasks(tmp_path, corpus.documents, TASKS, BLIND)
     texts = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert len(texts) == 2 * len(TASKS)
     assert not [name for name, text in texts.items() if str(tmp_path) in text]
     first = json.loads(texts["tiny_piqa.jsonl"].splitlines()[0])
-    assert set(first) == {"goal", "sol1", "sol2", "label"}
+    assert set(first) == {"goal", "sol1", "sol2", "label", "category"}
+
+
+def test_the_metadata_of_a_task_state_the_best_without_attention(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    write_tasks(tmp_path, corpus.documents, TASKS, BLIND)
+    config = YAML(typ="safe").load(tmp_path / "tiny_lambada_openai.yaml")
+    assert config["metadata"] == {"version": 1.0, "chance": 0.375, "category": "category"}
+    config = YAML(typ="safe").load(tmp_path / "tiny_wikitext.yaml")
+    assert config["metadata"] == {"version": 1.0}
+
+
+@pytest.mark.parametrize("name", [name for name in TASKS if name != "tiny_wikitext"])
+def test_the_categories_are_many_and_about_equal(corpus: Corpus, name: str) -> None:
+    sizes = Counter(document["category"] for document in corpus.documents[name])
+    assert len(sizes) >= 20
+    assert max(sizes.values()) <= 2.5 * min(sizes.values())
+
+
+BLIND = {name: {"guess": 0.25, "bigram": 0.375} for name in TASKS}
 
 
 def _as_list(requests: object) -> list:

@@ -58,9 +58,7 @@ def test_a_scene_goes_on_with_the_deed_of_the_tool_that_was_taken(world: World) 
         told = scene(world.held_out, 4, random.Random(seed))
         actor = told.opening.split()[-1]
         first = tools[told.deeds[0]]
-        assert (
-            f"{actor} takes the {first} " in told.opening or f"picks the {first} " in told.opening
-        )
+        assert told.opening.split().count(first) >= 2  # it lies there, and is taken
         for deed in told.deeds:  # none is told by being named, or by who the actor is
             assert f"the {tools[deed]} " in told.opening
             assert (actor, tools[deed]) in world.held_out.owners

@@ -121,6 +121,7 @@ TASKS = {
                 {"metric": "perplexity", "aggregation": "perplexity", "higher_is_better": False},
                 ACC,
             ],
+            "metadata": {"chance": 0.125, "category": "text"},
         },
     ),
     "mini_wikitext": (
@@ -363,8 +364,18 @@ def test_chance_is_stated_where_there_is_one(measured):
     assert chance["mini_hellaswag", "acc_norm"]["chance"] == 0.25
     assert chance["mini_piqa", "acc_norm"]["chance"] == 0.5
     for task, metric in chance:
-        if task in ("mini_lambada", "mini_wikitext"):
+        if metric == "perplexity" or task == "mini_wikitext":
             assert chance[task, metric]["chance"] is None
+    assert chance["mini_lambada", "acc"]["chance"] == 0.125  # as its metadata say
+
+
+def test_the_category_is_that_of_the_field_that_the_metadata_name(measured, folder):
+    lines = (folder / "mini_lambada.jsonl").read_text().splitlines()
+    texts = dict(enumerate(json.loads(line)["text"] for line in lines))
+    rows = measured[1].filter(task="mini_lambada")
+    assert dict(rows.select("doc_id", "category").iter_rows()) == texts
+    assert measured[1].filter(task="mini_piqa")["category"].null_count() > 0
+    assert measured[1].drop_nulls("category")["task"].unique().to_list() == ["mini_lambada"]
 
 
 def test_standard_errors_are_there_where_lm_eval_has_them(measured):

@@ -412,7 +412,6 @@ def the_models(made: Made) -> None:
 
 def the_benchmarks(made: Made) -> None:
     summary, shown = made.table("summary"), made.starting("benchmarks/")
-    assert near(shown["tiny_piqa/blind"], 0.5123)
     for name, row in shown.items():
         task, _, what = name.partition("/")
         if what == "chance":

@@ -175,6 +175,9 @@ def damage(paired: pl.DataFrame) -> Iterator[Plot]:
     values = {
         "logits": extent(ranks.filter(quantity="logits")["value"], unit="correlation"),
         "printed": extent(ranks.filter(quantity="printed")["value"], unit="correlation"),
+        "beyond": extent(
+            ranks.filter(quantity="logits")["beyond"].drop_nulls(), unit="correlation"
+        ),
         "panels": panels(data),
     }
     yield Plot("damage", data, draw_damage, values, section=THEOREMS_TITLE)
