@@ -288,12 +288,12 @@ METRICS = (
         pl.Float64, "nats", -FINITE, 0, True, "arXiv 2012.07805",
     ),
     Metric(
-        "min_k", "Min-K%: mean log p of the lowest 20% of the tokens",
+        "min_k", "Min-K%: mean log p of the lowest 20% of the suffix's tokens",
         lambda made: lowest_mean(made.log_prob), pl.Float64, "nats", -FINITE, 0, True,
         "arXiv 2310.16789",
     ),
     Metric(
-        "min_k_plus_plus", "Min-K%++: mean of the lowest 20% of (log p + H) / σ",
+        "min_k_plus_plus", "Min-K%++: mean of the lowest 20% of (log p + H) / σ, of the suffix",
         lambda made: lowest_mean(standardized(made)), pl.Float64, "standard deviations", -FINITE,
         FINITE, True, "arXiv 2404.02936",
     ),
