@@ -90,7 +90,7 @@ onerror:
 # a machine without a GPU has none to share out, so its rules compete for cores alone; where the
 # GPUs are on other machines than this one, profiles/slurm asks for them
 GPU = 1 if device.visible() else 0
-needs = Needs(study)
+needs = Needs(study, STAGES)
 
 
 wildcard_constraints:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -60,13 +61,9 @@ START_SECONDS = 15
 
 @dataclass(frozen=True)
 class Size:
-    """The sizes that determine the cost of a model.
+    """The sizes that determine the cost of a model: L, H, parameters.
 
-    Args:
-        n_blocks: L.
-        n_heads: H.
-        parameters: their number.
-        estimated: whether blocks and heads were told from the number of parameters alone.
+    `estimated`: blocks and heads were told from the number of parameters alone.
     """
 
     n_blocks: int
@@ -86,24 +83,19 @@ def size_of(study: Study, model: Model) -> Size:
     with suppress(InputError):
         known = read_manifest(study.data / "checkpoints" / model.name)
         return Size(known.n_blocks, known.n_heads, known.parameters)
+    path: object = None
+    if isinstance(made, Folder):
+        path = Path(made.path) / "config.json"
+    elif isinstance(made, Hub):
+        path = try_to_load_from_cache(made.repo, "config.json", revision=made.commit)
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # any JSON
-        return _size_of_config(made)
+        config: dict[str, Any] = json.loads(Path(str(path)).read_text(encoding="utf-8"))
+        blocks = config.get("num_hidden_layers") or config["num_layers"]
+        heads = config.get("num_attention_heads") or config["num_heads"]
+        return Size(blocks, heads, _parameters(blocks, config["hidden_size"], config["vocab_size"]))
     billions = model.billions or 1.0
     _, blocks, heads = min(LADDER, key=lambda step: abs(math.log(step[0] / billions)))
     return Size(blocks, heads, billions * 1e9, estimated=True)
-
-
-def _size_of_config(checkpoint: object) -> Size:
-    """The size that the config.json of a folder, or in the Hugging Face cache, describes."""
-    path: object = None
-    if isinstance(checkpoint, Folder):
-        path = Path(checkpoint.path) / "config.json"
-    elif isinstance(checkpoint, Hub):
-        path = try_to_load_from_cache(checkpoint.repo, "config.json", revision=checkpoint.commit)
-    config: dict[str, Any] = json.loads(Path(str(path)).read_text(encoding="utf-8"))
-    blocks = config.get("num_hidden_layers") or config["num_layers"]
-    heads = config.get("num_attention_heads") or config["num_heads"]
-    return Size(blocks, heads, _parameters(blocks, config["hidden_size"], config["vocab_size"]))
 
 
 def _parameters(n_blocks: int, width: int, vocabulary: int) -> int:
@@ -130,35 +122,30 @@ def samples_of(study: Study, family: Family) -> int:
 
 
 class Costs:
-    """The costs of the stages of one study.
-
-    Args:
-        study: in force.
-    """
+    """The costs of the stages of one study."""
 
     def __init__(self, study: Study) -> None:
         self._study = study
-        self.size = cache(lambda name: size_of(study, study.model(name)))
-        self.samples = cache(lambda name: samples_of(study, study.family(name)))
-
-    def _sized(self, model: Model) -> Size:
-        size: Size = self.size(model.name)
-        return size
+        self.size: Callable[[str], Size] = cache(lambda name: size_of(study, study.model(name)))
+        self.samples: Callable[[str], int] = cache(
+            lambda name: samples_of(study, study.family(name))
+        )
 
     def interventions(self, model: Model) -> int:
         """V, the baseline among them."""
         return self._shared(model)[0]
 
     def _shared(self, model: Model) -> tuple[int, float, int]:
-        """V, evaluations of a block for each token, and of the head: interventions share blocks."""
-        size = self._sized(model)
+        """V, passes of a token through all blocks, and through the head: much is shared."""
+        size = self.size(model.name)
         try:
             swept = sweep(size.n_blocks, self._study.groups, size.n_heads)
         except ValueError:  # the stage that lists the interventions reports the error
             swept = sweep(size.n_blocks)
         trie = build_trie(swept, size.n_blocks)
         # a fork costs about half a block
-        return len(swept), trie.block_evaluations + (trie.branches - 1) / 2, trie.branches
+        blocks = trie.block_evaluations + (trie.branches - 1) / 2
+        return len(swept), blocks / size.n_blocks, trie.branches
 
     def operations(self, group: str, model: Model) -> float:
         """FLOPs of a stage of a model; joining the parts of a table takes none.
@@ -166,14 +153,12 @@ class Costs:
         Every bypassed row is assumed to be decoded, which is the worst case.
         """
         if group.endswith("_part"):
-            whole = group.removesuffix("_part")
-            return self._operations(whole, model) / self._study.parts
+            return self._operations(group.removesuffix("_part"), model) / self._study.parts
         joined = group in IN_PARTS and self._study.parts > 1
         return 0.0 if joined else self._operations(group, model)
 
     def _operations(self, group: str, model: Model) -> float:
-        study, size = self._study, self._sized(model)
-        family = study.family(model.family)
+        study, size, family = self._study, self.size(model.name), self._study.family(model.family)
         token = 2.0 * size.parameters  # of one text, through all blocks and the head
         length = family.prefix_length + family.suffix_length
         if group == "checkpoint":
@@ -183,14 +168,13 @@ class Costs:
             texts = 2 * len(asked.prompts) * (1 + len(set(asked.depths)))
             return token * texts * asked.new_tokens
         if group in ("divergence", "attribution"):  # a pass, and about as much for the bounds
-            asked = given(getattr(study, group))
             shared = build_trie(sweep(size.n_blocks), size.n_blocks).block_evaluations
             passes = 3.0 if group == "attribution" else 2 * shared / size.n_blocks
-            return float(token * 2 * asked.samples * length * passes)
+            samples: int = given(getattr(study, group)).samples
+            return token * 2 * samples * length * passes
         if group not in ("memorization", "tokens", "benchmarks"):
             return 0.0
-        _, evaluations, branches = self._shared(model)
-        passes = float(evaluations / size.n_blocks)
+        _, passes, branches = self._shared(model)
         if group == "benchmarks":
             return token * passes * sum(self.task_tokens().values())
         n = self.samples(model.family)
@@ -217,9 +201,9 @@ class Costs:
 
     def seconds(self, group: str, model: Model, device: str) -> float:
         """Time of a stage of a model on a device, ``cpu`` or ``cuda``, with its start."""
-        group_rate = self._recorded.get((group.removesuffix("_part"), device))
         dtype, threads = self._study.evaluation[model.family].dtype, self._study.run.threads
-        rate = group_rate or operations_a_second(device, dtype, threads)
+        rate = self._recorded.get((group.removesuffix("_part"), device))
+        rate = rate or operations_a_second(device, dtype, threads)
         loading = LOAD_SECONDS * model.billions + START_SECONDS
         return loading + self.operations(group, model) / rate
 
@@ -239,8 +223,8 @@ class Costs:
 
     def weight_bytes(self, model: Model) -> float:
         """Bytes of a model's weights, in the precision in which it is evaluated."""
-        size = self._sized(model)
-        return size.parameters * float(BYTES[self._study.evaluation[model.family].dtype])
+        dtype = self._study.evaluation[model.family].dtype
+        return self.size(model.name).parameters * float(BYTES[dtype])
 
 
 def training_tokens(study: Study, model: Model) -> int:

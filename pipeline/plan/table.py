@@ -6,21 +6,19 @@ All numbers are rough. Without the hub, sizes are estimated (~) or unknown, and 
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 from huggingface_hub import constants
 
 from pipeline.checkpoints.manifest import BYTES
 from pipeline.checkpoints.schema import Hub
 from pipeline.plan.cost import START_SECONDS, Costs
-from pipeline.plan.downloads import Fetch, amount, fetch_of
-from pipeline.plan.scheduling import EVALUATE
+from pipeline.plan.downloads import amount, wants
 from pipeline.study.loops import model_key
 from pipeline.study.schema import Study
 from pipeline.workflow.dag import Dag, Stage
-from pipeline.workflow.device import visible
+from pipeline.workflow.device import free_bytes, visible
 from pipeline.workflow.network import online
 
 ROW_BYTES, DOCUMENT_BYTES = 80, 8
@@ -29,181 +27,143 @@ ROW_BYTES, DOCUMENT_BYTES = 80, 8
 COPIES = 2
 """Of every table: in the working tree, and in DVC's cache, which shares them where it can."""
 
+HEAD = ("stage", "fetch", "compute", "time here", "stored", "state")
 
-@dataclass(frozen=True)
+
+@dataclass
 class Row:
     """One stage.
 
     Args:
         stage: its name and that of its model, family or experiment.
-        fetch: its downloads.
+        fresh: whether it is done.
+        missing: bytes to download.
+        cached: bytes of its downloads that are there.
+        estimated: whether `missing` is an estimate.
+        unknown: repositories of unknown size.
         operations: FLOPs.
         seconds: its time here.
         stored: bytes of its outputs; small ones are not counted.
-        fresh: whether it is done.
     """
 
     stage: str
-    fetch: Fetch
+    fresh: bool = False
+    missing: float = 0
+    cached: float = 0
+    estimated: bool = False
+    unknown: list[str] = field(default_factory=list)
     operations: float = 0
     seconds: float = 0
     stored: float = 0
-    fresh: bool = False
-
-    @property
-    def state(self) -> str:
-        """``done`` or ``to do``, with the amount of its downloads that is cached."""
-        if self.fresh:
-            return "done"
-        if self.fetch.cached <= 0.01 * (self.fetch.cached + self.fetch.missing):
-            return "to do"  # a cached config.json alone is negligible
-        cached = "cached" if not self.fetch.missing else "partly cached"
-        return f"to do; {cached}: {amount(self.fetch.cached, 'B')}"
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The row as text."""
-        work = ("-", "-", "-")
-        if not self.fresh:
-            flops = amount(self.operations, "FLOP") if self.operations else "-"
-            work = (str(self.fetch), flops, duration(self.seconds))
+        """The row as text, in the order of `HEAD`."""
         stored = amount(self.stored, "B") if self.stored else "-"
-        return (self.stage, *work, stored, self.state)
+        if self.fresh:
+            return (self.stage, "-", "-", "-", stored, "done")
+        known = [("~" if self.estimated else "") + amount(self.missing, "B")] if self.missing else []
+        fetch = " + ".join([*known, *(["unknown"] if self.unknown else [])]) or "-"
+        flops = amount(self.operations, "FLOP") if self.operations else "-"
+        state = "to do"
+        if self.cached > 0.01 * (self.cached + self.missing):  # not a config.json alone
+            part = "partly cached" if self.missing else "cached"
+            state = f"to do; {part}: {amount(self.cached, 'B')}"
+        return (self.stage, fetch, flops, duration(self.seconds), stored, state)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The plan of a study.
-
-    Args:
-        rows: stage by stage.
-        device: ``cuda`` or ``cpu``.
-        memory: model -> bytes of the weights that its evaluations need; those with work to do.
-        asked: whether the hub was asked.
-        estimated: the models whose shape is told from their size alone.
-    """
-
-    rows: list[Row]
-    device: str
-    memory: dict[str, float]
-    asked: bool
-    estimated: list[str]
-
-    def __str__(self) -> str:
-        """The table, the totals and the notes, as plain text."""
-        head = ("stage", "fetch", "compute", "time here", "stored", "state")
-        cells = [head, *(row.cells for row in self.rows)]
-        widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
-        lines = [
-            "  ".join(
-                cell.ljust(width) if i in (0, len(head) - 1) else cell.rjust(width)
-                for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
-            for line in cells
-        ]
-        return "\n".join([*lines, "", *self._totals(), "", *self._notes()])
-
-    def _totals(self) -> list[str]:
-        todo = [row for row in self.rows if not row.fresh]
-        unknown = sorted({repo for row in todo for repo in row.fetch.unknown})
-        about = "~" if any(row.fetch.estimated for row in todo) else ""
-        fetched = sum(row.fetch.missing for row in todo)
-        stored = COPIES * sum(row.stored for row in todo)
-        plus = f" + {len(unknown)} unknown" if unknown else ""
-        lines = [
-            f"jobs      {len(todo)} of {len(self.rows)} to do",
-            f"download  {about}{amount(fetched, 'B')}{plus}",
-            f"disk      {about}{amount(fetched, 'B')}{plus} in {constants.HF_HUB_CACHE}, "
-            + _room(fetched, _free(constants.HF_HUB_CACHE)),
-            f"          {amount(stored, 'B')} here, " + _room(stored, _free(".")),
-            f"compute   {amount(sum(row.operations for row in todo), 'FLOP')}",
-            f"time      {duration(sum(row.seconds for row in todo))} on one device, if all "
-            "bypassed rows are decoded; downloads not counted",
-        ]
-        if self.memory:
-            model = max(self.memory, key=self.memory.__getitem__)
-            lines.append(
-                f"memory    {amount(self.memory[model], 'B')} of weights for {model}, the largest, "
-                + _room(self.memory[model], free_memory(self.device))
-            )
-        return [*lines, *(["unknown   " + ", ".join(unknown)] if unknown else [])]
-
-    def _notes(self) -> list[str]:
-        notes = [
-            "Times are rough: from what this study's stages took here, else from a usual "
-            + ("GPU." if self.device == "cuda" else "processor core.")
-        ]
-        if not self.asked:
-            notes.append("The hub was not asked (no network, or HF_HUB_OFFLINE): ~ is a guess.")
-        if self.estimated:
-            notes.append(f"Shapes by size alone: {', '.join(self.estimated)}.")
-        return notes
+def plan(study: Study, dag: Dag) -> str:
+    """The plan of the study in force, of these stages, as plain text: table, totals and notes."""
+    device, costs = "cuda" if visible() else "cpu", Costs(study)
+    made = rows(study, dag, costs, device)
+    cells = [HEAD, *(row.cells for row in made)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    sides = ["<", *[">"] * (len(HEAD) - 2), "<"]
+    lines = [
+        "  ".join(
+            f"{cell:{side}{width}}" for cell, side, width in zip(line, sides, widths, strict=True)
+        ).rstrip()
+        for line in cells
+    ]
+    todo = [row for row in made if not row.fresh]
+    unknown = sorted({repo for row in todo for repo in row.unknown})
+    fetched, stored = sum(row.missing for row in todo), COPIES * sum(row.stored for row in todo)
+    about = "~" if any(row.estimated for row in todo) else ""
+    more = f" + {len(unknown)} unknown" if unknown else ""
+    download, hub = f"{about}{amount(fetched, 'B')}{more}", constants.HF_HUB_CACHE
+    lines += [
+        "",
+        f"jobs      {len(todo)} of {len(made)} to do",
+        f"download  {download}",
+        f"disk      {download} in {hub}, {_room(fetched, _free(hub))}",
+        f"          {amount(stored, 'B')} here, {_room(stored, _free('.'))}",
+        f"compute   {amount(sum(row.operations for row in todo), 'FLOP')}",
+        f"time      {duration(sum(row.seconds for row in todo))} on one device, if all "
+        "bypassed rows are decoded; downloads not counted",
+    ]
+    running = {model_key(address) for address in dag.stale} & set(study.models)
+    if memory := {costs.weight_bytes(study.models[key]): key for key in running}:
+        needed = max(memory)
+        name, room = study.models[memory[needed]].name, _room(needed, free_bytes(device))
+        lines.append(f"memory    {amount(needed, 'B')} of weights for {name}, the largest, {room}")
+    if unknown:
+        lines.append("unknown   " + ", ".join(unknown))
+    usual = "GPU" if device == "cuda" else "processor core"
+    lines += [
+        "",
+        f"Times are rough: from what this study's stages took here, else from a usual {usual}.",
+    ]
+    if not online() and any(isinstance(m.checkpoint, Hub) for m in study.models.values()):
+        lines.append("The hub was not asked (no network, or HF_HUB_OFFLINE): ~ is a guess.")
+    if sized := [m.name for m in study.models.values() if costs.size(m.name).estimated]:
+        lines.append(f"Shapes by size alone: {', '.join(sized)}.")
+    return "\n".join(lines)
 
 
-def plan(study: Study, dag: Dag) -> Plan:
-    """The plan of the study in force.
-
-    Args:
-        study: in force.
-        dag: its stages.
-    """
-    device = "cuda" if visible() else "cpu"
-    asked, costs = online(), Costs(study)
-    order = list(dag.declared)
-    stages = sorted(dag.stages.values(), key=lambda stage: order.index(stage.group))
-    rows = [_row(study, costs, asked, dag.stale, device, stage) for stage in stages]
-    todo = {stage.address for stage in stages if stage.address in dag.stale}
-    busy = {model_key(address) for address in todo if address.partition("@")[0] in EVALUATE}
-    models = {key: model for key, model in study.models.items() if key in busy}
-    return Plan(
-        rows,
-        device,
-        {model.name: costs.weight_bytes(model) for model in models.values()},
-        asked or not any(isinstance(m.checkpoint, Hub) for m in study.models.values()),
-        [m.name for m in study.models.values() if costs.size(m.name).estimated],
-    )
+def rows(study: Study, dag: Dag, costs: Costs, device: str) -> list[Row]:
+    """The rows of the plan, in the order of dvc.yaml; `device` is ``cuda`` or ``cpu``."""
+    order, asked = list(dag.declared), online()
+    return [
+        _row(study, costs, stage, device, asked, fresh=stage.address not in dag.stale)
+        for stage in sorted(dag.stages.values(), key=lambda stage: order.index(stage.group))
+    ]
 
 
 def _row(
-    study: Study,
-    costs: Costs,
-    asked: bool,
-    stale: frozenset[str],
-    device: str,
-    stage: Stage,
+    study: Study, costs: Costs, stage: Stage, device: str, asked: bool, *, fresh: bool
 ) -> Row:
     group, key = stage.group, model_key(stage.address)
-    entry = {**study.families, **study.theory, **study.models}.get(key)
-    part = stage.address.partition(f"@{key}-")[2]
-    name = " ".join(filter(None, (group, entry.name if entry else "", part)))
-    if stage.address not in stale:
-        held = sum(_size(Path(out)) for out in stage.outs)
-        return Row(name, Fetch(), stored=held, fresh=True)
-    fetch = fetch_of(study, stage, asked)
     model = study.models.get(key)
+    entry = model or study.families.get(key) or study.theory.get(key)
+    part = stage.address.partition(f"@{key}-")[2]
+    row = Row(" ".join(filter(None, (group, entry.name if entry else "", part))), fresh)
+    if fresh:
+        row.stored = sum(_size(Path(out)) for out in stage.outs)
+        return row
+    # evaluations find theirs in the cache, where `checkpoint` put them
+    fetching = group in ("datasets", "samples", "checkpoint")
+    for want in wants(study, stage) if fetching else ():
+        sizes = want.sizes(ask=asked)
+        if sizes is None and want.guess is None:
+            row.unknown.append(want.repo)
+        row.estimated |= sizes is None and want.guess is not None
+        missing, cached = sizes or (want.guess or 0, 0)
+        row.missing += missing
+        row.cached += cached
+    row.seconds, row.stored = START_SECONDS, row.missing + row.cached
     if model is None:
-        return Row(name, fetch, 0, START_SECONDS, fetch.missing + fetch.cached)
-    stored = 0.0
+        return row
+    row.operations, row.stored = costs.operations(group, model), 0
+    if row.operations or group not in ("checkpoint", "interventions"):
+        row.seconds = costs.seconds(group, model, "cpu" if group == "checkpoint" else device)
     if group == "memorization":
-        stored = ROW_BYTES * costs.interventions(model) * costs.samples(model.family)
+        row.stored = ROW_BYTES * costs.interventions(model) * costs.samples(model.family)
     elif group == "benchmarks":
         documents = sum(costs.task_tokens().values()) / 100
-        stored = DOCUMENT_BYTES * costs.interventions(model) * documents
+        row.stored = DOCUMENT_BYTES * costs.interventions(model) * documents
     elif group == "checkpoint" and model.trained:
-        stored = costs.size(model.name).parameters * BYTES["float32"]
-    operations = costs.operations(group, model)
-    spent = costs.seconds(group, model, "cpu" if group == "checkpoint" else device)
-    small = group not in EVALUATE and not operations
-    return Row(name, fetch, operations, START_SECONDS if small else spent, stored)
-
-
-def free_memory(device: str) -> float:
-    """Free bytes of this machine's memory, or of its GPU."""
-    if device == "cuda":
-        import torch
-
-        return float(torch.cuda.mem_get_info()[0])
-    return float(psutil.virtual_memory().available)
+        row.stored = costs.size(model.name).parameters * BYTES["float32"]
+    return row
 
 
 def duration(seconds: float) -> str:

@@ -19,13 +19,18 @@ class Stage:
     """One group of stages of dvc.yaml.
 
     Args:
+        memory_mb: of the first attempt of a job, before any weights; 500 are Snakemake and DVC.
+        minutes: of the first attempt, before a model runs.
         loops_over: section of params.yaml with an entry for each stage of the group; None: there is
             one stage for the study, or none.
-        evaluates: whether it runs a model under interventions, on a GPU if there is one.
+        evaluates: whether it runs a model under interventions, on a GPU if there is one; torch with
+            CUDA takes 4 GB, the rows and their results 4 GB.
         priority: of its jobs; the longest run first, so that none is left to run alone at the end.
         local: whether it takes seconds, so that no cluster job is worth it.
     """
 
+    memory_mb: int
+    minutes: int
     loops_over: str | None = None
     evaluates: bool = False
     priority: int = 0
@@ -33,24 +38,27 @@ class Stage:
 
 
 STAGES = {
-    "check": Stage(local=True),
-    "corpus": Stage(),
-    "samples": Stage("families"),
-    "datasets": Stage(),
-    "checkpoint": Stage("models", priority=2),
-    "interventions": Stage("models", local=True),
-    "memorization": Stage("models", evaluates=True),
-    "tokens": Stage("models", evaluates=True, priority=-1),
-    "benchmarks": Stage("models", evaluates=True, priority=1),
-    "generations": Stage("models", evaluates=True),
-    "divergence": Stage("models", evaluates=True),
-    "attribution": Stage("models", evaluates=True),
-    "theory": Stage("theory"),
-    "check_results": Stage(local=True),
-    "localization": Stage(local=True),
-    "aggregate": Stage(),
-    "figures": Stage(),
-    "report": Stage(local=True),
+    "check": Stage(2000, 10, local=True),
+    "corpus": Stage(4000, 30),
+    "samples": Stage(8000, 60, "families"),  # a whole file of Pile documents at a time
+    "datasets": Stage(4000, 60),
+    # nearly all of it for a model that is trained here
+    "checkpoint": Stage(4000, 60, "models", priority=2),
+    "interventions": Stage(2000, 10, "models", local=True),
+    "memorization": Stage(8000, 30, "models", evaluates=True),
+    "tokens": Stage(8000, 30, "models", evaluates=True, priority=-1),
+    "benchmarks": Stage(8000, 30, "models", evaluates=True, priority=1),
+    "generations": Stage(8000, 30, "models", evaluates=True),
+    "divergence": Stage(8000, 30, "models", evaluates=True),
+    "attribution": Stage(8000, 30, "models", evaluates=True),
+    "theory": Stage(4000, 120, "theory"),  # no model, but the trained grids of the paper study
+    # one model's tables at a time, with every continuation
+    "check_results": Stage(16_000, 30, local=True),
+    "localization": Stage(4000, 30, local=True),
+    # every sample of every model and intervention, and the bootstrap
+    "aggregate": Stage(16_000, 60),
+    "figures": Stage(4000, 30),
+    "report": Stage(4000, 30, local=True),
 }
 """Name in dvc.yaml -> the stage; ``memorization_part`` is a part of ``memorization``."""
 

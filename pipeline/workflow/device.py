@@ -92,7 +92,7 @@ def room_for(needed: int, device: str) -> int:
         device: what `lease` yielded: ``"cuda"`` or ``"cpu"``.
     """
     deadline = time.monotonic() + (SETTLE_SECONDS if device == "cuda" else 0)
-    while needed > (room := int(WEIGHTS_SHARE * _free_bytes(device))):
+    while needed > (room := int(WEIGHTS_SHARE * free_bytes(device))):
         if time.monotonic() > deadline:
             break
         time.sleep(POLL_SECONDS)
@@ -190,7 +190,8 @@ def _holder(path: Path) -> str:
     return re.sub("[^ -~]+", " ", words)[:250].strip() or "an unknown process"
 
 
-def _free_bytes(device: str) -> int:
+def free_bytes(device: str) -> int:
+    """Free bytes of this machine's memory, or of its GPU; `device` as of `lease`."""
     if device == "cpu":
         return int(psutil.virtual_memory().available)
     import torch

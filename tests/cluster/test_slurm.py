@@ -153,7 +153,7 @@ def test_gpus_are_assigned_to_those_who_evaluate_and_never_twice(run: Run) -> No
 
 def test_memory_and_time_arrive_as_asked(run: Run) -> None:
     values = YAML(typ="safe").load(run.project.root / "params.yaml")
-    needs = Needs(check(values))
+    needs = Needs(check(values), STAGES)
     of_key = {key: model["name"] for key, model in values["models"].items()}
     for job in run.jobs:
         attempt = run.attempts(job.stage).index(job) + 1

@@ -28,11 +28,13 @@ from pipeline.plan.cost import (
     size_of,
     training_tokens,
 )
-from pipeline.plan.scheduling import BASE, EVALUATE, Needs
+from pipeline.plan.scheduling import Needs
+from pipeline.stages.registry import STAGES
 from pipeline.study.composition import check, compose
 from pipeline.study.schema import Study
 from tests.project import ROOT
 
+EVALUATE = [name for name, stage in STAGES.items() if stage.evaluates]
 PUBLISHED = {"repo": "someone/something", "commit": "0" * 40}
 
 
@@ -66,7 +68,7 @@ def _study(dtype: str = "float16", samples: int = 15_000, **benchmarks: Any) -> 
 
 
 def _request(study: Study, rule: str, model: str = "", attempt: int = 1) -> tuple[int, int]:
-    needs = Needs(study)
+    needs = Needs(study, STAGES)
     wildcards = {"model": model}
     return needs.mem_mb(wildcards, attempt, rule), needs.runtime(wildcards, attempt, rule)
 
@@ -138,7 +140,7 @@ def test_texts_of_an_unknown_number_are_not_none(tmp_path: Path) -> None:
         _request(study, "memorization", f"{size}-perturbed")[1] for size in ("1b", "8b")
     )
     assert large > 120
-    assert large - BASE["memorization"][1] > 4 * (small - BASE["memorization"][1])
+    assert large - STAGES["memorization"].minutes > 4 * (small - STAGES["memorization"].minutes)
 
 
 def test_training_reads_the_world_and_what_is_planted(tiny: Study) -> None:
@@ -171,7 +173,7 @@ def test_every_rule_of_the_snakefile_asks() -> None:
     )
     profile = YAML(typ="safe").load(ROOT / "profiles/slurm/config.yaml")
     gpus = {rule for rule, of in profile["set-resources"].items() if of["gpu"] == 1}
-    assert gpus == set(EVALUATE)
+    assert gpus == {*EVALUATE, "memorization_part", "benchmarks_part"}
 
 
 @pytest.mark.parametrize("rule", EVALUATE)

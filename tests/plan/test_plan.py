@@ -8,13 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from huggingface_hub.errors import CachedRepoTreeNotFoundError
 
 from pipeline.plan import downloads, table
+from pipeline.plan.cost import Costs
 from pipeline.plan.downloads import amount
-from pipeline.plan.table import Plan, duration, plan
+from pipeline.plan.table import Row, duration, plan, rows
 from pipeline.study.composition import compose, load
 from pipeline.study.schema import Study
 from pipeline.workflow.dag import Stage
@@ -30,15 +32,16 @@ GROUPS = {
 }  # fmt: skip
 
 
-def planned(study: Study, done: tuple[str, ...] = ()) -> Plan:
-    """The plan of a study that is not in force."""
+def planned(study: Study, done: tuple[str, ...] = ()) -> tuple[dict[str, Row], str]:
+    """The plan of a study that is not in force: its rows by their stages, and all as text."""
     stages = {}
     for group, section in GROUPS.items():
         for key in [study.study] if section == "study" else getattr(study, section):
             stages[f"{group}@{key}"] = Stage(f"{group}@{key}", (), ())
     stale = frozenset(set(stages) - set(done))
-    dag = SimpleNamespace(stages=stages, stale=stale, declared=tuple(GROUPS))
-    return plan(study, dag)  # type: ignore[arg-type]
+    dag: Any = SimpleNamespace(stages=stages, stale=stale, declared=tuple(GROUPS))
+    made = rows(study, dag, Costs(study), "cpu")
+    return {row.stage: row for row in made}, plan(study, dag)
 
 
 @pytest.fixture
@@ -76,26 +79,26 @@ def test_durations(value: float, text: str) -> None:
 def test_without_a_network_sizes_are_estimated_or_unknown(
     studies: dict[str, Study], name: str
 ) -> None:
-    made = planned(studies[name])
-    rows = {row.stage: row for row in made.rows}
+    made, text = planned(studies[name])
     billions = sum(model.billions for model in studies[name].models.values())
-    fetched = sum(row.fetch.missing for row in made.rows)
-    assert 2e9 * billions < fetched < 4e9 * billions
-    assert str(rows["datasets"].fetch) == "unknown"
-    assert all(str(row.fetch).startswith("~") for key, row in rows.items() if "checkpoint" in key)
-    assert all(row.seconds > 0 and row.state == "to do" for row in made.rows)
-    assert "The hub was not asked" in str(made)
+    assert 2e9 * billions < sum(row.missing for row in made.values()) < 4e9 * billions
+    cells = {stage: row.cells for stage, row in made.items()}
+    assert cells["datasets"][1] == "unknown"
+    assert all(each[1].startswith("~") for stage, each in cells.items() if "checkpoint" in stage)
+    assert all(row.seconds > 0 for row in made.values())
+    assert {each[-1] for each in cells.values()} == {"to do"}
+    assert "The hub was not asked" in text
 
 
 def test_what_is_done_costs_nothing(studies: dict[str, Study]) -> None:
     tiny = studies["tiny"]
     done = ("check@tiny", "corpus@tiny", "checkpoint@tiny-neo-8", "memorization@tiny-neo-8")
-    before, after = planned(tiny), planned(tiny, done)
-    states = {row.stage: row.state for row in after.rows}
+    (before, _), (after, text) = planned(tiny), planned(tiny, done)
+    states = {stage: row.cells[-1] for stage, row in after.items()}
     assert states["memorization tiny-neo-8"] == states["check"] == "done"
     assert states["memorization tiny-neo-12"] == "to do"
-    assert sum(r.seconds for r in after.rows) < sum(r.seconds for r in before.rows)
-    assert f"{len(after.rows) - 4} of {len(after.rows)} to do" in str(after)
+    assert sum(r.seconds for r in after.values()) < sum(r.seconds for r in before.values())
+    assert f"{len(after) - 4} of {len(after)} to do" in text
 
 
 def test_a_model_that_does_not_fit_is_told(
@@ -104,9 +107,10 @@ def test_a_model_that_does_not_fit_is_told(
     free = SimpleNamespace(free=10**12)
     monkeypatch.setattr("pipeline.plan.table.shutil.disk_usage", lambda _: free)
     for room, told in ((80e9, False), (8e9, True)):
-        monkeypatch.setattr(table, "free_memory", lambda _, room=room: room)
-        assert ("TOO LITTLE" in str(planned(studies["paper"]))) == told
-    assert "for pythia-12b, the largest, of 8 GB free: TOO LITTLE" in str(planned(studies["paper"]))
+        monkeypatch.setattr(table, "free_bytes", lambda _, room=room: room)
+        assert ("TOO LITTLE" in planned(studies["paper"])[1]) == told
+    expected = "for pythia-12b, the largest, of 8 GB free: TOO LITTLE"
+    assert expected in planned(studies["paper"])[1]
 
 
 # ------------------------------------------------------------------------------ with a hub
@@ -114,10 +118,12 @@ def test_a_model_that_does_not_fit_is_told(
 ASK = """
 import json
 from pipeline.workflow.dag import Dag
-from pipeline.plan.table import plan
+from pipeline.plan.cost import Costs
+from pipeline.plan.table import rows
 from pipeline.study.composition import load
-rows = plan(load(), Dag()).rows
-print(json.dumps({r.stage: [r.fetch.missing, r.fetch.cached, r.state] for r in rows}))
+study = load()
+made = rows(study, Dag(), Costs(study), "cpu")
+print(json.dumps({r.stage: [r.missing, r.cached, r.cells[-1]] for r in made}))
 """
 
 

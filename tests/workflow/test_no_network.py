@@ -63,5 +63,5 @@ def test_a_pin_that_is_not_there_or_does_not_fit_is_told(hub: Hub, small: Study)
         check(small, stages("datasets@small", "checkpoint@small-pythia-70m"))
     missing, unfit = caught.value.problems
     assert missing.what.startswith("baber/piqa")
-    assert unfit.expected == "weights as safetensors"
+    assert unfit.expected == "*.safetensors"
     assert not hub.requests("parquet|pytorch_model.bin$")
