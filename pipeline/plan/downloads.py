@@ -1,4 +1,4 @@
-"""What the stages of a study read from the hub: how large it is, what is cached, what is missing."""
+"""What the stages of a study download: how much is cached, and how much is missing."""
 
 from __future__ import annotations
 

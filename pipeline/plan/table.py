@@ -62,7 +62,9 @@ class Row:
         stored = amount(self.stored, "B") if self.stored else "-"
         if self.fresh:
             return (self.stage, "-", "-", "-", stored, "done")
-        known = [("~" if self.estimated else "") + amount(self.missing, "B")] if self.missing else []
+        known = (
+            [("~" if self.estimated else "") + amount(self.missing, "B")] if self.missing else []
+        )
         fetch = " + ".join([*known, *(["unknown"] if self.unknown else [])]) or "-"
         flops = amount(self.operations, "FLOP") if self.operations else "-"
         state = "to do"
@@ -129,9 +131,7 @@ def rows(study: Study, dag: Dag, costs: Costs, device: str) -> list[Row]:
     ]
 
 
-def _row(
-    study: Study, costs: Costs, stage: Stage, device: str, asked: bool, *, fresh: bool
-) -> Row:
+def _row(study: Study, costs: Costs, stage: Stage, device: str, asked: bool, *, fresh: bool) -> Row:
     group, key = stage.group, model_key(stage.address)
     model = study.models.get(key)
     entry = model or study.families.get(key) or study.theory.get(key)

@@ -4,41 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pipeline.checkpoints.manifest import Manifest, read_manifest
+import polars as pl
+
+from pipeline.checkpoints.manifest import read_manifest
 from pipeline.checkpoints.schema import Model
 from pipeline.samples.frame import check_samples
 from pipeline.samples.schemas import SAMPLES
 from pipeline.study.schema import Study
 from pipeline.workflow import tables
-from pipeline.workflow.running import Device, costed, determined_by, evaluating, of_checkpoint
-
-if TYPE_CHECKING:
-    import polars as pl
+from pipeline.workflow.running import Device, costed, determined_by, evaluating
 
 
-@dataclass
 class Evaluated:
-    """One model of the study, as a stage evaluates it.
+    """One model of the study in force, as a stage evaluates it."""
 
-    Args:
-        study: the study in force.
-        model: the entry of the model.
-    """
-
-    study: Study
-    model: Model
-    notes: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.name = self.model.name
-        self.settings = self.study.evaluation[self.model.family]
-        self.folder = self.study.data / "checkpoints" / self.name
-        self.manifest: Manifest = read_manifest(self.folder)
-        self.samples_path = self.study.data / "samples" / f"{self.model.family}.parquet"
+    def __init__(self, study: Study, model: Model) -> None:
+        self.study, self.model, self.name = study, model, model.name
+        self.settings = study.evaluation[model.family]
+        self.folder = study.data / "checkpoints" / self.name
+        self.manifest = read_manifest(self.folder)
+        self.samples_path = study.data / "samples" / f"{model.family}.parquet"
+        self.notes: dict[str, Any] = {}
 
     @cached_property
     def samples(self) -> pl.DataFrame:
@@ -70,7 +59,8 @@ class Evaluated:
         """The provenance of a table of this model, without its name; `settings` are added."""
         return determined_by(
             self.study.study,
-            **of_checkpoint(self.manifest),
+            origin=dict(self.manifest.origin),
+            checkpoint=dict(self.manifest.files),
             evaluation=self.settings.model_dump(),
             **settings,
         )
@@ -88,11 +78,10 @@ class Evaluated:
             streamed: whether the work can stream weights that do not fit.
         """
         name = self.name if part is None else f"{self.name}.{part}"
-        weight_bytes = self.manifest.weight_bytes(self.settings.dtype)
+        weight_bytes, run = self.manifest.weight_bytes(self.settings.dtype), self.study.run
+        limits = run.threads, run.device_memory
         with (
             costed(self.study.data, stage, name, journal) as self.notes,
-            evaluating(
-                self.study.run, self.name, weight_bytes, self.notes, streamed=streamed
-            ) as device,
+            evaluating(self.name, weight_bytes, self.notes, *limits, streamed=streamed) as device,
         ):
             yield device

@@ -25,16 +25,14 @@ from pipeline.workflow.errors import InputError, Problem, shorten
 CONNECT_SECONDS = 8.0
 """Time for the hub to answer, to count as reachable. A name server can take longer to give up."""
 
-TRIES = 4
-"""Of a request that failed for now, after huggingface_hub's own; with waits of 1, 2 and 4 s."""
+WAITS = (1, 2, 4)
+"""Seconds before a request that failed for now is repeated, after huggingface_hub's own tries."""
 
 CACHED = (
     "name a mirror in HF_ENDPOINT; or, where a cache has it all, set HF_HOME to that cache and "
     "HF_HUB_OFFLINE=1"
 )
 """The remedy if the hub cannot be reached."""
-
-_TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})  # HTTP statuses
 
 _Answer = TypeVar("_Answer")
 
@@ -112,50 +110,30 @@ def answer(request: Callable[[], _Answer], where: str) -> _Answer:
     Raises:
         InputError: it failed for good.
     """
-    for number in range(1, TRIES + 1):
+    waits = iter(WAITS)
+    while True:
         try:
             return request()
         except (OSError, ValueError, httpx2.HTTPError, HfHubHTTPError, CorruptError) as error:
             # hub errors, transport errors and broken JSON; none of their texts has the token
-            cause = _cause(error)
-            if number == TRIES or not _is_temporary(cause):
-                raise InputError(_explained(cause, where)) from error
-            print(f"{where}: {_brief(cause)}; try {number + 1} of {TRIES}", flush=True)
-            time.sleep(2 ** (number - 1))
-    raise AssertionError("unreachable")
+            cause: BaseException = error
+            while isinstance(cause, LocalEntryNotFoundError) and cause.__cause__ is not None:
+                cause = cause.__cause__  # the library's error for any failure to ask the hub
+            explained = _lasting(cause, where)
+            wait = next(waits, None) if explained is None else None
+            if wait is None:
+                raise InputError(explained or _passing(cause, where)) from error
+            print(f"{where}: {_brief(cause)}; trying again in {wait} s", flush=True)
+            time.sleep(wait)
 
 
-def _cause(error: BaseException) -> BaseException:
-    """The failure behind huggingface_hub's error for any failure to ask the hub."""
-    while isinstance(error, LocalEntryNotFoundError) and error.__cause__ is not None:
-        error = error.__cause__
-    return error
-
-
-def _is_temporary(error: BaseException) -> bool:
-    if isinstance(error, HfHubHTTPError):
-        return error.response is not None and error.response.status_code in _TEMPORARY
-    if isinstance(error, httpx2.TransportError):
-        return not _is_unresolved(error)
-    return (
-        isinstance(error, CorruptError)
-        or "Consistency check failed" in str(error)
-        or "JSON" in type(error).__name__  # a page of a proxy in place of JSON
-    )
-
-
-def _is_unresolved(error: BaseException | None) -> bool:
-    """Whether a name did not resolve, so that another try is useless."""
-    while error is not None and not isinstance(error, socket.gaierror):
-        error = error.__cause__ or error.__context__
-    return error is not None
-
-
-def _explained(error: BaseException, where: str) -> Problem:
+def _lasting(error: BaseException, where: str) -> Problem | None:
+    """The problem of a failure that another try does not mend; None for one that may pass."""
     if _is_unresolved(error):
         return no_network(_brief(error), where)
-    response = error.response if isinstance(error, HfHubHTTPError) else None
-    denied = response is not None and response.status_code in (401, 403)
+    status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
+    gated = isinstance(error, GatedRepoError)
+    unknown = not gated and isinstance(error, (RepositoryNotFoundError, RevisionNotFoundError))
     if constants.HF_HUB_OFFLINE and isinstance(
         error, (OfflineModeIsEnabled, LocalEntryNotFoundError)
     ):
@@ -164,26 +142,18 @@ def _explained(error: BaseException, where: str) -> Problem:
             f"the wanted files in {constants.HF_HUB_CACHE}",
             "run once with a network, or point HF_HOME at the cache that has them",
         )
-    elif isinstance(error, (RepositoryNotFoundError, RevisionNotFoundError)) and not isinstance(
-        error, GatedRepoError
-    ):
+    elif unknown:
         missing = "commit" if isinstance(error, RevisionNotFoundError) else "repository"
         texts = (
             f"{constants.ENDPOINT} has no such {missing}, or shows it only with a token",
             "a repository and a commit of it that the hub has",
             "look both up on the hub; for a private repository set HF_TOKEN in the environment",
         )
-    elif isinstance(error, GatedRepoError) or denied:
+    elif gated or status in (401, 403):
         texts = (
             "the hub wants a token that may read it",
             "a repository that anyone may read, or HF_TOKEN",
             "ask for access on the hub, then set HF_TOKEN in the environment",
-        )
-    elif isinstance(error, CorruptError):
-        texts = (
-            f"other content than the hub lists, in {TRIES} tries: {error}",
-            "the content that its checksum names",
-            "look for a proxy or a mirror that changes files, then run again: whole files are kept",
         )
     elif isinstance(error, OSError) and error.errno is not None:
         texts = (
@@ -192,12 +162,26 @@ def _explained(error: BaseException, where: str) -> Problem:
             "free or mend the disk, or set HF_HOME to another",
         )
     else:
-        texts = (
-            _brief(error),
-            f"an answer of the hub at {constants.ENDPOINT}",
-            "check the network and HF_ENDPOINT, then run again: whole files are kept",
-        )
+        return None
     return Problem(where, *texts)
+
+
+def _passing(error: BaseException, where: str) -> Problem:
+    """The problem of a failure that did not pass."""
+    got, expected = _brief(error), f"an answer of the hub at {constants.ENDPOINT}"
+    remedy = "check the network and HF_ENDPOINT"
+    if isinstance(error, CorruptError):
+        got = f"other content than the hub lists, in {1 + len(WAITS)} tries: {error}"
+        expected = "the content that its checksum names"
+        remedy = "look for a proxy or a mirror that changes files"
+    return Problem(where, got, expected, f"{remedy}, then run again: whole files are kept")
+
+
+def _is_unresolved(error: BaseException | None) -> bool:
+    """Whether a name did not resolve, so that another try is useless."""
+    while error is not None and not isinstance(error, socket.gaierror):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _brief(error: BaseException) -> str:

@@ -1,60 +1,76 @@
-"""Helpers of every stage: provenance of its table, its cost, and a device."""
+"""What every stage has around its work: its provenance, its cost, and a device."""
 
 from __future__ import annotations
 
 import os
+import platform
+import resource
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-import typer
+from pipeline.workflow.device import lease, require_memory, room_for
+from pipeline.workflow.files import write_json
+from pipeline.workflow.provenance import versions
 
 DOWNLOADS = Path("data/downloads")
-FamilyName = Annotated[str, typer.Argument(help="name of a family of the study")]
-ModelName = Annotated[str, typer.Argument(help="name of a model of the study")]
-PartName = Annotated[
-    str | None,
-    typer.Option("--part", help="the part of the table to compute, such as 2-of-8", hidden=True),
-]
 
 
 def determined_by(study: str, **what: object) -> dict[str, object]:
     """The provenance of a table: the study, the given settings, the library versions."""
-    from pipeline.workflow.provenance import versions
-
     return {"study": study, **what, "versions": versions()}
 
 
 @contextmanager
 def costed(data: Path, stage: str, name: str, journal: object = None) -> Iterator[dict[str, Any]]:
-    """Write the cost of the enclosed work, its notes, and its journal (a dataclass)."""
-    from pipeline.workflow.provenance import cost
+    """Write time and memory of the enclosed work; nothing is written if it fails.
 
-    with cost(data / "cost" / stage / f"{name}.json") as notes:
-        yield notes
-        notes["events"] = vars(journal) if journal else {}
+    The sidecar is beside the tables, and no comparison reads it, since it differs from run to run.
+
+    Args:
+        data: the folder of the study.
+        stage: its name.
+        name: of the model, family or experiment.
+        journal: events of the work, a dataclass.
+
+    Yields:
+        A dict for further notes: device, threads, shards.
+    """
+    notes: dict[str, Any] = {}
+    started, cpu_before = time.perf_counter(), time.process_time()
+    yield notes
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak_kib = peak / 1024 if sys.platform == "darwin" else peak
+    write_json(
+        data / "cost" / stage / f"{name}.json",
+        {
+            "wall_seconds": round(time.perf_counter() - started, 2),
+            "cpu_seconds": round(time.process_time() - cpu_before, 2),
+            "peak_memory_mib": round(peak_kib / 1024),
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "system": platform.platform(),
+            "python": platform.python_version(),
+            **notes,
+            "events": vars(journal) if journal else {},
+        },
+    )
 
 
-def of_checkpoint(manifest: Any) -> dict[str, object]:
-    """The provenance of a model: the origin of its files, and their checksums."""
-    return {"origin": dict(manifest.origin), "checkpoint": dict(manifest.files)}
-
-
-class Settings(Protocol):
-    """The entries of the section `run` that an evaluation reads."""
-
-    threads: int
-    device_memory: float | None
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 class Device(NamedTuple):
-    """A leased device.
-
-    Args:
-        name: ``cuda`` or ``cpu``.
-        room: bytes that the weights of a model may take there.
-    """
+    """A leased device: ``cuda`` or ``cpu``, and the bytes that weights may take there."""
 
     name: str
     room: int
@@ -62,23 +78,27 @@ class Device(NamedTuple):
 
 @contextmanager
 def evaluating(
-    run: Settings, model: str, weight_bytes: int, notes: dict[str, Any], *, streamed: bool = True
+    model: str,
+    weight_bytes: int,
+    notes: dict[str, Any],
+    threads: int,
+    memory_gb: float | None,
+    *,
+    streamed: bool,
 ) -> Iterator[Device]:
     """Lease a device, and set the threads, before torch is used.
 
     Args:
-        run: the settings of this run.
         model: its name.
         weight_bytes: that its weights take.
         notes: of the cost; receives the device and the threads.
+        threads: of a CPU.
+        memory_gb: that weights may take at most; None: as the device has.
         streamed: whether the work can stream weights that do not fit.
 
     Raises:
         InputError: the weights do not fit, and cannot be streamed.
     """
-    from pipeline.workflow.device import lease, require_memory, room_for
-
-    threads = run.threads
     with lease() as leased:
         os.environ["OMP_NUM_THREADS"] = str(threads)
         import torch
@@ -88,8 +108,8 @@ def evaluating(
             print("a GPU is there, but this torch cannot use it: evaluating on the CPU", flush=True)
         torch.set_num_threads(threads)
         room = room_for(weight_bytes, device)
-        if run.device_memory is not None:
-            room = min(room, int(run.device_memory * 1e9))
+        if memory_gb is not None:
+            room = min(room, int(memory_gb * 1e9))
         if not streamed:
             require_memory(model, weight_bytes, device, room)
         notes.update(device=device, threads=threads, streamed=weight_bytes > room)
