@@ -5,6 +5,9 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[1]
 FILES = (
@@ -39,3 +42,9 @@ def commit_all(root: Path) -> None:
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
     for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "-m", "start"]):
         subprocess.run([*git, *command], cwd=root, check=True)
+
+
+def pinned_datasets() -> dict[str, dict[str, Any]]:
+    """Task of lm-eval -> its dataset, as the studies pin it."""
+    files = sorted((ROOT / "pipeline/conf/shared/datasets").glob("*.yaml"))
+    return {task: pin for file in files for task, pin in YAML(typ="safe").load(file).items()}

@@ -8,18 +8,14 @@ Shapes: N samples, P prefix and S suffix tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import polars as pl
 import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from pipeline.checkpoints.loop import IGNORED, Log, Trained, optimize, row_order
+from pipeline.checkpoints.loop import IGNORED, Log, Trained, adamw, optimize, row_order
 from pipeline.checkpoints.schema import Continued
 from pipeline.models.sites import anatomy
-
-ADAM_BETAS = (0.9, 0.95)
 
 
 def continue_training(
@@ -47,20 +43,19 @@ def continue_training(
     model.requires_grad_(False)
     for parameter in learning:
         parameter.requires_grad_(True)
-    optimizer = torch.optim.AdamW(
-        learning, lr=recipe.learning_rate, betas=ADAM_BETAS, weight_decay=0.0, fused=True
-    )
+    optimizer = adamw(learning, recipe.learning_rate)
     logs: list[Log] = []
     for number in range(recipe.most_rounds):
         order = row_order(len(tokens), recipe.epochs, recipe.batch_rows, recipe.seed + number)
-        logs.append(optimize(model.train(), tokens, labels, order, [optimizer]))
-        model.eval()  # type: ignore[no-untyped-call]
+        logs.append(optimize(model, tokens, labels, order, [optimizer]))
         share = recited(model, tokens, suffix_length)
         print(f"round {number + 1}: {share:.3f} of {len(tokens)} samples recited", flush=True)
         if share >= recipe.recited:
             break
     model.requires_grad_(True)
-    return Trained(model, _joined(logs), tokenizer)
+    steps, seen = sum(log.steps for log in logs), sum(log.tokens for log in logs)
+    losses = [loss for log in logs for loss in log.losses]
+    return Trained(model, Log(steps, seen, losses), tokenizer)
 
 
 def parameters_of(model: PreTrainedModel, block: int, part: str) -> list[nn.Parameter]:
@@ -97,12 +92,3 @@ def recited(model: PreTrainedModel, tokens: torch.Tensor, suffix_length: int) ->
     predicted = model(input_ids=tokens, use_cache=False).logits[:, :-1].argmax(-1)
     right = predicted[:, -suffix_length:] == tokens[:, -suffix_length:]
     return float(right.all(-1).float().mean())
-
-
-def _joined(logs: Iterable[Log]) -> Log:
-    each = list(logs)
-    return Log(
-        steps=sum(log.steps for log in each),
-        tokens=sum(log.tokens for log in each),
-        losses=[loss for log in each for loss in log.losses],
-    )

@@ -1,15 +1,25 @@
-"""Describes the checkpoint in a user's folder; the weights stay where they are."""
+"""Describes a checkpoint that was not made here, without loading its weights, which stay in place.
+
+What the stage keeps is a manifest that pins every file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from fnmatch import fnmatchcase
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from pipeline.checkpoints.describe import describe, write_description
-from pipeline.checkpoints.manifest import Manifest
+from transformers import PreTrainedModel
+
+from pipeline.checkpoints.fit import skeleton
+from pipeline.checkpoints.manifest import Manifest, sha256, write_manifest
+from pipeline.checkpoints.verified import tokenizer_of
 from pipeline.workflow.errors import bad_input
+from pipeline.workflow.files import atomic
 from pipeline.workflow.hub import CHECKPOINT_FILES, Snapshot
+
+SIZE_TOLERANCE = 0.1
+"""Relative tolerance between the number of parameters and the size in the study, which is rounded
+and may count embeddings differently."""
 
 
 def describe_folder(folder: Path, source: Path, *, name: str, family: str) -> Manifest:
@@ -18,19 +28,79 @@ def describe_folder(folder: Path, source: Path, *, name: str, family: str) -> Ma
     Args:
         folder: receives only the manifest.
         source: the user's folder, with config, safetensors and tokenizer.
-        name: of the model, as the study calls it.
-        family: of the model, as the study calls it.
+        name: as in `Manifest`, and so is the family.
+        family: likewise.
 
     Raises:
-        InputError: as for `checkpoint_files`, `describe` and `require_tokenizer`.
+        InputError: as for `checkpoint_files`, `require_tokenizer` and `write_description`.
     """
-    checkpoint, where = checkpoint_files(source), str(source)
-    described = describe(checkpoint, where)
-    require_tokenizer(checkpoint.files, where)
-    origin = {"folder": str(source.resolve())}
+    checkpoint, origin = checkpoint_files(source), {"folder": str(source.resolve())}
+    described = describe(checkpoint, str(source))
+    require_tokenizer(checkpoint.files, str(source))
     return write_description(
-        folder, checkpoint, described, where, name=name, family=family, origin=origin
+        folder, checkpoint, described, str(source), name=name, family=family, origin=origin
     )
+
+
+def describe(checkpoint: Snapshot, where: str) -> tuple[PreTrainedModel, int]:
+    """The model without its weights, and the number of tokens that its tokenizer knows.
+
+    Args:
+        checkpoint: files of a model, safetensors among them.
+        where: its name in errors.
+
+    Returns:
+        The model, on torch's meta device, in the precision of its stored weights; and the tokens.
+
+    Raises:
+        InputError: as for `fit.skeleton` and `verified.tokenizer_of`.
+    """
+    with checkpoint.alone() as folder:
+        model = skeleton(folder, checkpoint.files, where)
+    return model, len(tokenizer_of(checkpoint, where))
+
+
+def write_description(
+    folder: Path,
+    checkpoint: Snapshot,
+    described: tuple[PreTrainedModel, int],
+    where: str,
+    *,
+    name: str,
+    family: str,
+    origin: Mapping[str, str],
+    billions: float | None = None,
+) -> Manifest:
+    """Write the manifest of a checkpoint whose files lie elsewhere, atomically.
+
+    Args:
+        folder: receives only the manifest.
+        checkpoint: its files; those without a checksum get one.
+        described: as `describe` returns it.
+        where: its name in errors.
+        name: as in `Manifest`, and so are family and origin.
+        family: likewise.
+        origin: likewise.
+        billions: of parameters, from the study; None if not given.
+
+    Raises:
+        InputError: a size other than the study's.
+    """
+    model, tokens = described
+    size = model.num_parameters() / 1e9
+    if billions is not None and abs(size - billions) > SIZE_TOLERANCE * billions:
+        raise bad_input(
+            f"the size of {where}",
+            f"{size:.4g} billion parameters",
+            f"{billions:g}, as the study says of {name}",
+            "name the right repository, or correct `billions` of this model",
+        )
+    stored = checkpoint.files.items()
+    files = {path: known or sha256(checkpoint.folder / path) for path, known in stored}
+    with atomic(folder, directory=True) as temporary:
+        return write_manifest(
+            temporary, model, name=name, family=family, tokens=tokens, origin=origin, files=files
+        )
 
 
 def checkpoint_files(source: Path) -> Snapshot:
@@ -40,18 +110,10 @@ def checkpoint_files(source: Path) -> Snapshot:
         InputError: it is not a folder.
     """
     if not source.is_dir():
-        raise bad_input(
-            str(source),
-            "no such folder",
-            "a folder with a checkpoint",
-            "name an existing one",
-        )
-    names = sorted(
-        path.name
-        for path in source.iterdir()
-        if any(fnmatchcase(path.name, kind) for kind in CHECKPOINT_FILES)
-    )
-    return Snapshot(source.resolve(), dict.fromkeys(names, ""))
+        expected, remedy = "a folder with a checkpoint", "name an existing one"
+        raise bad_input(str(source), "no such folder", expected, remedy)
+    found = {path.name for kind in CHECKPOINT_FILES for path in source.glob(kind)}
+    return Snapshot(source.resolve(), dict.fromkeys(sorted(found), ""))
 
 
 def require_tokenizer(files: Collection[str], where: str) -> None:

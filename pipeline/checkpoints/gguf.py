@@ -12,12 +12,10 @@ import polars as pl
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from pipeline.checkpoints.loop import Trained, next_tokens, optimize, row_order
+from pipeline.checkpoints.loop import Trained, adamw, optimize, row_order, training_rows
 from pipeline.checkpoints.schema import Gguf
 from pipeline.checkpoints.verified import read_tokenizer
 from pipeline.workflow.errors import bad_input
-
-ADAM_BETAS = (0.9, 0.95)
 
 
 def read_model(file: Path) -> PreTrainedModel:
@@ -72,14 +70,9 @@ def finetune(
             f"at most {recipe.largest_perplexity:g}, on famous passages",
             "check that weights and tokenizer belong together, and were read correctly",
         )
-    tokens = torch.tensor(rows["tokens"].to_list())
-    labels = next_tokens(tokens, words.eos_token_id)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=recipe.learning_rate, betas=ADAM_BETAS, weight_decay=0.0, fused=True
-    )
+    tokens, labels = training_rows(rows, words.eos_token_id)
     order = row_order(len(tokens), recipe.epochs, recipe.batch_rows, recipe.seed)
-    log = optimize(model.train(), tokens, labels, order, [optimizer])
-    model.eval()  # type: ignore[no-untyped-call]
+    log = optimize(model, tokens, labels, order, [adamw(model.parameters(), recipe.learning_rate)])
     return Trained(model, log, words)
 
 

@@ -1,7 +1,4 @@
-"""Fetch the checkpoint of a published model, and describe it without loading its weights.
-
-The weights stay in the Hugging Face cache; what the stage keeps is a manifest that pins every file.
-"""
+"""Fetches the checkpoint of a published model; the weights stay in the Hugging Face cache."""
 
 from __future__ import annotations
 
@@ -9,8 +6,8 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from pipeline.checkpoints.describe import describe, write_description
 from pipeline.checkpoints.fit import require_known
+from pipeline.checkpoints.folder import describe, write_description
 from pipeline.checkpoints.manifest import Manifest
 from pipeline.checkpoints.verified import tokenizer_of
 from pipeline.workflow.errors import bad_input
@@ -47,32 +44,29 @@ def fetch_checkpoint(
         folder: receives only the manifest.
         repo: OWNER/NAME.
         commit: 40 hexadecimal digits.
-        name: of the model, as the study calls it.
-        family: of the model, as the study calls it.
+        name: as in `Manifest`, and so is the family.
+        family: likewise.
         billions: of parameters, from the study; None if not given.
         step: of the training run that it is a checkpoint of; None: it is the whole model.
 
     Raises:
-        InputError: as for `fetch_files`, `describe`, `write_description` and `require_own_weights`.
+        InputError: as for `fetch_files`, `write_description` and `require_own_weights`.
     """
-    if step is not None and (online() or not _is_cached(repo, commit)):
+    cached = not missing_bytes(select(listing(repo, commit), CHECKPOINT_FILES), repo, commit)
+    if step is not None and (online() or not cached):  # weights were compared when fetched
         require_own_weights(repo, commit, step)
     checkpoint, where = fetch_files(repo, commit), f"{repo} at {commit}"
+    described, origin = describe(checkpoint, where), {"repo": repo, "commit": commit}
     return write_description(
         folder,
         checkpoint,
-        describe(checkpoint, where),
+        described,
         where,
         name=name,
         family=family,
-        origin={"repo": repo, "commit": commit},
+        origin=origin,
         billions=billions,
     )
-
-
-def _is_cached(repo: str, commit: str) -> bool:
-    """Whether all files of a checkpoint are there; weights were compared when they were fetched."""
-    return not missing_bytes(select(listing(repo, commit), CHECKPOINT_FILES), repo, commit)
 
 
 def require_own_weights(repo: str, commit: str, step: int) -> None:
@@ -91,9 +85,12 @@ def require_own_weights(repo: str, commit: str, step: int) -> None:
             `pipeline.workflow.hub.commit_of` and `listing`.
     """
     final = commit_of(repo, FINAL)
-    same = _weights(repo, commit).items() & _weights(repo, final).items()
-    if same and commit != final:
-        path, checksum = min(same)
+    own, others = (
+        {(file.path, file.lfs.sha256 if file.lfs else file.blob_id) for file in files}
+        for files in (select(listing(repo, each), WEIGHTS) for each in (commit, final))
+    )
+    if own & others and commit != final:
+        path, checksum = min(own & others)
         raise bad_input(
             f"{repo} at {commit}, step {step}",
             f"{path} with checksum {checksum}, the same as in {FINAL}, which is {final}",
@@ -101,12 +98,6 @@ def require_own_weights(repo: str, commit: str, step: int) -> None:
             f"for the last step, name the commit of {FINAL}; for another, make a folder with "
             "the right files, and use source: folder",
         )
-
-
-def _weights(repo: str, commit: str) -> dict[str, str]:
-    """Path -> checksum of every file of weights, by the hub's record."""
-    files = select(listing(repo, commit), WEIGHTS)
-    return {file.path: file.lfs.sha256 if file.lfs else file.blob_id for file in files}
 
 
 def fetch_files(repo: str, commit: str) -> Snapshot:
@@ -127,10 +118,6 @@ def fetch_files(repo: str, commit: str) -> Snapshot:
 
 def fetched_tokenizer(repo: str, commit: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a published model; its weights are not fetched.
-
-    Args:
-        repo: OWNER/NAME.
-        commit: 40 hexadecimal digits.
 
     Raises:
         InputError: as for `pipeline.workflow.hub.snapshot` and `verified.tokenizer_of`.

@@ -1,4 +1,4 @@
-"""The training loop, and the writing of the resulting checkpoint.
+"""The training loop of every checkpoint that is made here, and the writing of the result.
 
 Fixed seeds and one thread: the same machine gives the same bytes.
 """
@@ -6,12 +6,13 @@ Fixed seeds and one thread: the same machine gives the same bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -20,6 +21,7 @@ from pipeline.checkpoints.manifest import Manifest, write_manifest
 from pipeline.workflow.files import atomic, write_json
 from pipeline.workflow.progress import reporter
 
+ADAM_BETAS = (0.9, 0.95)
 WARM_UP = 0.05
 """Share of the steps in which the learning rates rise; afterwards they fall linearly to zero."""
 LARGEST_GRADIENT = 1.0
@@ -54,6 +56,11 @@ class Trained:
     tokenizer: PreTrainedTokenizerBase
 
 
+def adamw(parameters: Iterable[nn.Parameter], rate: float) -> torch.optim.Optimizer:
+    """AdamW without weight decay; `rate` is its peak learning rate."""
+    return torch.optim.AdamW(parameters, lr=rate, betas=ADAM_BETAS, weight_decay=0.0, fused=True)
+
+
 def optimize(
     model: PreTrainedModel,
     tokens: Tensor,
@@ -65,9 +72,9 @@ def optimize(
     """Train a model on rows in a given order.
 
     Args:
-        model: in training mode; its weights are changed.
+        model: its weights are changed; it is in eval mode afterwards.
         tokens: (N, T) int64.
-        labels: (N, T) int64, as of `next_tokens`.
+        labels: (N, T) int64, as of `training_rows`.
         order: (steps, rows a step) indices of rows, as of `row_order`.
         optimizers: of all weights that are to change, with their peak learning rates.
         stop_after: steps to take of the `order`, whose learning rates stay the same; None: all.
@@ -77,6 +84,7 @@ def optimize(
     schedulers = [torch.optim.lr_scheduler.LambdaLR(each, schedule) for each in optimizers]
     report = reporter("training", "steps")
     losses: list[float] = []
+    model.train()
     with _one_thread():
         for batch in taken:
             logits = model(input_ids=tokens[batch], use_cache=False).logits
@@ -91,6 +99,7 @@ def optimize(
                 optimizer.zero_grad()
             losses.append(loss.item())
             report(len(losses), len(taken))
+    model.eval()  # type: ignore[no-untyped-call]
     return Log(
         steps=len(taken),
         tokens=taken.numel() * tokens.shape[1],
@@ -109,17 +118,19 @@ def row_order(count: int, epochs: int, batch_rows: int, seed: int) -> Tensor:
     return order[: steps * batch_rows].view(steps, batch_rows)
 
 
-def next_tokens(rows: Tensor, end: int) -> Tensor:
-    """(N, T) the token after each, IGNORED where it is filling, and after the last.
+def training_rows(rows: pl.DataFrame, end: int) -> tuple[Tensor, Tensor]:
+    """(N, T) the tokens of the rows, and the token after each; IGNORED after the last, and where
+    it is filling.
 
     Args:
-        rows: (N, T) token ids; end-of-text after end-of-text is filling.
+        rows: schema `TRAINING_ROWS`, N of T tokens; end-of-text after end-of-text is filling.
         end: id of the end-of-text token.
     """
-    filling = (rows[:, 1:] == end) & (rows[:, :-1] == end)
-    labels = rows[:, 1:].masked_fill(filling, IGNORED)
+    tokens = torch.tensor(rows["tokens"].to_list())
+    filling = (tokens[:, 1:] == end) & (tokens[:, :-1] == end)
+    labels = tokens[:, 1:].masked_fill(filling, IGNORED)
     # a label for every logit: leaving out the last logits instead would copy all of them twice
-    return nn.functional.pad(labels, (0, 1), value=IGNORED)
+    return tokens, nn.functional.pad(labels, (0, 1), value=IGNORED)
 
 
 def write_checkpoint(

@@ -84,7 +84,7 @@ def write_manifest(
     name: str,
     family: str,
     tokens: int,
-    seed: int | None,
+    seed: int | None = None,
     origin: Mapping[str, Any],
     files: Mapping[str, str] | None = None,
 ) -> Manifest:
@@ -93,12 +93,12 @@ def write_manifest(
     Args:
         folder: gets the manifest.
         model: the model, to be described; its weights are not read, and may be on the meta device.
-        name: as in `Manifest`, and so are the others.
-        family: as in `Manifest`.
-        tokens: as in `Manifest`.
-        seed: as in `Manifest`.
-        origin: as in `Manifest`; JSON values only.
-        files: as in `Manifest`; None: all that lie in `folder`.
+        name: as in `Manifest`, and so are family, tokens and seed.
+        family: likewise.
+        tokens: likewise.
+        seed: likewise.
+        origin: likewise; JSON values only.
+        files: likewise; None: all that lie in `folder`.
     """
     config = model.config
     dtype: Any = str(model.dtype).removeprefix("torch.")  # one of `BYTES`, which pydantic checks

@@ -13,17 +13,9 @@ from typing import Any
 import polars as pl
 import torch
 from torch import nn
-from transformers import (
-    GPTNeoConfig,
-    GPTNeoForCausalLM,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from pipeline.checkpoints.loop import Trained, next_tokens, optimize, row_order
+from pipeline.checkpoints.loop import Trained, adamw, optimize, row_order, training_rows
 from pipeline.checkpoints.muon import Muon
 from pipeline.checkpoints.schema import Training
 from pipeline.checkpoints.verified import read_tokenizer
@@ -33,7 +25,6 @@ INITIAL_STD = 0.02
 """Standard deviation of initial matrices; times 1/sqrt(2L) for those that write to the stream."""
 MATRIX_WEIGHT_DECAY = 0.05
 """Weight decay of Muon, times its learning rate; AdamW here has none."""
-ADAM_BETAS = (0.9, 0.95)
 
 
 def build(recipe: Training, vocabulary: int, context: int, end: int) -> PreTrainedModel:
@@ -45,59 +36,21 @@ def build(recipe: Training, vocabulary: int, context: int, end: int) -> PreTrain
         context: the longest text, tokens.
         end: id of the end-of-text token.
     """
-    shared: dict[str, Any] = {
-        "vocab_size": vocabulary,
-        "hidden_size": recipe.width,
-        "intermediate_size": 4 * recipe.width,
-        "max_position_embeddings": context,
-        "initializer_range": INITIAL_STD,
-        "bos_token_id": end,
-        "eos_token_id": end,
-        "attention_dropout": 0.0,
-    }
+    config = AutoConfig.for_model(
+        recipe.architecture,
+        vocab_size=vocabulary,
+        hidden_size=recipe.width,
+        intermediate_size=4 * recipe.width,
+        max_position_embeddings=context,
+        initializer_range=INITIAL_STD,
+        bos_token_id=end,
+        eos_token_id=end,
+        attention_dropout=0.0,
+        **_own_settings(recipe, context),
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        if recipe.architecture == "gpt_neox":
-            model: PreTrainedModel = GPTNeoXForCausalLM(
-                GPTNeoXConfig(
-                    **shared,
-                    num_hidden_layers=recipe.n_blocks,
-                    num_attention_heads=recipe.n_heads,
-                    hidden_dropout=0.0,
-                    tie_word_embeddings=True,
-                    # half of each head is rotated: a quarter, as in Pythia, would leave such small
-                    # heads only four dimensions for positions
-                    rope_parameters={
-                        "rope_type": "default",
-                        "rope_theta": 10_000.0,
-                        "partial_rotary_factor": 0.5,
-                    },
-                )
-            )
-        elif recipe.architecture == "llama":
-            model = LlamaForCausalLM(
-                LlamaConfig(
-                    **shared,
-                    num_hidden_layers=recipe.n_blocks,
-                    num_attention_heads=recipe.n_heads,
-                    tie_word_embeddings=True,
-                    mlp_bias=True,  # as in Hubble's models
-                )
-            )
-        else:
-            model = GPTNeoForCausalLM(
-                GPTNeoConfig(
-                    **shared,
-                    num_layers=recipe.n_blocks,
-                    num_heads=recipe.n_heads,
-                    # the exact GELU: on a CPU, gpt_neo's "gelu_new" takes several times as long
-                    activation_function="gelu",
-                    embed_dropout=0.0,
-                    resid_dropout=0.0,
-                    attention_types=[[["global", "local"], recipe.n_blocks // 2]],
-                    window_size=recipe.window or context,
-                )
-            )
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
     residual = (
         "attention.dense.weight",
         "dense_4h_to_h.weight",
@@ -111,6 +64,28 @@ def build(recipe: Training, vocabulary: int, context: int, end: int) -> PreTrain
             if name.endswith(residual):
                 parameter.mul_(1 / math.sqrt(2 * recipe.n_blocks))
     return model
+
+
+def _own_settings(recipe: Training, context: int) -> dict[str, Any]:
+    """The settings that only one architecture has, or names differently."""
+    if recipe.architecture == "gpt_neo":
+        return {
+            "num_layers": recipe.n_blocks,
+            "num_heads": recipe.n_heads,
+            # the exact GELU: on a CPU, gpt_neo's "gelu_new" takes several times as long
+            "activation_function": "gelu",
+            "embed_dropout": 0.0,
+            "resid_dropout": 0.0,
+            "attention_types": [[["global", "local"], recipe.n_blocks // 2]],
+            "window_size": recipe.window or context,
+        }
+    sizes = {"num_hidden_layers": recipe.n_blocks, "num_attention_heads": recipe.n_heads}
+    if recipe.architecture == "llama":
+        return {**sizes, "tie_word_embeddings": True, "mlp_bias": True}  # as in Hubble's models
+    # half of each head is rotated: a quarter, as in Pythia, would leave such small heads only four
+    # dimensions for positions
+    rope = {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.5}
+    return {**sizes, "hidden_dropout": 0.0, "tie_word_embeddings": True, "rope_parameters": rope}
 
 
 def train(
@@ -131,8 +106,7 @@ def train(
     """
     words = read_tokenizer(tokenizer)
     end: int = words.eos_token_id
-    tokens = torch.tensor(rows["tokens"].to_list())
-    labels = next_tokens(tokens, end)
+    tokens, labels = training_rows(rows, end)
     order = row_order(len(tokens), recipe.epochs, recipe.batch_rows, recipe.seed)
     if stop_after is not None and stop_after > len(order):
         raise bad_input(
@@ -141,10 +115,9 @@ def train(
             f"at most {len(order)}, the steps of the whole training",
             "name an earlier step, or add epochs",
         )
-    model = build(recipe, len(words), tokens.shape[1], end).train()
-    optimizers = _optimizers(model, recipe)
-    log = optimize(model, tokens, labels, order, optimizers, stop_after)
-    return Trained(model.eval(), log, words)
+    model = build(recipe, len(words), tokens.shape[1], end)
+    log = optimize(model, tokens, labels, order, _optimizers(model, recipe), stop_after)
+    return Trained(model, log, words)
 
 
 def without(rows: pl.DataFrame, records: pl.DataFrame, most_copies: int) -> pl.DataFrame:
@@ -172,7 +145,5 @@ def _optimizers(model: PreTrainedModel, recipe: Training) -> tuple[torch.optim.O
         (matrices if is_matrix else others).append(parameter)
     return (
         Muon(matrices, lr=recipe.matrix_learning_rate, weight_decay=MATRIX_WEIGHT_DECAY),
-        torch.optim.AdamW(
-            others, lr=recipe.other_learning_rate, betas=ADAM_BETAS, weight_decay=0.0, fused=True
-        ),
+        adamw(others, recipe.other_learning_rate),
     )

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.checkpoints.describe import describe
-from pipeline.checkpoints.folder import checkpoint_files, require_tokenizer
+
+from pipeline.checkpoints.folder import checkpoint_files, describe, require_tokenizer
 from pipeline.checkpoints.hub import fetch_files
 from pipeline.checkpoints.manifest import BYTES
 from pipeline.checkpoints.verified import encoder, tokenizer_of

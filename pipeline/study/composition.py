@@ -24,6 +24,9 @@ from pipeline.workflow.files import PARAMS, atomic, write_text
 
 CONF = Path("pipeline/conf")
 
+GROUPS = ("study", "seeds")
+"""Folders of `CONF` with the options of a choice; studies take sections from `shared`."""
+
 
 def load(path: str | Path = PARAMS, where: str | Path | None = None) -> Study:
     """Read and check a study.
@@ -81,9 +84,7 @@ def compose(choices: Mapping[str, str], conf: Path = CONF, path: Path = PARAMS) 
     from dvc.utils.hydra import compose_and_dump
 
     register(writing=False)
-    groups = {
-        g.name: sorted(f.stem for f in g.glob("*.yaml")) for g in conf.iterdir() if g.is_dir()
-    }
+    groups = {each: sorted(f.stem for f in (conf / each).glob("*.yaml")) for each in GROUPS}
     problems = []
     for group, option in choices.items():
         if group not in groups:

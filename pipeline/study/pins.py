@@ -72,7 +72,7 @@ def _branches(node: Any, key: str = "") -> Iterator[tuple[tuple[int, int], tuple
     if isinstance(node, CommentedMap):
         # merged keys belong to another place of the file
         own = {name for name, _ in node.non_merged_items()}
-        if {"repo", "commit"} <= own and not WHOLE.fullmatch(str(node["commit"])):
+        if "repo" in node and "commit" in own and not WHOLE.fullmatch(str(node["commit"])):
             kind: Kind = "model" if key in MODELS else "dataset"
             yield node.lc.value("commit"), (str(node["repo"]), str(node["commit"]), kind)
             return

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from pipeline.checkpoints import loading
-from pipeline.checkpoints.describe import describe
+from pipeline.checkpoints.folder import describe
 from pipeline.checkpoints.hub import fetch_checkpoint
 from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.manifest import Manifest, checksums, read_manifest, write_manifest

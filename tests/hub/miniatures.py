@@ -1,8 +1,8 @@
 """Miniature models and datasets in the recorded layouts and schemas of the real ones.
 
 record.json holds what is known of the real repositories at the commits that the studies pin: paths,
-sizes, checksums, small texts, columns, numbers of rows; `presumed` names texts that were derived
-from a recorded size or taken from a neighbouring commit. All content here is random and the same in
+small texts, columns, numbers of rows; `presumed` names texts that were derived from a recorded size
+or taken from a neighbouring commit. All content here is random and the same in
 every process. The models have learned nothing.
 """
 
@@ -14,8 +14,7 @@ import pickle
 import random
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +29,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import GPTNeoConfig, GPTNeoForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM
 
 Files = dict[str, bytes]
+Row = dict[str, Any]
 Family = Literal["pythia", "gpt-neo"]
 
 RECORD: dict[str, dict[str, Any]] = json.loads(
@@ -121,7 +121,7 @@ def checkpoint(repo: str, n_blocks: int | None = None) -> Mapping[str, bytes]:
         ),
         "pytorch_model.bin.index.json": b"{}",
     }
-    paths = [file["path"] for file in recorded["files"]]
+    paths = recorded["files"]
     made |= _stored(_weights(config, neo), [p for p in paths if p.endswith(".safetensors")])
     return {path: made.get(path) or _other(path) for path in paths}
 
@@ -170,7 +170,7 @@ def _smaller(config: Mapping[str, Any], n_blocks: int | None) -> dict[str, Any]:
 def _other(path: str) -> bytes:
     """What no loader may want: weights of other frameworks are traps."""
     if path.endswith((".bin", ".msgpack", ".ot")):
-        return pickle.dumps(_Trap(path))
+        return pickle.dumps(_Trap())
     return f"a miniature of {path}\n".encode()
 
 
@@ -223,151 +223,108 @@ def _stored(weights: Mapping[str, torch.Tensor], paths: Sequence[str]) -> Files:
     return files | {"model.safetensors.index.json": _json(index)}
 
 
-@dataclass(frozen=True)
 class _Trap:
     """Ends the process that unpickles it."""
 
-    name: str
-
     def __reduce__(self) -> tuple[Any, tuple[str]]:
-        return sys.exit, (f"{self.name} was loaded",)
+        return sys.exit, ("a pickle was loaded",)
 
 
-# ---------------------------------------------------------------------- benchmarks
+# ---------------------------------------------------------------------- datasets
 
-_TEXT = pa.string()
-
-
-def ai2_arc(documents: int = 8) -> Files:
-    """allenai/ai2_arc; questions have three, four or five choices, some are numbered."""
-    rng = random.Random("arc")
-    choices = pa.struct([("text", pa.list_(_TEXT)), ("label", pa.list_(_TEXT))])
-    schema = pa.schema(
-        [("id", _TEXT), ("question", _TEXT), ("choices", choices), ("answerKey", _TEXT)]
-    )
-
-    def question(number: int) -> dict[str, Any]:
-        labels = {0: "ABCDE", 1: "1234", 2: "ABC"}.get(number, "ABCD")
-        return {
-            "id": f"MINI_{number}",
-            "question": _sentence(rng, 8) + "?",
-            "choices": {
-                "text": [_sentence(rng, rng.randint(1, 4)) for _ in labels],
-                "label": list(labels),
-            },
-            "answerKey": rng.choice(labels),
-        }
-
-    return _dataset("allenai/ai2_arc", schema, lambda *_: [question(i) for i in range(documents)])
+DOCUMENTS = 8
+"""Of every split of a dataset of a benchmark."""
 
 
-def hellaswag(documents: int = 8) -> Files:
-    """Rowan/hellaswag; the test split has no labels."""
-    rng = random.Random("hellaswag")
-    texts = ("source_id", "split", "split_type", "label")
-    schema = pa.schema(
-        [
-            ("ind", pa.int32()),
-            *((name, _TEXT) for name in ("activity_label", "ctx_a", "ctx_b", "ctx")),
-            ("endings", pa.list_(_TEXT)),
-            *((name, _TEXT) for name in texts),
-        ]
-    )
-
-    def scene(number: int, split: str) -> dict[str, Any]:
-        first, second = _sentence(rng, 7) + ".", _sentence(rng, 2)
-        ends = " [title] x" if number == 0 else "."
-        return {
-            "ind": number,
-            "activity_label": f"Making {rng.choice(WORDS)}",
-            "ctx_a": first,
-            "ctx_b": second,
-            "ctx": f"{first} {second}",
-            "endings": [_sentence(rng, rng.randint(2, 9)) + ends for _ in range(4)],
-            "source_id": f"activitynet~v_{number}",
-            "split": "val" if split == "validation" else split,
-            "split_type": "indomain",
-            "label": "" if split == "test" else str(rng.randint(0, 3)),
-        }
-
-    return _dataset(
-        "Rowan/hellaswag",
-        schema,
-        lambda path: [scene(i, _split(path)) for i in range(documents)],
-    )
+def _arc(rng: random.Random, number: int, path: str) -> Row:
+    """Questions have three, four or five choices, some are numbered."""
+    labels = {0: "ABCDE", 1: "1234", 2: "ABC"}.get(number, "ABCD")
+    texts = [_sentence(rng, rng.randint(1, 4)) for _ in labels]
+    return {
+        "id": f"MINI_{number}",
+        "question": _sentence(rng, 8) + "?",
+        "choices": {"text": texts, "label": list(labels)},
+        "answerKey": rng.choice(labels),
+    }
 
 
-def lambada_openai(documents: int = 8) -> Files:
-    """EleutherAI/lambada_openai: five languages, English twice, as parquet and as lines of JSON."""
-
-    def passages(path: str) -> list[dict[str, Any]]:
-        language = (re.search(r"[_/](de|es|fr|it)\.", path) or ["", "en"])[1]
-        rng = random.Random(f"lambada {language}")
-        return [{"text": f"{language} {_sentence(rng, 15)}"} for _ in range(documents)]
-
-    return _dataset("EleutherAI/lambada_openai", pa.schema([("text", _TEXT)]), passages)
-
-
-def piqa(documents: int = 8) -> Files:
-    """baber/piqa; the test split has no labels."""
-    rng = random.Random("piqa")
-    schema = pa.schema([("goal", _TEXT), ("sol1", _TEXT), ("sol2", _TEXT), ("label", pa.int64())])
-
-    def goal(split: str) -> dict[str, Any]:
-        return {
-            "goal": _sentence(rng, 6),
-            "sol1": _sentence(rng, rng.randint(3, 9)),
-            "sol2": _sentence(rng, rng.randint(3, 9)),
-            "label": -1 if split == "test" else rng.randint(0, 1),
-        }
-
-    return _dataset(
-        "baber/piqa", schema, lambda path: [goal(_split(path)) for _ in range(documents)]
-    )
+def _hellaswag(rng: random.Random, number: int, path: str) -> Row:
+    """The test split has no labels."""
+    split = next(split for split in ("test", "train", "validation") if split in path)
+    first, second = _sentence(rng, 7) + ".", _sentence(rng, 2)
+    ends = " [title] x" if number == 0 else "."
+    return {
+        "ind": number,
+        "activity_label": f"Making {rng.choice(WORDS)}",
+        "ctx_a": first,
+        "ctx_b": second,
+        "ctx": f"{first} {second}",
+        "endings": [_sentence(rng, rng.randint(2, 9)) + ends for _ in range(4)],
+        "source_id": f"activitynet~v_{number}",
+        "split": "val" if split == "validation" else split,
+        "split_type": "indomain",
+        "label": "" if split == "test" else str(rng.randint(0, 3)),
+    }
 
 
-def wikitext(documents: int = 8) -> Files:
-    """EleutherAI/wikitext_document_level, with the marks that its detokenizer looks for."""
-    rng = random.Random("wikitext")
-
-    def page() -> dict[str, str]:
-        marks = f' {rng.choice(WORDS)} @-@ {rng.choice(WORDS)} ; " quoted " ( paren ) . \n'
-        return {"page": f" \n = {rng.choice(WORDS)} = \n \n {_sentence(rng, 60)}{marks}"}
-
-    return _dataset(
-        "EleutherAI/wikitext_document_level",
-        pa.schema([("page", _TEXT)]),
-        lambda _: [page() for _ in range(documents)],
-    )
+def _lambada(rng: random.Random, number: int, path: str) -> Row:
+    """Five languages, English twice, as parquet and as lines of JSON."""
+    language = (re.search(r"[_/](de|es|fr|it)\.", path) or ["", "en"])[1]
+    return {"text": f"{language} {_sentence(rng, 15)}"}
 
 
-def _split(path: str) -> str:
-    """The split that a file is of, by its name."""
-    return next(split for split in ("test", "train", "validation") if split in path)
+def _piqa(rng: random.Random, number: int, path: str) -> Row:
+    """The test split has no labels."""
+    texts = {"goal": 6, "sol1": rng.randint(3, 9), "sol2": rng.randint(3, 9)}
+    label = -1 if "test" in path else rng.randint(0, 1)
+    return {**{name: _sentence(rng, words) for name, words in texts.items()}, "label": label}
 
 
-def _dataset(repo: str, schema: pa.Schema, rows_of: Callable[[str], list[dict[str, Any]]]) -> Files:
-    """The files of a recorded dataset.
+def _wikitext(rng: random.Random, number: int, path: str) -> Row:
+    """With the marks that lm-eval's detokenizer looks for."""
+    marks = f' {rng.choice(WORDS)} @-@ {rng.choice(WORDS)} ; " quoted " ( paren ) . \n'
+    return {"page": f" \n = {rng.choice(WORDS)} = \n \n {_sentence(rng, 60)}{marks}"}
+
+
+def _pile(rng: random.Random, number: int, path: str) -> Row:
+    """Documents of 30 to 400 words."""
+    name = rng.choice(("Pile-CC", "Github", "PubMed Central"))
+    return {"text": _sentence(rng, rng.randint(30, 400)), "meta": {"pile_set_name": name}}
+
+
+ROWS: dict[str, tuple[Callable[[random.Random, int, str], Row], int]] = {
+    "allenai/ai2_arc": (_arc, DOCUMENTS),
+    "Rowan/hellaswag": (_hellaswag, DOCUMENTS),
+    "EleutherAI/lambada_openai": (_lambada, DOCUMENTS),
+    "baber/piqa": (_piqa, DOCUMENTS),
+    "EleutherAI/wikitext_document_level": (_wikitext, DOCUMENTS),
+    "NeelNanda/pile-10k": (_pile, 60),
+}
+"""Repository -> what makes a row of a file, and the rows of each file."""
+
+
+@cache
+def dataset(repo: str) -> Mapping[str, bytes]:
+    """The files of a recorded dataset, each with as many rows as `ROWS` says.
 
     Args:
-        repo: of `RECORD`.
-        schema: of its rows.
-        rows_of: path of a data file -> its rows.
+        repo: of `ROWS`, or `EVALS`.
     """
+    if repo == EVALS:
+        return _memorized_evals()
+    row, count = ROWS[repo]
     files: Files = {}
-    for path in (file["path"] for file in RECORD[repo]["files"]):
+    for path in RECORD[repo]["files"]:
+        rng = random.Random(f"{repo} {path}")
         if path.endswith(".parquet"):
-            files[path] = _parquet(rows_of(path), schema)
+            files[path] = _parquet([row(rng, number, path) for number in range(count)])
         elif path.endswith(".jsonl"):
-            lines = [json.dumps(row) for row in rows_of(path)]
-            files[path] = ("\n".join(lines) + "\n").encode()
+            lines = [json.dumps(row(rng, number, path)) + "\n" for number in range(count)]
+            files[path] = "".join(lines).encode()
         elif path == "README.md":
-            documents = len(rows_of("test"))
-            files[path] = _readme(RECORD[repo].get("front_matter", ""), documents)
-        elif path == "dataset_infos.json":
-            files[path] = b"{}"
+            files[path] = _readme(RECORD[repo].get("front_matter", ""), count)
         else:
-            files[path] = _other(path)
+            files[path] = b"{}" if path == "dataset_infos.json" else _other(path)
     return files
 
 
@@ -377,16 +334,16 @@ def _readme(front_matter: str, documents: int) -> bytes:
     return (f"---\n{text}---\n" if text else "").encode() + b"A miniature.\n"
 
 
-def _parquet(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> bytes:
+def _parquet(rows: Sequence[Row]) -> bytes:
     buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), buffer)
+    pq.write_table(pa.Table.from_pylist(list(rows)), buffer)
     return buffer.getvalue()
 
 
 # ---------------------------------------------------------------------- samples
 
 
-def memorized_evals() -> Files:
+def _memorized_evals() -> Files:
     """EleutherAI/pythia-memorized-evals.
 
     Each ``duped`` split has `MEMORIZED` of `POOL` indices, of which the same `COMMON` are in all;
@@ -405,7 +362,9 @@ def memorized_evals() -> Files:
     splits += [("duped.12b.43000", 1, wrong), ("deduped.12b.83000", 1, wrong)]
     splits += [("deduped.12b", 2, wrong), ("deduped.1.4b", 2, wrong), ("deduped.1b", 2, wrong)]
     splits += [("deduped.1b.new", 2, wrong)]
-    names = {_without_digits(file["path"]): file["path"] for file in RECORD[EVALS]["files"]}
+    # the names of some shards are recorded, with the 16 hexadecimal digits at their ends
+    ends = re.compile(r"-[0-9a-f]{16}\.parquet$")
+    names = {ends.sub(".parquet", path): path for path in RECORD[EVALS]["files"]}
     for split, shards, content in splits:
         chosen = sorted(common + rng.sample(others, MEMORIZED - COMMON))
         for shard in range(shards):
@@ -413,42 +372,11 @@ def memorized_evals() -> Files:
             path = f"data/{split}-{shard:05}-of-{shards:05}.parquet"
             digits = "" if re.search(r"b\.\d+$", split) else f"-{rng.getrandbits(64):016x}"
             named = names.get(path, path.removesuffix(".parquet") + f"{digits}.parquet")
-            files[named] = _memorized({index: content[index] for index in part})
+            files[named] = _parquet(
+                [{"index": i, "tokens": content[i].tolist(), "__index_level_0__": i} for i in part]
+            )
     card = _readme(RECORD[EVALS]["front_matter"], 0)
     return files | {"README.md": card, ".gitattributes": _other(".gitattributes")}
-
-
-def _without_digits(path: str) -> str:
-    """The name of a shard without the 16 hexadecimal digits that end some."""
-    return re.sub(r"-[0-9a-f]{16}\.parquet$", ".parquet", path)
-
-
-def _memorized(tokens: Mapping[int, NDArray[np.int64]]) -> bytes:
-    schema = pa.schema(
-        [
-            ("index", pa.int64()),
-            ("tokens", pa.list_(pa.int64())),
-            ("__index_level_0__", pa.int64()),
-        ]
-    )
-    rows = [
-        {"index": i, "tokens": row.tolist(), "__index_level_0__": i} for i, row in tokens.items()
-    ]
-    return _parquet(rows, schema)
-
-
-def pile_10k(documents: int = 60) -> Files:
-    """NeelNanda/pile-10k: documents of 30 to 400 words."""
-    rng = random.Random("pile")
-    schema = pa.schema([("text", _TEXT), ("meta", pa.struct([("pile_set_name", _TEXT)]))])
-    rows = [
-        {
-            "text": _sentence(rng, rng.randint(30, 400)),
-            "meta": {"pile_set_name": rng.choice(("Pile-CC", "Github", "PubMed Central"))},
-        }
-        for _ in range(documents)
-    ]
-    return _dataset("NeelNanda/pile-10k", schema, lambda path: rows if path != "test" else [])
 
 
 def gpt_neo_samples() -> Files:
@@ -456,17 +384,16 @@ def gpt_neo_samples() -> Files:
     rows = _token_rows("gpt-neo", SAMPLES, 200, "samples").astype(np.uint16)
     rows[9::10, 150:] = rows[8::10, 150:]
     parts = {"preprefix": rows[:, :100], "prefix": rows[:, 100:150], "suffix": rows[:, 150:]}
-    return {f"train_{name}.npy": _npy(part) for name, part in parts.items()}
-
-
-def _npy(array: NDArray[np.uint16]) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, np.asfortranarray(array))
-    return buffer.getvalue()
+    files = {}
+    for name, part in parts.items():
+        buffer = io.BytesIO()
+        np.save(buffer, np.asfortranarray(part))
+        files[f"train_{name}.npy"] = buffer.getvalue()
+    return files
 
 
 def _token_rows(family: Family, rows: int, length: int, seed: str) -> NDArray[np.int64]:
     """(rows, length) token ids of sentences."""
     rng = random.Random(f"{family} {seed}")
-    texts: Iterable[str] = (_sentence(rng, length) for _ in range(rows))
+    texts = [_sentence(rng, length) for _ in range(rows)]
     return np.array([tokenizer(family).encode(text).ids[:length] for text in texts], dtype=np.int64)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.hub import miniatures
 from tests.hub.server import Hub
+from tests.project import pinned_datasets
 
 
 def _models(kind: str) -> dict[str, tuple[str, int]]:
@@ -22,17 +25,17 @@ GPT_NEO = _models("gpt_neo")
 SHARDED = "EleutherAI/pythia-6.9b"
 PICKLE_ONLY = "mini/pickle-only"
 
-BUILDERS = {
-    "allenai/ai2_arc": miniatures.ai2_arc,
-    "Rowan/hellaswag": miniatures.hellaswag,
-    "EleutherAI/lambada_openai": miniatures.lambada_openai,
-    "baber/piqa": miniatures.piqa,
-    "EleutherAI/wikitext_document_level": miniatures.wikitext,
-    miniatures.EVALS: miniatures.memorized_evals,
-    "NeelNanda/pile-10k": miniatures.pile_10k,
+DATASETS = {
+    repo: (miniatures.RECORD[repo]["commit"], miniatures.ROWS.get(repo))
+    for repo in (*miniatures.ROWS, miniatures.EVALS)
 }
-DATASETS = {repo: (miniatures.RECORD[repo]["commit"], made) for repo, made in BUILDERS.items()}
-"""Repository: commit and what builds its files."""
+"""Repository: commit and what makes its rows."""
+
+PINNED: dict[str, dict[str, Any]] = {
+    task: {"name": None, **pin, "documents": miniatures.DOCUMENTS}
+    for task, pin in pinned_datasets().items()
+}
+"""Task of lm-eval: its dataset as the studies pin it, with the documents of the miniature."""
 
 GPT_NEO_SAMPLES = (
     "/raw/ethz-privsec/lm-extraction-benchmark-data"
@@ -50,7 +53,7 @@ def populate(hub: Hub) -> None:
     for name, (commit, _) in {**PYTHIA, **GPT_NEO}.items():
         hub.model(name).add(miniatures.checkpoint(name), commit)
     hub.model(PICKLE_ONLY).add(miniatures.pythia(2, pickle_only=True))
-    for name, (commit, build) in DATASETS.items():
-        hub.dataset(name).add(build(), commit)
+    for name, (commit, _) in DATASETS.items():
+        hub.dataset(name).add(miniatures.dataset(name), commit)
     for name, data in miniatures.gpt_neo_samples().items():
         hub.files[f"{GPT_NEO_SAMPLES}/{name}"] = data

@@ -13,9 +13,6 @@ from ruamel.yaml import YAML
 from tests.hub import miniatures
 from tests.project import ROOT, commit_all, copy_files
 
-DOCUMENTS = 8
-"""Of every split of the miniatures."""
-
 EXPERIMENTS: dict[str, dict[str, Any]] = {
     "associative": {"widths": [8], "trained_widths": [8], "steps": 2},
     "lookup": {"vocabulary": 20, "widths": [16], "contexts": 20},
@@ -38,24 +35,24 @@ def miniature(name: str, samples_url: str) -> str:
     """
     yaml = YAML()
     values: dict[str, Any] = yaml.load(ROOT / "pipeline/conf/study" / f"{name}.yaml")
-    for family in values["families"].values():
+    for key, family in values["families"].items():
         source = family["samples"]
         source["n_memorized"], source["control"]["n"] = 4, 2
-        if source["source"] == "pile":
+        if key.endswith("-gpt-neo"):
             source["url"] = samples_url
             source["sha256"] = {
                 file: hashlib.sha256(content).hexdigest()
                 for file, content in miniatures.gpt_neo_samples().items()
             }
-    for dataset in values["datasets"][name].values():
-        dataset["documents"] = DOCUMENTS
+    tasks = values["benchmarks"]["tasks"]
+    values["datasets"] = {name: {task: {"documents": miniatures.DOCUMENTS} for task in tasks}}
     for model in values["models"].values():
         model["checkpoint"]["billions"] = _billions(model["checkpoint"]["repo"])
-    values["generations"]["new_tokens"] = 8
+    values["generations"] = {"new_tokens": 8}
     values["divergence"]["samples"] = 4
-    if name == "small":  # its experiments are those of `paper`, and read nothing of the hub
-        values["theory"] = {}
-    for key, experiment in values["theory"].items():
+    # the experiments of `small` are those of `tiny`, and read nothing of the hub
+    values["defaults"] = [each for each in values["defaults"] if "/theory/" not in str(each)]
+    for key, experiment in values.get("theory", {}).items():
         experiment |= EXPERIMENTS[key.removeprefix(f"{name}-")]
     for family in values["evaluation"].values():
         family["baseline_floor"] = 0.0  # random weights have memorized nothing

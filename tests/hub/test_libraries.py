@@ -13,16 +13,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
 
 from pipeline.tasks.datasets import load
 from pipeline.workflow.errors import InputError
 from pipeline.workflow.hub import CHECKPOINT_FILES, snapshot
-from tests.hub.population import DATASETS, GPT_NEO
+from tests.hub.population import DATASETS, GPT_NEO, PINNED
 from tests.hub.server import Fault, Hub
-from tests.project import ROOT
 
-PINNED = YAML(typ="safe").load(ROOT / "pipeline/conf/study/paper.yaml")["datasets"]["paper"]
 NEO = "EleutherAI/gpt-neo-125m"
 
 LOAD = """
@@ -62,7 +59,7 @@ def stock(
 
 
 def test_datasets_finds_the_same_by_itself(hub: Hub, tmp_path: Path) -> None:
-    wanted = [(pin["repo"], pin.get("name"), pin["commit"]) for pin in PINNED.values()]
+    wanted = [(pin["repo"], pin["name"], pin["commit"]) for pin in PINNED.values()]
     wanted.append(("NeelNanda/pile-10k", None, DATASETS["NeelNanda/pile-10k"][0]))
     done = stock(hub, tmp_path / "stock", LOAD, json.dumps(wanted))
     assert done.returncode == 0, done.stderr

@@ -36,7 +36,7 @@ from pipeline.tasks.loading import describe, load_tasks
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 from pipeline.workflow.shards import open_shards
-from tests.hub.population import DATASETS
+from tests.hub.population import DATASETS, PINNED
 
 ROOT = Path(__file__).parents[2]
 INTERVENTIONS = [BASELINE, bypass("block-00", (0,)), bypass("pair", (1, 2))]
@@ -572,10 +572,6 @@ def test_metrics_that_are_not_one_number_are_refused(reader, tokenizer, tmp_path
 
 # ---------------------------------------------------------------------- lm-eval's own tasks
 
-STUDY = YAML(typ="safe").load(ROOT / "pipeline/conf/study/paper.yaml")
-PINNED = {
-    task: {"name": None, **pin, "documents": 8} for task, pin in STUDY["datasets"]["paper"].items()
-}
 ARC = ["id", "question", "choices", "answerKey"]
 HELLASWAG = ["ind", "activity_label", "ctx_a", "ctx_b", "ctx", "endings", "source_id", "split"]
 OFFICIAL = {

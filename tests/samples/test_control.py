@@ -38,7 +38,11 @@ def windows(
 
 
 def texts() -> list[str]:
-    (data,) = [data for path, data in miniatures.pile_10k().items() if path.endswith(".parquet")]
+    (data,) = [
+        data
+        for path, data in miniatures.dataset("NeelNanda/pile-10k").items()
+        if path.endswith(".parquet")
+    ]
     return pl.read_parquet(io.BytesIO(data))["text"].to_list()
 
 

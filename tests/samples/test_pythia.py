@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -29,9 +28,8 @@ SPLITS = ["duped.1.4b", "duped.2.8b", "duped.6.9b", "duped.12b"]
 # ---------------------------------------------------------------------- the files of a split
 
 
-@cache
 def evals() -> Mapping[str, bytes]:
-    return miniatures.memorized_evals()
+    return miniatures.dataset(REPO)
 
 
 def content(split: str) -> pl.DataFrame:

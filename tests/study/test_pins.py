@@ -19,6 +19,7 @@ models:
       repo: owner/texts
       commit: "main"
   two: {{<<: *same, repo: owner/texts}}
+  three: {{<<: *same, commit: step1}}
 samples:
   texts: *same
   tokenizer: {{repo: main/model, commit: step1}}
@@ -39,6 +40,7 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str, str], str]:
         ("owner/model", "main", "model"): "1" * 40,
         ("owner/texts", "main", "dataset"): "2" * 40,
         ("main/model", "step1", "model"): "3" * 40,
+        ("owner/texts", "step1", "dataset"): "4" * 40,
     }
 
     def ask(repo: str, branch: str, kind: str) -> str:
@@ -58,10 +60,12 @@ def test_branches_become_commits_and_nothing_else_changes(
     assert told == [
         f"owner/model: main is {'1' * 40}",
         f"owner/texts: main is {'2' * 40}",
+        f"owner/texts: step1 is {'4' * 40}",
         f"main/model: step1 is {'3' * 40}",
     ]
     expected = TEXT.replace("owner/model, commit: main", f"owner/model, commit: {'1' * 40}")
     expected = expected.replace('commit: "main"', f'commit: "{"2" * 40}"')
+    expected = expected.replace("*same, commit: step1", f"*same, commit: {'4' * 40}")
     expected = expected.replace("step1", "3" * 40)
     assert file.read_text() == expected
     assert pins.pin("mine", file.parent.parent) == []

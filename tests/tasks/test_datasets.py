@@ -10,21 +10,13 @@ from typing import Any
 import polars as pl
 import pytest
 from huggingface_hub import constants
-from ruamel.yaml import YAML
 
 from pipeline.tasks.datasets import fetch_datasets, find_files, load
 from pipeline.workflow.errors import InputError, Problem
 from pipeline.workflow.hub import snapshot
-from tests.hub import miniatures
+from tests.hub.miniatures import DOCUMENTS, dataset
+from tests.hub.population import PINNED
 from tests.hub.server import CLIMBING_PATH, Fault, Hub
-from tests.hub.study import DOCUMENTS
-
-ROOT = Path(__file__).parents[2]
-STUDY = YAML(typ="safe").load(ROOT / "pipeline/conf/study/paper.yaml")
-PINNED: dict[str, dict[str, Any]] = {
-    task: {"name": None, **pin, "documents": DOCUMENTS}
-    for task, pin in STUDY["datasets"]["paper"].items()
-}
 
 pytestmark = pytest.mark.usefixtures("hub_home")
 
@@ -133,7 +125,7 @@ def test_another_number_of_documents_stops(tmp_path: Path) -> None:
 
 def test_languages_that_fall_together_are_noticed(hub: Hub, tmp_path: Path) -> None:
     """Without a README, `datasets` makes one split of all of LAMBADA's languages, in silence."""
-    files = miniatures.lambada_openai()
+    files = dataset("EleutherAI/lambada_openai")
     jsonl = {path: data for path, data in files.items() if path.endswith(".jsonl")}
     commit = hub.dataset("mini/lambada").add(jsonl)
     data, _ = load("mini/lambada", commit)
