@@ -1,0 +1,65 @@
+"""Rows that read on under interventions, each from any earlier row: what a beam search needs.
+
+Shapes: B prefixes of P tokens, G branches, R rows, D width.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from pipeline.interventions.caches import Kept, SideBySide
+from pipeline.interventions.hooks import BlockRows, hooked
+from pipeline.interventions.wavefront import Engine, by_edit, run
+
+
+class Beam:
+    """Prefixes that were read under all interventions, and the rows that continue them.
+
+    At first there is a row for every branch and prefix; row g B + b has read prefix b in branch g.
+
+    Args:
+        engine: the model and the interventions.
+        prefixes: (B, P) int64, on the model's device.
+        room: tokens that may be read after a prefix.
+
+    Attributes:
+        states: (R, D), the input of the head after the last token of each row.
+    """
+
+    def __init__(self, engine: Engine, prefixes: Tensor, room: int) -> None:
+        self.engine, trie, batch = engine, engine.trie, len(prefixes)
+        kept = Kept()
+        self.states = run(engine, prefixes, cache=kept, last=1)[:, :, -1].flatten(0, 1)
+        self._paths = [trie.path(g) for g in range(trie.branches) for _ in range(batch)]
+        sample = torch.arange(batch, device=prefixes.device).repeat(trie.branches)
+        self._rows = SideBySide()
+        self._rows.position = prefixes.shape[1]
+        for block, path in enumerate(zip(*self._paths, strict=True)):
+            branch = torch.tensor(path, device=prefixes.device)
+            both = kept.of_rows(block, trie, branch, sample)
+            self._rows.buffers.append([F.pad(each, (0, 0, 0, room)) for each in both])
+
+    def advance(self, parents: Tensor, tokens: Tensor) -> None:
+        """Replace the rows by continuations of some of them, one token longer.
+
+        Args:
+            parents: (R',) int64, the row that each new row continues; any may occur repeatedly.
+            tokens: (R',) int64, the token that each reads next.
+        """
+        engine, rows = self.engine, self._rows
+        self._paths = [self._paths[parent] for parent in parents.tolist()]
+        rows.active = len(parents)
+        blocks = []
+        for block, step in enumerate(engine.trie.steps):
+            rows.buffers[block] = [each[parents] for each in rows.buffers[block]]
+            edits = by_edit(step.edits[path[block]] for path in self._paths)
+            listed = {edit: torch.tensor(of, device=tokens.device) for edit, of in edits.items()}
+            blocks.append(BlockRows(edits={**listed}))
+        with hooked(engine.known, blocks, means=engine.means):
+            read = engine.known.body(
+                input_ids=tokens[:, None], past_key_values=rows, use_cache=True
+            )
+        self.states = read[0][:, 0]
+        rows.position += 1

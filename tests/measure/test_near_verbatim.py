@@ -1,0 +1,195 @@
+"""Bounds on near-verbatim mass: against enumeration, sampling, and what must hold of any bound."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+from pipeline.interventions import Intervention, complete
+from pipeline.interventions.interventions import BASELINE
+from pipeline.measure.near_verbatim import bounds
+from tests.families import FAMILIES
+from tests.families import VOCABULARY as VOCABULARY_OF_FAMILIES
+from tests.oracle import plain
+
+VOCABULARY, PREFIX, SUFFIX, D = 12, 3, 6, 2
+EDITS = (
+    BASELINE,
+    Intervention("block-01", {1: "identity"}),
+    Intervention("both", {0: "zero", 1: "identity"}),
+)
+NONE = {"bos_token_id": None, "eos_token_id": 2, "pad_token_id": 0}
+
+
+@pytest.fixture(scope="module")
+def small():
+    """A model that is sure of some tokens, so that the bounds have something to find."""
+    torch.manual_seed(3)
+    config = GPTNeoXConfig(
+        vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=16, **NONE,
+    )  # fmt: skip
+    model = GPTNeoXForCausalLM(config).eval()
+    for weight in model.parameters():
+        weight.data.mul_(6 if weight.ndim > 1 else 1)
+    return model
+
+
+@pytest.fixture(scope="module")
+def tokens(small) -> Tensor:
+    """Suffixes that the model is likely to write, and one that it isn't."""
+    prefixes = torch.tensor([[1, 5, 3], [4, 4, 9], [7, 0, 11]])
+    text = complete(small, torch.nn.functional.pad(prefixes, (0, SUFFIX)), SUFFIX, EDITS[:1])
+    written = torch.cat([prefixes, text.continuation[0]], 1)
+    written[1, PREFIX + 2] = (written[1, PREFIX + 2] + 1) % VOCABULARY
+    written[2, PREFIX:] = torch.tensor([2, 2, 6, 2, 8, 1])
+    return written
+
+
+def their_mass(model, prefix: Tensor, length: int, drawn_from: tuple) -> list[np.ndarray]:
+    """(12^length,) for each k: the probability of each suffix, from the plain model's logits."""
+    masses = [np.ones(1) for _ in drawn_from]
+    for t in range(length):
+        starts = torch.tensor(list(product(range(VOCABULARY), repeat=t))).long()
+        rows = torch.cat([prefix.expand(len(starts), -1), starts.view(len(starts), -1)], 1)
+        logits = torch.cat([model(part).logits[:, -1].double() for part in rows.split(16384)])
+        order = logits.sort(-1, descending=True).values
+        for number, top_k in enumerate(drawn_from):
+            cut = logits.masked_fill(logits < order[:, (top_k or 0) - 1, None], -torch.inf)
+            masses[number] = (masses[number][:, None] * cut.softmax(-1).numpy()).ravel()
+    return masses
+
+
+def levenshtein(suffixes: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """(n,) the fewest edits from each to z: the whole table, a row at a time."""
+    row = np.tile(np.arange(len(z) + 1), (len(suffixes), 1))
+    for t in range(suffixes.shape[1]):
+        new = np.empty_like(row)
+        new[:, 0] = t + 1
+        for j in range(1, len(z) + 1):
+            swapped = row[:, j - 1] + (suffixes[:, t] != z[j - 1])
+            new[:, j] = np.minimum(np.minimum(row[:, j] + 1, new[:, j - 1] + 1), swapped)
+        row = new
+    return row[:, -1]
+
+
+@pytest.mark.parametrize("length", [4, pytest.param(SUFFIX, marks=pytest.mark.slow)])
+def test_every_suffix_enumerated(small, tokens, length) -> None:
+    suffixes = np.indices((VOCABULARY,) * length).reshape(length, -1).T
+    rows, drawn_from, spread = tokens[1:, : PREFIX + length], (5, None), []
+    found = {
+        (distance, k, width): bounds(
+            small, rows, length, D, width, distance=distance, top_k=k, interventions=EDITS
+        )
+        for distance in ("hamming", "levenshtein")
+        for k in drawn_from
+        for width in (1, 6, 40, 10**6)
+    }
+    for v, edit in enumerate(EDITS):
+        for n, row in enumerate(rows):
+            with torch.inference_mode(), plain.bypassed(small, edit):
+                masses = their_mass(small, row[:PREFIX], length, drawn_from)
+            z = row[PREFIX:].numpy()
+            away = {"hamming": (suffixes != z).sum(1), "levenshtein": levenshtein(suffixes, z)}
+            for (distance, k, width), (lower, upper) in found.items():
+                mass = masses[drawn_from.index(k)]
+                truth = np.array([mass[away[distance] <= d].sum() for d in range(D + 1)])
+                assert (lower[v, n].numpy() <= truth + 1e-6).all()
+                assert (truth <= upper[v, n].numpy() + 1e-6).all()
+                assert truth[0] == pytest.approx(float(lower[v, n, 0]), rel=1e-4)
+                assert float(lower[v, n, 0]) == float(upper[v, n, 0])
+                if width == 10**6:  # nothing is pruned but what has left the ball
+                    np.testing.assert_allclose(lower[v, n], truth, rtol=1e-4)
+                    np.testing.assert_allclose(upper[v, n], truth, rtol=1e-4)
+                spread.append(float(upper[v, n, D] - lower[v, n, D]))
+    assert max(spread) > 0.01  # the narrow beams do prune
+    narrow, wide = (found["hamming", 5, width] for width in (1, 40))
+    assert (wide.upper - wide.lower).sum() < (narrow.upper - narrow.lower).sum()
+
+
+@pytest.mark.parametrize("distance", ["hamming", "levenshtein"])
+def test_the_bounds_are_monotone_and_in_range(small, tokens, distance) -> None:
+    lower, upper = bounds(small, tokens, SUFFIX, 4, 3, distance=distance, interventions=EDITS)
+    assert lower.shape == upper.shape == (3, 3, 5)
+    assert lower.dtype == upper.dtype == torch.float64
+    for each in (lower, upper):
+        assert (each.diff(dim=-1) >= 0).all()
+        assert (each >= 0).all()
+        assert (each <= 1 + 1e-12).all()
+    assert (lower <= upper).all()
+    more = bounds(small, tokens, SUFFIX, SUFFIX, 3, distance=distance).upper
+    torch.testing.assert_close(more[..., -1], torch.ones(1, 3, dtype=torch.float64))
+
+
+def test_distance_zero_is_the_probability_that_memorization_reports(small, tokens) -> None:
+    expected = complete(small, tokens, SUFFIX, EDITS, decode=False).suffix_log_prob
+    for top_k in (None, 40):  # the vocabulary is smaller
+        lower, upper = bounds(small, tokens, SUFFIX, 0, 4, top_k=top_k, interventions=EDITS)
+        torch.testing.assert_close(lower[..., 0].log(), expected, atol=1e-4, rtol=0)
+        assert torch.equal(lower, upper)
+
+
+def test_top_40_of_a_larger_vocabulary_and_of_several_edits() -> None:
+    torch.manual_seed(0)
+    model = FAMILIES["llama"]().eval()
+    rows = torch.randint(97, (5, 11), generator=torch.Generator().manual_seed(1))
+    edits = [BASELINE, Intervention("two", {1: "identity", 3: "skip"})]
+    completed = complete(model, rows, 4, edits, decode=False)
+    for distance in ("hamming", "levenshtein"):
+        found = bounds(model, rows, 4, 2, 7, distance=distance, interventions=edits)
+        alone = bounds(model, rows, 4, 2, 7, distance=distance, interventions=edits, token_budget=1)
+        expected = completed.log_prob_top_40.double().sum(-1).exp()
+        torch.testing.assert_close(found.lower[..., 0], expected, rtol=1e-4, atol=0)
+        torch.testing.assert_close(alone.lower, found.lower, rtol=1e-3, atol=1e-15)
+        torch.testing.assert_close(alone.upper, found.upper, rtol=1e-3, atol=1e-15)
+
+
+def test_equal_logits_for_the_last_place_are_all_drawn_from() -> None:
+    """All logits are equal, so top-k with any k draws from the whole vocabulary."""
+    model = FAMILIES["gpt_neox"]().eval()
+    model.get_output_embeddings().weight.data.zero_()
+    rows, one = torch.arange(5)[None], VOCABULARY_OF_FAMILIES**-3
+    ball = (1 + 3 * (VOCABULARY_OF_FAMILIES - 1)) * one
+    for top_k, found in ((2, None), (None, ball)):
+        lower, upper = bounds(model, rows, 3, 1, 1000, top_k=top_k)
+        assert float(lower[0, 0, 0]) == pytest.approx(one)
+        assert float(upper[0, 0, 1]) == pytest.approx(ball)
+        assert found is None or float(lower[0, 0, 1]) == pytest.approx(found)
+
+
+def test_sampling_agrees(small, tokens) -> None:
+    row, n = tokens[0], 20_000
+    torch.manual_seed(0)
+    for edit in EDITS[:2]:
+        with plain.bypassed(small, edit):
+            drawn = small.generate(
+                row[:PREFIX].repeat(n, 1), attention_mask=torch.ones(n, PREFIX).long(),
+                do_sample=True, top_k=5, max_new_tokens=SUFFIX, eos_token_id=None, pad_token_id=0,
+            )[:, PREFIX:].numpy()  # fmt: skip
+        z = row[PREFIX:].numpy()
+        away = {"hamming": (drawn != z).sum(1), "levenshtein": levenshtein(drawn, z)}
+        for distance, each in away.items():
+            lower, upper = bounds(
+                small, row[None], SUFFIX, D, 30, distance=distance, top_k=5, interventions=[edit]
+            )
+            for d in range(D + 1):
+                share = (each <= d).mean()
+                error = 4 * np.sqrt(max(share * (1 - share), 1 / n) / n)
+                assert float(lower[0, 0, d]) - error <= share <= float(upper[0, 0, d]) + error
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"d": -1}, {"width": 0}, {"top_k": 0}, {"distance": "edit"}, {"suffix_length": 9}],
+)
+def test_what_is_out_of_range_is_refused(small, tokens, wrong) -> None:
+    given = {"suffix_length": SUFFIX, "d": 1, "width": 2, **wrong}
+    with pytest.raises(ValueError, match=r"expected|suffix of 9"):
+        bounds(small, tokens, **given)
+
+
+def test_no_samples_give_empty_tensors(small, tokens) -> None:
+    assert bounds(small, tokens[:0], SUFFIX, 1, 2).lower.shape == (1, 0, 2)
