@@ -1,0 +1,237 @@
+"""Edits in the flat block of each matrix of the MLPs, after coupled K-FAC factors.
+
+The Fisher of one matrix is the mean of vec(g aᵀ) vec(g aᵀ)ᵀ over tokens, a its inputs and g the
+gradient of the loss by its outputs, for labels that the model samples. Its two partial traces are
+the coupled factors: the mean of ‖g‖² a aᵀ and of ‖a‖² g gᵀ. Their eigenvectors of small eigenvalues
+are the flat directions; the flat block is what lies in the flat ones of both sides.
+
+Shapes: I inputs and O outputs of a matrix, i and o of them flat.
+
+Source: arXiv 2510.24256; the coupling: public repository smarter/memorization_kfac.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from pipeline.mitigations.matrices import Matrix, mlp_matrices, named, recorded
+from pipeline.mitigations.neurons import Write
+from pipeline.mitigations.rows import Rows, margins
+
+COHERENT_SHARE = 0.6
+"""The share of the directions of each side onto which the coherent step is projected."""
+
+
+class Basis(NamedTuple):
+    """Directions of one matrix, the flattest first.
+
+    Args:
+        inputs: (I, I) columns.
+        outputs: (O, O) columns.
+    """
+
+    inputs: Tensor
+    outputs: Tensor
+
+    def block(self, change: Tensor, share: float) -> Tensor:
+        """(o, i) coefficients of (O, I) in the flattest share of the directions of each side."""
+        outputs, inputs = self._flat(share)
+        return outputs.T @ change @ inputs
+
+    def whole(self, block: Tensor) -> Tensor:
+        """(O, I) with these coefficients in the flat block, and zeros elsewhere."""
+        return self.outputs[:, : len(block)] @ block @ self.inputs[:, : block.shape[1]].T
+
+    def _flat(self, share: float) -> tuple[Tensor, Tensor]:
+        o, i = (round(share * len(side)) for side in (self.outputs, self.inputs))
+        return self.outputs[:, :o], self.inputs[:, :i]
+
+
+Bases = Callable[[PreTrainedModel, Sequence[Matrix], Rows, int], list[Basis]]
+
+
+def flat_deleted(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
+    """Delete the flat block of the K-FAC eigenbasis. The dose is the share of each side."""
+    del forget
+    return _in_block(model, keep, seed, eigenbases, _deletion)
+
+
+def identity_deleted(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
+    """The same in the eigenbasis of the identity: the neurons and inputs of least curvature."""
+    del forget
+    return _in_block(model, keep, seed, _standard, _deletion)
+
+
+def flat_noise(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
+    """Add to the flat block Gaussian noise of the norm that a deletion would remove."""
+    del forget
+    return _in_block(model, keep, seed, eigenbases, _noise)
+
+
+def random_block(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
+    """Delete a block of the same size in random orthogonal directions."""
+    del forget
+    return _in_block(model, keep, seed, _rotated, _deletion)
+
+
+def random_weights(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
+    """Change as many random weights as the flat block has, by noise of the norm of its deletion."""
+    del forget
+
+    def scattered(basis: Basis, weight: Tensor, share: float, random: torch.Generator) -> Tensor:
+        block = basis.block(weight, share)
+        change = torch.zeros(weight.numel())
+        chosen = torch.randperm(len(change), generator=random)[: block.numel()]
+        change[chosen] = torch.randn(len(chosen), generator=random)
+        return _of_norm(change.view_as(weight), block)
+
+    return _in_block(model, keep, seed, eigenbases, scattered)
+
+
+def coherent(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
+    """Step against the gradient of the rows' summed margins, projected on the flat block.
+
+    The dose is the norm of the step over the norm of all matrices.
+
+    Source: public repository smarter/memorization_kfac, theory/paper.
+    """
+    matrices = mlp_matrices(model)
+    bases = eigenbases(model, matrices, keep, seed)
+    sums = [torch.zeros(matrix.weight.shape) for matrix in matrices]
+    for part in forget.batches():
+        model.zero_grad()
+        margins(model, part).sum().backward()  # type: ignore[no-untyped-call]
+        for total, matrix in zip(sums, matrices, strict=True):
+            gradient: Tensor = matrix.module.weight.grad  # type: ignore[assignment]
+            total += gradient.T if matrix.transposed else gradient
+    model.zero_grad()
+    steps = [b.whole(b.block(s, COHERENT_SHARE)) for b, s in zip(bases, sums, strict=True)]
+    length = _norm(steps)
+    whole = _norm([matrix.weight.detach() for matrix in matrices])
+
+    def write(copy: PreTrainedModel, dose: float) -> None:
+        for matrix, step in zip(named(copy, matrices), steps, strict=True):
+            matrix.add(-dose * whole / length * step)
+
+    return write
+
+
+def factors(
+    model: PreTrainedModel, matrices: Sequence[Matrix], tokens: Tensor, labels: Tensor
+) -> list[tuple[Tensor, Tensor]]:
+    """The sums over all positions of the coupled factors of each matrix.
+
+    Args:
+        model: in evaluation mode.
+        matrices: of it.
+        tokens: (B, T) int64.
+        labels: (B, T - 1) int64, of the positions but the last.
+
+    Returns:
+        For each matrix (I, I), the sum of ‖g‖² a aᵀ, and (O, O), the sum of ‖a‖² g gᵀ.
+    """
+    with recorded(matrices) as (read, gradients):
+        made = model(input_ids=tokens, use_cache=False).logits[:, :-1].float()
+        nn.functional.cross_entropy(
+            made.flatten(0, 1), labels.flatten(), reduction="sum"
+        ).backward()  # type: ignore[no-untyped-call]
+    model.zero_grad()
+    found = []
+    for inputs, gradient in zip(read, gradients, strict=True):
+        a, g = inputs.flatten(0, 1), gradient.flatten(0, 1)
+        sides = (a * g.square().sum(1, keepdim=True)).T @ a, (g * a.square().sum(1, keepdim=True))
+        found.append((sides[0], sides[1].T @ g))
+    return found
+
+
+def eigenbases(
+    model: PreTrainedModel, matrices: Sequence[Matrix], rows: Rows, seed: int
+) -> list[Basis]:
+    """The eigenvectors of the coupled factors on rows, with labels that the model samples."""
+    # ascending: the flattest first
+    return [
+        Basis(*(torch.linalg.eigh(side).eigenvectors for side in pair))
+        for pair in _summed(model, matrices, rows, seed)
+    ]
+
+
+def _standard(
+    model: PreTrainedModel, matrices: Sequence[Matrix], rows: Rows, seed: int
+) -> list[Basis]:
+    """Unit vectors in the order of the curvature along them."""
+    return [
+        Basis(*(torch.eye(len(side))[:, side.diagonal().argsort(stable=True)] for side in pair))
+        for pair in _summed(model, matrices, rows, seed)
+    ]
+
+
+def _rotated(
+    model: PreTrainedModel, matrices: Sequence[Matrix], rows: Rows, seed: int
+) -> list[Basis]:
+    """Random orthogonal directions."""
+    del model, rows
+    random = torch.Generator().manual_seed(seed)
+
+    def turned(size: int) -> Tensor:
+        made: Tensor = torch.linalg.qr(torch.randn(size, size, generator=random)).Q
+        return made
+
+    return [Basis(*(turned(size) for size in reversed(m.weight.shape))) for m in matrices]
+
+
+def _summed(
+    model: PreTrainedModel, matrices: Sequence[Matrix], rows: Rows, seed: int
+) -> list[tuple[Tensor, Tensor]]:
+    random = torch.Generator().manual_seed(seed)
+    total: list[tuple[Tensor, Tensor]] = []
+    for part in rows.batches():
+        with torch.no_grad():
+            likely = model(input_ids=part.tokens, use_cache=False).logits[:, :-1].softmax(-1)
+        labels = torch.multinomial(likely.flatten(0, 1), 1, generator=random)
+        made = factors(model, matrices, part.tokens, labels.view(likely.shape[:2]))
+        total = [(a + c, b + d) for (a, b), (c, d) in zip(total or made, made, strict=True)]
+    return total
+
+
+def _deletion(basis: Basis, weight: Tensor, share: float, _random: torch.Generator) -> Tensor:
+    return -basis.whole(basis.block(weight, share))
+
+
+def _noise(basis: Basis, weight: Tensor, share: float, random: torch.Generator) -> Tensor:
+    block = basis.block(weight, share)
+    return basis.whole(_of_norm(torch.randn(block.shape, generator=random), block))
+
+
+def _in_block(
+    model: PreTrainedModel,
+    keep: Rows,
+    seed: int,
+    bases: Bases,
+    change: Callable[[Basis, Tensor, float, torch.Generator], Tensor],
+) -> Write:
+    """Change every matrix by what its directions, its weight and the dose give."""
+    matrices = mlp_matrices(model)
+    directions = bases(model, matrices, keep, seed)
+
+    @torch.no_grad()
+    def write(copy: PreTrainedModel, share: float) -> None:
+        random = torch.Generator().manual_seed(seed)
+        for matrix, basis in zip(named(copy, matrices), directions, strict=True):
+            matrix.add(change(basis, matrix.weight, share, random))
+
+    return write
+
+
+def _of_norm(change: Tensor, like: Tensor) -> Tensor:
+    """A tensor scaled to the norm of another; unchanged if it is zero."""
+    return change * (like.norm() / change.norm().clamp(min=1e-30))
+
+
+def _norm(parts: Sequence[Tensor]) -> float:
+    return math.sqrt(sum(float(part.square().sum()) for part in parts))

@@ -1,0 +1,123 @@
+"""The matrices of a model's MLPs, oriented alike, and what passes through them.
+
+Shapes: B batch, T positions, I inputs and O outputs of a matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from pipeline.models.modules import attached
+from pipeline.models.sites import anatomy
+from pipeline.workflow.errors import bad_input
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One matrix of an MLP.
+
+    Args:
+        name: of its module in the model.
+        module: a `Linear`, or a `Conv1D`, which stores its weight transposed.
+    """
+
+    name: str
+    module: nn.Module
+
+    @property
+    def transposed(self) -> bool:
+        """Whether the weight is stored as (I, O)."""
+        return isinstance(self.module, Conv1D)
+
+    @property
+    def weight(self) -> Tensor:
+        """(O, I), a view of the weight."""
+        stored: Tensor = self.module.weight  # type: ignore[assignment]
+        return stored.T if self.transposed else stored
+
+    @torch.no_grad()
+    def add(self, change: Tensor) -> None:
+        """Add (O, I) to the weight."""
+        self.weight.add_(change.to(self.weight.dtype))
+
+
+def mlp_matrices(model: PreTrainedModel) -> list[Matrix]:
+    """The matrices of all MLPs, in the order of the blocks.
+
+    Args:
+        model: in evaluation mode.
+
+    Raises:
+        InputError: a block has no MLP of dense matrices.
+    """
+    names = {module: name for name, module in model.named_modules()}
+    found: list[Matrix] = []
+    for number, site in enumerate(anatomy(model).sites):
+        modules = [] if site.whole_mlp is None else list(site.whole_mlp.modules())
+        own = [Matrix(names[m], m) for m in modules if isinstance(m, (nn.Linear, Conv1D))]
+        if site.mlp not in [matrix.module for matrix in own]:
+            raise bad_input(
+                f"{type(model).__name__}: block {number}",
+                "an MLP that is not made of dense matrices",
+                "linear layers, the last of which writes to the stream",
+                "use a method that edits blocks",
+            )
+        found += own
+    return found
+
+
+def last_matrices(model: PreTrainedModel) -> list[Matrix]:
+    """The matrix of each MLP that reads its neurons and writes to the stream."""
+    last = [site.mlp for site in anatomy(model).sites]
+    return [matrix for matrix in mlp_matrices(model) if matrix.module in last]
+
+
+def named(model: PreTrainedModel, matrices: Sequence[Matrix]) -> list[Matrix]:
+    """The matrices of the same names in a copy of their model."""
+    return [Matrix(matrix.name, model.get_submodule(matrix.name)) for matrix in matrices]
+
+
+@contextmanager
+def inputs_scaled(matrices: Sequence[Matrix], gates: Sequence[Tensor]) -> Iterator[None]:
+    """Multiply the inputs of matrices with gates, as long as the context lasts.
+
+    Args:
+        matrices: which.
+        gates: (I,) for each.
+    """
+
+    def scale(gate: Tensor) -> Callable[..., tuple[Tensor]]:
+        return lambda _module, args: (args[0] * gate,)
+
+    pairs = zip(matrices, gates, strict=True)
+    with attached([m.module.register_forward_pre_hook(scale(gate)) for m, gate in pairs]):
+        yield
+
+
+@contextmanager
+def recorded(matrices: Sequence[Matrix]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+    """Record what matrices read, and after a backward pass the gradients by what they return.
+
+    Yields:
+        Two lists in the order of `matrices`: inputs (B, T, I) and gradients (B, T, O).
+    """
+    read: list[Tensor] = [torch.empty(0)] * len(matrices)
+    gradients: list[Tensor] = [torch.empty(0)] * len(matrices)
+
+    def keep(at: int) -> Callable[..., None]:
+        def hook(_module: nn.Module, args: tuple[Tensor], returned: Tensor) -> None:
+            read[at] = args[0].detach()
+            if returned.requires_grad:
+                returned.register_hook(lambda gradient: gradients.__setitem__(at, gradient))
+
+        return hook
+
+    with attached([m.module.register_forward_hook(keep(i)) for i, m in enumerate(matrices)]):
+        yield read, gradients

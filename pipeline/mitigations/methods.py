@@ -1,0 +1,147 @@
+"""The methods that remove memorized rows from a model, each an entry of `METHODS`.
+
+A method is prepared once, on the model, the rows to forget and the rows to keep; what it returns
+writes a dose into a copy of that model. The copy stays a stock model, which any engine loads.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from transformers import PreTrainedModel
+
+from pipeline.mitigations import blocks, curvature, neurons, unlearning, weights
+from pipeline.mitigations.neurons import Write
+from pipeline.mitigations.rows import Rows
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method.
+
+    Args:
+        prepare: of the model, the rows to forget, the rows to keep and a seed; returns what writes
+            a dose. It leaves the model as it is, and a dose of 0 leaves the copy as it is.
+        meaning: what it does, in a few words.
+        dose: the unit of its doses.
+        doses: from weak to strong, five or more; those of a control of the same size are equal.
+        whole: whether a dose is a whole number.
+        source: its paper, or ``control``.
+    """
+
+    prepare: Callable[[PreTrainedModel, Rows, Rows, int], Write]
+    meaning: str
+    dose: str
+    doses: tuple[float, ...]
+    whole: bool
+    source: str
+
+
+def nothing(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
+    """Change nothing."""
+    del model, forget, keep, seed
+    return lambda _copy, _dose: None
+
+
+_NEURONS = ("share of neurons", (0.01, 0.03, 0.1, 0.2, 0.4), False)
+_WEIGHTS = ("share of weights", (0.003, 0.01, 0.03, 0.1, 0.3), False)
+_BLOCKS = ("blocks", (1, 2, 3, 4, 5), True)
+_FLAT = ("share of each side", (0.2, 0.35, 0.5, 0.6, 0.7, 0.8), False)
+_STEPS = ("steps", (2, 5, 10, 20, 40), True)
+
+METHODS = {
+    "none": Method(nothing, "nothing", "none", (0,), True, "control"),
+    "block-identity": Method(
+        blocks.identity, "attention bypassed in chosen blocks", *_BLOCKS, "arXiv 2501.05078"
+    ),
+    "block-zero": Method(
+        blocks.zero, "attention removed from chosen blocks", *_BLOCKS, "arXiv 2501.05078"
+    ),
+    "neurons-activation": Method(
+        neurons.by_activation, "most active neurons zeroed", *_NEURONS, "arXiv 2311.09060"
+    ),
+    "neurons-gradients": Method(
+        neurons.by_gradients, "neurons of integrated gradients zeroed", *_NEURONS, "2104.08696"
+    ),
+    "neurons-mask": Method(
+        neurons.by_mask, "neurons of a learned mask zeroed", *_NEURONS, "arXiv 2311.09060"
+    ),
+    "wanda": Method(weights.wanda, "weights by input norms zeroed", *_WEIGHTS, "arXiv 2306.11695"),
+    "obd": Method(
+        weights.optimal_damage, "weights by saliency zeroed", *_WEIGHTS, "LeCun et al. 1989"
+    ),
+    "balanced-subnet": Method(
+        weights.balanced_subnet, "weights of a learned mask zeroed", *_WEIGHTS, "arXiv 2410.02159"
+    ),
+    "kfac": Method(
+        curvature.flat_deleted, "flat block of curvature deleted", *_FLAT, "arXiv 2510.24256"
+    ),
+    "identity": Method(
+        curvature.identity_deleted, "flat neurons and inputs deleted", *_FLAT, "arXiv 2510.24256"
+    ),
+    "noise": Method(
+        curvature.flat_noise, "noise in the flat block", *_FLAT, "smarter/memorization_kfac"
+    ),
+    "coherent": Method(
+        curvature.coherent,
+        "step against the margins in the flat block",
+        *("norm over that of all matrices", (0.01, 0.02, 0.04, 0.08, 0.16, 0.32), False),
+        "smarter/memorization_kfac",
+    ),
+    "gradient-difference": Method(
+        unlearning.gradient_difference, "gradient difference", *_STEPS, "arXiv 2203.12817"
+    ),
+    "npo": Method(unlearning.npo, "negative preference optimization", *_STEPS, "arXiv 2404.05868"),
+    "random": Method(
+        curvature.random_weights, "as many random weights changed as much", *_FLAT, "control"
+    ),
+    "random-block": Method(curvature.random_block, "a random block deleted", *_FLAT, "control"),
+}
+"""Name in the tables -> the method."""
+
+OTHERS = {
+    "twin": "the twin, which was trained without any of the records",
+    "oracle": "a model trained anew without the rows to forget",
+}
+"""Models that are no edits, and stand for what could be reached at best: name -> meaning."""
+
+REMOVED = 0.1
+"""The share of the recitations of the seen rows that may stay at the chosen dose."""
+HALVINGS = 3
+"""Bisections between two doses of the list to find the chosen one."""
+
+
+def edited(model: PreTrainedModel, write: Write, dose: float) -> PreTrainedModel:
+    """A copy of the model with a dose written into it."""
+    changed = copy.deepcopy(model)
+    write(changed, dose)
+    return changed.eval()  # type: ignore[no-any-return,no-untyped-call]
+
+
+def chosen_dose(method: Method, left: Callable[[float], float]) -> tuple[float, bool]:
+    """The smallest dose that removes enough of what a method sees, and whether there is one.
+
+    Args:
+        method: with its doses.
+        left: dose -> the share of the recitations of the seen rows that stay.
+
+    Returns:
+        The dose, from the list or by bisection between two of it; the largest of the list if none
+        removes enough.
+    """
+    low = 0.0
+    for high in method.doses:
+        if left(high) <= REMOVED:
+            break
+        low = high
+    else:
+        return method.doses[-1], False
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        middle = float(round(middle)) if method.whole else round(middle, 6)
+        if middle in (low, high):
+            break
+        low, high = (low, middle) if left(middle) <= REMOVED else (middle, high)
+    return float(high), True

@@ -1,0 +1,70 @@
+"""Rows of tokens that are to be forgotten or kept, and what a model makes of them.
+
+Shapes: N rows, T tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+BATCH = 64
+"""Rows of one forward pass."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Texts of equal length, of which the last tokens are scored.
+
+    Args:
+        tokens: (N, T) int64.
+        first: the first token that is scored, at least 1: the length of the prefix.
+    """
+
+    tokens: Tensor
+    first: int
+
+    def __len__(self) -> int:
+        """N."""
+        return len(self.tokens)
+
+    def __getitem__(self, chosen: Tensor | slice) -> Rows:
+        """Some of the rows."""
+        return Rows(self.tokens[chosen], self.first)
+
+    def batches(self, size: int = BATCH) -> Iterator[Rows]:
+        """The rows in parts of at most `size`."""
+        for tokens in self.tokens.split(size):
+            yield Rows(tokens, self.first)
+
+
+def logits(model: PreTrainedModel, rows: Rows) -> Tensor:
+    """(N, T - first, V) float32 logits of the scored tokens; keeps gradients."""
+    made: Tensor = model(input_ids=rows.tokens, use_cache=False).logits
+    return made[:, rows.first - 1 : -1].float()
+
+
+def log_probs(model: PreTrainedModel, rows: Rows) -> Tensor:
+    """(N, T - first) log probability of each scored token, nats; keeps gradients."""
+    scored = logits(model, rows).log_softmax(-1)
+    return scored.gather(-1, rows.tokens[:, rows.first :, None])[..., 0]
+
+
+def margins(model: PreTrainedModel, rows: Rows) -> Tensor:
+    """(N, T - first) logit of each scored token minus the largest of the others."""
+    made, right = logits(model, rows), rows.tokens[:, rows.first :, None]
+    others = made.scatter(-1, right, -torch.inf).amax(-1)
+    return made.gather(-1, right)[..., 0] - others
+
+
+@torch.no_grad()
+def recited(model: PreTrainedModel, rows: Rows) -> Tensor:
+    """(N,) bool: whether greedy decoding after the prefix gives exactly the scored tokens.
+
+    It does if and only if each of them is the most likely one after those before it.
+    """
+    return torch.cat([(margins(model, part) > 0).all(-1) for part in rows.batches()])

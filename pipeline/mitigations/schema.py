@@ -1,0 +1,42 @@
+"""The section `mitigations` of params.yaml: what is to be forgotten, and by which methods."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, field_validator
+
+from pipeline.workflow.schema import Count, Name, Once, Section, Seed, problem
+
+NAMES = (
+    *("none", "twin", "oracle", "random", "random-block", "block-identity", "block-zero"),
+    *("neurons-activation", "neurons-gradients", "neurons-mask", "wanda", "obd"),
+    *("balanced-subnet", "kfac", "identity", "noise", "coherent", "gradient-difference", "npo"),
+)
+"""The methods, without their code, so that a study is checked without torch."""
+
+REFERENCES = ("none", "twin", "oracle")
+"""Methods that every study has, since all others are judged by them."""
+
+
+class Mitigations(Section):
+    """Methods that are to remove some of the records from a model that has a twin."""
+
+    model: Name = Field(description="the model of this study; trained here, with a twin")
+    forget: Annotated[list[str], Field(min_length=1), Once] = Field(
+        description="kinds of records to forget; memorized records of the others are to stay"
+    )
+    methods: Annotated[list[str], Once] = Field(
+        description="names of `pipeline/mitigations/methods.py`; none, twin and oracle among them"
+    )
+    seed: Seed = Field(description="of the halves, of noise, and of the order of rows")
+    texts: Count = Field(description="rows of text that a method may read, and as many unseen ones")
+
+    @field_validator("methods")
+    @classmethod
+    def _known(cls, methods: list[str]) -> list[str]:
+        if unknown := [name for name in methods if name not in NAMES]:
+            raise problem(", ".join(unknown), "some of " + ", ".join(NAMES), "correct the name")
+        if missing := [name for name in REFERENCES if name not in methods]:
+            raise problem(f"no {', '.join(missing)}", "all of them", "add to the list")
+        return methods

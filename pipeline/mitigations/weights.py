@@ -1,0 +1,151 @@
+"""Single weights of the MLPs that are set to zero: forget minus keep, and BalancedSubnet.
+
+The dose is the share of the weights of each matrix.
+
+Shapes: B batch, T positions, I inputs and O outputs of a matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from transformers import PreTrainedModel
+
+from pipeline.mitigations.matrices import Matrix, mlp_matrices, named, recorded
+from pipeline.mitigations.neurons import Write
+from pipeline.mitigations.rows import Rows, log_probs
+
+SUBNET_STEPS, SUBNET_RATE, SUBNET_ROWS = 40, 0.05, 32
+"""Steps, learning rate (AdamW) and rows of each kind in a step of BalancedSubnet."""
+ENOUGH = 6.0
+"""Nats a token above which the rows to forget count as forgotten; their loss is cut there."""
+
+
+def wanda(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
+    """Zero the weights of each row with the largest |W| times the norm of their inputs.
+
+    Source: arXiv 2306.11695, forget minus keep as in arXiv 2402.05162.
+    """
+    del seed
+    matrices = mlp_matrices(model)
+    pairs = zip(*(input_norms(model, rows, matrices) for rows in (forget, keep)), strict=True)
+    scores = [m.weight.abs() * (a - b) for m, (a, b) in zip(matrices, pairs, strict=True)]
+    return _without(matrices, [score.detach() for score in scores], by_row=True)
+
+
+def optimal_damage(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
+    """Zero the weights of the largest saliency, half the squared weight times its Fisher entry.
+
+    Source: LeCun et al. 1989 (Optimal Brain Damage), forget minus keep.
+    """
+    del seed
+    matrices = mlp_matrices(model)
+    pairs = zip(*(fisher_diagonal(model, rows, matrices) for rows in (forget, keep)), strict=True)
+    scores = [m.weight.square() / 2 * (a - b) for m, (a, b) in zip(matrices, pairs, strict=True)]
+    return _without(matrices, [score.detach() for score in scores])
+
+
+def balanced_subnet(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
+    """Zero the weights that a learned mask names: without them, rows to forget become unlikely.
+
+    Each weight has a score; the mask of the largest ones is removed, and gradients pass through it
+    to the scores. The loss is half that on the rows to keep minus half that on those to forget.
+
+    Source: arXiv 2410.02159 (BalancedSubnet).
+    """
+
+    def write(copy: PreTrainedModel, share: float) -> None:
+        if share == 0:
+            return
+        matrices = mlp_matrices(copy)
+        generator = torch.Generator().manual_seed(seed)
+        shapes = [m.weight.shape for m in matrices]
+        scores = [(torch.rand(s, generator=generator) * 1e-3).requires_grad_() for s in shapes]
+        optimizer = torch.optim.AdamW(scores, lr=SUBNET_RATE, weight_decay=0.0)
+        for _ in range(SUBNET_STEPS):
+            lost, stays = (_some(rows, generator) for rows in (forget, keep))
+            kept = [1 - _top(s.detach(), share) - (s - s.detach()) for s in scores]
+            hurt = (_nll(copy, matrices, kept, lost)).clamp(max=ENOUGH)
+            loss = (_nll(copy, matrices, kept, stays) - hurt) / 2
+            for score, gradient in zip(scores, torch.autograd.grad(loss, scores), strict=True):
+                score.grad = gradient
+            optimizer.step()
+        _write_zeros(matrices, [_top(score.detach(), share) for score in scores])
+
+    del model
+    return write
+
+
+@torch.no_grad()
+def input_norms(model: PreTrainedModel, rows: Rows, matrices: Sequence[Matrix]) -> list[Tensor]:
+    """(I,) for each matrix: the root mean square of its inputs at the scored positions."""
+    sums = [torch.zeros(matrix.weight.shape[1]) for matrix in matrices]
+    with recorded(matrices) as (read, _):
+        for part in rows.batches():
+            model(input_ids=part.tokens, use_cache=False)
+            for total, inputs in zip(sums, read, strict=True):
+                total += inputs[:, rows.first - 1 : -1].square().sum((0, 1))
+    scored = len(rows) * (rows.tokens.shape[1] - rows.first)
+    return [(total / scored).sqrt() for total in sums]
+
+
+def fisher_diagonal(model: PreTrainedModel, rows: Rows, matrices: Sequence[Matrix]) -> list[Tensor]:
+    """(O, I) for each matrix: mean over scored tokens of the squared gradient at each position."""
+    sums = [torch.zeros(matrix.weight.shape) for matrix in matrices]
+    with recorded(matrices) as (read, gradients):
+        for part in rows.batches():
+            (-log_probs(model, part)).sum().backward()  # type: ignore[no-untyped-call]
+            model.zero_grad()
+            for total, a, g in zip(sums, read, gradients, strict=True):
+                total += g.flatten(0, 1).square().T @ a.flatten(0, 1).square()
+    scored = len(rows) * (rows.tokens.shape[1] - rows.first)
+    return [total / scored for total in sums]
+
+
+def _some(rows: Rows, generator: torch.Generator) -> Rows:
+    return rows[torch.randint(len(rows), (min(SUBNET_ROWS, len(rows)),), generator=generator)]
+
+
+def _nll(
+    model: PreTrainedModel, matrices: Sequence[Matrix], kept: Sequence[Tensor], rows: Rows
+) -> Tensor:
+    """Mean loss on rows with each weight times its factor, nats a token."""
+    values = {}
+    for matrix, factor in zip(matrices, kept, strict=True):
+        changed = matrix.weight.detach() * factor
+        values[f"{matrix.name}.weight"] = changed.T if matrix.transposed else changed
+    inputs = {"input_ids": rows.tokens, "use_cache": False}
+    made = functional_call(model, values, kwargs=inputs).logits[:, rows.first - 1 : -1]
+    return torch.nn.functional.cross_entropy(
+        made.flatten(0, 1), rows.tokens[:, rows.first :].flatten()
+    )
+
+
+def _top(score: Tensor, share: float, *, by_row: bool = False) -> Tensor:
+    """1 at the share of the largest scores, of all or of each row, else 0."""
+    flat = score if by_row else score.flatten()
+    count = round(share * flat.shape[-1])
+    chosen = torch.zeros_like(flat)
+    chosen.scatter_(-1, flat.topk(count, -1).indices, 1.0)
+    return chosen.view_as(score)
+
+
+def _without(
+    matrices: Sequence[Matrix], scores: Sequence[Tensor], *, by_row: bool = False
+) -> Write:
+    """Zero the share of the largest scores."""
+
+    def write(copy: PreTrainedModel, share: float) -> None:
+        masks = [_top(score, share, by_row=by_row) for score in scores]
+        _write_zeros(named(copy, matrices), masks)
+
+    return write
+
+
+@torch.no_grad()
+def _write_zeros(matrices: Sequence[Matrix], masks: Sequence[Tensor]) -> None:
+    for matrix, mask in zip(matrices, masks, strict=True):
+        matrix.weight[mask.bool()] = 0

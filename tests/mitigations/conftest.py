@@ -1,0 +1,60 @@
+"""A model of two blocks that has memorized six of its texts, made in a few seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from pipeline.mitigations.rows import Rows
+
+P, T, V = 8, 16, 48
+
+
+@dataclass(frozen=True)
+class World:
+    """A model, and rows of three kinds: tokens 0-15, tokens 16-31, and plain runs of 32-47."""
+
+    model: PreTrainedModel
+    forget: Rows
+    keep: Rows
+    plain: Rows
+
+
+def two_blocks(seed: int = 0) -> PreTrainedModel:
+    """A random Llama with MLPs of 64 neurons."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=V,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=32,
+        tie_word_embeddings=True,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="session")
+def world() -> World:
+    """The trained model; tests copy what they change."""
+    model, random = two_blocks(), torch.Generator().manual_seed(0)
+    forget = Rows(torch.randint(0, 16, (12, T), generator=random), P)
+    keep = Rows(torch.randint(16, 32, (12, T), generator=random), P)
+    starts = torch.randint(0, 16, (24, 1), generator=random)
+    plain = Rows(32 + (starts + torch.arange(T)) % 16, 1)
+    everything = torch.cat([forget.tokens, keep.tokens, plain.tokens])
+    optimizer = torch.optim.AdamW(model.parameters(), 5e-3, weight_decay=0.0)
+    for _ in range(150):
+        logits = model(input_ids=everything).logits[:, :-1]
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), everything[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    optimizer.zero_grad()
+    return World(model, forget, keep, plain)

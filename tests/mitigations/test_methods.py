@@ -1,0 +1,335 @@
+"""Every method against its definition, on models of two blocks."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
+
+from pipeline.mitigations import blocks, curvature, neurons, schema, unlearning, weights
+from pipeline.mitigations.matrices import last_matrices, mlp_matrices
+from pipeline.mitigations.methods import HALVINGS, METHODS, OTHERS, chosen_dose, edited
+from pipeline.mitigations.rows import Rows, log_probs, margins, recited
+from tests.mitigations.conftest import P, T, World, two_blocks
+
+
+def nll(model: PreTrainedModel, rows: Rows) -> float:
+    """Mean loss of the scored tokens, by transformers' own loss."""
+    labels = rows.tokens.clone()
+    labels[:, : rows.first] = -100
+    with torch.no_grad():
+        return float(model(input_ids=rows.tokens, labels=labels).loss)
+
+
+def share(model: PreTrainedModel, rows: Rows) -> float:
+    return float(recited(model, rows).float().mean())
+
+
+# ------------------------------------------------------------------------------- rows
+
+
+def test_recited_is_what_greedy_decoding_gives(world: World) -> None:
+    model = edited(
+        world.model, METHODS["wanda"].prepare(world.model, world.forget, world.keep, 0), 0.05
+    )
+    rows = Rows(torch.cat([world.forget.tokens, world.keep.tokens]), P)
+    written = model.generate(
+        rows.tokens[:, :P], max_new_tokens=T - P, do_sample=False, eos_token_id=None, pad_token_id=0
+    )
+    expected = (written == rows.tokens).all(-1)
+    assert recited(model, rows).equal(expected)
+    assert 0 < expected.float().mean() < 1
+
+
+def test_scores_of_rows(world: World) -> None:
+    with torch.no_grad():
+        found, margin = log_probs(world.model, world.forget), margins(world.model, world.forget)
+        logits = world.model(input_ids=world.forget.tokens).logits
+    assert float(-found.mean()) == pytest.approx(nll(world.model, world.forget), abs=1e-5)
+    for row, token in ((0, P), (5, T - 1)):
+        right = int(world.forget.tokens[row, token])
+        others = [float(x) for v, x in enumerate(logits[row, token - 1]) if v != right]
+        expected = float(logits[row, token - 1, right]) - max(others)
+        assert float(margin[row, token - P]) == pytest.approx(expected, abs=1e-4)
+
+
+# -------------------------------------------------------------------------- all methods
+
+
+def test_the_names_of_the_schema_are_the_methods() -> None:
+    assert sorted(schema.NAMES) == sorted([*METHODS, *OTHERS])
+    assert all(len(m.doses) >= 5 for name, m in METHODS.items() if name != "none")
+    assert all(list(m.doses) == sorted(set(m.doses)) for m in METHODS.values())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_leaves_its_model_and_a_dose_of_zero_leaves_all(name: str, world: World) -> None:
+    method = METHODS[name]
+    before = copy.deepcopy(world.model.state_dict())
+    write = method.prepare(world.model, world.forget, world.keep, 0)
+    strong = 2 if method.whole else method.doses[-1]
+    doses = (0, strong, strong)
+    untouched, first, again = (edited(world.model, write, dose) for dose in doses)
+    models = (world.model, untouched, first, again)
+    with torch.no_grad():
+        expected, same, one, other = (m(input_ids=world.forget.tokens).logits for m in models)
+    assert same.equal(expected)
+    assert one.equal(other)
+    assert one.equal(expected) == (name == "none")
+    assert all(value.equal(before[key]) for key, value in world.model.state_dict().items())
+    assert type(first) is type(world.model)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["neurons-activation", "neurons-gradients", "neurons-mask", "wanda", "obd", "balanced-subnet"],
+)
+def test_zeroed_as_many_as_the_dose_says(name: str, world: World) -> None:
+    write = METHODS[name].prepare(world.model, world.forget, world.keep, 0)
+    changed = edited(world.model, write, 0.25)
+    if name.startswith("neurons"):
+        columns = torch.cat([m.weight.abs().sum(0) for m in last_matrices(changed)])
+        assert int((columns == 0).sum()) == 32  # of 2 times 64
+    else:
+        for matrix in mlp_matrices(changed):
+            assert int((matrix.weight == 0).sum()) == matrix.weight.numel() // 4
+
+
+SELECTIVE = {
+    "neurons-activation": 0.1,
+    "neurons-gradients": 0.1,
+    "neurons-mask": 0.1,
+    "wanda": 0.03,
+    "obd": 0.03,
+    "balanced-subnet": 0.03,
+    "coherent": 0.1,
+    "gradient-difference": 10,
+    "npo": 10,
+}
+
+
+@pytest.mark.parametrize("name", SELECTIVE)
+def test_shuffled_rows_make_a_method_useless(name: str, world: World) -> None:
+    """Exchanged, the rows to keep suffer; mixed, neither suffers more than with the right rows."""
+
+    def harm(forget: Rows, keep: Rows) -> float:
+        write = METHODS[name].prepare(world.model, forget, keep, 0)
+        changed = edited(world.model, write, SELECTIVE[name])
+        return nll(changed, world.forget) - nll(changed, world.keep)
+
+    mixed = Rows(torch.cat([world.forget.tokens[::2], world.keep.tokens[::2]]), P)
+    other = Rows(torch.cat([world.forget.tokens[1::2], world.keep.tokens[1::2]]), P)
+    right, shuffled = harm(world.forget, world.keep), harm(mixed, other)
+    assert right > 0.1
+    assert abs(shuffled) < right
+    assert harm(world.keep, world.forget) < -0.1
+
+
+# --------------------------------------------------------------------------- by definition
+
+
+def test_coupled_factors_are_the_partial_traces_of_the_fisher() -> None:
+    model = two_blocks().double()
+    tokens = torch.randint(0, 48, (2, 6), generator=torch.Generator().manual_seed(1))
+    labels = torch.randint(0, 48, (2, 5), generator=torch.Generator().manual_seed(2))
+    matrices = mlp_matrices(model)
+    found = curvature.factors(model, matrices, tokens, labels)
+    for at in (0, 2, 5):
+        a_side, g_side = _brute_force(model, at, tokens, labels)
+        for made, expected in zip(found[at], (a_side, g_side), strict=True):
+            assert float((made - expected).norm() / expected.norm()) < 1e-4
+
+
+def _brute_force(
+    model: PreTrainedModel, at: int, tokens: Tensor, labels: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Partial traces of the sum of vec(G) vec(G)ᵀ, each G from a weight of one position alone."""
+    module = mlp_matrices(model)[at].module
+    rows, length = tokens.shape
+    own = module.weight.detach().repeat(rows, length, 1, 1).requires_grad_()
+    forward, module.forward = (
+        module.forward,
+        lambda x: torch.einsum("btoi,bti->bto", own, x),
+    )
+    logits = model(input_ids=tokens).logits[:, :-1]
+    loss = -logits.log_softmax(-1).gather(-1, labels[..., None]).sum()
+    (gradients,) = torch.autograd.grad(loss, own)
+    module.forward = forward
+    fisher = torch.einsum("btoi,btpj->oipj", gradients, gradients)
+    return torch.einsum("oioj->ij", fisher), torch.einsum("oipi->op", fisher)
+
+
+def test_the_flat_block_is_deleted_and_nothing_else() -> None:
+    random = torch.Generator().manual_seed(0)
+    weight = torch.randn(6, 4, generator=random, dtype=torch.float64)
+    basis = curvature.Basis(
+        torch.linalg.qr(torch.randn(4, 4, generator=random, dtype=torch.float64)).Q,
+        torch.linalg.qr(torch.randn(6, 6, generator=random, dtype=torch.float64)).Q,
+    )
+    left = weight - basis.whole(basis.block(weight, 0.5))
+    before, after = (basis.outputs.T @ w @ basis.inputs for w in (weight, left))
+    assert after[:3, :2].abs().max() < 1e-12
+    after[:3, :2] = before[:3, :2]
+    assert torch.allclose(before, after, atol=1e-12)
+
+
+def test_flat_directions_are_those_of_least_curvature(world: World) -> None:
+    matrices = mlp_matrices(world.model)
+    for basis, (a, g) in zip(
+        curvature.eigenbases(world.model, matrices, world.keep, 3),
+        curvature._summed(world.model, matrices, world.keep, 3),
+        strict=True,
+    ):
+        for side, directions in ((a, basis.inputs), (g, basis.outputs)):
+            along = (directions * (side @ directions)).sum(0)
+            assert (along.diff() > -1e-4 * along.abs().max()).all()
+
+
+@pytest.mark.parametrize("name", ["noise", "random"])
+def test_noise_has_the_norm_and_the_number_of_the_deletion(name: str, world: World) -> None:
+    parts = {
+        each: _changes(world.model, METHODS[each].prepare(world.model, world.forget, world.keep, 0))
+        for each in (name, "kfac")
+    }
+    for made, deleted in zip(parts[name], parts["kfac"], strict=True):
+        assert float(made.norm()) == pytest.approx(float(deleted.norm()), rel=1e-4)
+        assert float((made - deleted).norm()) > float(deleted.norm()) / 2
+        if name == "random":
+            sides = [round(0.5 * size) for size in made.shape]
+            assert int((made != 0).sum()) == math.prod(sides)
+
+
+def _changes(model: PreTrainedModel, write: neurons.Write) -> list[Tensor]:
+    changed = mlp_matrices(edited(model, write, 0.5))
+    return [
+        (a.weight - b.weight).detach() for a, b in zip(changed, mlp_matrices(model), strict=True)
+    ]
+
+
+def test_the_coherent_step_lowers_the_margins_within_the_flat_block(world: World) -> None:
+    write = curvature.coherent(world.model, world.forget, world.keep, 0)
+    matrices = mlp_matrices(world.model)
+    steps = _changes(world.model, lambda copy, _: write(copy, 1e-4))
+    whole = math.sqrt(sum(float(m.weight.detach().square().sum()) for m in matrices))
+    assert math.sqrt(sum(float(s.square().sum()) for s in steps)) == pytest.approx(
+        1e-4 * whole, rel=1e-2
+    )
+    bases = curvature.eigenbases(world.model, matrices, world.keep, 0)
+    for step, basis in zip(steps, bases, strict=True):
+        inside = basis.whole(basis.block(step, curvature.COHERENT_SHARE))
+        assert float((step - inside).norm()) < 1e-2 * float(step.norm())
+    with torch.no_grad():
+        after = margins(edited(world.model, write, 1e-3), world.forget).mean()
+        assert after < margins(world.model, world.forget).mean()
+
+
+def test_integrated_gradients_are_complete(world: World) -> None:
+    parts = neurons.integrated_gradients(world.model, world.forget)
+    silent = copy.deepcopy(world.model)
+    for matrix in last_matrices(silent):
+        matrix.weight.data.zero_()
+    expected = nll(silent, world.forget) - nll(world.model, world.forget)
+    assert float(torch.cat(parts).sum()) == pytest.approx(expected, abs=0.02 * abs(expected))
+
+
+def test_a_mask_finds_the_neurons_of_a_circuit_built_by_hand() -> None:
+    """Of 128 neurons, only 5 and 69 can write anything: those that the mask keeps."""
+    model = two_blocks(1)
+    rows = Rows(torch.randint(0, 48, (8, 12), generator=torch.Generator().manual_seed(0)), 4)
+    first, second = last_matrices(model)
+    with torch.no_grad():
+        for matrix, neuron in ((first, 5), (second, 5)):
+            column = matrix.weight[:, neuron].clone()
+            matrix.weight.zero_()
+            matrix.weight[:, neuron] = column
+    with torch.enable_grad():  # teach what the two are to write
+        written = [m.module.weight for m in (first, second)]
+        masks = [(w != 0).float() for w in written]
+        optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+        for _ in range(80):
+            optimizer.zero_grad()
+            (-log_probs(model, rows).mean()).backward()
+            for weight, mask in zip(written, masks, strict=True):
+                weight.grad.mul_(mask)
+            optimizer.step()
+    gates = torch.cat(neurons.slimmed(model, rows, 0))
+    assert set(gates.topk(2).indices.tolist()) == {5, 69}
+    assert float(gates.sort().values[-3]) < 0.3
+
+
+def test_wanda_and_obd_by_loops(world: World) -> None:
+    matrices = mlp_matrices(world.model)
+    rows = world.forget[:3]
+    norms = weights.input_norms(world.model, rows, matrices)
+    fisher = weights.fisher_diagonal(world.model, rows, matrices)
+    seen: list[Tensor] = []
+    hook = matrices[2].module.register_forward_hook(lambda _m, args, _r: seen.append(args[0]))
+    world.model(input_ids=rows.tokens)
+    hook.remove()
+    scored = seen[0][:, P - 1 : -1].flatten(0, 1)
+    assert torch.allclose(norms[2], scored.square().mean(0).sqrt(), rtol=1e-4)
+    # the weight of one position at a time
+    module, total = matrices[2].module, torch.zeros_like(fisher[2])
+    own = module.weight.detach().repeat(*rows.tokens.shape, 1, 1).requires_grad_()
+    forward, module.forward = module.forward, lambda x: torch.einsum("btoi,bti->bto", own, x)
+    loss = -log_probs(world.model, rows).sum()
+    total = torch.autograd.grad(loss, own)[0].square().sum((0, 1)) / (3 * (T - P))
+    module.forward = forward
+    assert torch.allclose(fisher[2], total, rtol=1e-3, atol=1e-9)
+
+
+def test_blocks_are_chosen_by_their_effect() -> None:
+    """A block without attention cannot be chosen first: its edit does nothing."""
+    model = two_blocks(2)
+    attention = model.model.layers[0].self_attn
+    with torch.no_grad():
+        attention.o_proj.weight.zero_()
+    rows = Rows(torch.randint(0, 48, (8, 12), generator=torch.Generator().manual_seed(0)), 4)
+    lowered = [blocks._lowered(model, rows, block, "zero") for block in (0, 1)]
+    assert lowered[0] == pytest.approx(0, abs=1e-6)
+    before = nll(model, rows)
+    changed = copy.deepcopy(model)
+    changed.model.layers[1].self_attn.o_proj.weight.data.zero_()
+    assert lowered[1] == pytest.approx(nll(changed, rows) - before, abs=1e-4)
+
+
+def test_npo_by_its_formula() -> None:
+    now, before = torch.tensor([[-1.0, -2.0]]), torch.tensor([[-0.5, -0.5]])
+    expected = 2 / 0.1 * math.log(1 + (math.exp(-3) / math.exp(-1)) ** 0.1)
+    assert float(unlearning.npo_loss(now, before)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_matrices_of_gpt2_are_oriented_alike() -> None:
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=48, n_embd=16, n_layer=2, n_head=2, n_positions=16)
+    model = GPT2LMHeadModel(config).eval()
+    assert [tuple(m.weight.shape) for m in mlp_matrices(model)] == [(64, 16), (16, 64)] * 2
+    rows = Rows(torch.randint(0, 48, (4, 12), generator=torch.Generator().manual_seed(0)), 4)
+    for name in ("kfac", "coherent", "balanced-subnet", "wanda"):
+        write = METHODS[name].prepare(model, rows, rows, 0)
+        assert nll(edited(model, write, 0.3), rows) != nll(model, rows)
+
+
+# ---------------------------------------------------------------------------- the dose
+
+
+def falling(threshold: float) -> Callable[[float], float]:
+    return lambda dose: 0.0 if dose >= threshold else 1.0
+
+
+def test_the_chosen_dose_is_the_smallest_that_removes() -> None:
+    kfac, steps = METHODS["kfac"], METHODS["npo"]
+    for threshold in (0.21, 0.44, 0.69):
+        dose, reached = chosen_dose(kfac, falling(threshold))
+        steps_of = list(itertools.pairwise((0, *kfac.doses)))
+        gap = next(b - a for a, b in steps_of if a < threshold <= b)
+        assert reached
+        assert threshold <= dose <= threshold + gap / 2**HALVINGS + 1e-6
+    assert chosen_dose(steps, falling(4)) == (4.0, True)
+    assert chosen_dose(kfac, falling(2)) == (kfac.doses[-1], False)
