@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-
 from pipeline.checkpoints.folder import checkpoint_files, describe, require_tokenizer
 from pipeline.checkpoints.hub import fetch_files
 from pipeline.checkpoints.manifest import BYTES

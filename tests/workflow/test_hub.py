@@ -271,7 +271,10 @@ def test_a_fault_that_stays_is_told_without_the_token_and_leaves_nothing_corrupt
 def test_corrupt_content_is_named_with_what_to_look_for(hub: Hub) -> None:
     hub.faults.append(Fault(WEIGHTS, "corrupt", times=None))
     problem = refusal()
-    assert problem.got == f"other content than the hub lists, in {1 + len(WAITS)} tries: model.safetensors"
+    assert (
+        problem.got
+        == f"other content than the hub lists, in {1 + len(WAITS)} tries: model.safetensors"
+    )
     assert "proxy" in problem.remedy
     assert len(hub.requests("/resolve/.*/model.safetensors", "GET")) == 1 + len(WAITS)
 
