@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import polars as pl
 
+from pipeline.analysis import views
 from pipeline.analysis.displacement import SURVIVAL_GAP
 from pipeline.analysis.estimates import measured_models
 from pipeline.analysis.evidence import AT_K, LATE, LOG_PROB
@@ -55,24 +56,26 @@ def _of(evidence: pl.DataFrame, edit: str) -> Iterator[Sequence[object]]:
     lengths = evidence.filter(metric=AT_K)["k"].unique().sort()
     measures = [(EXACT, k) for k in [*lengths, None]] + [(LOG_PROB, None)]
     for model in measured_models(evidence, edit=edit):
-        seeds = f" ({len(model.seeds)} seeds)" if len(model.seeds) > 1 else ""
+        name = views.seeds_name(model.name, len(model.seeds))
         for measure, k in measures:
             terms = model.gap(LATE, measure, k)
             if model.has(terms):
                 found = model.estimate(terms, LEVEL)
                 ends = found.value, found.low, found.high
-                yield model.name + seeds, model.family, edit, measure, k, *ends
+                yield name, model.family, edit, measure, k, *ends
 
 
 def _survivals(summary: pl.DataFrame) -> pl.DataFrame:
     """The mean over the late blocks of each model and edit; their samples are the same."""
     rows = summary.filter(pl.col("block").is_not_null(), metric=SURVIVAL_GAP, group=EACH)
-    last = pl.col("block").max().over("model").cast(pl.Int64) + 1
-    late = rows.filter(pl.col("block") >= pl.max_horizontal(3 * last // 4, 1))
-    return late.group_by("model", "family", "edit", maintain_order=True).agg(
-        pl.lit(SURVIVAL_GAP).alias("measure"),
-        pl.lit(None).alias("k"),
-        -pl.mean("value").alias("gap"),
-        -pl.mean("high").alias("low"),
-        -pl.mean("low").alias("high"),
+    return (
+        views.late_blocks(rows)
+        .group_by("model", "family", "edit", maintain_order=True)
+        .agg(
+            pl.lit(SURVIVAL_GAP).alias("measure"),
+            pl.lit(None).alias("k"),
+            -pl.mean("value").alias("gap"),
+            -pl.mean("high").alias("low"),
+            -pl.mean("low").alias("high"),
+        )
     )

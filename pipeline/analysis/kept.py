@@ -16,6 +16,9 @@ from pipeline.interventions.interventions import IDENTITY
 MEAN = "benchmarks, mean lead over chance"
 """The measure of `kept` that is the mean over the benchmarks."""
 
+MOST = 0.5
+"""Less than this share of the baseline kept: most is lost."""
+
 SCALES = ("raw", "corrected")
 """A drop as a share of the score, as in the paper, and as a share of its lead over chance."""
 

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from pipeline.analysis import views
 from pipeline.analysis.claims import CLAIMS, Claim, Condition, Ranked, Rule
 from pipeline.analysis.correlation import rank_correlation
 from pipeline.analysis.estimates import Estimate, combined, measured_models
@@ -88,8 +89,8 @@ def verdicts(evidence: pl.DataFrame, limits: Thresholds | None = None) -> pl.Dat
         of the identity edit; their rows are of claims and models alone.
     """
     limits = limits or Thresholds()
-    edits = [IDENTITY, *(e for e in evidence["edit"].unique(maintain_order=True) if e != IDENTITY)]
-    choices = [(edit, MAIN) for edit in edits] + [(IDENTITY, BY_NORM), (IDENTITY, BY_HALF)]
+    choices = [(edit, MAIN) for edit in views.edits(evidence)]
+    choices += [(IDENTITY, BY_NORM), (IDENTITY, BY_HALF)]
     frames = []
     for edit, setup in choices:
         known = measured_models(evidence, *SETUPS[setup], edit)

@@ -92,6 +92,17 @@ def models(summary: pl.DataFrame) -> list[tuple[str, str]]:
     return summary.select("model", "family").unique(maintain_order=True).rows()
 
 
+def edits(rows: pl.DataFrame) -> list[str]:
+    """The edits in `rows` as they come, after the bypass."""
+    found = rows["edit"].drop_nulls().unique(maintain_order=True)
+    return [IDENTITY, *(edit for edit in found if edit != IDENTITY)]
+
+
+def seeds_name(recipe: str, seeds: int) -> str:
+    """The name of the seeds of one recipe as one model."""
+    return _SEEDS.format(recipe, seeds) if seeds > 1 else recipe
+
+
 def tasks(rows: pl.DataFrame) -> list[str]:
     """The tasks in `rows`, by name."""
     return sorted(rows["task"].unique())
@@ -117,6 +128,26 @@ def block_range(n_blocks: int, name: str) -> range:
     }[name]
     return range(max(1, start), end)
 
+
+def late_blocks(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows of late blocks, see `block_range`.
+
+    Args:
+        rows: with model and block, null where several or none are edited; with every model's last.
+    """
+    ranges = [
+        (last, block)
+        for last in rows["block"].drop_nulls().unique()
+        for block in block_range(last + 1, "late")
+    ]
+    dtype = rows.schema["block"]
+    known = pl.DataFrame(ranges, schema={"last": dtype, "block": dtype}, orient="row")
+    numbered = rows.with_columns(last=pl.col("block").max().over("model"))
+    late = numbered.join(known, on=["last", "block"], how="semi", maintain_order="left")
+    return late.drop("last")
+
+
+_SEEDS = "{} ({} seeds)"
 
 SUMMARY_KEY = ("recipe", "intervention", "split", "task", "metric", "k", "copies")
 """The columns that name a row of the summary, for one seed of each recipe."""
@@ -148,7 +179,7 @@ def over_seeds(
     columns = [name for names in estimates for name in names]
     largest = [name for name in ("p_value", "p_holm") if name in rows.columns]
     together = several.group_by(key, maintain_order=True).agg(
-        pl.format("{} ({} seeds)", pl.first("recipe"), pl.first("seeds")).alias("model"),
+        pl.format(_SEEDS, pl.first("recipe"), pl.first("seeds")).alias("model"),
         pl.col(columns),
         pl.max(*largest) if largest else pl.len().alias("rows"),
         pl.exclude(*key, "model", *columns, *largest).first(),

@@ -1,12 +1,12 @@
 """The data of the page's sample browser: some samples, token by token, under every intervention.
 
-`choosing` picks the samples and reads them.
+`choosing` picks the samples and reads them. The page's script and its template read the same rows.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,23 +21,10 @@ WORD_CHARACTERS = 64
 NAME_CHARACTERS = 200
 """Longer names are cut likewise."""
 
-
-@dataclass(frozen=True)
-class Continuation:
-    """How one intervention continues a sample.
-
-    Args:
-        tokens: the ids, as many as the suffix has.
-        log_prob: of the true suffix, nats.
-        margin: the smallest lead of a true token over the next best, logits.
-        each: log probability and rank of each true token, given the true ones before it, and the
-            margin of the likeliest; where they were kept.
-    """
-
-    tokens: Sequence[int]
-    log_prob: float | None = None
-    margin: float | None = None
-    each: Sequence[Sequence[float]] = ()
+Row = Sequence[Any]
+"""A continuation: log probability of the true suffix in nats, smallest lead of a true token over
+the next best in logits (both null where unknown), and, if a token is wrong, the place of the first
+wrong one and the ids from there on."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +41,8 @@ class Sample:
         lengths: tokens of the whole prefix and the whole suffix.
         broken: model -> how many interventions end its exact match, of how many; only models that
             recite it with nothing bypassed.
-        continuations: model -> intervention -> how it goes on.
+        rows: model -> intervention -> `row`.
+        each: model -> intervention -> `packed` numbers of single tokens; empty where not kept.
     """
 
     sample_id: int
@@ -65,19 +53,8 @@ class Sample:
     suffix: Sequence[int]
     lengths: tuple[int, int]
     broken: Mapping[str, tuple[int, int]]
-    continuations: Mapping[str, Mapping[str, Continuation]]
-
-    @property
-    def tokenwise(self) -> bool:
-        """Whether single tokens' numbers are known."""
-        return any(each.each for own in self.continuations.values() for each in own.values())
-
-    @property
-    def label(self) -> str:
-        """Why it is shown, and what it is."""
-        copies = "" if self.copies is None else f", {self.copies} times in the training data"
-        broken = [f"broken by {n} of {of} in {model}" for model, (n, of) in self.broken.items()]
-        return f"{self.why}: {self.split}{copies}{''.join('; ' + each for each in broken)}"
+    rows: Mapping[str, Mapping[str, Row]]
+    each: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -100,26 +77,23 @@ class Family:
     private: bool = False
     why_ids: str = ""
 
-    @property
-    def models(self) -> list[str]:
-        """The models that have continued any of the samples."""
-        return list(dict.fromkeys(name for each in self.samples for name in each.continuations))
-
     def word(self, token: int) -> str:
         """The token as text if text may be shown, else its id. The page's script does the same."""
         return shown(self.words[token]) if token in self.words else str(token)
 
     def data(self) -> dict[str, Any]:
-        """What the script needs, as JSON values.
+        """What the script needs, as JSON values; rows are null where there is no continuation."""
+        models = list(dict.fromkeys(name for sample in self.samples for name in sample.rows))
+        names = [list(self.interventions.get(model, ())) for model in models]
+        places = list(zip(models, names, strict=True))
 
-        Each row belongs to one model and intervention: the log probability of the suffix, the
-        smallest margin, the place of the first error, and the tokens from there on; null where
-        unknown.
-        """
+        def listed(of: Mapping[str, Mapping[str, Any]], missing: str | None) -> list[list[Any]]:
+            return [[of.get(m, {}).get(name, missing) for name in own] for m, own in places]
+
         return {
             "name": shown(self.name, NAME_CHARACTERS),
-            "models": [shown(name, NAME_CHARACTERS) for name in self.models],
-            "interventions": [list(self.interventions.get(model, ())) for model in self.models],
+            "models": [shown(name, NAME_CHARACTERS) for name in models],
+            "interventions": names,
             "words": {str(token): shown(word) for token, word in self.words.items()},
             "samples": [
                 {
@@ -128,76 +102,63 @@ class Family:
                     "prefix": list(sample.prefix),
                     "cut": len(sample.prefix) < sample.lengths[0],
                     "suffix": list(sample.suffix),
-                    "rows": [
-                        [_row(sample, model, name) for name in self.interventions.get(model, ())]
-                        for model in self.models
-                    ],
-                    "each": [
-                        [
-                            _packed(found.each)
-                            if (found := sample.continuations.get(model, {}).get(name))
-                            else ""
-                            for name in self.interventions.get(model, ())
-                        ]
-                        for model in self.models
-                        if sample.tokenwise
-                    ],
+                    "rows": listed(sample.rows, None),
+                    "each": listed(sample.each, "") if any(sample.each.values()) else [],
                 }
                 for sample in self.samples
             ],
         }
 
 
-def _row(sample: Sample, model: str, name: str) -> list[float | int | None] | None:
-    found = sample.continuations.get(model, {}).get(name)
-    if found is None:
-        return None
-    states_found = states(sample.suffix, found.tokens)
-    first = states_found.index(FIRST) if FIRST in states_found else len(states_found)
-    after = [first, *found.tokens[first:]] if first < len(states_found) else []
-    return [_short(found.log_prob), _short(found.margin), *after]
+def row(
+    suffix: Sequence[int],
+    tokens: Sequence[int],
+    log_prob: float | None = None,
+    margin: float | None = None,
+) -> Row:
+    """A continuation as a `Row`, with three significant digits.
+
+    Args:
+        suffix: the true token ids.
+        tokens: the continuation's, as many.
+        log_prob: of the true suffix, nats.
+        margin: the smallest lead of a true token over the next best, logits.
+    """
+    numbers = [None if value is None else float(f"{value:.3g}") for value in (log_prob, margin)]
+    wrong = [i for i, pair in enumerate(zip(suffix, tokens, strict=True)) if pair[0] != pair[1]]
+    return [*numbers, *([wrong[0], *tokens[wrong[0] :]] if wrong else [])]
 
 
-def _packed(each: Sequence[Sequence[float]]) -> str:
+def packed(each: Sequence[Sequence[float]]) -> str:
     """The numbers of each token in four bytes, as base64, since the page holds thousands of them.
 
     One byte is the log probability, in tenths of a nat below 0; two are the rank, low byte first;
     one is the margin, in tenths. A value too large for its bytes is stored as the largest number.
+
+    Args:
+        each: log probabilities, ranks and margins, given the true tokens before.
     """
-    packed = bytearray()
+    made = bytearray()
     for log_prob, rank, margin in zip(*each, strict=True):
-        packed.append(min(255, round(-10 * log_prob)))
-        packed += min(65_535, int(rank)).to_bytes(2, "little")
-        packed.append(min(255, round(10 * margin)))
-    return base64.b64encode(packed).decode()
+        made.append(min(255, round(-10 * log_prob)))
+        made += min(65_535, int(rank)).to_bytes(2, "little")
+        made.append(min(255, round(10 * margin)))
+    return base64.b64encode(made).decode()
 
 
-def _short(value: float | None) -> float | None:
-    """Three significant digits."""
-    return None if value is None else float(f"{value:.3g}")
+SIGNS = {"right": "", "first-error": "✗ ", "wrong": "× ", "right-again": "↺ "}
+"""State of a token -> the sign before it, so that no state is shown by colour alone."""
 
 
-RIGHT, FIRST, WRONG, AGAIN = "right", "first-error", "wrong", "right-again"
-
-
-SIGNS = {RIGHT: "", FIRST: "✗ ", WRONG: "× ", AGAIN: "↺ "}
-"""The sign before a cell's token, so that no state is shown by colour alone."""
-
-
-def states(suffix: Sequence[int], continuation: Sequence[int]) -> list[str]:
-    """Compares each token of a continuation with the true one; the page's script does the same.
-
-    Returns:
-        `RIGHT` before the first error, `FIRST`, then `WRONG` or `AGAIN`.
-    """
-    found: list[str] = []
-    for true, written in zip(suffix, continuation, strict=True):
-        before = FIRST not in found
-        if true == written:
-            found.append(RIGHT if before else AGAIN)
-        else:
-            found.append(FIRST if before else WRONG)
-    return found
+def states(suffix: Sequence[int], continued: Row) -> Iterator[tuple[str, int]]:
+    """State, of `SIGNS`, and id of each token of a continuation, as in the page's script."""
+    first = continued[2] if len(continued) > 2 else len(suffix)
+    right, error, wrong, again = SIGNS
+    for i, (true, token) in enumerate(zip(suffix, [*suffix[:first], *continued[3:]], strict=True)):
+        yield (
+            right if i < first else error if i == first else again if token == true else wrong,
+            token,
+        )
 
 
 def shown(text: str, most: int = WORD_CHARACTERS) -> str:

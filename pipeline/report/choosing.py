@@ -19,7 +19,8 @@ from pipeline.analysis import views
 from pipeline.analysis.manifests import trained_here
 from pipeline.analysis.views import block_range
 from pipeline.interventions.interventions import BASELINE
-from pipeline.report.browser import Continuation, Family, Sample
+from pipeline.measure.schemas import TOKENS
+from pipeline.report.browser import Family, Sample, packed, row
 from pipeline.report.numbers import SHARE, Number, Sentence, spread
 from pipeline.samples.schemas import read_samples
 from pipeline.workflow.errors import InputError
@@ -38,9 +39,6 @@ ROWS = 160
 
 BUDGET = 2_000_000
 """Characters of all samples together; when they are more, fewer samples are shown."""
-
-_PER_TOKEN = ("log_prob", "rank", "margin")
-"""Columns of ``tokens/MODEL.parquet``: a row for each intervention, sample and true token."""
 
 
 def read_browser(
@@ -103,50 +101,36 @@ class _Model:
     def __init__(self, data: Path, name: str, samples: pl.DataFrame) -> None:
         self.name = name
         self._scan = pl.scan_parquet(data / "memorization" / f"{name}.parquet")
-        tokens = data / "tokens" / f"{name}.parquet"
-        self._tokens = pl.scan_parquet(tokens) if tokens.exists() else None
-        if self._tokens is not None:
-            unknown = pl.any_horizontal(pl.col("log_prob", "margin").is_nan()).any()
-            if self._tokens.select(unknown).collect().item():
-                raise pl.exceptions.ComputeError(f"{tokens} has numbers that are NaN")
+        self._tokens = pl.LazyFrame(schema={key: column.dtype for key, column in TOKENS.items()})
+        if (tokens := data / "tokens" / f"{name}.parquet").exists():
+            self._tokens = pl.scan_parquet(tokens)
+        unknown = pl.any_horizontal(pl.col("log_prob", "margin").is_nan()).any()
+        if self._tokens.select(unknown).collect().item():
+            raise pl.exceptions.ComputeError(f"{tokens} has numbers that are NaN")
         listed = pl.read_parquet(data / "interventions" / f"{name}.parquet")
-        whole = listed.filter(pl.col("heads").is_null())
-        self.interventions: list[str] = whole["intervention"].head(ROWS).to_list()
+        several = listed.filter(pl.col("heads").is_null())
+        self.interventions: list[str] = several["intervention"].head(ROWS).to_list()
         single = listed.filter(views.ONE_BLOCK).select(
-            "intervention", pl.col("blocks").list.first().alias("block")
+            pl.col("blocks").list.first(), "intervention"
         )
-        n_blocks = single["block"].max()
-        late = [*block_range(int(n_blocks) + 1, "late")] if n_blocks is not None else []  # type: ignore[arg-type]
-        # the last token of the true suffix
-        true = pl.col("tokens").list.slice(pl.col("prefix_length"), pl.col("suffix_length"))
+        by_block: dict[int, str] = dict(single.iter_rows())
+        late = [by_block.get(b) for b in block_range(max(by_block, default=-1) + 1, "late")]
+        end = pl.col("prefix_length") + pl.col("suffix_length")
         kind = (
             pl.col("kind") if "kind" in samples.columns else pl.lit(None, pl.String).alias("kind")
         )
-        last = samples.lazy().select("sample_id", true.list.last().alias("true"), kind)
+        known = samples.select("sample_id", kind, true=pl.col("tokens").list.get(end - 1))
         rows = self._scan.select(
-            "intervention",
-            "sample_id",
-            "split",
-            "exact_match",
-            "correct_length",
-            "decoded",
-            pl.col("continuation").list.last().alias("last"),
-        )
-        recited = self._scan.filter(pl.col("exact_match"), intervention=BASELINE.name)
+            *("intervention", "sample_id", "split", "exact_match", "correct_length", "decoded"),
+            last=pl.col("continuation").list.last(),
+        ).join(known.lazy(), on="sample_id", how="left")
+        exact, unmodified = pl.col("exact_match"), pl.col("intervention") == BASELINE.name
         self.rows = (
-            rows.join(last, on="sample_id", how="left")
-            .join(single.lazy(), on="intervention", how="left")
-            .join(
-                recited.select("sample_id", pl.lit(True).alias("recited")),
-                on="sample_id",
-                how="left",
-            )
-            .with_columns(
-                pl.col("recited").fill_null(False),
-                again=pl.col("decoded")
-                & ~pl.col("exact_match")
-                & pl.col("last").eq(pl.col("true")),
-                late=pl.col("block").is_in(late),
+            rows.with_columns(
+                model=pl.lit(name),
+                recited=(exact & unmodified).any().over("sample_id"),
+                again=pl.col("decoded") & ~exact & (pl.col("last") == pl.col("true")),
+                late=pl.col("intervention").is_in(late),
             )
             .drop("last", "true")
             .collect()
@@ -155,28 +139,20 @@ class _Model:
     @cached_property
     def tokenwise(self) -> pl.DataFrame:
         """The samples whose single tokens were looked at: sample_id."""
-        if self._tokens is None:
-            return pl.DataFrame(schema={"sample_id": pl.UInt32})
         return self._tokens.select("sample_id").unique().collect()
 
-    def continuations(self, ids: Sequence[int]) -> dict[int, dict[str, Continuation]]:
-        """sample_id -> intervention -> how it goes on."""
+    def continuations(self, ids: Sequence[int]) -> dict[int, list[Any]]:
+        """sample_id -> name, tokens, log probability, margin, numbers of each token, in rows."""
         wanted = pl.col("sample_id").is_in(ids) & pl.col("intervention").is_in(self.interventions)
-        numbers = ("continuation", "suffix_log_prob", "min_margin")
-        rows = self._scan.filter(wanted).select("sample_id", "intervention", *numbers)
-        each: dict[tuple[int, str], list[list[float]]] = {}
-        if self._tokens is not None:
-            by_position = self._tokens.filter(wanted).sort("position")
-            known = by_position.group_by("sample_id", "intervention").agg(*_PER_TOKEN)
-            each = {(row[0], row[1]): list(row[2:]) for row in known.collect().iter_rows()}
-        found: dict[int, dict[str, Continuation]] = {}
-        for sample_id, intervention, tokens, log_prob, margin in (
-            rows.drop_nulls("continuation").collect().iter_rows()
-        ):
-            own = each.get((sample_id, intervention), [])
-            found.setdefault(sample_id, {})[intervention] = Continuation(
-                tokens, log_prob, margin, own
-            )
+        key = ["sample_id", "intervention"]
+        by_position = self._tokens.filter(wanted).sort("position")
+        each = by_position.group_by(key).agg("log_prob", "rank", "margin")
+        rows = self._scan.filter(wanted).drop_nulls("continuation")
+        columns = (*key, "continuation", "suffix_log_prob", "min_margin")
+        found: dict[int, list[Any]] = {}
+        joined = rows.select(columns).join(each, on=key, how="left", maintain_order="left")
+        for sample_id, *numbers in joined.collect().iter_rows():
+            found.setdefault(sample_id, []).append(numbers)
         return found
 
 
@@ -184,24 +160,27 @@ def _choose(models: Sequence[_Model], samples: pl.DataFrame) -> list[Sample]:
     """The samples to show with their continuations; only those that were decoded to the end."""
     if not models:
         return []
-    decoded = pl.concat(
-        [each.rows.filter("decoded").select("sample_id").unique() for each in models]
+    rows = pl.concat([each.rows for each in models])
+    edited = rows.filter(pl.col("recited"), pl.col("intervention") != BASELINE.name)
+    broken = edited.group_by("sample_id", "model", maintain_order=True).agg(
+        (~pl.col("exact_match")).sum().cast(pl.Int64).alias("broken"),
+        pl.len().cast(pl.Int64).alias("of"),
+        pl.col("again").sum().cast(pl.Int64),
     )
-    counts = [_breaks(each.rows).with_columns(model=pl.lit(each.name)) for each in models]
-    broken = pl.concat(counts)
+    counts = ("broken", "of", "again")
     ranked = (
-        samples.join(decoded, on="sample_id", how="semi", maintain_order="left")
+        samples.join(rows.filter("decoded"), on="sample_id", how="semi", maintain_order="left")
         .unique("suffix_group", keep="first", maintain_order=True)
         .join(
-            broken.group_by("sample_id").agg(pl.sum("broken", "of", "again")),
+            broken.group_by("sample_id").agg(pl.sum(*counts)),
             on="sample_id",
             how="left",
             maintain_order="left",
         )
-        .with_columns(pl.col("broken", "of", "again").fill_null(0))
+        .with_columns(pl.col(counts).fill_null(0))
         .with_columns(
-            (pl.col("broken") / pl.col("of")).fill_nan(0.0).alias("share"),
-            (pl.col("again") / pl.col("broken")).fill_nan(0.0).alias("back"),
+            share=(pl.col("broken") / pl.col("of")).fill_nan(0.0),
+            back=(pl.col("again") / pl.col("broken")).fill_nan(0.0),
         )
     )
     looked_at = [each.tokenwise for each in models]
@@ -209,26 +188,16 @@ def _choose(models: Sequence[_Model], samples: pl.DataFrame) -> list[Sample]:
         ranked = ranked.join(pl.concat(looked_at).unique(), on="sample_id", how="semi")
     picked = _pick(ranked)
     ids = [row["sample_id"] for _, row in picked]
-    continuations = {model.name: model.continuations(ids) for model in models}
+    continued = {model.name: model.continuations(ids) for model in models}
     budget, found = BUDGET, list[Sample]()
-    for why, row in picked:
-        own = broken.filter(sample_id=row["sample_id"]).select("model", "broken", "of").rows()
-        sample = _sample(why, row, continuations, {model: (n, of) for model, n, of in own})
-        budget -= 12 * len(sample.suffix) * sum(map(len, sample.continuations.values()))
+    for why, of in picked:
+        own = broken.filter(sample_id=of["sample_id"]).select("model", *counts[:2]).rows()
+        sample = _sample(why, of, continued, {model: (n, total) for model, n, total in own})
+        budget -= 12 * len(sample.suffix) * sum(map(len, sample.rows.values()))
         if found and budget < 0:
             break
         found.append(sample)
     return found
-
-
-def _breaks(rows: pl.DataFrame) -> pl.DataFrame:
-    """sample_id, broken, of, again: of the samples that the unmodified model recites."""
-    edited = rows.filter(pl.col("recited"), pl.col("intervention") != BASELINE.name)
-    return edited.group_by("sample_id").agg(
-        (~pl.col("exact_match")).sum().cast(pl.Int64).alias("broken"),
-        pl.len().cast(pl.Int64).alias("of"),
-        pl.col("again").sum().cast(pl.Int64),
-    )
 
 
 def _pick(ranked: pl.DataFrame) -> list[tuple[str, dict[str, Any]]]:
@@ -274,94 +243,85 @@ _CHOSEN_FROM = (
 
 def _sentences(models: Sequence[_Model]) -> list[Sentence]:
     """Sentences on what only single tokens show: for late blocks, over all models."""
-    rows = [
-        each.rows.filter(pl.col("late") & pl.col("recited") & (pl.col("split") == "memorized"))
-        for each in models
-    ]
-    broken = [each.filter(~pl.col("exact_match"), "decoded") for each in rows]
-    broken = [each for each in broken if each.height]
-    if not broken:
+    if not models:
         return []
-    places = [
-        1 + value
-        for each in broken
-        for value in each.group_by("intervention").agg(pl.median("correct_length"))[
-            "correct_length"
-        ]
-    ]
-    back = [float(each["again"].mean()) for each in broken]  # type: ignore[arg-type]
-    never = [
-        each.rows.filter("late", "decoded", ~pl.col("exact_match"), split="control")
-        for each in models
-    ]
-    control = [float(each["again"].mean()) for each in never if each.height]  # type: ignore[arg-type]
-    told = [
-        Sentence(
-            _FIRST_ERROR,
-            {
-                "places": spread("samples-broken/first-error", places, "tokens", "memorization"),
-                "again": spread("samples-broken/right-again", back, table="memorization"),
-                "control": spread("samples-broken/control", control, table="memorization")
-                if control
-                else None,
-            },
-        )
-    ]
-    by_kind = (
-        pl.concat(rows).drop_nulls("kind").group_by("kind").agg(pl.col("exact_match").mean())
-    ).sort("exact_match", "kind")
+    late = pl.concat([each.rows for each in models]).filter("late")
+    recited = late.filter("recited", split="memorized")
+    wrong = pl.col("decoded") & ~pl.col("exact_match")
+    broken = recited.filter(wrong)
+    if not broken.height:
+        return []
+    places = broken.group_by("model", "intervention").agg(pl.median("correct_length") + 1)
+    back, control = (
+        rows.group_by("model").agg(pl.mean("again"))["again"]
+        for rows in (broken, late.filter(wrong, split="control"))
+    )
+    place, table = "samples-broken", "memorization"
+    values: dict[str, Any] = {
+        "places": spread(f"{place}/first-error", places["correct_length"], "tokens", table),
+        "again": spread(f"{place}/right-again", back, table=table),
+        "control": spread(f"{place}/control", control, table=table) if control.len() else None,
+    }
+    told = [Sentence(_FIRST_ERROR, values)]
+    exact = pl.col("exact_match")
+    by_kind = recited.drop_nulls("kind").group_by("kind").agg(exact.mean())
     if by_kind.height > 1:
+        by_kind = by_kind.sort("exact_match", "kind")
         (least, low), (most, high) = by_kind.row(0), by_kind.row(-1)
-        shares = {
-            end: Number(f"samples-broken/{kind}/survive", share, unit=SHARE, table="memorization")
-            for end, kind, share in (("low", least, low), ("high", most, high))
-        }
-        survive = [
-            dict(each.group_by("kind").agg(pl.col("exact_match").mean()).iter_rows())
-            for each in rows
-        ]
-        both = [each for each in survive if {most, least} <= set(each)]
-        shares["alike"] = Number(
-            "samples-broken/kinds-alike", sum(each[most] > each[least] for each in both)
+        survive = recited.group_by("model").agg(
+            exact.filter(pl.col("kind") == kind).mean().alias(end)
+            for end, kind in (("low", least), ("high", most))
         )
-        shares["of"] = Number("samples-broken/kinds-of", len(both))
-        told.append(Sentence(_BY_KIND, {"most": most, "least": least, **shares}))
+        both = survive.drop_nulls()
+        alike = both.filter(pl.col("high") > pl.col("low"))
+        values = {
+            "most": most,
+            "least": least,
+            "low": Number(f"{place}/{least}/survive", low, unit=SHARE, table=table),
+            "high": Number(f"{place}/{most}/survive", high, unit=SHARE, table=table),
+            "alike": Number(f"{place}/kinds-alike", alike.height),
+            "of": Number(f"{place}/kinds-of", both.height),
+        }
+        told.append(Sentence(_BY_KIND, values))
     analysed = [model.tokenwise.height for model in models]
     if min(analysed):
-        among = spread("samples-broken/analysed", analysed, "samples", "tokens")
+        among = spread(f"{place}/analysed", analysed, "samples", "tokens")
         told.append(Sentence(_CHOSEN_FROM, {"analysed": among}))
     return told
 
 
 def _sample(
     why: str,
-    row: Mapping[str, Any],
-    continuations: Mapping[str, Mapping[int, Mapping[str, Continuation]]],
+    of: Mapping[str, Any],
+    continued: Mapping[str, Mapping[int, Sequence[Any]]],
     broken: Mapping[str, tuple[int, int]],
 ) -> Sample:
-    prefix_length, suffix_length = row["prefix_length"], row["suffix_length"]
-    prefix = row["tokens"][:prefix_length]
-    suffix = row["tokens"][prefix_length : prefix_length + suffix_length][:SUFFIX_TOKENS]
+    at, length = of["prefix_length"], of["suffix_length"]
+    suffix = of["tokens"][at : at + length][:SUFFIX_TOKENS]
+    n = len(suffix)
+    known = {
+        model: rows for model, found in continued.items() if (rows := found.get(of["sample_id"]))
+    }
     return Sample(
-        row["sample_id"],
-        why,
-        row["split"],
-        row["copies"],
-        prefix[-PREFIX_TOKENS:],
-        suffix,
-        (prefix_length, suffix_length),
-        broken,
-        {
+        sample_id=of["sample_id"],
+        why=why,
+        split=of["split"],
+        copies=of["copies"],
+        prefix=of["tokens"][:at][-PREFIX_TOKENS:],
+        suffix=suffix,
+        lengths=(at, length),
+        broken=broken,
+        rows={
+            model: {name: row(suffix, tokens[:n], *numbers[:2]) for name, tokens, *numbers in rows}
+            for model, rows in known.items()
+        },
+        each={
             model: {
-                name: replace(
-                    each,
-                    tokens=each.tokens[: len(suffix)],
-                    each=[numbers[: len(suffix)] for numbers in each.each],
-                )
-                for name, each in found[row["sample_id"]].items()
+                name: packed([column[:n] for column in each])
+                for name, _, _, _, *each in rows
+                if each[0] is not None
             }
-            for model, found in continuations.items()
-            if row["sample_id"] in found
+            for model, rows in known.items()
         },
     )
 
@@ -383,9 +343,13 @@ def _with_words(
     if file is None:
         return replace(made, why_ids="no tokenizer.json of its models is on this machine")
     used = {token for sample in samples for token in (*sample.prefix, *sample.suffix)}
-    for sample in samples:
-        for by_intervention in sample.continuations.values():
-            used.update(*(each.tokens for each in by_intervention.values()))
+    used |= {
+        token
+        for sample in samples
+        for rows in sample.rows.values()
+        for continued in rows.values()
+        for token in continued[3:]
+    }
     return replace(made, words=_words(file, sorted(used)), private=real)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 from ruamel.yaml import YAML
 
+from pipeline.analysis import views
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.verdicts import MAIN, SUPPORTED, VALUES
 from pipeline.interventions.interventions import IDENTITY
@@ -231,14 +232,14 @@ def findings(
         limits: the thresholds with which they were judged.
     """
     limits = limits or Thresholds()
-    words = _words()
+    words = _words("claims.yaml")
     fills = {
         name: Number(f"thresholds/{name}", value, unit="threshold", table="params")
         for name, value in limits.model_dump().items()
     }
     fills["resists_points"] = Number("thresholds/points", 100 * limits.resists, table="params")
     made = []
-    edits = [edit for edit in verdicts["edit"].unique(maintain_order=True) if edit != IDENTITY]
+    _, *edits = views.edits(verdicts)
     for name, said in words["claims"].items():
         of_claim = verdicts.filter(claim=name)
         rows = of_claim.filter(edit=IDENTITY)
@@ -325,7 +326,24 @@ def _text(text: str, values: Mapping[str, Number]) -> str:
     return text.format(**{name: write(n.value or 0.0, n.unit) for name, n in values.items()})
 
 
+def crosswalk(
+    judged: Sequence[Finding], sections: Mapping[str, Sequence[str]]
+) -> list[tuple[Mapping[str, str], str, Finding | None]]:
+    """Each entry of crosswalk.yaml with the numbers of our figures, and its claim.
+
+    Args:
+        judged: as `findings` gives them.
+        sections: heading -> the numbers of this page's figures below it.
+    """
+    by_figure = {finding.figures: finding for finding in judged if finding.figures}
+    rows = []
+    for entry in _words("crosswalk.yaml"):
+        labels = sections.get(entry.get("section", ""), ())
+        here = " to ".join(dict.fromkeys([labels[0], labels[-1]])) if labels else ""
+        rows.append((entry, here, by_figure.get(re.split("[,–]", entry["figures"])[0])))
+    return rows
+
+
 @cache
-def _words() -> dict[str, Any]:
-    words: dict[str, Any] = YAML(typ="safe").load(Path(__file__).with_name("claims.yaml"))
-    return words
+def _words(name: str) -> Any:
+    return YAML(typ="safe").load(Path(__file__).with_name(name))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from pipeline.analysis import views
-from pipeline.analysis.text import slug, visible
-from pipeline.report import colours, style
+from pipeline.analysis.text import slug
+from pipeline.report import style
 from pipeline.report.figures import figure as styled
 from pipeline.report.markup import CODE_PATH, inline_svg, plain, template
 from pipeline.report.numbers import Number, Numbers
@@ -199,26 +200,24 @@ def _plots(before: str, after: str, changed: pl.DataFrame) -> Iterator[Plot]:
 
 
 def _draw(data: pl.DataFrame, before: str, after: str) -> Figure:
-    names = data["model"].unique(maintain_order=True).to_list()
-    figure, grid = style.panels(len(names))
-    for axes, name in zip(grid, names, strict=True):
-        rows = data.filter(model=name)
-        for index, side, label in ((0, "before", before), (1, "after", after)):
-            one = rows.select(
-                "block",
-                pl.col(side).alias("value"),
-                pl.col(f"{side}_low").alias("low"),
-                pl.col(f"{side}_high").alias("high"),
-            )
-            style.curve(axes, one, index, visible(label))
-        axes.axhline(0, color=colours.MUTED, linewidth=0.8)
-        axes.set_title(visible(name))
-        style.blocks_axis(axes)
-        style.percent_axis(axes.yaxis, whole=True)
-    figure.supxlabel(BLOCKS_LABEL)
-    figure.supylabel("exact match, memorized samples")
-    style.legend(figure)
-    return figure
+    looks = {before: 0, after: 1}
+    ends = {"value": "", "low": "_low", "high": "_high"}
+    both = pl.concat(
+        data.select(
+            "model",
+            "block",
+            pl.lit(label).alias("label"),
+            **{end: pl.col(f"{side}{suffix}") for end, suffix in ends.items()},
+        )
+        for side, label in (("before", before), ("after", after))
+    )
+    return style.facets(
+        both,
+        partial(style.lines, line="label", looks=looks),
+        labels=(BLOCKS_LABEL, "exact match, memorized samples"),
+        scale_y=style.whole_percent_axis,
+        level=0,
+    )
 
 
 def _settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, str, str]]:

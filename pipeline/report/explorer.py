@@ -41,7 +41,8 @@ def choices(summary: pl.DataFrame, shares: pl.DataFrame) -> list[dict[str, Any]]
         left = dict(views.single_blocks(own).select("block", "value").drop_nulls().iter_rows())
         later = {block: value for block, value in left.items() if block > 0} or left
         quarters = views.quartiles(own).select("blocks", "intervention").iter_rows()
-        pooled = f"{recipe} ({seeds[recipe]} seeds)" if seeds[recipe] > 1 else name
+        n = seeds[recipe]
+        pooled = views.seeds_name(str(recipe), n) if n > 1 else name
         found.append(
             {
                 "name": visible(str(name)),

@@ -169,14 +169,13 @@ def retention(evidence: pl.DataFrame) -> Table:
                 LOG_PROB: model.memory(LATE, LOG_PROB),
                 **{task: model.ability(task, LATE) for task in tasks},
             }
-            seeds = f" ({len(model.seeds)} seeds)" if len(model.seeds) > 1 else ""
             cells = [
                 _shown(f"retention/{edit}/{model.name}/{what}", model.estimate(of, LEVEL))
                 if model.has(of)
                 else MISSING
                 for what, of in terms.items()
             ]
-            rows.append([model.name + seeds, edit, *cells])
+            rows.append([views.seeds_name(model.name, len(model.seeds)), edit, *cells])
     exact = [f"first {k} token{'s' if k > 1 else ''}" for k in every]
     memory = [*exact, "whole suffix", "teacher-forced accuracy", "log probability"]
     return ["model", "edit", "memory loss minus ability loss", *memory, *tasks], rows

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
 
 from pipeline.analysis import views
 from pipeline.analysis.evidence import TOKENS
-from pipeline.analysis.kept import one_block
-from pipeline.analysis.views import block_range
-from pipeline.interventions.interventions import IDENTITY
+from pipeline.analysis.kept import MOST, one_block
+from pipeline.interventions.interventions import BASELINE, IDENTITY
 from pipeline.report.numbers import Number, spread, summarized
 
 SHADES = 10
@@ -26,46 +23,11 @@ _MEMORY = {
     "completion_entropy": "completion entropy, nats",
 }
 
-MOST = 0.5
-"""Less than this share of the baseline kept: most is lost."""
-
-STOPPED = pl.col("kept") < MOST
-
 _RATIOS = ("token_accuracy", "completion_entropy")
 """Metrics of which no share is kept above a floor, so that the heatmap shows a ratio."""
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One number of a heatmap.
-
-    Args:
-        shown: the number; None: not measured.
-        shade: 0 (nothing of the baseline is kept) to `SHADES`; None: not known.
-    """
-
-    shown: Number | None
-    shade: int | None
-
-
-@dataclass(frozen=True)
-class Heatmap:
-    """The blocks of one model by metrics.
-
-    Args:
-        model: its name.
-        lowest: what its caption says, see `lowest`.
-        heading: the metrics.
-        rows: what is bypassed, and a cell for each metric; the first is the baseline.
-    """
-
-    model: str
-    lowest: Mapping[str, Any]
-    heading: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[Cell]]]
-
-
-def heatmaps(summary: pl.DataFrame, shares: pl.DataFrame) -> list[Heatmap]:
+def heatmaps(summary: pl.DataFrame, shares: pl.DataFrame) -> list[dict[str, Any]]:
     """One heatmap per model; the seeds of a recipe are one.
 
     The colour shows what is kept of the baseline, see `kept.kept`; for token accuracy, and for a
@@ -74,55 +36,66 @@ def heatmaps(summary: pl.DataFrame, shares: pl.DataFrame) -> list[Heatmap]:
     Args:
         summary: as `aggregate.aggregate` gives it.
         shares: as `kept.kept` gives it, seeds pooled.
+
+    Returns:
+        For each model: ``model``, its name; ``lowest``, see `lowest`; ``heading``, the metrics;
+        ``rows``, what is bypassed and a cell for each metric, the first of the baseline. A cell is
+        the number and its shade, 0 (nothing is kept) to `SHADES`; each None where unknown.
     """
     pooled = views.over_seeds(summary)
-    of_blocks = one_block(shares)
+    shaded = _shaded(pooled, one_block(shares))
     return [
-        _heatmap(pooled.filter(model=name), of_blocks.filter(model=name), name)
+        {"model": name, "lowest": lowest(pooled.filter(model=name))}
+        | _heatmap(shaded.filter(model=name))
         for name, _ in views.models(pooled)
     ]
 
 
-def _heatmap(summary: pl.DataFrame, shares: pl.DataFrame, name: str) -> Heatmap:
-    columns = {label: views.memorization(summary, key) for key, label in _MEMORY.items()}
-    benchmarks = views.benchmarks(summary)
-    for task in views.tasks(benchmarks):
-        label = task.removeprefix(views.GENERATED).replace("_", " ")
-        columns[label] = benchmarks.filter(task=task)
-    columns = {label: rows for label, rows in columns.items() if rows.height}
-    blocks = views.single_blocks(summary)["block"].unique().sort().to_list()
-    cells = [_column(rows, shares, blocks) for rows in columns.values()]
-    bypassed = ["baseline", *(f"block {block}" for block in blocks)]
-    rows = list(zip(bypassed, zip(*cells, strict=True), strict=True)) if cells else []
-    return Heatmap(name, lowest(summary), list(columns), rows)
+def _heatmap(rows: pl.DataFrame) -> dict[str, Any]:
+    heading = rows["label"].unique(maintain_order=True).to_list()
+    cells = {
+        (row["block"], row["label"]): (summarized(row), row["shade"])
+        for row in rows.drop_nulls("value").iter_rows(named=True)
+    }
+    blocks = [None, *rows["block"].drop_nulls().unique().sort()] if heading else []
+    bypassed = ["baseline" if block is None else f"block {block}" for block in blocks]
+    listed = [[cells.get((block, label), (None, None)) for label in heading] for block in blocks]
+    return {"heading": heading, "rows": list(zip(bypassed, listed, strict=True))}
 
 
-def _column(rows: pl.DataFrame, shares: pl.DataFrame, blocks: Sequence[int]) -> list[Cell]:
-    task, metric, upwards = rows.select("task", "metric", "higher_is_better").row(0)
-    baseline = next(views.baseline(rows).iter_rows(named=True), None)
-    single = {row["block"]: row for row in views.single_blocks(rows).iter_rows(named=True)}
-    measure = metric if task == views.MEMORIZATION else task
-    share = dict(shares.filter(measure=measure).select("block", "kept").iter_rows())
-    if metric in _RATIOS or upwards is False:
-        level = baseline["value"] if baseline else None
-        share = {block: _ratio(row["value"], level, metric) for block, row in single.items()}
-    known = 1.0 if share and baseline else None
-    cells = [(baseline, known), *((single.get(block), share.get(block)) for block in blocks)]
-    return [
-        Cell(summarized(row), None if of is None else round(SHADES * min(1.0, max(0.0, of))))
-        if row is not None and row["value"] is not None
-        else Cell(None, None)
-        for row, of in cells
-    ]
-
-
-def _ratio(value: float | None, baseline: float | None, metric: str) -> float | None:
-    """The value by the baseline's, or the inverse where lower is better; None: not known."""
-    if value is None or baseline is None or not math.isfinite(value):
-        return None
-    if metric == "token_accuracy":
-        return value / baseline if baseline > 0 else None
-    return baseline / value if value > 0 else 1.0
+def _shaded(summary: pl.DataFrame, shares: pl.DataFrame) -> pl.DataFrame:
+    """The rows of the heatmaps with their column's ``label`` and their ``shade``."""
+    memory = [views.memorization(summary, metric) for metric in _MEMORY]
+    rows = pl.concat([*memory, views.benchmarks(summary).sort("task", maintain_order=True)])
+    memorized, metric = pl.col("task") == views.MEMORIZATION, pl.col("metric")
+    task = pl.col("task").str.strip_prefix(views.GENERATED).str.replace_all("_", " ")
+    unmodified = pl.col("intervention") == BASELINE.name
+    joined = (
+        rows.filter(unmodified | views.ONE_BLOCK)
+        .with_columns(
+            label=pl.when(memorized).then(metric.replace(_MEMORY)).otherwise(task),
+            measure=pl.when(memorized).then(metric).otherwise("task"),
+        )
+        .join(
+            shares.select("model", "block", "measure", "kept"),
+            on=["model", "block", "measure"],
+            how="left",
+            maintain_order="left",
+        )
+    )
+    of_one = ("model", "measure")
+    value = pl.col("value")
+    whole = value.filter(unmodified).first().over(of_one)
+    inverse = pl.when(value > 0).then(whole / value).otherwise(1.0)
+    direct = pl.when(whole > 0).then(value / whole)
+    ratio = pl.when(metric == "token_accuracy").then(direct).otherwise(inverse)
+    by_ratio = metric.is_in(_RATIOS) | ~pl.col("higher_is_better").fill_null(True)
+    known = value.is_finite() & whole.is_not_null()
+    share = pl.when(by_ratio).then(pl.when(known).then(ratio)).otherwise("kept")
+    comparable = pl.when(by_ratio).then("block").otherwise(pl.col("kept").cast(pl.Int64))
+    whole_share = pl.when(comparable.count().over(of_one) > 0).then(1.0)
+    shade = SHADES * pl.when(unmodified).then(whole_share).otherwise(share).clip(0, 1)
+    return joined.with_columns(shade=shade.round(mode="half_to_even").cast(pl.Int64))
 
 
 def lowest(summary: pl.DataFrame) -> dict[str, Any]:
@@ -160,7 +133,7 @@ def finding(summary: pl.DataFrame, shares: pl.DataFrame) -> dict[str, Any]:
         memorized ones per model.
     """
     exact = shares.filter(group="block", measure="exact_match")
-    edits = [IDENTITY, *(e for e in exact["edit"].unique(maintain_order=True) if e != IDENTITY)]
+    edits = views.edits(exact)
     memory = views.memorization(summary, "exact_match")
     edited = exact["model"].unique().to_list()
     baselines = views.baseline(memory)
@@ -190,27 +163,21 @@ def _of_edit(edit: str, memory: pl.DataFrame, shares: pl.DataFrame) -> dict[str,
     values = exact.join(
         memory.select("model", "intervention", "value"), on=["model", "intervention"]
     )
-    place = f"finding/{edit}"
+    stopped, place = exact.filter(pl.col("kept") < MOST), f"finding/{edit}"
     return {
         "after": spread(f"{place}/late-block/exact_match", _of_late(values, "value")),
         "ability": spread(
             f"{place}/late-block/benchmarks-kept", _of_late(single.filter(kind="mean"), "kept")
         ),
-        "stopped": Number(
-            f"{place}/stopped", exact.filter(STOPPED).height, unit="blocks", table="evidence"
-        ),
+        "stopped": Number(f"{place}/stopped", stopped.height, unit="blocks", table="evidence"),
         "blocks": Number(f"{place}/blocks", exact.height, unit="blocks", table="evidence"),
     }
 
 
-def _of_late(rows: pl.DataFrame, column: str) -> list[float]:
+def _of_late(rows: pl.DataFrame, column: str) -> pl.Series:
     """The median over the late blocks of each model."""
-    medians = []
-    for _, of_model in rows.group_by("model", maintain_order=True):
-        n_blocks = max(of_model["block"]) + 1
-        late = of_model.filter(pl.col("block").is_in(list(block_range(n_blocks, "late"))))
-        medians.append(late[column].median())
-    return [float(median) for median in medians if isinstance(median, float)]
+    medians = views.late_blocks(rows).group_by("model", maintain_order=True).agg(pl.median(column))
+    return medians[column].drop_nulls()
 
 
 def _compared(shares: pl.DataFrame, edits: Sequence[str]) -> dict[str, Any]:

@@ -39,8 +39,7 @@ from pipeline.report.appendices import (
 from pipeline.report.browser import OPEN, SIGNS, Family, states
 from pipeline.report.choosing import read_browser
 from pipeline.report.citing import bibtex
-from pipeline.report.claims import Finding, findings
-from pipeline.report.crosswalk import crosswalk
+from pipeline.report.claims import Finding, crosswalk, findings
 from pipeline.report.explorer import choices
 from pipeline.report.generations import Generations, collapse, read_generations
 from pipeline.report.localization import SECTION as LOCALIZATION

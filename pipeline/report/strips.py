@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -24,13 +25,10 @@ ROW, ABOVE, BELOW = 11, 2, 12
 LETTER = 5.8
 """Units that a letter of a label takes, at most."""
 
+APART = 70
+"""Units between the threshold and a label beside its own, at least."""
+
 _CLASSES = {SUPPORTED: "yes", CONTRADICTED: "no", UNDECIDED: "open"}
-_DOTS = {
-    SUPPORTED: "M{:.1f} {:.1f}h0",
-    CONTRADICTED: "M{:.1f} {:.1f}h0",
-    UNDECIDED: "M{:.1f} {:.1f}m0-2.5v5",
-}
-"""Line ends: a line of no length is a dot (round), a square (square), or invisible (flat)."""
 
 _ONE_BLOCK = re.compile(r"block (\d+)(, .*)?")
 
@@ -42,13 +40,21 @@ class Strip:
     Args:
         label: the comparison that it shows, as text.
         says: the same for the page.
-        svg: the drawing.
+        alt: the label and the counts of its verdicts.
+        height: units.
+        names: y and name of each model.
+        paths: class -> its path; of the marks the class is the verdict's.
+        axis: x, anchor and text of each label below.
         marks: for the script.
     """
 
     label: str
     says: Sentence
-    svg: Markup
+    alt: str
+    height: str
+    names: Sequence[tuple[str, str]]
+    paths: Mapping[str, Markup]
+    axis: Sequence[tuple[str, str, str]]
     marks: Markup
 
 
@@ -65,7 +71,9 @@ def _strip(label: str, conditions: Sequence[Judged]) -> Strip:
     by_model: dict[str, list[Judged]] = {}
     for judged in conditions:
         by_model.setdefault(judged.row["model"], []).append(judged)
-    least, most = _extent(conditions)
+    # of numbers and thresholds; an interval may reach beyond
+    ends = [e for each in conditions for e in (each.value, *each.zone) if math.isfinite(e)]
+    least, most = min(ends), max(ends)
     room = 0.08 * (most - least) or 0.1
     low, high = least - room, most + room
 
@@ -73,86 +81,56 @@ def _strip(label: str, conditions: Sequence[Judged]) -> Strip:
         share = (min(max(value, low), high) - low) / (high - low)
         return NAMES + share * (WIDTH - NAMES - 6)
 
-    dots: dict[str, list[str]] = {verdict: [] for verdict in VALUES}
-    reaches, marks = [], []
+    paths = dict.fromkeys(("zone", "edge", "reach", *(_CLASSES[value] for value in VALUES)), "")
+    marks = []
     for line, of_model in enumerate(by_model.values()):
+        top = ABOVE + ROW * line
+        left, right = map(across, of_model[0].zone)  # the threshold may differ from row to row
+        paths["zone"] += f"M{left:.1f} {top}H{right:.1f}v{ROW}H{left:.1f}z"
+        paths["edge"] += f"M{across(of_model[0].row['threshold']):.1f} {top}v{ROW}"
         for i, judged in enumerate(of_model):
+            row, x = judged.row, across(judged.value)
             y = ABOVE + ROW * (line + (i + 1) / (len(of_model) + 1))
-            x, verdict = across(judged.value), judged.row["verdict"]
-            dots[verdict].append(_DOTS[verdict].format(x, y))
-            if judged.row["p_value"] is None:
-                ends = [judged.row[end] for end in ("low", "high")]
-                left = -math.inf if ends[0] is None else ends[0]
-                right = math.inf if ends[1] is None else ends[1]
-                reaches.append(f"M{across(left):.1f} {y:.1f}H{across(right):.1f}")
+            # line ends: a line of no length is a dot (round), a square, or invisible (flat)
+            dot = "m0-2.5v5" if row["verdict"] == UNDECIDED else "h0"
+            paths[_CLASSES[row["verdict"]]] += f"M{x:.1f} {y:.1f}{dot}"
+            if row["p_value"] is None:
+                left = across(-math.inf if row["low"] is None else row["low"])
+                right = across(math.inf if row["high"] is None else row["high"])
+                paths["reach"] += f"M{left:.1f} {y:.1f}H{right:.1f}"
             marks.append(_told((x, y), judged))
-    bottom = ABOVE + ROW * len(by_model)
-    # the threshold may differ from row to row
-    zones = [of_model[0].zone for of_model in by_model.values()]
-    tops = [ABOVE + ROW * line for line in range(len(by_model))]
-    zone = "".join(
-        f"M{across(left):.1f} {top}H{across(right):.1f}v{ROW}H{across(left):.1f}z"
-        for (left, right), top in zip(zones, tops, strict=True)
+    counts = Counter(judged.row["verdict"] for judged in conditions)
+    counted = ", ".join(f"{counts[value]} {value}" for value in VALUES if counts[value])
+    return Strip(
+        label,
+        conditions[0].says,
+        visible(f"{label}: {counted}"),
+        str(ABOVE + ROW * len(by_model) + BELOW),
+        [(str(ABOVE + ROW * i + 9), _short(name)) for i, name in enumerate(by_model)],
+        {name: Markup(path) for name, path in paths.items()},  # noqa: S704  however long
+        list(_axis(least, most, conditions[0], across)),
+        as_json(marks),
     )
-    thresholds = [next((e for e in each if math.isfinite(e)), 0.0) for each in zones]
-    edge = "".join(
-        f"M{across(each):.1f} {top}v{ROW}" for each, top in zip(thresholds, tops, strict=True)
-    )
-    write = conditions[0].write
-    counts = [f"{len(places)} {verdict}" for verdict, places in dots.items() if places]
-    alt = f"{label}: {', '.join(counts)}"
-    parts = [
-        Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
-            WIDTH, bottom + BELOW, visible(alt)
-        ),
-        Markup('<path class="zone" d="{}"/>').format(zone),
-        Markup('<path class="edge" d="{}"/>').format(edge),
-        *(
-            Markup('<text x="0" y="{}">{}</text>').format(ABOVE + ROW * i + 9, _short(n))
-            for i, n in enumerate(by_model)
-        ),
-        Markup('<path class="reach" d="{}"/>').format("".join(reaches)) if reaches else Markup(),
-        *(
-            Markup('<path class="{}" d="{}"/>').format(_CLASSES[verdict], "".join(found))
-            for verdict, found in dots.items()
-            if found
-        ),
-        *_axis((least, most), thresholds[0], across, write, bottom + 10),
-        Markup("</svg>"),
-    ]
-    return Strip(label, conditions[0].says, Markup().join(parts), as_json(marks))
 
 
 def _short(name: str) -> str:
     return visible(name if len(name) < 18 else f"{name[:16]}…")
 
 
-def _extent(judged: Sequence[Judged]) -> tuple[float, float]:
-    """The least and the largest number or threshold; an interval may reach beyond."""
-    ends = [end for each in judged for end in (each.value, *each.zone) if math.isfinite(end)]
-    return min(ends), max(ends)
-
-
 def _axis(
-    ends: tuple[float, float],
-    threshold: float,
-    across: Callable[[float], float],
-    write: Callable[[float], str],
-    y: float,
-) -> Iterator[Markup]:
+    least: float, most: float, judged: Judged, across: Callable[[float], float]
+) -> Iterator[tuple[str, str, str]]:
     """Labels the threshold, and the least and the largest number where there is room."""
+    threshold = judged.row["threshold"]
     at = across(threshold)
-    least, most = ends
-    for value, anchor, room in ((least, "start", 70), (threshold, "middle", 0), (most, "end", 70)):
-        words = write(value)
-        x = across(value)
+    for value, anchor in ((least, "start"), (threshold, "middle"), (most, "end")):
+        x, words = across(value), judged.write(value)
         if anchor == "middle":
             half = LETTER * len(words) / 2
             x = min(max(x, NAMES + half), WIDTH - half)
-        if abs(x - at) >= room:
-            yield Markup('<text x="{:.1f}" y="{}" text-anchor="{}">{}</text>').format(
-                x, y, anchor, words
-            )
+        elif abs(x - at) < APART:
+            continue
+        yield f"{x:.1f}", anchor, words
 
 
 def _told(place: tuple[float, float], judged: Judged) -> Told:

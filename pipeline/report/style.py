@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,64 +120,117 @@ def panels(
 FIRST_BLOCK = pl.col("block") == 0
 
 
-def lines(
+def facets(
     data: pl.DataFrame,
-    *,
+    draw: Callable[[Axes, pl.DataFrame], None],
     panel: str = "model",
-    line: str = "model",
-    x: str = "block",
-    y: str = "value",
+    *,
+    labels: tuple[str, str] = ("", ""),
     order: Sequence[str] | None = None,
-    hollow: pl.Expr | None = FIRST_BLOCK,
+    scale_y: Callable[[Any], None] | None = None,
+    bounds: tuple[float, float] | None = None,
+    ticks: Mapping[float, str] | None = None,
+    level: float | None = None,
+    key: str = "",
     height: float = 2.05,
     share_y: bool = True,
     columns: int | None = None,
-) -> tuple[Figure, dict[str, Axes]]:
-    """Draw lines with their intervals as bands: one panel per `panel`, one line per `line`.
+) -> Figure:
+    """A figure with one panel for each value of a column.
+
+    Args:
+        data: every number that is drawn.
+        draw: draws the rows of one panel, such as `lines`.
+        panel: column; a panel for each value, which is its title.
+        labels: of the horizontal and of the vertical axes.
+        order: the values of `panel`; None: as they come.
+        scale_y: formats the vertical axis of each panel, such as `percent_axis`.
+        bounds: of the vertical axis, as for `bound`.
+        ticks: place on the horizontal axis -> its label.
+        level: where a horizontal line is drawn.
+        key: where each panel has its own legend; empty: one legend above all panels.
+        height: of one panel, inches.
+        share_y: one scale for all panels.
+        columns: panels in a row; None: at most three.
+    """
+    names = order or data[panel].unique(maintain_order=True).to_list()
+    figure, grid = panels(len(names), height=height, share_y=share_y, columns=columns)
+    for axes, name in zip(grid, names, strict=True):
+        axes.set_title(visible(name))
+        if level is not None:
+            axes.axhline(level, color=MUTED, linewidth=0.8)
+        draw(axes, data.filter(pl.col(panel) == name))
+        if ticks is not None:
+            axes.set_xticks(list(ticks), list(ticks.values()))
+        if scale_y is not None:
+            scale_y(axes.yaxis)
+        if key:
+            axes.legend(loc=key)  # type: ignore[call-overload]
+    if bounds is not None:
+        bound(grid[0], *bounds)
+    figure.supxlabel(labels[0])
+    figure.supylabel(labels[1])
+    if not key:
+        legend(figure)
+    return figure
+
+
+def lines(
+    axes: Axes,
+    rows: pl.DataFrame,
+    *,
+    line: str = "model",
+    x: str = "block",
+    y: str = "value",
+    looks: Mapping[str, int] | None = None,
+    hollow: pl.Expr | None = FIRST_BLOCK,
+) -> None:
+    """Lines with their intervals as bands.
 
     Rows without an `x` are of the unmodified model: a dashed line in the colour of its curve. The
     column ``chance``, where there is one, is dotted.
 
     Args:
-        data: the columns `panel`, `line`, `x`, `y`, low and high.
-        panel: column; a panel for each value, which is its title.
+        axes: where to draw.
+        rows: the columns `line`, `x`, `y`, low and high.
         line: column; a line for each value, which is its label.
         x: column of the horizontal axis.
         y: column that is drawn.
-        order: the lines that have the same look in all panels; None: those of a panel, as they
-            come.
+        looks: line -> index of its colour, marker and dash, in the order drawn; None: as they come.
         hollow: selects the points that are drawn hollow.
-        height: of one panel, inches.
-        share_y: one scale for all panels.
-        columns: panels in a row; None: at most three.
-
-    Returns:
-        The figure, and its panels by the value of `panel`.
     """
-    names = data[panel].unique(maintain_order=True).to_list()
-    figure, grid = panels(len(names), height=height, share_y=share_y, columns=columns)
-    for axes, name in zip(grid, names, strict=True):
-        rows = data.filter(pl.col(panel) == name)
-        for index, label in enumerate(order or rows[line].unique(maintain_order=True)):
-            points = rows.filter(pl.col(line) == label).sort(x, maintain_order=True)
-            unmodified = points.filter(pl.col(x).is_null())
-            if points.height:
-                curve(
-                    axes,
-                    points.filter(pl.col(x).is_not_null()),
-                    index,
-                    visible(label),
-                    x=x,
-                    value=y,
-                    hollow=hollow,
-                    baseline=unmodified[y][0] if unmodified.height else None,
-                )
-        for chance in rows["chance"].drop_nulls().unique() if "chance" in rows.columns else ():
-            axes.axhline(chance, color=INK, linestyle=":", linewidth=1)
-        axes.set_title(visible(name))
-        if x == "block":
-            blocks_axis(axes)
-    return figure, dict(zip(names, grid, strict=True))
+    names = rows[line].unique(maintain_order=True)
+    for label, index in (looks or {name: i for i, name in enumerate(names)}).items():
+        points = rows.filter(pl.col(line) == label).sort(x, maintain_order=True)
+        known, unmodified = points.drop_nulls(x), points.filter(pl.col(x).is_null())
+        if points.height:
+            whole = unmodified[y][0] if unmodified.height else None
+            look: Any = {"x": x, "value": y, "hollow": hollow, "baseline": whole}
+            curve(axes, known, index, visible(label), **look)
+    for chance in rows["chance"].drop_nulls().unique() if "chance" in rows.columns else ():
+        axes.axhline(chance, color=INK, linestyle=":", linewidth=1)
+    if x == "block":
+        blocks_axis(axes)
+
+
+def cells(
+    axes: Axes, rows: pl.DataFrame, x: str, y: str, shades: NDArray[np.float64], **look: Any
+) -> None:
+    """A map: one cell for each row, at the whole numbers of the columns `x` and `y`.
+
+    Args:
+        axes: where to draw.
+        rows: a cell each.
+        x: column of the centres.
+        y: likewise.
+        shades: (rows, 4), the colours.
+        look: of the edges.
+    """
+    at = rows.select(pl.col(x, y).cast(pl.Float64))
+    boxes = axes.bar(at[x], 1.0, 1.0, at[y] - 0.5, color=shades, **look)
+    tell(boxes.patches, rows)
+    axes.margins(0)
+    axes.grid(visible=False)
 
 
 def curve(
@@ -282,6 +335,11 @@ def percent_axis(axis: Any, *, whole: bool = False) -> None:
     if whole:
         setter = axis.axes.set_xlim if axis.axis_name == "x" else axis.axes.set_ylim
         setter(-0.04, 1.04)
+
+
+def whole_percent_axis(axis: Any) -> None:
+    """Percentages from 0 to 100%."""
+    percent_axis(axis, whole=True)
 
 
 def bound(axes: Axes, lowest: float, highest: float) -> None:

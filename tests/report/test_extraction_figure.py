@@ -3,8 +3,8 @@
 import polars as pl
 import pytest
 
-from pipeline.report import extraction
 from pipeline.report.markup import plain
+from pipeline.report.plots import extraction
 from pipeline.report.plots.extraction import extractions
 
 COLUMNS = {
@@ -44,7 +44,7 @@ def made(models: dict[str, float]) -> pl.DataFrame:
 def test_the_typical_block_has_the_median_exact_match() -> None:
     chosen = extraction.typical(made({"m": 0.5}))
     assert chosen.select("intervention", "label").rows() == [
-        ("baseline", extraction.BASELINE),
+        ("baseline", extraction.WHOLE),
         ("block-01", extraction.EARLY),  # of 1 and 2 the lower; 0 is none of them
         ("block-11", extraction.LATE),
     ]

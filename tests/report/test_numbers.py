@@ -248,7 +248,7 @@ def _digits(lines: Iterable[str]) -> Iterable[str]:
 
 def _literals() -> Iterable[str]:
     folder = Path(page.__file__).parent
-    for path in (*folder.glob("*.jinja"), *folder.glob("*.yaml"), folder / "crosswalk.py"):
+    for path in (*folder.glob("*.jinja"), *folder.glob("*.yaml")):
         yield re.sub(r"\{\{.*?\}\}|\{%.*?%\}|<[^>]*>", " ", path.read_text(encoding="utf-8"))
 
 

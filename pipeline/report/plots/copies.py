@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import polars as pl
 from matplotlib.figure import Figure
@@ -37,17 +38,13 @@ def draw_doses(data: pl.DataFrame) -> Figure:
     """Exact match by copies; one panel per family, one line per model."""
     copies = sorted(data["copies"].unique())
     places = pl.col("copies").replace_strict(copies, range(len(copies)), return_dtype=pl.Int64)
-    figure, grid = style.lines(
+    return style.facets(
         data.with_columns(place=places),
-        panel="family",
-        x="place",
-        hollow=pl.col("split") != "memorized",
+        partial(style.lines, x="place", hollow=pl.col("split") != "memorized"),
+        "family",
+        labels=("copies in the training data", "exact match"),
+        ticks={place: str(count) for place, count in enumerate(copies)},
+        scale_y=style.whole_percent_axis,
+        key="upper left",
         height=2.4,
     )
-    for axes in grid.values():
-        axes.set_xticks(range(len(copies)), [str(count) for count in copies])
-        axes.legend(loc="upper left")
-        style.percent_axis(axes.yaxis, whole=True)
-    figure.supxlabel("copies in the training data")
-    figure.supylabel("exact match")
-    return figure

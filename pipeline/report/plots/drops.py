@@ -6,13 +6,14 @@ Source: Figures 6 and A22 of arXiv 2501.05078; the drop of the lead over chance 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import polars as pl
 from matplotlib.figure import Figure
 
 from pipeline.analysis import kept, views
 from pipeline.analysis.text import slug
-from pipeline.report import colours, style
+from pipeline.report import style
 from pipeline.report.plots.plot import BLOCKS_LABEL, Plot, extent, later_blocks, share
 
 _LABELS = {"reasoning": "reasoning", "language": "language understanding"}
@@ -53,23 +54,20 @@ def drops(summary: pl.DataFrame, shares: pl.DataFrame) -> Iterator[Plot]:
 
 def draw_drops(data: pl.DataFrame) -> Figure:
     """The relative drop by block of one family; one row per model, raw beside corrected."""
-    panel = pl.format("{}, {}", "model", pl.col("scale").replace(_SCALES))
-    ranks = pl.col("scale").replace_strict(kept.SCALES, range(len(kept.SCALES)))
-    models = data["model"].unique(maintain_order=True).to_list()
-    model_ranks = pl.col("model").replace_strict(models, range(len(models)))
-    labelled = data.with_columns(panel=panel, line=pl.col("ability").replace(_LABELS)).sort(
-        model_ranks, ranks, maintain_order=True
+    labelled = data.with_columns(
+        panel=pl.format("{}, {}", "model", pl.col("scale").replace(_SCALES)),
+        line=pl.col("ability").replace(_LABELS),
     )
-    order = [_LABELS[ability] for ability in views.ABILITIES]
-    figure, panels = style.lines(
-        labelled, panel="panel", line="line", y="drop", order=order, columns=2
+    models = data["model"].unique(maintain_order=True)
+    looks = {_LABELS[ability]: i for i, ability in enumerate(views.ABILITIES)}
+    return style.facets(
+        labelled,
+        partial(style.lines, line="line", y="drop", looks=looks),
+        "panel",
+        labels=(BLOCKS_LABEL, "lost of the baseline"),
+        order=[f"{model}, {_SCALES[scale]}" for model in models for scale in kept.SCALES],
+        scale_y=style.percent_axis,
+        bounds=(-0.35, 1.35),
+        level=0,
+        columns=2,
     )
-    grid = list(panels.values())
-    for axes in grid:
-        axes.axhline(0, color=colours.MUTED, linewidth=0.8)
-        style.percent_axis(axes.yaxis)
-    style.bound(grid[0], -0.35, 1.35)
-    figure.supxlabel(BLOCKS_LABEL)
-    figure.supylabel("lost of the baseline")
-    style.legend(figure)
-    return figure

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import polars as pl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipeline.analysis import gaps as analysis
 from pipeline.analysis.displacement import SURVIVAL_GAP
 from pipeline.analysis.evidence import LOG_PROB
-from pipeline.analysis.text import visible
 from pipeline.interventions.interventions import EDITS
-from pipeline.report import colours, style
+from pipeline.report import style
 from pipeline.report.plots.plot import Plot, extent, panels
 
 _APART = {LOG_PROB: "log p", SURVIVAL_GAP: "equal p"}
@@ -50,34 +50,35 @@ def gaps(evidence: pl.DataFrame, summary: pl.DataFrame) -> Iterator[Plot]:
 def draw_gaps(data: pl.DataFrame) -> Figure:
     """The difference by length; a line per edit, and at the right what has no length."""
     edits = sorted(data["edit"].unique(), key=EDITS.index)
-    names = data["model"].unique(maintain_order=True).to_list()
-    figure, grid = style.panels(len(names))
-    for axes, name in zip(grid, names, strict=True):
-        rows = data.filter(model=name)
-        lengths = rows.filter(measure=analysis.EXACT)["k"].unique().sort(nulls_last=True).to_list()
-        places = {k: place for place, k in enumerate(lengths)}
-        labels = [str(k) if k is not None else "all" for k in lengths]
-        axes.axhline(0, color=colours.MUTED, linewidth=0.8)
-        for index, edit in enumerate(edits):
-            one = rows.filter(edit=edit).with_columns(at=pl.lit(0.1 * (index - 1.5)))
-            exact = one.filter(measure=analysis.EXACT).with_columns(
-                at=pl.col("k").replace_strict(places, return_dtype=pl.Float64)
-            )
-            style.curve(axes, exact.sort("at"), index, edit, x="at", value="gap", hollow=None)
+    looks = {edit: index for index, edit in enumerate(edits)}
+    exact = pl.col("measure") == analysis.EXACT
+
+    def panel(axes: Axes, rows: pl.DataFrame) -> None:
+        lengths = rows.filter(exact)["k"].unique().sort(nulls_last=True).to_list()
+        places = {k: float(place) for place, k in enumerate(lengths)}
+        apart = dict(enumerate(_APART.items(), len(lengths) + 1))
+        by_length = rows.filter(exact).with_columns(place=pl.col("k").replace_strict(places))
+        style.lines(axes, by_length, line="edit", x="place", y="gap", looks=looks, hollow=None)
+        for edit, index in looks.items():
             colour, marker, _ = style.category(index)
-            for place, measure in enumerate(_APART, len(lengths) + 1):
-                point = one.filter(measure=measure)
-                if point.height:
-                    at = point["at"] + place
-                    reach = style.reach(point, "gap", "low", "high")
-                    axes.errorbar(at, point["gap"], reach, color=colour, linewidth=1, fmt="none")
-                    style.tell(axes.plot(at, point["gap"], color=colour, marker=marker), point)
-        ticks = [*range(len(lengths)), *range(len(lengths) + 1, len(lengths) + 1 + len(_APART))]
-        axes.set_xticks(ticks, [*labels, *_APART.values()])
-        axes.set_title(visible(name))
-        style.percent_axis(axes.yaxis)
-    style.bound(grid[0], -1.1, 1.1)
-    figure.supxlabel("first tokens of the suffix by which memory is measured")
-    figure.supylabel("memory loss minus ability loss")
-    style.legend(figure)
-    return figure
+            for place, (measure, _) in apart.items():
+                point = rows.filter(edit=edit, measure=measure)
+                at = [place + 0.1 * (index - 1.5)] * point.height
+                reach = style.reach(point, "gap", "low", "high")
+                axes.errorbar(at, point["gap"], reach, color=colour, linewidth=1, fmt="none")
+                style.tell(axes.plot(at, point["gap"], color=colour, marker=marker), point)
+        labels = [str(k) if k is not None else "all" for k in lengths]
+        labels += [label for _, label in apart.values()]
+        axes.set_xticks([*range(len(lengths)), *apart], labels)
+
+    return style.facets(
+        data,
+        panel,
+        labels=(
+            "first tokens of the suffix by which memory is measured",
+            "memory loss minus ability loss",
+        ),
+        scale_y=style.percent_axis,
+        bounds=(-1.1, 1.1),
+        level=0,
+    )

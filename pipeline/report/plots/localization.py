@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import polars as pl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipeline.analysis.localization import grades
@@ -38,25 +40,28 @@ def draw(data: pl.DataFrame) -> Figure:
     """A dot with its interval for each scorer, one panel per part."""
     parts = [part for part in PARTS if part in data["part"]]
     names = [name for name in dict.fromkeys(SCORERS.values()) if name in data["called"]]
-    figure, grid = style.panels(len(parts), height=0.9 + 0.23 * len(names), columns=len(parts))
-    for axes, part in zip(grid, parts, strict=True):
-        rows = data.filter(part=part)
+
+    def panel(axes: Axes, rows: pl.DataFrame) -> None:
         axes.axvline(rows["recall_chance"][0], color=colours.MUTED, linestyle="--", linewidth=0.9)
-        for row in rows.iter_rows(named=True):
-            above = row["recall_low"] > row["recall_chance"]
-            axes.errorbar(
-                row["recall"],
-                names.index(row["called"]),
-                xerr=[[row["recall"] - row["recall_low"]], [row["recall_high"] - row["recall"]]],
-                color=colours.CATEGORIES[0],
-                marker="o",
-                markerfacecolor=colours.CATEGORIES[0] if above else colours.PAPER,
-                linewidth=1.1,
-            )
-        axes.set_title(PARTS[part])
+        above = pl.col("recall_low") > pl.col("recall_chance")
+        for shown, fill in ((above, colours.BLUE), (~above, colours.PAPER)):
+            part = rows.filter(shown)
+            at = [names.index(name) for name in part["called"]]
+            reach = style.reach(part, "recall", "recall_low", "recall_high")
+            look: Any = {"color": colours.BLUE, "markerfacecolor": fill, "linewidth": 1.1}
+            axes.errorbar(part["recall"], at, xerr=reach, fmt="o", **look)
         axes.set_yticks(range(len(names)), names)
         axes.grid(visible=True, axis="x")
-        style.percent_axis(axes.xaxis, whole=True)
-    grid[0].invert_yaxis()
-    figure.supxlabel("names the block that learned")
+        style.whole_percent_axis(axes.xaxis)
+
+    figure = style.facets(
+        data.with_columns(title=pl.col("part").replace(PARTS)),
+        panel,
+        "title",
+        labels=("names the block that learned", ""),
+        order=[PARTS[part] for part in parts],
+        height=0.9 + 0.23 * len(names),
+        columns=len(parts),
+    )
+    figure.axes[0].invert_yaxis()
     return figure

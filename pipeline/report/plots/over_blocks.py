@@ -7,13 +7,15 @@ share kept and of lengths are ours.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import polars as pl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipeline.analysis import views
-from pipeline.analysis.kept import MEAN
+from pipeline.analysis.kept import MEAN, MOST
 from pipeline.analysis.text import slug, visible
 from pipeline.interventions.interventions import EDITS, IDENTITY
 from pipeline.report import colours, style
@@ -53,8 +55,7 @@ _PANEL = pl.format("{}, {}", "model", "edit")
 _MOST_PANELS = 24
 """Of one figure."""
 
-_HALF = 0.5
-"""Less than this share of the baseline left: most is lost."""
+_KEPT_OF = "kept of the baseline"
 
 
 def kept(shares: pl.DataFrame) -> Iterator[Plot]:
@@ -79,7 +80,7 @@ def kept(shares: pl.DataFrame) -> Iterator[Plot]:
 
 def _of_kept(data: pl.DataFrame, edits: Sequence[str]) -> dict[str, Any]:
     exact = later_blocks(data.filter(measure="exact_match"))
-    lost = pl.col("kept") < _HALF
+    lost = pl.col("kept") < MOST
     able = later_blocks(data.filter(kind="mean")).filter(~lost)
     both = {
         edit: exact.filter(lost, edit=edit).join(
@@ -102,38 +103,32 @@ def draw_kept(data: pl.DataFrame) -> Figure:
     """Share of the baseline kept, by block; a row of panels per model, one per edit."""
     edits = sorted(data["edit"].unique(), key=EDITS.index)
     models = data["model"].unique(maintain_order=True).to_list()
-    columns = len(edits) if len(edits) > 1 else None
-    figure, grid = style.panels(len(models) * len(edits), columns=columns)
-    places = [(model, edit) for model in models for edit in edits]
-    for axes, (model, edit) in zip(grid, places, strict=True):
-        rows = data.filter(model=model, edit=edit)
-        axes.axhline(1, color=colours.MUTED, linestyle=(0, (6, 3)), linewidth=1)
-        axes.axhline(0, color=colours.MUTED, linewidth=0.8)
-        benchmarks = rows.filter(kind="benchmark")
-        for task in benchmarks["measure"].unique().sort():
-            one = benchmarks.filter(measure=task)
-            axes.plot(
-                one["block"],
-                style.finite(one["kept"]),
-                color=colours.GREEN,
-                linewidth=0.8,
-                alpha=0.7,
-            )
-        for index, measure, label in (
-            (1, "teacher_forced_accuracy", _FORCED),
-            (0, "exact_match", "exact match"),
-            (2, MEAN, "benchmarks"),
-        ):
-            if (one := rows.filter(measure=measure)).height:
-                style.curve(axes, one, index, label, value="kept")
-        axes.set_title(visible(f"{model}, {edit}" if len(edits) > 1 else model))
-        style.blocks_axis(axes)
-        style.percent_axis(axes.yaxis)
-    style.bound(grid[0], -0.35, 1.35)
-    figure.supxlabel("edited block (0 is nearest to the input)" if columns else BLOCKS_LABEL)
-    figure.supylabel("kept of the baseline")
-    style.legend(figure)
-    return figure
+    several = len(edits) > 1
+    return style.facets(
+        data.with_columns(panel=_PANEL if several else "model"),
+        _kept_panel,
+        "panel",
+        labels=("edited block (0 is nearest to the input)" if several else BLOCKS_LABEL, _KEPT_OF),
+        order=[f"{m}, {edit}" for m in models for edit in edits] if several else models,
+        scale_y=style.percent_axis,
+        bounds=(-0.35, 1.35),
+        level=0,
+        columns=len(edits) if several else None,
+    )
+
+
+def _kept_panel(axes: Axes, rows: pl.DataFrame) -> None:
+    """One edit of one model: thin lines for the benchmarks, below lines for the rest."""
+    axes.axhline(1, color=colours.MUTED, linestyle=(0, (6, 3)), linewidth=1)
+    for _, one in rows.filter(kind="benchmark").sort("measure").group_by("measure"):
+        thin: Any = {"color": colours.GREEN, "linewidth": 0.8, "alpha": 0.7}
+        axes.plot(one["block"], style.finite(one["kept"]), **thin)
+    labels = {"exact_match": "exact match", "teacher_forced_accuracy": _FORCED, MEAN: "benchmarks"}
+    labelled = rows.filter(pl.col("kind") != "benchmark").with_columns(
+        line=pl.col("measure").replace(labels)
+    )
+    looks = {_FORCED: 1, "exact match": 0, "benchmarks": 2}
+    style.lines(axes, labelled, line="line", y="kept", looks=looks)
 
 
 def blocks(summary: pl.DataFrame) -> Iterator[Plot]:
@@ -175,12 +170,9 @@ def draw_blocks(data: pl.DataFrame) -> Figure:
         panel=title.otherwise(pl.format("{}, accuracy", "task")),
         rank=pl.col("task").replace_strict(ranks, default=-1),
     ).sort("rank", maintain_order=True)
-    figure, grid = style.lines(panelled, panel="panel", order=names)
-    for axes in grid.values():
-        style.percent_axis(axes.yaxis, whole=True)
-    figure.supxlabel(BLOCKS_LABEL)
-    style.legend(figure)
-    return figure
+    draw = partial(style.lines, looks={name: i for i, name in enumerate(names)})
+    labels = BLOCKS_LABEL, ""
+    return style.facets(panelled, draw, "panel", labels=labels, scale_y=style.whole_percent_axis)
 
 
 def lengths(summary: pl.DataFrame) -> Iterator[Plot]:
@@ -222,13 +214,9 @@ def draw_lengths(data: pl.DataFrame) -> Figure:
         .otherwise(pl.col("k").replace_strict(firsts, default=None, return_dtype=pl.String))
     )
     order = ["whole suffix", _FORCED, *firsts.values()]
-    figure, grid = style.lines(labelled, line="line", order=order)
-    for axes in grid.values():
-        style.percent_axis(axes.yaxis, whole=True)
-    figure.supxlabel(BLOCKS_LABEL)
-    figure.supylabel("share right, memorized samples")
-    style.legend(figure)
-    return figure
+    draw = partial(style.lines, line="line", looks={name: i for i, name in enumerate(order)})
+    labels = BLOCKS_LABEL, "share right, memorized samples"
+    return style.facets(labelled, draw, labels=labels, scale_y=style.whole_percent_axis)
 
 
 def perplexity(summary: pl.DataFrame) -> Iterator[Plot]:
@@ -269,16 +257,16 @@ def _raised(data: pl.DataFrame) -> dict[str, Any]:
 
 def draw_perplexity(data: pl.DataFrame) -> Figure:
     """Perplexity by block; one panel per task and family, one line per model."""
+
+    def panel(axes: Axes, rows: pl.DataFrame) -> None:
+        style.lines(axes, rows)
+        family, task, metric = rows.select("family", "task", "metric").row(0)
+        axes.set_title(visible(family))
+        axes.set_ylabel(visible(f"{task}, {metric}"))
+
     panelled = data.with_columns(panel=pl.format("{} {}", "task", "family"))
-    figure, grid = style.lines(panelled, panel="panel", height=2.4)
-    for name, axes in grid.items():
-        row = panelled.filter(panel=name).row(0, named=True)
-        axes.set_title(visible(row["family"]))
-        axes.set_ylabel(visible(f"{row['task']}, {row['metric']}"))
-        axes.legend(loc="best")
-        style.log_axis(axes.yaxis)
-    figure.supxlabel(BLOCKS_LABEL)
-    return figure
+    look: Any = {"scale_y": style.log_axis, "key": "best", "height": 2.4}
+    return style.facets(panelled, panel, "panel", labels=(BLOCKS_LABEL, ""), **look)
 
 
 def _first(k: int) -> str:

@@ -6,6 +6,7 @@ Source: Figures A12–A17 of arXiv 2501.05078, section A.3.2.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -54,58 +55,51 @@ def quartiles(summary: pl.DataFrame) -> Iterator[Plot]:
 
 def draw_quartiles(data: pl.DataFrame) -> Figure:
     """Exact match and benchmarks by quartile; one panel per measure, bars grouped by model."""
-    memorized = data["task"][0]
-    upwards = data.filter(pl.col("higher_is_better").fill_null(True))
-    others = [task for task in views.tasks(upwards) if task != memorized]
-    downwards = [task for task in views.tasks(data) if task not in (memorized, *others)]
+    upwards = pl.col("higher_is_better").fill_null(True)
+    memorized = pl.col("task") == views.MEMORIZATION
     names = data["model"].unique(maintain_order=True).to_list()
+    kind = pl.when(upwards).then(pl.lit("accuracy")).otherwise("metric")
+    title = pl.when(memorized).then(pl.lit("exact match, memorized"))
+    titled = data.sort(~memorized, ~upwards, "task", maintain_order=True).with_columns(
+        title=title.otherwise(pl.format("{}, {}", "task", kind))
+    )
     # the names of more than two models need the room
     columns = 2 if len(names) > 2 else None
-    count = 1 + len(others) + len(downwards)
-    figure, grid = style.panels(count, share_y=False, columns=columns)
-    for axes, task in zip(grid, [memorized, *others, *downwards], strict=True):
-        _panel(axes, data.filter(task=task), names, bars=task not in downwards)
-        metric = data.filter(task=task)["metric"][0]
-        if task in downwards:
-            axes.set_title(f"{visible(task)}, {visible(metric)}")
-            style.log_axis(axes.yaxis)
-            continue
-        axes.set_title(
-            "exact match, memorized" if task == memorized else f"{visible(task)}, accuracy"
-        )
-        style.percent_axis(axes.yaxis)
-        axes.set_ylim(0, 1.04)
-    return figure
+    draw = partial(_panel, names=names)
+    return style.facets(titled, draw, "title", share_y=False, columns=columns)
 
 
-def _panel(axes: Axes, data: pl.DataFrame, names: Sequence[str], *, bars: bool) -> None:
+def _panel(axes: Axes, data: pl.DataFrame, names: Sequence[str]) -> None:
     """One measure: a group per model, with a bar or a point for the baseline and each quartile.
 
     A logarithmic scale has no zero where a bar could start, so it shows points.
     """
-    shown = range(QUARTILES + 1)  # 0: nothing bypassed
+    bars = data["higher_is_better"][0] is not False
+    apart = QUARTILES + 2  # from group to group; quartile 0: nothing bypassed
     fills = [colours.GREY, *style.depth(QUARTILES).colors]  # type: ignore[misc]
-    for index in shown:
+    for index, fill in enumerate(fills):
         rows = data.filter(quartile=index)
-        x = [names.index(model) * (len(shown) + 1) + index for model in rows["model"]]
+        x = [names.index(model) * apart + index for model in rows["model"]]
         y, reach = style.finite(rows["value"]), style.reach(rows, "value", "low", "high")
-        look: dict[str, Any] = {"color": fills[index], "ecolor": colours.INK}
-        whiskers: dict[str, Any] = {"elinewidth": 0.9, "capsize": 1.5}
+        look: Any = {"color": fill, "ecolor": colours.INK}
+        whiskers: Any = {"elinewidth": 0.9, "capsize": 1.5}
         if bars:
-            edge: dict[str, Any] = {"edgecolor": colours.INK, "linewidth": 0.6, "width": 0.9}
-            style.tell([*axes.bar(x, y, yerr=reach, **look, **edge, error_kw=whiskers)], rows)
+            look |= {"edgecolor": colours.INK, "linewidth": 0.6, "width": 0.9}
+            style.tell([*axes.bar(x, y, yerr=reach, error_kw=whiskers, **look)], rows)
         else:
-            edge = {"markeredgecolor": colours.INK, "markeredgewidth": 0.6, "markersize": 6}
-            points = axes.errorbar(x, y, reach, fmt="o", **look, **edge, **whiskers)
-            style.tell([points.lines[0]], rows)
+            look |= {"markeredgecolor": colours.INK, "markeredgewidth": 0.6, "markersize": 6}
+            style.tell([axes.errorbar(x, y, reach, fmt="o", **look, **whiskers).lines[0]], rows)
     for chance in data["chance"].drop_nulls().unique():
         axes.axhline(chance, color=colours.INK, linestyle=":", linewidth=1)
-    every = range(len(names) * (len(shown) + 1) - 1)
+    ticks = range(len(names) * apart - 1)
     labels = ["–", *map(str, range(1, QUARTILES + 1)), ""] * len(names)
-    axes.set_xticks(list(every), labels[: len(every)], fontsize=8)
+    axes.set_xticks(list(ticks), labels[: len(ticks)], fontsize=8)
     axes.tick_params(axis="x", length=0)
-    centres = [i * (len(shown) + 1) + (len(shown) - 1) / 2 for i in range(len(names))]
     below = axes.secondary_xaxis("bottom")
+    centres = [i * apart + QUARTILES / 2 for i in range(len(names))]
     below.set_xticks(centres, [visible(name) for name in names], fontsize=8)
     below.tick_params(length=0, pad=13)
     below.spines[:].set_visible(False)
+    (style.percent_axis if bars else style.log_axis)(axes.yaxis)
+    if bars:
+        axes.set_ylim(0, 1.04)

@@ -6,6 +6,7 @@ Source: Figures 1 and A7–A11 of arXiv 2501.05078.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -82,67 +83,45 @@ def _furthest(name: str, summary: pl.DataFrame, shares: pl.DataFrame) -> dict[st
 
 def draw_scatter(data: pl.DataFrame) -> Figure:
     """Benchmarks of one model by exact match, one point per block, one panel per task."""
-    tasks = views.tasks(data)
-    figure, grid = style.panels(len(tasks), height=2.3, share_y=False)
     depth = style.depth(int(by_block(data)["block"].max() or 0) + 1)  # type: ignore[arg-type]
-    for axes, task in zip(grid, tasks, strict=True):
-        _scatter_panel(axes, data.filter(task=task), depth)
-        axes.set_title(visible(task))
-    figure.supxlabel(MEMORIZED_LABEL)
-    style.depth_bar(figure, grid, depth)
-    style.legend(figure)
+    figure = style.facets(
+        data.sort("task", maintain_order=True),
+        partial(_panel, depth=depth),
+        "task",
+        labels=(MEMORIZED_LABEL, ""),
+        height=2.3,
+        share_y=False,
+    )
+    style.depth_bar(figure, figure.axes, depth)
     return figure
 
 
-def _scatter_panel(axes: Axes, rows: pl.DataFrame, depth: ListedColormap) -> None:
+def _panel(axes: Axes, rows: pl.DataFrame, depth: ListedColormap) -> None:
     blocks, whole = by_block(rows), views.baseline(rows)
     x, y = style.finite(blocks["memorized"]), style.finite(blocks["value"])
-    x_error = style.reach(blocks, "memorized", "memorized_low", "memorized_high")
-    y_error = style.reach(blocks, "value", "low", "high")
-    axes.errorbar(x, y, y_error, x_error, fmt="none", ecolor=colours.GREY, elinewidth=0.7, zorder=1)
+    reaches = (
+        style.reach(blocks, "value", "low", "high"),
+        style.reach(blocks, "memorized", "memorized_low", "memorized_high"),
+    )
+    axes.errorbar(x, y, *reaches, fmt="none", ecolor=colours.GREY, elinewidth=0.7, zorder=1)
     axes.plot(x, y, color=colours.GREY, linewidth=0.7, zorder=1)
-    first = blocks["block"].to_numpy() == 0
-    for hollow, label in ((False, "one block"), (True, "block 0")):
-        chosen = first == hollow
-        points = axes.scatter(
-            x[chosen],
-            y[chosen],
-            c=colours.PAPER if hollow else depth(blocks["block"].to_numpy()[chosen]),
-            marker="D" if hollow else "o",
-            s=34,
-            edgecolors=colours.INK,
-            linewidths=1.2 if hollow else 0.6,
-            label=label,
-            zorder=3,
-        )
-        style.tell([points], blocks.filter(pl.Series(chosen)))
-    for row in whole.iter_rows(named=True):
-        lines: dict[str, Any] = {
-            "color": colours.MUTED,
-            "linestyle": (0, (6, 3)),
-            "linewidth": 0.9,
-            "zorder": 0,
-        }
-        axes.axhline(row["value"], **lines)
-        axes.axvline(row["memorized"], **lines)
-        star: dict[str, Any] = {
-            "marker": "*",
-            "s": 120,
-            "color": colours.VERMILION,
-            "edgecolors": colours.INK,
-        }
-        point = axes.scatter(
-            row["memorized"], row["value"], label="baseline", linewidths=0.6, zorder=4, **star
-        )
-        style.tell([point], whole)
-        if row["chance"] is not None:
-            axes.axhline(
-                row["chance"], color=colours.INK, linestyle=":", linewidth=1, label="chance"
-            )
-    style.percent_axis(axes.xaxis, whole=True)
-    metric = rows["metric"][0]
-    axes.set_ylabel(visible(metric))
-    if rows["higher_is_better"][0]:
-        style.percent_axis(axes.yaxis)
-    else:
-        style.log_axis(axes.yaxis)
+
+    def points(own: pl.DataFrame, label: str, **look: Any) -> None:
+        at = style.finite(own["memorized"]), style.finite(own["value"])
+        drawn = axes.scatter(*at, label=label, edgecolors=colours.INK, **look)
+        style.tell([drawn], own)
+
+    later, first = blocks.filter(pl.col("block") > 0), blocks.filter(block=0)
+    points(later, "one block", c=depth(later["block"].to_numpy()), s=34, linewidths=0.6, zorder=3)
+    points(first, "block 0", c=colours.PAPER, marker="D", s=34, linewidths=1.2, zorder=3)
+    for value, memorized, chance in whole.select("value", "memorized", "chance").iter_rows():
+        dashed: Any = {"color": colours.MUTED, "linestyle": (0, (6, 3)), "linewidth": 0.9}
+        axes.axhline(value, zorder=0, **dashed)
+        axes.axvline(memorized, zorder=0, **dashed)
+        star: Any = {"marker": "*", "s": 120, "color": colours.VERMILION, "linewidths": 0.6}
+        points(whole, "baseline", zorder=4, **star)
+        if chance is not None:
+            axes.axhline(chance, color=colours.INK, linestyle=":", linewidth=1, label="chance")
+    style.whole_percent_axis(axes.xaxis)
+    axes.set_ylabel(visible(rows["metric"][0]))
+    (style.percent_axis if rows["higher_is_better"][0] else style.log_axis)(axes.yaxis)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import matplotlib as mpl
@@ -13,11 +14,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from pipeline.analysis import views
-from pipeline.analysis.text import slug, visible
+from pipeline.analysis.text import slug
 from pipeline.analysis.training_time import necessary, over_steps, recitable
-from pipeline.report import colours, style
+from pipeline.report import style
+from pipeline.report.colours import INK, PAPER
 from pipeline.report.numbers import Number
-from pipeline.report.plots.plot import Plot, count, share
+from pipeline.report.plots.plot import Plot, by_block, count, share
 
 _TITLES = {"exact_match": "exact match", "token_accuracy": "token accuracy"}
 _LABELS = 6
@@ -99,48 +101,42 @@ def _list(blocks: pl.Series) -> str:
 def draw(data: pl.DataFrame) -> Figure:
     """The baselines by step, and a map of the change by step and block for each score."""
     steps = _steps(data).to_list()
-    placed = data.with_columns(
-        x=pl.col("step").replace_strict(steps, range(len(steps)), return_dtype=pl.Float64)
+    every = -(-len(steps) // _LABELS)
+    named = data.with_columns(
+        x=pl.col("step").replace_strict(steps, range(len(steps)), return_dtype=pl.Float64),
+        line=pl.col("metric").replace_strict(_TITLES, default=pl.col("task")),
     )
-    scores = data.select("task", "metric").unique(maintain_order=True).rows()
-    named = {(task, metric): _TITLES.get(metric, task) for task, metric in scores}
-    figure, grid = style.panels(1 + len(scores), height=2.3, share_y=False)
-    widest = placed["difference"].abs().max()
-    norm = Normalize(-(widest or 1), widest or 1)  # type: ignore[operator,arg-type]
-    for index, ((task, metric), axes) in enumerate(zip(scores, grid[1:], strict=True)):
-        rows = placed.filter(task=task, metric=metric)
-        label = visible(named[task, metric])
-        style.curve(grid[0], views.baseline(rows), index, label, x="x", hollow=None)
-        _map(axes, rows.filter(pl.col("block").is_not_null()), norm)
-        axes.set_title(f"{visible(named[task, metric])}: change")
-        axes.set_ylabel("bypassed block")
-    grid[0].set_title("unmodified model")
-    style.percent_axis(grid[0].yaxis, whole=True)
-    for axes in grid:
-        every = -(-len(steps) // _LABELS)
-        axes.set_xticks(range(0, len(steps), every), [f"{step:,}" for step in steps[::every]])
+    whole = views.baseline(named).with_columns(panel=pl.lit("unmodified model"))
+    changes = by_block(named).with_columns(panel=pl.format("{}: change", "line"))
+    widest = data["difference"].abs().max() or 1
+    norm, colours = Normalize(-widest, widest), mpl.colormaps["RdBu"]  # type: ignore[operator,arg-type]
+    titles = named["line"].unique(maintain_order=True)
+    figure = style.facets(
+        pl.concat([whole, changes]),
+        partial(_panel, shade=lambda values: colours(norm(values))),
+        "panel",
+        labels=("training step (evenly spaced)", ""),
+        order=["unmodified model", *(f"{title}: change" for title in titles)],
+        ticks={at: f"{step:,}" for at, step in list(enumerate(steps))[::every]},
+        height=2.3,
+        share_y=False,
+    )
     label = "change to the step's baseline, percentage points"
-    bar = style.scale(figure, grid[1:], norm, mpl.colormaps["RdBu"], label)
+    bar = style.scale(figure, figure.axes[1:], norm, colours, label)
     bar.ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=""))
-    figure.supxlabel("training step (evenly spaced)")
-    style.legend(figure)
     return figure
 
 
-def _map(axes: Axes, rows: pl.DataFrame, norm: Normalize) -> None:
-    """The change of one score by step and block, a cell each; a dot where it is a loss."""
-    known = rows.filter(pl.col("difference").is_not_null())
-    x, block = known["x"].to_numpy(), known["block"].cast(pl.Float64).to_numpy()
-    shades = mpl.colormaps["RdBu"](norm(known["difference"].to_numpy()))
-    cells = axes.bar(x, 1.0, 1.0, block - 0.5, color=shades, linewidth=0)
-    style.tell(cells.patches, known)
-    falls = known["falls"].to_numpy()
-    look: dict[str, Any] = {
-        "markersize": 3.5,
-        "color": colours.INK,
-        "markeredgecolor": colours.PAPER,
-    }
-    axes.plot(x[falls], block[falls], "o", markeredgewidth=0.5, **look)
+def _panel(axes: Axes, rows: pl.DataFrame, shade: Callable[[Any], Any]) -> None:
+    """The baselines by step; or one score by step and block, with a dot where it is a loss."""
+    if not rows["block"].count():
+        style.lines(axes, rows, line="line", x="x", hollow=None)
+        style.whole_percent_axis(axes.yaxis)
+        return
+    known = rows.drop_nulls("difference")
+    style.cells(axes, known, "x", "block", shade(known["difference"].to_numpy()), linewidth=0)
+    falls = known.filter("falls")
+    look: Any = {"markersize": 3.5, "markeredgewidth": 0.5, "markeredgecolor": PAPER}
+    axes.plot(falls["x"], falls["block"], "o", color=INK, **look)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=9, integer=True))
-    axes.margins(0)
-    axes.grid(visible=False)
+    axes.set_ylabel("bypassed block")

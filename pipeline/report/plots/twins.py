@@ -14,7 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from pipeline.analysis.text import visible
 from pipeline.analysis.twins import METRIC
 from pipeline.report import style
 from pipeline.report.plots.plot import (
@@ -60,47 +59,33 @@ def _beyond(rows: pl.DataFrame) -> dict[str, Any]:
 
 def draw(data: pl.DataFrame) -> Figure:
     """One panel per model: copies by rows, the unmodified model and each block by columns."""
-    names = data["model"].unique(maintain_order=True).to_list()
     rows = data["copies"].n_unique()
-    figure, grid = style.panels(len(names), height=0.9 + 0.3 * rows, columns=1)
-    norm = Normalize(0, 1)
-    for axes, name in zip(grid, names, strict=True):
-        _surface(axes, data.filter(model=name), norm)
-        axes.set_title(visible(name))
-    bar = style.scale(figure, grid, norm, colormaps["viridis"], "exact match beyond the twin's")
+    figure = style.facets(
+        data, _surface, labels=(BLOCKS_LABEL, "copies"), height=0.9 + 0.3 * rows, columns=1
+    )
+    colours = colormaps["viridis"]
+    label = "exact match beyond the twin's"
+    bar = style.scale(figure, figure.axes, Normalize(0, 1), colours, label)
     style.percent_axis(bar.ax.yaxis)
-    figure.supxlabel(BLOCKS_LABEL)
-    figure.supylabel("copies")
     return figure
 
 
-def _surface(axes: Axes, rows: pl.DataFrame, norm: Normalize) -> None:
+def _surface(axes: Axes, rows: pl.DataFrame) -> None:
     copies = sorted(rows["copies"].unique())
     blocks = sorted(rows["block"].drop_nulls().unique())
-    place = pl.col("block").cast(pl.Float64).fill_null(-1.5)  # the baseline stands apart
-    cells = rows.with_columns(
-        x=place, y=pl.col("copies").replace_strict({n: i for i, n in enumerate(copies)})
+    placed = rows.with_columns(
+        x=pl.col("block").cast(pl.Float64).fill_null(-1.5),  # the baseline stands apart
+        y=pl.col("copies").replace_strict({n: i for i, n in enumerate(copies)}),
     )
-    shown = colormaps["viridis"](norm(style.finite(cells["value"])))
-    boxes = axes.bar(
-        cells["x"], height=1, width=1, bottom=cells["y"].cast(pl.Float64) - 0.5, color=shown
-    )
-    style.tell(list(boxes), cells)
-    if len(blocks) < WIDEST:
-        for cell, colour in zip(cells.iter_rows(named=True), shown, strict=True):
-            unclear = cell["low"] <= 0 <= cell["high"]
-            bright = colour[:3] @ (0.299, 0.587, 0.114) > 0.5
-            axes.text(
-                cell["x"],
-                cell["y"],
-                f"{100 * cell['value']:.0f}",
-                ha="center",
-                va="center",
-                fontsize=8,
-                color="#9a9a9a" if unclear else "#000000" if bright else "#ffffff",
-            )
+    shades = colormaps["viridis"](style.finite(rows["value"]))
+    style.cells(axes, placed, "x", "y", shades)
+    room = len(blocks) < WIDEST
+    for cell, shade in zip(placed.rows(named=True), shades, strict=True) if room else ():
+        unclear = cell["low"] <= 0 <= cell["high"]
+        bright = shade[:3] @ (0.299, 0.587, 0.114) > 0.5
+        colour = "#9a9a9a" if unclear else "#000000" if bright else "#ffffff"
+        look: Any = {"ha": "center", "va": "center", "fontsize": 8, "color": colour}
+        axes.text(cell["x"], cell["y"], f"{100 * cell['value']:.0f}", **look)
     step = max(1, -(-len(blocks) // 16))
     axes.set_xticks([-1.5, *blocks[::step]], ["none", *map(str, blocks[::step])])
     axes.set_yticks(range(len(copies)), [str(n) for n in copies])
-    axes.set_ylim(-0.5, len(copies) - 0.5)
-    axes.grid(False)

@@ -15,12 +15,12 @@ from matplotlib.figure import Figure
 
 from pipeline.analysis import views
 from pipeline.analysis.spread import NOTHING, QUANTILES
-from pipeline.analysis.text import visible
 from pipeline.report import style
 from pipeline.report.plots.plot import (
     BLOCKS_LABEL,
     NUMBERS,
     Plot,
+    by_block,
     extent,
     later_blocks,
     panels,
@@ -83,47 +83,38 @@ def _shares(data: pl.DataFrame) -> dict[str, Any]:
 
 def draw_spreads(data: pl.DataFrame) -> Figure:
     """A metric by block; one panel per model, a line and its quantiles per split."""
-    names = data["model"].unique(maintain_order=True).to_list()
     share = data["metric"][0] == "token_accuracy"
-    figure, grid = style.panels(len(names), share_y=share)
-    for axes, name in zip(grid, names, strict=True):
-        last = 0
-        for split, index in _INDICES.items():
-            rows = data.filter(model=name, split=split)
-            if rows.height:
-                _split(axes, rows, split, index)
-                last = max(last, *rows["block"].drop_nulls(), 0)
-        ticks = range(0, last + 1, math.ceil((last + 1) / 8))
-        axes.set_xticks([_AT_BASELINE, *ticks], ["–", *map(str, ticks)])
-        axes.set_title(visible(name))
-        if share:
-            style.percent_axis(axes.yaxis, whole=True)
-        else:
-            axes.set_ylim(bottom=0)
-    figure.supxlabel(BLOCKS_LABEL)
-    figure.supylabel("token accuracy" if share else "completion entropy, nats")
-    style.legend(figure)
-    return figure
-
-
-def _split(axes: Axes, rows: pl.DataFrame, split: str, index: int) -> None:
-    """One split of a model: the baseline at the left, the blocks as a curve over bands."""
-    numbered = rows.with_columns(block=pl.col("block").cast(pl.Int32).fill_null(_AT_BASELINE)).sort(
-        "block"
+    return style.facets(
+        data,
+        _panel,
+        labels=(BLOCKS_LABEL, "token accuracy" if share else "completion entropy, nats"),
+        scale_y=style.whole_percent_axis if share else lambda axis: axis.axes.set_ylim(bottom=0),
+        share_y=share,
     )
-    blocks = numbered.filter(pl.col("block") > _AT_BASELINE)
-    colour, marker, _ = style.category(index)
-    if split in _BANDS:
+
+
+def _panel(axes: Axes, rows: pl.DataFrame) -> None:
+    """One model: the baseline at the left, the blocks as curves over bands."""
+    banded = pl.col("split").is_in(_BANDS)
+    for split in _BANDS:
+        blocks = by_block(rows.filter(split=split))
         low, *_, high = (style.finite(blocks[name]) for name in QUANTILES)
+        colour, *_ = style.category(_INDICES[split])
         axes.fill_between(blocks["block"], low, high, color=colour, alpha=0.12, linewidth=0)
-    middle = ("q25", "q75") if split in _BANDS else (None, None)
-    ends = [pl.lit(None) if name is None else pl.col(name) for name in middle]
-    style.curve(axes, blocks.with_columns(low=ends[0], high=ends[1]), index, split)
-    whole = numbered.filter(block=_AT_BASELINE)
-    at = [_AT_BASELINE + 0.12 * (index - 2)] * whole.height
-    if split in _BANDS:
-        for low_name, high_name, width in (("q05", "q95", 1.0), ("q25", "q75", 3.5)):
-            least, most = style.finite(whole[low_name]), style.finite(whole[high_name])
-            axes.vlines(at, least, most, color=colour, linewidth=width, alpha=0.6)
-    points = axes.plot(at, style.finite(whole["value"]), color=colour, marker=marker, linestyle="")
-    style.tell(points, whole)
+    middle = by_block(rows).with_columns(
+        low=pl.when(banded).then("q25"), high=pl.when(banded).then("q75")
+    )
+    style.lines(axes, middle, line="split", looks=_INDICES)
+    for split, index in _INDICES.items():
+        whole = views.baseline(rows.filter(split=split))
+        colour, marker, _ = style.category(index)
+        at = [_AT_BASELINE + 0.12 * (index - 2)] * whole.height
+        if split in _BANDS:
+            for low_name, high_name, width in (("q05", "q95", 1.0), ("q25", "q75", 3.5)):
+                least, most = style.finite(whole[low_name]), style.finite(whole[high_name])
+                axes.vlines(at, least, most, color=colour, linewidth=width, alpha=0.6)
+        points = axes.plot(at, style.finite(whole["value"]), color=colour, marker=marker, ls="")
+        style.tell(points, whole)
+    last = max(0, *rows["block"].drop_nulls())
+    ticks = range(0, last + 1, math.ceil((last + 1) / 8))
+    axes.set_xticks([_AT_BASELINE, *ticks], ["–", *map(str, ticks)])
