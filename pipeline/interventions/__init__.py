@@ -10,11 +10,20 @@ from pipeline.interventions.interventions import Group, Intervention, sweep
 if TYPE_CHECKING:
     from pipeline.interventions.completion import complete
     from pipeline.interventions.editing import bypassed
+    from pipeline.interventions.edits import edit, patch
     from pipeline.interventions.scoring import score
 
-__all__ = ["Group", "Intervention", "bypassed", "complete", "score", "sweep"]
+__all__ = [
+    "Group", "Intervention", "bypassed", "complete", "edit", "patch", "score", "sweep",
+]  # fmt: skip
 
-_HOMES = {"bypassed": "editing", "complete": "completion", "score": "scoring"}
+_HOMES = {
+    "bypassed": "editing",
+    "complete": "completion",
+    "edit": "edits",
+    "patch": "edits",
+    "score": "scoring",
+}
 
 
 def __getattr__(name: str) -> Any:

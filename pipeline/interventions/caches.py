@@ -17,6 +17,7 @@ class Kept(DynamicCache):
     def __init__(self) -> None:
         super().__init__()
         self.blocks: dict[int, tuple[Tensor, Tensor]] = {}
+        self.others: dict[Any, Kept] = {}  # those of the sources of patches
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any

@@ -21,15 +21,17 @@ Shapes: n active rows, P prefix and S suffix positions, B samples, G branches.
 from __future__ import annotations
 
 from bisect import bisect_left
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pipeline.interventions.caches import Kept, SideBySide
-from pipeline.interventions.hooks import BlockRows, hooked
+from pipeline.interventions.hooks import Beside, BlockRows, hooked
 from pipeline.interventions.interventions import Edit
 from pipeline.interventions.readout import Choice, choose
+from pipeline.interventions.sources import Beneath
 from pipeline.interventions.wavefront import Engine, by_edit
 
 
@@ -90,16 +92,26 @@ def decode(
         for edits in edited
     ]
     blocks = [BlockRows(edits={**edits}) for edits in everywhere]
-    with hooked(known, blocks, means=engine.means):
+    beneath = Beneath(
+        engine.sources, engine.places, cache, start.sample, prefix_length + suffix_length - 1
+    )
+    beside = Beside(engine.means)
+
+    def editing(now: bool) -> AbstractContextManager[None]:
+        return hooked(known, blocks, beside=beside) if now else nullcontext()
+
+    patched = bool(engine.places)  # a source may be the model itself, which reads without edits
+    with editing(not patched):
         for index in range(joins[0], suffix_length - 1):
             rows.active, rows.position = bisect_left(joins, index + 1), prefix_length + index
             for block, edits, of_all in zip(blocks, edited, everywhere, strict=True):
                 for edit, listed in edits.items():
                     block.edits[edit] = of_all[edit][: bisect_left(listed, rows.active)]
             active = tokens[: rows.active]
-            states = known.body(
-                input_ids=active[:, index, None], past_key_values=rows, use_cache=True
-            )[0]
+            read = active[:, index, None]
+            beside.others = beneath.others(read, rows.position)
+            with editing(patched):
+                states = known.body(input_ids=read, past_key_values=rows, use_cache=True)[0]
             choice = choose(known, states[:, 0], forbidden)
             active[:, index + 1] = choice.token
             margins[: rows.active, index + 1] = choice.margin

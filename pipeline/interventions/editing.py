@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from transformers import PreTrainedModel
 
-from pipeline.interventions.edits import RULES
+from pipeline.interventions.edits import MEAN, rule_of
 from pipeline.interventions.guard import prepare
 from pipeline.interventions.hooks import BlockRows, hooked
 from pipeline.interventions.interventions import IDENTITY, Intervention
@@ -36,12 +36,13 @@ def bypassed(
     """
     if not isinstance(what, Intervention):
         what = Intervention("bypassed", dict.fromkeys(what, IDENTITY))
-    if any(RULES[edit].needs_mean for edit in what.edits.values()):
+    rules = [rule_of(edit) for edit in what.edits.values()]
+    if what.positions or any(MEAN in rule.needs or rule.source for rule in rules):
         raise bad_input(
             what=f"intervention {what.name}",
             got=f"the edit {what.edit}",
-            expected="edits without a mean",
-            remedy="use complete or score, which take tokens to calibrate on",
+            expected="edits of all positions, without a mean or the values of another text",
+            remedy="use complete or score, which know the prefix and take tokens to calibrate on",
         )
     known = prepare(model, [what]).known
     edits = [what.at(block) for block in range(len(known.sites))]

@@ -1,27 +1,43 @@
-"""The edits, one function each.
+"""The edits, one function each: the built-in ones, and those of one's own.
 
 An edit acts at one site of a block and replaces the values there in the rows that have it::
 
-    CONTEXT      the input of the output projection: the mixed values
-    ATTENTION    the output of the output projection, which attention adds to the stream
-    MLP          the output of the MLP's last matrix, which the MLP adds to the stream
-    BLOCK        the output of the block
+    QUERY, KEY, VALUE    what their projections return, before norms and rotary embeddings
+    CONTEXT              the input of the output projection: the mixed values
+    ATTENTION            the output of the output projection, which attention adds to the stream
+    INNER                the input of the MLP's last matrix: its neurons
+    MLP                  the output of the MLP's last matrix, which the MLP adds to the stream
+    BLOCK                the output of the block
+
+Limited to some heads, an edit of attention acts at `CONTEXT`, on the columns of these heads.
+Limited to some neurons, an edit of the MLP acts at `INNER`, on these columns.
 
 Shapes: n rows, T positions, D width, H heads, C = H E, input width of the output projection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+import hashlib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
-from pipeline.interventions.interventions import Edit
+from pipeline.interventions.interventions import EDITS, Edit
+from pipeline.models.sites import ATTENTION, BLOCK, CONTEXT, INNER, MLP, PATTERN, SITES
+from pipeline.workflow.errors import InputError, bad_input, shorten
 
-CONTEXT, ATTENTION, MLP, BLOCK = "context", "attention", "mlp", "block"
+VALUES, MEAN, ENTERED, OTHER = NEEDS = ("values", "mean", "entered", "other")
+"""What an edit may need beyond the values at its site; see `Here`."""
+
+FOLDER = Path("edits")
+"""Of a study's own edits, beside params.yaml; all files in it are an input of what uses one."""
 
 
 @dataclass(frozen=True)
@@ -29,95 +45,277 @@ class Here:
     """The inputs of an edit.
 
     Args:
-        now: the values at the site, (n, T, C) for `CONTEXT`, else (n, T, D).
-        entered: the block's input (n, T, D), for edits of `BLOCK`.
-        values: (n, T, C), each position's own, for edits that need them.
+        now: the values at the site, (n, T, F): F is D for attention, mlp and block, C for context.
         project: the output projection, (…, C) to (…, D).
-        mean: (D,), mean of the values at the site over the calibration tokens.
-        edit: its heads and seed.
+        edit: its heads, neurons, positions and seed.
         n_heads: H.
+        given: what the edit needs beyond these.
     """
 
     now: Tensor
-    entered: Tensor | None
-    values: Tensor | None
     project: Callable[[Tensor], Tensor]
-    mean: Tensor | None
     edit: Edit
     n_heads: int
+    given: Mapping[str, Tensor]
+
+    @property
+    def values(self) -> Tensor:
+        """(n, T, C), each position's own values, one head after the other."""
+        return self._given(VALUES)
+
+    @property
+    def mean(self) -> Tensor:
+        """(F,), the mean of the values at the site over the calibration tokens."""
+        return self._given(MEAN).to(self.now.dtype)
+
+    @property
+    def entered(self) -> Tensor:
+        """(n, T, D), the block's input."""
+        return self._given(ENTERED)
+
+    @property
+    def other(self) -> Tensor:
+        """(n, T, F), the values at the site in the edit's source: see `patch`."""
+        return self._given(OTHER)
+
+    def _given(self, name: str) -> Tensor:
+        if name not in self.given:
+            remedy = "patch(source=…)" if name == OTHER else f'edit(site=…, needs=["{name}"])'
+            raise bad_input(
+                f"here.{name} in the edit {self.edit.name}",
+                "an edit that does not say that it needs it",
+                f"one of {', '.join(self.given) or 'none'}",
+                f"declare the function with {remedy}",
+            )
+        return self.given[name]
 
 
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Where the values of `Here.other` come from: a model, which reads a text without edits.
+
+    Args:
+        model: of the same shape; None: the edited model itself.
+        tokens: (T,) int64, the text; None: the tokens that the edited model reads.
+    """
+
+    model: PreTrainedModel | None = field(default=None, repr=False)
+    tokens: Tensor | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The site of an edit, its function, and the inputs it needs beyond the values there."""
+
+    name: str
+    site: str
+    apply: Callable[[Here], Tensor] = field(repr=False)
+    needs: frozenset[str] = frozenset()
+    source: Source | None = None
+    code: str = ""
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __call__(self, here: Here) -> Tensor:
+        """The values that the edit puts in the place of `here.now`."""
+        return self.apply(here)
+
+
+def edit(
+    site: str, needs: Collection[str] = (), name: str | None = None
+) -> Callable[[Callable[[Here], Tensor]], Rule]:
+    """Make an edit of a function, which is given a `Here` and returns new values for `here.now`.
+
+    Args:
+        site: ``attention``, ``context``, ``mlp``, ``block``, ``query``, ``key`` or ``value``.
+        needs: what the function reads beyond `here.now`: ``values``, ``mean``, ``entered``.
+        name: of the edit, in names of interventions; that of the function unless given.
+
+    Raises:
+        InputError: an unknown site or need.
+    """
+    if site not in SITES or site == PATTERN:
+        got = "weights that the kernels of attention compute and never return" * (site == PATTERN)
+        places = (each for each in SITES if each not in (INNER, PATTERN))
+        raise bad_input(
+            "the site of an edit",
+            got or shorten(site),
+            ", ".join(places),
+            "edit the queries or keys, or the context that the weights make of the values",
+        )
+    if odd := set(needs) - {*NEEDS}:
+        raise bad_input(
+            f"needs of an edit at {site}", ", ".join(sorted(odd)), ", ".join(NEEDS), "name these"
+        )
+
+    def made(function: Callable[[Here], Tensor]) -> Rule:
+        source = Source() if OTHER in needs else None
+        return Rule(name or function.__name__, site, function, frozenset(needs), source)
+
+    return made
+
+
+def patch(
+    source: Literal["baseline"] | PreTrainedModel | Tensor | None = None,
+    site: str = ATTENTION,
+    name: str = "patch",
+) -> Rule:
+    """The edit that puts in the values of a source at the site.
+
+    Args:
+        source: ``baseline``, the unmodified model on the same tokens; another model of the same
+            shape on the same tokens; or another sample, (T,) int64 token ids, of which position t
+            gives the values at position t. In a study, the line names a model, in ``source``.
+        site: as for `edit`.
+        name: of the edit.
+    """
+
+    def other(here: Here) -> Tensor:
+        return here.other
+
+    tokens = source if isinstance(source, Tensor) else None
+    model = source if isinstance(source, PreTrainedModel) else None
+    if not (tokens is not None or model) and source not in (None, "baseline"):
+        raise bad_input(
+            "the source of a patch",
+            shorten(source),
+            "`baseline`, a model, or token ids (T,) of another sample",
+            "pass one of these",
+        )
+    if tokens is not None and (tokens.ndim != 1 or tokens.is_floating_point()):
+        raise bad_input(
+            "the source of a patch",
+            f"a tensor {tuple(tokens.shape)} of {tokens.dtype}",
+            "token ids (T,) of one other sample",
+            "pass one row",
+        )
+    rule = edit(site, [OTHER], name)(other)
+    return replace(rule, source=Source(model, tokens))
+
+
+# --------------------------------------------------------------------------- built-in
+
+
+@edit(CONTEXT, [VALUES])
 def identity(here: Here) -> Tensor:
     """Every position attends only to itself: the output projection receives its own value.
 
     Source: arXiv 2501.05078, section 3.2.
     """
-    return provided(here.values)
+    return here.values
 
 
-def heads(here: Here) -> Tensor:
-    """The identity, only in the edit's heads."""
-    chosen = torch.zeros(here.n_heads, 1, dtype=torch.bool, device=here.now.device)
-    chosen[list(here.edit.heads or ())] = True
-    both = here.now, provided(here.values)
-    now, identity = (torch.unflatten(x, -1, (here.n_heads, -1)) for x in both)
-    return torch.where(chosen, identity, now).flatten(-2)
-
-
+@edit(ATTENTION)
 def zero(here: Here) -> Tensor:
     """Nothing is added to the stream, not even a bias."""
     return torch.zeros_like(here.now)
 
 
+@edit(ATTENTION, [MEAN])
 def mean(here: Here) -> Tensor:
     """Instead of its output, the part adds its mean over calibration tokens under the baseline."""
-    return provided(here.mean).to(here.now.dtype).expand_as(here.now)
+    return here.mean.expand_as(here.now)
 
 
+@edit(BLOCK, [ENTERED])
 def skip(here: Here) -> Tensor:
     """The block returns its input.
 
     Source: ShortGPT, arXiv 2403.03853; LLM-Drop, arXiv 2406.15786.
     """
-    return provided(here.entered)
+    return here.entered
 
 
+@edit(ATTENTION, [VALUES])
 def noise(here: Here) -> Tensor:
     """The change that the identity would make, in a random direction and with the same norm.
 
     The direction comes from permuting the dimensions and flipping signs, by the edit's seed. It is
     the same for every position and sample, so a result does not depend on the batch.
     """
-    change = here.project(provided(here.values)) - here.now
+    change = here.project(here.values) - here.now
     generator = torch.Generator().manual_seed(here.edit.seed or 0)
     order = torch.randperm(change.shape[-1], generator=generator).to(change.device)
     signs = 2 * torch.randint(2, order.shape, generator=generator).to(change) - 1
     return here.now + change[..., order] * signs
 
 
-class Rule(NamedTuple):
-    """The site of an edit, its function, and the inputs it needs beyond the values there."""
-
-    site: str
-    apply: Callable[[Here], Tensor]
-    needs_values: bool = False
-    needs_mean: bool = False
-
+_AT_MLP = {"mlp-zero": zero, "mlp-mean": mean}
 
 RULES: Mapping[str, Rule] = {
-    "identity": Rule(CONTEXT, identity, needs_values=True),
-    "heads": Rule(CONTEXT, heads, needs_values=True),
-    "zero": Rule(ATTENTION, zero),
-    "mean": Rule(ATTENTION, mean, needs_mean=True),
-    "noise": Rule(ATTENTION, noise, needs_values=True),
-    "mlp-zero": Rule(MLP, zero),
-    "mlp-mean": Rule(MLP, mean, needs_mean=True),
-    "skip": Rule(BLOCK, skip),
+    **{rule.name: rule for rule in (identity, zero, mean, skip, noise)},
+    "heads": replace(identity, name="heads"),  # the identity, only in the edit's heads
+    **{name: replace(rule, name=name, site=MLP) for name, rule in _AT_MLP.items()},
 }
 """Edit -> its rule."""
 
 
-def provided(x: Tensor | None) -> Tensor:
-    """`x`, which the hooks always provide for edits that need it."""
-    assert x is not None  # noqa: S101  for the type checker
-    return x
+# --------------------------------------------------------------------------- of one's own
+
+
+def rule_of(edit: str | Rule) -> Rule:
+    """The rule of an edit.
+
+    Raises:
+        InputError: as for `_loaded`.
+    """
+    return edit if isinstance(edit, Rule) else RULES.get(edit) or _loaded(edit, own_code())
+
+
+def site_of(edit: Edit) -> str:
+    """The site at which an edit acts, within what it is limited to."""
+    site = rule_of(edit.name).site
+    if edit.heads and site == ATTENTION:
+        return CONTEXT
+    return INNER if edit.neurons and site == MLP else site
+
+
+def own_code(folder: Path = FOLDER) -> str:
+    """The digest of all files in the folder of a study's own edits; empty without the folder."""
+    content = hashlib.sha256()
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    for file in files:
+        content.update(f"{file.as_posix()}\n".encode() + hashlib.sha256(file.read_bytes()).digest())
+    return content.hexdigest()[:32] if files else ""
+
+
+@cache
+def _loaded(edit: str, code: str) -> Rule:
+    """The edit ``edits/FILE.py:FUNCTION``, whose file is executed.
+
+    Args:
+        edit: its name.
+        code: of `own_code`, with which the file is loaded again after a change.
+
+    Raises:
+        InputError: no such file within the folder, a file that fails, or no edit of that name.
+    """
+    path, _, function = edit.partition(":")
+    file = Path(path)
+
+    def refusal(got: str) -> InputError:
+        return bad_input(
+            f"the edit {edit}",
+            got,
+            f"one of {', '.join(EDITS)}, or a function marked @edit(site=…) of a file in {FOLDER}/",
+            "correct the line, or the file; docs/python.md describes edits of one's own",
+        )
+
+    if not file.is_file() or not file.resolve().is_relative_to(FOLDER.resolve()):
+        raise refusal(f"no file {path} that lies in {FOLDER.resolve()}")
+    spec = spec_from_file_location(f"own_edits_{file.stem}", file)
+    assert spec is not None  # noqa: S101  as of any file named .py
+    assert spec.loader is not None  # noqa: S101  likewise
+    module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except InputError:
+        raise
+    except Exception as error:  # whatever a user's code raises
+        raise refusal(f"{type(error).__name__} on loading {path}: {error}") from error
+    made = getattr(module, function, None)
+    if not isinstance(made, Rule):
+        kind = "nothing of that name" if made is None else f"a {type(made).__name__}"
+        raise refusal(f"{kind} in {path}")
+    return replace(made, name=edit, code=code)

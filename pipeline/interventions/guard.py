@@ -10,12 +10,14 @@ itself reads a few random tokens, without a mask, and with padding on the left a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from pipeline.interventions.edits import Source, rule_of
 from pipeline.interventions.hooks import require_editable
 from pipeline.interventions.interventions import BASELINE, Intervention, block_name, bypass
 from pipeline.interventions.memory import Journal
@@ -77,8 +79,44 @@ def prepare(
     require_length(known, length)
     build_trie(interventions, len(known.sites))  # raises if a block does not exist
     require_editable(known, interventions)
+    sources = sources_of(known, interventions)
     means = means_of(known, interventions, calibration)
-    return Engine(known, interventions, means, journal or Journal(), token_budget)
+    made = Engine(known, interventions, means, journal or Journal(), token_budget)
+    return replace(made, sources=sources)
+
+
+def sources_of(known: Anatomy, interventions: Sequence[Intervention]) -> dict[Source, Anatomy]:
+    """The sources of all patches, each with its model.
+
+    Raises:
+        InputError: a source is no supported model of the same shape.
+    """
+    rules = [rule_of(edit) for one in interventions for edit in one.edits.values()]
+    sources = {rule.source: known for rule in rules if rule.source}
+    for source in sources:
+        if source.model is None:
+            continue
+        sources[source] = proven(source.model)
+        ours, others = _shape(known), _shape(sources[source])
+        if ours != others:
+            raise bad_input(
+                f"the source of a patch, {type(source.model).__name__}",
+                ", ".join(f"{n} {name}" for name, n in others.items() if ours[name] != n),
+                ", ".join(f"{n} {name}" for name, n in ours.items() if others[name] != n),
+                "name a model of the same shape, such as a twin or an earlier step",
+            )
+    return sources
+
+
+def _shape(known: Anatomy) -> dict[str, object]:
+    values, mlp = known.sites[0].values, known.sites[0].mlp
+    return {
+        "blocks": len(known.sites),
+        "heads": known.n_heads,
+        "key-value heads": values.groups,
+        "numbers of a head": values.size,
+        "shape of the last matrix": getattr(getattr(mlp, "weight", None), "shape", None),
+    }
 
 
 def require_length(known: Anatomy, length: int) -> None:

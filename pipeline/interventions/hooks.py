@@ -17,16 +17,49 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
-from pipeline.interventions.edits import ATTENTION, BLOCK, CONTEXT, MLP, RULES, Here, provided
-from pipeline.interventions.interventions import Edit, Intervention
+from pipeline.interventions.edits import (
+    ENTERED,
+    MEAN,
+    OTHER,
+    VALUES,
+    Here,
+    Source,
+    rule_of,
+    site_of,
+)
+from pipeline.interventions.interventions import (
+    LAST_TOKEN,
+    NOISE,
+    PREFIX,
+    Edit,
+    Intervention,
+    edit_name,
+)
 from pipeline.models.modules import attached, forward_replaced, states_in, states_out
 from pipeline.models.precision import without_hooks
-from pipeline.models.sites import Anatomy, Site
+from pipeline.models.sites import (
+    ATTENTION,
+    BLOCK,
+    CONTEXT,
+    INNER,
+    KEY,
+    MLP,
+    QUERY,
+    SITES,
+    VALUE,
+    Anatomy,
+    Site,
+    Tap,
+)
 from pipeline.workflow.errors import bad_input
 
 Means = Mapping[tuple[int, str], Tensor]
 """(block, site) -> mean (D,) of the values there under the baseline, for edits that need it."""
+
+Others = dict[tuple[Source, int, str], Tensor]
+"""(source, block, site) -> the values there in the source, (B, T, F), or (1, T, F) for all rows."""
 
 Selection = slice | Tensor
 """Rows of a batch."""
@@ -50,30 +83,81 @@ class BlockRows:
     last: int | None = None
 
 
+@dataclass
+class Beside:
+    """What the edits of a pass need beside the values of their rows.
+
+    Args:
+        means: for edits that need them.
+        start: the first position of the suffix among those that a call reads; (B,) one for each
+            row of tokens.
+        others: for edits that have a source.
+    """
+
+    means: Means = field(default_factory=dict)
+    start: int | Tensor = 0
+    others: Others = field(default_factory=dict)
+
+
 def require_editable(known: Anatomy, interventions: Sequence[Intervention]) -> None:
-    """Raise if this model's blocks lack the site of an edit.
+    """Raise if this model's blocks lack the site of an edit, or some of its heads or neurons.
 
     Raises:
         InputError: says what was found and what was expected.
     """
     for intervention in interventions:
-        heads, edits = intervention.heads, intervention.edits.values()
-        if heads and max(heads) >= known.n_heads:
-            raise bad_input(
-                what=f"intervention {intervention.name}",
-                got=f"head {max(heads)}",
-                expected=f"heads 0 to {known.n_heads - 1}",
-                remedy="name heads that the model has",
-            )
-        odd = [edit for edit in edits if RULES[edit].site in (ATTENTION, MLP)]
-        if odd and not known.additive:
-            raise bad_input(
-                what=f"intervention {intervention.name}, on {type(known.model).__name__}",
-                got="blocks that return more than their input plus one output projection's and "
-                "one MLP matrix's output",
-                expected=f"blocks that hand on their input where both are zero, for {odd[0]}",
-                remedy="use the edits identity, heads and skip, which such a model allows",
-            )
+        what = f"intervention {intervention.name}, on {type(known.model).__name__}"
+        for edit in filter(None, map(intervention.at, intervention.blocks)):
+            where, name = site_of(edit), edit_name(edit.name)
+            if where in (ATTENTION, MLP, INNER) and not known.additive:
+                raise bad_input(
+                    what,
+                    "blocks that return more than their input plus one output projection's and "
+                    "one MLP matrix's output",
+                    f"blocks that hand on their input where both are zero, for {name}",
+                    "use the edits identity, heads and skip, which such a model allows",
+                )
+            tap = known.sites[intervention.blocks[0]].tap(where)
+            if tap is None:
+                raise bad_input(
+                    what,
+                    f"no module that returns the {where} alone",
+                    f"a {where} for the edit {name}",
+                    "use another site",
+                )
+            if edit.neurons and where != INNER:
+                raise bad_input(
+                    what, f"neurons of an edit at {where}", "an edit at mlp", "leave them out"
+                )
+            if edit.heads and (where not in BY_HEAD or edit.name == NOISE):
+                raise bad_input(
+                    what,
+                    f"heads of an edit at {where}, where heads are not apart",
+                    "an edit at attention, context, query, key or value",
+                    "leave them out",
+                )
+            most = _parts(known, where)
+            if (some := edit.heads or edit.neurons) and most and max(some) >= most:
+                kind = "head" if edit.heads else "neuron"
+                raise bad_input(
+                    what,
+                    f"{kind} {max(some)}",
+                    f"{kind}s 0 to {most - 1}",
+                    f"name {kind}s that the model has",
+                )
+
+
+BY_HEAD = (CONTEXT, QUERY, KEY, VALUE)
+"""Sites whose columns are one head after the other."""
+
+
+def _parts(known: Anatomy, where: str) -> int | None:
+    """The heads or neurons side by side at a site; None if they are not told."""
+    if where == INNER:
+        matrix: Any = known.sites[0].mlp
+        width = getattr(matrix, "in_features", None) or matrix.weight.shape[0]
+        return int(width)
+    return known.sites[0].values.groups if where in (KEY, VALUE) else known.n_heads
 
 
 @contextmanager
@@ -81,7 +165,7 @@ def hooked(
     known: Anatomy,
     blocks: Sequence[BlockRows],
     batch: int = 0,
-    means: Means | None = None,
+    beside: Beside | None = None,
     *,
     fast: bool = True,
 ) -> Iterator[None]:
@@ -94,7 +178,7 @@ def hooked(
         known: of the model.
         blocks: one per block; their rows may change between calls of the model.
         batch: B, rows of tokens in a call that appends rows.
-        means: for edits that need them.
+        beside: for edits that need more than their rows; may change between calls.
         fast: replace transformers' written-out GELUs on a CPU by PyTorch's kernel, which is six
             times as fast, and in float32 differs by one unit of rounding.
     """
@@ -102,7 +186,7 @@ def hooked(
         handle
         for number, (site, rows) in enumerate(zip(known.sites, blocks, strict=True))
         if batch or rows.edits  # also without edits, since a mask has fewer rows
-        for handle in _Hooks(known, site, rows, number, batch, means or {}).register()
+        for handle in _Hooks(known, site, rows, number, batch, beside or Beside()).register()
     )
     slow = known.slow_activations if fast and known.model.device.type == "cpu" else ()
     with attached(handles), forward_replaced(slow, lambda stock: partial(_gelu, stock)):
@@ -118,33 +202,31 @@ class _Hooks:
 
     def __init__(
         self, known: Anatomy, site: Site, rows: BlockRows, number: int, batch: int,
-        means: Means,
+        beside: Beside,
     ) -> None:  # fmt: skip
-        self.site, self.rows, self.number, self.batch = site, rows, number, batch
-        self.batched, self.means, self.n_heads = known.batched, means, known.n_heads
+        self.known, self.site, self.rows, self.number = known, site, rows, number
+        self.batch, self.beside = batch, beside
         self.size = self.length = 0  # rows and positions in the block, once it has begun
-        self.values: dict[Edit, Tensor] = {}
-        self.entered: dict[Edit, Tensor] = {}
-        edits_mlp = any(RULES[edit.name].site == MLP for edit in rows.edits)
+        self.rules = {edit: (rule_of(edit.name), site_of(edit)) for edit in rows.edits}
+        self.given: dict[tuple[Edit, str], Tensor] = {}
+        edits_mlp = any(where in (MLP, INNER) for _, where in self.rules.values())
         # the MLP's output for an appended row equals that of the row it copies
         self.shares_mlp = known.parallel and rows.appended is not None and not edits_mlp
 
     def register(self) -> Iterable[Any]:
         """Register the hooks that the edits need; rows may be removed later, edits not added."""
-        sites = {RULES[edit.name].site for edit in self.rows.edits}
+        sites = {where for _, where in self.rules.values()}
         yield self.site.block.register_forward_pre_hook(self._begin, with_kwargs=True)
-        if any(RULES[edit.name].needs_values for edit in self.rows.edits):
+        if any(VALUES in rule.needs for rule, _ in self.rules.values()):
             yield self.site.source.register_forward_hook(self._keep_values)
-        if CONTEXT in sites:
-            yield self.site.mixer.register_forward_pre_hook(self._edit_context)
-        for name, module in ((ATTENTION, self.site.attention), (MLP, self.site.mlp)):
-            if name in sites and module is not None:
-                yield module.register_forward_hook(self._editor(name))
+        for where in (site for site in SITES if site in sites and site != BLOCK):
+            if (tap := self.site.tap(where)) is not None:
+                yield attach(tap, partial(self._edited, where, tap.columns))
         if self.site.whole_mlp is not None and (self.shares_mlp or self.rows.last):
             yield self.site.whole_mlp.register_forward_pre_hook(self._narrow_mlp)
             yield self.site.whole_mlp.register_forward_hook(self._widen_mlp)
         if BLOCK in sites:
-            yield self.site.block.register_forward_hook(self._editor(BLOCK))
+            yield attach(Tap(self.site.block), partial(self._edited, BLOCK, None))
 
     def _begin(self, _module: nn.Module, args: Any, kwargs: Any) -> Any:
         hidden = states_in(args, kwargs)
@@ -152,8 +234,8 @@ class _Hooks:
             hidden = torch.cat([hidden, hidden[self.rows.appended]])
         self.size, self.length = hidden.shape[:2]
         for edit, rows in self.rows.edits.items():
-            if RULES[edit.name].site == BLOCK:
-                self.entered[edit] = hidden[rows].clone()  # the block may change it in place
+            if ENTERED in self.rules[edit][0].needs:  # the block may change it in place
+                self.given[edit, ENTERED] = hidden[rows].clone()
         if not self.batch or self.size == self.batch:
             return None
         args, kwargs = self._widened(args, ("args",)), self._widened(kwargs, ())
@@ -163,7 +245,7 @@ class _Hooks:
 
     def _widened(self, tree: Any, path: tuple[str | int, ...]) -> Any:
         """Repeat batched arguments for each branch; the body made them for the rows of tokens."""
-        if isinstance(tree, Tensor) and path in self.batched and path not in _STATES:
+        if isinstance(tree, Tensor) and path in self.known.batched and path not in _STATES:
             if len(tree) % self.batch:  # such as one row of positions for all
                 return tree
             return tree.repeat(self.size // self.batch, *[1] * (tree.ndim - 1))
@@ -175,59 +257,101 @@ class _Hooks:
 
     def _narrow_mlp(self, _module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Leave out rows and positions whose output is known or not needed."""
-        rows = self.size - len(provided(self.rows.appended)) if self.shares_mlp else self.size
+        rows = self.size - len(_provided(self.rows.appended)) if self.shares_mlp else self.size
         positions = slice(-self.rows.last if self.rows.last else None, None)
         # contiguous, since some families call `view` on their input
         return tuple(x[:rows, positions].contiguous() if isinstance(x, Tensor) else x for x in args)
 
     def _widen_mlp(self, _module: nn.Module, _args: Any, returned: Tensor) -> Tensor:
         if self.shares_mlp:
-            returned = torch.cat([returned, returned[provided(self.rows.appended)]])
+            returned = torch.cat([returned, returned[_provided(self.rows.appended)]])
         return F.pad(returned, (0, 0, self.length - returned.shape[1], 0))
 
     def _keep_values(self, _module: nn.Module, _args: Any, returned: Tensor) -> None:
         projected = self._by_row(returned)
         for edit, rows in self.rows.edits.items():
-            if RULES[edit.name].needs_values:
-                self.values[edit] = self.site.values.pick(projected[rows])
+            if VALUES in self.rules[edit][0].needs:
+                self.given[edit, VALUES] = self.site.values.pick(projected[rows])
 
-    def _edit_context(self, _module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (self._edited(CONTEXT, args[0]), *args[1:])
-
-    def _editor(self, where: str) -> Callable[[nn.Module, Any, Any], Any]:
-        def edit(_module: nn.Module, _args: Any, returned: Any) -> Any:
-            made = self._edited(where, states_out(returned))
-            return made if isinstance(returned, Tensor) else (made, *returned[1:])
-
-        return edit
-
-    def _edited(self, where: str, passing: Tensor) -> Tensor:
+    def _edited(self, where: str, columns: Tensor | None, passing: Tensor) -> Tensor:
         """A copy of `passing` with the edits of this site applied; others may read the original."""
         result = passing.clone()
         by_row = self._by_row(result)
         for edit, rows in self.rows.edits.items():
-            rule = RULES[edit.name]
-            if rule.site == where:
-                now, entered = by_row[rows], self.entered.pop(edit, None)
-                if entered is not None and entered.shape != now.shape:
-                    raise bad_input(
-                        f"the edit {edit.name} of block {self.number}, while it is in force",
-                        "an evaluation that appends rows",
-                        "complete and score outside of `bypassed`",
-                        "leave the context, and name both edits in one intervention",
-                    )
-                by_row[rows] = rule.apply(
-                    Here(
-                        now=now,
-                        entered=entered,
-                        values=self.values.pop(edit, None),
-                        project=self._project,
-                        mean=self.means.get((self.number, where)),
-                        edit=edit,
-                        n_heads=self.n_heads,
-                    )
+            rule, site = self.rules[edit]
+            if site != where:
+                continue
+            now = by_row[rows] if columns is None else by_row[rows][..., columns]
+            if not len(now):
+                continue
+            here = Here(now, self._project, edit, self.known.n_heads, self._beside(edit, rows, now))
+            before = now.clone() if edit.heads or edit.neurons or edit.positions else now
+            made = rule(here)
+            if not isinstance(made, Tensor) or made.shape != before.shape:
+                got = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
+                raise bad_input(
+                    f"the edit {rule.name} of block {self.number}",
+                    f"{got} from its function",
+                    f"a tensor {tuple(before.shape)}, as here.now",
+                    "return new values for all rows, positions and dimensions",
                 )
+            made = self._limited(edit, where, rows, before, made.to(before.dtype))
+            if columns is None:
+                by_row[rows] = made
+            else:
+                whole = by_row[rows]
+                whole[..., columns] = made
+                by_row[rows] = whole
         return result
+
+    def _beside(self, edit: Edit, rows: Selection, now: Tensor) -> dict[str, Tensor]:
+        """What an edit needs beyond the values at its site, for its rows."""
+        rule, where = self.rules[edit]
+        given = {n: self.given.pop((edit, n)) for n in (VALUES, ENTERED) if n in rule.needs}
+        if MEAN in rule.needs:
+            given[MEAN] = self.beside.means[self.number, where]
+        if OTHER in rule.needs and rule.source is not None:
+            others = self.beside.others[rule.source, self.number, where]
+            given[OTHER] = others if len(others) == 1 else others[self._samples(rows)]
+        for need, x in given.items():
+            if need == MEAN:
+                continue
+            x = x[:, -now.shape[1] :].to(now)  # the last positions may be the only ones computed
+            given[need] = x.expand(len(now), -1, -1) if len(x) == 1 else x
+            if given[need].shape[:2] != now.shape[:2]:
+                raise bad_input(
+                    f"the edit {rule.name} of block {self.number}, while it is in force",
+                    "an evaluation that appends rows",
+                    "complete and score outside of `bypassed`",
+                    "leave the context, and name both edits in one intervention",
+                )
+        return given
+
+    def _limited(
+        self, edit: Edit, where: str, rows: Selection, before: Tensor, made: Tensor
+    ) -> Tensor:
+        """The edited values in the heads, neurons and positions of the edit, else those before."""
+        if some := edit.heads or edit.neurons:
+            width = before.shape[-1]
+            chosen = torch.zeros(_parts(self.known, where) or width, 1, dtype=torch.bool)
+            chosen[list(some)] = True
+            chosen = chosen.expand(-1, width // len(chosen)).flatten().to(before.device)
+            made = torch.where(chosen, made, before)
+        if edit.positions:
+            # the last positions that are read may be the only ones computed
+            at = torch.arange(self.length, device=before.device)[-before.shape[1] :]
+            start = torch.as_tensor(self.beside.start, device=before.device)
+            start = start.expand(self.batch or self.size)[self._samples(rows), None]
+            inside = at == start - 1 if edit.positions == LAST_TOKEN else at < start
+            inside = inside if edit.positions in (PREFIX, LAST_TOKEN) else ~inside
+            made = torch.where(inside[..., None], made, before)
+        return made
+
+    def _samples(self, rows: Selection) -> Tensor:
+        """The row of tokens that each of some rows reads."""
+        return torch.arange(self.size, device=self.known.model.device)[rows] % (
+            self.batch or self.size
+        )
 
     def _project(self, mixed: Tensor) -> Tensor:
         site = self.site
@@ -239,3 +363,24 @@ class _Hooks:
         """A view (rows, T, …) of tensors that some families pass as (rows x T, …)."""
         x = x.view(self.size, -1, x.shape[-1]) if x.ndim == 2 else x
         return x.flatten(2)
+
+
+def attach(tap: Tap, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+    """Register a hook that changes the values which pass at a tap."""
+
+    def received(_module: nn.Module, args: Any) -> Any:
+        return (change(args[0]), *args[1:])
+
+    def returned(_module: nn.Module, _args: Any, made: Any) -> Any:
+        changed = change(states_out(made))
+        return changed if isinstance(made, Tensor) else (changed, *made[1:])
+
+    if tap.entering:
+        return tap.module.register_forward_pre_hook(received)
+    return tap.module.register_forward_hook(returned)
+
+
+def _provided(x: Tensor | None) -> Tensor:
+    """`x`, which is there where the caller asks for it."""
+    assert x is not None  # noqa: S101  for the type checker
+    return x

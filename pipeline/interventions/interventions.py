@@ -9,16 +9,30 @@ Source: arXiv 2501.05078, section 3.2 (one block at a time) and A.3.2 (quartiles
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import comb
 from operator import index
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from pipeline.interventions.edits import Rule
 
 IDENTITY, HEADS, NOISE = "identity", "heads", "noise"
 EDITS = (IDENTITY, "zero", "mean", "mlp-zero", "mlp-mean", "skip", HEADS, NOISE)
-"""The names of all edits; `edits.RULES` has the rule of each."""
+"""The names of the built-in edits; `edits.RULES` has the rule of each."""
+
+OWN = re.compile(r"edits/(?:\w[\w-]*/)*\w[\w-]*\.py:[A-Za-z_]\w*")
+"""An edit of a study's own: a file in the folder ``edits`` of the project, and a function in it."""
+
+BY_HEAD, BY_NEURON = (HEADS, "zero", "mean"), ("mlp-zero", "mlp-mean")
+"""Built-in edits that some heads, or some neurons, may get alone."""
+
+POSITIONS = PREFIX, SUFFIX, LAST_TOKEN = "prefix", "suffix", "last"
+"""Positions that an edit may be limited to; the last token is that of the prefix."""
 
 QUARTILES = 4
 
@@ -28,6 +42,29 @@ EACH, QUARTILE, FIRST, LAST, WINDOWS, RANDOM, EACH_HEAD = GROUPS = (
 """The kinds of groups that do not list their blocks."""
 
 
+class MisfitError(ValueError):
+    """A group or an intervention that means nothing.
+
+    Args:
+        got: the offending value.
+        expected: the valid values.
+    """
+
+    def __init__(self, got: str, expected: str) -> None:
+        super().__init__(f"{got}: expected {expected}")
+        self.got, self.expected = got, expected
+
+
+def edit_name(edit: str | Callable[..., Any]) -> str:
+    """The name of an edit, which may be given by its name or by its rule."""
+    return edit if isinstance(edit, str) else str(edit)
+
+
+def is_own(edit: str | Callable[..., Any]) -> bool:
+    """Whether an edit is a function of one's own."""
+    return not isinstance(edit, str) or edit not in EDITS
+
+
 @dataclass(frozen=True)
 class Intervention:
     """A name, and the edit of each affected block.
@@ -35,23 +72,30 @@ class Intervention:
     Args:
         name: ``baseline``, ``block-07``, ``quartile-1``, ``block-07.zero``, …; for readers; no code
             parses it.
-        edits: block (0-based) -> edit, one of `EDITS`; empty for the baseline.
-        heads: for the edit ``heads``: the heads (0-based) that get the identity.
+        edits: block (0-based) -> edit: one of `EDITS`, a function made by `edit`, or
+            ``edits/FILE.py:FUNCTION``; empty for the baseline.
+        heads: the heads (0-based) that alone get the edit; needed for the edit ``heads``.
         seed: for the edit ``noise``: seed of the random directions.
         group: the kind of group it belongs to, one of `GROUPS`, ``blocks`` for an explicit list.
         draw: the number of a random draw, from 1; None if there is only one.
+        neurons: the columns (0-based) of the MLP's inner width that alone get the edit; None: all.
+        positions: one of `POSITIONS`, which alone get the edit; None: all.
+        source: the model of a study whose values a patch puts in; None: as the patch says.
 
     Raises:
-        ValueError: a block that is no integer, a negative block or head, an unknown edit, or heads
-            without the edit ``heads`` or the reverse.
+        ValueError: a block that is no integer, a negative block, head or neuron, an unknown edit,
+            or heads or neurons with an edit that cannot be limited to them.
     """
 
     name: str
-    edits: Mapping[int, str]
+    edits: Mapping[int, str | Rule]
     heads: tuple[int, ...] | None = None
     seed: int = 0
     group: str = "blocks"
     draw: int | None = None
+    neurons: tuple[int, ...] | None = None
+    positions: str | None = None
+    source: str | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -62,12 +106,11 @@ class Intervention:
         for block, edit in edits.items():
             if block < 0:
                 raise ValueError(f"{self.name}: block {block} is negative; blocks start at 0")
-            if edit not in EDITS:
-                raise ValueError(f"{self.name}: no edit {edit!r}; expected one of {EDITS}")
-        if (HEADS in edits.values()) != bool(self.heads):
-            raise ValueError(f"{self.name}: heads {self.heads}; expected with the edit `heads`")
-        if self.heads and min(self.heads) < 0:
-            raise ValueError(f"{self.name}: head {min(self.heads)} is negative; heads start at 0")
+            try:
+                _require_edit(edit)
+            except MisfitError as error:
+                raise ValueError(f"{self.name}: no {error}") from None
+        _require_scope(self.name, edits.values(), self.heads, self.neurons, self.positions)
         # a read-only view of a sorted copy: equal interventions compare equal and stay equal
         object.__setattr__(self, "edits", MappingProxyType(dict(sorted(edits.items()))))
 
@@ -81,29 +124,33 @@ class Intervention:
 
     @property
     def edit(self) -> str | None:
-        """The edit of its blocks, several joined by ``+``; None for the baseline."""
-        return "+".join(sorted(set(self.edits.values()))) or None
+        """The name of the edit of its blocks, several joined by ``+``; None for the baseline."""
+        return "+".join(sorted(set(map(edit_name, self.edits.values())))) or None
 
     def at(self, block: int) -> Edit | None:
         """The edit of a block; None if the block is unchanged."""
         if block not in self.edits:
             return None
         name = self.edits[block]
+        by_head = name == HEADS or HEADS not in self.edits.values()
         return Edit(
-            name, self.heads if name == HEADS else None, self.seed if name == NOISE else None
+            name,
+            self.heads if by_head else None,
+            self.seed if name == NOISE else None,
+            self.neurons,
+            self.positions,
         )
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Edit:
     """An edit with its parameters; interventions with equal edits share their computation."""
 
-    name: str
+    name: str | Rule
     heads: tuple[int, ...] | None = None
     seed: int | None = None
-
-
-BASELINE = Intervention("baseline", {}, group="baseline")
+    neurons: tuple[int, ...] | None = None
+    positions: str | None = None
 
 
 @dataclass(frozen=True)
@@ -114,44 +161,108 @@ class Group:
         blocks: ``each`` block alone, the four ``quartiles``, the ``first`` k, the ``last`` k, all
             ``windows`` of k neighbours, k at ``random``, each of the attention ``heads`` of every
             block alone, or a list of blocks (0-based).
-        edit: one of `EDITS`.
+        edit: ``identity``, ``zero``, ``mean``, ``mlp-zero``, ``mlp-mean``, ``skip``, ``heads`` or
+            ``noise``; or a function of one's own: in a study ``edits/FILE.py:FUNCTION``, a file in
+            the folder ``edits`` beside params.yaml.
         k: number of blocks, for first, last, windows and random.
-        draws: number of random sets of blocks, or of directions for the edit ``noise``.
+        draws: number of random sets of blocks, or of directions for the edit ``noise``; 1 to 1000.
         seed: of random draws.
-        heads: for a list of blocks with the edit ``heads``: the heads.
+        heads: attention heads (0-based) that alone get the edit, in place of all: of ``heads``,
+            ``zero``, ``mean``, or a function of one's own.
+        neurons: columns (0-based) of the MLP's inner width that alone get the edit: of
+            ``mlp-zero``, ``mlp-mean``, or a function of one's own at the MLP.
+        positions: ``prefix``, ``suffix``, or ``last`` (token of the prefix), which alone get the
+            edit; all unless given.
+        source: for an edit that reads the values of another model: the name of a model of the
+            study, of the same shape.
 
     Raises:
         ValueError: an invalid combination.
     """
 
-    blocks: str | tuple[int, ...]
-    edit: str = IDENTITY
+    # the configuration of pydantic, which reads this class as the schema of a study's line
+    __pydantic_config__: ClassVar[Mapping[str, object]] = {"extra": "forbid", "strict": True}
+
+    blocks: str | Sequence[int]
+    edit: str | Callable[..., Any] = IDENTITY
     k: int | None = None
     draws: int = 1
     seed: int = 0
-    heads: tuple[int, ...] | None = None
+    heads: Sequence[int] | None = None
+    neurons: Sequence[int] | None = None
+    positions: str | None = None
+    source: str | None = None
 
     def __post_init__(self) -> None:
+        for name in ("blocks", "heads", "neurons"):
+            if isinstance(given := getattr(self, name), Sequence) and not isinstance(given, str):
+                if not given or len(set(given)) < len(given) or not _are_numbers(given):
+                    got = f"{name} {tuple(given)}"
+                    raise MisfitError(got, f"one or more, each once, of 0 to {_MOST_NUMBERS - 1}")
+                object.__setattr__(self, name, tuple(given))
         listed = not isinstance(self.blocks, str)
-        if listed and (not self.blocks or len(set(self.blocks)) < len(self.blocks)):
-            raise ValueError(f"blocks {self.blocks}: expected one or more, each once")
         if not listed and self.blocks not in GROUPS:
-            raise ValueError(f"blocks {self.blocks!r}: expected a list, or one of {GROUPS}")
-        if self.edit not in EDITS:
-            raise ValueError(f"edit {self.edit!r}: expected one of {EDITS}")
+            raise MisfitError(f"blocks {self.blocks!r}", f"a list, or one of {GROUPS}")
+        _require_edit(self.edit)
         if (self.k is not None) != (self.blocks in (FIRST, LAST, WINDOWS, RANDOM)):
-            raise ValueError(f"blocks {self.blocks!r} with k {self.k}: expected k with first, "
-                             "last, windows and random, and nowhere else")  # fmt: skip
+            raise MisfitError(
+                f"blocks {self.blocks!r} with k {self.k}",
+                "k with first, last, windows and random, and nowhere else",
+            )
         if self.k is not None and self.k < 1:
-            raise ValueError(f"k {self.k}: expected 1 or more")
-        if self.draws < 1 or (self.draws > 1 and self.blocks != RANDOM and self.edit != NOISE):
-            raise ValueError(f"draws {self.draws}: expected 1, or more with blocks: random or "
-                             "edit: noise")  # fmt: skip
-        if (self.edit == HEADS) != (self.blocks == EACH_HEAD or bool(self.heads)):
-            raise ValueError("the edit `heads` goes with blocks: heads, or with a list of heads")
-        if self.heads and not listed:
-            raise ValueError("a list of heads goes with a list of blocks")
+            raise MisfitError(f"k {self.k}", "1 or more")
+        several = self.blocks == RANDOM or self.edit == NOISE
+        if not 1 <= self.draws <= (1000 if several else 1):
+            expected = "1, or up to 1000 with blocks: random or edit: noise"
+            raise MisfitError(f"draws {self.draws}", expected)
+        if not 0 <= self.seed < 4_000_000:
+            raise MisfitError(f"seed {self.seed}", "0 to 3999999")
+        if self.blocks == EACH_HEAD and self.heads:
+            raise MisfitError("heads with blocks: heads", "a list of heads with other blocks")
+        heads = (0,) if self.blocks == EACH_HEAD else self.heads
+        _require_scope("", [self.edit], heads, self.neurons, self.positions)
+        if self.source is not None and not is_own(self.edit):
+            raise MisfitError(f"source with {self.edit}", "a function of one's own that reads it")
 
+
+_MOST_NUMBERS = 2**16
+
+
+def _are_numbers(given: Sequence[Any]) -> bool:
+    return all(isinstance(each, int) and 0 <= each < _MOST_NUMBERS for each in given)
+
+
+def _require_edit(edit: object) -> None:
+    if not callable(edit) and not (edit in EDITS or OWN.fullmatch(str(edit))):
+        raise MisfitError(f"edit {edit!r}", f"one of {EDITS}, or edits/FILE.py:FUNCTION")
+
+
+def _require_scope(
+    name: str,
+    edits: Iterable[str | Callable[..., Any]],
+    heads: Sequence[int] | None,
+    neurons: Sequence[int] | None,
+    positions: str | None,
+) -> None:
+    """Raise if edits cannot be limited to these heads, neurons or positions."""
+    kinds, of = {str(edit) for edit in edits if not is_own(edit)}, f"{name}: " if name else ""
+    if (heads is None and HEADS in kinds) or (heads is not None and not heads):
+        raise MisfitError(f"{of}heads {heads}", "one or more with the edit `heads`")
+    if heads and min(heads) < 0:
+        raise MisfitError(f"{of}head {min(heads)} is negative", "heads from 0")
+    if heads and HEADS not in kinds and (odd := kinds - {*BY_HEAD}):
+        raise MisfitError(
+            f"{of}heads {tuple(heads)} with {', '.join(sorted(odd))}",
+            f"the edit `{HEADS}`, for the identity of some heads, {' or '.join(BY_HEAD[1:])}",
+        )
+    if neurons and (odd := kinds - {*BY_NEURON}):
+        got = f"{of}neurons with {', '.join(sorted(odd))}"
+        raise MisfitError(got, f"{' or '.join(BY_NEURON)}, or a function of one's own at the MLP")
+    if positions is not None and positions not in POSITIONS:
+        raise MisfitError(f"{of}positions {positions!r}", f"one of {POSITIONS}")
+
+
+BASELINE = Intervention("baseline", {}, group="baseline")
 
 SWEEP = (Group(EACH), Group(QUARTILE))
 """The paper's groups: each block alone, then each quartile of blocks."""
@@ -210,10 +321,15 @@ def quartile_blocks(quartile: int, n_blocks: int) -> range:
 def _members(group: Group, n_blocks: int, n_heads: int | None) -> Iterator[Intervention]:
     """The interventions of one group, for a model of L blocks."""
     kind = group.blocks if isinstance(group.blocks, str) else "blocks"
-    suffix = "" if group.edit in (IDENTITY, HEADS) else f".{group.edit}"
+    edit: Any = group.edit  # whose name or rule `Intervention` takes
+    scope: dict[str, Any] = {
+        name: getattr(group, name) for name in ("neurons", "positions", "source")
+    }
     if kind == EACH_HEAD and n_heads is None:
         raise ValueError("the group `heads` needs the number of heads")
-    heads = [(head,) for head in range(n_heads or 0)] if kind == EACH_HEAD else [group.heads]
+    heads: list[Any] = [group.heads]
+    if kind == EACH_HEAD:
+        heads = [(head,) for head in range(n_heads or 0)]
     sets = ((name, of, some) for name, of in _sets(group, n_blocks).items() for some in heads)
     for number, (name, blocks, some) in enumerate(sets, 1):
         if blocks and max(blocks) >= n_blocks:
@@ -222,14 +338,25 @@ def _members(group: Group, n_blocks: int, n_heads: int | None) -> Iterator[Inter
             name += f".head-{_joined(some)}"
             if n_heads is not None and max(some) >= n_heads:
                 raise ValueError(f"{name}: head {max(some)}; expected 0 to {n_heads - 1}")
-        name, edits = name + suffix, dict.fromkeys(blocks, group.edit)
+        name, edits = name + _ending(group), dict.fromkeys(blocks, edit)
         if group.edit != NOISE:
             draw = number if kind == RANDOM else None
-            yield Intervention(name, edits, some, group=kind, draw=draw)
+            yield Intervention(name, edits, some, group=kind, draw=draw, **scope)
             continue
         for direction in range(1, group.draws + 1):
             draw, seed = direction if group.draws > 1 else None, 1000 * group.seed + direction
-            yield Intervention(name + _drawn(group, draw), edits, some, seed, kind, draw)
+            drawn = name + _drawn(group, draw)
+            yield Intervention(drawn, edits, some, seed, kind, draw, **scope)
+
+
+def _ending(group: Group) -> str:
+    """The end of the names of a group's interventions: the edit, and what it is limited to."""
+    edit = edit_name(group.edit).rpartition(":")[2]
+    parts = [] if edit in (IDENTITY, HEADS) else [edit]
+    if group.neurons:
+        many = f"{len(group.neurons)}-from-{min(group.neurons)}"
+        parts.append(f"neuron-{_joined(group.neurons) if len(group.neurons) <= 4 else many}")
+    return "".join(f".{part}" for part in (*parts, group.positions, group.source) if part)
 
 
 def _drawn(group: Group, draw: int | None) -> str:

@@ -44,7 +44,13 @@ class Journal:
 
 
 def token_budget(
-    known: Anatomy, trie: Trie, length: int, *, caching: bool, in_single: bool = False
+    known: Anatomy,
+    trie: Trie,
+    length: int,
+    *,
+    caching: bool,
+    in_single: bool = False,
+    recorded: int = 0,
 ) -> int:
     """The number of tokens, counted once per branch, that fit one pass in half the free memory.
 
@@ -54,6 +60,7 @@ def token_budget(
         length: of the longest rows, in tokens.
         caching: whether keys and values are kept for tokens that follow.
         in_single: whether a model in half precision computes in float32, a module at a time.
+        recorded: places whose values patches put in.
     """
     device = known.model.device
     config = known.model.config.get_text_config()
@@ -63,6 +70,7 @@ def token_budget(
     numbers = 4 * width + 2 * max(inner, 3 * values.heads * values.size)
     if config._attn_implementation == "eager":  # scores: masked, in float32, and as weights
         numbers += 3 * values.heads * length
+    numbers += recorded * max(width, inner) / trie.branches
     if caching:  # keys and values of the pass, and of the rows that decode
         per_branch = [2 * values.groups * values.size * len(step.edits) for step in trie.steps]
         numbers += sum(per_branch) / trie.branches + 2 * values.groups * values.size * len(

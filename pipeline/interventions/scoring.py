@@ -40,6 +40,7 @@ from pipeline.interventions.overflow import finite
 from pipeline.interventions.readout import read
 from pipeline.interventions.wavefront import Engine, run
 from pipeline.models.context import context_length
+from pipeline.workflow.errors import bad_input
 
 _LEAST_SAVED = 0.2  # share of tokens saved, below which continuations are read one by one
 _PAD_UP_TO = 1024  # tokens of a batch before branches: larger ones only need more padding
@@ -94,6 +95,13 @@ def score(
         token_budget,
         min(longest, max_length),
     )
+    if any(source.tokens is not None for source in engine.places):
+        raise bad_input(
+            "interventions of score",
+            "a patch from another sample",
+            "a patch from the baseline or another model: requests have positions of their own",
+            "use complete",
+        )
     kept = max_length + 1  # tokens of a request, of which the last is predicted alone
 
     def scored(engine: Engine, numbers: Sequence[int], progress: Progress) -> Likelihoods:
@@ -118,7 +126,9 @@ def _scored(
     progress: Progress,
 ) -> Likelihoods:
     """As `score`; NaN where logits are not finite."""
-    rows, branches = _rows(requests, kept), engine.trie.branches
+    # a patch's source has no keys and values of contexts that are read once
+    rows = _rows(requests, kept, shared=not engine.places)
+    branches = engine.trie.branches
     if not rows:
         empty = torch.zeros(len(engine.interventions), 0)
         return Likelihoods(empty.double(), empty.bool())
@@ -183,11 +193,13 @@ class Row:
         tokens: T of them.
         reads: the requested predictions.
         tails: rows that continue from the last token of this one.
+        suffix: its last tokens that belong to a continuation.
     """
 
     tokens: Sequence[int]
     reads: list[Read]
     tails: list[Row] = field(default_factory=list)
+    suffix: int = 0
 
     @property
     def cost(self) -> int:
@@ -195,11 +207,11 @@ class Row:
         return len(self.tokens) + sum(len(tail.tokens) for tail in self.tails)
 
 
-def _rows(requests: Sequence[Request], kept: int) -> list[Row]:
+def _rows(requests: Sequence[Request], kept: int, *, shared: bool) -> list[Row]:
     """Rows for all requests: those with the longest tails first, then the longest.
 
-    Requests that share a context share a row where that saves much. Requests of more than `kept`
-    tokens lose tokens on the left, as in lm-eval.
+    If `shared`, requests that share a context share a row where that saves much. Requests of more
+    than `kept` tokens lose tokens on the left, as in lm-eval.
     """
     sharing: dict[tuple[int, ...], dict[tuple[int, ...], list[int]]] = {}
     for number, (context, continuation) in enumerate(requests):
@@ -218,9 +230,9 @@ def _rows(requests: Sequence[Request], kept: int) -> list[Row]:
     rows: list[Row] = []
     for context, tails in sharing.items():
         alone = sum(len(context) + len(tail) for tail in tails)
-        if len(context) * (len(tails) - 1) < _LEAST_SAVED * alone:
+        if not shared or len(context) * (len(tails) - 1) < _LEAST_SAVED * alone:
             rows += (
-                Row(context + tail, reads(of, -1 - len(tail), slice(None)))
+                Row(context + tail, reads(of, -1 - len(tail), slice(None)), suffix=len(tail))
                 for tail, of in tails.items()
             )
         else:
@@ -263,7 +275,9 @@ def _batch(engine: Engine, batch: Sequence[Row]) -> Iterator[_Scored]:
     cache = Kept() if tails else None
     tokens, mask = _padded([row.tokens for row in batch], engine.device)
     last = max(-read.position for row in batch for read in row.reads)
-    states = run(engine, tokens, cache=cache, mask=mask, last=last)
+    suffix = torch.tensor([row.suffix for row in batch], device=engine.device)
+    start = tokens.shape[1] - suffix
+    states = run(engine, tokens, cache=cache, mask=mask, last=last, start=start)
     yield _look(engine, states, batch)
     del states
     if cache is None:

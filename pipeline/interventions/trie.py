@@ -80,7 +80,9 @@ def build_trie(interventions: Sequence[Intervention], n_blocks: int) -> Trie:
         for branch in range(branches):
             members = [v for v, where in enumerate(carrier[-1]) if where == branch]
             wanted = [interventions[v].at(block) for v in members]
-            stays, *leave = sorted(set(wanted), key=lambda edit: (edit is not None, str(edit)))
+            stays, *leave = sorted(
+                dict.fromkeys(wanted), key=lambda edit: (edit is not None, str(edit))
+            )
             edits.append(stays)
             for edit in filter(None, leave):
                 for v, other in zip(members, wanted, strict=True):

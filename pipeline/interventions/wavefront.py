@@ -21,22 +21,23 @@ Shapes: B rows of tokens, T positions, G branches, D width. Row b of branch g is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 from transformers import DynamicCache
 
-from pipeline.interventions.edits import ATTENTION, RULES
-from pipeline.interventions.hooks import BlockRows, Means, Selection, hooked
+from pipeline.interventions.caches import Kept
+from pipeline.interventions.edits import MEAN, Source, rule_of, site_of
+from pipeline.interventions.hooks import Beside, BlockRows, Means, Selection, hooked
 from pipeline.interventions.interventions import Edit, Intervention
 from pipeline.interventions.memory import Journal
 from pipeline.interventions.memory import token_budget as free_tokens
 from pipeline.interventions.readout import Readout, read
+from pipeline.interventions.sources import Places, others_of, recording
 from pipeline.interventions.trie import Trie, build_trie
 from pipeline.models.modules import attached, states_out
 from pipeline.models.precision import at_least_single
@@ -64,6 +65,7 @@ class Engine:
         token_budget: tokens at a time, counted once per branch; None: computed from the free
             memory.
         in_single: whether a model in half precision computes in float32.
+        sources: source of a patch -> its model.
     """
 
     known: Anatomy
@@ -72,6 +74,18 @@ class Engine:
     journal: Journal = field(default_factory=Journal)
     token_budget: int | None = None
     in_single: bool = False
+    sources: Mapping[Source, Anatomy] = field(default_factory=dict)
+
+    @cached_property
+    def places(self) -> dict[Source, Places]:
+        """Source -> the blocks and sites whose values its patches put in."""
+        places: dict[Source, Places] = {}
+        for one in self.interventions:
+            for block in one.blocks if self.sources else ():
+                edit = cast("Edit", one.at(block))
+                if source := rule_of(edit.name).source:
+                    places.setdefault(source, set()).add((block, site_of(edit)))
+        return places
 
     @cached_property
     def trie(self) -> Trie:
@@ -96,7 +110,12 @@ class Engine:
     def budget(self, length: int, *, caching: bool) -> int:
         """Tokens of a pass over rows of this length, see `memory.token_budget`."""
         return self.token_budget or free_tokens(
-            self.known, self.trie, length, caching=caching, in_single=self.in_single
+            self.known,
+            self.trie,
+            length,
+            caching=caching,
+            in_single=self.in_single,
+            recorded=sum(map(len, self.places.values())),
         )
 
 
@@ -108,6 +127,7 @@ def run(
     mask: Tensor | None = None,
     observer: Observer | None = None,
     last: int | None = None,
+    start: int | Tensor = 0,
 ) -> Tensor:
     """Read the tokens under all interventions.
 
@@ -120,6 +140,7 @@ def run(
         observer: called after each block.
         last: the number of final positions that are needed; None: all. The values at other
             positions are undefined.
+        start: the first position of the suffix, (B,) or one for all rows.
 
     Returns:
         (G, B, T, D), the input of the head.
@@ -138,7 +159,10 @@ def run(
         for number, site in enumerate(known.sites)
         if observer is not None
     )
-    with hooked(known, blocks, batch, engine.means), attached(observed):
+    kept = cache.others if isinstance(cache, Kept) else None
+    others = others_of(engine.sources, engine.places, tokens, call, kept)
+    beside = Beside(engine.means, start, others)
+    with hooked(known, blocks, batch, beside), attached(observed):
         states = known.body(
             input_ids=tokens, past_key_values=cache, use_cache=cache is not None, **call
         )[0]
@@ -168,7 +192,8 @@ def teacher_forced(
         The readout (G, B, S) of the suffix.
     """
     last = length if observer is None else None
-    states = run(engine, tokens[:, :-1], cache=cache, observer=observer, last=last)
+    start = tokens.shape[1] - length
+    states = run(engine, tokens[:, :-1], cache=cache, observer=observer, last=last, start=start)
     shape = engine.trie.branches, len(tokens), length
     targets = tokens[:, -length:].expand(shape).flatten()
     return read(engine.known, states[:, :, -length:].flatten(0, 2), targets, forbidden).view(*shape)
@@ -204,7 +229,7 @@ def _selection(branches: list[int], batch: int, row: Tensor) -> Selection:
 
 
 def means_of(known: Anatomy, interventions: Sequence[Intervention], tokens: Tensor | None) -> Means:
-    """The means by which the edits ``mean`` and ``mlp-mean`` replace the values at their sites.
+    """The means of the values at the sites of edits that need them.
 
     Args:
         known: of the model.
@@ -217,32 +242,23 @@ def means_of(known: Anatomy, interventions: Sequence[Intervention], tokens: Tens
     Raises:
         ValueError: a mean is needed, and there are no tokens.
     """
+    edits = ((block, one.at(block)) for one in interventions for block in one.blocks)
     needed = {
-        (block, RULES[edit].site)
-        for intervention in interventions
-        for block, edit in intervention.edits.items()
-        if RULES[edit].needs_mean
+        (block, site_of(edit)) for block, edit in edits if edit and MEAN in rule_of(edit.name).needs
     }
     if not needed:
         return {}
     if tokens is None:
-        raise ValueError("the edits mean and mlp-mean need calibration tokens; pass some")
+        raise ValueError("an edit needs a mean over calibration tokens; pass some")
     count = min(CALIBRATION_ROWS, len(tokens))
     rows = tokens[torch.arange(count) * len(tokens) // count].to(known.model.device)
     sums: dict[tuple[int, str], Tensor] = {}
 
-    def add(key: tuple[int, str], _module: nn.Module, _args: Any, returned: Tensor) -> None:
-        total = returned.flatten(0, -2).double().sum(0)
+    def add(key: tuple[int, str], values: Tensor) -> None:
+        total = values.flatten(0, -2).double().sum(0)
         sums[key] = sums[key] + total if key in sums else total
 
-    def hooks() -> Iterator[RemovableHandle]:
-        for block, site in needed:
-            modules = known.sites[block]
-            module = modules.attention if site == ATTENTION else modules.mlp
-            assert module is not None  # noqa: S101  `require_editable` has refused it
-            yield module.register_forward_hook(partial(add, (block, site)))
-
-    with at_least_single(known.model), attached(hooks()):
+    with at_least_single(known.model), recording(known, needed, add):
         for part in torch.split(rows, _ROWS_AT_ONCE):
             known.body(input_ids=part, use_cache=False)
     return {key: total / rows.numel() for key, total in sums.items()}

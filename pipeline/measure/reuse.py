@@ -15,7 +15,7 @@ from pathlib import Path
 
 import polars as pl
 
-from pipeline.interventions.edits import RULES
+from pipeline.interventions.edits import MEAN, rule_of
 from pipeline.interventions.interventions import Intervention
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
@@ -29,6 +29,7 @@ def keys(
     interventions: Sequence[Intervention],
     determined_by: Mapping[str, object],
     samples: str,
+    sources: Mapping[str, object] | None = None,
 ) -> dict[str, str]:
     """Name of each intervention -> the key of its rows.
 
@@ -37,15 +38,21 @@ def keys(
         determined_by: what determines the rows beyond the intervention: checkpoint, items,
             versions, device, dtype and code; JSON values only.
         samples: checksum of the samples over which some edits take a mean.
+        sources: model whose values patches put in -> what its weights are.
     """
+    sources = sources or {}
 
     def key(intervention: Intervention) -> str:
+        rules = {block: rule_of(edit) for block, edit in intervention.edits.items()}
         parts: dict[str, object] = {
-            "edits": list(intervention.edits.items()),
+            "edits": [[block, rule.name, rule.code] for block, rule in rules.items()],
             "heads": intervention.heads,
             "seed": intervention.seed,
+            "neurons": intervention.neurons,
+            "positions": intervention.positions,
+            "source": sources.get(intervention.source or ""),
         }
-        if any(RULES[edit].needs_mean for edit in intervention.edits.values()):
+        if any(MEAN in rule.needs for rule in rules.values()):
             parts["samples"] = samples
         content = json.dumps([determined_by, parts], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, GetCoreSchemaHandler
 
-from pipeline.interventions.interventions import EDITS, GROUPS, IDENTITY, Group
-from pipeline.workflow.schema import Count, Dtype, Once, Section, Seed, problem
+from pipeline.interventions.interventions import Group
+from pipeline.workflow.schema import Count, Dtype, Once, Section, Seed
 
 FITTING = (
     "interventions that its blocks and heads allow, each once",
@@ -17,48 +16,17 @@ FITTING = (
 """The expectation and the remedy in errors about interventions that do not fit a model."""
 
 
-Index = Annotated[int, Field(ge=0, lt=2**16)]
-"""The number of a block or an attention head, from 0."""
+class _OfMapping:
+    """Lets pydantic make a dataclass of a mapping where its fields are strict."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        made = handler(source)
+        cast("dict[str, object]", handler.resolve_ref_schema(made))["strict"] = False
+        return made
 
 
-class Edited(Section):
-    """A line of `interventions`: the blocks that are edited together, and the edit."""
-
-    blocks: str | Annotated[list[Index], Once] = Field(
-        description=f"a list of blocks, 0-based, or one of {', '.join(GROUPS)}: each block alone, "
-        "the four quartiles, the first k, the last k, all windows of k neighbours, k at random, "
-        "each attention head of every block alone"
-    )
-    edit: str = Field(
-        default=IDENTITY, description=f"what is done to a block, one of {', '.join(EDITS)}"
-    )
-    k: Count | None = Field(default=None, description="blocks, for first, last, windows and random")
-    draws: int = Field(
-        default=1, ge=1, le=1000, description="random sets of blocks, or of directions of noise"
-    )
-    seed: int = Field(default=0, ge=0, lt=4_000_000, description="of random draws")
-    heads: Annotated[list[Index], Field(min_length=1), Once] | None = Field(
-        default=None, description="attention heads, 0-based, of listed blocks with edit: heads"
-    )
-
-    @model_validator(mode="after")
-    def _means_something(self) -> Edited:
-        try:
-            self.group()
-        except ValueError as error:
-            raise _misfit(error) from None
-        return self
-
-    def group(self) -> Group:
-        """The same, as `interventions.sweep` takes it."""
-        return Group(
-            blocks=self.blocks if isinstance(self.blocks, str) else tuple(self.blocks),
-            edit=self.edit,
-            k=self.k,
-            draws=self.draws,
-            seed=self.seed,
-            heads=None if self.heads is None else tuple(self.heads),
-        )
+Line = Annotated[Group, _OfMapping()]
+"""A line of `interventions`: the blocks that are edited together, and the edit."""
 
 
 class Generations(Section):
@@ -95,14 +63,4 @@ class Evaluation(Section):
         description="continuations to decode to the end, which takes most of the time: all, none, "
         "or a number of samples per split. Exact match, correct length, entropy and "
         "log-probabilities are exact without; token accuracy covers only these samples",
-    )
-
-
-def _misfit(error: ValueError) -> PydanticCustomError:
-    """A message of `Group`, "got: expected …; remedy", as a problem."""
-    got, _, expected = str(error).partition(": expected ")
-    return problem(
-        got,
-        expected or "a group of blocks and its edit",
-        "correct the line; docs/studies.md describes its fields",
     )

@@ -17,7 +17,7 @@ Shapes: B rows, T positions, D width, H heads, K key-value heads, E size of a he
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
@@ -31,6 +31,13 @@ from transformers.activations import FastGELUActivation, NewGELUActivation
 from pipeline.models.modules import attached, states_in, states_out
 from pipeline.models.precision import at_least_single
 from pipeline.workflow.errors import InputError, bad_input
+
+SITES = (
+    ATTENTION, CONTEXT, MLP, BLOCK, QUERY, KEY, VALUE, INNER, PATTERN,
+) = (
+    "attention", "context", "mlp", "block", "query", "key", "value", "neurons", "pattern",
+)  # fmt: skip
+"""The places in a block whose values an edit can replace; no kernel shows `PATTERN`."""
 
 _SLOW_GELUS = (NewGELUActivation, FastGELUActivation)
 _ROWS, _TOKENS = (2, 3), 7  # two batch sizes: tensors that differ in size are batched
@@ -65,6 +72,20 @@ class Values:
         return x if self.clip is None else x.clamp(-self.clip, self.clip)
 
 
+class Tap(NamedTuple):
+    """Where the values of a site pass.
+
+    Args:
+        module: that receives or returns them.
+        entering: whether it receives them.
+        columns: those of its output that are these values; None: all.
+    """
+
+    module: nn.Module
+    entering: bool = False
+    columns: Tensor | None = None
+
+
 @dataclass(frozen=True)
 class Site:
     """The modules of one block that edits act on.
@@ -77,6 +98,7 @@ class Site:
         attention: the output projection; its output is what attention adds.
         mlp: the MLP's last matrix; its output is what the MLP adds.
         whole_mlp: the MLP, states (B, T, D) to states; None if it is not a separate module.
+        projections: `QUERY`, `KEY` and `VALUE` -> where they pass, as far as they are projected.
     """
 
     block: nn.Module
@@ -86,6 +108,19 @@ class Site:
     attention: nn.Module
     mlp: nn.Module | None
     whole_mlp: nn.Module | None
+    projections: Mapping[str, Tap]
+
+    def tap(self, where: str) -> Tap | None:
+        """Where the values of a site pass; None if this block does not show them."""
+        if where in (INNER, MLP):
+            return None if self.mlp is None else Tap(self.mlp, where == INNER)
+        taps = {
+            CONTEXT: Tap(self.mixer, entering=True),
+            ATTENTION: Tap(self.attention),
+            BLOCK: Tap(self.block),
+            **self.projections,
+        }
+        return taps.get(where)
 
 
 @dataclass(frozen=True)
@@ -369,13 +404,37 @@ def _site(model: Any, number: int, block: nn.Module, calls: list[_Call]) -> Site
                 whole_mlp = next(
                     (c for c in block.children() if mlp in tuple(c.modules())[1:]), None
                 )
-                return Site(block, source.module, values, call.module, outputs[0], mlp, whole_mlp)
+                taps = _projections(block, source, values)
+                return Site(
+                    block, source.module, values, call.module, outputs[0], mlp, whole_mlp, taps
+                )
     kinds = ", ".join(dict.fromkeys(type(call.module).__name__ for call in calls))
     raise _refusal(
         model,
         f"block {number}, {type(block).__name__}",
         f"modules {kinds}; none receives the value of the first token at the first token",
     )
+
+
+def _projections(block: nn.Module, source: _Call, values: Values) -> dict[str, Tap]:
+    """The projections of queries, keys and values; transformers orders them so in all families."""
+    width, size = values.groups * values.size, values.size
+    columns = torch.arange(source.returned.shape[-1])
+    if len(columns) == width:
+        owner = block.get_submodule(source.name.rpartition(".")[0])
+        named = {QUERY: "q_proj", KEY: "k_proj"}
+        found = {where: getattr(owner, name, None) for where, name in named.items()}
+        taps = {where: Tap(module) for where, module in found.items() if module is not None}
+        return {**taps, VALUE: Tap(source.module)}
+    if values.concatenated:
+        ends = columns[: -2 * width], columns[-2 * width : -width], columns[-width:]
+    else:
+        by_group = torch.unflatten(columns, 0, (values.groups, -1))
+        ends = by_group[:, : -2 * size], by_group[:, -2 * size : -size], by_group[:, -size:]
+    return {
+        where: Tap(source.module, columns=these.flatten())
+        for where, these in zip((QUERY, KEY, VALUE), ends, strict=True)
+    }
 
 
 def _values(model: Any, projected: Tensor, mixed: Tensor) -> Values | None:

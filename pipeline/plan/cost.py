@@ -139,7 +139,7 @@ class Costs:
         """V, passes of a token through all blocks, and through the head: much is shared."""
         size = self.size(model.name)
         try:
-            swept = sweep(size.n_blocks, self._study.groups, size.n_heads)
+            swept = sweep(size.n_blocks, self._study.interventions, size.n_heads)
         except ValueError:  # the stage that lists the interventions reports the error
             swept = sweep(size.n_blocks)
         trie = build_trie(swept, size.n_blocks)

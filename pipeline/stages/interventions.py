@@ -18,10 +18,10 @@ def interventions(study: Study, model: Model) -> None:
     manifest = read_manifest(study.data / "checkpoints" / model.name)
     sizes = {"n_blocks": manifest.n_blocks, "n_heads": manifest.n_heads}
     try:
-        made = sweep(manifest.n_blocks, study.groups, manifest.n_heads)
+        made = sweep(manifest.n_blocks, study.interventions, manifest.n_heads)
     except ValueError as error:
         raise bad_input(f"interventions, of {model.name}", str(error), *FITTING) from None
     path = study.data / "interventions" / f"{model.name}.parquet"
-    lines = [line.model_dump(exclude_none=True) for line in study.interventions]
+    lines = study.model_dump(include={"interventions"}, exclude_none=True)["interventions"]
     provenance = {"study": study.study, "model": model.name, **sizes, "interventions": lines}
     tables.write(as_table(made), path, schemas.INTERVENTIONS, provenance)

@@ -90,7 +90,7 @@ def cross_check(study: Study, where: str) -> list[Problem]:
             problems += _continued(study, f"{where}: models.{key}.checkpoint", made)
         if isinstance(made, Training):
             try:
-                sweep(made.n_blocks, study.groups, made.n_heads)
+                sweep(made.n_blocks, study.interventions, made.n_heads)
             except ValueError as error:
                 add(f"interventions, of models.{key}", str(error), *FITTING)
     needing = [f"families.{k}" for k, f in study.families.items() if isinstance(f.samples, Records)]

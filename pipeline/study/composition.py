@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from pipeline.interventions.interventions import MisfitError
 from pipeline.study.checks import cross_check, derivation
 from pipeline.study.loops import LOOPS, OPTIONAL, register, write_loops
 from pipeline.study.schema import Study
@@ -242,7 +243,10 @@ def _from_pydantic(error: ErrorDetails, where: str) -> Problem:
         )
     if error["type"] == "study":
         return Problem(what, context["got"], context["expected"], context["remedy"])
-    if error["type"] == "extra_forbidden":
+    if isinstance(misfit := context.get("error"), MisfitError):
+        remedy = "correct the line; docs/studies.md describes its fields"
+        return Problem(what, misfit.got, misfit.expected, remedy)
+    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         known = _known_keys(error["loc"][:-1])
         near = difflib.get_close_matches(_part(error["loc"][-1]), known, n=1)
         return Problem(

@@ -15,8 +15,7 @@ from pydantic import Field
 from pipeline.analysis.schema import Statistics
 from pipeline.checkpoints.schema import Model
 from pipeline.corpus.schema import Corpus
-from pipeline.interventions.interventions import Group
-from pipeline.measure.schema import Attribution, Edited, Evaluation, Generations
+from pipeline.measure.schema import Attribution, Evaluation, Generations, Line
 from pipeline.report.schema import Report
 from pipeline.samples.schema import Family
 from pipeline.study.loops import loops
@@ -79,7 +78,7 @@ class Study(Section):
     datasets: dict[Key, dict[Key, Dataset]] = Field(
         max_length=1, description="by the study's name: task -> its dataset; or none"
     )
-    interventions: Annotated[list[Edited], Once] = Field(
+    interventions: Annotated[list[Line], Once] = Field(
         min_length=1, description="beside the baseline, which is always there"
     )
     attribution: Attribution | None = Field(default=None, description="or none")
@@ -129,11 +128,6 @@ class Study(Section):
     def listed(self) -> list[tuple[str, str]]:
         """Name and family of each model, in the order of the report."""
         return [(model.name, model.family) for model in self.models.values()]
-
-    @property
-    def groups(self) -> tuple[Group, ...]:
-        """The lines of `interventions`, as `interventions.sweep` takes them."""
-        return tuple(line.group() for line in self.interventions)
 
     def model(self, name: str) -> Model:
         """The model called `name`.

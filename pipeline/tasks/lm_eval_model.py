@@ -20,7 +20,7 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 
 from pipeline.interventions.editing import bypassed
-from pipeline.interventions.edits import RULES
+from pipeline.interventions.edits import MEAN, RULES
 from pipeline.interventions.interventions import HEADS, Intervention
 from pipeline.workflow.errors import InputError, Problem, shorten
 
@@ -69,7 +69,7 @@ def run(arguments: Sequence[str]) -> None:
 def _intervention(edit: str, blocks: str) -> Intervention:
     words = blocks.split("+")
     problems = []
-    known = [name for name, rule in RULES.items() if not rule.needs_mean and name != HEADS]
+    known = [name for name, rule in RULES.items() if MEAN not in rule.needs and name != HEADS]
     if edit not in known:
         problems.append(
             Problem("--model_args: edit", shorten(edit), ", ".join(known), "name one of these")

@@ -178,7 +178,8 @@ def test_integers_of_any_kind_are_blocks(blocks):
         (({torch.tensor(1.5): "zero"},), "expected integers"),
         (({0: "scramble"},), "scramble"),
         (({0: "heads"},), "heads None"),
-        (({0: "zero"}, (1,)), r"heads \(1,\)"),
+        (({0: "skip"}, (1,)), r"heads \(1,\) with skip"),
+        (({0: "identity"}, (1,)), "the edit `heads`"),
         (({0: "heads"}, (-1,)), "head -1"),
     ],
 )
@@ -203,7 +204,11 @@ def test_unfit_interventions_are_refused(arguments, message):
         ({"blocks": "each", "edit": "heads"}, "`heads`"),
         ({"blocks": "heads"}, "`heads`"),
         ({"blocks": (1,), "heads": (0,)}, "`heads`"),
-        ({"blocks": "heads", "edit": "heads", "heads": (0,)}, "list of blocks"),
+        ({"blocks": "heads", "edit": "heads", "heads": (0,)}, "other blocks"),
+        ({"blocks": "each", "edit": "skip", "neurons": (1,)}, "neurons with skip"),
+        ({"blocks": "each", "edit": "zero", "positions": "middle"}, "positions 'middle'"),
+        ({"blocks": "each", "edit": "../mine.py:halve"}, "edits/FILE.py:FUNCTION"),
+        ({"blocks": "each", "edit": "zero", "source": "twin"}, "one's own"),
     ],
 )
 def test_groups_that_mean_nothing_are_refused(arguments, message):

@@ -1,0 +1,157 @@
+"""The sources of patches: models that read a text without edits, whose values are recorded.
+
+A source reads what the rows of a pass read, before them: the samples in the teacher-forced pass,
+and in decoding each row's own tokens, on keys and values of its own.
+
+Shapes: B rows of tokens, T positions, F numbers at a site, n rows that decode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from transformers import DynamicCache
+
+from pipeline.interventions.caches import Kept, SideBySide
+from pipeline.interventions.edits import Source
+from pipeline.interventions.hooks import Others, attach
+from pipeline.models.modules import attached
+from pipeline.models.sites import Anatomy
+from pipeline.workflow.errors import bad_input
+
+Places = set[tuple[int, str]]
+"""Blocks, and sites in them."""
+
+
+@contextmanager
+def recording(
+    known: Anatomy, places: Iterable[tuple[int, str]], see: Callable[[tuple[int, str], Tensor], Any]
+) -> Iterator[None]:
+    """Show the values at some sites of a model, as they pass, while the context lasts."""
+
+    def shown(place: tuple[int, str], columns: Tensor | None, x: Tensor) -> Tensor:
+        see(place, x if columns is None else x[..., columns])
+        return x
+
+    def hooks() -> Iterator[Any]:
+        for block, where in places:
+            if (tap := known.sites[block].tap(where)) is not None:
+                yield attach(tap, partial(shown, (block, where), tap.columns))
+
+    with attached(hooks()):
+        yield
+
+
+def others_of(
+    sources: Mapping[Source, Anatomy],
+    places: Mapping[Source, Places],
+    tokens: Tensor,
+    call: Mapping[str, Tensor],
+    caches: dict[Source, Kept] | None,
+) -> Others:
+    """The values of each source at its places, for a pass over `tokens`.
+
+    Args:
+        sources: source -> its model.
+        places: source -> the values that are put in.
+        tokens: (B, T) int64.
+        call: further arguments of the model.
+        caches: receives the keys and values of each source; None: nothing is kept.
+
+    Returns:
+        (B, T, F) each; (1, T, F) where the source has a text of its own.
+
+    Raises:
+        InputError: the text of a source is too short.
+    """
+    others: Others = {}
+    for source, of in places.items():
+        cache = None
+        if source.tokens is None:
+            cache = caches.setdefault(source, Kept()) if caches is not None else None
+            others |= _read(source, sources[source], of, tokens, cache, **call)
+        else:
+            others |= _read(source, sources[source], of, _text(source, tokens.shape[1]), None)
+    return others
+
+
+def _text(source: Source, length: int) -> Tensor:
+    """The first tokens (1, T) of a source's own text."""
+    assert source.tokens is not None  # noqa: S101  for the type checker
+    if len(source.tokens) < length:
+        raise bad_input(
+            "the source of a patch",
+            f"a text of {len(source.tokens)} tokens",
+            f"{length} or more, one for each position that is read",
+            "take a longer text",
+        )
+    return source.tokens[None, :length]
+
+
+def _read(
+    source: Source,
+    known: Anatomy,
+    places: Places,
+    tokens: Tensor,
+    cache: DynamicCache | None,
+    **call: Tensor,
+) -> Others:
+    others: Others = {}
+
+    def keep(place: tuple[int, str], values: Tensor) -> None:
+        shaped = values.reshape(len(tokens), -1, values.shape[-1])
+        others[source, *place] = shaped.clone()
+
+    with recording(known, places, keep):
+        device = known.model.device
+        known.body(
+            input_ids=tokens.to(device), past_key_values=cache, use_cache=cache is not None, **call
+        )
+    return others
+
+
+class Beneath:
+    """The sources beneath rows that decode, one position at a time.
+
+    Args:
+        sources: source -> its model.
+        places: source -> the values that are put in.
+        cache: the keys and values of the teacher-forced pass, with those of the sources.
+        sample: (n,) int64, the sample of each row.
+        length: positions up to the last.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[Source, Anatomy],
+        places: Mapping[Source, Places],
+        cache: Kept,
+        sample: Tensor,
+        length: int,
+    ) -> None:
+        self.sources, self.places = sources, places
+        self.rows: dict[Source, SideBySide] = {}
+        self.whole: Others = {}
+        for source, known in sources.items() if places else ():
+            if source.tokens is not None:
+                text = _text(source, length)
+                self.whole |= _read(source, known, places.get(source, set()), text, None)
+            elif source in cache.others:
+                self.rows[source] = SideBySide()
+                of_rows = sample.to(known.model.device)
+                for block in sorted(cache.others[source].blocks):
+                    kept = cache.others[source].blocks.pop(block)
+                    self.rows[source].buffers.append([x[of_rows] for x in kept])
+
+    def others(self, tokens: Tensor, position: int) -> Others:
+        """The values at a position, given the tokens (n, 1) that the active rows read there."""
+        at = slice(position, position + 1)
+        others = {key: values[:, at] for key, values in self.whole.items()}
+        for source, rows in self.rows.items():
+            rows.active, rows.position = len(tokens), position
+            others |= _read(source, self.sources[source], self.places[source], tokens, rows)
+        return others
