@@ -105,6 +105,21 @@ def where() -> None:
 
 
 @app.command()
+def crate(
+    to: Annotated[
+        Path | None, typer.Option(help="the zip to be made; default: STUDY.crate.zip")
+    ] = None,
+) -> None:
+    """Write the study in force as a Workflow Run RO-Crate: provenance that other tools read."""
+    from pipeline.study.crate import write_crate
+
+    made = load()
+    path = to or Path(f"{made.study}.crate.zip")
+    write_crate(made, path)
+    print(f"the crate: {path.resolve()}")
+
+
+@app.command()
 def compare(
     before: Annotated[str, typer.Argument(help="STUDY, or STUDY@REVISION of git")],
     after: Annotated[str, typer.Argument(help="the same; a change is after minus before")],
