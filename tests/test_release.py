@@ -1,0 +1,51 @@
+"""What a release says of itself agrees, and its forms are what the platform reads."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+CITED = YAML(typ="safe").load(ROOT / "CITATION.cff")
+
+
+def test_one_version_and_one_date():
+    latest = re.search(r"^## \[(.+?)\] - (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert latest
+    assert latest.groups() == (CITED["version"], CITED["date-released"].isoformat())
+    assert PROJECT["version"] == CITED["version"]
+
+
+def test_one_license():
+    assert PROJECT["license"] == CITED["license"] == "MIT"
+    assert "MIT License" in (ROOT / "LICENSE").read_text()
+
+
+def test_the_badges_are_true():
+    badges = re.findall(r"badge/(\S+?)-(\S+?)-\w+\)", (ROOT / "README.md").read_text())
+    lowest = PROJECT["requires-python"].removeprefix(">=")
+    paper = CITED["preferred-citation"]["url"].rpartition("/")[2]
+    assert dict(badges) == {"python": f"{lowest}%2B", "license": "MIT", "arXiv": paper}
+
+
+def test_the_classifiers_name_every_python_that_is_allowed():
+    named = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if ":: 3." in line]
+    assert PROJECT["requires-python"] == f">={named[0]}"
+
+
+@pytest.mark.parametrize("form", sorted((ROOT / ".github/ISSUE_TEMPLATE").iterdir()), ids=str)
+def test_an_issue_form(form):
+    made = YAML(typ="safe").load(form)
+    assert made["name"]
+    assert made["description"]
+    fields = [field for field in made["body"] if field["type"] in ("input", "textarea")]
+    assert fields == made["body"]
+    assert len({field["id"] for field in fields}) == len(fields)
+    assert all(field["attributes"]["label"] for field in fields)
+
+
+def test_a_typed_package():
+    assert (ROOT / "pipeline" / "py.typed").is_file()
