@@ -70,7 +70,7 @@ check: $(INSTALLED)
 	ruff format --check .
 	mypy
 	snakefmt --check Snakefile
-	python tests/lint_workflow.py
+	snakemake --lint
 
 docs: $(INSTALLED)
 	python -m mkdocs build --quiet

@@ -40,6 +40,12 @@ from pipeline.workflow.provenance import require_versions
 from pipeline.workflow.rules import RuleParts, only_looks, write_marks
 
 min_version("9.27")
+
+
+# used by `--sdm apptainer` alone; the Dockerfile says how it is built
+container: "bypass-memorization.sif"
+
+
 disable_monitor()
 
 try:

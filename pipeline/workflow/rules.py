@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from snakemake.cli import parse_args
-from snakemake.io import ancient, directory
+from snakemake.io import ancient, directory, report
 
 from pipeline.workflow.dag import Dag, Stage
 
@@ -90,8 +90,15 @@ class RuleParts:
 
     @property
     def output(self) -> list[Any]:
-        """Output patterns."""
-        return [out if Path(out).suffix in FILE_SUFFIXES else directory(out) for out in self._outs]
+        """Output patterns; ``snakemake --report`` shows the figures and the page."""
+        return [self._output(out) for out in self._outs]
+
+    def _output(self, out: str) -> Any:
+        if out == f"reports/{self._dag.study}/figures":
+            return report(directory(out), patterns=["{figure}.svg"], category="Figures")
+        if out == f"reports/{self._dag.study}/index.html":
+            return report(out, category="Report")
+        return out if Path(out).suffix in FILE_SUFFIXES else directory(out)
 
     def input(self, wildcards: Mapping[str, str]) -> list[Any]:
         """What the stage of a job reads, and its mark.
