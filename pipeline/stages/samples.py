@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
 
 from pipeline.corpus.schemas import RECORDS
+from pipeline.samples.frame import window, with_control
 from pipeline.samples.schema import PASSAGE_LENGTHS, Family, File, Inserted, Pile, Pythia, Records
+from pipeline.samples.schemas import SAMPLES
 from pipeline.study.schema import Study, section
+from pipeline.workflow import tables
 from pipeline.workflow.running import DOWNLOADS, determined_by
-
-if TYPE_CHECKING:
-    import numpy as np
-    import polars as pl
-    from numpy.typing import NDArray
 
 
 def records(study: Study, family: Family) -> None:
     """From the records of the generated corpus."""
     from pipeline.samples.records import samples
-    from pipeline.workflow import tables
 
     planted = tables.read(study.data / "corpus" / "records.parquet", RECORDS)
     copies = section(family.samples, Records).memorized_copies
@@ -49,17 +49,14 @@ def pythia(study: Study, family: Family) -> None:
 
 def inserted(study: Study, family: Family) -> None:
     """Texts that were inserted into the training data a known number of times."""
-    from pipeline.samples import inserted
+    from pipeline.samples.inserted import samples
 
-    source = section(family.samples, Inserted)
-    made = inserted.samples(
-        source.texts.pin,
-        source.tokenizer.pin,
-        family.prefix_length,
-        family.suffix_length,
-        source.memorized_copies,
+    source, lengths = (
+        section(family.samples, Inserted),
+        (family.prefix_length, family.suffix_length),
     )
-    _write(study, family, made)
+    pins = source.texts.pin, source.tokenizer.pin
+    _write(study, family, samples(*pins, *lengths, source.memorized_copies))
 
 
 def file(study: Study, family: Family) -> None:
@@ -67,15 +64,10 @@ def file(study: Study, family: Family) -> None:
     from pipeline.checkpoints.verified import encoder, load_tokenizer
     from pipeline.samples.file import samples
 
-    source = section(family.samples, File)
+    source, lengths = section(family.samples, File), (family.prefix_length, family.suffix_length)
     owner = source.tokenizer and study.data / "checkpoints" / source.tokenizer
-    made = samples(
-        Path(source.path),
-        encoder(load_tokenizer(owner)) if owner else None,
-        family.prefix_length,
-        family.suffix_length,
-        skip_short=source.skip_short,
-    )
+    encode = encoder(load_tokenizer(owner)) if owner else None
+    made = samples(Path(source.path), encode, *lengths, skip_short=source.skip_short)
     _write(study, family, made)
 
 
@@ -84,27 +76,15 @@ def _with_control(
 ) -> pl.DataFrame:
     """The samples cut from memorized passages, and as long windows of control text."""
     from pipeline.samples.control import control_windows
-    from pipeline.samples.frame import window, with_control
 
-    memorized = window(
-        passages, PASSAGE_LENGTHS[source.source][0], family.prefix_length, family.suffix_length
-    )
-    control = source.control
-    others = control_windows(
-        control.documents.pin,
-        control.tokenizer.pin,
-        memorized.shape[1],
-        control.n,
-        source.seed,
-        memorized,
-    )
+    lengths = family.prefix_length, family.suffix_length
+    memorized = window(passages, PASSAGE_LENGTHS[source.source][0], *lengths)
+    control, length = source.control, memorized.shape[1]
+    pins = control.documents.pin, control.tokenizer.pin
+    others = control_windows(*pins, length, control.n, source.seed, memorized)
     return with_control(memorized, others, family.prefix_length)
 
 
 def _write(study: Study, family: Family, made: pl.DataFrame) -> None:
-    from pipeline.samples.schemas import SAMPLES
-    from pipeline.workflow import tables
-
     path = study.data / "samples" / f"{family.name}.parquet"
-    provenance = determined_by(study.study, family=family.described())
-    tables.write(made, path, SAMPLES, provenance)
+    tables.write(made, path, SAMPLES, determined_by(study.study, family=family.described()))

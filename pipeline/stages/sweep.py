@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+
+import polars as pl
 
 from pipeline.checkpoints.manifest import sha256
 from pipeline.interventions.memory import Journal
@@ -13,61 +14,51 @@ from pipeline.measure.reuse import KEYS, extended, keys
 from pipeline.stages.evaluated import Evaluated
 from pipeline.workflow.dag import cached
 from pipeline.workflow.digest import digest
-from pipeline.workflow.running import Device
-from pipeline.workflow.shards import Shards, open_shards
+from pipeline.workflow.progress import reporter
+from pipeline.workflow.shards import open_shards
 from pipeline.workflow.tables import Schema
-
-if TYPE_CHECKING:
-    import polars as pl
-
-    from pipeline.interventions.interventions import Intervention
-
-Compute = Callable[[Sequence["Intervention"], Device, Shards, Journal], Sequence["pl.DataFrame"]]
 
 
 def write_sweep(
     evaluated: Evaluated,
-    stage: str,
-    part: str | None,
+    work: tuple[str, str | None, str],
     schemas: Mapping[str, Schema],
     determined_by: dict[str, object],
     items: object,
-    compute: Compute,
+    compute: Callable[..., Sequence[pl.DataFrame]],
 ) -> None:
     """Evaluate the interventions that no earlier table has, and write the tables of a stage.
 
     Args:
         evaluated: the model.
-        stage: its name, which is the folder of its tables.
-        part: the part to compute, such as ``2-of-8``; None: all.
+        work: the stage, which is the folder of its tables; the part of these to compute, such as
+            ``2-of-8``, None: all; and what is counted on the way, such as ``samples``.
         schemas: end of each file's name -> its columns; the last one is written last.
         determined_by: the provenance of the tables.
         items: checksums of what is evaluated: samples, or documents.
-        compute: makes the tables of some of the interventions, in the order of `schemas`.
+        compute: makes the tables, in the order of `schemas`, of some of the interventions on a
+            device, by keywords that a measurement takes: token_budget, progress, journal, shards.
     """
-    study, name = evaluated.study, evaluated.name
-    listed = read_listed(study.data, name)
+    (stage, part, unit), study, name = work, evaluated.study, evaluated.name
+    listed, journal = read_listed(study.data, name), Journal()
     by_code = {**determined_by, "code": digest(stage)}
-    address = study.address(stage, name)
     paths = {study.data / stage / f"{name}{end}": schema for end, schema in schemas.items()}
-    journal = Journal()
+    kept = study.data / "partial" / stage / name
     with (
-        open_shards(
-            study.data / "partial" / stage / name, study.run.shard_minutes, by_code, part
-        ) as shards,
+        open_shards(kept, study.run.shard_minutes, by_code, part) as shards,
         evaluated.on_device(stage, part, journal) as device,
     ):
-        wanted = keys(
-            listed,
-            {**by_code, "device": device.name, "items": items},
-            sha256(evaluated.samples_path),
-        )
+        by_device = {**by_code, "device": device.name, "items": items}
+        wanted = keys(listed, by_device, sha256(evaluated.samples_path))
+        running = {
+            "token_budget": study.run.token_budget,
+            "progress": reporter(f"{stage} of {name}", unit),
+            "journal": journal,
+            "shards": shards,
+        }
+        earlier = partial(cached, study.address(stage, name))
         made = extended(
-            listed,
-            wanted,
-            paths,
-            partial(cached, address),
-            lambda missing: compute(missing, device, shards, journal),
+            listed, wanted, paths, earlier, lambda missing: compute(missing, device, **running)
         )
         shards.end_part()
         evaluated.notes["shards"] = shards.told()

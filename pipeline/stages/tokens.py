@@ -15,18 +15,14 @@ from pipeline.study.schema import Study
 def tokens(study: Study, model: Model) -> None:
     """Measure some samples token by token, and how far each intervention moves the stream."""
     evaluated, journal = Evaluated(study, model), Journal()
-    samples = evaluated.samples
-    listed = read_listed(study.data, model.name)
+    samples, listed = evaluated.samples, read_listed(study.data, model.name)
     with evaluated.on_device("tokens", journal=journal) as device:
         loaded = load_model(evaluated.folder, evaluated.settings.dtype, *device)
         made = measure(loaded, samples, listed, study.run.token_budget, journal)
+    moved = f"displacement/{model.name}"
     for table, schema, file in (
         (made.tokens, schemas.TOKENS, f"tokens/{model.name}.parquet"),
-        (made.displacement, schemas.DISPLACEMENT, f"displacement/{model.name}.parquet"),
-        (
-            made.attention_change,
-            schemas.ATTENTION_CHANGE,
-            f"displacement/{model.name}.attention.parquet",
-        ),
+        (made.displacement, schemas.DISPLACEMENT, f"{moved}.parquet"),
+        (made.attention_change, schemas.ATTENTION_CHANGE, f"{moved}.attention.parquet"),
     ):
         evaluated.write(table, schema, file, evaluated.determined_by())
