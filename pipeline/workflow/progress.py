@@ -30,35 +30,7 @@ def reporter(label: str, unit: str) -> Callable[[int, int], None]:
         label: name of the work.
         unit: name of the counted items, in the plural.
     """
-    if sys.stderr.isatty():
-        return _bar(label, unit)
-    return _lines(label, unit)
-
-
-def bar_class() -> type[tqdm]:
-    """The same for a library that takes a class of tqdm's: bytes, rate and time left."""
-    return tqdm if sys.stderr.isatty() else _Lines
-
-
-class _Lines(tqdm):  # type: ignore[misc]
-    """A bar that prints a plain line now and then, and none for short work."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._told = time.monotonic()
-        # tqdm's own output moves a terminal's cursor
-        plain = {"ascii": True, "bar_format": None, "leave": False, "file": io.StringIO()}
-        super().__init__(*args, **{**kwargs, **plain})
-
-    def display(self, msg: str | None = None, pos: int | None = None) -> bool:
-        now = time.monotonic()
-        if msg != "" and now - self._told >= SECONDS_BETWEEN_LINES:  # "" wipes a bar
-            self._told = now
-            print(msg or str(self), file=sys.stderr, flush=True)
-        return True
-
-
-def _bar(label: str, unit: str) -> Callable[[int, int], None]:
-    bar = tqdm(desc=label, unit=f" {unit}")
+    bar = bar_class()(desc=label, unit=f" {unit}")
 
     def report(done: int, total: int) -> None:
         bar.total = total
@@ -69,21 +41,24 @@ def _bar(label: str, unit: str) -> Callable[[int, int], None]:
     return report
 
 
-def _lines(label: str, unit: str) -> Callable[[int, int], None]:
-    started = told = time.monotonic()
+def bar_class() -> type[tqdm]:
+    """A class of tqdm's, for a library too: a bar on a terminal, lines in a log."""
+    return tqdm if sys.stderr.isatty() else _Lines
 
-    def report(done: int, total: int) -> None:
-        nonlocal told
+
+class _Lines(tqdm):  # type: ignore[misc]
+    """A bar that prints a plain line now and then, and none for short work."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._told = time.monotonic()
+        # tqdm's own output moves a terminal's cursor
+        plain = {"ascii": True, "bar_format": None, "leave": False, "file": io.StringIO()}
+        always = {"mininterval": 0, "miniters": 1}  # `display` decides
+        super().__init__(*args, **{**kwargs, **plain, **always})
+
+    def display(self, msg: str | None = None, pos: int | None = None) -> bool:
         now = time.monotonic()
-        if done < total and now - told < SECONDS_BETWEEN_LINES:
-            return
-        told = now
-        rate = done / max(now - started, 1e-9)
-        print(
-            f"{label}: {done} of {total} {unit}, {rate:.3g} a second, "
-            f"{(total - done) / max(rate, 1e-9):.0f} s left",
-            file=sys.stderr,
-            flush=True,
-        )
-
-    return report
+        if msg != "" and now - self._told >= SECONDS_BETWEEN_LINES:  # "" wipes a bar
+            self._told = now
+            print(msg or str(self), file=sys.stderr, flush=True)
+        return True

@@ -87,29 +87,22 @@ class PartFinishedError(Exception):
 
 
 class Shards:
-    """The shards of one table; `open_shards` gives them.
+    """The shards of one table, or of one part of it; `open_shards` gives them.
 
     Args:
-        folder: for this process's shards alone.
+        table: data/STUDY/partial/STAGE/MODEL.
         minutes: approximate minutes of work per shard.
         determined_by: inputs and settings of the table and the digest of its stage, JSON values
             only. The items are added by `results`.
-        parts: the folder of the parts of this table.
         part: the part to compute, such as ``2-of-8``; None: the whole table.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        minutes: float,
-        determined_by: Mapping[str, object],
-        parts: Path,
-        part: str | None = None,
+        self, table: Path, minutes: float, determined_by: Mapping[str, object], part: str | None
     ) -> None:
-        self._folder = folder
-        self._parts, self._part = parts, part
-        self._seconds = 60 * minutes
-        self._determined_by = determined_by
+        self.folder = table.with_name(f"{table.name}.{part}") if part else table
+        self._parts = table.parents[2] / PARTS / table.parent.name / table.name
+        self._part, self._seconds, self._determined_by = part, 60 * minutes, determined_by
         self.total = self.reused = self.computed = 0
 
     def results(
@@ -131,11 +124,12 @@ class Shards:
         shards = cut(seconds, self._seconds)
         key = self._key(shards, items)
         self._remove_all_but(key)
-        folder = self._folder / key
+        folder = self.folder / key
         if self._part:
             number, of = map(int, self._part.split("-of-"))
             shards = shards[len(shards) * (number - 1) // of : len(shards) * number // of]
-        paths = [_found(folder, each) or self._in_parts(key, each) for each in shards]
+        parts = [] if self._part else sorted(self._parts.glob(f"*/{key}"))
+        paths = [_sound([folder, *parts], each) for each in shards]
         self.total, self.reused = len(shards), sum(path is not None for path in paths)
         if self.reused:
             print(f"resuming: {self.reused} of {self.total} shards are kept", flush=True)
@@ -169,19 +163,14 @@ class Shards:
     def finish(self) -> None:
         """Remove the shards after the table is written, unless DVC may still rerun the stage."""
         if "DVC_STAGE" not in os.environ:
-            _remove(self._folder)
+            _remove(self.folder)
 
     def told(self) -> dict[str, int]:
         """The number of shards, and the number that were reused; for the note of the cost."""
         return {"total": self.total, "reused": self.reused, "computed": self.computed}
 
-    def _in_parts(self, key: str, shard: range) -> Path | None:
-        """The shard of these items in the output of a part; None if no part has it."""
-        folders = [] if self._part else sorted(self._parts.glob(f"*/{key}"))
-        return next((path for each in folders if (path := _sound(each, shard))), None)
-
     def _kept(self, key: str) -> str:
-        kept = len(list(self._folder.glob(f"{key}/*.safetensors")))
+        kept = len(list(self.folder.glob(f"{key}/*.safetensors")))
         return f"{kept} of {self.total} shards are kept; the same command goes on"
 
     def _key(self, parts: Sequence[range], items: Iterable[object]) -> str:
@@ -193,29 +182,23 @@ class Shards:
 
     def _remove_all_but(self, key: str) -> None:
         """Remove shards of other keys, and half-written files of a killed process."""
-        for each in self._folder.iterdir():
+        for each in self.folder.iterdir():
             if each.is_dir() and each.name != key:
                 shutil.rmtree(each)
-        for each in self._folder.glob(f"{key}/.*.part"):
+        for each in self.folder.glob(f"{key}/.*.part"):
             each.unlink()
 
 
 @contextmanager
 def open_shards(
-    folder: Path, minutes: float, determined_by: Mapping[str, object], part: str | None = None
+    table: Path, minutes: float, determined_by: Mapping[str, object], part: str | None = None
 ) -> Iterator[Shards]:
     """Yield the shards of one table, once no other process works on that table or part.
 
-    Args:
-        folder: data/STUDY/partial/STAGE/MODEL.
-        minutes: of work in a shard, about.
-        determined_by: as for `Shards`.
-        part: the part to compute, such as ``2-of-8``: the enclosed work ends when it is complete.
+    The enclosed work ends when the part, if there is one, is complete. Arguments: as of `Shards`.
     """
-    parts = folder.parents[2] / PARTS / folder.parent.name / folder.name
-    own = folder.with_name(f"{folder.name}.{part}") if part else folder
-    shards = Shards(own, minutes, determined_by, parts, part)
-    with suppress(PartFinishedError), _alone(own):
+    shards = Shards(table, minutes, determined_by, part)
+    with suppress(PartFinishedError), _alone(shards.folder):
         yield shards
 
 
@@ -248,23 +231,14 @@ def _checksum(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-def _sound(folder: Path, shard: range) -> Path | None:
-    """The shard of these items; None if it is missing or damaged."""
-    for path in folder.glob(f"{_name(shard)}-*.safetensors"):
+def _sound(folders: Sequence[Path], shard: range) -> Path | None:
+    """The shard of these items in one of the folders; None if it is missing or damaged."""
+    for path in (path for each in folders for path in each.glob(f"{_name(shard)}-*.safetensors")):
         with suppress(OSError):
             if path.stem.endswith(f"-{_checksum(path.read_bytes())}"):
                 return path
         print(f"{path} is damaged: it is computed again", flush=True)
     return None
-
-
-def _found(folder: Path, shard: range) -> Path | None:
-    """As `_sound`; a damaged file is removed."""
-    sound = _sound(folder, shard)
-    for path in folder.glob(f"{_name(shard)}-*.safetensors"):
-        if path != sound:
-            path.unlink()
-    return sound
 
 
 def _write(folder: Path, shard: range, arrays: Arrays) -> Path:
@@ -296,17 +270,8 @@ def _joined(paths: Sequence[Path]) -> dict[str, NDArray[Any]]:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Hold this folder's lock; the kernel drops it when the process dies, however it dies."""
-    lock = _locked(folder)
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _locked(folder: Path) -> FileLock:
-    """The folder's lock, held."""
     lock = FileLock(folder / "lock", mode=0o666)
-    while True:
+    while not lock.is_locked:
         with suppress(FileNotFoundError):  # its last holder may remove the folder at any time
             folder.mkdir(parents=True, exist_ok=True)
             try:
@@ -314,4 +279,7 @@ def _locked(folder: Path) -> FileLock:
             except Timeout:
                 print(f"waiting for the process that works on {folder}", flush=True)
                 lock.acquire()
-            return lock
+    try:
+        yield
+    finally:
+        lock.release()
