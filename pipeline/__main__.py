@@ -157,32 +157,26 @@ def audit(
     ] = None,
 ) -> None:
     """Write a study of one's own checkpoint and samples, and run it."""
+    options = locals()
     from pipeline.study import audit as auditing
-    from pipeline.study.composition import check as check_study
     from pipeline.study.composition import write
     from pipeline.workflow.dag import reproduce
     from pipeline.workflow.interruption import saying
     from pipeline.workflow.locks import held, take_turn
 
-    asked = auditing.Asked(
-        name, model, samples, prefix_length, suffix_length, tasks, limit, num_fewshot, dtype,
-        skip_short, show_text, threads, token_budget,
-    )  # fmt: skip
-    auditing.require_sound(asked)
-    auditing.require_unused(asked)
-    values = auditing.study(asked, {"tasks": _tasks_in(tasks)})
-    made = check_study(values, str(asked.folder / PARAMS))
+    asked = auditing.Asked(**options)
+    values = auditing.study(asked, sys.argv[1:])
     with _working_in(asked.folder):
         take_turn()
     auditing.prepare(asked)
-    page = (made.reports / "index.html").resolve()
+    page = (asked.shown[1] / "index.html").resolve()
     with _working_in(asked.folder):
         with held(PARAMS):
             write(values, PARAMS)
         kept = "finished stages and shards are kept; the same command goes on from there"
         with saying(lambda: kept):
             reproduce()
-    print(f"the report: {page}\nagain: {auditing.command(asked)}")
+    print(f"the report: {page}\nagain: {auditing.command(sys.argv[1:])}")
 
 
 @app.command()
@@ -244,15 +238,6 @@ def _working_in(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with chdir(folder):
         yield
-
-
-def _tasks_in(folder: str | None) -> list[str]:
-    """The tasks of a user's folder, once they were loaded; none if it is no folder."""
-    from pipeline.tasks.loading import load_tasks, tasks_in
-
-    if folder is None or not Path(folder).is_dir():
-        return []
-    return list(load_tasks(tasks_in(folder), folder))
 
 
 def installed() -> None:

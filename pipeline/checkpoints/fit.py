@@ -28,14 +28,13 @@ INDEX = f"{WEIGHTS}.index.json"
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 """Name of a type in safetensors -> its name in torch."""
 
-LONGEST_CONTEXT = 1 << 20
-"""Limit of positions, since tables of angles are computed for all of them."""
-
-MOST_LAYERS = 1000
-"""Limit of layers while the weights are not there yet; afterwards the limit is their tensors."""
-
-LARGEST = 1 << 24
-"""Limit of any other size in config.json: widths, heads, entries of the vocabulary."""
+LIMITS = {
+    **dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer", "attention_types"), 1000),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"), 1 << 20),
+    "head_dim": 1 << 16,
+}
+"""Limits of the sizes by which transformers loops, or for which it computes tables, while it builds
+a model. Another absurd size takes nothing before it is found not to fit the weights."""
 
 _MASKS = re.compile(r"\.attention\.(masked_)?bias$")
 """Masks that old versions of transformers stored with the weights. It declares that it ignores them
@@ -59,26 +58,21 @@ def skeleton(folder: Path, files: Collection[str], where: str) -> PreTrainedMode
             the repository's code; or as for `require_fit`.
     """
     shapes, dtype = _stored(folder, files, where)
-    try:
-        config, built = _built(folder, len(shapes), dtype, where)
-        with _quiet():
-            model: PreTrainedModel
-            model, report = type(built).from_pretrained(
-                None,
-                config=config,
-                state_dict={name: torch.empty(s, device="meta") for name, s in shapes.items()},
-                device_map="meta",
-                dtype=dtype,
-                ignore_mismatched_sizes=True,  # and reported
-                output_loading_info=True,
-                local_files_only=True,
-                trust_remote_code=False,
-            )
+    with _explained(where):
+        config, built = _built(folder, dtype, where)
+        model: PreTrainedModel
+        model, report = type(built).from_pretrained(
+            None,
+            config=config,
+            state_dict={name: torch.empty(s, device="meta") for name, s in shapes.items()},
+            device_map="meta",
+            dtype=dtype,
+            ignore_mismatched_sizes=True,  # and reported
+            output_loading_info=True,
+            local_files_only=True,
+            trust_remote_code=False,
+        )
         require_fit(report, where)
-    except InputError:
-        raise
-    except Exception as error:  # each of transformers' many parts raises its own
-        raise not_understood(where, error) from error
     return model
 
 
@@ -92,12 +86,8 @@ def require_known(folder: Path, where: str) -> None:
     Raises:
         InputError: as for `skeleton`.
     """
-    try:
-        _built(folder, MOST_LAYERS, torch.float32, where)
-    except InputError:
-        raise
-    except Exception as error:  # each of transformers' many parts raises its own
-        raise not_understood(where, error) from error
+    with _explained(where):
+        _built(folder, torch.float32, where)
 
 
 def require_fit(report: Mapping[str, Any], where: str) -> None:
@@ -148,82 +138,51 @@ def not_understood(where: str, error: Exception) -> InputError:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress transformers' bar and report, since problems are raised as errors."""
+def _explained(where: str) -> Iterator[None]:
+    """Turn any error into an InputError; suppress transformers' bar and report of it."""
     level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         yield
+    except InputError:
+        raise
+    except Exception as error:  # each of transformers' many parts raises its own
+        raise not_understood(where, error) from error
     finally:
         logging.set_verbosity(level)
         if bar:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def _built(
-    folder: Path, layers: int, dtype: torch.dtype, where: str
-) -> tuple[PreTrainedConfig, Any]:
+def _built(folder: Path, dtype: torch.dtype, where: str) -> tuple[PreTrainedConfig, Any]:
     """The configuration, and its model without weights."""
-    config = _config(folder, layers, where)
-    with _quiet(), torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            config, dtype=dtype, trust_remote_code=False
-        )
-    _require_rotary(model, where)
-    return config, model
-
-
-def _config(folder: Path, layers: int, where: str) -> PreTrainedConfig:
-    """The configuration, with checked sizes, since transformers would try to build any size."""
     values = json.loads((folder / "config.json").read_text("utf-8"))
+    repeats = {"attention_types": each[1] for each in values.get("attention_types") or []}
+    sizes = {**(values.get("text_config") or {}), **values, **repeats}
+    expected = {key: (f"1 to {most}", range(1, most + 1)) for key, most in LIMITS.items()}
+    expected["quantization_config"] = ("weights that are not quantized", range(0))
     problems = [
         Problem(
             f"{where}: config.json: {key}",
-            shorten(value),
-            f"{least} to {most}"
-            + (", as many tensors as are stored" if most == layers != MOST_LAYERS else ""),
+            shorten(sizes[key]),
+            wanted,
             "correct config.json, or name another checkpoint",
         )
-        for key, value, least, most in _limited(values, layers)
-        if isinstance(value, (int, float)) and not least <= value <= most
+        for key, (wanted, allowed) in expected.items()
+        if sizes.get(key) is not None and sizes[key] not in allowed
     ]
-    if values.get("quantization_config") is not None:
-        problems.append(
-            Problem(
-                f"{where}: config.json: quantization_config",
-                shorten(values["quantization_config"]),
-                "weights that are not quantized",
-                "name the checkpoint that this one was made from",
-            )
-        )
     if problems:
         raise InputError(*problems)
     config: PreTrainedConfig = AutoConfig.from_pretrained(
         folder, local_files_only=True, trust_remote_code=False
     )
-    return config
-
-
-def _limited(values: Mapping[str, Any], layers: int) -> Iterator[tuple[str, Any, float, float]]:
-    """Each number of config.json that is a size, with its least and largest valid value.
-
-    Rotated shares of a head are at most 1. Zero or negative values mean none or are rejected by
-    transformers; they take no memory.
-    """
-    for key, value in values.items():
-        if key in ("num_hidden_layers", "num_layers", "n_layer", "n_layers"):
-            yield key, value, 1, layers  # each layer has some tensors
-        elif key in ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"):
-            yield key, value, 1, LONGEST_CONTEXT
-        elif key in ("rotary_pct", "partial_rotary_factor"):
-            yield key, value, 0, 1
-        elif re.search(r"(_size|_dim|_heads?|width|^n_\w+|^d_\w+|_window)$", key):
-            yield key, value, -1, LARGEST
-        elif isinstance(value, Mapping) and not key.startswith("quantization"):
-            yield from ((f"{key}.{k}", *rest) for k, *rest in _limited(value, layers))
-    for each in values.get("attention_types") or []:
-        yield "attention_types", each[1], 1, layers
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            config, dtype=dtype, trust_remote_code=False
+        )
+    _require_rotary(model, where)
+    return config, model
 
 
 def _require_rotary(model: PreTrainedModel, where: str) -> None:

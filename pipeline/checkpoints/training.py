@@ -50,7 +50,7 @@ def build(recipe: Training, vocabulary: int, context: int, end: int) -> PreTrain
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     residual = (
         "attention.dense.weight",
         "dense_4h_to_h.weight",
