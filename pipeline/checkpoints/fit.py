@@ -158,8 +158,8 @@ def _explained(where: str) -> Iterator[None]:
 def _built(folder: Path, dtype: torch.dtype, where: str) -> tuple[PreTrainedConfig, Any]:
     """The configuration, and its model without weights."""
     values = json.loads((folder / "config.json").read_text("utf-8"))
-    repeats = {"attention_types": each[1] for each in values.get("attention_types") or []}
-    sizes = {**(values.get("text_config") or {}), **values, **repeats}
+    repeats = sum(count for _, count in values.get("attention_types") or []) or None
+    sizes = {**(values.get("text_config") or {}), **values, "attention_types": repeats}
     expected = {key: (f"1 to {most}", range(1, most + 1)) for key, most in LIMITS.items()}
     expected["quantization_config"] = ("weights that are not quantized", range(0))
     problems = [

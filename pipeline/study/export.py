@@ -14,8 +14,7 @@ from typing import Any
 
 import polars as pl
 import torch
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
+from huggingface_hub import ModelCard, ModelCardData
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -75,11 +74,11 @@ class Asked:
 
 @dataclass(frozen=True)
 class Source:
-    """The source checkpoint of an export.
+    """The source checkpoint of an export: its files.
 
     Args:
-        files: its files.
-        origin: a description of its origin, for readers.
+        files: of it.
+        origin: for readers.
         card: its own card, if it has one.
         study: the study in force, if the model belongs to it.
         repo: of the hub, if it comes from there.
@@ -235,15 +234,17 @@ def _card(
 ) -> str:
     """The model card, Markdown with a head for the hub."""
     licence = _licence(source.card)
-    head: dict[str, Any] = {**licence}
-    if source.repo:
-        head["base_model"] = source.repo
-    head |= {"library_name": "transformers", "tags": ["bypass-memorization"]}
-    front = "".join(f"{key}: {_plain(value)}\n" for key, value in head.items())
+    head = ModelCardData(
+        base_model=source.repo,
+        library_name="transformers",
+        tags=["bypass-memorization"],
+        **licence,
+    )
     listed = ", ".join(map(str, blocks))
     told = licence.get("license", "not stated in the source's card; ask its authors")
     return f"""---
-{front}---
+{head.to_yaml()}
+---
 # {Path(asked.model.partition("@")[0]).name}, `{asked.edit}` in blocks {listed}
 
 The edit `{asked.edit}` is in the weights: {MEANING[asked.edit]}. Blocks count from 0 in the source.
@@ -300,24 +301,12 @@ def _interval(row: dict[str, Any], side: str) -> str:
     return f"{value:.4g}" + ("" if low is None else f" ({low:.4g} to {high:.4g})")
 
 
-def _licence(card: Path | None) -> dict[str, str]:
+def _licence(card: Path | None) -> dict[str, Any]:
     """The entries on the licence in a card's head; empty without any."""
-    text = card.read_text("utf-8", "replace") if card else ""
-    parts = text.split("---\n", 2)
-    if len(parts) < 3 or parts[0].strip():
-        return {}
     try:
-        head = YAML(typ="safe", pure=True).load(parts[1])
-    except YAMLError:
+        text = card.read_text("utf-8", "replace") if card else "---\n---\n"
+        head = ModelCard(text).data.to_dict()  # type: ignore[no-untyped-call]
+    except Exception:  # what is no head: YAML's many errors, and ValueError
         return {}
     keys = ("license", "license_name", "license_link")
-    named = head if isinstance(head, dict) else {}
-    return {key: named[key] for key in keys if isinstance(named.get(key), str)}
-
-
-def _plain(value: object) -> str:
-    """A value on one line of YAML."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(_plain, value))}]"
-    text = str(value)
-    return text if text.replace("-", "").replace(".", "").replace("/", "").isalnum() else repr(text)
+    return {key: head[key] for key in keys if isinstance(head.get(key), str)}

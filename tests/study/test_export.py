@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -55,6 +56,7 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 from pathlib import Path
 import torch
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 try:
@@ -244,7 +246,8 @@ def test_the_card_says_what_was_done_and_what_it_was_made_of(source: Path) -> No
     )
     export(Asked(str(source), "skip", "1,3", Path("to")))
     card = Path("to/README.md").read_text("utf-8")
-    assert card.startswith("---\nlicense: apache-2.0\n")
+    head = ModelCard(card).data
+    assert (head.license, head.library_name) == ("apache-2.0", "transformers")
     assert "- **Licence of the source**: apache-2.0" in card
     assert "`skip` in blocks 1, 3" in card
     assert exporting.sha256(source / "model.safetensors") in card
