@@ -203,8 +203,8 @@ class _Search:
             every = logits.double().softmax(-1)
             of_z = every.gather(1, near[rows]).masked_fill(again[rows], 0)
             every.scatter_(1, near[rows], 0)
-            few = min(every.shape[1], self.width, self.top_k or self.width)
-            likeliest = every.topk(0 if t == self.length - 1 else few)
+            few = min(self.width, int((every > 0).sum(-1).max())) if t < self.length - 1 else 0
+            likeliest = every.topk(few)
             every.scatter_(1, likeliest.indices, 0)
             rest = every.sum(-1, keepdim=True)
             other = likeliest.indices.new_full(rest.shape, _OTHER)

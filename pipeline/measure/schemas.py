@@ -137,3 +137,34 @@ ATTRIBUTION: Schema = {
         "nats: |gradient of the suffix's loss · output|, mean over the sample's tokens",
     ),
 }
+
+ROLLING, EXACT = "rolling", "exact"
+
+WINDOWS: Schema = {
+    "intervention": Column(pl.String, "as in the interventions table"),
+    "document": Column(pl.String, "name of its file"),
+    "start": Column(pl.UInt32, "the window's first token in the document, from 0"),
+    "prefix_length": Column(pl.UInt16, "tokens from there to the suffix"),
+    "suffix_length": Column(pl.UInt16, "tokens of the suffix"),
+    "log_prob": Column(pl.Float64, "nats, of the suffix given the tokens before it"),
+    "log_prob_top_40": Column(
+        pl.Float64, "the same under top-k sampling with k = 40; -inf if a token's rank is above 40"
+    ),
+    "reading": Column(pl.String, "exact: given the prefix alone; rolling: given `context` tokens"),
+    "context": Column(pl.UInt32, "tokens read before the suffix, prefix_length or more"),
+    "first_character": Column(pl.UInt32, "the suffix's first character in the document"),
+    "end_character": Column(pl.UInt32, "the character behind its last one"),
+}
+
+RECITED: Schema = {
+    "intervention": Column(pl.String, "as in the interventions table"),
+    "document": Column(pl.String, "name of its file"),
+    "start": Column(pl.UInt32, "the seed's first token in the document"),
+    "seed_length": Column(pl.UInt16, "tokens of the seed, which the model reads"),
+    "length": Column(pl.UInt32, "tokens that it then writes greedily"),
+    "verbatim": Column(pl.UInt32, "those before the first that is not the document's"),
+    "near_verbatim_recall": Column(
+        pl.Float64, "share of the document's next tokens in near-verbatim blocks of 20 or more"
+    ),
+    "text": Column(pl.String, "what the model wrote"),
+}

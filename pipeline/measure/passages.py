@@ -1,0 +1,103 @@
+"""What windows of a document say about it: shares, runs and near-verbatim recall.
+
+Needs no torch, since reports use it as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+EXTRACTABLE = math.log(1 / 1000)
+"""A window counts as extractable if its suffix has this log p under top-40 sampling, or more.
+
+Source: arXiv 2505.12546, which reports shares of a book with p_z of 1/1000 or more.
+"""
+
+LEAST_BLOCK, MOST_GAP = 20, 3
+"""Tokens of a near-verbatim block at least, and between two matches of one block at most."""
+
+
+def covered(ends: NDArray[np.integer], length: int) -> float:
+    """The share of a text that lies in at least one of some stretches.
+
+    Args:
+        ends: (N, 2) first and last character of each, the last one exclusive.
+        length: characters of the text, 1 or more.
+    """
+    changes = np.zeros(length + 1, np.int64)
+    np.add.at(changes, ends[:, 0], 1)
+    np.add.at(changes, ends[:, 1], -1)
+    return float((changes[:-1].cumsum() > 0).mean())
+
+
+class Run(NamedTuple):
+    """A stretch of a document whose suffixes are extractable one after the other.
+
+    Args:
+        first, last: numbers of its first and its last window.
+        start, end: of the tokens in their suffixes; the end is exclusive.
+    """
+
+    first: int
+    last: int
+    start: int
+    end: int
+
+
+def runs(suffixes: NDArray[np.integer], length: int, known: NDArray[np.bool_]) -> list[Run]:
+    """The runs of a document: extractable windows whose suffixes touch or overlap.
+
+    Args:
+        suffixes: (N,) the first token of each window's suffix, ascending.
+        length: S.
+        known: (N,) whether the window is extractable.
+
+    Returns:
+        In the order of the text. One window alone is a run of S tokens.
+    """
+    found: list[Run] = []
+    for number in np.flatnonzero(known).tolist():
+        start = int(suffixes[number])
+        if found and start <= found[-1].end:
+            found[-1] = found[-1]._replace(last=number, end=start + length)
+        else:
+            found.append(Run(number, number, start, start + length))
+    return found
+
+
+def longest(found: Sequence[Run]) -> Run | None:
+    """The longest run, the first among equals; None if there is none."""
+    return max(found, key=lambda run: run.end - run.start, default=None)
+
+
+def recall(written: Sequence[int], true: Sequence[int]) -> float:
+    """The share of a text that a model wrote near-verbatim, in the text's order.
+
+    Matching blocks are joined where at most `MOST_GAP` tokens of either text lie between them; of
+    the joined ones, those of `LEAST_BLOCK` matching tokens or more count.
+
+    Args:
+        written: the model's tokens.
+        true: those of the text, one or more.
+
+    Returns:
+        0 to 1: matching tokens in such blocks, over the tokens of the text.
+
+    Source: after the near-verbatim recall of arXiv 2601.02671, over tokens in place of words.
+    """
+    matches = SequenceMatcher(None, true, written, autojunk=False).get_matching_blocks()
+    total = size = 0
+    at, other = 0, 0  # where the last match ended in both
+    for match in matches:  # the last one is empty, and lies behind both texts
+        if not match.size or max(match.a - at, match.b - other) > MOST_GAP:
+            total += size if size >= LEAST_BLOCK else 0
+            size = 0
+        size += match.size
+        at, other = match.a + match.size, match.b + match.size
+    return total / len(true)

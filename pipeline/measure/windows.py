@@ -1,0 +1,305 @@
+"""Measures how surely a model knows each passage of a document: p_z of every window.
+
+A window is a prefix of P tokens and a suffix of S; windows begin at every `stride`-th token. A loop
+over windows reads each token of the document (P + S) / stride times. Read in chunks, a pass over
+2P + S tokens serves all windows whose suffix begins in the chunk's second P tokens::
+
+    chunk   ├──────── P ────────┼──────── P ────────┼─── S ───┤
+    window      ├─────── P ─────────┼─── S ───┤                  at every stride
+                                    ▲ its suffix has P to 2P tokens before it in the chunk
+
+This is the reading ``rolling``; a model reads about three tokens for each of the document, at any
+stride. Some windows are also read ``exact``, alone with exactly P tokens before the suffix, as
+published. Both are the same code: an exact chunk holds one window.
+
+Source: p_z along whole books in arXiv 2505.12546; recitation from a seed in 2601.02671.
+
+Shapes: V interventions, N chunks, P prefix and S suffix tokens, T tokens of a document, K windows
+of a chunk, G branches, B chunks of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from pipeline.interventions.completion import complete
+from pipeline.interventions.evaluation import Progress, silent
+from pipeline.interventions.guard import prepare
+from pipeline.interventions.interventions import BASELINE, Intervention
+from pipeline.interventions.memory import Journal, in_batches
+from pipeline.interventions.overflow import not_finite
+from pipeline.interventions.wavefront import Engine, teacher_forced
+from pipeline.measure.passages import EXTRACTABLE, longest, recall, runs
+from pipeline.measure.schemas import EXACT, RECITED, ROLLING, WINDOWS
+from pipeline.measure.sharded import sharded
+from pipeline.models.context import context_length
+from pipeline.models.precision import at_least_single
+from pipeline.workflow.errors import bad_input
+from pipeline.workflow.shards import Shards
+from pipeline.workflow.tables import cast, crossed, empty
+
+RECITED_TOKENS = 500
+"""Tokens that a model recites from a seed, at most."""
+
+_COLUMNS = ("log_prob", "log_prob_top_40")
+
+
+class Document(NamedTuple):
+    """A text, and its tokens.
+
+    Args:
+        name: of its file.
+        tokens: (T,) int64.
+        ends: (T, 2) int64, the first character of each token, and the one behind it.
+    """
+
+    name: str
+    tokens: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+
+def document(name: str, text: str, tokenizer: PreTrainedTokenizerBase) -> Document:
+    """A text cut into tokens, without special tokens.
+
+    Raises:
+        InputError: the tokenizer does not say which characters a token stands for.
+    """
+    if not tokenizer.is_fast:
+        raise bad_input(
+            "the tokenizer of the model",
+            type(tokenizer).__name__,
+            "one that says where each token lies in the text",
+            "save its fast version (tokenizer.json) beside the weights",
+        )
+    cut = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    ends = np.array(cut["offset_mapping"], np.int64).reshape(-1, 2)
+    return Document(name, np.array(cut["input_ids"], np.int64), ends)
+
+
+@torch.inference_mode()
+def measure(
+    model: PreTrainedModel,
+    documents: Sequence[Document],
+    prefix_length: int,
+    suffix_length: int,
+    interventions: Sequence[Intervention] = (BASELINE,),
+    *,
+    stride: int = 8,
+    exact: int = 64,
+    token_budget: int | None = None,
+    progress: Progress = silent,
+    journal: Journal | None = None,
+    shards: Shards | None = None,
+) -> pl.DataFrame:
+    """Measure every window of some documents, under every intervention.
+
+    Args:
+        model: in evaluation mode, on any device.
+        documents: those shorter than P + S tokens have no window.
+        prefix_length: P.
+        suffix_length: S.
+        interventions: V of them, distinct.
+        stride: tokens from one window to the next.
+        exact: the number of windows, evenly spread over all, that are read alone as well.
+        token_budget: tokens at a time, counted once per branch; it affects rounding only; None:
+            computed from the free memory.
+        progress: called after each batch.
+        journal: records halved batches.
+        shards: keep finished chunks, so that a killed process can resume; None: nothing is kept.
+
+    Returns:
+        As `schemas.WINDOWS`: rolling, then exact; intervention by intervention; in the order of the
+        documents.
+
+    Raises:
+        InputError: an unsupported model, windows beyond its context, or NaN or infinity.
+    """
+    total, context = prefix_length + suffix_length, context_length(model.config)
+    if total > context:
+        raise bad_input(
+            "the windows of a document",
+            f"{total} tokens: {prefix_length} of prefix and {suffix_length} of suffix",
+            f"at most {context}, the model's context",
+            "lower prefix_length or suffix_length",
+        )
+    per_chunk = max(1, min(prefix_length, context - total + stride) // stride)
+    starts = [range(0, len(each.tokens) - total + 1, stride) for each in documents]
+    listed = [(number, start) for number, of in enumerate(starts) for start in of]
+    chosen = sorted({i * len(listed) // exact for i in range(exact)}) if listed else []
+    rolling = [
+        (number, start) for number, of in enumerate(starts) for start in of[:: max(1, per_chunk)]
+    ]
+    calibration = _rows(documents, rolling, total + (per_chunk - 1) * stride)
+    engine = prepare(
+        model, interventions, calibration, journal, token_budget, calibration.shape[1] - 1
+    )
+    names = pl.DataFrame({"intervention": [one.name for one in interventions]})
+    tables = []
+    for reading, chunks, count in (
+        (ROLLING, rolling, per_chunk),
+        (EXACT, [listed[i] for i in chosen], 1),
+    ):
+        rows = _rows(documents, chunks, total + (count - 1) * stride)
+
+        def work(part: range, rows: Tensor = rows, count: int = count) -> dict[str, NDArray[Any]]:
+            of = rows[part.start : part.stop]
+            return _read(engine, of, suffix_length, stride, count, lambda n: progress(
+                part.start + n, len(rows)
+            ))  # fmt: skip
+
+        kept = shards if reading == ROLLING else None
+        determined_by = [prefix_length, suffix_length, stride, *rows.tolist()]
+        lengths = [rows.shape[1]] * len(rows)
+        read = sharded(kept, model, interventions, lengths, determined_by, work)
+        of_chunks = _described(documents, chunks, prefix_length, suffix_length, stride, count)
+        every = crossed(names, of_chunks.with_columns(reading=pl.lit(reading)))
+        every = every.with_columns(pl.Series(name, read[name].ravel()) for name in _COLUMNS)
+        tables.append(every.filter(pl.col("first_character").is_not_null()))
+    return cast(pl.concat(tables), WINDOWS)
+
+
+def _rows(documents: Sequence[Document], chunks: Sequence[tuple[int, int]], length: int) -> Tensor:
+    """(N, length) int64, the tokens of chunks; 0 behind a document's end, where no window reads."""
+    rows = torch.zeros(len(chunks), length, dtype=torch.int64)
+    for row, (number, start) in zip(rows, chunks, strict=True):
+        tokens = torch.from_numpy(documents[number].tokens[start : start + length])
+        row[: len(tokens)] = tokens
+    return rows
+
+
+def _read(
+    engine: Engine, rows: Tensor, length: int, stride: int, count: int, done: Callable[[int], None]
+) -> dict[str, NDArray[Any]]:
+    """`_COLUMNS` -> (V, N, K) float64, of chunks (N, C) of K windows each; NaN does not occur."""
+    nothing = torch.empty(0, dtype=torch.int64, device=engine.device)
+    needed = length + (count - 1) * stride  # tokens that belong to a suffix
+
+    def work(part: range) -> Tensor:
+        batch = rows[part.start : part.stop].to(engine.device)
+        readout = teacher_forced(engine, batch, needed, nothing)
+        made = [
+            getattr(readout, name).double().unfold(-1, length, stride).sum(-1) for name in _COLUMNS
+        ]
+        done(part.stop)
+        return torch.stack(made).cpu()[:, engine.ends]
+
+    costs = [engine.trie.branches * rows.shape[1]] * len(rows)
+    budget = engine.budget(rows.shape[1], caching=False)
+    half = engine.known.model.dtype == torch.float16  # which overflows where float32 does not
+    with at_least_single(engine.known.model) if half else nullcontext():
+        parts = in_batches(costs, budget, None, work, engine.journal)
+    none = torch.zeros(len(_COLUMNS), len(engine.interventions), 0, count, dtype=torch.float64)
+    values = torch.cat([none, *parts], 2)
+    if values.isnan().any():
+        _, v, n, _ = values.isnan().nonzero()[0].tolist()
+        raise not_finite(engine, v, rows[n, :-1], f"chunk {n}")
+    return dict(zip(_COLUMNS, values.numpy(), strict=True))
+
+
+def _described(
+    documents: Sequence[Document],
+    chunks: Sequence[tuple[int, int]],
+    prefix_length: int,
+    suffix_length: int,
+    stride: int,
+    count: int,
+) -> pl.DataFrame:
+    """N x K rows, the windows of chunks; without characters where a document is too short."""
+    rows = []
+    for number, first in chunks:
+        name, tokens, ends = documents[number]
+        for offset in range(0, count * stride, stride):
+            start = first + offset
+            suffix, end = start + prefix_length, start + prefix_length + suffix_length
+            inside = end <= len(tokens)
+            characters = (ends[suffix, 0], ends[end - 1, 1]) if inside else (None, None)
+            rows.append((name, start, prefix_length + offset, *map(_whole, characters)))
+    return pl.DataFrame(
+        rows,
+        schema={
+            "document": pl.String, "start": pl.UInt32, "context": pl.UInt32,
+            "first_character": pl.UInt32, "end_character": pl.UInt32,
+        },
+        orient="row",
+    ).with_columns(prefix_length=prefix_length, suffix_length=suffix_length)  # fmt: skip
+
+
+def _whole(number: Any) -> int | None:
+    return None if number is None else int(number)
+
+
+def recite(
+    model: PreTrainedModel,
+    documents: Sequence[Document],
+    windows: pl.DataFrame,
+    interventions: Sequence[Intervention],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    token_budget: int | None = None,
+    journal: Journal | None = None,
+) -> pl.DataFrame:
+    """Let the model go on greedily from a seed in each document.
+
+    The seed is the prefix of the first window of the longest extractable run; of the likeliest
+    window where none is extractable. Both are the baseline's, so that all interventions continue
+    the same seed.
+
+    Args:
+        model: in evaluation mode, on any device.
+        documents: those without a window are left out.
+        windows: as `measure` gives them, of the baseline and others.
+        interventions: V of them, the baseline among them.
+        tokenizer: the model's.
+        token_budget: as for `measure`.
+        journal: records halved batches and near ties.
+
+    Returns:
+        As `schemas.RECITED`, a row for each intervention and document, document by document.
+
+    Raises:
+        InputError: as for `completion.complete`.
+    """
+    made = [empty(RECITED)]
+    of_baseline = windows.filter(intervention=BASELINE.name, reading=ROLLING)
+    for name, tokens, _ in documents:
+        rows = of_baseline.filter(document=name)
+        if rows.is_empty():
+            continue
+        prefix, suffix = int(rows["prefix_length"][0]), int(rows["suffix_length"][0])
+        surely = rows["log_prob_top_40"].to_numpy()
+        starts = rows["start"].to_numpy().astype(np.int64)
+        run = longest(runs(starts + prefix, suffix, surely >= EXTRACTABLE))
+        likeliest = int(rows["log_prob"].to_numpy().argmax())
+        seed = int(starts[likeliest if run is None else run.first])
+        length = min(RECITED_TOKENS, context_length(model.config) - prefix)
+        text = torch.from_numpy(tokens[seed : seed + prefix + length])[None]
+        true = text[0, prefix:]
+        completed = complete(
+            model, text, len(true), interventions, token_budget=token_budget, journal=journal
+        )
+        for one, written in zip(interventions, completed.continuation[:, 0], strict=True):
+            wrong = (written != true).nonzero()
+            made.append(
+                pl.DataFrame(
+                    {
+                        "intervention": one.name,
+                        "document": name,
+                        "start": seed,
+                        "seed_length": prefix,
+                        "length": len(true),
+                        "verbatim": int(wrong[0]) if len(wrong) else len(true),
+                        "near_verbatim_recall": recall(written.tolist(), true.tolist()),
+                        "text": str(tokenizer.decode(written)),
+                    }
+                )
+            )
+    return pl.concat([cast(each, RECITED) for each in made])

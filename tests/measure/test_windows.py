@@ -1,0 +1,199 @@
+"""Every window of a document: against a plain loop, and what follows from the windows."""
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TopKLogitsWarper
+
+from pipeline.interventions.interventions import BASELINE, Intervention
+from pipeline.measure import schemas
+from pipeline.measure.passages import EXTRACTABLE, Run, covered, longest, recall, runs
+from pipeline.measure.windows import Document, document, measure, recite
+from pipeline.workflow import tables
+from pipeline.workflow.errors import InputError
+from pipeline.workflow.shards import open_shards
+from tests import own
+from tests.families import CONTEXT, FAMILIES, VOCABULARY
+from tests.oracle import plain
+
+P, S = 9, 5
+EDITS = (BASELINE, Intervention("block-02", {2: "identity"}))
+
+
+def text_of(length, seed=0, name="book"):
+    """Random tokens, each of two characters."""
+    tokens = torch.randint(VOCABULARY, (length,), generator=torch.manual_seed(seed)).numpy()
+    ends = np.stack([np.arange(length) * 2, np.arange(length) * 2 + 2], 1)
+    return Document(name, tokens, ends)
+
+
+def plainly(model, tokens, length):
+    """Log p of the last `length` tokens, in full and top-40, from the stock model's logits."""
+    with torch.inference_mode():
+        logits = model(torch.tensor(tokens)[None]).logits[0, -length - 1 : -1].float()
+    top = TopKLogitsWarper(top_k=40)(None, logits)
+    at = torch.arange(length), torch.tensor(tokens[-length:])
+    return [float(each.double().log_softmax(-1)[at].sum()) for each in (logits, top)]
+
+
+@pytest.mark.parametrize("family", ["gpt_neox", "gpt_neo", "llama"])
+def test_both_readings_equal_a_plain_loop_over_windows(family):
+    torch.manual_seed(0)
+    model = FAMILIES[family]().eval()
+    book, note = text_of(520), text_of(40, seed=1, name="note")
+    made = measure(model, [book, note], P, S, EDITS, stride=4, exact=60)
+    assert made.schema == tables.dtypes(schemas.WINDOWS)
+    for v, edit in enumerate(EDITS):
+        rows = made.filter(intervention=edit.name)
+        rolling = rows.filter(reading="rolling")
+        assert rolling["start"].to_list() == [*range(0, 507, 4), *range(0, 27, 4)]
+        assert rolling["context"].min() == P
+        assert P < rolling["context"].max() < 2 * P
+        exact = rows.filter(reading="exact")
+        assert exact.height == 60
+        assert set(exact["context"]) == {P}
+        of = {"book": book, "note": note}
+        with plain.bypassed(model, edit):
+            for row in pl.concat([rolling, exact]).iter_rows(named=True):
+                tokens, suffix = of[row["document"]].tokens, row["start"] + P
+                read = tokens[suffix - row["context"] : suffix + S]
+                full, top = plainly(model, read, S)
+                assert row["log_prob"] == pytest.approx(full, abs=1e-4)
+                assert row["log_prob_top_40"] == pytest.approx(top, abs=1e-4)
+                assert (row["first_character"], row["end_character"]) == (
+                    2 * suffix,
+                    2 * suffix + 2 * S,
+                )
+        assert (
+            v == 0 or (rows["log_prob"] != made.filter(intervention="baseline")["log_prob"]).any()
+        )
+    assert (made["log_prob_top_40"] == -np.inf).any()
+
+
+@pytest.mark.parametrize("stride", [1, 4, P, P + 3])
+def test_every_stride_reads_the_same_windows(model, stride):
+    book = text_of(60)
+    book = book._replace(tokens=book.tokens % 61)
+    made = measure(model, [book], P, S, stride=stride, exact=1000).filter(intervention="baseline")
+    exact, rolling = (made.filter(reading=name) for name in ("exact", "rolling"))
+    assert exact["start"].to_list() == rolling["start"].to_list() == [*range(0, 47, stride)]
+    same = rolling.filter(pl.col("context") == P).join(exact, on="start")
+    assert same.height
+    np.testing.assert_allclose(same["log_prob"], same["log_prob_right"], atol=1e-4)
+
+
+def test_a_context_with_little_room_shortens_the_chunks():
+    model = FAMILIES["llama"]().eval()
+    made = measure(model, [text_of(200)], CONTEXT - 12, 6, stride=3, exact=0)
+    assert made["context"].max() + 6 <= CONTEXT + 1
+    assert made["context"].max() > CONTEXT - 12
+    assert made["start"].to_list() == [*range(0, 200 - CONTEXT + 6 + 1, 3)]
+    with pytest.raises(InputError, match="the model's context"):
+        measure(model, [text_of(200)], CONTEXT, 6)
+
+
+def test_a_document_without_a_window_is_left_out(model):
+    short = text_of(P + S - 1)
+    made = measure(model, [short], P, S)
+    assert made.is_empty()
+    assert recite(model, [short], made, [BASELINE], None).is_empty()
+
+
+def test_a_killed_reading_resumes_and_gives_the_same_table(model, tmp_path):
+    book = text_of(150)
+    book = book._replace(tokens=book.tokens % 61)
+    whole = measure(model, [book], P, S, EDITS)
+    folder, at = tmp_path / "a" / "windows" / "m", {"code": "1"}
+
+    class Killed(BaseException):
+        pass
+
+    def kill(done, total):
+        if done >= total // 2:
+            raise Killed
+
+    with pytest.raises(Killed), open_shards(folder, 1e-6, at) as shards:
+        measure(model, [book], P, S, EDITS, shards=shards, progress=kill)
+    seen = []
+    with open_shards(folder, 1e-6, at) as shards:
+        again = measure(
+            model, [book], P, S, EDITS, shards=shards, progress=lambda *done: seen.append(done)
+        )
+        assert 0 < shards.reused < shards.total
+    np.testing.assert_allclose(again["log_prob"], whole["log_prob"], atol=1e-5)
+    assert again.drop("log_prob", "log_prob_top_40").equals(
+        whole.drop("log_prob", "log_prob_top_40")
+    )
+
+
+def test_logits_that_are_not_finite_are_named(model):
+    model.get_output_embeddings().weight.data[0] = torch.nan
+    with pytest.raises(InputError, match="baseline, chunk 0"):
+        measure(model, [text_of(40)._replace(tokens=np.arange(40))], P, S)
+
+
+# ------------------------------------------------------------------ what follows from the windows
+
+
+def test_coverage_counts_each_character_once():
+    assert covered(np.array([[0, 4], [2, 6], [8, 10]]), 20) == 8 / 20
+    assert covered(np.empty((0, 2), int), 5) == 0
+
+
+def test_runs_are_windows_whose_suffixes_touch():
+    suffixes = np.arange(10, 50, 5)
+    known = np.array([1, 0, 1, 1, 0, 0, 1, 0], bool)
+    assert runs(suffixes, 5, known) == [Run(0, 0, 10, 15), Run(2, 3, 20, 30), Run(6, 6, 40, 45)]
+    assert runs(suffixes, 10, known) == [Run(0, 3, 10, 35), Run(6, 6, 40, 50)]
+    assert longest(runs(suffixes, 10, known)) == Run(0, 3, 10, 35)
+    assert longest([]) is None
+
+
+def test_recall_forgives_a_changed_word_and_ignores_short_matches():
+    true = list(range(100))
+    assert recall(true, true) == 1
+    assert recall([*true[:50], -1, *true[51:]], true) == 0.99
+    assert recall([*true[:50], *true[51:]], true) == 0.99
+    assert recall([*true[:30], *[-1] * 40, *true[70:85]], true) == 0.3
+    assert recall([*true[:15], *[-1] * 30, *true[45:60]], true) == 0
+    assert recall([*true[60:], *true[:60]], true) == 0.6
+
+
+@pytest.fixture(scope="module")
+def reciting(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reciting")
+    own.write_checkpoint(folder, "llama", steps=150)
+    return folder
+
+
+def test_planted_text_is_found_where_it_is(reciting):
+    """A model that learned a text by heart, in rows of 32 tokens, and a document with two rows."""
+    model = AutoModelForCausalLM.from_pretrained(reciting).eval()
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(reciting)
+    learned = tokenizer(own.text(), add_special_tokens=False)["input_ids"]
+    planted = [tokenizer.decode(learned[at : at + 32]) for at in (320, 640)]
+    filler = own.text(words=300, seed=5)
+    made = document("book", filler + planted[0] + filler + planted[1], tokenizer)
+    text = filler + planted[0] + filler + planted[1]
+    windows = measure(model, [made], 8, 8, EDITS, stride=2, exact=0)
+    found = windows.filter(
+        pl.col("log_prob_top_40") >= EXTRACTABLE, pl.col("intervention") == "baseline"
+    )
+    assert found.height
+    for first, last in found.select("first_character", "end_character").iter_rows():
+        assert any(text[first:last].strip() in each for each in planted)
+    assert {text.find(each) < found["first_character"].max() for each in planted} == {True}
+    recited = recite(model, [made], windows, EDITS, tokenizer).filter(intervention="baseline")
+    seed = int(recited["start"][0])
+    true = made.tokens[seed + 8 :]
+    with torch.inference_mode():
+        written = model.generate(
+            torch.tensor(made.tokens[seed : seed + 8])[None],
+            attention_mask=torch.ones(1, 8).long(),
+            max_new_tokens=20, do_sample=False, eos_token_id=None, pad_token_id=0,
+        )[0, 8:]  # fmt: skip
+    right = (written.numpy() == true[: len(written)]).cumprod().sum()
+    assert right > 0
+    assert recited["verbatim"][0] == right
+    assert recited["text"][0].startswith(tokenizer.decode(true[:right]))
