@@ -1,17 +1,16 @@
 """Combines the tables of the theory's stages for the figures and the page.
 
-A table that is missing or does not fit its schema is named in `Theory.missing`; the rest is shown.
+A table that does not fit its schema is named in `Theory.missing`; the rest is shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from pipeline.analysis import statistics
 from pipeline.samples.schemas import read_samples
@@ -23,19 +22,25 @@ THEOREMS_TITLE = "The theorems, measured"
 ATTENTION_ONLY_TITLE = "Attention-only transformers"
 """The headings of the page's two sections on theory."""
 
-MEASURED = {1: "change", 2: "next_change"}
-"""Theorem -> the column of the quantity that it bounds."""
-
-BOUNDS = {
-    1: {"printed": "printed", "coarse": "bound_a1", "corrected": "bound"},
-    2: {"printed": "next_printed", "coarse": "next_bound_coarse", "corrected": "next_bound"},
+THEOREMS = {
+    1: {
+        "change": "change",
+        "printed": "printed",
+        "coarse": "bound_a1",
+        "corrected": "bound",
+        "printed_violated": "printed_violated",
+        "corrected_violated": "violated",
+    },
+    2: {
+        "change": "next_change",
+        "printed": "next_printed",
+        "coarse": "next_bound_coarse",
+        "corrected": "next_bound",
+        "printed_violated": "next_printed_violated",
+        "corrected_violated": "next_violated",
+    },
 }
-"""Theorem -> name of a bound -> its column."""
-
-VIOLATED = {
-    1: {"printed": "printed_violated", "corrected": "violated"},
-    2: {"printed": "next_printed_violated", "corrected": "next_violated"},
-}
+"""Theorem -> the change that it bounds, its bounds, and whether they are exceeded -> the column."""
 
 QUANTITIES = {
     "printed": "Theorem 1, bound as printed",
@@ -46,14 +51,8 @@ QUANTITIES = {
 }
 """Quantity that may predict which blocks matter -> its label."""
 
-EXPERIMENTS = {
-    "associative": columns.ASSOCIATIVE,
-    "lookup": columns.LOOKUP,
-    "low_rank": columns.LOW_RANK,
-    "constructive": columns.CONSTRUCTIVE,
-    "attention_only": columns.ATTENTION_ONLY,
-}
-"""Table of `data/STUDY/theory` -> its schema."""
+
+_NOTHING = (pl.DataFrame(),) * 3
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,8 @@ class Theory:
             quantity, mean, low, high.
         bounds: of every sample, all splits: model, family, and the columns of
             `columns.DIVERGENCE_BOUNDS`.
-        experiments: the tables of `EXPERIMENTS` that exist.
-        missing: the missing tables, as sentences.
+        experiments: the tables of `columns.EXPERIMENTS` that exist.
+        missing: the tables that cannot be read, as sentences.
     """
 
     triangle: pl.DataFrame
@@ -79,51 +78,38 @@ class Theory:
     missing: Sequence[str] = ()
 
 
-def read_theory(
-    data: Path,
-    models: Sequence[tuple[str, str]],
-    seed: int = 0,
-    experiments: Collection[str] = tuple(EXPERIMENTS),
-) -> Theory:
-    """Read the theory's tables of a study.
+def read_theory(data: Path, models: Sequence[tuple[str, str]]) -> Theory:
+    """Read those of the theory's tables that a study has.
 
     Args:
         data: the study's folder, ``data/STUDY``.
-        models: (name, family) of each on which the theorems were measured, in the order of the
-            report.
-        seed: of the bootstrap.
-        experiments: the study's selection of `EXPERIMENTS`.
+        models: (name, family) of each, in the order of the report. If the theorems were measured
+            on one of them, they should be on all.
     """
-    triangles, quantities, bounds, missing = [], [], [], []
-    for name, family in models:
+    parts, missing = list[list[pl.DataFrame]](), list[str]()
+    experiments: dict[str, pl.DataFrame] = {}
+    for name, family in models if any((data / "divergence").glob("*.parquet")) else ():
+        path = data / "divergence" / f"{name}.parquet"
         try:
-            triangle = tables.read(
-                data / "divergence" / f"{name}.parquet", columns.DIVERGENCE_TRIANGLE
-            )
-            bound = tables.read(
-                data / "divergence" / f"{name}.bounds.parquet", columns.DIVERGENCE_BOUNDS
-            )
+            triangle = tables.read(path, columns.DIVERGENCE_TRIANGLE)
+            bounds = tables.read(path.with_suffix(".bounds.parquet"), columns.DIVERGENCE_BOUNDS)
             samples = read_samples(data, family)
         except InputError as error:
             missing.append(f"The theorems were not measured on {name}: {error.problems[0].got}")
             continue
         model = pl.lit(name).alias("model"), pl.lit(family).alias("family")
-        triangles.append(_median_changes(triangle).select(*model, pl.all()))
-        quantities.append(_quantities(triangle, bound, samples, seed).select(*model, pl.all()))
-        bounds.append(bound.select(*model, pl.all()))
-    found = {}
-    for experiment, schema in EXPERIMENTS.items():
-        if experiment not in experiments:
-            continue
+        made = _median_changes(triangle), _quantities(triangle, bounds, samples), bounds
+        parts.append([each.select(*model, pl.all()) for each in made])
+    for experiment, schema in columns.EXPERIMENTS.items():
+        path = data / "theory" / f"{experiment}.parquet"
         try:
-            found[experiment] = tables.read(data / "theory" / f"{experiment}.parquet", schema)
+            if path.exists():
+                experiments[experiment] = tables.read(path, schema)
         except InputError as error:
             what = experiment.replace("_", " ")
             missing.append(f"There is no table of the {what} experiment: {error.problems[0].got}")
-    whole = [
-        pl.concat(each) if each else pl.DataFrame() for each in (triangles, quantities, bounds)
-    ]
-    return Theory(whole[0], whole[1], whole[2], found, missing)
+    triangle, quantities, bounds = map(pl.concat, zip(*parts, strict=True)) if parts else _NOTHING
+    return Theory(triangle, quantities, bounds, experiments, missing)
 
 
 def per_block(bounds: pl.DataFrame, theorem: int) -> pl.DataFrame:
@@ -140,21 +126,12 @@ def per_block(bounds: pl.DataFrame, theorem: int) -> pl.DataFrame:
     """
     if not bounds.height:
         return bounds
-    measured = pl.col(MEASURED[theorem])
-    return (
-        bounds.filter(measured.is_not_null())
-        .group_by("model", "family", "block", maintain_order=True)
-        .agg(
-            measured.median().alias("change"),
-            measured.quantile(0.25, "linear").alias("low"),
-            measured.quantile(0.75, "linear").alias("high"),
-            *(pl.col(column).median().alias(name) for name, column in BOUNDS[theorem].items()),
-            *(
-                pl.col(column).sum().cast(pl.UInt32).alias(f"{name}_violated")
-                for name, column in VIOLATED[theorem].items()
-            ),
-            pl.len().cast(pl.UInt32).alias("n"),
-        )
+    rows = bounds.select("model", "family", "block", **THEOREMS[theorem]).drop_nulls("change")
+    return rows.group_by("model", "family", "block", maintain_order=True).agg(
+        *_quartiles("change"),
+        pl.median("printed", "coarse", "corrected"),
+        pl.sum("printed_violated", "corrected_violated").cast(pl.UInt32),
+        pl.len().cast(pl.UInt32).alias("n"),
     )
 
 
@@ -177,69 +154,59 @@ def over_seeds(
         value, pl.col("bound").mean(), pl.len().cast(pl.UInt32).alias("seeds")
     )
     ends = [statistics.student(np.array(values)) for values in grouped["value"]]
-    low, high = zip(*ends, strict=True) if ends else ((), ())
-    estimates = grouped.with_columns(
-        pl.col("value").list.mean(),
-        pl.Series("low", low, pl.Float64).fill_nan(None),
-        pl.Series("high", high, pl.Float64).fill_nan(None),
-    ).select(*by, "value", "low", "high", "bound", "seeds")
+    low_high = pl.DataFrame(ends, {"low": pl.Float64, "high": pl.Float64}, orient="row")
+    estimates = grouped.select(*by, pl.col("value").list.mean()).hstack(low_high.fill_nan(None))
     if log:
-        return estimates.with_columns(pl.col("value", "low", "high").exp())
-    return estimates.with_columns(pl.col("low", "high").clip(0, 1)) if share else estimates
+        estimates = estimates.with_columns(pl.col("value", "low", "high").exp())
+    elif share:
+        estimates = estimates.with_columns(pl.col("low", "high").clip(0, 1))
+    return estimates.hstack(grouped.select("bound", "seeds"))
+
+
+def _quartiles(column: str) -> tuple[pl.Expr, pl.Expr, pl.Expr]:
+    """The median, under the column's own name, and the quartiles as low and high."""
+    low, high = (pl.col(column).quantile(share, "linear") for share in (0.25, 0.75))
+    return pl.median(column), low.alias("low"), high.alias("high")
 
 
 def _median_changes(triangle: pl.DataFrame) -> pl.DataFrame:
-    relative = pl.col("relative")
-    return (
-        triangle.group_by("split", "block", "after")
-        .agg(
-            relative.median(),
-            relative.quantile(0.25, "linear").alias("low"),
-            relative.quantile(0.75, "linear").alias("high"),
-            pl.col("kl").median(),
-            pl.len().cast(pl.UInt32).alias("n"),
-        )
-        .with_columns(pl.col("after").max().alias("n_blocks"))
-        .select("split", "block", "after", "n_blocks", "relative", "low", "high", "kl", "n")
-        .sort("split", "block", "after", descending=[True, False, False])
+    made = triangle.group_by("split", "block", "after").agg(
+        *_quartiles("relative"), pl.median("kl"), pl.len().cast(pl.UInt32).alias("n")
     )
+    key = ["split", "block", "after"]
+    made = made.select(*key, pl.max("after").alias("n_blocks"), pl.exclude(*key))
+    return made.sort(key, descending=[True, False, False])
 
 
 def _quantities(
-    triangle: pl.DataFrame, bounds: pl.DataFrame, samples: pl.DataFrame, seed: int
+    triangle: pl.DataFrame, bounds: pl.DataFrame, samples: pl.DataFrame
 ) -> pl.DataFrame:
     """Means over the memorized samples; samples of one suffix are drawn together."""
-    memorized = triangle.filter(split="memorized")
-    logits = memorized.filter(pl.col("after") == triangle["after"].max())
-    bounds = bounds.filter(split="memorized")
+    logits = triangle.filter(pl.col("after") == pl.col("after").max())
     sources = {
         "printed": (bounds, "printed"),
         "bound": (bounds, "bound"),
-        "after_block": (memorized.filter(pl.col("after") == pl.col("block")), "relative"),
+        "after_block": (triangle.filter(pl.col("after") == pl.col("block")), "relative"),
         "logits": (logits, "relative"),
         "kl": (logits, "kl"),
     }
     groups = samples.select("sample_id", "suffix_group")
     return pl.concat(
-        _means(rows.select("sample_id", "block", pl.col(column).alias("value")), groups, seed)
-        .with_columns(pl.lit(quantity).alias("quantity"))
-        .select("block", "quantity", "mean", "low", "high")
+        _means(rows.filter(split="memorized"), column, groups).select(
+            "block", pl.lit(quantity).alias("quantity"), "mean", "low", "high"
+        )
         for quantity, (rows, column) in sources.items()
     )
 
 
-def _means(rows: pl.DataFrame, groups: pl.DataFrame, seed: int) -> pl.DataFrame:
-    """block, mean, low, high, from sample_id, block, value."""
-    wide = rows.pivot("block", index="sample_id", values="value").join(
-        groups, on="sample_id", how="left", maintain_order="left"
-    )
-    blocks = sorted(rows["block"].unique())
-    empty: NDArray[np.float64] = np.empty(0)
-    estimates = statistics.Estimates(empty, empty, empty)
-    if blocks:
-        values = wide.select(str(block) for block in blocks).to_numpy()
-        estimates = statistics.clustered_means(values, wide["suffix_group"].to_numpy())
-    ends = (pl.Series("low", estimates.low), pl.Series("high", estimates.high))
-    return pl.DataFrame(
-        {"block": pl.Series(blocks, dtype=pl.UInt16), "mean": estimates.value}
-    ).with_columns(each.cast(pl.Float64).fill_nan(None) for each in ends)
+def _means(rows: pl.DataFrame, column: str, groups: pl.DataFrame) -> pl.DataFrame:
+    """block, mean, low, high."""
+    blocks = rows["block"].unique().sort()
+    if not rows.height:
+        return pl.DataFrame({"block": blocks}).select("block", mean=0.0, low=0.0, high=0.0)
+    wide = rows.pivot("block", index="sample_id", values=column)
+    wide = wide.join(groups, on="sample_id", how="left", maintain_order="left")
+    values = wide.select(map(str, blocks)).to_numpy()
+    found = statistics.clustered_means(values, wide["suffix_group"].to_numpy())
+    ends = pl.DataFrame({"low": found.low, "high": found.high}).fill_nan(None)
+    return pl.DataFrame({"block": blocks, "mean": found.value}).hstack(ends)

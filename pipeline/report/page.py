@@ -25,7 +25,7 @@ from pipeline.analysis.manifests import pretrained, read_manifests, trained_here
 from pipeline.analysis.results import check_numbers
 from pipeline.analysis.rows import SUMMARY
 from pipeline.analysis.schema import Thresholds
-from pipeline.analysis.theory import EXPERIMENTS, read_theory
+from pipeline.analysis.theory import read_theory
 from pipeline.analysis.verdicts import VALUES, VERDICTS, VERDICTS_FILE, verdicts
 from pipeline.report import facts, overview
 from pipeline.report.appendices import (
@@ -162,9 +162,7 @@ def read_results(
         texts = lambda one=manifest: read_generations(data, [one], show_text=show_text)  # noqa: E731
         written += attempt(f"The texts of {manifest['name']} cannot be shown", texts, [])
     samples, by_token, unreadable = read_browser(data, models, manifests, show_text=show_text)
-    measured = models if any((data / "divergence").glob("*.parquet")) else []
-    experiments = [name for name in EXPERIMENTS if (data / "theory" / f"{name}.parquet").exists()]
-    theory = read_theory(data, measured, experiments=experiments)
+    theory = read_theory(data, models)
     graded, scores = None, data / "localization.parquet"
     if scores.exists():
         localize = lambda: localized(tables.read(scores, localization.LOCALIZATION))  # noqa: E731

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from ruamel.yaml import YAML
 
-from pipeline.analysis.theory import BOUNDS, MEASURED, VIOLATED, Theory
+from pipeline.analysis.theory import THEOREMS, Theory
 from pipeline.report.numbers import SHARE, Number, Sentence, named, spread
 
 GRAIN = 1e-9
@@ -99,10 +99,10 @@ def slack(bounds: pl.DataFrame, theorem: int, bound: str) -> Number:
     Args:
         bounds: as in `theory.Theory`.
         theorem: 1 or 2.
-        bound: a column, or of `theory.BOUNDS`.
+        bound: a column, or of `theory.THEOREMS`.
     """
-    measured = pl.col(MEASURED[theorem])
-    ratio = pl.col(BOUNDS[theorem].get(bound, bound)) / measured
+    measured = pl.col(THEOREMS[theorem]["change"])
+    ratio = pl.col(THEOREMS[theorem].get(bound, bound)) / measured
     medians = bounds.filter(measured > 0).group_by("model").agg(ratio.median().alias("slack"))
     return ratios(medians["slack"])
 
@@ -138,11 +138,11 @@ def theorem_statements(bounds: pl.DataFrame) -> list[Statement]:
     best = {"slack": "corrected", "coarse": "coarse"}
     weights = {"weights": "bound_from_weights"}
     return [
-        judged("theorem-1", VIOLATED[1]["printed"], 1, {"slack": "printed"}, **fails),
-        judged("theorem-1-corrected", VIOLATED[1]["corrected"], 1, best | weights),
-        judged("theorem-2", VIOLATED[2]["printed"], 2, {"slack": "printed"}),
+        judged("theorem-1", "printed_violated", 1, {"slack": "printed"}, **fails),
+        judged("theorem-1-corrected", "violated", 1, best | weights),
+        judged("theorem-2", "next_printed_violated", 2, {"slack": "printed"}),
         judged("theorem-2-proved", "next_proved_violated", 2, {"slack": "next_proved"}),
-        judged("theorem-2-corrected", VIOLATED[2]["corrected"], 2, best),
+        judged("theorem-2-corrected", "next_violated", 2, best),
         *_growth(bounds),
     ]
 

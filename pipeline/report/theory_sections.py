@@ -17,7 +17,6 @@ from pipeline.analysis.theory import (
     ATTENTION_ONLY_TITLE,
     QUANTITIES,
     THEOREMS_TITLE,
-    VIOLATED,
     Theory,
 )
 from pipeline.report.numbers import Number, Sentence, named, spread
@@ -81,13 +80,13 @@ def _sentence(key: str, **values: Any) -> Sentence:
 def _theorems(summary: pl.DataFrame, evidence: pl.DataFrame, theory: Theory) -> TheorySection:
     ranks = link.correlations(link.pairs(summary, evidence, theory.quantities))
     bounds = theory.bounds
-    printed, cases = violations(bounds, VIOLATED[1]["printed"])
-    corrected = [violations(bounds, VIOLATED[theorem]["corrected"])[0] for theorem in (1, 2)]
+    printed, cases = violations(bounds, "printed_violated")
+    corrected = [violations(bounds, column)[0] for column in ("violated", "next_violated")]
     holds = _sentence(
         "holds",
         first=Number("", printed),
         cases=Number("", cases),
-        second=Number("", violations(bounds, VIOLATED[2]["printed"])[0]),
+        second=Number("", violations(bounds, "next_printed_violated")[0]),
         exceeded=Number("", sum(corrected)),
         printed=slack(bounds, 1, "printed"),
         corrected=slack(bounds, 1, "corrected"),

@@ -1,24 +1,26 @@
-"""The stages that run an experiment on attention-only transformers, one function for each."""
+"""The stages that run an experiment on attention-only transformers, one function for each.
+
+They differ in what they import, which is their code: an edit of one leaves the others alone.
+"""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pipeline.study.schema import Study
+from pipeline.theory import columns
 from pipeline.theory.schema import Experiment
+from pipeline.workflow import tables
 from pipeline.workflow.running import costed, determined_by
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from pipeline.workflow.tables import Schema
-
 
 def associative(study: Study, grid: Experiment) -> None:
     """Fill associative memories until less than half of the pairs is right."""
-    from pipeline.theory import columns
     from pipeline.theory.associative import associative
 
     _write(study, grid, columns.ASSOCIATIVE, associative)
@@ -26,7 +28,6 @@ def associative(study: Study, grid: Experiment) -> None:
 
 def lookup(study: Study, grid: Experiment) -> None:
     """Compare what a linear map loses of look-up tables with the bounds on it."""
-    from pipeline.theory import columns
     from pipeline.theory.lookup import lookup
 
     _write(study, grid, columns.LOOKUP, lookup)
@@ -34,7 +35,6 @@ def lookup(study: Study, grid: Experiment) -> None:
 
 def low_rank(study: Study, grid: Experiment) -> None:
     """Compare what maps of low rank lose with the bounds on it."""
-    from pipeline.theory import columns
     from pipeline.theory.low_rank import low_rank
 
     _write(study, grid, columns.LOW_RANK, low_rank)
@@ -42,7 +42,6 @@ def low_rank(study: Study, grid: Experiment) -> None:
 
 def constructive(study: Study, grid: Experiment) -> None:
     """Build attention-only transformers, within the theorem's numbers and beyond."""
-    from pipeline.theory import columns
     from pipeline.theory.constructive import constructive
 
     _write(study, grid, columns.CONSTRUCTIVE, constructive)
@@ -50,24 +49,20 @@ def constructive(study: Study, grid: Experiment) -> None:
 
 def attention_only(study: Study, grid: Experiment) -> None:
     """Train attention-only transformers to know a table by heart."""
-    from pipeline.theory import columns
     from pipeline.theory.attention_only import attention_only
     from pipeline.workflow.progress import reporter
 
     progress = reporter("attention-only transformers", "steps")
-    _write(study, grid, columns.ATTENTION_ONLY, lambda grid: attention_only(grid, progress))
+    _write(study, grid, columns.ATTENTION_ONLY, partial(attention_only, progress=progress))
 
 
 def _write(
-    study: Study, grid: Experiment, schema: Schema, run: Callable[[Any], pl.DataFrame]
+    study: Study, grid: Experiment, schema: tables.Schema, run: Callable[[Any], pl.DataFrame]
 ) -> None:
     """Run an experiment on one thread, and write its table.
 
     Sums then have one order, whatever the machine: the same grid gives the same bytes.
     """
-    from pipeline.workflow import tables
-
-    os.environ["OMP_NUM_THREADS"] = "1"
     import torch
 
     torch.set_num_threads(1)

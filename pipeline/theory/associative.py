@@ -4,7 +4,8 @@ One matrix W maps the embedding of i to the unembedding of its answer g(i), a pe
 stored where g(i) has the largest logit. W is either the sum of the outer products (closed form), or
 trained. Embeddings are random and stay as they are.
 
-Shapes: R seeds, N pairs, D width.
+Shapes: R seeds, N pairs, D width. `embeddings` and `unembeddings` are (R, N, D) float32, `targets`
+(R, N) the answer of each; W is (R, D, D), and takes an embedding from the right.
 
 Source: the slides on arXiv 2411.10115, "Associative memory", after arXiv 2306.00802, which say that
 the sum stores "only d" pairs.
@@ -19,12 +20,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pipeline.theory.columns import ASSOCIATIVE
+from pipeline.theory.columns import ASSOCIATIVE, experiment_table
 from pipeline.theory.schema import Associative
-from pipeline.theory.small_transformer import schedule
+from pipeline.theory.training import train
 
-THRESHOLDS = (0.5, 0.99)
-"""Accuracies at which the number of stored pairs is determined."""
+THRESHOLDS = {"capacity_50": 0.5, "capacity_99": 0.99}
+"""Quantity -> the accuracy at which it is the number of stored pairs."""
 SHARPNESS = 4.0
 """Factor of the logits in training, since embeddings of length one give small logits."""
 QUADRATURE_POINTS = 200
@@ -42,54 +43,29 @@ def associative(grid: Associative) -> pl.DataFrame:
         As `ASSOCIATIVE`: for each experiment and width, accuracy over the number of pairs, then
         the pairs at each of `THRESHOLDS`, one row a seed.
     """
-    rows = []
-    for experiment, widths in (("closed", grid.widths), ("trained", grid.trained_widths)):
-        for width in widths:
-            rows += _curve(experiment, width, grid)
-    types = {name: column.dtype for name, column in ASSOCIATIVE.items()}
-    return pl.DataFrame(rows, schema=types)
+    kinds = [("closed", width) for width in grid.widths]
+    kinds += [("trained", width) for width in grid.trained_widths]
+    return experiment_table(ASSOCIATIVE, [row for kind in kinds for row in _curve(*kind, grid)])
 
 
-def closed_form(embeddings: Tensor, answers: Tensor) -> Tensor:
-    """The sum of the outer products of each pair.
-
-    Args:
-        embeddings: (R, N, D).
-        answers: (R, N, D) the unembedding of each one's answer.
-
-    Returns:
-        (R, D, D); from the right it takes an embedding.
-    """
+def closed_form(embeddings: Tensor, unembeddings: Tensor, targets: Tensor) -> Tensor:
+    """W, the sum of the outer products of each pair."""
+    answers = unembeddings.gather(1, targets[..., None].expand_as(unembeddings))
     return answers.mT @ embeddings
 
 
 def trained(
     embeddings: Tensor, unembeddings: Tensor, targets: Tensor, steps: int, learning_rate: float
 ) -> Tensor:
-    """The matrix found by softmax regression with Adam, starting from the closed form.
+    """W found by softmax regression, from the closed form on; `steps` and rate as of `train`."""
+    matrix = closed_form(embeddings, unembeddings, targets)
 
-    Args:
-        embeddings: (R, N, D).
-        unembeddings: (R, N, D).
-        targets: (R, N) the answer of each.
-        steps: all pairs in each.
-        learning_rate: the largest.
-
-    Returns:
-        (R, D, D).
-    """
-    own = unembeddings.gather(1, targets[..., None].expand_as(unembeddings))
-    matrix = closed_form(embeddings, own).requires_grad_()
-    optimizer = torch.optim.Adam([matrix], lr=learning_rate, fused=True)
-    for step in range(steps):
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate * schedule(step, steps)
-        optimizer.zero_grad()
+    def losses() -> Tensor:
         logits = SHARPNESS * embeddings @ matrix.mT @ unembeddings.mT
-        loss = functional.cross_entropy(logits.mT, targets, reduction="none").mean(1).sum()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-    return matrix.detach()
+        return functional.cross_entropy(logits.mT, targets, reduction="none").mean(1)
+
+    train([matrix], losses, steps, learning_rate)
+    return matrix
 
 
 def predicted_accuracy(pairs: int, width: int) -> float:
@@ -100,15 +76,12 @@ def predicted_accuracy(pairs: int, width: int) -> float:
     logit is a sum of N - 2 such products and two terms of variance |u|²/D and 1/D: those in which
     the own embedding, or the wrong unembedding, meets itself.
 
-    Half of the pairs are right where N is about D² / (2 ln N): more than linear in D, and less
-    than quadratic.
-
     Args:
         pairs: N, at least 2.
         width: D.
 
     Returns:
-        The share of the pairs, 0 to 1.
+        The share of the pairs, 0 to 1; half where N is about D² / (2 ln N).
     """
     points = (torch.arange(QUADRATURE_POINTS, dtype=torch.float64) + 0.5) / QUADRATURE_POINTS
     normal = torch.special.ndtri(points)
@@ -138,64 +111,49 @@ def capacity(pairs: Sequence[int], accuracies: Sequence[float], threshold: float
     return float(low * (high / low) ** ((above - threshold) / (above - under)))
 
 
-def _curve(experiment: str, width: int, grid: Associative) -> list[dict[str, object]]:
+def _curve(experiment: str, width: int, grid: Associative) -> Iterator[dict[str, object]]:
     """The rows of one width."""
-    rows: list[dict[str, object]] = []
     tried: list[int] = []
-    curves: list[list[float]] = [[] for _ in grid.seeds]
+    curves: dict[int, list[float]] = {seed: [] for seed in grid.seeds}
     for pairs in _numbers(grid.spacing):
-        predicted = predicted_accuracy(pairs, width) if experiment == "closed" else None
         tried.append(pairs)
-        for seed, curve, value in zip(
-            grid.seeds, curves, _accuracies(experiment, width, pairs, grid), strict=True
-        ):
-            curve.append(value)
-            rows.append(
-                {
+        for seed, value in _accuracies(experiment, width, pairs, grid).items():
+            curves[seed].append(value)
+            yield {
+                "experiment": experiment,
+                "seed": seed,
+                "width": width,
+                "pairs": pairs,
+                "quantity": "accuracy",
+                "value": value,
+                "predicted": predicted_accuracy(pairs, width) if experiment == "closed" else None,
+            }
+        if all(curve[-1] < min(THRESHOLDS.values()) for curve in curves.values()):
+            break
+    for quantity, threshold in THRESHOLDS.items():
+        for seed, curve in curves.items():
+            if (held := capacity(tried, curve, threshold)) is not None:
+                yield {
                     "experiment": experiment,
                     "seed": seed,
                     "width": width,
-                    "pairs": pairs,
-                    "quantity": "accuracy",
-                    "value": value,
-                    "bound": None,
-                    "predicted": predicted,
+                    "quantity": quantity,
+                    "value": held,
+                    "bound": float(width),
                 }
-            )
-        if all(curve[-1] < min(THRESHOLDS) for curve in curves):
-            break
-    for threshold in THRESHOLDS:
-        for seed, curve in zip(grid.seeds, curves, strict=True):
-            held = capacity(tried, curve, threshold)
-            if held is not None:
-                rows.append(
-                    {
-                        "experiment": experiment,
-                        "seed": seed,
-                        "width": width,
-                        "pairs": None,
-                        "quantity": f"capacity_{threshold:.0%}".removesuffix("%"),
-                        "value": held,
-                        "bound": float(width),
-                        "predicted": None,
-                    }
-                )
-    return rows
 
 
-@torch.no_grad()
-def _accuracies(experiment: str, width: int, pairs: int, grid: Associative) -> list[float]:
-    """Of each seed."""
+def _accuracies(experiment: str, width: int, pairs: int, grid: Associative) -> dict[int, float]:
+    """The accuracy of each seed."""
     drawn = [_draw(pairs, width, seed) for seed in grid.seeds]
     embeddings, unembeddings, targets = (torch.stack(each) for each in zip(*drawn, strict=True))
-    own = unembeddings.gather(1, targets[..., None].expand_as(unembeddings))
-    matrix = closed_form(embeddings, own)
     if experiment == "trained":
-        with torch.enable_grad():
-            matrix = trained(embeddings, unembeddings, targets, grid.steps, grid.learning_rate)
+        matrix = trained(embeddings, unembeddings, targets, grid.steps, grid.learning_rate)
+    else:
+        matrix = closed_form(embeddings, unembeddings, targets)
     logits = embeddings @ matrix.mT @ unembeddings.mT
-    right: list[float] = (logits.argmax(-1) == targets).double().mean(1).tolist()
-    return right
+    right = (logits.argmax(-1) == targets).double().mean(1).tolist()
+    return dict(zip(grid.seeds, right, strict=True))
 
 
 def _draw(pairs: int, width: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,25 +9,27 @@ tables are random look-up tables, S = 2, no LayerNorm, all pairs in each step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from itertools import count
 from typing import Any
 
 import polars as pl
 
 from pipeline.interventions.evaluation import Progress, silent
-from pipeline.theory.columns import ATTENTION_ONLY
+from pipeline.theory.columns import ATTENTION_ONLY, experiment_table
 from pipeline.theory.schema import AttentionOnly
 from pipeline.theory.small_transformer import (
     CONTEXT,
-    Outcome,
+    FROZEN,
+    MLP,
+    PLAIN,
+    SHARED,
     Shape,
     Stack,
     ceiling,
     table,
 )
-from pipeline.workflow.errors import bad_input
 
 STACKED_LOGITS = 400_000
 """Limit on the logits of all models trained at once; more do not fit into a core's cache."""
@@ -47,31 +49,35 @@ def attention_only(grid: AttentionOnly, progress: Progress = silent) -> pl.DataF
 
     Args:
         grid: the settings of the models.
-        progress: called with the numbers of finished steps and of all steps.
+        progress: called with the numbers of finished steps and of all steps, each of a whole stack.
 
     Returns:
         As `ATTENTION_ONLY`: an experiment's shapes in the order of the grid, seed by seed, three
         quantities each. A model that is part of two experiments is trained once.
-
-    Raises:
-        InputError: an impossible shape.
     """
-    experiments = shapes(grid)
-    done, total = count(1), steps_of(grid)
-    outcomes: dict[tuple[Shape, int], Outcome] = {}
-    for stacked, seeds, steps in _stacks(grid):
+    stacks = list(_stacks(grid))
+    done, total = count(1), sum(steps for *_, steps in stacks)
+    outcomes: dict[tuple[Shape, int], dict[str, float]] = {}
+    for stacked, seeds, steps in stacks:
         stack = Stack(stacked, seeds)
         stack.train(steps, grid.learning_rate, lambda: progress(next(done), total))
         outcomes |= dict(zip(zip(stacked, seeds, strict=True), stack.outcomes(), strict=True))
     rows = [
-        row
-        for experiment, members in experiments.items()
+        {
+            **asdict(shape),
+            "experiment": experiment,
+            "parameters": shape.parameters,
+            "seed": seed,
+            "quantity": quantity,
+            "value": value,
+            "bound": _bound(quantity, shape, seed),
+        }
+        for experiment, members in shapes(grid).items()
         for shape in members
         for seed in grid.seeds
-        for row in _rows(experiment, shape, seed, outcomes[shape, seed])
+        for quantity, value in outcomes[shape, seed].items()
     ]
-    types = {name: column.dtype for name, column in ATTENTION_ONLY.items()}
-    return pl.DataFrame(rows, schema=types)
+    return experiment_table(ATTENTION_ONLY, rows)
 
 
 def shapes(grid: AttentionOnly) -> dict[str, list[Shape]]:
@@ -79,14 +85,13 @@ def shapes(grid: AttentionOnly) -> dict[str, list[Shape]]:
     base = Shape(grid.vocabulary, grid.width, 1, grid.head_width)
     fixed = replace(base, heads=grid.fixed_heads)
     heads = [replace(base, heads=each) for each in grid.heads]
-    rivals = [replace(base, hidden=equal_hidden(each)) for each in heads if each.heads > 1]
     most = max(heads, key=lambda each: each.heads)
-    frozen = replace(base, frozen=True)
+    frozen = replace(base, architecture=FROZEN)
     return {
         "heads": heads,
         "head_width": [
-            replace(fixed, head_width=each, shared=shared)
-            for shared in (False, True)
+            replace(fixed, head_width=each, architecture=architecture)
+            for architecture in (PLAIN, SHARED)
             for each in grid.head_widths
         ],
         "width": [replace(fixed, width=each) for each in grid.widths],
@@ -95,7 +100,11 @@ def shapes(grid: AttentionOnly) -> dict[str, list[Shape]]:
             for width in grid.square_widths
             for each in grid.square_heads
         ],
-        "parameters": rivals,
+        "parameters": [
+            replace(base, hidden=equal_hidden(each), architecture=MLP)
+            for each in heads
+            if each.heads > 1
+        ],
         "narrow": [Shape(grid.narrow_vocabulary, 2, each, 2) for each in grid.narrow_heads],
         "routing": [most, replace(frozen, hidden=equal_hidden(most)), frozen],
     }
@@ -112,21 +121,21 @@ def equal_hidden(shape: Shape) -> int:
     return round((shape.heads - 1) * 4 * shape.width * shape.head_width / (2 * shape.width + 1))
 
 
-def stored(heads: int, head_width: int, width: int, given: bool = False) -> int:
+def stored(heads: int, head_width: int, width: int, *, chosen: bool = True) -> int:
     """The number of sequences that an attention-only transformer of one block can store.
 
     Args:
         heads: H.
         head_width: K; a head reads no more than D numbers, so what exceeds D does not count.
         width: D.
-        given: the unembedding is given; otherwise it is chosen too, which is worth D sequences.
+        chosen: the unembedding is chosen too, which is worth D sequences; otherwise it is given.
 
     Returns:
         H min(K, D) + D, or without the last D. As printed: H K + D, and H K in the README.
 
-    Source: arXiv 2411.10115, Theorem 1; `construction` builds it.
+    Source: arXiv 2411.10115, Theorem 1; `constructive` builds it.
     """
-    return heads * min(head_width, width) + (0 if given else width)
+    return heads * min(head_width, width) + (width if chosen else 0)
 
 
 def lower_bound(known: int, vocabulary: int, sequences: int) -> float:
@@ -146,18 +155,10 @@ def lower_bound(known: int, vocabulary: int, sequences: int) -> float:
     return 1 / vocabulary + (1 - 1 / vocabulary) * min(1.0, known / sequences)
 
 
-def steps_of(grid: AttentionOnly) -> int:
-    """The steps that `attention_only` makes, each of a whole stack."""
-    return sum(steps for _, _, steps in _stacks(grid))
-
-
-def _stacks(grid: AttentionOnly) -> Iterable[tuple[Sequence[Shape], Sequence[int], int]]:
+def _stacks(grid: AttentionOnly) -> Iterator[tuple[Sequence[Shape], Sequence[int], int]]:
     """The models in groups that can be trained at once: shapes, seeds, steps."""
-    if not grid.seeds:
-        raise bad_input("the seeds of the grid", "none", "at least one", "give the grid seeds")
-    experiments = shapes(grid)
     kinds: dict[Any, list[tuple[Shape, int]]] = {}
-    for experiment, members in experiments.items():
+    for experiment, members in shapes(grid).items():
         steps = grid.narrow_steps if experiment == "narrow" else grid.steps
         for shape in members:
             kind = (steps, shape.architecture, shape.vocabulary, shape.hidden > 0)
@@ -165,37 +166,19 @@ def _stacks(grid: AttentionOnly) -> Iterable[tuple[Sequence[Shape], Sequence[int
             models += [(shape, seed) for seed in grid.seeds if (shape, seed) not in models]
     for (steps, _, vocabulary, _), models in kinds.items():
         # similar sizes together, since a stack computes with the size of its largest model
-        models.sort(key=lambda model: model[0].n_parameters)
+        models.sort(key=lambda model: model[0].parameters)
         size = max(1, STACKED_LOGITS // vocabulary**3)
         for start in range(0, len(models), size):
             stacked, seeds = zip(*models[start : start + size], strict=True)
             yield stacked, seeds, steps
 
 
-def _rows(
-    experiment: str, shape: Shape, seed: int, outcome: Outcome
-) -> Iterable[dict[str, str | int | float | None]]:
-    bounds: dict[str, float | None] = {
-        "accuracy": None,
-        "bypassed_accuracy": ceiling(table(shape.vocabulary, seed)),
-        "loss": None,
-    }
+def _bound(quantity: str, shape: Shape, seed: int) -> float | None:
+    """What a theorem says about a quantity of a model."""
+    if quantity == "bypassed_accuracy":
+        return ceiling(table(shape.vocabulary, seed))
     # heads that write through a bottleneck cannot produce the outputs of the theorem's proof
-    if shape.architecture == "attention-only":
-        known = stored(shape.heads, shape.head_width, shape.width)
-        bounds["accuracy"] = lower_bound(known, shape.vocabulary, shape.vocabulary**CONTEXT)
-    for quantity, value in outcome._asdict().items():
-        yield {
-            "experiment": experiment,
-            "architecture": shape.architecture,
-            "seed": seed,
-            "vocabulary": shape.vocabulary,
-            "width": shape.width,
-            "heads": shape.heads,
-            "head_width": shape.head_width,
-            "hidden": shape.hidden,
-            "parameters": shape.n_parameters,
-            "quantity": quantity,
-            "value": value,
-            "bound": bounds[quantity],
-        }
+    if quantity != "accuracy" or shape.architecture != PLAIN:
+        return None
+    known = stored(shape.heads, shape.head_width, shape.width)
+    return lower_bound(known, shape.vocabulary, shape.vocabulary**CONTEXT)

@@ -1,44 +1,104 @@
 """The change of the last token when a block, or the block before it, is bypassed.
 
 Evaluates the formulas of `bounds` for a block. Everything here is in the precision of the given
-states: float64. Shapes: B samples, T positions, D width.
+states: float64. Shapes: B samples, T positions, D width, H heads, E = D/H.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pipeline.theory import bounds
 from pipeline.theory.linear_fit import Fits, LinearFit
-from pipeline.theory.one_block import LastToken, Norms, last_token, norms
+from pipeline.theory.one_block import LastToken, Vectors, last_token
 from pipeline.theory.parts import Parts
 
 _LEAST = torch.finfo(torch.float64).tiny  # instead of 0, in a denominator
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(NamedTuple):
     """The quantities of a block that do not depend on a sample; see `know`.
 
     Args:
-        norms: of its weights.
         fits: of its MLP.
+        roots: (H, E, E), see `bounds.root`.
         through: (H, E, E), R_h with ||R_h c|| = ||(I + W) W_O,h c||, W fitted to the stream.
+        heads: (H,), ||M_h||.
+        up: ||W_in||.
+        down: ||W_out||.
+        gain: the largest absolute weight of the norm before the MLP.
     """
 
-    norms: Norms
     fits: Fits
+    roots: Tensor
     through: Tensor
+    heads: Tensor
+    up: float
+    down: float
+    gain: float
 
 
 def know(block: Parts, fits: Fits) -> Known:
     """The quantities of a block that do not depend on a sample, in float64."""
     output = block.output_matrices()
-    passed = output + fits.stream.weight.to(output) @ output
-    return Known(norms(block), fits, bounds.root(passed))
+    return Known(
+        fits,
+        roots=bounds.root(output),
+        through=bounds.root(output + fits.stream.weight.to(output) @ output),
+        heads=bounds.norms_of_heads(block.value_matrices(), output),
+        up=float(bounds.operator_norm(block.up.weight)),
+        down=float(bounds.operator_norm(block.down.weight)),
+        gain=float(block.mlp_norm.weight.abs().max()),
+    )
+
+
+class _Change(NamedTuple):
+    """How far the last token of a block is from where it is without a bypass, (B,) each.
+
+    Args:
+        after: ||D||, of the block's output.
+        attended: ||Delta a||.
+        mlp: ||Delta F||.
+        epsilon: ||Delta eps||, W fitted to the stream.
+        inner_epsilon: the same, W fitted after the MLP's norm.
+        size: the largest of the vectors whose differences are taken.
+    """
+
+    after: Tensor
+    attended: Tensor
+    mlp: Tensor
+    epsilon: Tensor
+    inner_epsilon: Tensor
+    size: Tensor
+
+    def judged(self, claims: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Claimed bounds, and whether the change exceeds them."""
+        over = {f"{name}_violated": self.exceeds(claim) for name, claim in claims.items()}
+        return claims | over
+
+    def exceeds(self, *corrected: Tensor) -> Tensor:
+        """Whether the change exceeds one of the bounds."""
+        return bounds.exceeds(self.after, torch.stack(corrected), self.size).any(0)
+
+
+def _change(block: Parts, fits: Fits, plain: Vectors, other: Vectors) -> _Change:
+    attended, read, mlp, after = (b - a for a, b in zip(plain, other, strict=True))
+    inner = block.mlp_norm(other.read) - block.mlp_norm(plain.read)
+
+    def epsilon(read: Tensor, fit: LinearFit) -> Tensor:
+        return bounds.lengths(mlp - read @ fit.weight.to(read).T)
+
+    return _Change(
+        after=bounds.lengths(after),
+        attended=bounds.lengths(attended),
+        mlp=bounds.lengths(mlp),
+        epsilon=epsilon(read, fits.stream),
+        inner_epsilon=epsilon(inner, fits.normalized),
+        size=bounds.lengths(torch.stack([*plain, *other])).amax(0),
+    )
 
 
 def right_after(block: Parts, known: Known, states: Tensor) -> tuple[LastToken, dict[str, Tensor]]:
@@ -53,58 +113,50 @@ def right_after(block: Parts, known: Known, states: Tensor) -> tuple[LastToken, 
         The last token, and the columns of `DIVERGENCE_BOUNDS` from `change` to `violated`, (B,).
     """
     look = last_token(block, states)
-    about, fit, parallel = known.norms, known.fits.stream, block.parallel
-    change = bounds.norm(look.after[1] - look.after[0])
-    attention_change = bounds.norm(look.attended[1] - look.attended[0])
-    epsilon = _epsilon(look.read, look.mlp, fit)
-    mlp_change = bounds.norm(look.mlp[1] - look.mlp[0])
+    parallel, fit, inner = block.parallel, known.fits.stream, known.fits.normalized
+    change = _change(block, known.fits, look.plain, look.bypassed)
+    epsilon = change.epsilon
 
     own = look.weights[..., -1]  # (B, H)
-    spread = bounds.spread(states)
-    mean = own.mean(-1)
-    inner = known.fits.normalized
-    inner_epsilon = _epsilon(block.mlp_norm(look.read), look.mlp, inner)
+    mean, spread = own.mean(-1), bounds.spread(states)
     printed = {
         "printed": bounds.theorem_1_printed(spread, mean, fit.norm, epsilon),
         "printed_generous": bounds.theorem_1_printed(spread, own.amin(-1), fit.norm, epsilon),
-        "printed_normalized": bounds.theorem_1_printed(spread, mean, inner.norm, inner_epsilon),
+        "printed_normalized": bounds.theorem_1_printed(
+            spread, mean, inner.norm, change.inner_epsilon
+        ),
     }
 
-    a5 = bounds.attention_bound(look.weights, look.values, about.roots)
-    a1 = bounds.attention_bound_coarse(look.weights, look.normalized, about.heads)
+    a5 = bounds.attention_bound(look.weights, look.values, known.roots)
+    a1 = bounds.attention_bound_coarse(look.weights, look.normalized, known.heads)
     through = a5 if parallel else bounds.attention_bound(look.weights, look.values, known.through)
-    deviations = [bounds.deviation(z, block.mlp_norm.eps) for z in look.read]
+    z = look.plain.read, look.bypassed.read
+    stretch = bounds.stretch(*z, block.mlp_norm.eps, known.gain, known.up, known.down)
     corrected = {
         "bound": bounds.theorem_1(through, 1.0, epsilon, parallel),
         "bound_a5": bounds.theorem_1(a5, fit.identity_plus, epsilon, parallel),
         "bound_a1": bounds.theorem_1(a1, fit.identity_plus, epsilon, parallel),
-        "bound_without_fit": bounds.theorem_1(a5, 1.0, mlp_change, parallel),
-        "bound_from_weights": bounds.theorem_1_from_weights(
-            a5, about.up, about.down, about.gain, (deviations[0], deviations[1]), parallel
-        ),
+        "bound_without_fit": bounds.theorem_1(a5, 1.0, change.mlp, parallel),
+        "bound_from_weights": bounds.theorem_1(a5, stretch, 0.0, parallel),
     }
-
-    size = _size(look)
-    violated = [bounds.exceeds(attention_change, a, size) for a in (a5, a1)]
-    violated += [bounds.exceeds(change, bound, size) for bound in corrected.values()]
+    of_attention = change._replace(after=change.attended)
     return look, {
-        "change": change,
-        "relative": change / bounds.norm(look.after[0]).clamp_min(_LEAST),
-        "attention_change": attention_change,
+        "change": change.after,
+        "relative": change.after / bounds.lengths(look.plain.after).clamp_min(_LEAST),
+        "attention_change": change.attended,
         "own_weight_min": own.amin(-1),
         "own_weight_mean": mean,
         "own_weight_max": own.amax(-1),
-        "own_weight_weighted": own @ about.heads / about.heads.sum().clamp_min(_LEAST),
+        "own_weight_weighted": own @ known.heads / known.heads.sum().clamp_min(_LEAST),
         "input_spread": spread,
         "normalized_spread": bounds.spread(look.normalized),
         "epsilon": epsilon,
-        "epsilon_share": torch.where(change > 0, epsilon / change, 0.0),
-        **printed,
-        **{f"{name}_violated": bounds.exceeds(change, p, size) for name, p in printed.items()},
+        "epsilon_share": torch.where(change.after > 0, epsilon / change.after, 0.0),
+        **change.judged(printed),
         "a5": a5,
         "a1": a1,
         **corrected,
-        "violated": torch.stack(violated).any(0),
+        "violated": change.exceeds(*corrected.values()) | of_attention.exceeds(a5, a1),
     }
 
 
@@ -124,52 +176,32 @@ def one_block_on(
         The columns of `DIVERGENCE_BOUNDS` that begin with ``next_``, (B,).
     """
     moved = last_token(block, other)
-    about, fit, parallel = known.norms, known.fits.stream, block.parallel
+    parallel, fit = block.parallel, known.fits.stream
+    change = _change(block, known.fits, look.plain, moved.plain)
     apart = other[:, -1] - states[:, -1]
-    before = bounds.norm(apart)
-    change = bounds.norm(moved.after[0] - look.after[0])
-    read = torch.stack([look.read[0], moved.read[0]])
-    mlp = torch.stack([look.mlp[0], moved.mlp[0]])
-    epsilon = _epsilon(read, mlp, fit)
-
-    own = look.weights[..., -1].mean(-1)
+    before, own = bounds.lengths(apart), look.weights[..., -1].mean(-1)
     printed = bounds.theorem_2_printed(before, own, fit.norm)
-    inner = known.fits.normalized
+    normalized = bounds.theorem_2_printed(before, own, known.fits.normalized.norm)
     claims = {
         "next_printed": printed,
-        "next_proved": printed + epsilon,
-        "next_normalized": bounds.theorem_2_printed(before, own, inner.norm)
-        + _epsilon(block.mlp_norm(read), mlp, inner),
+        "next_proved": printed + change.epsilon,
+        "next_normalized": normalized + change.inner_epsilon,
     }
 
     weights = torch.stack([look.weights, moved.weights])
-    roots = about.roots if parallel else known.through
+    roots = known.roots if parallel else known.through
     fine = bounds.mixture_bound(weights, look.values, moved.values, roots)
-    coarse = bounds.mixture_bound_coarse(weights, look.normalized, moved.normalized, about.heads)
-    passed = bounds.norm(apart + apart @ fit.weight.to(apart).T)  # ||(I + W) D||
+    coarse = bounds.mixture_bound_coarse(weights, look.normalized, moved.normalized, known.heads)
+    passed = bounds.lengths(apart + apart @ fit.weight.to(apart).T)  # ||(I + W) D||
     corrected = {
-        "next_bound": bounds.theorem_2(passed, fine, 1.0, epsilon, parallel),
-        "next_bound_coarse": bounds.theorem_2(before, coarse, fit.identity_plus, epsilon, parallel),
+        "next_bound": bounds.theorem_2(passed, fine, 1.0, change.epsilon, parallel),
+        "next_bound_coarse": bounds.theorem_2(
+            before, coarse, fit.identity_plus, change.epsilon, parallel
+        ),
     }
-
-    size = torch.maximum(_size(look), _size(moved))
-    violated = [bounds.exceeds(change, bound, size) for bound in corrected.values()]
     return {
-        "next_change": change,
-        **claims,
-        **{f"{name}_violated": bounds.exceeds(change, c, size) for name, c in claims.items()},
+        "next_change": change.after,
+        **change.judged(claims),
         **corrected,
-        "next_violated": torch.stack(violated).any(0),
+        "next_violated": change.exceeds(*corrected.values()),
     }
-
-
-def _epsilon(read: Tensor, mlp: Tensor, fit: LinearFit) -> Tensor:
-    """||Delta eps||, (B,), of u and F(u), (2, B, D) each."""
-    linear = (read[1] - read[0]) @ fit.weight.to(read).T
-    return bounds.norm(mlp[1] - mlp[0] - linear)
-
-
-def _size(look: LastToken) -> Tensor:
-    """The largest of the vectors whose differences are taken, (B,)."""
-    parts = torch.stack([look.attended, look.read, look.mlp, look.after])
-    return bounds.norm(parts).amax((0, 1))

@@ -4,10 +4,13 @@ Notation: x (n, D) enters the block, y = LN1(x), alpha_hi is the weight that the
 to token i in head h, M_h = W_O,h W_V,h, a is the attention's output at n, F the MLP with its norm,
 u what the MLP reads (x_n in a parallel block, z = x_n + a in a sequential one), and v = x_n + a +
 F(u) the block's output. D is v bypassed minus v. W is any matrix: F(u) = W u + b + eps(u) defines
-eps. "Delta" before a letter is the change of what it stands for.
+eps. "Delta" before a letter is the change of what it stands for; ' marks the next block.
 
 Shapes: B samples, n positions that the last token sees (inside its window), H heads, D width,
-E = D/H. All functions keep the precision they are given; theirs is float64.
+E = D/H. `weights` (B, H, n) has alpha, `values` (B, n, H, E) W_V,h y_i with or without bias,
+`normalized` (B, n, D) y, `head_norms` (H,) ||M_h||, `own_weight` (B,) one alpha_hn for all heads,
+`linear_norm` ||W||, `identity_plus` ||I + W||, `epsilon` (B,) ||Delta eps||. `parallel` is the kind
+of block. All functions keep the precision they are given; theirs is float64. Bounds are (B,).
 
 Source: arXiv 2501.05078, section 3.3 and A.1, whose toy block has no norms, one head and no
 projections. docs/theory.md proves every bound, under the names A1, A5, T1, B, B5 and T2, and
@@ -30,11 +33,11 @@ def exceeds(change: Tensor, bound: Tensor, size: Tensor) -> Tensor:
 
     Args:
         change: (B,) the norm of a difference of two vectors.
-        bound: (B,) what it should not exceed.
+        bound: (…, B) what it should not exceed.
         size: (B,) the norm of the larger of the two vectors; their difference is that inexact.
 
     Returns:
-        (B,) bool.
+        (…, B) bool.
     """
     return change > bound * (1 + _GRAIN) + size * _GRAIN
 
@@ -42,10 +45,10 @@ def exceeds(change: Tensor, bound: Tensor, size: Tensor) -> Tensor:
 # --------------------------------------------------------------------------- norms
 
 
-def norm(vectors: Tensor) -> Tensor:
+def lengths(vectors: Tensor) -> Tensor:
     """The lengths of (…, D) vectors, (…)."""
-    lengths: Tensor = torch.linalg.vector_norm(vectors, dim=-1)
-    return lengths
+    made: Tensor = torch.linalg.vector_norm(vectors, dim=-1)
+    return made
 
 
 def operator_norm(matrix: Tensor) -> Tensor:
@@ -68,245 +71,148 @@ def root(output: Tensor) -> Tensor:
     return factor
 
 
-def head_norms(value: Tensor, output: Tensor) -> Tensor:
-    """||M_h|| of each head, without a D x D matrix: M_h = Q R (Q' R')^T has the norm of R R'^T.
+def norms_of_heads(value: Tensor, output: Tensor) -> Tensor:
+    """||M_h|| (H,) from W_V (H, E, D) and W_O (H, D, E), without a D x D matrix.
 
-    Args:
-        value: (H, E, D), W_V.
-        output: (H, D, E), W_O.
-
-    Returns:
-        (H,).
+    M_h = Q R (Q' R')^T has the norm of R R'^T.
     """
     return operator_norm(root(output) @ root(value.mT).mT)
 
 
-# --------------------------------------------------------------------------- one block: attention
+def spread(vectors: Tensor) -> Tensor:
+    """The largest distance of the last of (B, n, D) vectors from another; (B,)."""
+    return lengths(vectors[:, -1:] - vectors).amax(-1)
 
 
-def attention_change(weights: Tensor, values: Tensor, output: Tensor) -> Tensor:
-    """Delta a exactly: sum_h M_h sum_{i<n} alpha_hi (y_n - y_i).
-
-    Biases are the same with and without a bypass. The term i = n is zero.
-
-    Args:
-        weights: (B, H, n).
-        values: (B, n, H, E), W_V,h y_i with or without bias.
-        output: (H, D, E).
-
-    Returns:
-        (B, D).
-    """
-    apart = values[:, -1:] - values
-    return torch.einsum("bhi,bihe,hde->bd", weights, apart, output)
+# --------------------------------------------------------------------------- right after: Theorem 1
 
 
 def attention_bound(weights: Tensor, values: Tensor, roots: Tensor) -> Tensor:
     """A5, the headline: ||Delta a|| <= sum_h sum_i alpha_hi ||M_h (y_n - y_i)||.
 
-    Equal for one head and two tokens.
-
-    Args:
-        weights: (B, H, n).
-        values: (B, n, H, E).
-        roots: (H, E, E), see `root`.
-
-    Returns:
-        (B,).
+    Equal for one head and two tokens. `roots` (H, E, E) is of `root`; of the roots of (I + W)
+    W_O,h, it bounds ||(I + W) Delta a||.
     """
-    bound: Tensor = torch.einsum("bhi,bih->b", weights, _lengths(values[:, -1:] - values, roots))
+    bound: Tensor = torch.einsum("bhi,bih->b", weights, _moved(values[:, -1:] - values, roots))
     return bound
 
 
-def attention_bound_coarse(weights: Tensor, normalized: Tensor, norms: Tensor) -> Tensor:
+def attention_bound_coarse(weights: Tensor, normalized: Tensor, head_norms: Tensor) -> Tensor:
     """A1: ||Delta a|| <= M_y sum_h ||M_h|| (1 - alpha_hn), M_y = max_i ||y_n - y_i||.
 
     A5 <= A1. This is what the paper's bound becomes with norms, heads and projections.
-
-    Args:
-        weights: (B, H, n).
-        normalized: (B, n, D), y.
-        norms: (H,), ||M_h||.
-
-    Returns:
-        (B,).
     """
     # summed over the others, since 1 - alpha_hn cancels where a token attends only to itself
-    return spread(normalized) * (weights[..., :-1].sum(-1) @ norms)
-
-
-def spread(vectors: Tensor) -> Tensor:
-    """The largest distance of the last of (B, n, D) vectors from another; (B,)."""
-    return norm(vectors[:, -1:] - vectors).amax(-1)
-
-
-# --------------------------------------------------------------------------- one block: Theorem 1
+    return spread(normalized) * (weights[..., :-1].sum(-1) @ head_norms)
 
 
 def theorem_1_printed(
-    spread_: Tensor, own_weight: Tensor, linear_norm: Tensor | float, epsilon: Tensor
+    spread_: Tensor, own_weight: Tensor, linear_norm: float | Tensor, epsilon: Tensor
 ) -> Tensor:
     """Theorem 1 as printed: ||D|| <= (1 + ||W||) M (1 - alpha_n) + ||Delta eps||.
 
-    It holds for the paper's block, where z = x_n + sum_i alpha_i x_i: there Delta z = sum_i alpha_i
-    (x_n - x_i). On a real block it may fail; tests/theory/ has the counterexamples.
-
-    Args:
-        spread_: (B,), M = max_i ||x_n - x_i||, of the block's input.
-        own_weight: (B,), alpha_n; of several heads, one number.
-        linear_norm: ||W||.
-        epsilon: (B,), ||Delta eps||.
-
-    Returns:
-        (B,).
+    M (B,) is `spread` of x. It holds for the paper's block, where Delta z = sum_i alpha_i (x_n -
+    x_i). On a real block it may fail; tests/theory/ has the counterexamples.
     """
     return (1 + linear_norm) * spread_ * (1 - own_weight) + epsilon
 
 
 def theorem_1(
-    attention: Tensor, identity_plus: Tensor | float, epsilon: Tensor, parallel: bool
+    attention: Tensor, identity_plus: float | Tensor, epsilon: Tensor | float, parallel: bool
 ) -> Tensor:
     """Theorem 1 for a real block: ||D|| <= ||I + W|| A + ||Delta eps||; parallel: ||D|| <= A.
 
-    A product of norms is loose, for Delta a hardly ever points where I + W stretches most: any
-    bound on ||(I + W) Delta a|| does in place of ||I + W|| A, such as `attention_bound` with the
-    roots of (I + W) W_O,h.
+    A product of norms is loose, for Delta a hardly ever points where I + W stretches most.
 
     Args:
-        attention: (B,), A: any bound on ||Delta a||; or on ||(I + W) Delta a||.
-        identity_plus: ||I + W||, at most 1 + ||W||; or 1.
-        epsilon: (B,), ||Delta eps|| for this W.
+        attention: (B,), A: any bound on ||Delta a||; or on ||(I + W) Delta a||, with a factor of 1.
+        identity_plus: the factor, ||I + W||, at most 1 + ||W||; or `stretch`.
+        epsilon: for this W; 0 with `stretch`, which holds without W.
         parallel: the block's kind.
-
-    Returns:
-        (B,).
     """
     return attention if parallel else identity_plus * attention + epsilon
 
 
-def theorem_1_from_weights(
-    attention: Tensor,
-    up: Tensor | float,
-    down: Tensor | float,
-    gain: Tensor | float,
-    deviations: tuple[Tensor, Tensor],
-    parallel: bool,
+def stretch(
+    z: Tensor, bypassed: Tensor, epsilon: float, gain: float, up: float, down: float
 ) -> Tensor:
-    """Theorem 1 without eps: ||D|| <= A (1 + 1.13 ||W_in|| ||W_out|| 2 g / (s + s')), sequential.
+    """How much a sequential block lengthens Delta a: 1 + 1.13 ||W_in|| ||W_out|| 2 g / (s + s').
 
     Args:
-        attention: (B,), A: any bound on ||Delta a||.
+        z: (B, D); s is what LN2 divides it by.
+        bypassed: (B, D); the same for s'.
+        epsilon: of LN2.
+        gain: g, the largest absolute weight of LN2.
         up: ||W_in||.
         down: ||W_out||.
-        gain: g, the largest absolute weight of LN2.
-        deviations: s and s', (B,) each: see `deviation`, of z and of z bypassed.
-        parallel: the block's kind; if so, A.
-
-    Returns:
-        (B,).
     """
-    if parallel:
-        return attention
-    return attention * (1 + SLOPE * up * down * 2 * gain / (deviations[0] + deviations[1]))
+    before, after = ((each.var(-1, correction=0) + epsilon).sqrt() for each in (z, bypassed))
+    return 1 + SLOPE * up * down * 2 * gain / (before + after)
 
 
-def deviation(vectors: Tensor, epsilon: float) -> Tensor:
-    """What a layer norm divides by: sqrt(variance + epsilon) of (B, D) vectors; (B,)."""
-    return (vectors.var(-1, correction=0) + epsilon).sqrt()
-
-
-# --------------------------------------------------------------------------- the next: Theorem 2
+# --------------------------------------------------------------------------- one on: Theorem 2
 
 
 def mixture_bound(weights: Tensor, values: Tensor, other: Tensor, roots: Tensor) -> Tensor:
     """B5: how much the next block's attention output changes, token by token.
 
     ||Delta a|| <= sum_h sum_i (alpha_hi ||M_h (y'_i - y_i)|| + |alpha'_hi - alpha_hi| ||M_h (y'_i -
-    y'_n)||), where ' marks the block after a bypassed one.
-
-    Args:
-        weights: (2, B, H, n), alpha and alpha'.
-        values: (B, n, H, E), of y.
-        other: (B, n, H, E), of y'.
-        roots: (H, E, E), see `root`.
-
-    Returns:
-        (B,).
+    y'_n)||), where ' marks the block after a bypassed one. `weights` (2, B, H, n) are alpha and
+    alpha', `other` the values of y'.
     """
     before, after = weights.unbind(0)
-    moved = torch.einsum("bhi,bih->b", before, _lengths(other - values, roots))
-    apart = _lengths(other[:, -1:] - other, roots)
+    moved = torch.einsum("bhi,bih->b", before, _moved(other - values, roots))
+    apart = _moved(other[:, -1:] - other, roots)
     return moved + torch.einsum("bhi,bih->b", (after - before).abs(), apart)
 
 
 def mixture_bound_coarse(
-    weights: Tensor, normalized: Tensor, other: Tensor, norms: Tensor
+    weights: Tensor, normalized: Tensor, other: Tensor, head_norms: Tensor
 ) -> Tensor:
     """B: ||Delta a|| <= sum_h ||M_h|| (sum_i alpha_hi ||y'_i - y_i|| + TV_h diam(y')).
 
     TV_h is half the L1 distance of alpha' and alpha, diam(y') the largest distance of two y'.
-
-    Args:
-        weights: (2, B, H, n), alpha and alpha'.
-        normalized: (B, n, D), y.
-        other: (B, n, D), y'.
-        norms: (H,), ||M_h||.
-
-    Returns:
-        (B,).
+    `weights` are as for `mixture_bound`, `other` is y'.
     """
     before, after = weights.unbind(0)
-    moved = torch.einsum("bhi,bi->bh", before, norm(other - normalized))
+    moved = torch.einsum("bhi,bi->bh", before, lengths(other - normalized))
     variation = (after - before).abs().sum(-1) / 2
     # not by a matrix product, which loses the precision of small distances
     exact = "donot_use_mm_for_euclid_dist"
     diameter = torch.cdist(other, other, compute_mode=exact).flatten(1).amax(1)
-    return (moved + variation * diameter[:, None]) @ norms
+    return (moved + variation * diameter[:, None]) @ head_norms
 
 
-def theorem_2_printed(change: Tensor, own_weight: Tensor, linear_norm: Tensor | float) -> Tensor:
-    """Theorem 2 as printed: ||D'|| <= (1 + ||W'||) (1 + alpha'_n) ||D||, one block on.
+def theorem_2_printed(change: Tensor, own_weight: Tensor, linear_norm: float | Tensor) -> Tensor:
+    """Theorem 2 as printed: ||D'|| <= (1 + ||W'||) (1 + alpha'_n) ||D||, with `change` ||D|| (B,).
 
     The statement leaves out the term ||Delta eps'|| at the end of its proof. Both assume that the
     other tokens and the attention weights do not change.
-
-    Args:
-        change: (B,), ||D||, measured.
-        own_weight: (B,), alpha_n of the next block, as it is without a bypass.
-        linear_norm: ||W'||, of the next block.
-
-    Returns:
-        (B,).
     """
     return (1 + linear_norm) * (1 + own_weight) * change
 
 
 def theorem_2(
-    change: Tensor, mixture: Tensor, identity_plus: Tensor | float, epsilon: Tensor, parallel: bool
+    change: Tensor, mixture: Tensor, identity_plus: float | Tensor, epsilon: Tensor, parallel: bool
 ) -> Tensor:
     """Theorem 2 for real blocks: a bound on the last token's change one block later.
 
     Parallel: ||D'|| <= ||I + W|| ||D|| + B + ||Delta eps||.
     Sequential: ||D'|| <= ||I + W|| (||D|| + B) + ||Delta eps||.
 
-    As in `theorem_1`, I + W may go inside.
-
     Args:
         change: (B,), ||D||, of the block's input at the last token; or ||(I + W) D||.
         mixture: (B,), B: any bound on ||Delta a||, such as `mixture_bound`; in a sequential block
             or on ||(I + W) Delta a||.
-        identity_plus: ||I + W||, of this block; or 1.
-        epsilon: (B,), ||Delta eps|| of this block.
+        identity_plus: of this block; or 1 where I + W is inside.
+        epsilon: of this block.
         parallel: the block's kind.
-
-    Returns:
-        (B,).
     """
     if parallel:
         return identity_plus * change + mixture + epsilon
     return identity_plus * (change + mixture) + epsilon
 
 
-def _lengths(values: Tensor, roots: Tensor) -> Tensor:
+def _moved(values: Tensor, roots: Tensor) -> Tensor:
     """||W_O,h c|| of differences of values c (B, n, H, E); (B, n, H)."""
-    return norm(torch.einsum("bihe,hfe->bihf", values, roots))
+    return lengths(torch.einsum("bihe,hfe->bihf", values, roots))

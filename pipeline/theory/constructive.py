@@ -1,6 +1,12 @@
-"""The number of sequences that the theorem's built transformer stores, and its loss beyond them.
+"""The theorem's attention-only transformer, built: all is random except the heads' output matrices.
 
-Shapes: T sequences, S tokens each, N vocabulary, D width, H heads, K head width.
+The heads read a matrix A (T, H K) from T sequences, and each sequence's last token, with its
+position, adds a row to X (T, D). The model's residual stream at the end is A O + X for the
+output matrices O (H K, D), and its logits are (A O + X) Uᵀ, with the unembedding U (N, D) either
+given or chosen too. It should hold a target E (T, D), so that its logits are E Uᵀ; it is solved for
+by least squares, exactly up to `stored` sequences. docs/theory-attention-only.md has the proofs.
+
+Shapes: T sequences, S tokens each, N vocabulary, D width, H heads, K head width; float64.
 
 Source: arXiv 2411.10115, Theorem 1 and Corollary 1; the slides, "Attention-only Transformers".
 """
@@ -8,20 +14,26 @@ Source: arXiv 2411.10115, Theorem 1 and Corollary 1; the slides, "Attention-only
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from itertools import product
 
 import polars as pl
 import torch
 from torch import Tensor
 
 from pipeline.theory.attention_only import lower_bound, stored
-from pipeline.theory.columns import CONSTRUCTIVE
-from pipeline.theory.construction import build, build_both, gap_bound, likeliest, read
-from pipeline.theory.lookup import divergence, unit_rows
-from pipeline.theory.low_rank import Table
+from pipeline.theory.columns import CONSTRUCTIVE, experiment_table
+from pipeline.theory.lookup import unit_rows
+from pipeline.theory.low_rank import Table, decompose, loss
 from pipeline.theory.schema import Constructive
+
+Pair = tuple[Tensor, Tensor]
 
 PRIOR_SPREAD = 1_000.0
 """Ratio of the probabilities of the likeliest and the unlikeliest sequence."""
+
+SHARPNESS = 3.0
+"""Standard deviation of the attention logits, about: neither flat nor all on one token."""
 
 
 def constructive(grid: Constructive) -> pl.DataFrame:
@@ -35,119 +47,190 @@ def constructive(grid: Constructive) -> pl.DataFrame:
     Returns:
         As `CONSTRUCTIVE`.
     """
-    rows = []
+    rows: list[dict[str, object]] = []
     for seed in grid.seeds:
         for heads in grid.heads:
             rows += _on_tables(grid, heads, seed)
         for unsolved in grid.unsolved:
             rows += _on_distribution(grid, unsolved, seed)
-    types = {name: column.dtype for name, column in CONSTRUCTIVE.items()}
-    return pl.DataFrame(rows, schema=types)
+    return experiment_table(CONSTRUCTIVE, rows, vocabulary=grid.vocabulary, width=grid.width)
 
 
-def _on_tables(grid: Constructive, heads: int, seed: int) -> list[dict[str, object]]:
-    everything = _sequences(grid)
+# ------------------------------------------------------------- how it is built
+
+
+def read(
+    sequences: Tensor, vocabulary: int, width: int, heads: int, head_width: int, seed: int
+) -> Pair:
+    """The values that random heads read from each sequence, at its last position.
+
+    Args:
+        sequences: (T, S) token ids.
+        vocabulary: N.
+        width: D.
+        heads: H.
+        head_width: K.
+        seed: of embeddings, positions, queries, keys and values.
+
+    Returns:
+        A (T, H K) and X (T, D).
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(*size, generator=generator, dtype=torch.float64)
+
+    stream = normal(vocabulary, width)[sequences] + normal(sequences.shape[1], width)
+    features = []
+    for _ in range(heads):
+        query, key, value = normal(3, width, head_width)
+        scores = (stream @ key) @ (stream[:, -1] @ query)[..., None]
+        # a score is of the order of 2 D sqrt(K): two sums in the stream, and D terms a projection
+        weights = (scores * (SHARPNESS / (2 * width * head_width**0.5))).softmax(1)
+        features.append((weights * stream).sum(1) @ value)
+    return torch.cat(features, 1), stream[:, -1]
+
+
+def build(read_of: Pair, target: Tensor, unembedding: Tensor, *, chosen: bool) -> Pair:
+    """Solve for the output matrices, and for the unembedding if it is `chosen`.
+
+    Args:
+        read_of: A and X.
+        target: E.
+        unembedding: U, whose logits E Uᵀ are wanted.
+        chosen: solve [A X] [O'; M] = E, and use O = O' M⁻¹ and U Mᵀ; otherwise A O = E - X.
+
+    Returns:
+        O and U; where T exceeds `stored`, those of least squares.
+    """
+    features, last = read_of
+    known = torch.cat(read_of, 1) if chosen else features
+    # of all O' and M the nearest to O' = 0 and M = 1: the smallest M has no inverse for T < D
+    solution = torch.linalg.lstsq(known, target - last, driver="gelsd").solution
+    if not chosen:
+        return solution, unembedding
+    output, mixed = solution.split([features.shape[1], last.shape[1]])
+    mixed = mixed + torch.eye(last.shape[1], dtype=mixed.dtype)
+    return torch.linalg.solve(mixed, output, left=False), unembedding @ mixed.T
+
+
+def logits(read_of: Pair, solved: Pair) -> Tensor:
+    """(T, N) of the transformer, from A and X, O and U."""
+    return (read_of[0] @ solved[0] + read_of[1]) @ solved[1].T
+
+
+def residual(built: Tensor, wanted: Tensor) -> float:
+    """The error of logits, relative to the norm of those that are wanted."""
+    return float((built - wanted).norm() / wanted.norm())
+
+
+def likeliest(prior: Tensor, unsolved: float) -> Tensor:
+    """The fewest sequences whose probabilities leave no more than ε: N_ε of them.
+
+    Args:
+        prior: (T,) of sum one.
+        unsolved: ε, at least 0 and below 1.
+
+    Returns:
+        (N_ε,) their positions, the likeliest first.
+    """
+    falling, order = prior.sort(descending=True, stable=True)
+    # the rest without the first one, two, …; summed from the end, where it is exactly zero
+    left = falling.flip(0).cumsum(0).flip(0) - falling
+    return order[: int((left > unsolved + 1e-12).sum()) + 1]
+
+
+def gap_bound(prior: Tensor, wanted: Tensor, built: Tensor) -> float:
+    """The largest possible difference between the divergences of two maps from any one table, nats.
+
+    The mean of the range of b - a in each row: where the maps agree on all sequences but some, of
+    probability ε, at most ε times the largest range.
+
+    Args:
+        prior: (T,) of sum one.
+        wanted: (T, N) logits a.
+        built: (T, N) logits b.
+
+    Source: stands for the slides' ε σ₁ C(d, N, k, N_ε), whose C they do not give.
+    """
+    gaps = built - wanted
+    return float(prior @ (gaps.max(1).values - gaps.min(1).values))
+
+
+# ------------------------------------------------------------- the experiments
+
+
+def _on_tables(grid: Constructive, heads: int, seed: int) -> Iterator[dict[str, object]]:
+    """Look-up tables, learned up to the theorem's numbers of sequences and beyond."""
+    sequences = _sequences(grid)
     generator = torch.Generator().manual_seed(1_000 + seed)
-    order = torch.randperm(len(everything), generator=generator)
-    answers = torch.randint(grid.vocabulary, (len(everything),), generator=generator)
+    order = torch.randperm(len(sequences), generator=generator)
+    answers = torch.randint(grid.vocabulary, (len(sequences),), generator=generator)
     unembedding = unit_rows(grid.vocabulary, grid.width, generator)
-    features, last = read(
-        everything[order], grid.vocabulary, grid.width, heads, grid.head_width, seed
-    )
-    rows: list[dict[str, object]] = []
-    read_off = stored(heads, grid.head_width, grid.width, given=True)
-    counts = {round(load * read_off) for load in grid.loads}
-    counts |= {read_off + more for more in (0, 1, grid.width, grid.width + 1)}
-    for count in sorted(each for each in counts if 1 <= each <= len(everything)):
-        for experiment, solve, most in (
-            ("given", build, read_off),
-            ("chosen", build_both, stored(heads, grid.head_width, grid.width)),
+    every = read(sequences[order], grid.vocabulary, grid.width, heads, grid.head_width, seed)
+    most = {
+        chosen: stored(heads, grid.head_width, grid.width, chosen=chosen)
+        for chosen in (False, True)
+    }
+    counts = {round(load * most[False]) for load in grid.loads}
+    counts |= {most[chosen] + more for chosen in most for more in (0, 1)}
+    for count, chosen in product(sorted(counts & {*range(1, len(sequences) + 1)}), most):
+        some, target = (every[0][:count], every[1][:count]), unembedding[answers[:count]]
+        solved = build(some, target, unembedding, chosen=chosen)
+        right = (logits(every, solved).argmax(1) == answers).double()
+        share = lower_bound(count, grid.vocabulary, len(sequences))
+        for quantity, value, bound in (
+            ("accuracy", float(right[:count].mean()), 1.0),
+            ("residual", residual(logits(some, solved), target @ unembedding.T), None),
+            ("table_accuracy", float(right.mean()), share),
         ):
-            exact = count <= most
-            target = unembedding[answers[:count]]
-            model = solve(features[:count], last[:count], target, unembedding)
-            wanted = target @ unembedding.T
-            right = model._replace(features=features, last=last).logits.argmax(1) == answers
-            values = {
-                "accuracy": (float(right[:count].double().mean()), 1.0 if exact else None),
-                "residual": (float((model.logits - wanted).norm() / wanted.norm()), None),
-                "table_accuracy": (
-                    float(right.double().mean()),
-                    lower_bound(count, grid.vocabulary, len(everything)) if exact else None,
-                ),
+            yield {
+                "experiment": "chosen" if chosen else "given",
+                "seed": seed,
+                "heads": heads,
+                "head_width": grid.head_width,
+                "sequences": count,
+                "quantity": quantity,
+                "value": value,
+                "bound": bound if count <= most[chosen] else None,
             }
-            rows += [
-                _row(experiment, grid, heads, grid.head_width, seed, count, None, name, *value)
-                for name, value in values.items()
-            ]
-    return rows
 
 
-def _on_distribution(grid: Constructive, unsolved: float, seed: int) -> list[dict[str, object]]:
+def _on_distribution(grid: Constructive, unsolved: float, seed: int) -> Iterator[dict[str, object]]:
     """The slides' theorem: ceil(N_ε / D) heads of width D copy the best map of rank D."""
-    everything = _sequences(grid)
-    table = random_table(len(everything), grid.vocabulary, seed)
-    root = table.prior.sqrt()[:, None]
-    left, values, right = torch.linalg.svd(root * table.logs, full_matrices=False)
-    target = left[:, : grid.width] * values[: grid.width] / root
+    sequences = _sequences(grid)
+    generator = torch.Generator().manual_seed(2_000 + seed)
+    weights = PRIOR_SPREAD ** torch.rand(len(sequences), generator=generator, dtype=torch.float64)
+    size = len(sequences), grid.vocabulary
+    table = Table.of(torch.randn(size, generator=generator, dtype=torch.float64), weights)
+    left, values, right = decompose(table, weighted=True)
+    target = left[:, : grid.width] * values[: grid.width] / table.prior.sqrt()[:, None]
     unembedding = right[: grid.width].T
+    wanted = target @ unembedding.T
     known = likeliest(table.prior, unsolved)
     heads = math.ceil(len(known) / grid.width)
-    features, last = read(everything, grid.vocabulary, grid.width, heads, grid.width, seed)
-    model = build(features[known], last[known], target[known], unembedding)
-    built = model._replace(features=features, last=last).logits
-    wanted = target @ unembedding.T
-    best, reached = (
-        float(table.prior @ divergence(table.given, logits)) for logits in (wanted, built)
-    )
-    residual = float((model.logits - wanted[known]).norm() / wanted[known].norm())
-    values_of = {
-        "divergence_gap": (abs(reached - best), gap_bound(table.prior, wanted, built)),
-        "residual": (residual, None),
-    }
-    left_out = 1 - float(table.prior[known].sum())
-    return [
-        _row("distribution", grid, heads, grid.width, seed, len(known), left_out, name, *value)
-        for name, value in values_of.items()
-    ]
-
-
-def random_table(sequences: int, vocabulary: int, seed: int) -> Table:
-    """Independent logits of standard deviation 1, and sequences of uneven probability."""
-    generator = torch.Generator().manual_seed(2_000 + seed)
-    prior = PRIOR_SPREAD ** torch.rand(sequences, generator=generator, dtype=torch.float64)
-    logits = torch.randn(sequences, vocabulary, generator=generator, dtype=torch.float64)
-    return Table(prior / prior.sum(), logits.softmax(1))
+    every = read(sequences, grid.vocabulary, grid.width, heads, grid.width, seed)
+    some = every[0][known], every[1][known]
+    solved = build(some, target[known], unembedding, chosen=False)
+    built = logits(every, solved)
+    gap = abs(loss(table, built) - loss(table, wanted))
+    for quantity, value, bound in (
+        ("divergence_gap", gap, gap_bound(table.prior, wanted, built)),
+        ("residual", residual(logits(some, solved), wanted[known]), None),
+    ):
+        yield {
+            "experiment": "distribution",
+            "seed": seed,
+            "heads": heads,
+            "head_width": grid.width,
+            "sequences": len(known),
+            "unsolved": 1 - float(table.prior[known].sum()),
+            "quantity": quantity,
+            "value": value,
+            "bound": bound,
+        }
 
 
 def _sequences(grid: Constructive) -> Tensor:
     """(N^S, S) all sequences."""
-    tokens = torch.arange(grid.vocabulary)
-    return torch.cartesian_prod(*[tokens] * grid.context)
-
-
-def _row(
-    experiment: str,
-    grid: Constructive,
-    heads: int,
-    head_width: int,
-    seed: int,
-    sequences: int,
-    unsolved: float | None,
-    quantity: str,
-    value: float,
-    bound: float | None,
-) -> dict[str, object]:
-    return {
-        "experiment": experiment,
-        "seed": seed,
-        "vocabulary": grid.vocabulary,
-        "width": grid.width,
-        "heads": heads,
-        "head_width": head_width,
-        "sequences": sequences,
-        "unsolved": unsolved,
-        "quantity": quantity,
-        "value": value,
-        "bound": bound,
-    }
+    return torch.cartesian_prod(*[torch.arange(grid.vocabulary)] * grid.context)

@@ -17,7 +17,7 @@ Source: arXiv 2501.05078, section 3.3 and A.1. The paper prints bounds and measu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import polars as pl
@@ -41,7 +41,7 @@ from pipeline.theory import linear_fit
 from pipeline.theory.block_bounds import Known, know, one_block_on, right_after
 from pipeline.theory.columns import DIVERGENCE_BLOCKS, DIVERGENCE_BOUNDS, DIVERGENCE_TRIANGLE
 from pipeline.theory.parts import Described
-from pipeline.workflow.tables import cast, crossed
+from pipeline.workflow.tables import Schema, cast, dtypes, empty
 
 _LOGIT_ROWS = 64
 _BEST = torch.float64
@@ -96,102 +96,86 @@ def measure(
     prefixes = tokens[:, : int(samples["prefix_length"][0])]
     known = anatomy(model)
     require_length(known, prefixes.shape[1])
-    n_blocks = described.n_blocks
     in_single = described.dtype != model.dtype
-    engine = Engine(known, sweep(n_blocks)[: 1 + n_blocks], in_single=in_single)
+    engine = Engine(known, sweep(described.n_blocks)[: 1 + described.n_blocks], in_single=in_single)
     most = engine.budget(prefixes.shape[1], caching=False)
     budget = token_budget or max(1, most // 2)  # half, since the bounds need memory too
 
-    def work(numbers: range) -> dict[str, Tensor]:
+    def work(numbers: range) -> tuple[list[pl.DataFrame], list[pl.DataFrame]]:
         batch = prefixes[numbers.start : numbers.stop].to(model.device)
-        seen = _Seen(engine.trie)
+        ids = samples["sample_id"][numbers.start : numbers.stop]
+        seen = _Seen(engine.trie, described.embed(batch))
         with at_least_single(model):
             last = run(engine, batch, observer=seen)[engine.ends, :, -1]
-            found = _of_logits(known, last)
-            _require_finite(engine, batch, found["kl"], samples["sample_id"][numbers.start :])
-        found |= _bounds_of(described, blocks, described.embed(batch), seen)
-        found["triangle"] = torch.cat([*seen.triangle, found["triangle"]])
+            logits, kl = _of_logits(known, last)
+            _require_finite(engine, batch, kl, ids)
+        changes = [each.cpu() for each in (*seen.changes, logits)]
+        made = [*_triangle(ids, changes, kl.cpu())], [*_bounds(ids, described, blocks, seen.states)]
         progress(numbers.stop, len(prefixes))
-        return {name: value.cpu() for name, value in found.items()}
+        return made
 
     with torch.inference_mode():
         fits = linear_fit.fit(described, prefixes, samples["sample_id"].to_list())
         blocks = [know(described.block(i, _BEST), both) for i, both in enumerate(fits)]
         costs = [prefixes.shape[1] * engine.trie.branches] * len(prefixes)
         parts = in_batches(costs, budget, None, work, journal or Journal())
-    whole = {name: torch.cat([part[name] for part in parts], 1) for name in parts[0]}
+    triangles, bounds = zip(*parts, strict=True)
+    about = [
+        {
+            "block": number,
+            "head_norms": float(block.heads.sum()),
+            "linear_norm": block.fits.stream.norm,
+            "r_squared": block.fits.stream.r_squared,
+        }
+        for number, block in enumerate(blocks)
+    ]
     return Divergence(
-        _triangle(samples, whole, n_blocks),
-        _bounds(samples, whole, n_blocks),
-        _blocks(described, blocks),
+        _in_order(samples, triangles, DIVERGENCE_TRIANGLE),
+        _in_order(samples, bounds, DIVERGENCE_BOUNDS),
+        pl.DataFrame(about, schema=dtypes(DIVERGENCE_BLOCKS)),
     )
 
 
 class _Seen:
-    """An observer that collects the numbers of a pass, block by block.
+    """An observer that collects what the tables need of a pass, block by block.
 
     Attributes:
-        triangle: (bypassed blocks, B, 2) after each block, norm of the change, and relative.
-        baseline: (B, T, D) after each block but the last.
-        bypassed: the same, with a bypass of that block.
+        changes: (bypassed blocks, B, 2) after each block, as `_compare`.
+        states: (1 or 2, B, T, D) before each block: of the baseline, and with the block before
+            bypassed. The last entry is after the last block.
     """
 
-    def __init__(self, trie: Trie) -> None:
+    def __init__(self, trie: Trie, embedded: Tensor) -> None:
         self.trie = trie
-        self.triangle: list[Tensor] = []
-        self.baseline: list[Tensor] = []
-        self.bypassed: list[Tensor] = []
+        self.changes: list[Tensor] = []
+        self.states = [embedded[None]]
 
     def __call__(self, number: int, states: Tensor) -> None:
         """See `wavefront.Observer`."""
         # the branches of the baseline and of the bypasses of blocks 0 to `number`
         baseline, *bypasses = self.trie.carrier[number + 1][: number + 2]
         last = states[:, :, -1].to(_BEST)
-        self.triangle.append(_compare(last[baseline], last[bypasses]))
-        if number < len(self.trie.steps) - 1:
-            self.baseline.append(states[baseline].clone())
-            self.bypassed.append(states[bypasses[-1]].clone())
+        self.changes.append(_compare(last[baseline], last[bypasses]))
+        self.states.append(states[[baseline, bypasses[-1]]])
 
 
-def _bounds_of(
-    described: Described, blocks: Sequence[Known], embedded: Tensor, seen: _Seen
-) -> dict[str, Tensor]:
-    """The columns of `DIVERGENCE_BOUNDS`, (L, B), those of the next block (L - 1, B)."""
-    rows, next_rows = [], []
-    for number, about in enumerate(blocks):
-        block = described.block(number, _BEST)
-        before = (seen.baseline[number - 1] if number else embedded).to(_BEST)
-        look, row = right_after(block, about, before)
-        rows.append(row)
-        if number:
-            moved = seen.bypassed[number - 1].to(_BEST)
-            next_rows.append(one_block_on(block, about, look, before, moved))
-    return {
-        name: torch.stack([row[name] for row in each])
-        for each in (rows, next_rows)
-        if each
-        for name in each[0]
-    }
-
-
-def _of_logits(known: Anatomy, states: Tensor) -> dict[str, Tensor]:
+def _of_logits(known: Anatomy, states: Tensor) -> tuple[Tensor, Tensor]:
     """Of states (1 + L, B, D) that the head reads, of the baseline and of each bypass.
 
     Returns:
-        ``triangle`` (L, B, 2), as `_compare`; ``kl`` (L, B), nats.
+        The changes (L, B, 2), as `_compare`; KL divergences (L, B), nats.
     """
-    shape = len(states) - 1, states.shape[1]
-    triangle = states.new_empty((*shape, 2), dtype=_BEST)
-    kl = states.new_empty(shape, dtype=_BEST)
+    changes = states.new_empty((len(states) - 1, states.shape[1], 2), dtype=_BEST)
+    kl = torch.empty_like(changes[..., 0])
     for rows in torch.split(torch.arange(states.shape[1]), _LOGIT_ROWS):
         without = _centred_logits(known, states[0, rows])
         log_probs = without.log_softmax(-1)
         for i, each in enumerate(states[1:]):  # one by one: logits are large
             logits = _centred_logits(known, each[rows])
-            triangle[i, rows] = _compare(without, logits)
+            changes[i, rows] = _compare(without, logits)
             gaps = log_probs - logits.log_softmax(-1)
             kl[i, rows] = (log_probs.exp() * gaps).sum(-1).clamp_min(0)
-    return {"triangle": triangle, "kl": kl}
+    return changes, kl
 
 
 def _compare(without: Tensor, bypassed: Tensor) -> Tensor:
@@ -207,74 +191,49 @@ def _centred_logits(known: Anatomy, states: Tensor) -> Tensor:
     return logits - logits.mean(-1, keepdim=True)
 
 
-def _require_finite(engine: Engine, tokens: Tensor, kl: Tensor, sample_ids: pl.Series) -> None:
+def _require_finite(engine: Engine, tokens: Tensor, kl: Tensor, ids: pl.Series) -> None:
     """Raise for the first sample whose logits are not finite, saying where it began."""
-    finite = kl.isfinite()  # (L, B)
-    if finite.all():
-        return
-    row = int(finite.all(0).logical_not().nonzero()[0])
-    first = int(finite[:, row].logical_not().nonzero()[0])
-    guilty = 1 + first if finite[:, row].any() else 0  # the baseline is the first
-    raise not_finite(engine, guilty, tokens[row], f"sample {sample_ids[row]}")
+    bad = kl.isfinite().logical_not()  # (L, B)
+    if bad.any():
+        row = int(bad.any(0).nonzero()[0])
+        first = int(bad[:, row].nonzero()[0])
+        guilty = 0 if bad[:, row].all() else 1 + first  # the baseline is the first
+        raise not_finite(engine, guilty, tokens[row], f"sample {ids[row]}")
 
 
-def _triangle(samples: pl.DataFrame, found: dict[str, Tensor], n_blocks: int) -> pl.DataFrame:
-    # a pass orders them by the block of measurement, the logits last
-    pairs = [(block, after) for after in range(n_blocks) for block in range(after + 1)]
-    pairs += [(block, n_blocks) for block in range(n_blocks)]
-    order = sorted(range(len(pairs)), key=pairs.__getitem__)
-    change, relative = found["triangle"].unbind(-1)
-    kl = torch.full_like(change, torch.nan)
-    kl[-n_blocks:] = found["kl"]
-    values = {"change": change, "relative": relative, "kl": kl}
-    keys = pl.DataFrame([pairs[i] for i in order], schema=["block", "after"], orient="row")
-    frame = _frame(samples, keys, {name: value[order] for name, value in values.items()})
-    return cast(frame.with_columns(pl.col("kl").fill_nan(None)), DIVERGENCE_TRIANGLE)
+def _triangle(ids: pl.Series, changes: Sequence[Tensor], kl: Tensor) -> Iterator[pl.DataFrame]:
+    for block in range(len(kl)):
+        for after in range(block, len(changes)):
+            change, relative = changes[after][block].unbind(-1)
+            of_logits = {"kl": kl[block]} if after == len(kl) else {}
+            yield _rows(ids, block, after=after, change=change, relative=relative, **of_logits)
 
 
-def _bounds(samples: pl.DataFrame, found: dict[str, Tensor], n_blocks: int) -> pl.DataFrame:
-    values = {}
-    following = [name for name in DIVERGENCE_BOUNDS if name.startswith("next_")]
-    for name in DIVERGENCE_BOUNDS:
-        if name in following:  # there is no next block after the last
-            known = found.get(name, found["change"][:0])
-            values[name] = torch.cat([known, known.new_zeros(1, known.shape[1])])
-        elif name in found:
-            values[name] = found[name]
-    keys = pl.DataFrame({"block": range(n_blocks)})
-    frame = _frame(samples, keys, values)
-    inner = pl.col("block") < n_blocks - 1
-    nulls = [pl.when(inner).then(pl.col(name)).alias(name) for name in following]
-    return cast(frame.with_columns(nulls), DIVERGENCE_BOUNDS)
+def _bounds(
+    ids: pl.Series, described: Described, blocks: Sequence[Known], states: Sequence[Tensor]
+) -> Iterator[pl.DataFrame]:
+    made: list[dict[str, Tensor]] = []
+    for number, about in enumerate(blocks):
+        block = described.block(number, _BEST)
+        before, *moved = states[number].to(_BEST)
+        look, row = right_after(block, about, before)
+        if moved:
+            made[-1] |= one_block_on(block, about, look, before, *moved)
+        made.append(row)
+    return (_rows(ids, number, **row) for number, row in enumerate(made))
 
 
-def _blocks(described: Described, blocks: Sequence[Known]) -> pl.DataFrame:
-    rows = [
-        {
-            "block": number,
-            "parallel": block.parallel,
-            "window": block.window,
-            "head_norms": float(each.norms.heads.sum()),
-            "largest_head_norm": float(each.norms.heads.max()),
-            "linear_norm": each.fits.stream.norm,
-            "identity_plus": each.fits.stream.identity_plus,
-            "r_squared": each.fits.stream.r_squared,
-            "normalized_linear_norm": each.fits.normalized.norm,
-            "normalized_r_squared": each.fits.normalized.r_squared,
-            "fitted_tokens": each.fits.stream.tokens,
-            "ridge": each.fits.stream.ridge,
-            "up_norm": each.norms.up,
-            "down_norm": each.norms.down,
-        }
-        for number, each in enumerate(blocks)
-        for block in [described.block(number)]
-    ]
-    return cast(pl.DataFrame(rows), DIVERGENCE_BLOCKS)
+def _rows(ids: pl.Series, block: int, **values: Tensor | int) -> pl.DataFrame:
+    """A row for each of B samples, of values (B,) or one for all."""
+    columns = {n: v.cpu().numpy() if isinstance(v, Tensor) else v for n, v in values.items()}
+    return pl.DataFrame({"sample_id": ids, "block": block, **columns})
 
 
-def _frame(samples: pl.DataFrame, keys: pl.DataFrame, values: dict[str, Tensor]) -> pl.DataFrame:
-    """Every sample with every row of `keys`, and beside them `values`, (keys, N) each."""
-    rows = crossed(samples.select("sample_id", "split"), keys)
-    return rows.with_columns(
-        pl.Series(name, value.T.flatten().numpy()) for name, value in values.items()
-    )
+def _in_order(
+    samples: pl.DataFrame, parts: Iterable[Iterable[pl.DataFrame]], schema: Schema
+) -> pl.DataFrame:
+    """The rows of all batches, by sample; a column that some of them lack is null there."""
+    frames = [frame for part in parts for frame in part]
+    whole = pl.concat([empty(schema), *frames], how="diagonal_relaxed").drop("split")
+    keys = samples.select("sample_id", "split")
+    return cast(keys.join(whole, on="sample_id", maintain_order="left_right"), schema)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,8 +38,7 @@ _HELD_OUT = 5  # every fifth sample only tests the fit
 _CHUNK_TOKENS = 4096  # a constant, so that sums do not depend on the memory
 
 
-@dataclass(frozen=True)
-class LinearFit:
+class LinearFit(NamedTuple):
     """One fit of one block's MLP.
 
     Args:
@@ -60,8 +59,7 @@ class LinearFit:
     ridge: float
 
 
-@dataclass(frozen=True)
-class Fits:
+class Fits(NamedTuple):
     """The two fits of one block's MLP: of the stream, and of the stream after the MLP's norm."""
 
     stream: LinearFit
@@ -108,9 +106,9 @@ def fit(described: Described, tokens: Tensor, sample_ids: Sequence[int]) -> list
             states[chunk] = after = hidden + attended + mlp
             if not after.isfinite().all():
                 finite = after.isfinite().flatten(1).all(1).cpu()
-                row = rows[chunk[finite.logical_not().nonzero()[0]]]
+                row = int(rows[chunk[finite.logical_not().nonzero()[0]]])
                 engine = Engine(anatomy(described.model), [BASELINE])
-                raise not_finite(engine, 0, tokens[int(row)], f"sample {sample_ids[int(row)]}")
+                raise not_finite(engine, 0, tokens[row], f"sample {sample_ids[row]}")
             for (fitted, other), u in zip(sums, (read, _normalized(block, read)), strict=True):
                 for each, mine in ((fitted, ~held_out[chunk]), (other, held_out[chunk])):
                     each.add(u[mine].flatten(0, 1), mlp[mine].flatten(0, 1))
@@ -165,8 +163,7 @@ def _solve(fitted: _Sums, other: _Sums) -> LinearFit:
     correlation.diagonal().add_(ridge)
     solution = torch.linalg.solve(correlation, products / scale[:, None]) / scale[:, None]
     weight = solution.T.contiguous()
-    shifted = weight.clone()
-    shifted.diagonal().add_(1)
+    shifted = weight + torch.eye(len(weight)).to(weight)
     return LinearFit(
         weight=weight.cpu(),
         norm=float(operator_norm(weight)),

@@ -4,36 +4,47 @@ A table gives each of T contexts, of probability p_t, the distribution π_t of t
 of rank D gives it the logits f_t. Two maps come from a singular value decomposition of L = log π:
 
 - ls: least squares, ``min ||f - L||``;
-- wls: the same with row t weighted by sqrt(p_t).
+- wls, "weighted": the same with row t weighted by sqrt(p_t).
 
 A softmax ignores a constant added to a row, so each row of L is centred first. A centred
 L has rank N - 1 at most: with D >= N - 1 nothing is lost.
 
-Shapes: T contexts, N vocabulary, D rank.
+Shapes: T contexts, N vocabulary, D rank. `logits` (T, N) float64 are a map's; `tail` has the
+singular values that it leaves out, falling, maybe none. Losses and bounds are in nats.
 
-Source: the slides on arXiv 2411.10115, "Almost rank d"; their bounds as printed and as they hold.
+Source: the slides on arXiv 2411.10115, "Almost rank d"; their bounds as printed, and three that
+hold always. docs/theory-attention-only.md proves these, and which printed one holds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
 
 import polars as pl
 import torch
 from torch import Tensor
 
-from pipeline.theory.columns import LOW_RANK
+from pipeline.theory.columns import LOW_RANK, experiment_table
 from pipeline.theory.lookup import divergence
 from pipeline.theory.schema import LowRank
 
 SMALL_GAP = 1e-4
 """Below it, φ is taken from its series: the formula would divide rounding by rounding."""
 
+TABLES: dict[str, float | None] = {
+    "nearly-uniform": 0.01,
+    "nearly-low-rank": None,
+    "uneven": None,
+    "peaked": 3,
+}
+"""Kind of table -> standard deviation of independent logits; None: they are of rank 8 and standard
+deviation 1, with noise of 0.05. Some contexts of "uneven" are a hundred times as likely as others.
+"""
 
-@dataclass(frozen=True)
-class Table:
+
+class Table(NamedTuple):
     """Distributions of the next token.
 
     Args:
@@ -43,6 +54,11 @@ class Table:
 
     prior: Tensor
     given: Tensor
+
+    @classmethod
+    def of(cls, logits: Tensor, weights: Tensor) -> Table:
+        """The table of softmax(logits) (T, N), with priors proportional to weights (T,)."""
+        return cls(weights / weights.sum(), logits.softmax(1))
 
     @property
     def logs(self) -> Tensor:
@@ -61,31 +77,42 @@ def low_rank(grid: LowRank) -> pl.DataFrame:
         As `LOW_RANK`, a row for each map, table, seed, rank and statement.
     """
     rows = []
-    for kind, draw in TABLES.items():
-        for seed in grid.seeds:
-            generator = torch.Generator().manual_seed(seed)
-            table = draw(grid.contexts, grid.vocabulary, generator)
-            for weighted in (False, True):
-                decomposed = decompose(table, weighted)
-                for rank in grid.ranks:
-                    logits, tail = truncate(table, decomposed, rank, weighted)
-                    value = loss(table, logits)
-                    rows += [
-                        {
-                            "experiment": "wls" if weighted else "ls",
-                            "table": kind,
-                            "seed": seed,
-                            "vocabulary": grid.vocabulary,
-                            "contexts": grid.contexts,
-                            "rank": rank,
-                            "statement": statement,
-                            "quantity": "divergence",
-                            "value": value,
-                            "bound": bound,
-                        }
-                        for statement, bound in bounds(table, logits, tail, weighted).items()
-                    ]
-    return pl.DataFrame(rows, schema={name: column.dtype for name, column in LOW_RANK.items()})
+    for kind, seed, weighted in product(TABLES, grid.seeds, (False, True)):
+        table = random_table(kind, grid.contexts, grid.vocabulary, seed)
+        decomposed = decompose(table, weighted)
+        for rank in grid.ranks:
+            logits, tail = truncate(table, decomposed, rank, weighted)
+            measured = {
+                "experiment": "wls" if weighted else "ls",
+                "table": kind,
+                "seed": seed,
+                "rank": rank,
+                "value": loss(table, logits),
+            }
+            rows += [
+                {**measured, "statement": statement, "bound": bound}
+                for statement, bound in bounds(table, logits, tail, weighted).items()
+            ]
+    same = {"vocabulary": grid.vocabulary, "contexts": grid.contexts, "quantity": "divergence"}
+    return experiment_table(LOW_RANK, rows, **same)
+
+
+def random_table(kind: str, contexts: int, vocabulary: int, seed: int) -> Table:
+    """A table of one of the kinds in `TABLES`, of T contexts and N tokens."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(*size, generator=generator, dtype=torch.float64)
+
+    scale, weights = TABLES[kind], torch.ones(contexts, dtype=torch.float64)
+    if scale is not None:
+        logits = scale * normal(contexts, vocabulary)
+    else:
+        exact = normal(contexts, 8) @ normal(8, vocabulary)
+        logits = exact / math.sqrt(8) + 0.05 * normal(contexts, vocabulary)
+    if kind == "uneven":
+        weights = 100 ** torch.rand(contexts, generator=generator, dtype=torch.float64)
+    return Table.of(logits, weights)
 
 
 # ------------------------------------------------------------- the maps
@@ -105,17 +132,7 @@ def decompose(table: Table, weighted: bool) -> tuple[Tensor, Tensor, Tensor]:
 def truncate(
     table: Table, decomposed: tuple[Tensor, Tensor, Tensor], rank: int, weighted: bool
 ) -> tuple[Tensor, Tensor]:
-    """The best approximation of a rank.
-
-    Args:
-        table: which `decomposed` is of.
-        decomposed: as `decompose` gives it.
-        rank: D.
-        weighted: as for `decompose`.
-
-    Returns:
-        (T, N) logits, and the singular values that it leaves out, falling; maybe none.
-    """
+    """The best approximation of rank D, as `logits` and `tail`, from what `decompose` gives."""
     left, values, right = decomposed
     logits = (left[:, :rank] * values[:rank]) @ right[:rank]
     if weighted:
@@ -124,7 +141,7 @@ def truncate(
 
 
 def loss(table: Table, logits: Tensor) -> float:
-    """The mean Kullback–Leibler divergence of softmax(logits) (T, N) from the table, nats."""
+    """The mean Kullback–Leibler divergence of softmax(logits) from the table."""
     return float(table.prior @ divergence(table.given, logits))
 
 
@@ -132,79 +149,41 @@ def loss(table: Table, logits: Tensor) -> float:
 
 
 def bounds(table: Table, logits: Tensor, tail: Tensor, weighted: bool) -> dict[str, float]:
-    """Every statement about the loss of one map, nats.
-
-    Args:
-        table: T contexts.
-        logits: (T, N) of the map.
-        tail: the singular values that it leaves out, falling.
-        weighted: whether it is `wls`.
-
-    Returns:
-        A bound for each statement of `LOW_RANK`, in that order.
-    """
+    """Every statement of `LOW_RANK` about the loss of one map -> its bound, in that order."""
     joint = table.prior[:, None] * table.given
-    printed = printed_weighted if weighted else printed_unweighted
     return {
-        "printed_conditional": printed(table.given, tail),
-        "printed_joint": printed(joint, tail),
+        "printed_conditional": printed_bound(table.given, tail, weighted),
+        "printed_joint": printed_bound(joint, tail, weighted),
         "variance": variance_bound(table, logits),
         "range": range_bound(table, logits),
         "spectral": spectral_bound(table, tail, weighted),
     }
 
 
-def printed_unweighted(probabilities: Tensor, tail: Tensor) -> float:
-    """The slides' bound for ls: N M² σ² + (N M)^(3/2) σ³, with σ the first value left out.
+def printed_bound(probabilities: Tensor, tail: Tensor, weighted: bool) -> float:
+    """The slides' bounds, with σ the first value left out, M and m the extreme probabilities.
 
-    It holds where M is the largest conditional probability. By `range_bound` the loss is at most
-    σ²/4, which is no more than σ³ where σ >= 1/4. By `variance_bound` it is at most φ(σ √2) M σ²,
-    and φ <= 1 for a smaller σ. And N M >= 1. With the largest joint probability it fails.
-
-    Args:
-        probabilities: (T, N), conditional or joint; M is the largest of them.
-        tail: the singular values that the map leaves out, falling.
-
-    Returns:
-        Nats.
-    """
-    first = float(tail[0]) if len(tail) else 0.0
-    large = probabilities.shape[1] * float(probabilities.max())
-    quadratic = large * float(probabilities.max()) * first**2
-    return quadratic + math.pow(large, 1.5) * first**3
-
-
-def printed_weighted(probabilities: Tensor, tail: Tensor) -> float:
-    """The slides' bound for wls: M σ² + (M / m)^(3/2) σ³, with σ the first value left out.
-
-    It fails with either reading: the loss is about M/2 times the sum of the squares of all values
-    left out, not of the first alone.
+    ls: N M² σ² + (N M)^(3/2) σ³. It holds where M is the largest conditional probability, and not
+    where it is the largest joint one. wls: M σ² + (M / m)^(3/2) σ³. It fails with either reading:
+    the loss is about M/2 times the sum of the squares of all values left out, not of the first.
 
     Args:
-        probabilities: (T, N), conditional or joint; M is the largest of them, and m the smallest.
-        tail: the singular values that the map leaves out, falling.
-
-    Returns:
-        Nats.
+        probabilities: (T, N), conditional or joint.
+        tail: as above.
+        weighted: whether the map is wls.
     """
     first = float(tail[0]) if len(tail) else 0.0
     most, least = float(probabilities.max()), float(probabilities.min())
-    return most * first**2 + math.pow(most / least, 1.5) * first**3
+    if weighted:
+        return most * first**2 + math.pow(most / least, 1.5) * first**3
+    large = probabilities.shape[1] * most
+    return large * most * first**2 + math.pow(large, 1.5) * first**3
 
 
 def variance_bound(table: Table, logits: Tensor) -> float:
-    """Always valid: the mean over p of φ(b_t) Var_t, for any logits.
+    """Always valid, for any logits: the mean over p of φ(max Z) Var Z, where Z = f - L under π_t.
 
-    With Z = f - L, centred under π_t, the loss of a context is ln E[e^Z] <= E[e^Z - 1 - Z], and
-    (e^z - 1 - z) / z² rises in z: it is at most φ(b) for b = max Z. For a small gap it is half the
-    variance, which is what the loss is up to the third order.
-
-    Args:
-        table: T contexts.
-        logits: (T, N).
-
-    Returns:
-        Nats.
+    For a small gap it is half the variance, which is what the loss is up to the third order.
     """
     gaps = logits - table.logs
     gaps = gaps - (table.given * gaps).sum(1, keepdim=True)
@@ -213,36 +192,17 @@ def variance_bound(table: Table, logits: Tensor) -> float:
 
 
 def range_bound(table: Table, logits: Tensor) -> float:
-    """Always valid: the mean over p of r_t² / 8, where r_t is the range of f - L in a row.
-
-    Hoeffding's lemma on ln E[e^Z] for a Z of mean zero. The probabilities do not appear.
-
-    Args:
-        table: T contexts.
-        logits: (T, N).
-
-    Returns:
-        Nats.
-    """
+    """Always valid, for any logits: the mean over p of r²/8, with r the range of f - L in a row."""
     gaps = logits - table.logs
     ranges = gaps.max(1).values - gaps.min(1).values
     return float(table.prior @ ranges**2) / 8
 
 
 def spectral_bound(table: Table, tail: Tensor, weighted: bool) -> float:
-    """Always valid, from the singular values alone.
+    """Always valid: a quarter of the mean over p of ||f_t - L_t||², from `tail` alone.
 
-    A row of range r has a squared length of at least r²/2, so `range_bound` is at most a quarter
-    of the mean over p of ||f_t - L_t||². For wls that mean is the sum of the squares of the values
-    left out. For ls no row is longer than the first of them, and all rows together have that sum.
-
-    Args:
-        table: T contexts.
-        tail: the singular values that the map leaves out, falling.
-        weighted: whether it is wls.
-
-    Returns:
-        Nats.
+    For wls that mean is the sum of the squares of the values left out. For ls no row is longer than
+    the first of them, and all rows together have that sum.
     """
     if not len(tail):
         return 0.0
@@ -257,49 +217,3 @@ def phi(gap: Tensor) -> Tensor:
     small = gap.abs() < SMALL_GAP
     safe = torch.where(small, torch.ones_like(gap), gap)
     return torch.where(small, 0.5 + gap / 6, (safe.expm1() - safe) / safe**2)
-
-
-# ------------------------------------------------------------- the tables
-
-
-def _normal(*size: int, generator: torch.Generator) -> Tensor:
-    return torch.randn(*size, generator=generator, dtype=torch.float64)
-
-
-def _even(contexts: int) -> Tensor:
-    return torch.full((contexts,), 1 / contexts, dtype=torch.float64)
-
-
-def nearly_uniform(contexts: int, vocabulary: int, generator: torch.Generator) -> Table:
-    """Independent logits of standard deviation 0.01: no singular value stands out."""
-    logits = 0.01 * _normal(contexts, vocabulary, generator=generator)
-    return Table(_even(contexts), logits.softmax(1))
-
-
-def nearly_low_rank(contexts: int, vocabulary: int, generator: torch.Generator) -> Table:
-    """Logits of rank 8 and standard deviation 1, and noise of standard deviation 0.05."""
-    exact = _normal(contexts, 8, generator=generator) @ _normal(8, vocabulary, generator=generator)
-    noise = _normal(contexts, vocabulary, generator=generator)
-    return Table(_even(contexts), (exact / math.sqrt(8) + 0.05 * noise).softmax(1))
-
-
-def uneven(contexts: int, vocabulary: int, generator: torch.Generator) -> Table:
-    """The same, and contexts of which some are a hundred times as likely as others."""
-    table = nearly_low_rank(contexts, vocabulary, generator)
-    prior = 100 ** torch.rand(contexts, generator=generator, dtype=torch.float64)
-    return Table(prior / prior.sum(), table.given)
-
-
-def peaked(contexts: int, vocabulary: int, generator: torch.Generator) -> Table:
-    """Independent logits of standard deviation 3: a few tokens have most of the probability."""
-    logits = 3 * _normal(contexts, vocabulary, generator=generator)
-    return Table(_even(contexts), logits.softmax(1))
-
-
-TABLES: dict[str, Callable[[int, int, torch.Generator], Table]] = {
-    "nearly-uniform": nearly_uniform,
-    "nearly-low-rank": nearly_low_rank,
-    "uneven": uneven,
-    "peaked": peaked,
-}
-"""What a table of each kind is drawn by: from T, N and a generator."""

@@ -7,17 +7,15 @@ Shapes: B samples, T positions, n positions that the last token sees, D width, H
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pipeline.theory import bounds
 from pipeline.theory.parts import Parts
 
 
-@dataclass(frozen=True)
-class Attention:
+class Attention(NamedTuple):
     """The attention of a block at the last Q of T positions.
 
     Args:
@@ -56,76 +54,50 @@ def attend(block: Parts, states: Tensor, queries: int) -> Attention:
     return Attention(normalized, values.transpose(1, 2), weights)
 
 
-@dataclass(frozen=True)
-class LastToken:
-    """The computation of a block at the last position, unmodified and bypassed.
+class Vectors(NamedTuple):
+    """The computation of a block at the last position, (B, D) each.
 
     Args:
-        normalized: (B, n, D), y of the positions that it sees; itself is the last.
-        values: (B, n, H, E).
-        weights: (B, H, n).
-        attended: (2, B, D), the attention's output, as it is and bypassed.
-        read: (2, B, D), what the MLP reads, u.
-        mlp: (2, B, D), what it makes of it, F(u).
-        after: (2, B, D), the block's output.
+        attended: the attention's output.
+        read: what the MLP reads, u.
+        mlp: what it makes of it, F(u).
+        after: the block's output.
     """
 
-    normalized: Tensor
-    values: Tensor
-    weights: Tensor
     attended: Tensor
     read: Tensor
     mlp: Tensor
     after: Tensor
 
 
+class LastToken(NamedTuple):
+    """What the last token sees, and what a block makes of it, unmodified and bypassed.
+
+    Args:
+        normalized: (B, n, D), y of the positions that it sees; itself is the last.
+        values: (B, n, H, E).
+        weights: (B, H, n).
+        plain: as it is.
+        bypassed: with the identity for attention weights.
+    """
+
+    normalized: Tensor
+    values: Tensor
+    weights: Tensor
+    plain: Vectors
+    bypassed: Vectors
+
+
 def last_token(block: Parts, states: Tensor) -> LastToken:
     """The last position of states (B, T, D) that enter a block, in their precision."""
-    attention = attend(block, states, 1)
+    normalized, values, weights = attention = attend(block, states, 1)
     length = states.shape[1]
     first = 0 if block.window is None else max(0, length - block.window)
     hidden = states[:, -1]
-    bypassed = block.output(attention.values[:, -1].flatten(1))
+    bypassed = block.output(values[:, -1].flatten(1))
     attended = torch.stack([attention.mixed(block)[:, 0], bypassed])
     read = hidden.expand_as(attended) if block.parallel else hidden + attended
     mlp = block.feed_forward(read)
-    return LastToken(
-        normalized=attention.normalized[:, first:],
-        values=attention.values[:, first:],
-        weights=attention.weights[:, :, 0, first:],
-        attended=attended,
-        read=read,
-        mlp=mlp,
-        after=hidden + attended + mlp,
-    )
-
-
-@dataclass(frozen=True)
-class Norms:
-    """The norms of a block's weights that the bounds need, in float64.
-
-    Args:
-        roots: (H, E, E), see `bounds.root`.
-        heads: (H,), ||M_h||.
-        up: ||W_in||.
-        down: ||W_out||.
-        gain: the largest absolute weight of the norm before the MLP.
-    """
-
-    roots: Tensor
-    heads: Tensor
-    up: float
-    down: float
-    gain: float
-
-
-def norms(block: Parts) -> Norms:
-    """The norms of a block, in its precision, which should be float64."""
-    output = block.output_matrices()
-    return Norms(
-        roots=bounds.root(output),
-        heads=bounds.head_norms(block.value_matrices(), output),
-        up=float(bounds.operator_norm(block.up.weight)),
-        down=float(bounds.operator_norm(block.down.weight)),
-        gain=float(block.mlp_norm.weight.abs().max()),
-    )
+    made = attended, read, mlp, hidden + attended + mlp
+    seen = normalized[:, first:], values[:, first:], weights[:, :, 0, first:]
+    return LastToken(*seen, *(Vectors(*each) for each in zip(*made, strict=True)))

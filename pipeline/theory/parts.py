@@ -1,7 +1,6 @@
 """The parts of a block by name, in the families that the theory covers.
 
-Each part is a module of the stock model, or of a copy of one block in another precision. A few
-lines per family locate them.
+Each part is a module of the stock model, or of a copy of one block in another precision.
 
 Shapes: B samples, T positions, D width, H heads, E = D/H, F width of the MLP.
 """
@@ -9,9 +8,9 @@ Shapes: B samples, T positions, D width, H heads, E = D/H, F width of the MLP.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +21,33 @@ from pipeline.workflow.errors import bad_input
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 """None is steeper than `theory.bounds.SLOPE`; a test checks that."""
+
+FAMILIES: Mapping[str, Mapping[str, str]] = {
+    "gpt_neo": {
+        "attention": "attn.attention",
+        "attention_norm": "ln_1",
+        "projections": "attn.attention.q_proj attn.attention.k_proj attn.attention.v_proj",
+        "output": "attn.attention.out_proj",
+        "mlp_norm": "ln_2",
+        "mlp": "mlp",
+        "up": "mlp.c_fc",
+        "down": "mlp.c_proj",
+    },
+    "gpt_neox": {
+        "attention": "attention",
+        "attention_norm": "input_layernorm",
+        "projections": "attention.query_key_value",
+        "output": "attention.dense",
+        "mlp_norm": "post_attention_layernorm",
+        "mlp": "mlp",
+        "up": "mlp.dense_h_to_4h",
+        "down": "mlp.dense_4h_to_h",
+    },
+}
+"""The `model_type` of a transformers configuration -> part -> its paths in a block.
+
+Source: transformers 5.23, models/gpt_neo/modeling_gpt_neo.py and models/gpt_neox/…
+"""
 
 
 @dataclass(frozen=True)
@@ -53,10 +79,10 @@ class Parts:
     up: nn.Linear
     down: nn.Linear
     heads: int
-    scale: float
-    parallel: bool
-    window: int | None
-    rotary: nn.Module | None
+    scale: float = 1.0
+    parallel: bool = False
+    window: int | None = None
+    rotary: nn.Module | None = None
 
     def split(self, normalized: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of (B, T, D) at positions 0 to T-1, (B, H, T, E) each."""
@@ -86,58 +112,6 @@ class Parts:
         return made
 
 
-def _gpt_neox(body: Any, block: Any) -> Parts:
-    """Source: transformers 5.23, models/gpt_neox/modeling_gpt_neox.py."""
-    return Parts(
-        attention_norm=block.input_layernorm,
-        projections=(block.attention.query_key_value,),
-        output=block.attention.dense,
-        mlp_norm=block.post_attention_layernorm,
-        mlp=block.mlp,
-        up=block.mlp.dense_h_to_4h,
-        down=block.mlp.dense_4h_to_h,
-        heads=body.config.num_attention_heads,
-        scale=block.attention.scaling,
-        parallel=block.use_parallel_residual,
-        window=None,
-        rotary=body.rotary_emb,
-    )
-
-
-def _gpt_neo(body: Any, block: Any) -> Parts:
-    """Source: transformers 5.23, models/gpt_neo/modeling_gpt_neo.py."""
-    attention = block.attn.attention
-    return Parts(
-        attention_norm=block.ln_1,
-        projections=(attention.q_proj, attention.k_proj, attention.v_proj),
-        output=attention.out_proj,
-        mlp_norm=block.ln_2,
-        mlp=block.mlp,
-        up=block.mlp.c_fc,
-        down=block.mlp.c_proj,
-        heads=body.config.num_heads,
-        scale=1.0,
-        parallel=False,
-        window=body.config.window_size if attention.attention_type == "local" else None,
-        rotary=None,
-    )
-
-
-class _Family(NamedTuple):
-    """Where a body keeps blocks, the embeddings of tokens and positions, and a block's parts."""
-
-    blocks: str
-    embeddings: tuple[str, ...]
-    parts: Callable[[Any, Any], Parts]
-
-
-FAMILIES: Mapping[str, _Family] = {
-    "gpt_neo": _Family("h", ("wte", "wpe"), _gpt_neo),
-    "gpt_neox": _Family("layers", ("embed_in",), _gpt_neox),
-}
-"""The `model_type` of a transformers configuration -> where its parts are."""
-
-
 class Described:
     """A model whose parts are known by name.
 
@@ -152,8 +126,9 @@ class Described:
         _require_known(model)
         self.model = model
         self._body: Any = model.base_model
-        self._family = FAMILIES[model.config.model_type]
-        self._blocks = getattr(self._body, self._family.blocks)
+        self._blocks = next(
+            each for each in self._body.children() if isinstance(each, nn.ModuleList)
+        )
 
     @property
     def n_blocks(self) -> int:
@@ -172,19 +147,33 @@ class Described:
 
     def embed(self, tokens: Tensor) -> Tensor:
         """The input of block 0, (B, T, D) in `dtype`, for tokens (B, T) at positions 0 to T-1."""
-        position = torch.arange(tokens.shape[1], device=tokens.device)
-        embedded: list[Tensor] = [
-            getattr(self._body, name)(read).to(self.dtype)
-            for name, read in zip(self._family.embeddings, (tokens, position), strict=False)
-        ]
-        return embedded[0] + embedded[1] if embedded[1:] else embedded[0]
+        embedded: Tensor = self._body.get_input_embeddings()(tokens).to(self.dtype)
+        if positions := getattr(self._body, "wpe", None):
+            position = torch.arange(tokens.shape[1], device=tokens.device)
+            embedded = embedded + positions(position).to(self.dtype)
+        return embedded
 
     def block(self, number: int, dtype: torch.dtype | None = None) -> Parts:
         """The parts of a block; in another precision than its own, those of a copy."""
-        block = self._blocks[number]
+        block: Any = self._blocks[number]
         if dtype and any(each.dtype != dtype for each in block.parameters()):
             block = copy.deepcopy(block).to(dtype)
-        return self._family.parts(self._body, block)
+        config = self.model.config
+        modules = {
+            part: tuple(map(block.get_submodule, paths.split()))
+            for part, paths in FAMILIES[config.model_type].items()
+        }
+        (attention,) = modules.pop("attention")
+        local = getattr(attention, "attention_type", "global") == "local"
+        return Parts(
+            projections=modules.pop("projections"),
+            **{part: module for part, (module,) in modules.items()},
+            heads=config.num_attention_heads,
+            scale=getattr(attention, "scaling", 1.0),
+            parallel=getattr(block, "use_parallel_residual", False),
+            window=config.window_size if local else None,
+            rotary=getattr(self._body, "rotary_emb", None),
+        )
 
 
 def _require_known(model: Any) -> None:

@@ -19,20 +19,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pipeline.workflow.errors import bad_input
+from pipeline.theory.training import train
 
-WARM_UP_STEPS = 30
-"""Number of steps in which the learning rate rises; afterwards it falls along a cosine."""
-LAST_RATE = 0.02
-"""The learning rate of the last step, as a share of the largest."""
 CONTEXT = 2
 """S, tokens that a model sees."""
+
+PLAIN, SHARED, MLP, FROZEN = "attention-only", "shared-bottleneck", "mlp", "frozen-attention"
+"""Architectures. An MLP (GELU) stands behind attention where F is above 0.
+
+Heads have projections of their own, as in the theorems; in a shared bottleneck they all read and
+write through one of width K, as in the published code. Frozen attention keeps its random weights.
+"""
 
 
 @dataclass(frozen=True)
@@ -40,14 +42,12 @@ class Shape:
     """One model. There is no LayerNorm and no bias in attention, as in the theorems.
 
     Args:
-        vocabulary: N, tokens.
+        vocabulary: N, tokens, at least 1, as the other sizes but F.
         width: D, of the residual stream.
         heads: H.
         head_width: K, of queries, keys and values.
-        hidden: F, units of the MLP (GELU) behind attention; 0 for none: attention-only.
-        shared: all heads read and write through one bottleneck of width K, as in the published
-            code; otherwise each head has projections of its own, as in the theorems.
-        frozen: attention keeps its random weights; all else learns.
+        hidden: F, units of the MLP; 0 for none.
+        architecture: one of the above; equal within a stack.
     """
 
     vocabulary: int
@@ -55,30 +55,21 @@ class Shape:
     heads: int
     head_width: int
     hidden: int = 0
-    shared: bool = False
-    frozen: bool = False
-
-    @property
-    def architecture(self) -> str:
-        """The architecture, which must be equal within a stack, as one word."""
-        if self.frozen:
-            return "frozen-attention"
-        return "mlp" if self.hidden else "shared-bottleneck" if self.shared else "attention-only"
+    architecture: str = PLAIN
 
     @property
     def sizes(self) -> dict[str, tuple[int, ...]]:
         """The name of each parameter and its size; all models of an architecture have the same."""
-        inner = self.head_width if self.shared else self.width
+        shared = self.architecture == SHARED
+        inner = self.head_width if shared else self.width
         sizes: dict[str, tuple[int, ...]] = {
             "embedding": (self.vocabulary, self.width),
             "position": (CONTEXT, self.width),
             "unembedding": (self.vocabulary, self.width),
-            "query": (self.heads, inner, self.head_width),
-            "key": (self.heads, inner, self.head_width),
-            "value": (self.heads, inner, self.head_width),
+            **dict.fromkeys(("query", "key", "value"), (self.heads, inner, self.head_width)),
             "output": (self.heads, self.head_width, inner),
         }
-        if self.shared:
+        if shared:
             sizes |= {"narrow": (self.width, inner), "widen": (inner, self.width)}
         if self.hidden:
             sizes |= {
@@ -89,41 +80,20 @@ class Shape:
         return sizes
 
     @property
-    def n_parameters(self) -> int:
+    def parameters(self) -> int:
         """Numbers in all of its parameters."""
         return sum(math.prod(size) for size in self.sizes.values())
 
 
-ATTENTION = ("query", "key", "value", "output")
-
-
-class Outcome(NamedTuple):
-    """What a trained model knows of its table.
-
-    Args:
-        accuracy: share of the pairs whose next token has the largest logit, 0 to 1.
-        bypassed_accuracy: the same where attention weights are the identity, 0 to 1.
-        loss: cross-entropy, nats a pair.
-    """
-
-    accuracy: float
-    bypassed_accuracy: float
-    loss: float
-
-
 class Stack:
-    """Models of one architecture, side by side.
+    """Models of one architecture and vocabulary side by side, all with an MLP or all without.
 
     Args:
-        shapes: of the M models; one architecture and one vocabulary.
+        shapes: of the M models, at least one.
         seeds: M; a model's seed determines its table and its initial weights.
-
-    Raises:
-        InputError: no models, several architectures or vocabularies, or a size below one.
     """
 
     def __init__(self, shapes: Sequence[Shape], seeds: Sequence[int]) -> None:
-        _check(shapes, seeds)
         largest = {
             name: tuple(max(shape.sizes[name][i] for shape in shapes) for i in range(len(size)))
             for name, size in shapes[0].sizes.items()
@@ -134,11 +104,9 @@ class Stack:
                 corner = tuple(slice(length) for length in value.shape)
                 self.parameters[name][model][corner] = value
         self.scale = torch.tensor([shape.head_width**-0.5 for shape in shapes])
-        tables = [table(shapes[0].vocabulary, seed) for seed in seeds]
-        self.answers = torch.stack(tables)
-        self.trained = [
-            name for name in self.parameters if not (shapes[0].frozen and name in ATTENTION)
-        ]
+        self.answers = torch.stack([table(shapes[0].vocabulary, seed) for seed in seeds])
+        frozen = ("query", "key", "value", "output") if shapes[0].architecture == FROZEN else ()
+        self.trained = [value for name, value in self.parameters.items() if name not in frozen]
 
     def logits(self, bypass: bool = False) -> Tensor:
         """Of every pair.
@@ -189,48 +157,29 @@ class Stack:
     def train(
         self, steps: int, learning_rate: float, stepped: Callable[[], object] = lambda: None
     ) -> None:
-        """Fit each model to its table by Adam, all pairs in every step.
-
-        Args:
-            steps: at least one.
-            learning_rate: the largest.
-            stepped: called after every step.
-        """
-        learning = [self.parameters[name].requires_grad_() for name in self.trained]
-        optimizer = torch.optim.Adam(learning, lr=learning_rate, fused=True)
-        for step in range(steps):
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate * schedule(step, steps)
-            optimizer.zero_grad()
-            # a model's gradient comes from its own loss: the sum keeps the models apart
-            self.losses().sum().backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            stepped()
-        for parameter in learning:
-            parameter.requires_grad_(False)
+        """Fit each model to its table, all pairs in every step; see `training.train`."""
+        train(self.trained, self.losses, steps, learning_rate, stepped)
 
     @torch.no_grad()
-    def outcomes(self) -> list[Outcome]:
-        """What each of the M models knows."""
-        whole, bypassed = (
-            (self.logits(bypass).argmax(-1) == self.answers).double().mean((1, 2)).tolist()
-            for bypass in (False, True)
-        )
+    def outcomes(self) -> list[dict[str, float]]:
+        """What each of the M models knows of its table.
+
+        Returns:
+            ``accuracy``: share of the pairs whose next token has the largest logit, 0 to 1;
+            ``bypassed_accuracy``: the same where attention weights are the identity; ``loss``.
+        """
+        found = {
+            name: (self.logits(bypass).argmax(-1) == self.answers).double().mean((1, 2)).tolist()
+            for name, bypass in (("accuracy", False), ("bypassed_accuracy", True))
+        }
+        found["loss"] = self.losses().tolist()
         return [
-            Outcome(*each) for each in zip(whole, bypassed, self.losses().tolist(), strict=True)
+            dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)
         ]
 
 
 def table(vocabulary: int, seed: int) -> Tensor:
-    """The next token of each pair, uniformly random.
-
-    Args:
-        vocabulary: N.
-        seed: which table.
-
-    Returns:
-        (N, N) token ids, of pair (b, a).
-    """
+    """The next token of each pair (b, a), uniformly random: (N, N) token ids."""
     generator = torch.Generator().manual_seed(1_000 + seed)
     return torch.randint(vocabulary, (vocabulary, vocabulary), generator=generator)
 
@@ -252,54 +201,16 @@ def ceiling(answers: Tensor) -> float:
 
 
 def initial(shape: Shape, seed: int) -> dict[str, Tensor]:
-    """Random weights: normal, of variance one over the number of terms that they are summed over.
+    """Random weights by name: normal, of variance one over the number of terms in their sum.
 
-    Args:
-        shape: which model.
-        seed: which weights; another model of the same seed and shape gets the same.
-
-    Returns:
-        The parameters by name.
+    A model of the same seed and shape gets the same.
     """
     generator = torch.Generator().manual_seed(seed)
-    terms = {
-        "embedding": shape.width,
-        "position": shape.width,
-        "unembedding": shape.width,
-        "output": shape.heads * shape.head_width,
-    }
+    terms = dict.fromkeys(("embedding", "position", "unembedding"), shape.width)
+    terms["output"] = shape.heads * shape.head_width
     return {
         name: torch.zeros(size)
         if name == "offset"
         else torch.randn(size, generator=generator) * terms.get(name, size[-2]) ** -0.5
         for name, size in shape.sizes.items()
     }
-
-
-def schedule(step: int, steps: int) -> float:
-    """The learning rate of a step, as a share of the largest."""
-    cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
-    return min(1.0, (step + 1) / WARM_UP_STEPS) * (LAST_RATE + (1 - LAST_RATE) * cosine)
-
-
-def _check(shapes: Sequence[Shape], seeds: Sequence[int]) -> None:
-    kinds = {(shape.architecture, shape.vocabulary, shape.hidden > 0) for shape in shapes}
-    if len(kinds) != 1 or len(shapes) != len(seeds):
-        raise bad_input(
-            "the models of a stack",
-            f"{len(shapes)} models, {len(seeds)} seeds, kinds {sorted(kinds)}",
-            "at least one model, a seed each, one architecture and one vocabulary",
-            "make a stack of each kind",
-        )
-    too_small = [
-        shape
-        for shape in shapes
-        if min(shape.vocabulary, shape.width, shape.heads, shape.head_width) < 1 or shape.hidden < 0
-    ]
-    if too_small:
-        raise bad_input(
-            "the shape of a model",
-            str(too_small[0]),
-            "sizes of at least one (hidden units: zero)",
-            "enlarge it",
-        )

@@ -5,40 +5,18 @@ import math
 import polars as pl
 import pytest
 import torch
-from pydantic import ValidationError
 
-from pipeline.theory.associative import (
-    associative,
-    capacity,
-    closed_form,
-    predicted_accuracy,
-    trained,
-)
-from pipeline.theory.columns import ASSOCIATIVE
-from pipeline.theory.schema import Associative
-from pipeline.workflow import tables
-
-GRID = Associative(
-    widths=[16, 32, 64],
-    trained_widths=[8, 16],
-    spacing=1.25,
-    steps=150,
-    learning_rate=0.05,
-    seeds=[0, 1, 2],
-)
+from pipeline.theory.associative import capacity, closed_form, predicted_accuracy, trained
 
 
 @pytest.fixture(scope="module")
-def frame(threads):
-    with threads(1):
-        return associative(GRID)
+def frame(table):
+    return table("associative")
 
 
 def capacities(frame, experiment, quantity):
     """Width -> the mean over the seeds."""
-    found = frame.filter(
-        (pl.col("experiment") == experiment) & (pl.col("quantity") == quantity)
-    ).group_by("width")
+    found = frame.filter(experiment=experiment, quantity=quantity).group_by("width")
     return dict(found.agg(pl.col("value").mean()).iter_rows())
 
 
@@ -47,7 +25,7 @@ def test_the_sum_stores_more_than_its_width(frame):
     assert found[16] > 1.2 * 16
     assert found[32] > 2.5 * 32
     assert found[64] > 4.5 * 64
-    every = frame.filter((pl.col("experiment") == "closed") & (pl.col("quantity") == "capacity_50"))
+    every = frame.filter(experiment="closed", quantity="capacity_50")
     assert (every["value"] > every["bound"]).all()
     assert (every["bound"] == every["width"]).all()
 
@@ -71,16 +49,13 @@ def test_training_stores_a_share_of_the_parameters(frame):
 
 
 def test_the_prediction_fits(frame):
-    curves = frame.filter(
-        (pl.col("quantity") == "accuracy") & pl.col("predicted").is_not_null()
-    ).group_by("width", "pairs")
+    curves = frame.drop_nulls("predicted").group_by("width", "pairs")
     found = curves.agg(pl.col("value").mean(), pl.col("predicted").first()).filter(
         (pl.col("width") >= 32) & (pl.col("pairs") > 20)
     )
     assert len(found) > 15
     assert ((found["value"] - found["predicted"]).abs() < 0.07).all()
-    plain = frame.filter(pl.col("experiment") == "trained")
-    assert plain["predicted"].null_count() == len(plain)
+    assert frame.filter(experiment="trained")["predicted"].is_null().all()
 
 
 def test_the_prediction_by_sampling():
@@ -109,10 +84,10 @@ def test_orthogonal_embeddings_are_stored_exactly():
     embeddings, unembeddings = (
         torch.linalg.qr(torch.randn(1, 12, 12, generator=generator)).Q for _ in range(2)
     )
-    targets = torch.randperm(12, generator=generator)
-    matrix = closed_form(embeddings, unembeddings[:, targets])
+    targets = torch.randperm(12, generator=generator)[None]
+    matrix = closed_form(embeddings, unembeddings, targets)
     logits = embeddings @ matrix.mT @ unembeddings.mT
-    wanted = torch.nn.functional.one_hot(targets, 12).float()[None]
+    wanted = torch.nn.functional.one_hot(targets, 12).float()
     torch.testing.assert_close(logits, wanted, atol=1e-5, rtol=0)
 
 
@@ -124,13 +99,6 @@ def test_a_trained_memory_does_not_depend_on_those_beside_it():
     for i in range(3):
         alone = trained(embeddings[i : i + 1], unembeddings[i : i + 1], targets[i : i + 1], 5, 0.05)
         torch.testing.assert_close(alone[0], together[i], atol=1e-5, rtol=1e-4)
-
-
-def test_the_table(frame, threads):
-    tables._check(frame, "associative", ASSOCIATIVE)
-    assert frame.filter(pl.col("quantity") == "accuracy")["value"].is_between(0, 1).all()
-    with threads(1):
-        assert frame.equals(associative(GRID))
 
 
 @pytest.mark.parametrize(
@@ -145,8 +113,3 @@ def test_the_table(frame, threads):
 def test_capacity_by_hand(accuracies, threshold, wanted):
     found = capacity([2, 4, 8, 16], accuracies, threshold)
     assert found == (None if wanted is None else pytest.approx(wanted))
-
-
-def test_bad_grids_are_refused_at_once():
-    with pytest.raises(ValidationError, match="2 validation errors"):
-        Associative(**GRID.model_dump() | {"spacing": 1.0, "seeds": []})

@@ -8,68 +8,52 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from pipeline.theory.attention_only import (
     attention_only,
     equal_hidden,
     lower_bound,
     shapes,
-    steps_of,
     stored,
 )
-from pipeline.theory.columns import ATTENTION_ONLY
-from pipeline.theory.schema import AttentionOnly
-from pipeline.theory.small_transformer import Shape, Stack, ceiling, initial, table
-from pipeline.workflow import tables
-from pipeline.workflow.errors import InputError
-
-GRID = AttentionOnly(
-    vocabulary=14,
-    width=5,
-    head_width=5,
-    heads=[1, 3, 9],
-    fixed_heads=5,
-    head_widths=[1, 2, 5],
-    widths=[3, 6],
-    square_widths=[3],
-    square_heads=[2, 8],
-    narrow_vocabulary=8,
-    narrow_heads=[1, 12],
-    steps=350,
-    narrow_steps=400,
-    learning_rate=0.02,
-    seeds=[0, 1, 2],
+from pipeline.theory.small_transformer import (
+    FROZEN,
+    MLP,
+    SHARED,
+    Shape,
+    Stack,
+    ceiling,
+    initial,
 )
+from pipeline.theory.small_transformer import table as answers
+from tests.theory.conftest import GRIDS
+
+GRID = GRIDS["attention_only"]
 SHAPES = [
     Shape(6, 4, 3, 2),
-    Shape(6, 4, 3, 2, shared=True),
-    Shape(6, 4, 1, 4, hidden=7),
-    Shape(6, 4, 2, 3, frozen=True),
+    Shape(6, 4, 3, 2, architecture=SHARED),
+    Shape(6, 4, 1, 4, hidden=7, architecture=MLP),
+    Shape(6, 4, 2, 3, architecture=FROZEN),
 ]
 
 
 @pytest.fixture(scope="module")
-def frame(threads):
-    with threads(1):
-        return attention_only(GRID)
+def frame(table):
+    return table("attention_only")
 
 
-def means(frame, experiment, quantity="accuracy", architecture="attention-only"):
-    """The mean over the seeds for each shape, in the order of the grid."""
-    found = frame.filter(
-        (pl.col("experiment") == experiment)
-        & (pl.col("quantity") == quantity)
-        & (pl.col("architecture") == architecture)
-    ).group_by("width", "heads", "head_width", "hidden", maintain_order=True)
-    return found.agg(pl.col("value").mean())["value"].to_list()
+def means(frame, experiment, architecture="attention-only"):
+    """The mean accuracy over the seeds for each shape, in the order of the grid."""
+    found = frame.filter(experiment=experiment, architecture=architecture, quantity="accuracy")
+    by_shape = found.group_by("width", "heads", "head_width", "hidden", maintain_order=True)
+    return by_shape.agg(pl.col("value").mean())["value"].to_list()
 
 
 def plainly(shape, parameters, first, last, bypass):
     """The logits of one pair, head by head and position by position."""
     p = {name: value.double() for name, value in parameters.items()}
     stream = torch.stack([p["embedding"][first], p["embedding"][last]]) + p["position"]
-    inner = stream @ p["narrow"] if shape.shared else stream
+    inner = stream @ p["narrow"] if "narrow" in p else stream
     written = torch.zeros(inner.shape[1], dtype=torch.float64)
     for head in range(shape.heads):
         query, key, value = (inner @ p[name][head] for name in ("query", "key", "value"))
@@ -77,7 +61,7 @@ def plainly(shape, parameters, first, last, bypass):
         if bypass:
             weights = torch.tensor([0.0, 1.0]).double()
         written += weights @ value @ p["output"][head]
-    end = stream[1] + (written @ p["widen"] if shape.shared else written)
+    end = stream[1] + (written @ p["widen"] if "widen" in p else written)
     if shape.hidden:
         hidden = torch.nn.functional.gelu(end @ p["enter"] + p["offset"])
         end = end + hidden @ p["leave"]
@@ -121,7 +105,7 @@ def test_a_filling_of_zeros_changes_nothing(shape):
 
 
 def test_what_is_frozen_stays():
-    shape = Shape(6, 4, 1, 4, hidden=9, frozen=True)
+    shape = Shape(6, 4, 1, 4, hidden=9, architecture=FROZEN)
     stack = Stack([shape], [5])
     stack.train(5, 0.02)
     start = initial(shape, 5)
@@ -141,23 +125,7 @@ def test_all_else_learns():
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.architecture)
 def test_parameters_are_counted(shape):
-    assert shape.n_parameters == sum(value.numel() for value in initial(shape, 0).values())
-
-
-@pytest.mark.parametrize(
-    ("members", "seeds"),
-    [
-        ([], []),
-        ([SHAPES[0]], [0, 1]),
-        ([SHAPES[0], SHAPES[1]], [0, 1]),
-        ([SHAPES[0], replace(SHAPES[0], vocabulary=7)], [0, 1]),
-        ([SHAPES[3], replace(SHAPES[3], hidden=3)], [0, 1]),
-        ([replace(SHAPES[0], heads=0)], [0]),
-    ],
-)
-def test_models_that_cannot_stand_side_by_side_are_refused(members, seeds):
-    with pytest.raises(InputError):
-        Stack(members, seeds)
+    assert shape.parameters == sum(value.numel() for value in initial(shape, 0).values())
 
 
 # ------------------------------------------------------------- bypass
@@ -166,11 +134,12 @@ def test_models_that_cannot_stand_side_by_side_are_refused(members, seeds):
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 1_000), vocabulary=st.integers(2, 9), scale=st.floats(0.1, 30))
 def test_no_bypassed_model_is_above_the_ceiling(seed, vocabulary, scale):
-    shape = Shape(vocabulary, 4, 2, 3, hidden=5)
+    shape = Shape(vocabulary, 4, 2, 3, hidden=5, architecture=MLP)
     stack = Stack([shape], [seed])
     for value in stack.parameters.values():
         value *= scale
-    assert stack.outcomes()[0].bypassed_accuracy <= ceiling(table(vocabulary, seed)) + 1e-9
+    most = ceiling(answers(vocabulary, seed))
+    assert stack.outcomes()[0]["bypassed_accuracy"] <= most + 1e-9
 
 
 def test_the_ceiling_by_hand():
@@ -179,28 +148,28 @@ def test_the_ceiling_by_hand():
 
 @pytest.mark.slow
 def test_a_drop_under_bypass_does_not_tell_where_the_table_is_stored(threads):
-    attends, routes = Shape(12, 6, 8, 6), Shape(12, 6, 1, 6, hidden=160, frozen=True)
-    random_head = replace(routes, hidden=0)
-    seeds = (0, 1, 2)
+    routes = Shape(12, 6, 1, 6, hidden=160, architecture=FROZEN)
+    members = [Shape(12, 6, 8, 6), routes, replace(routes, hidden=0)]
     found = []
     with threads(1):
-        for shape in (attends, routes, random_head):
-            stack = Stack([shape] * 3, seeds)
+        for shape in members:
+            stack = Stack([shape] * 3, (0, 1, 2))
             stack.train(500, 0.02)
             found.append(stack.outcomes())
     in_attention, in_mlp, nowhere = found
     # the one has no MLP; the other's attention is as random as it began, and stores nothing
-    assert min(each.accuracy for each in in_attention + in_mlp) > 0.95
-    assert max(each.accuracy for each in nowhere) < 0.6
-    for one, other, seed in zip(in_attention, in_mlp, seeds, strict=True):
-        highest = ceiling(table(12, seed))
-        assert one.bypassed_accuracy <= highest < 0.3
-        assert other.bypassed_accuracy <= highest
+    assert min(each["accuracy"] for each in in_attention + in_mlp) > 0.95
+    assert max(each["accuracy"] for each in nowhere) < 0.6
+    for seed in range(3):
+        most = ceiling(answers(12, seed))
+        assert most < 0.3
+        assert in_attention[seed]["bypassed_accuracy"] <= most
+        assert in_mlp[seed]["bypassed_accuracy"] <= most
 
 
 def test_the_study_has_both_of_them(frame):
-    kept = frame.filter((pl.col("experiment") == "routing") & (pl.col("seed") == 0))
-    found = kept.filter(pl.col("quantity") == "accuracy").select("architecture", "heads", "hidden")
+    kept = frame.filter(experiment="routing", seed=0)
+    found = kept.filter(quantity="accuracy").select("architecture", "heads", "hidden")
     assert found.rows() == [
         ("attention-only", 9, 0),
         ("frozen-attention", 1, 73),
@@ -218,7 +187,7 @@ def test_accuracy_rises_with_heads_and_stays_over_the_bound(frame):
     assert accuracies == sorted(accuracies)
     assert accuracies[0] < 0.5
     assert accuracies[-1] > 0.95
-    bounded = frame.filter((pl.col("quantity") == "accuracy") & pl.col("bound").is_not_null())
+    bounded = frame.filter(quantity="accuracy").drop_nulls("bound")
     assert (bounded["value"] > bounded["bound"]).all()
     assert set(bounded["architecture"]) == {"attention-only"}
 
@@ -248,32 +217,22 @@ def test_an_mlp_of_equal_parameters_stores_about_as_much(frame):
     assert all(abs(a - b) < 0.25 for a, b in zip(attends, stores, strict=True))
 
 
-def test_the_table(frame):
-    tables._check(frame, "attention only", ATTENTION_ONLY)
-    members = sum(len(each) for each in shapes(GRID).values())
-    assert len(frame) == members * 3 * 3
-    assert frame.filter(pl.col("quantity") != "loss")["value"].is_between(0, 1).all()
-    bypassed = frame.filter(pl.col("quantity") == "bypassed_accuracy")
+def test_every_member_is_there_and_no_bypassed_one_above_the_ceiling(frame):
+    assert len(frame) == sum(len(each) for each in shapes(GRID).values()) * 3 * 3
+    bypassed = frame.filter(quantity="bypassed_accuracy")
     assert (bypassed["value"] <= bypassed["bound"] + 1e-9).all()
 
 
-def test_the_same_grid_gives_the_same_bytes(threads):
+def test_progress_and_what_is_trained_beside_a_model(threads):
     small = {"heads": [1, 3], "head_widths": [1], "widths": [3], "steps": 8, "narrow_steps": 8}
     small = GRID.model_copy(update={**small, "seeds": [4, 2]})
     told = []
     with threads(1):
-        one = attention_only(small, lambda done, total: told.append((done, total)))
-        assert one.equals(attention_only(small))
-    total = steps_of(small)
-    assert told == [(done, total) for done in range(1, total + 1)]
-    again = attention_only(small.model_copy(update={"seeds": [2]}))
-    close = one.filter(pl.col("seed") == 2)["value"] - again["value"]
+        one = attention_only(small, lambda *numbers: told.append(numbers))
+        again = attention_only(small.model_copy(update={"seeds": [2]}))
+    assert told == [(done, len(told)) for done in range(1, len(told) + 1)]
+    close = one.filter(seed=2)["value"] - again["value"]
     assert (close.abs() < 0.05).all()  # what is beside a model changes its rounding alone
-
-
-def test_no_seeds_are_refused():
-    with pytest.raises(ValidationError, match="seeds"):
-        AttentionOnly(**GRID.model_dump() | {"seeds": []})
 
 
 # ------------------------------------------------------------- the numbers
@@ -282,14 +241,14 @@ def test_no_seeds_are_refused():
 @pytest.mark.parametrize("heads", [2, 6, 31])
 def test_the_rival_has_as_many_parameters(heads):
     shape = Shape(50, 10, heads, 10)
-    rival = replace(shape, heads=1, hidden=equal_hidden(shape))
-    assert abs(rival.n_parameters - shape.n_parameters) <= 2 * 10 + 1
+    rival = replace(shape, heads=1, hidden=equal_hidden(shape), architecture=MLP)
+    assert abs(rival.parameters - shape.parameters) <= 2 * 10 + 1
     assert equal_hidden(replace(shape, heads=1)) == 0
 
 
 def test_the_lower_bound_by_hand():
     assert stored(31, 10, 10) == 320
-    assert stored(31, 10, 10, given=True) == 310
+    assert stored(31, 10, 10, chosen=False) == 310
     assert stored(20, 10, 4) == 84  # a head reads four numbers, however wide it is
     assert lower_bound(320, 50, 2500) == pytest.approx(0.02 + 0.98 * 0.128)
     assert lower_bound(stored(17, 2, 2), 10, 100) == pytest.approx(0.1 + 0.9 * 0.36)

@@ -5,26 +5,10 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from pipeline.theory.attention_only import stored
-from pipeline.theory.columns import CONSTRUCTIVE
-from pipeline.theory.construction import build, build_both, gap_bound, likeliest, read
-from pipeline.theory.constructive import constructive
+from pipeline.theory.constructive import build, gap_bound, likeliest, logits, read, residual
 from pipeline.theory.lookup import divergence, unit_rows
-from pipeline.theory.schema import Constructive
-from pipeline.workflow import tables
-
-GRID = Constructive(
-    vocabulary=12,
-    context=2,
-    width=5,
-    head_width=3,
-    heads=[2, 6],
-    loads=[0.5, 2.0, 4.0],
-    unsolved=[0.0, 0.1, 0.4],
-    seeds=[0, 1, 2],
-)
 
 
 def case(seed, sequences, context, vocabulary, width, heads, head_width):
@@ -38,9 +22,10 @@ def case(seed, sequences, context, vocabulary, width, heads, head_width):
     return features, last, unembedding[answers], unembedding
 
 
-def residual(model, target, unembedding):
-    wanted = target @ unembedding.T
-    return float((model.logits - wanted).norm() / wanted.norm())
+def error(features, last, target, unembedding, chosen=True):
+    """Of the transformer that is built for such a case, relative."""
+    solved = build((features, last), target, unembedding, chosen=chosen)
+    return residual(logits((features, last), solved), target @ unembedding.T)
 
 
 def rank(matrix):
@@ -50,28 +35,23 @@ def rank(matrix):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("context", [2, 3])
 @pytest.mark.parametrize("head_width", [1, 3, 6, 9])
-def test_exact_up_to_its_number_of_sequences_and_no_further(seed, context, head_width):
+@pytest.mark.parametrize("chosen", [False, True])
+def test_exact_up_to_its_number_of_sequences_and_no_further(seed, context, head_width, chosen):
     sizes = {"context": context, "vocabulary": 14, "width": 6, "heads": 4, "head_width": head_width}
-    for solve, most in (
-        (build, stored(4, head_width, 6, given=True)),
-        (build_both, stored(4, head_width, 6)),
-    ):
-        exact = case(seed, most, **sizes)
-        assert residual(solve(*exact), *exact[2:]) < 1e-6
-        beyond = case(seed, most + 1, **sizes)
-        assert residual(solve(*beyond), *beyond[2:]) > 1e-3
+    most = stored(4, head_width, 6, chosen=chosen)
+    assert error(*case(seed, most, **sizes), chosen) < 1e-6
+    assert error(*case(seed, most + 1, **sizes), chosen) > 1e-3
 
 
 def test_any_target_is_reached_not_unembeddings_alone():
     features, last, target, unembedding = case(0, 30, 2, 14, 6, 4, 6)
-    target = torch.randn(target.shape, dtype=torch.float64)
-    assert residual(build_both(features, last, target, unembedding), target, unembedding) < 1e-6
+    assert error(features, last, torch.randn_like(target), unembedding) < 1e-6
 
 
-def test_few_sequences_need_no_special_case():
-    for sequences in (1, 3, 7):  # fewer than D: the smallest solution would have no inverse
-        model = case(1, sequences, 2, 14, 6, 4, 3)
-        assert residual(build_both(*model), *model[2:]) < 1e-6
+@pytest.mark.parametrize("sequences", [1, 3, 7])
+def test_few_sequences_need_no_special_case(sequences):
+    """Fewer than D: the smallest solution would have no inverse."""
+    assert error(*case(1, sequences, 2, 14, 6, 4, 3)) < 1e-6
 
 
 @settings(max_examples=25, deadline=None)
@@ -83,7 +63,7 @@ def test_few_sequences_need_no_special_case():
 )
 def test_the_rank_is_the_number_of_sequences(seed, heads, head_width, width):
     features, last, *_ = case(seed, 144, 2, 12, width, heads, head_width)
-    assert rank(features) == stored(heads, head_width, width, given=True)
+    assert rank(features) == stored(heads, head_width, width, chosen=False)
     assert rank(torch.cat([features, last], 1)) == stored(heads, head_width, width)
 
 
@@ -128,47 +108,30 @@ def test_half_of_that_bound_does_not_hold():
     assert gap == pytest.approx(gap_bound(torch.ones(1).double(), wanted, built))
 
 
-def test_the_table():
-    frame = constructive(GRID)
-    tables._check(frame, "constructive", CONSTRUCTIVE)
-    assert frame.equals(constructive(GRID))
-    exact = frame.filter((pl.col("quantity") == "accuracy") & pl.col("bound").is_not_null())
+def test_look_up_tables(table):
+    frame = table("constructive")
+    exact = frame.filter(quantity="accuracy").drop_nulls("bound")
     assert (exact["value"] == 1).all()
-    beyond = frame.filter(
-        (pl.col("quantity") == "accuracy")
-        & (pl.col("sequences") >= 3 * pl.col("heads") * pl.col("head_width"))
-        & pl.col("bound").is_null()
-    )
+    stored = pl.col("heads") * pl.col("head_width")
+    unbounded = frame.filter(pl.col("bound").is_null())
+    beyond = unbounded.filter(pl.col("sequences") >= 3 * stored, quantity="accuracy")
     assert len(beyond) > 0
     assert (beyond["value"] < 1).all()
     # one sequence more than the unembedding given allows, and it must be chosen too
-    more = frame.filter(
-        (pl.col("sequences") == pl.col("heads") * pl.col("head_width") + 1)
-        & (pl.col("quantity") == "residual")
-    )
-    assert (more.filter(pl.col("experiment") == "given")["value"] > 0.01).all()
-    assert (more.filter(pl.col("experiment") == "chosen")["value"] < 1e-9).all()
+    more = frame.filter(pl.col("sequences") == stored + 1, quantity="residual")
+    assert (more.filter(experiment="given")["value"] > 0.01).all()
+    assert (more.filter(experiment="chosen")["value"] < 1e-9).all()
 
 
-def test_the_built_transformer_copies_the_best_map():
-    frame = constructive(GRID).filter(pl.col("experiment") == "distribution")
-    gaps = frame.filter(pl.col("quantity") == "divergence_gap")
+def test_the_built_transformer_copies_the_best_map(table):
+    gaps = table("constructive").filter(experiment="distribution", quantity="divergence_gap")
     assert (gaps["value"] <= gaps["bound"]).all()
-    whole = gaps.filter(pl.col("unsolved") < 1e-9)
-    assert len(whole) == 3
-    assert (whole["value"] < 1e-9).all()
-    assert (whole["sequences"] == 144).all()
-    assert (whole["heads"] == 29).all()
+    solved = gaps.filter(pl.col("unsolved") < 1e-9)
+    assert solved.select("sequences", "heads").rows() == [(144, 29)] * 3
+    assert (solved["value"] < 1e-9).all()
     assert (gaps.filter(pl.col("unsolved") > 0.05)["value"] > 0.01).all()
 
 
-def test_the_known_share_and_guesses_give_the_bound():
-    frame = constructive(GRID).filter(
-        (pl.col("quantity") == "table_accuracy") & pl.col("bound").is_not_null()
-    )
+def test_the_known_share_and_guesses_give_the_bound(table):
+    frame = table("constructive").filter(quantity="table_accuracy").drop_nulls("bound")
     assert float((frame["value"] - frame["bound"]).mean()) == pytest.approx(0, abs=0.02)
-
-
-def test_bad_grids_are_refused_at_once():
-    with pytest.raises(ValidationError, match="2 validation errors"):
-        Constructive(**GRID.model_dump() | {"context": 1, "unsolved": [1.0]})

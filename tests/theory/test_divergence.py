@@ -181,9 +181,6 @@ def test_the_columns_are_what_they_say(measured, model):
                 assert rows[name].to_list() == pytest.approx(value.tolist(), rel=rel), name
             about = measured.blocks.row(number, named=True)
             assert about["head_norms"] == pytest.approx(norms.sum().item())
-            assert about["largest_head_norm"] == pytest.approx(norms.max().item())
-            assert about["window"] == block.window
-            assert about["parallel"] == block.parallel
             attended = attention.mixed(block)
             read = states if block.parallel else states + attended
             states = states + attended + block.feed_forward(read)
@@ -203,11 +200,9 @@ def test_theorem_1_as_printed_fails_in_a_model_with_large_values(neox):
     assert not made.bounds["next_violated"].drop_nulls().any()
 
 
-def test_few_tokens_mean_a_ridge_and_no_held_out_samples(neo):
+def test_few_samples_mean_none_held_out(neo):
     made = measure(neo, some_samples(count=3, prefix=2))
-    assert made.blocks["ridge"].unique().to_list() == [linear_fit.RIDGE]
     assert made.blocks["r_squared"].is_null().all()
-    assert made.blocks["fitted_tokens"].unique().to_list() == [6]
     assert not made.bounds["violated"].any()
 
 

@@ -7,27 +7,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
-from pipeline.theory.columns import LOW_RANK
 from pipeline.theory.low_rank import (
     Table,
     bounds,
     decompose,
     loss,
-    low_rank,
     phi,
-    printed_unweighted,
-    printed_weighted,
+    printed_bound,
     range_bound,
     spectral_bound,
     truncate,
     variance_bound,
 )
-from pipeline.theory.schema import LowRank
-from pipeline.workflow import tables
 
-GRID = LowRank(vocabulary=12, contexts=60, ranks=[1, 4, 8], seeds=[0, 1, 2])
 ALWAYS = ("variance", "range", "spectral")
 ROUNDING = 1e-9
 
@@ -36,9 +29,8 @@ def drawn(seed, contexts, vocabulary, spread, unevenness):
     """A table of random logits; the prior varies by a factor of e^unevenness."""
     generator = torch.Generator().manual_seed(seed)
     size = {"generator": generator, "dtype": torch.float64}
-    prior = (unevenness * torch.rand(contexts, **size)).exp()
-    logits = spread * torch.randn(contexts, vocabulary, **size)
-    return Table(prior / prior.sum(), logits.softmax(1))
+    weights = (unevenness * torch.rand(contexts, **size)).exp()
+    return Table.of(spread * torch.randn(contexts, vocabulary, **size), weights)
 
 
 def mapped(table, rank, weighted):
@@ -107,8 +99,8 @@ def test_the_printed_bound_for_ls_fails_with_the_largest_joint_probability():
         for rank in (2, 8, 20):
             logits = (left[:, :rank] * values[:rank]) @ right[:rank]
             value = loss(table, logits)
-            assert value > 3 * printed_unweighted(joint, values[rank:])
-            assert value < printed_unweighted(table.given, values[rank:])
+            assert value > 3 * printed_bound(joint, values[rank:], False)
+            assert value < printed_bound(table.given, values[rank:], False)
 
 
 def test_the_printed_bound_for_wls_fails_near_uniform_with_either_reading():
@@ -117,8 +109,8 @@ def test_the_printed_bound_for_wls_fails_near_uniform_with_either_reading():
     ratios = []
     for rank in (2, 8, 16):
         logits, tail = mapped(table, rank, weighted=True)
-        ratios.append(loss(table, logits) / printed_weighted(table.given, tail))
-        assert loss(table, logits) > printed_weighted(joint, tail)
+        ratios.append(loss(table, logits) / printed_bound(table.given, tail, True))
+        assert loss(table, logits) > printed_bound(joint, tail, True)
     assert ratios[0] > 5
     assert ratios == sorted(ratios, reverse=True)
     assert ratios[-1] > 1.5
@@ -168,22 +160,12 @@ def test_phi_is_smooth_and_rises():
     assert (values.diff() < 2e-3).all()
 
 
-def test_the_table():
-    frame = low_rank(GRID)
-    tables._check(frame, "low rank", LOW_RANK)
+def test_the_table(table):
+    frame = table("low_rank")
     assert len(frame) == 2 * 4 * 3 * 3 * 5
-    assert frame.equals(low_rank(GRID))
     holds = frame.filter(pl.col("statement").is_in(ALWAYS))
     assert (holds["value"] <= holds["bound"]).all()
-    near = frame.filter(
-        (pl.col("table") == "nearly-uniform") & (pl.col("statement") == "printed_joint")
-    )
+    near = frame.filter(table="nearly-uniform", statement="printed_joint")
     assert (near["value"] > near["bound"]).any()
-    falls = frame.filter(pl.col("statement") == "range").group_by("experiment", "table", "seed")
+    falls = frame.filter(statement="range").group_by("experiment", "table", "seed")
     assert falls.agg((pl.col("value").diff() < 0).sum() == 2)["value"].all()
-
-
-@pytest.mark.parametrize("rank", [0, 11, 12])
-def test_ranks_that_say_nothing_are_refused(rank):
-    with pytest.raises(ValidationError, match="rank"):
-        LowRank(vocabulary=12, contexts=60, ranks=[2, rank], seeds=[0])
