@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,3 +51,41 @@ def pinned_datasets() -> dict[str, dict[str, Any]]:
     """Task of lm-eval -> its dataset, as the studies pin it."""
     files = sorted((ROOT / "pipeline/conf/shared/datasets").glob("*.yaml"))
     return {task: pin for file in files for task, pin in YAML(typ="safe").load(file).items()}
+
+
+@dataclass(frozen=True)
+class Project:
+    """A folder with the project in it, and the commands of both engines."""
+
+    root: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The copy's own package comes first, and so does this Python's folder of commands."""
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        own = {"PATH": path, "PYTHONPATH": str(self.root), "OMP_NUM_THREADS": "1"}
+        return {**os.environ, **own}
+
+    def command(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a command in the folder; it has to succeed if it is to be checked."""
+        done = subprocess.run(
+            arguments, cwd=self.root, env=self.environment, capture_output=True, text=True
+        )
+        if check and done.returncode:
+            raise AssertionError(f"{' '.join(arguments)}\n{done.stdout}{done.stderr}")
+        return done
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start a command in a session of its own; what it says goes into said.txt."""
+        with (self.root / "said.txt").open("w") as said:
+            return subprocess.Popen(
+                arguments, cwd=self.root, env=self.environment,
+                stdout=said, stderr=said, text=True, start_new_session=True,
+            )  # fmt: skip
+
+    def replace(self, file: str, old: str, new: str) -> None:
+        """Replace a text that a file has once."""
+        path = self.root / file
+        text = path.read_text()
+        assert text.count(old) == 1, f"{old!r} occurs {text.count(old)} times in {file}"
+        path.write_text(text.replace(old, new))

@@ -3,42 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
+import time
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import tests.project
 from tests.project import commit_all, copy_files
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
-BIN = Path(sys.executable).parent
 
 
-@dataclass(frozen=True)
-class Project:
-    """A folder with the project in it, and the two engines."""
-
-    root: Path
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The copy's own package comes first, and so does this Python's folder of commands."""
-        path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
-        return {**os.environ, "PATH": path, "PYTHONPATH": str(self.root)}
-
-    def command(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            arguments, cwd=self.root, env=self.environment, capture_output=True, text=True
-        )
-        if check:
-            assert done.returncode == 0, done.stdout + done.stderr
-        return done
+class Project(tests.project.Project):
+    """A project whose stages are stubs."""
 
     def snakemake(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         return self.command("snakemake", "--cores", "8", *arguments, check=check)
@@ -68,12 +51,6 @@ class Project:
         log.unlink(missing_ok=True)
         return stages
 
-    def replace(self, file: str, old: str, new: str) -> None:
-        path = self.root / file
-        text = path.read_text()
-        assert text.count(old) == 1, f"{old!r} occurs {text.count(old)} times in {file}"
-        path.write_text(text.replace(old, new))
-
     def planned(self) -> str:
         """What `snakemake -n` would do."""
         done = self.snakemake("-n")
@@ -84,6 +61,14 @@ class Project:
         assert "Nothing to be done" in self.planned()
         assert "up to date" in self.dvc("repro").stdout
         assert not self.ran()
+
+
+def wait(until: Callable[[], bool], seconds: float = 90) -> None:
+    """Wait for what running stages do."""
+    deadline = time.monotonic() + seconds
+    while not until():
+        assert time.monotonic() < deadline, "the stages did not get that far"
+        time.sleep(0.05)
 
 
 def stub_project(root: Path) -> Project:

@@ -6,9 +6,7 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
-import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,7 +17,7 @@ import pytest
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from tests.dag.conftest import Project
+from tests.dag.conftest import Project, wait
 from tests.dag.test_agreement import PARAMS, SUMMARY
 
 pytestmark = pytest.mark.slow
@@ -67,17 +65,10 @@ def test_killed_and_resumed(project: Project, victim: str) -> None:
     _note(project, "slow", slow)
     lock = project.root / "dvc.lock"
     old = _entries(lock)
-    with subprocess.Popen(
-        ["snakemake", "--cores", "8"],
-        cwd=project.root,
-        env=project.environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as running:
+    with project.start("snakemake", "--cores", "8") as running:
         log = project.root / "ran.txt"
-        _wait(lambda: log.exists() and set(log.read_text().split()) == before)
-        _wait(lambda: all(_entries(lock).get(each) != old[each] for each in before - {slow}))
+        wait(lambda: log.exists() and set(log.read_text().split()) == before)
+        wait(lambda: all(_entries(lock).get(each) != old[each] for each in before - {slow}))
         if victim == "snakemake":
             os.killpg(running.pid, signal.SIGKILL)
         else:
@@ -129,13 +120,6 @@ def test_bad_params_are_refused_before_any_job(fresh: Project, engine: str) -> N
     assert not fresh.ran()
     for part in ("pythia.dtype", "float31", "pythia.dytpe", "statistics.seed", "remedy"):
         assert part in said
-
-
-def _wait(until: object, seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not until():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "the stages did not get that far"
-        time.sleep(0.1)
 
 
 def _kill(session: int, chosen: Callable[[psutil.Process], bool]) -> None:
@@ -191,12 +175,9 @@ def test_a_second_run_beside_the_first(project: Project, first: str, second: str
     slow = "checkpoint@mini-p-1_4b"
     short_lock = "Unable to acquire lock. Most likely another DVC process is running"
     _note(project, "slow", slow)
-    with subprocess.Popen(
-        commands[first], cwd=project.root, env=project.environment, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, start_new_session=True,
-    ) as running:  # fmt: skip
+    with project.start(*commands[first]) as running:
         log = project.root / "ran.txt"
-        _wait(lambda: log.exists() and slow in log.read_text().split())
+        wait(lambda: log.exists() and slow in log.read_text().split())
         said = short_lock
         while short_lock in said:  # DVC gives up after 3 s and cannot say who holds it: once more
             beside = project.command(*commands[second], check=False)

@@ -10,18 +10,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.dag.conftest import Project
+from tests.dag.conftest import Project, wait
+from tests.workflow.test_device import HOLD, A, B, fake_nvidia_smi
 
 pytestmark = pytest.mark.slow
 
-A, B = "GPU-3a2f0000-aaaa", "GPU-7b7b0000-bbbb"
 EVALUATIONS = {
     f"{group}@mini-{model}"
     for group in ("memorization", "tokens", "benchmarks", "generations", "divergence")
@@ -67,11 +67,7 @@ def leasing(fresh: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """A fresh project with two GPUs, whose evaluations lease."""
     (fresh.root / "pipeline/__main__.py").rename(fresh.root / "pipeline/stub.py")
     (fresh.root / "pipeline/__main__.py").write_text(LEASING)
-    fake = tmp_path / "bin/nvidia-smi"
-    fake.parent.mkdir()
-    fake.write_text(f"#!/bin/sh\necho '{A}'\necho '{B}'\n")
-    fake.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{fake.parent}{os.pathsep}{os.environ['PATH']}")
+    fake_nvidia_smi(tmp_path / "bin", monkeypatch)
     monkeypatch.setenv("GPU_LEASES", str(tmp_path / "leases"))
     for variable in ("SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES", "DVC_STAGE"):
         monkeypatch.delenv(variable, raising=False)
@@ -79,16 +75,10 @@ def leasing(fresh: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @contextmanager
-def _snakemake(project: Project, gpus: int) -> Iterator[subprocess.Popen[bytes]]:
+def _snakemake(project: Project, gpus: int) -> Iterator[subprocess.Popen[str]]:
     """Snakemake at work, whose evaluations keep their GPUs until `hold` is unlinked."""
     (project.root / "hold").touch()
-    with subprocess.Popen(
-        ["snakemake", "--cores", "4", "--resources", f"gpu={gpus}"],
-        cwd=project.root,
-        env=project.environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as running:
+    with project.start("snakemake", "--cores", "4", "--resources", f"gpu={gpus}") as running:
         try:
             yield running
         finally:
@@ -108,13 +98,6 @@ def _waiting(project: Project) -> list[str]:
     return [log for log in logs if "waiting for a GPU: " in log]
 
 
-def _wait(until: Callable[[], bool], seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not until():
-        assert time.monotonic() < deadline, "the stages did not get that far"
-        time.sleep(0.05)
-
-
 def _assert_none_shared(events: list[Event], killed: int | None = None) -> None:
     """No device has two holders at a time; a lease that was killed ends where the next begins."""
     holder: dict[str, int] = {}
@@ -128,7 +111,7 @@ def _assert_none_shared(events: list[Event], killed: int | None = None) -> None:
 
 def test_two_jobs_side_by_side_have_two_devices(leasing: Project) -> None:
     with _snakemake(leasing, gpus=2) as running:
-        _wait(lambda: len(_log(leasing, "start")) == 2)
+        wait(lambda: len(_log(leasing, "start")) == 2)
         assert {event.device for event in _log(leasing)} == {A, B}
         (leasing.root / "hold").unlink()
         assert running.wait(timeout=120) == 0
@@ -139,14 +122,14 @@ def test_two_jobs_side_by_side_have_two_devices(leasing: Project) -> None:
 def test_a_killed_job_hands_its_device_to_the_next(leasing: Project) -> None:
     # more jobs at a time than there are devices: two of them wait
     with _snakemake(leasing, gpus=4) as running:
-        _wait(lambda: len(_waiting(leasing)) == 2)
+        wait(lambda: len(_waiting(leasing)) == 2)
         victim, other = _log(leasing)
         named = [f"{e.device} is leased by pid {e.pid} of " for e in (victim, other)]
         named += [f"({e.stage}) since " for e in (victim, other)]
-        _wait(lambda: all(word in said for said in _waiting(leasing) for word in named), seconds=10)
+        wait(lambda: all(word in said for said in _waiting(leasing) for word in named), seconds=10)
         killed = time.time()
         os.kill(victim.pid, signal.SIGKILL)
-        _wait(lambda: len(_log(leasing, "start")) == 3, seconds=10)
+        wait(lambda: len(_log(leasing, "start")) == 3, seconds=10)
         heir = _log(leasing)[-1]
         assert heir.device == victim.device
         assert heir.when - killed < 3, "within about a poll"
@@ -158,11 +141,8 @@ def test_a_killed_job_hands_its_device_to_the_next(leasing: Project) -> None:
 
 def test_dvc_alone_leases_too(leasing: Project) -> None:
     """Each stage takes the GPU that another's job, outside of this project, has left."""
-    script = (
-        "from pipeline.workflow.device import lease; import time\nwith lease(): time.sleep(300)"
-    )
     with subprocess.Popen(
-        [sys.executable, "-u", "-c", script],
+        [sys.executable, "-u", "-c", HOLD],
         cwd=leasing.root,
         env={**leasing.environment, "CUDA_VISIBLE_DEVICES": A},
         stdout=subprocess.PIPE,

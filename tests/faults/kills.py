@@ -26,10 +26,10 @@ from pathlib import Path
 
 import psutil
 
+import tests.project
 from tests.project import commit_all, copy_files
 
 HERE = Path(__file__).parent
-BIN = Path(sys.executable).parent
 STUDY = "kills"
 SHARD_MINUTES = 0.002
 MODELS = {"p-0.1": "kills-p", "n-0.1": "kills-n"}
@@ -48,46 +48,12 @@ VICTIMS = {DIRECT: ["command"], "dvc": ["command", "dvc", "group"]}
 VICTIMS["snakemake"] = [*VICTIMS["dvc"], "snakemake"]
 
 
-@dataclass(frozen=True)
-class Project:
+class Project(tests.project.Project):
     """A copy of the project with the study of this test in force."""
-
-    root: Path
 
     @property
     def data(self) -> Path:
         return self.root / "data" / STUDY
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {
-            **os.environ,
-            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(self.root),
-            "OMP_NUM_THREADS": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
-
-    def run(self, *command: str) -> str:
-        done = subprocess.run(
-            command, cwd=self.root, env=self.environment, capture_output=True, text=True
-        )
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
-        return done.stdout + done.stderr
-
-    def start(self, *command: str) -> subprocess.Popen[str]:
-        """In a session of its own; what it says goes into said.txt."""
-        with (self.root / "said.txt").open("w") as said:
-            return subprocess.Popen(
-                command,
-                cwd=self.root,
-                env=self.environment,
-                stdout=said,
-                stderr=said,
-                text=True,
-                start_new_session=True,
-            )
 
     def copy(self, root: Path) -> Project:
         shutil.copytree(self.root, root, symlinks=True)
@@ -118,13 +84,13 @@ def prepare(root: Path, models: Sequence[str] = tuple(MODELS)) -> Project:
     config.write_text(made)
     project = Project(root)
     commit_all(root)
-    project.run("python", "-m", "pipeline", "study", STUDY)
+    project.command("python", "-m", "pipeline", "study", STUDY)
     targets = [
         target
         for model in models
         for target in (f"interventions@{MODELS[model]}", f"samples@{STUDY}-{FAMILIES[model]}")
     ]
-    project.run("dvc", "repro", *targets)
+    project.command("dvc", "repro", *targets)
     return project
 
 
@@ -238,7 +204,7 @@ def trial(
         orphaned = 0.0 if others else time.monotonic() - killed
     before = {job: project.shards(*job) for job in JOBS}
     again = time.time()
-    project.run(*command)
+    project.command(*command)
     kept = lost = computed = 0
     for stage, model in JOBS:
         cost = project.data / "cost" / stage / f"{model}.json"
@@ -264,7 +230,7 @@ def main() -> None:
     prepared = prepare(folder / "prepared")
     undisturbed = prepared.copy(folder / "undisturbed")
     for stage, model in JOBS:
-        undisturbed.run(*command_of("dvc", stage, model))
+        undisturbed.command(*command_of("dvc", stage, model))
     reference = undisturbed.tables()
     shards = {job: undisturbed.told(*job)["total"] for job in JOBS}
     print(f"undisturbed, shards of each table: {list(shards.values())}\n")
@@ -286,7 +252,7 @@ def main() -> None:
         command = command_of(engine, *job, whole=whole)
         try:
             outcome = trial(copy, reference, command, victim, after, seconds, chance)
-        except RuntimeError as error:  # the second run failed; its folder stays
+        except AssertionError as error:  # the second run failed; its folder stays
             print(f"| {engine} | {victim} | {after} + {seconds:.1f} s | FAILED in {copy.root}: "
                   f"{str(error).splitlines()[-1]} |", flush=True)  # fmt: skip
             failed += 1

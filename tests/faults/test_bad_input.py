@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import copy
-import hashlib
-import io
 import json
 import os
 import pickle
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 import torch
@@ -28,14 +23,14 @@ from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.manifest import MANIFEST, read_manifest
 from pipeline.checkpoints.verified import load_tokenizer
 from pipeline.corpus.schemas import RECORDS
-from pipeline.samples import pile, records, schemas
+from pipeline.samples import records, schemas
 from pipeline.samples.file import samples as own_samples
 from pipeline.samples.frame import check_samples
 from pipeline.study import audit
 from pipeline.study.composition import check, load
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
-from tests.project import commit_all, copy_files
+from tests.project import Project, commit_all, copy_files
 
 ROOT = Path(__file__).parents[2]
 TINY: dict[str, Any] = YAML(typ="safe").load(ROOT / "params.yaml")
@@ -55,120 +50,57 @@ def refused(act: Callable[[], object], *said: str) -> None:
 
 # ---------------------------------------------------------------------- names of anything
 
-HOSTILE = {
-    "empty": "",
-    "space": "a b",
-    "semicolon": "a;touch pwned",
-    "command": "$(touch pwned)",
-    "backticks": "`touch pwned`",
-    "pipe": "a|touch pwned",
-    "ampersand": "a&touch pwned",
-    "redirection": "a>pwned",
-    "variable": "$HOME",
-    "interpolation": "${study}",
-    "single quote": "a'b",
-    "double quote": 'a"b',
-    "backslash": "a\\b",
-    "newline": "a\ntouch pwned",
-    "final newline": "a\n",
-    "null byte": "a\0b",
-    "escape": "a\x1b[2Jb",
-    "braces": "{model}",
-    "glob": "a*",
-    "brackets": "[a]",
-    "question mark": "a?",
-    "tilde": "~",
-    "option": "--help",
-    "parent": "..",
-    "climbing": "../../a",
-    "absolute": "/tmp/a",
-    "slash": "a/b",
-    "hidden": ".a",
-    "umlaut": "ä",
-    "full width": "\uff41",
-    "right to left": "a\u202eb",
-    "zero width": "a\u200bb",
-    "at": "a@b",
-    "comma": "a,b",
-    "hash": "a#b",
-    "too long": "a" * 64,
-    "number": 7,
-    "nothing": None,
-    "list": ["a"],
-}
-
-
-def _study(values: Values, name: object) -> None:
-    values["study"] = name
-
-
-def _key(section: str) -> Callable[[Values, object], None]:
-    def edit(values: Values, name: object) -> None:
-        key = next(iter(values[section]))
-        values[section][str(name)] = values[section].pop(key)
-
-    return edit
-
-
-def _name(section: str) -> Callable[[Values, object], None]:
-    def edit(values: Values, name: object) -> None:
-        next(iter(values[section].values()))["name"] = name
-
-    return edit
-
-
-def _task(values: Values, name: object) -> None:
-    values["benchmarks"]["tasks"][0] = name
-
-
-def _source(values: Values, name: object) -> None:
-    next(iter(values["models"].values()))["checkpoint"]["source"] = name
-
+HOSTILE: list[Any] = [
+    *("", "a b", "a;touch pwned", "$(touch pwned)", "`touch pwned`", "a|touch pwned"),
+    *("a&touch pwned", "a>pwned", "$HOME", "${study}", "a'b", 'a"b', "a\\b", "a\ntouch pwned"),
+    *("a\n", "a\0b", "a\x1b[2Jb", "{model}", "a*", "[a]", "a?", "~", "--help", "..", "../../a"),
+    *("/tmp/a", "a/b", ".a", "ä", "\uff41", "a\u202eb", "a\u200bb", "a@b", "a,b", "a#b", "a" * 64),
+    *(7, None, ["a"]),
+]
 
 PLACES = {
-    "study": (_study, "study"),
-    "family": (_name("families"), "families."),
-    "model": (_name("models"), "models."),
-    "experiment": (_name("theory"), "theory."),
-    "key of a family": (_key("families"), "families."),
-    "key of a model": (_key("models"), "models."),
-    "key of an experiment": (_key("theory"), "theory."),
-    "key of the corpus": (_key("corpus"), "corpus."),
-    "task": (_task, "benchmarks.tasks.0"),
-    "source": (_source, ".source"),
+    "study": "study",
+    "families/*/name": "families.",
+    "models/*/name": "models.",
+    "theory/*/name": "theory.",
+    "families/key": "families.",
+    "models/key": "models.",
+    "theory/key": "theory.",
+    "corpus/key": "corpus.",
+    "benchmarks/tasks/0": "benchmarks.tasks.0",
+    "models/*/checkpoint/source": ".source",
 }
-"""Whatever dvc.yaml puts into a command, a path or the name of a stage."""
+"""Whatever dvc.yaml puts into a command, a path or the name of a stage -> how it is named."""
+
+
+def _put(values: Any, path: str, value: object) -> None:
+    """Set a value of a study; * is the first key, and the last part `key` that key itself."""
+    *parents, last = path.split("/")
+    for part in parents:
+        values = values[next(iter(values)) if part == "*" else part]
+    if last == "key":
+        values[str(value)] = values.pop(next(iter(values)))
+    else:
+        values[int(last) if last.isdigit() else last] = value
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_hostile_name_is_refused(place: str) -> None:
-    edit, where = PLACES[place]
-    for name in HOSTILE.values():
+    for name in HOSTILE:
         values = copy.deepcopy(TINY)
-        edit(values, name)
-        refused(lambda values=values: check(values), where)
+        _put(values, place, name)
+        refused(lambda values=values: check(values), PLACES[place])
 
 
 @pytest.mark.parametrize("command", ["memorization", "samples records", "checkpoint training"])
 def test_a_hostile_argument_is_no_name_of_the_study(command: str) -> None:
     study = check(TINY)
     find = study.family if command.startswith("samples") else study.model
-    for name in HOSTILE.values():
-        if isinstance(name, str):
-            refused(lambda name=name: find(name), "one of ")
+    for name in filter(lambda name: isinstance(name, str), HOSTILE):
+        refused(lambda name=name: find(name), "one of ")
 
 
 # ---------------------------------------------------------------------- other values of the params
-
-
-def _at(path: str, value: object) -> Callable[[Values], None]:
-    def edit(values: Values) -> None:
-        *parents, last = path.split("/")
-        for part in parents:
-            values = values[part]
-        values[last] = value
-
-    return edit
 
 
 MODEL, FAMILY = "models/tiny-pythia-8", "families/tiny-pythia"
@@ -292,25 +224,6 @@ def test_samples_may_come_in_any_order(tmp_path: Path, frame: pl.DataFrame) -> N
     assert read.select(frame.columns).equals(frame)
 
 
-def test_tables_that_are_none_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "t.parquet"
-    tables.write(SAMPLES, path, schemas.SAMPLES, {"seed": 1})
-    whole = path.read_bytes()
-    contents = {
-        "empty": b"",
-        "the first half": whole[: len(whole) // 2],
-        "without its last byte": whole[:-1],
-        "without its first bytes": whole[10:],
-        "another number in a page": whole[:40] + bytes([whole[40] ^ 1]) + whole[41:],
-        "csv": b"sample_id,split\n1,memorized\n",
-        "a pickle": pickle.dumps(SAMPLES.to_dicts()),
-        "twice": whole + whole[:100],
-    }
-    for content in contents.values():
-        path.write_bytes(content)
-        refused(lambda: tables.read(path, schemas.SAMPLES), "t.parquet", "a whole parquet file")
-
-
 def test_provenance_that_is_none_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     for said in ("{", "[1]", "1", "null", "é"):
@@ -382,7 +295,7 @@ def _asked(name: str) -> audit.Asked:
     return audit.Asked(name, "model", Path("samples.csv"), 1, 1, *nothing)
 
 
-@pytest.mark.parametrize("name", [n for n in HOSTILE.values() if isinstance(n, str)])
+@pytest.mark.parametrize("name", [n for n in HOSTILE if isinstance(n, str)])
 def test_a_hostile_name_of_an_audit_is_refused(name: str) -> None:
     refused(lambda: audit.require_sound(_asked(name)), "--name")
 
@@ -576,54 +489,8 @@ def test_files_that_are_not_those_of_the_manifest_are_refused(tmp_path: Path) ->
     refused(lambda: load_model(tmp_path, "float32"), "pytorch_model.bin", "weights as safetensors")
 
 
-# ---------------------------------------------------------------------- the Pile's arrays
-
-
-def _arrays(case: str) -> dict[str, bytes]:
-    made = {}
-    for name, length in pile.FILES.items():
-        array = np.zeros((2, length), np.uint16)
-        if name == "train_prefix.npy":
-            array = {
-                "signed": array.astype(np.int32),
-                "fewer tokens": array[:, 1:],
-                "fewer rows": array[1:],
-                "one dimension": array[0],
-                "objects": np.array([[Bomb()]], dtype=object),
-            }.get(case, array)
-        file = io.BytesIO()
-        np.save(file, array, allow_pickle=True)
-        content = file.getvalue()
-        if name == "train_prefix.npy":
-            content = {"cut": content[:-7], "empty": b"", "pickle": pickle.dumps(Bomb())}.get(
-                case, content
-            )
-        made[name] = content
-    return made
-
-
-@pytest.mark.parametrize(
-    "case",
-    ["signed", "fewer tokens", "fewer rows", "one dimension", "objects", "cut", "empty", "pickle"],
-)
-def test_bad_arrays_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    """Their checksums are right, as those of a study that somebody else wrote may be."""
-    monkeypatch.chdir(tmp_path)
-    sha256 = {}
-    for name, content in _arrays(case).items():
-        (tmp_path / name).write_bytes(content)
-        sha256[name] = hashlib.sha256(content).hexdigest()
-    before = sorted(tmp_path.iterdir())
-    refused(
-        lambda: pile.fetch_passages("https://example.org/x", sha256, tmp_path, tmp_path / "cache")
-    )
-    assert sorted(tmp_path.iterdir()) == before, "no pickle was loaded"
-
-
 # ---------------------------------------------------------------------- through both engines
 
-BIN = Path(sys.executable).parent
-ENGINES = {"snakemake": ["snakemake", "--cores", "2"], "dvc": ["dvc", "repro"]}
 EXPERIMENT = next(iter(TINY["theory"]))
 THROUGH: dict[str, tuple[Values, tuple[str, ...]]] = {
     "commands for names": (
@@ -649,39 +516,28 @@ THROUGH: dict[str, tuple[Values, tuple[str, ...]]] = {
 
 
 @pytest.fixture(scope="module")
-def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Project:
     root = tmp_path_factory.mktemp("copied") / "below" / "project"
     root.mkdir(parents=True)
     copy_files(root)
     commit_all(root)
-    return root
+    return Project(root)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("command", [("snakemake", "--cores", "2"), ("dvc", "repro")])
 @pytest.mark.parametrize("case", THROUGH)
-def test_bad_params_stop_both_engines(copied: Path, engine: str, case: str) -> None:
+def test_bad_params_stop_both_engines(copied: Project, command: tuple[str, ...], case: str) -> None:
     edits, said = THROUGH[case]
     values = copy.deepcopy(TINY)
     for path, value in edits.items():
-        _at(path, value)(values)
-    with (copied / "params.yaml").open("w") as file:
-        YAML(typ="safe").dump(values, file)
-    done = subprocess.run(
-        ENGINES[engine],
-        cwd=copied,
-        env={
-            **os.environ,
-            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(copied),
-        },
-        capture_output=True,
-        text=True,
-    )
+        _put(values, path, value)
+    YAML(typ="safe").dump(values, copied.root / "params.yaml")
+    done = copied.command(*command, check=False)
     output = done.stdout + done.stderr
     assert done.returncode != 0
     for part in ("remedy:", *said):
         assert part in output
     assert "Traceback" not in output
-    assert not list(copied.parent.parent.rglob("pwned"))
-    assert not (copied / "data").exists()
+    assert not list(copied.root.parents[1].rglob("pwned"))
+    assert not (copied.root / "data").exists()

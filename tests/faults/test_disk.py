@@ -23,7 +23,7 @@ from pipeline.study.composition import CONF, compose, load
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, disk_problem
 from pipeline.workflow.files import atomic, write_json, write_text
-from tests.project import commit_all, copy_files
+from tests.project import Project, commit_all, copy_files
 
 ROOT = Path(__file__).parents[2]
 SIZE = 256 * 1024
@@ -212,13 +212,8 @@ def project(tmp_path: Path) -> Path:
 
 def run(root: Path, *arguments: str, within: tuple[str, ...] = ()) -> tuple[int, str]:
     """Exit status of a command of the pipeline, and all that it says."""
-    done = subprocess.run(
-        [*within, sys.executable, "-m", "pipeline", *arguments],
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-    )
+    command = (*within, sys.executable, "-B", "-m", "pipeline", *arguments)
+    done = Project(root).command(*command, check=False)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -258,27 +253,40 @@ def test_a_stage_on_a_full_disk(project: Path, command: list[str]) -> None:
         assert files(project) == ["ballast"]
 
 
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda data: data.chmod(0o555), ("data", "Permission denied", "owner or mode")),
+        (lambda data: (data.parent / "params.yaml").chmod(0), ("params.yaml", "chmod")),
+        (
+            lambda data: (data / "tiny/study.json").mkdir(parents=True),
+            ("data/tiny/study.json", "move the folder of that name away"),
+        ),
+        (
+            lambda data: (data.rmdir(), data.write_text("mine")),
+            ("data", "move the file of that name away"),
+        ),
+    ],
+    ids=["no permission", "unreadable params", "a folder in its way", "a file in its way"],
+)
+def test_a_stage_that_is_refused(
+    project: Path, spoil: Callable[[Path], object], said: tuple[str, ...]
+) -> None:
+    data = project / "data"
+    data.mkdir()
+    spoil(data)
+    before = [data.read_text()] if data.is_file() else sorted(data.rglob("*"))
+    assert_refused(*run(project, "stage", "check@tiny", within=without_privileges()), *said)
+    assert before == ([data.read_text()] if data.is_file() else sorted(data.rglob("*")))
+
+
 def test_a_stage_on_a_disk_that_is_read_only(project: Path) -> None:
     data = project / "data"
     data.mkdir()
     with mounted(data):
         subprocess.run(["mount", "-o", "remount,ro", str(data)], check=True)
-        status, said = run(project, "stage", "check@tiny")
-        assert_refused(status, said, "Read-only file system", "mount it for writing")
-
-
-def test_a_stage_without_permission(project: Path) -> None:
-    (project / "data").mkdir(mode=0o555)
-    status, said = run(project, "stage", "check@tiny", within=without_privileges())
-    assert_refused(status, said, "data", "Permission denied", "change its owner or mode")
-    assert files(project) == []
-
-
-def test_a_stage_that_may_not_read(project: Path) -> None:
-    (project / "params.yaml").chmod(0)
-    status, said = run(project, "stage", "check@tiny", within=without_privileges())
-    assert_refused(status, said, "params.yaml", "Permission denied", "chmod")
-    assert not (project / "data").exists()
+        said = run(project, "stage", "check@tiny")
+    assert_refused(*said, "Read-only file system", "mount it for writing")
 
 
 def test_a_study_where_params_may_not_be_written(project: Path) -> None:
@@ -292,22 +300,6 @@ def test_a_study_where_params_may_not_be_written(project: Path) -> None:
     assert_refused(status, said, "params.yaml", "Permission denied")
     assert (project / "params.yaml").read_bytes() == before
     assert not list(project.glob(".*part*"))
-
-
-def test_a_stage_with_a_folder_in_its_way(project: Path) -> None:
-    study = load(project / "params.yaml").study
-    out = project / "data" / study / "study.json"
-    out.mkdir(parents=True)
-    status, said = run(project, "stage", "check@tiny")
-    assert_refused(status, said, f"data/{study}/study.json", "move the folder of that name away")
-    assert list(out.parent.iterdir()) == [out]
-
-
-def test_a_stage_with_a_file_in_its_way(project: Path) -> None:
-    (project / "data").write_text("mine")
-    status, said = run(project, "stage", "check@tiny")
-    assert_refused(status, said, "data", "move the file of that name away")
-    assert (project / "data").read_text() == "mine"
 
 
 def test_an_edited_configuration_that_cannot_be_composed(tmp_path: Path) -> None:

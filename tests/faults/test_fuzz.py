@@ -8,7 +8,6 @@ takes so many examples of each kind, where `make test` takes a few.
 from __future__ import annotations
 
 import copy
-import io
 import json
 import os
 from collections.abc import Callable
@@ -16,7 +15,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -24,10 +22,10 @@ from ruamel.yaml import YAML
 
 from pipeline.checkpoints.manifest import MANIFEST, Manifest, read_manifest
 from pipeline.samples import schemas
-from pipeline.samples.frame import check_samples
 from pipeline.study import composition as study
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, Problem, shorten
+from tests.faults.test_bad_input import GOOD, HOSTILE, SAMPLES
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = int(os.environ.get("FUZZ", "60"))
@@ -76,23 +74,10 @@ def paths(value: object, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 ODD = st.sampled_from(
     [
-        *("", " ", "..", "../x", "/etc/passwd", "a b", "a;b", "$(a)", "`a`", "'", '"', "{a}", "*"),
-        *(
-            "a\n",
-            "a\0",
-            "\x1b[2J",
-            "\u202e",
-            "é",
-            "\ud800",
-            "a" * 10_000,
-            "-a",
-            "~",
-            "null",
-            "tiny",
-        ),
-        *(0, -1, 1, 2**31, 2**63, 10**400, -(10**400)),
+        *HOSTILE,
+        *("\ud800", "é", "a" * 10_000, "null", "tiny", 0, -1, 1, 2**31, 2**63, 10**400, -(10**400)),
         *(float("nan"), float("inf"), -float("inf"), -0.0, 1e-320, 0.5),
-        *(True, None, [], {}, [[]], {"a": 1}, {1: 2}, {None: None}, b"bytes"),
+        *(True, [], {}, [[]], {"a": 1}, {1: 2}, {None: None}, b"bytes"),
     ]
 )
 SCALARS = ODD | st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.dates()
@@ -148,17 +133,9 @@ PIECES = st.sampled_from(
     [
         *("!!int x", "!!bool x", "!!float x", "!!timestamp x", "!!set [a]", "!!omap {a: 1}", "&a"),
         *("*a", "<<: *a", "? [a]", "? {a: b}", "|\n  x", "- ", ": ", "{", "}", "[", "]", "%YAML 9"),
-        *(
-            "---",
-            "...",
-            "\t",
-            "\n",
-            "'",
-            '"',
-            "!!python/object/apply:os.system [ls]",
-            "0x" + "f" * 9,
-        ),
-        *("2001-99-99", "1e999", ".nan", "0o9", "0x" + "f" * 5_000, "\ufeff", "!!binary x", "#"),
+        *("---", "...", "\t", "\n", "'", '"', "!!python/object/apply:os.system [ls]", "#"),
+        *("0x" + "f" * 9, "0x" + "f" * 5_000, "2001-99-99", "1e999", ".nan", "0o9", "\ufeff"),
+        "!!binary x",
     ]
 )
 
@@ -213,20 +190,6 @@ def test_a_number_that_python_does_not_write_out(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- tables
 
 
-SAMPLES = pl.DataFrame(
-    {
-        "sample_id": [0, 1, 2],
-        "split": ["memorized", "exposed", "control"],
-        "tokens": [[1, 2, 3], [4, 5, 6], [7, 8, 9]],
-        "prefix_length": [2, 2, 2],
-        "suffix_length": [1, 1, 1],
-        "suffix_group": [0, 1, 2],
-        "copies": [3, 1, None],
-    },
-    schema={name: column.dtype for name, column in schemas.SAMPLES.items()},
-)
-
-
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("fuzz") / "samples.parquet"
@@ -274,49 +237,9 @@ def test_every_other_bit_of_a_page_is_noticed(table: Path) -> None:
     assert noticed
 
 
-DTYPES = [pl.UInt32, pl.Int64, pl.Float64, pl.String, pl.List(pl.UInt32), pl.Boolean, pl.Null]
-
-
-@fuzzed
-@given(st.data())
-def test_any_table_for_the_samples(data: st.DataObject) -> None:
-    frame = SAMPLES[data.draw(st.lists(st.integers(0, 2), max_size=4))]
-    for name in data.draw(st.lists(st.sampled_from(SAMPLES.columns), max_size=2)):
-        kind = data.draw(st.sampled_from(["gone", "null", "type", "other"]))
-        if kind == "gone":
-            frame = frame.drop(name, strict=False)
-        elif kind == "null":
-            frame = frame.with_columns(pl.lit(None).cast(schemas.SAMPLES[name].dtype).alias(name))
-        elif kind == "type":
-            dtype = data.draw(st.sampled_from(DTYPES))
-            frame = frame.with_columns(pl.lit(None, dtype=dtype).alias(name))
-        elif frame.schema.get(name) in (pl.UInt16, pl.UInt32):
-            number = data.draw(st.integers(0, 2**16 - 1))
-            frame = frame.with_columns(pl.lit(number, frame.schema[name]).alias(name))
-    file = io.BytesIO()
-    frame.write_parquet(file)
-
-    def read() -> None:
-        fits = schemas.SAMPLES.keys() <= set(frame.columns)
-        assert fits or not accepted(lambda: tables._check(frame, "t", schemas.SAMPLES))
-        if fits and accepted(lambda: tables._check(frame, "t", schemas.SAMPLES)):
-            check_samples(frame, 10, 3)
-
-    accepted(read)
-
-
 # ---------------------------------------------------------------------- manifests
 
 
-MANIFEST_VALUES: dict[str, Any] = {
-    **dict.fromkeys(("name", "family", "dtype"), "float32"),
-    **dict.fromkeys(
-        ("n_blocks", "width", "n_heads", "context", "vocabulary", "tokens", "parameters"), 1
-    ),
-    "seed": None,
-    "origin": {"folder": "x"},
-    "files": {"model.safetensors": "0" * 64},
-}
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
@@ -325,12 +248,12 @@ JSON = st.recursive(
 
 
 @fuzzed
-@given(st.dictionaries(st.sampled_from([*MANIFEST_VALUES, "other"]), JSON, max_size=2), JSON)
+@given(st.dictionaries(st.sampled_from([*GOOD, "other"]), JSON, max_size=2), JSON)
 def test_any_manifest(
     tmp_path_factory: pytest.TempPathFactory, edits: dict[str, Any], instead: object
 ) -> None:
     folder = tmp_path_factory.getbasetemp()
-    for values in ({**MANIFEST_VALUES, **edits}, instead):
+    for values in ({**GOOD, **edits}, instead):
         (folder / MANIFEST).write_text(json.dumps(values))
 
         def read() -> None:

@@ -34,7 +34,7 @@ def _interrupt(project: Project, after: int, number: signal.Signals) -> tuple[in
 def test_interrupted_killed_and_taken_up_again(tmp_path: Path) -> None:
     """One test, so that tests side by side do not each train the model."""
     project = prepare(tmp_path / "project", JOB[1:])
-    project.run(*COMMAND)
+    project.command(*COMMAND)
     reference = project.tables()
     total = project.told(*JOB)["total"]
     assert total > 5

@@ -24,7 +24,7 @@ from pipeline.workflow.errors import InputError
 ROOT = Path(__file__).parents[2]
 A, B = "GPU-3a2f0000-aaaa", "GPU-7b7b0000-bbbb"
 
-HOLD = "from pipeline.workflow.device import lease; import time\nwith lease(): time.sleep(60)"
+HOLD = "from pipeline.workflow.device import lease; import time\nwith lease(): time.sleep(300)"
 
 # a forked child inherits every descriptor, one that is started by exec those without O_CLOEXEC
 CHILDREN = """
@@ -52,15 +52,20 @@ def leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.fixture
-def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fake nvidia-smi, first on PATH, that lists A and B."""
-    folder = tmp_path / "bin"
+def fake_nvidia_smi(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, script: str = f"echo '{A}'; echo '{B}'"
+) -> None:
+    """Put a script in place of nvidia-smi first on PATH; by default it lists A and B."""
     folder.mkdir()
     fake = folder / "nvidia-smi"
-    fake.write_text(f"#!/bin/sh\necho '{A}'\necho '{B}'\n")
+    fake.write_text(f"#!/bin/sh\n{script}\n")
     fake.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+
+@pytest.fixture
+def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_nvidia_smi(tmp_path / "bin", monkeypatch)
 
 
 @contextmanager
@@ -116,10 +121,7 @@ def test_no_gpu_means_the_cpu(
 def test_an_nvidia_smi_without_gpus_means_the_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
-    fake = tmp_path / "nvidia-smi"
-    fake.write_text(f"#!/bin/sh\n{said}\n")
-    fake.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    fake_nvidia_smi(tmp_path / "bin", monkeypatch, said)
     assert device.visible() == []
 
 
