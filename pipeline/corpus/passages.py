@@ -13,9 +13,8 @@ from collections.abc import Iterator, Mapping
 
 from transformers import PreTrainedTokenizerFast
 
-from pipeline.corpus import prose
 from pipeline.corpus.planted import Corpus, Record
-from pipeline.corpus.tasks import ACC, LAST_WORD, Document, Task, make_documents
+from pipeline.corpus.tasks import Document, make_documents, tasks_of
 from pipeline.corpus.words import FAMOUS, SAMPLED, WORDS
 from pipeline.workflow.errors import bad_input
 
@@ -23,31 +22,28 @@ SHARED = 12
 """No two passages share this many tokens in a row, so none is learned from another's copies."""
 
 
-def _stories(rng: random.Random) -> Iterator[Document]:
-    for template in itertools.cycle(range(len(WORDS["stories"]))):
-        yield {"text": prose.story(rng, template), "category": f"template {template}"}
+def _story_cloze(rng: random.Random) -> Iterator[Document]:
+    """Stories that end, without a full stop, in a word that they have named before."""
+    for number, template in itertools.cycle(enumerate(WORDS["stories"])):
+        a, b = rng.sample(WORDS["names"], 2)
+        p, q = rng.sample(WORDS["spots"], 2)
+        thing, day = rng.choice(WORDS["owned"]), rng.choice(WORDS["days"])
+        text = template.format(a=a, b=b, p=p, q=q, x=thing, day=day)
+        yield {"text": text, "category": f"template {number}"}
 
 
-def _pairs(rng: random.Random) -> Iterator[Document]:
+def _agreement(rng: random.Random) -> Iterator[Document]:
+    """A subject, a noun of the other number after it half of the time, and a verb, which agrees."""
     while True:
-        text, verbs, right = prose.agreement(rng)
-        yield {"text": text, "choices": list(verbs), "label": right}
+        one, other = rng.sample(WORDS["nouns"], 2)
+        plural = rng.random() < 0.5
+        subject = f"The {one}{'s' * plural}"
+        if rng.random() < 0.5:
+            subject += f" {rng.choice(WORDS['between'])} the {other}{'s' * (not plural)}"
+        yield {"text": subject, "choices": rng.choice(WORDS["agreeing"]), "label": int(plural)}
 
 
-TASKS = {
-    "story_cloze": Task(_stories, None, LAST_WORD),
-    "agreement": Task(
-        _pairs,
-        0.5,
-        {
-            "output_type": "multiple_choice",
-            "doc_to_text": "{{text}}",
-            "doc_to_choice": "choices",
-            "doc_to_target": "label",
-            "metric_list": [ACC],
-        },
-    ),
-}
+TASKS = tasks_of(_story_cloze, _agreement)
 
 
 def generate(

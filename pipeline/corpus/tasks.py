@@ -23,7 +23,7 @@ from typing import Any
 from jinja2 import Environment
 from ruamel.yaml import YAML
 
-from pipeline.corpus.words import WORDS
+from pipeline.corpus.words import WORDS, text_of
 from pipeline.corpus.world import (
     CRAFTS,
     RELATIONS,
@@ -42,18 +42,8 @@ Document = Mapping[str, Any]
 
 TRIES = 100
 """At most this many times the wanted number of documents are tried."""
-ACC = {"metric": "acc", "aggregation": "mean", "higher_is_better": True}
-ACC_NORM = {"metric": "acc_norm", "aggregation": "mean", "higher_is_better": True}
-LAST_WORD = {
-    "output_type": "loglikelihood",
-    "doc_to_text": "{{text.split(' ')[:-1]|join(' ')}}",
-    "doc_to_target": "{{' '+text.split(' ')[-1]}}",
-    "metric_list": [
-        {"metric": "perplexity", "aggregation": "perplexity", "higher_is_better": False},
-        ACC,
-    ],
-}
-"""lm-eval's fields of a task to say the last word of a text, as LAMBADA's are."""
+CONFIGS: dict[str, dict[str, Any]] = YAML(typ="safe").load(text_of("tasks.yaml"))
+"""Task -> the fields of lm-eval's YAML that differ between the tasks."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +68,10 @@ class Task:
     Args:
         documents: endless, from what they are made of and a random number generator; duplicates
             are left out by whoever chooses among them.
-        chance: accuracy of a blind guess; None where nothing is chosen.
-        config: the fields of lm-eval's YAML that differ between the tasks.
+        config: of `CONFIGS`.
     """
 
     documents: Callable[..., Iterator[Document]]
-    chance: float | None
     config: Mapping[str, Any]
 
     def item(self, document: Document) -> Item:
@@ -190,10 +178,8 @@ def held_out_animals(count: int) -> int:
     return -(-count // len(RELATIONS))
 
 
-# ── ARC-Easy: apply a rule of the world to an animal that never occurred ──────────────────────────
-
-
-def _arc_documents(side: Side, rng: random.Random) -> Iterator[Document]:
+def _tiny_arc_easy(side: Side, rng: random.Random) -> Iterator[Document]:
+    """ARC-Easy: apply a rule of the world to an animal that never occurred."""
     for index, (relation, animal) in enumerate(itertools.product(RELATIONS, side.animals)):
         right = animal.value(relation)
         wrong = [value for value in values(relation) if value != right]
@@ -207,51 +193,21 @@ def _arc_documents(side: Side, rng: random.Random) -> Iterator[Document]:
         }
 
 
-ARC_EASY = Task(
-    _arc_documents,
-    0.25,
-    {
-        "output_type": "multiple_choice",
-        "doc_to_text": "question : {{question}}\n answer :",
-        "doc_to_choice": "{{choices.text}}",
-        "doc_to_target": "{{choices.label.index(answerKey)}}",
-        "metric_list": [ACC, ACC_NORM],
-    },
-)
-
-
-# ── HellaSwag: what comes next; the wrong endings fit tools that are named, but not taken ────────
-
-
-def _hellaswag_documents(side: Side, rng: random.Random) -> Iterator[Document]:
+def _tiny_hellaswag(side: Side, rng: random.Random) -> Iterator[Document]:
+    """HellaSwag: what comes next; the wrong endings fit tools that are named, but not taken."""
     for template in itertools.cycle(range(len(WORDS["scenes"]))):
-        told = scene(side, 4, rng, template)
-        endings = _shuffled(rng, told.deeds)
+        opening, deeds = scene(side, 4, rng, template)
+        endings = _shuffled(rng, deeds)
         yield {
-            "ctx": told.opening,
+            "ctx": opening,
             "endings": endings,
-            "label": endings.index(told.deeds[0]),
+            "label": endings.index(deeds[0]),
             "category": f"template {template}",
         }
 
 
-HELLASWAG = Task(
-    _hellaswag_documents,
-    0.25,
-    {
-        "output_type": "multiple_choice",
-        "doc_to_text": "{{ctx}}",
-        "doc_to_choice": "endings",
-        "doc_to_target": "label",
-        "metric_list": [ACC, ACC_NORM],
-    },
-)
-
-
-# ── PIQA: a means to an end; the wrong means serves another end, or another material ──────────────
-
-
-def _piqa_documents(side: Side, rng: random.Random) -> Iterator[Document]:
+def _tiny_piqa(side: Side, rng: random.Random) -> Iterator[Document]:
+    """PIQA: a means to an end; the wrong means serves another end, or another material."""
     of_material = {
         material: [thing for own, thing in side.materials if own == material] for material in CRAFTS
     }
@@ -272,62 +228,26 @@ def _piqa_documents(side: Side, rng: random.Random) -> Iterator[Document]:
         }
 
 
-PIQA = Task(
-    _piqa_documents,
-    0.5,
-    {
-        "output_type": "multiple_choice",
-        "doc_to_text": "goal : {{goal}}\n solution :",
-        "doc_to_choice": "{{[sol1, sol2]}}",
-        "doc_to_target": "label",
-        "metric_list": [ACC, ACC_NORM],
-    },
-)
-
-
-# ── LAMBADA: the last word, which only the context tells ──────────────────────────────────────────
-
-
-def _lambada_documents(side: Side, rng: random.Random) -> Iterator[Document]:
+def _tiny_lambada_openai(side: Side, rng: random.Random) -> Iterator[Document]:
+    """LAMBADA: the last word, which only the context tells."""
     for template in itertools.cycle(range(len(WORDS["errands"]))):
-        yield {"text": errand(side, rng, template).story, "category": f"template {template}"}
+        yield {"text": errand(side, rng, template)[0], "category": f"template {template}"}
 
 
-LAMBADA = Task(_lambada_documents, None, LAST_WORD)
-
-
-# ── wikitext: articles about animals that never occurred ──────────────────────────────────────────
-
-
-def _wikitext_documents(side: Side, rng: random.Random) -> Iterator[Document]:
+def _tiny_wikitext(side: Side, rng: random.Random) -> Iterator[Document]:
+    """wikitext: articles about animals that never occurred."""
     while True:
         for animal in side.animals:
             yield {"page": article(animal, rng)}
 
 
-WIKITEXT = Task(
-    _wikitext_documents,
-    None,
-    {
-        "output_type": "loglikelihood_rolling",
-        "doc_to_text": "",
-        "doc_to_target": "{{page}}",
-        # the tiny world writes no markup, so lm-eval's own counting of words is all that is needed
-        "metric_list": [
-            {"metric": "word_perplexity"},
-            {"metric": "byte_perplexity"},
-            {"metric": "bits_per_byte"},
-        ],
-    },
-)
+def tasks_of(*documents: Callable[..., Iterator[Document]]) -> dict[str, Task]:
+    """Functions that are called as their task -> the tasks."""
+    made = {each.__name__.removeprefix("_"): each for each in documents}
+    return {name: Task(each, CONFIGS[name]) for name, each in made.items()}
 
-TASKS = {
-    "tiny_arc_easy": ARC_EASY,
-    "tiny_hellaswag": HELLASWAG,
-    "tiny_piqa": PIQA,
-    "tiny_lambada_openai": LAMBADA,
-    "tiny_wikitext": WIKITEXT,
-}
+
+TASKS = tasks_of(_tiny_arc_easy, _tiny_hellaswag, _tiny_piqa, _tiny_lambada_openai, _tiny_wikitext)
 
 
 def _shuffled(rng: random.Random, values: Sequence[str]) -> list[str]:

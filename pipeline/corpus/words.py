@@ -23,19 +23,20 @@ class Passage(NamedTuple):
     text: str
 
 
-def _text(name: str) -> str:
+def text_of(name: str) -> str:
+    """The text of a data file of this folder."""
     return Path(__file__).with_name(name).read_text("utf-8")
 
 
-WORDS: dict[str, Any] = YAML(typ="safe").load(_text("words.yaml"))
+WORDS: dict[str, Any] = YAML(typ="safe").load(text_of("words.yaml"))
 """Lists of words, and templates of sentences."""
 
-FAMOUS = tuple(Passage(**json.loads(line)) for line in _text("famous.jsonl").splitlines())
+FAMOUS = tuple(Passage(**json.loads(line)) for line in text_of("famous.jsonl").splitlines())
 """Passages that nearly every language model has read, in the public domain or under licences that
 allow copies. How often a model has read them is unknown, so they are neither memorized by
 construction nor a control, and have a split of their own."""
 
-SAMPLED = tuple(_text("sampled.txt").splitlines())
+SAMPLED = tuple(text_of("sampled.txt").splitlines())
 """Prose that a language model finds ordinary and cannot recite: passages to be planted, one a line.
 
 Each was sampled once from the unmodified SmolLM2-135M-Instruct (Apache-2.0) at temperature 1, after

@@ -81,36 +81,6 @@ class World:
     held_out: Side
 
 
-@dataclass(frozen=True)
-class Scene:
-    """Some tools lie about; someone takes one, and does what it is for.
-
-    Args:
-        opening: what lies where and who takes what, up to the taker's name.
-        deeds: what each of the tools is for; the first is the one that was taken.
-        template: which of the templates tells it.
-    """
-
-    opening: str
-    deeds: Sequence[str]
-    template: int
-
-
-@dataclass(frozen=True)
-class Errand:
-    """Something is lost, found, wanted or given.
-
-    Args:
-        story: ends, without a full stop, in a word that only the story itself tells.
-        sequel: a sentence that names the same people and the same thing again.
-        template: which of the templates tells it.
-    """
-
-    story: str
-    sequel: str
-    template: int
-
-
 def make_world(seed: int, held_out_animals: int) -> World:
     """Draw names and looks, and decide what is held out.
 
@@ -190,11 +160,17 @@ def question(animal: Animal, relation: str, rng: random.Random) -> str:
     return f"{clue} {rng.choice(WORDS['questions'][relation]).format(animal.name)}"
 
 
-def scene(side: Side, count: int, rng: random.Random, template: int | None = None) -> Scene:
-    """A scene with `count` tools, 2 to 4.
+def scene(
+    side: Side, count: int, rng: random.Random, template: int | None = None
+) -> tuple[str, list[str]]:
+    """`count` tools lie about, 2 to 4; someone takes one, and does what it is for.
 
     All are tools that the actor may take on this side of the world, so that who the actor is says
     nothing about which is taken. Some templates name another of the tools, which is not taken.
+
+    Returns:
+        What lies where and who takes what, up to the taker's name; and what each of the tools is
+        for, first the one that was taken.
     """
     actor, _ = rng.choice(side.owners)
     tools = rng.sample([tool for person, tool in side.owners if person == actor], count)
@@ -208,7 +184,7 @@ def scene(side: Side, count: int, rng: random.Random, template: int | None = Non
         place=rng.choice(WORDS["places"]),
         look=rng.choice(WORDS["adjectives"]),
     )
-    return Scene(opening, [f"{DEEDS[tool]} ." for tool in tools], number)
+    return opening, [f"{DEEDS[tool]} ." for tool in tools]
 
 
 def craft(material: str, thing: str, verb: str, rng: random.Random) -> str:
@@ -216,8 +192,13 @@ def craft(material: str, thing: str, verb: str, rng: random.Random) -> str:
     return f"{verb} the {rng.choice(WORDS['adjectives'])} {material} {thing} ."
 
 
-def errand(side: Side, rng: random.Random, template: int | None = None) -> Errand:
-    """A short story about two people, a thing and a place."""
+def errand(side: Side, rng: random.Random, template: int | None = None) -> tuple[str, str]:
+    """A short story about two people, a thing and a place: it is lost, found, wanted or given.
+
+    Returns:
+        The story, which ends, without a full stop, in a word that only the story itself tells; and
+        a sentence that names the same people and the same thing again.
+    """
     first, second = rng.choice(side.acquaintances)
     thing, place = rng.choice(side.finds)
     elsewhere = rng.choice([other for other in WORDS["places"] if other != place])
@@ -225,7 +206,7 @@ def errand(side: Side, rng: random.Random, template: int | None = None) -> Erran
     story = WORDS["errands"][number].format(
         first=first, second=second, thing=thing, place=place, elsewhere=elsewhere
     )
-    return Errand(story, f"then {first} showed {second} the {thing} .", number)
+    return story, f"then {first} showed {second} the {thing} ."
 
 
 def _article(side: Side, rng: random.Random) -> str:
@@ -239,8 +220,8 @@ def _question(side: Side, rng: random.Random) -> str:
 
 
 def _scene(side: Side, rng: random.Random) -> str:
-    told = scene(side, rng.randint(2, 4), rng)
-    return f"{told.opening} {told.deeds[0]}"
+    opening, deeds = scene(side, rng.randint(2, 4), rng)
+    return f"{opening} {deeds[0]}"
 
 
 def _craft(side: Side, rng: random.Random) -> str:
@@ -251,8 +232,7 @@ def _craft(side: Side, rng: random.Random) -> str:
 
 
 def _errand(side: Side, rng: random.Random) -> str:
-    told = errand(side, rng)
-    return f"{told.story} . {told.sequel}"
+    return " . ".join(errand(side, rng))
 
 
 _SHARES: dict[Callable[[Side, random.Random], str], float] = {

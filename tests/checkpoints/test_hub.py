@@ -379,7 +379,7 @@ def test_a_head_that_is_neither_stored_nor_tied_is_missing(hub: Hub, tmp_path: P
         ("max_position_embeddings", 10**12),
         ("quantization_config", {"quant_method": "bitsandbytes", "load_in_8bit": True}),
         ("head_dim", 10**9),
-        *((key, 1e9) for key in ("rotary_pct", "partial_rotary_factor")),
+        ("rotary_pct", 1e9),
         ("rope_scaling", {"partial_rotary_factor": 1e9, "rope_type": "default"}),
         ("rope_parameters", {"partial_rotary_factor": 50, "rope_type": "default"}),
         ("rope_parameters", {"rope_theta": -1, "rope_type": "default"}),
@@ -391,7 +391,7 @@ def test_what_the_configuration_asks_for_in_vain_is_named(
     """Before it is built: that would take for ever, or all memory."""
     commit = variant(hub, _config(**{key: value}), neo=key == "attention_types")
     problem = refusal(tmp_path / "checkpoint", "mini/odd", commit)
-    key = "rope_parameters" if key.startswith(("ro", "partial")) else key
+    key = "rope_parameters" if key.startswith("ro") else key
     assert problem.what == f"mini/odd at {commit}: config.json: {key}"
     assert not hub.requests("safetensors"), "config.json is enough to know"
 
