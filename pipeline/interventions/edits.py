@@ -21,23 +21,20 @@ import hashlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Literal
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pipeline.interventions.interventions import EDITS, Edit
+from pipeline.interventions.interventions import EDITS, OWN_EDITS, Edit, Intervention
 from pipeline.models.sites import ATTENTION, BLOCK, CONTEXT, INNER, MLP, PATTERN, SITES
 from pipeline.workflow.errors import InputError, bad_input, shorten
 
 VALUES, MEAN, ENTERED, OTHER = NEEDS = ("values", "mean", "entered", "other")
 """What an edit may need beyond the values at its site; see `Here`."""
-
-FOLDER = Path("edits")
-"""Of a study's own edits, beside params.yaml; all files in it are an input of what uses one."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +107,7 @@ class Rule:
     name: str
     site: str
     apply: Callable[[Here], Tensor] = field(repr=False)
-    needs: frozenset[str] = frozenset()
+    needs: tuple[str, ...] = ()
     source: Source | None = None
     code: str = ""
 
@@ -151,7 +148,7 @@ def edit(
 
     def made(function: Callable[[Here], Tensor]) -> Rule:
         source = Source() if OTHER in needs else None
-        return Rule(name or function.__name__, site, function, frozenset(needs), source)
+        return Rule(name or function.__name__, site, function, tuple(needs), source)
 
     return made
 
@@ -271,7 +268,27 @@ def site_of(edit: Edit) -> str:
     return INNER if edit.neurons and site == MLP else site
 
 
-def own_code(folder: Path = FOLDER) -> str:
+def with_source(intervention: Intervention, model: PreTrainedModel) -> Intervention:
+    """The intervention, whose patches put in the values of `model`.
+
+    Raises:
+        InputError: one of its edits reads no other values.
+    """
+    rules = {block: rule_of(edit) for block, edit in intervention.edits.items()}
+    for rule in rules.values():
+        if rule.source is None:
+            raise bad_input(
+                f"intervention {intervention.name}, source: {intervention.source}",
+                f"the edit {rule.name}, which does not read here.other",
+                "an edit made by patch(), or by edit(site=…, needs=['other'])",
+                "leave out `source`, or read here.other in the function",
+            )
+    source = Source(model)
+    edits = {block: replace(rule, source=source) for block, rule in rules.items()}
+    return replace(intervention, edits=edits)
+
+
+def own_code(folder: Path = OWN_EDITS) -> str:
     """The digest of all files in the folder of a study's own edits; empty without the folder."""
     content = hashlib.sha256()
     files = sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
@@ -298,18 +315,15 @@ def _loaded(edit: str, code: str) -> Rule:
         return bad_input(
             f"the edit {edit}",
             got,
-            f"one of {', '.join(EDITS)}, or a function marked @edit(site=…) of a file in {FOLDER}/",
+            f"one of {', '.join(EDITS)}; or a function in {OWN_EDITS}/, marked @edit(site=…)",
             "correct the line, or the file; docs/python.md describes edits of one's own",
         )
 
-    if not file.is_file() or not file.resolve().is_relative_to(FOLDER.resolve()):
-        raise refusal(f"no file {path} that lies in {FOLDER.resolve()}")
-    spec = spec_from_file_location(f"own_edits_{file.stem}", file)
-    assert spec is not None  # noqa: S101  as of any file named .py
-    assert spec.loader is not None  # noqa: S101  likewise
-    module = module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
+    if not file.is_file() or not file.resolve().is_relative_to(OWN_EDITS.resolve()):
+        raise refusal(f"no file {path} that lies in {OWN_EDITS.resolve()}")
+    module = ModuleType(f"own_edits_{file.stem}")
+    try:  # not imported, which would write bytecode into the folder
+        exec(compile(file.read_bytes(), str(file), "exec"), vars(module))  # noqa: S102  asked for
     except InputError:
         raise
     except Exception as error:  # whatever a user's code raises

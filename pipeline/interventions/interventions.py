@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from math import comb
 from operator import index
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,6 +28,9 @@ EDITS = (IDENTITY, "zero", "mean", "mlp-zero", "mlp-mean", "skip", HEADS, NOISE)
 
 OWN = re.compile(r"edits/(?:\w[\w-]*/)*\w[\w-]*\.py:[A-Za-z_]\w*")
 """An edit of a study's own: a file in the folder ``edits`` of the project, and a function in it."""
+
+OWN_EDITS = Path("edits")
+"""The folder of these files, beside params.yaml; all in it is an input of what uses one."""
 
 BY_HEAD, BY_NEURON = (HEADS, "zero", "mean"), ("mlp-zero", "mlp-mean")
 """Built-in edits that some heads, or some neurons, may get alone."""
@@ -60,6 +64,11 @@ def edit_name(edit: str | Callable[..., Any]) -> str:
     return edit if isinstance(edit, str) else str(edit)
 
 
+def edit_order(edit: str) -> tuple[int, str]:
+    """Sorts names of edits: the built-in ones in the order of `EDITS`, then those of one's own."""
+    return (EDITS.index(edit) if edit in EDITS else len(EDITS), edit)
+
+
 def is_own(edit: str | Callable[..., Any]) -> bool:
     """Whether an edit is a function of one's own."""
     return not isinstance(edit, str) or edit not in EDITS
@@ -76,7 +85,8 @@ class Intervention:
             ``edits/FILE.py:FUNCTION``; empty for the baseline.
         heads: the heads (0-based) that alone get the edit; needed for the edit ``heads``.
         seed: for the edit ``noise``: seed of the random directions.
-        group: the kind of group it belongs to, one of `GROUPS`, ``blocks`` for an explicit list.
+        group: the kind of group it belongs to, one of `GROUPS`, ``blocks`` for an explicit list;
+            with what the edits are limited to, such as ``each.suffix``.
         draw: the number of a random draw, from 1; None if there is only one.
         neurons: the columns (0-based) of the MLP's inner width that alone get the edit; None: all.
         positions: one of `POSITIONS`, which alone get the edit; None: all.
@@ -330,7 +340,12 @@ def _members(group: Group, n_blocks: int, n_heads: int | None) -> Iterator[Inter
     heads: list[Any] = [group.heads]
     if kind == EACH_HEAD:
         heads = [(head,) for head in range(n_heads or 0)]
-    sets = ((name, of, some) for name, of in _sets(group, n_blocks).items() for some in heads)
+    limited = group.heads and group.edit != HEADS
+    # apart from the blocks whose edit is whole
+    of = f"{kind}.head-{_joined(group.heads)}" if limited and group.heads else kind
+    of += _ending(group, with_edit=False)
+    named = _sets(group, n_blocks).items()
+    sets = ((name, blocks, some) for name, blocks in named for some in heads)
     for number, (name, blocks, some) in enumerate(sets, 1):
         if blocks and max(blocks) >= n_blocks:
             raise ValueError(f"{name}: block {max(blocks)}; expected 0 to {n_blocks - 1}")
@@ -338,21 +353,21 @@ def _members(group: Group, n_blocks: int, n_heads: int | None) -> Iterator[Inter
             name += f".head-{_joined(some)}"
             if n_heads is not None and max(some) >= n_heads:
                 raise ValueError(f"{name}: head {max(some)}; expected 0 to {n_heads - 1}")
-        name, edits = name + _ending(group), dict.fromkeys(blocks, edit)
+        name, edits = name + _ending(group, with_edit=True), dict.fromkeys(blocks, edit)
         if group.edit != NOISE:
             draw = number if kind == RANDOM else None
-            yield Intervention(name, edits, some, group=kind, draw=draw, **scope)
+            yield Intervention(name, edits, some, group=of, draw=draw, **scope)
             continue
         for direction in range(1, group.draws + 1):
             draw, seed = direction if group.draws > 1 else None, 1000 * group.seed + direction
             drawn = name + _drawn(group, draw)
-            yield Intervention(drawn, edits, some, seed, kind, draw, **scope)
+            yield Intervention(drawn, edits, some, seed, of, draw, **scope)
 
 
-def _ending(group: Group) -> str:
+def _ending(group: Group, *, with_edit: bool) -> str:
     """The end of the names of a group's interventions: the edit, and what it is limited to."""
     edit = edit_name(group.edit).rpartition(":")[2]
-    parts = [] if edit in (IDENTITY, HEADS) else [edit]
+    parts = [edit] if with_edit and edit not in (IDENTITY, HEADS) else []
     if group.neurons:
         many = f"{len(group.neurons)}-from-{min(group.neurons)}"
         parts.append(f"neuron-{_joined(group.neurons) if len(group.neurons) <= 4 else many}")

@@ -25,7 +25,10 @@ def as_table(interventions: Sequence[Intervention]) -> pl.DataFrame:
         As `schemas.INTERVENTIONS`, V rows.
     """
     rows = [
-        (one.name, one.edit, one.group, list(one.blocks), one.heads, one.draw, one.seed)
+        (
+            *(one.name, one.edit, one.group, list(one.blocks), one.heads, one.draw, one.seed),
+            *(one.neurons, one.positions, one.source),
+        )
         for one in interventions
     ]
     return pl.DataFrame(rows, schema=dtypes(INTERVENTIONS), orient="row")
@@ -48,6 +51,9 @@ def from_table(table: pl.DataFrame) -> tuple[Intervention, ...]:
             seed=row["seed"],
             group=row["group"],
             draw=row["draw"],
+            neurons=None if row["neurons"] is None else tuple(row["neurons"]),
+            positions=row["positions"],
+            source=row["source"],
         )
         for row in table.iter_rows(named=True)
     )

@@ -12,19 +12,34 @@ from pipeline.workflow.tables import Column, Schema
 INTERVENTIONS: Schema = {
     "intervention": Column(pl.String, "its name: baseline, block-00 …, quartile-1 …; unique"),
     "edit": Column(
-        pl.String, "what is done to its blocks: identity, zero, …; null: baseline", nullable=True
+        pl.String,
+        "what is done to its blocks: identity, zero, …, edits/FILE.py:FUNCTION; null: baseline",
+        nullable=True,
     ),
     "group": Column(
-        pl.String, "which blocks together: baseline, each, quartiles, …; blocks if they were listed"
+        pl.String,
+        "which blocks together: baseline, each, quartiles, …; blocks if they were listed; then "
+        "what the edit is limited to, such as each.suffix",
     ),
     "blocks": Column(pl.List(pl.UInt16), "edited blocks, 0-based, ascending"),
     "heads": Column(
         pl.List(pl.UInt16),
-        "edited attention heads, 0-based; null unless edit is heads",
+        "attention heads that alone are edited, 0-based; null: all",
         nullable=True,
     ),
     "draw": Column(pl.UInt16, "which of several random draws, from 1; else null", nullable=True),
     "seed": Column(pl.UInt32, "of the directions of the edit noise; else 0"),
+    "neurons": Column(
+        pl.List(pl.UInt16), "columns of the MLP's inner width; null: all", nullable=True
+    ),
+    "positions": Column(
+        pl.String,
+        "edited positions: prefix, suffix, last (of the prefix); null: all",
+        nullable=True,
+    ),
+    "source": Column(
+        pl.String, "model of the study whose values are put in; null: none", nullable=True
+    ),
 }
 
 TOKENS: Schema = {

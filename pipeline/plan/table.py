@@ -13,6 +13,7 @@ from huggingface_hub import constants
 
 from pipeline.checkpoints.manifest import BYTES
 from pipeline.checkpoints.schema import Hub
+from pipeline.interventions.interventions import edit_name, is_own
 from pipeline.plan.cost import START_SECONDS, Costs
 from pipeline.plan.downloads import amount, wants
 from pipeline.study.loops import model_key
@@ -117,6 +118,8 @@ def plan(study: Study, dag: Dag) -> str:
     ]
     if not online() and any(isinstance(m.checkpoint, Hub) for m in study.models.values()):
         lines.append("The hub was not asked (no network, or HF_HUB_OFFLINE): ~ is a guess.")
+    if own := sorted({edit_name(one.edit) for one in study.interventions if is_own(one.edit)}):
+        lines.append(f"Code of this project that will run: {', '.join(own)}.")
     if sized := [m.name for m in study.models.values() if costs.size(m.name).estimated]:
         lines.append(f"Shapes by size alone: {', '.join(sized)}.")
     return "\n".join(lines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -11,6 +11,8 @@ import polars as pl
 
 from pipeline.checkpoints.manifest import read_manifest
 from pipeline.checkpoints.schema import Model
+from pipeline.interventions.edits import own_code
+from pipeline.interventions.interventions import Intervention, is_own
 from pipeline.samples.frame import check_samples
 from pipeline.samples.schemas import SAMPLES
 from pipeline.study.schema import Study
@@ -64,6 +66,34 @@ class Evaluated:
             evaluation=self.settings.model_dump(),
             **settings,
         )
+
+    def own(self, interventions: Sequence[Intervention]) -> dict[str, object]:
+        """What edits of the study's own add to what determines results: their code, and models."""
+        own = any(is_own(edit) for one in interventions for edit in one.edits.values())
+        return {"own_edits": own_code(), "sources": self.sources(interventions)} if own else {}
+
+    def sources(self, interventions: Sequence[Intervention]) -> dict[str, object]:
+        """Model whose values patches put in -> what its weights are."""
+        names = sorted({one.source for one in interventions if one.source})
+        manifests = (read_manifest(self.study.data / "checkpoints" / name) for name in names)
+        return {
+            name: {"origin": dict(each.origin), "checkpoint": dict(each.files)}
+            for name, each in zip(names, manifests, strict=True)
+        }
+
+    def with_sources(
+        self, interventions: Sequence[Intervention], device: Device
+    ) -> list[Intervention]:
+        """The interventions, patches from other models with these models, which are loaded."""
+        from pipeline.checkpoints.loading import load_model
+        from pipeline.interventions.edits import with_source
+
+        folder, dtype = self.study.data / "checkpoints", self.settings.dtype
+        names = self.sources(interventions)
+        loaded = {name: load_model(folder / name, dtype, *device) for name in names}
+        return [
+            with_source(one, loaded[one.source]) if one.source else one for one in interventions
+        ]
 
     @contextmanager
     def on_device(

@@ -45,24 +45,29 @@ def write_sweep(
     paths = {study.data / stage / f"{name}{end}": schema for end, schema in schemas.items()}
     kept = study.data / "partial" / stage / name
     with (
-        open_shards(kept, study.run.shard_minutes, by_code, part) as shards,
+        open_shards(
+            kept, study.run.shard_minutes, {**by_code, **evaluated.own(listed)}, part
+        ) as shards,
         evaluated.on_device(stage, part, journal) as device,
     ):
         by_device = {**by_code, "device": device.name, "items": items}
-        wanted = keys(listed, by_device, sha256(evaluated.samples_path))
+        wanted = keys(listed, by_device, sha256(evaluated.samples_path), evaluated.sources(listed))
         running = {
             "token_budget": study.run.token_budget,
             "progress": reporter(f"{stage} of {name}", unit),
             "journal": journal,
             "shards": shards,
         }
-        earlier = partial(cached, study.address(stage, name))
         made = extended(
-            listed, wanted, paths, earlier, lambda missing: compute(missing, device, **running)
+            listed,
+            wanted,
+            paths,
+            partial(cached, study.address(stage, name)),
+            lambda missing: compute(evaluated.with_sources(missing, device), device, **running),
         )
         shards.end_part()
         evaluated.notes["shards"] = shards.told()
         for (end, schema), table in zip(schemas.items(), made, strict=True):
-            provenance = {**determined_by, KEYS: wanted}
+            provenance = {**determined_by, **evaluated.own(listed), KEYS: wanted}
             evaluated.write(table, schema, f"{stage}/{name}{end}", provenance)
         shards.finish()

@@ -18,11 +18,12 @@ def tokens(study: Study, model: Model) -> None:
     samples, listed = evaluated.samples, read_listed(study.data, model.name)
     with evaluated.on_device("tokens", journal=journal) as device:
         loaded = load_model(evaluated.folder, evaluated.settings.dtype, *device)
-        made = measure(loaded, samples, listed, study.run.token_budget, journal)
+        sourced = evaluated.with_sources(listed, device)
+        made = measure(loaded, samples, sourced, study.run.token_budget, journal)
     moved = f"displacement/{model.name}"
     for table, schema, file in (
         (made.tokens, schemas.TOKENS, f"tokens/{model.name}.parquet"),
         (made.displacement, schemas.DISPLACEMENT, f"{moved}.parquet"),
         (made.attention_change, schemas.ATTENTION_CHANGE, f"{moved}.attention.parquet"),
     ):
-        evaluated.write(table, schema, file, evaluated.determined_by())
+        evaluated.write(table, schema, file, evaluated.determined_by(**evaluated.own(listed)))

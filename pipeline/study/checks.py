@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from pipeline.checkpoints.schema import Continued, Gguf, Training
-from pipeline.interventions.interventions import sweep
+from pipeline.interventions.interventions import OWN_EDITS, is_own, sweep
 from pipeline.measure.schema import FITTING
 from pipeline.samples.schema import PASSAGE_LENGTHS, File, Records
 from pipeline.study.loops import LOOPS, OPTIONAL, loops
@@ -18,8 +20,48 @@ Found = tuple[str, str, str, str]
 
 def cross_check(study: Study, where: str) -> list[Problem]:
     """The problems across several values: names used twice, missing references, bad lengths."""
-    checks = (_names, _keys, _tasks, _families, _trained, _continued, _twins, _runs, _lengths)
+    checks = (
+        _names,
+        _keys,
+        _tasks,
+        _families,
+        _trained,
+        _edits,
+        _continued,
+        _twins,
+        _runs,
+        _lengths,
+    )
     return [Problem(f"{where}: {what}", *rest) for check in checks for what, *rest in check(study)]
+
+
+def _edits(study: Study) -> Iterator[Found]:
+    names = [model.name for model in study.models.values()]
+    for number, line in enumerate(study.interventions):
+        if line.source is not None and line.source not in names:
+            what = f"interventions.{number}.source"
+            yield what, line.source, "one of " + ", ".join(names), "name a model of this study"
+        if isinstance(line.edit, str) and is_own(line.edit) and (got := _missing(line.edit)):
+            yield (
+                f"interventions.{number}.edit",
+                got,
+                f"a function of a file in {OWN_EDITS}/, beside params.yaml",
+                "write it; docs/python.md describes edits of one's own",
+            )
+
+
+def _missing(edit: str) -> str | None:
+    """What is missing of ``edits/FILE.py:FUNCTION``, whose file is read, not run; None: nothing."""
+    path, _, function = edit.partition(":")
+    if not Path(path).resolve().is_relative_to(OWN_EDITS.resolve()):
+        return f"{path}, a link that leaves {OWN_EDITS}/"
+    try:
+        tree = ast.parse(Path(path).read_bytes(), path)
+    except (OSError, SyntaxError, ValueError) as error:
+        return f"{path}: {error}"
+    stored = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    named = {getattr(node, "name", None) for node in tree.body} | stored
+    return None if function in named else f"{path} without {function}"
 
 
 def derivation(study: Study, recorded: Mapping[str, object], where: str) -> list[Problem]:

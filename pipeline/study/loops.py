@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from pipeline.interventions.interventions import OWN, OWN_EDITS
 from pipeline.workflow.files import write_text
 
 OPTIONAL = ("attribution", "benchmarks", "divergence", "generations")
@@ -33,8 +34,10 @@ def loops(study: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         A group of stages -> key -> the values in the templates of its stages; ``tables``: group ->
-        the folder of its tables; and ``tasks``: the folder of the benchmark tasks. Where a study
-        has none, the folder is ``study.json``, which never changes.
+        the folder of its tables; ``tasks``: the folder of the benchmark tasks; ``edits``: that of
+        the study's own edits; and ``others``: that of the checkpoints, if some interventions put
+        in the values of another model. Where a study has none, the folder is ``study.json``, which
+        never changes.
     """
     data = f"data/{study['study']}"
     nothing = f"{data}/study.json"
@@ -92,6 +95,10 @@ def loops(study: Mapping[str, Any]) -> dict[str, Any]:
     made["tables"] = {
         group: f"{data}/{group}" if made[group] else nothing for group in (*OPTIONAL, "theory")
     }
+    lines = [each for each in study.get("interventions") or [] if isinstance(each, Mapping)]
+    own = any(OWN.fullmatch(str(line.get("edit"))) for line in lines)
+    made["edits"] = str(OWN_EDITS) if own else nothing
+    made["others"] = f"{data}/checkpoints" if any(each.get("source") for each in lines) else nothing
     known = any(each["checkpoint"]["source"] == "continued" for each in models.values())
     made["localization"] = {study["study"]: {"name": study["study"]}} if known else {}
     made["tables"]["localization"] = f"{data}/localization.parquet" if known else nothing
@@ -135,7 +142,7 @@ def register(*, writing: bool) -> None:
     def derived(*, _root_: DictConfig) -> str:
         if not writing:
             return str(LOOPS)
-        sections = ("corpus", "families", "models", "theory", "parts", *OPTIONAL)
+        sections = ("corpus", "families", "models", "theory", "parts", "interventions", *OPTIONAL)
         study = {name: _root_.get(name) for name in ("study", *sections)}
         with suppress(KeyError, TypeError, AttributeError):  # the check of the study explains it
             write_loops(

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from pipeline.analysis import gaps as analysis
 from pipeline.analysis.displacement import SURVIVAL_GAP
 from pipeline.analysis.evidence import LOG_PROB
-from pipeline.interventions.interventions import EDITS
+from pipeline.interventions.interventions import edit_order
 from pipeline.report import style
 from pipeline.report.plots.plot import Plot, extent, panels
 
@@ -31,7 +31,7 @@ def gaps(evidence: pl.DataFrame, summary: pl.DataFrame) -> Iterator[Plot]:
     exact = data.filter(measure=analysis.EXACT)
     if not exact.height:
         return
-    edits = sorted(data["edit"].unique(), key=EDITS.index)
+    edits = sorted(data["edit"].unique(), key=edit_order)
     first, whole = exact.filter(k=1), exact.filter(pl.col("k").is_null())
     equal = data.filter(measure=SURVIVAL_GAP)
 
@@ -49,7 +49,7 @@ def gaps(evidence: pl.DataFrame, summary: pl.DataFrame) -> Iterator[Plot]:
 
 def draw_gaps(data: pl.DataFrame) -> Figure:
     """The difference by length; a line per edit, and at the right what has no length."""
-    edits = sorted(data["edit"].unique(), key=EDITS.index)
+    edits = sorted(data["edit"].unique(), key=edit_order)
     looks = {edit: index for index, edit in enumerate(edits)}
     exact = pl.col("measure") == analysis.EXACT
 

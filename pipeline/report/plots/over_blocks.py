@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from pipeline.analysis import views
 from pipeline.analysis.kept import MEAN, MOST
 from pipeline.analysis.text import slug, visible
-from pipeline.interventions.interventions import EDITS, IDENTITY
+from pipeline.interventions.interventions import IDENTITY, edit_order
 from pipeline.report import colours, style
 from pipeline.report.numbers import Number
 from pipeline.report.plots.plot import (
@@ -68,7 +68,7 @@ def kept(shares: pl.DataFrame) -> Iterator[Plot]:
         shares: as `analysis.kept.kept` gives them.
     """
     data = shares.filter(group="block").sort("block", maintain_order=True).select(_KEPT)
-    edits = sorted(data["edit"].unique(), key=EDITS.index)
+    edits = sorted(data["edit"].unique(), key=edit_order)
     if len(edits) * data["model"].n_unique() <= _MOST_PANELS:
         yield Plot("kept", data, draw_kept, _of_kept(data, edits))
         return
@@ -101,7 +101,7 @@ def _of_kept(data: pl.DataFrame, edits: Sequence[str]) -> dict[str, Any]:
 
 def draw_kept(data: pl.DataFrame) -> Figure:
     """Share of the baseline kept, by block; a row of panels per model, one per edit."""
-    edits = sorted(data["edit"].unique(), key=EDITS.index)
+    edits = sorted(data["edit"].unique(), key=edit_order)
     models = data["model"].unique(maintain_order=True).to_list()
     several = len(edits) > 1
     return style.facets(
