@@ -104,11 +104,13 @@ wildcard_constraints:
     model="|".join(re.escape(model.name) for model in study.models.values()),
     part=r"\d+-of-\d+",
     experiment="|".join(grid.name for grid in study.theory.values()) or "none",
+    method="|".join(map(re.escape, study.mitigated.values())) or "none",
 
 
 rule all:
     input:
         study.reports / "index.html",
+        [study.reports / "mitigations.html"] if study.mitigations else [],
     localrule: True
 
 

@@ -17,6 +17,7 @@ ORDER = (
     "corpus",
     "checkpoints",
     "samples",
+    "mitigations",
     "measure",
     "theory",
     "analysis",

@@ -230,7 +230,8 @@ def _in_block(
 
 def _of_norm(change: Tensor, like: Tensor) -> Tensor:
     """A tensor scaled to the norm of another; unchanged if it is zero."""
-    return change * (like.norm() / change.norm().clamp(min=1e-30))
+    scale: Tensor = like.norm() / change.norm().clamp(min=1e-30)
+    return change * scale
 
 
 def _norm(parts: Sequence[Tensor]) -> float:

@@ -115,7 +115,9 @@ def recorded(matrices: Sequence[Matrix]) -> Iterator[tuple[list[Tensor], list[Te
         def hook(_module: nn.Module, args: tuple[Tensor], returned: Tensor) -> None:
             read[at] = args[0].detach()
             if returned.requires_grad:
-                returned.register_hook(lambda gradient: gradients.__setitem__(at, gradient))
+                returned.register_hook(  # type: ignore[no-untyped-call]
+                    lambda gradient: gradients.__setitem__(at, gradient)
+                )
 
         return hook
 

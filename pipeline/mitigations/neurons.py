@@ -125,7 +125,7 @@ def _without(scores: Sequence[Tensor]) -> Write:
         chosen = torch.zeros(len(order), dtype=torch.bool)
         chosen[order[: round(share * len(order))]] = True
         last = last_matrices(copy)
-        for matrix, own in zip(named(copy, last), chosen.split(sizes), strict=True):
+        for matrix, own in zip(named(copy, last), torch.split(chosen, sizes), strict=True):
             matrix.weight[:, own] = 0
 
     return write

@@ -27,7 +27,7 @@ def rounded(values: Tensor, bits: int) -> Tensor:
         values: (…, a multiple of `GROUP`).
         bits: 8 or 4.
     """
-    groups = values.float().unflatten(-1, (-1, GROUP))
+    groups = torch.unflatten(values.float(), -1, (-1, GROUP))
     if bits == 8:
         scale = groups.abs().amax(-1, keepdim=True) / 127
         steps = _steps(groups, scale)
@@ -36,7 +36,8 @@ def rounded(values: Tensor, bits: int) -> Tensor:
         at = groups.abs().argmax(-1, keepdim=True)
         scale = groups.gather(-1, at) / -8
         steps = (_steps(groups, scale) + 8.5).trunc().clamp(0, 15) - 8
-    return (steps * scale.half().float()).flatten(-2)
+    made: Tensor = (steps * scale.half().float()).flatten(-2)
+    return made
 
 
 def quantized(model: PreTrainedModel, bits: int) -> PreTrainedModel:

@@ -38,7 +38,7 @@ class Rows:
 
     def batches(self, size: int = BATCH) -> Iterator[Rows]:
         """The rows in parts of at most `size`."""
-        for tokens in self.tokens.split(size):
+        for tokens in torch.split(self.tokens, size):
             yield Rows(tokens, self.first)
 
 

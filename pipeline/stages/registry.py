@@ -52,6 +52,10 @@ STAGES = {
     "divergence": Stage(8000, 30, "models", evaluates=True),
     "attribution": Stage(8000, 30, "models", evaluates=True),
     "theory": Stage(4000, 120, "theory"),  # no model, but the trained grids of the paper study
+    # up to ten edited models, and their fine-tuning
+    "mitigation": Stage(4000, 60, "mitigated"),
+    "mitigations": Stage(4000, 30, local=True),
+    "mitigations_page": Stage(2000, 10, local=True),
     # one model's tables at a time, with every continuation
     "check_results": Stage(16_000, 30, local=True),
     "localization": Stage(4000, 30, local=True),

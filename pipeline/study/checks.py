@@ -27,6 +27,7 @@ def cross_check(study: Study, where: str) -> list[Problem]:
         _families,
         _trained,
         _edits,
+        _mitigations,
         _continued,
         _twins,
         _runs,
@@ -152,6 +153,21 @@ def _tasks(study: Study) -> Iterator[Found]:
         yield "benchmarks.limit", ", ".join(strange), "of " + ", ".join(tasks), "name tasks"
     if repeated := sorted({task for task in tasks if tasks.count(task) > 1}):
         yield what, ", ".join(repeated) + " twice", "each once", "remove one"
+
+
+def _mitigations(study: Study) -> Iterator[Found]:
+    """The model that is to forget is trained on a generated world, beside a twin."""
+    if study.mitigations is None:
+        return
+    named = [m for m in study.models.values() if m.name == study.mitigations.model]
+    worlds = [corpus for corpus in study.corpus.values() if corpus.world_tokens]
+    if not (worlds and any(m.twin and isinstance(m.checkpoint, Training) for m in named)):
+        yield (
+            "mitigations.model",
+            study.mitigations.model,
+            "a model of this study that is trained here on a generated world, and has a twin",
+            "name one, or add a twin that is trained without what is to be forgotten",
+        )
 
 
 def _families(study: Study) -> Iterator[Found]:

@@ -102,6 +102,15 @@ def loops(study: Mapping[str, Any]) -> dict[str, Any]:
     known = any(each["checkpoint"]["source"] == "continued" for each in models.values())
     made["localization"] = {study["study"]: {"name": study["study"]}} if known else {}
     made["tables"]["localization"] = f"{data}/localization.parquet" if known else nothing
+    mitigated = study.get("mitigations") or {}
+    edited = [each for each in models.values() if each["name"] == mitigated.get("model")]
+    made["mitigation"] = {
+        f"{study['study']}-{method}": {"name": method, "model": each["name"]}
+        | {"family": each["family"], "twin": each.get("twin")}
+        for each in edited  # one, by the check of the study
+        for method in mitigated["methods"]
+    }
+    made["mitigations"] = {study["study"]: {"name": study["study"]}} if mitigated else {}
     whence = "tasks" if study.get("corpus") else "datasets"
     made["tasks"] = (asked.get("folder") or f"{data}/{whence}") if asked else nothing
     return made
@@ -142,7 +151,10 @@ def register(*, writing: bool) -> None:
     def derived(*, _root_: DictConfig) -> str:
         if not writing:
             return str(LOOPS)
-        sections = ("corpus", "families", "models", "theory", "parts", "interventions", *OPTIONAL)
+        sections = (
+            *("corpus", "families", "models", "theory", "mitigations", "parts", "interventions"),
+            *OPTIONAL,
+        )
         study = {name: _root_.get(name) for name in ("study", *sections)}
         with suppress(KeyError, TypeError, AttributeError):  # the check of the study explains it
             write_loops(

@@ -16,6 +16,7 @@ from pipeline.analysis.schema import Statistics
 from pipeline.checkpoints.schema import Model
 from pipeline.corpus.schema import Corpus
 from pipeline.measure.schema import Attribution, Evaluation, Generations, Line
+from pipeline.mitigations.schema import Mitigations
 from pipeline.report.schema import Report
 from pipeline.samples.schema import Family
 from pipeline.study.loops import loops
@@ -85,6 +86,7 @@ class Study(Section):
     benchmarks: Benchmarks | None = Field(default=None, description="or none")
     generations: Generations | None = Field(default=None, description="or none")
     divergence: Divergence | None = Field(default=None, description="or none")
+    mitigations: Mitigations | None = Field(default=None, description="or none")
     theory: Experiments = Field(
         default_factory=dict, description="experiments without a model; or none"
     )
@@ -123,6 +125,12 @@ class Study(Section):
         """Model, run and step of each model that is a checkpoint of a training run."""
         models = self.models.values()
         return [(m.name, m.run, m.step) for m in models if m.run is not None and m.step is not None]
+
+    @property
+    def mitigated(self) -> dict[str, str]:
+        """Key of the stage -> method, of every method in the section `mitigations`."""
+        methods = self.mitigations.methods if self.mitigations else []
+        return {f"{self.study}-{method}": method for method in methods}
 
     @property
     def listed(self) -> list[tuple[str, str]]:

@@ -28,8 +28,13 @@ MARKS = Path(".snakemake/dvc")
 FILE_SUFFIXES = frozenset({".parquet", ".json", ".html"})
 """Outputs with other endings are folders; a missing suffix is no test, since names have dots."""
 
-WILDCARDS = {"families": "family", "models": "model", "theory": "experiment"}
-"""The section of params.yaml with an entry for each stage of a group -> the rule's wildcard."""
+WILDCARDS = {
+    "families": "family",
+    "models": "model",
+    "theory": "experiment",
+    "mitigated": "method",
+}
+"""What has an entry for each stage of a group -> the rule's wildcard."""
 
 LOOKS = (
     *("dryrun", "lint", "dag", "rulegraph", "filegraph", "d3dag", "summary", "detailed_summary"),
