@@ -57,7 +57,7 @@ def outcomes(
         answers = documents.filter(pl.col("metric") == "acc")
         columns = {"split": "task", "metric": "metric", "item": "doc_id", "cluster": "doc_id"}
         kept = [pl.col(old).alias(new) for new, old in columns.items()]
-        made.append(answers.select(*kept, "value").cast(_types())  # type: ignore[arg-type])
+        made.append(answers.select(*kept, "value").cast(_types()))
     return pl.concat(made)
 
 
@@ -67,7 +67,7 @@ def labelled(part: Part, split: str, metric: str, values: Tensor) -> pl.DataFram
     frame = pl.DataFrame(columns).with_columns(
         pl.lit(split).alias("split"), pl.lit(metric).alias("metric")
     )
-    return frame.select(_types()).cast(_types())  # type: ignore[arg-type]
+    return frame.select(_types()).cast(_types())
 
 
 def price(before: PreTrainedModel, after: PreTrainedModel, rows: Rows, seed: int) -> Tensor:
@@ -151,7 +151,7 @@ def _scores(model: PreTrainedModel, rows: Rows) -> tuple[Tensor, Tensor]:
     return right.double(), loss
 
 
-def _types() -> dict[str, Any]:
+def _types() -> pl.Schema:
     """The columns that a measurement fills in, and their types."""
     types = dtypes(OUTCOMES)
-    return {name: types[name] for name in ("split", "metric", "item", "cluster", "value")}
+    return pl.Schema({n: types[n] for n in ("split", "metric", "item", "cluster", "value")})

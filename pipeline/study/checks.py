@@ -156,7 +156,7 @@ def _tasks(study: Study) -> Iterator[Found]:
 
 
 def _mitigations(study: Study) -> Iterator[Found]:
-    """The model that is to forget is trained on a generated world, beside a twin."""
+    """The model that is to forget is trained on a generated world, with a twin."""
     if study.mitigations is None:
         return
     named = [m for m in study.models.values() if m.name == study.mitigations.model]
