@@ -37,7 +37,7 @@ from pipeline.workflow.files import PARAMS
 from pipeline.workflow.locks import held, take_turn
 from pipeline.workflow.progress import disable_monitor
 from pipeline.workflow.provenance import require_versions
-from pipeline.workflow.rules import RuleParts, only_looks, write_marks
+from pipeline.workflow.rules import RuleParts, copy_vega, only_looks, write_marks
 
 min_version("9.27")
 
@@ -64,6 +64,7 @@ try:
         require_versions()
         if not looks:
             dag.run_first()
+            copy_vega()
         write_marks(dag)
 except InputError as error:
     raise WorkflowError(str(error)) from None

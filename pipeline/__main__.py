@@ -59,7 +59,8 @@ def study(
     chosen = dict(choice.partition("=")[::2] for choice in choices or [])
     with held(PARAMS):
         made = compose({"study": name, **chosen}) if name else derive()
-    print(f"{PARAMS} is now study {made.study}: {len(made.models)} models. Next: make run")
+    print(f"{PARAMS} is now study {made.study}: {len(made.models)} models.")
+    print("Next: python -m pipeline plan, which says what it costs; then make run")
 
 
 @app.command()

@@ -36,7 +36,7 @@ def copy_files(root: Path) -> None:
     for name in FOLDERS:
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     (root / ".dvc").mkdir()
-    for name in ("config", ".gitignore"):
+    for name in ("config", "plots.html", ".gitignore"):
         shutil.copy(ROOT / ".dvc" / name, root / ".dvc")
 
 

@@ -23,9 +23,9 @@ SHARED = f"share/{DISTRIBUTION}/"
 """In the wheel's data folder; pyproject.toml puts the files there."""
 
 FILES = (
-    ".dvc/.gitignore", ".dvc/config", ".dvcignore", ".gitignore", "CITATION.cff", "Snakefile",
-    "constraints.txt", "dvc.yaml", "loops.yaml", "params.yaml", "profiles/default/config.yaml",
-    "profiles/slurm/config.yaml",
+    ".dvc/.gitignore", ".dvc/config", ".dvc/plots.html", ".dvcignore", ".gitignore",
+    "CITATION.cff", "Snakefile", "constraints.txt", "dvc.yaml", "loops.yaml", "params.yaml",
+    "profiles/default/config.yaml", "profiles/slurm/config.yaml",
 )  # fmt: skip
 """Files that a run needs beside the package."""
 

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import redirect_stderr
+from importlib.resources import files
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,12 @@ from snakemake.cli import parse_args
 from snakemake.io import ancient, directory, report
 
 from pipeline.workflow.dag import Dag, Stage
+from pipeline.workflow.files import write_text
 
 MARKS = Path(".snakemake/dvc")
+
+VEGA = Path(".dvc/tmp/vega.js")
+"""What the pages of `dvc plots` are drawn with: .dvc/plots.html."""
 
 FILE_SUFFIXES = frozenset({".parquet", ".json", ".html"})
 """Outputs with other endings are folders; a missing suffix is no test, since names have dots."""
@@ -64,6 +69,14 @@ def write_marks(dag: Dag) -> None:
         else:
             mark.touch()
             os.utime(mark, (1, 1))
+
+
+def copy_vega() -> None:
+    """Copy the Vega that comes with Snakemake, so that `dvc plots` needs no network."""
+    if not VEGA.exists():
+        assets = files("snakemake") / "assets" / "data"
+        scripts = (assets / name / f"{name}.js" for name in ("vega", "vega-lite", "vega-embed"))
+        write_text(VEGA, "\n".join(script.read_text(encoding="utf-8") for script in scripts))
 
 
 class RuleParts:
