@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import polars as pl
@@ -127,76 +127,50 @@ def check_samples(samples: pl.DataFrame, vocabulary: int, context: int) -> None:
         InputError: samples of several lengths or longer than the context, token ids beyond the
             vocabulary or missing, an id twice, an unknown split; all at once.
     """
-    problems = []
+    if problems := [Problem(*each) for each in _misfits(samples, vocabulary, context)]:
+        raise InputError(*problems)
+
+
+def _misfits(
+    samples: pl.DataFrame, vocabulary: int, context: int
+) -> Iterator[tuple[str, str, str, str]]:
+    """What, got, expected and remedy of each problem."""
+    again = "make the samples table again"
     lengths = samples.select("prefix_length", "suffix_length").unique(maintain_order=True)
     if len(lengths) != 1:
-        problems.append(
-            Problem(
-                what="lengths of the samples",
-                got="; ".join(f"{p} + {s}" for p, s in lengths.head(5).rows()) or "no samples",
-                expected="one prefix and one suffix length",
-                remedy="make one samples table for each pair of lengths",
-            )
-        )
+        got = "; ".join(f"{p} + {s}" for p, s in lengths.head(5).rows()) or "no samples"
+        expected = "one prefix and one suffix length"
+        yield "lengths of the samples", got, expected, f"{again} for each pair of lengths"
     whole = pl.col("prefix_length").cast(pl.Int64) + pl.col("suffix_length")
-    long = samples.filter(whole > context)
-    if len(long):
-        problems.append(
-            Problem(
-                what="length of the samples",
-                got=f"{long.select(whole.max()).item()} tokens",
-                expected=f"at most {context}, the model's context",
-                remedy="shorten prefix or suffix",
-            )
-        )
+    longest = samples.select(whole.max()).item() or 0
+    if longest > context:
+        expected = f"at most {context}, the model's context"
+        yield "length of the samples", f"{longest} tokens", expected, "shorten prefix or suffix"
+    count = pl.col("tokens").list.drop_nulls().list.len()
     broken = samples.filter(
-        (pl.col("tokens").list.drop_nulls().list.len() != whole)
-        | (pl.col("prefix_length") < 1)
-        | (pl.col("suffix_length") < 1)
+        (count != whole) | (pl.col("prefix_length") < 1) | (pl.col("suffix_length") < 1)
     )
     if len(broken):
-        sample, tokens, prefix, suffix = broken.select(
-            "sample_id",
-            pl.col("tokens").list.drop_nulls().list.len(),
-            "prefix_length",
-            "suffix_length",
-        ).row(0)
-        problems.append(
-            Problem(
-                what=first_of(f"sample {sample}", len(broken)),
-                got=f"{tokens} tokens, {prefix} of prefix, {suffix} of suffix",
-                expected="a prefix and a suffix of 1 token or more each, and no other token",
-                remedy="make the samples table again",
-            )
+        named = ("sample_id", count, "prefix_length", "suffix_length")
+        sample, tokens, prefix, suffix = broken.select(*named).row(0)
+        yield (
+            first_of(f"sample {sample}", len(broken)),
+            f"{tokens} tokens, {prefix} of prefix, {suffix} of suffix",
+            "a prefix and a suffix of 1 token or more each, and no other token",
+            again,
         )
     unknown = samples.filter(pl.col("tokens").list.max() >= vocabulary)
     if len(unknown):
         sample, largest = unknown.select("sample_id", pl.col("tokens").list.max()).row(0)
-        problems.append(
-            Problem(
-                what=first_of(f"sample {sample}", len(unknown)),
-                got=f"token id {largest}",
-                expected=f"ids below {vocabulary}, the model's vocabulary",
-                remedy="use the samples that were made for this model's tokenizer",
-            )
+        yield (
+            first_of(f"sample {sample}", len(unknown)),
+            f"token id {largest}",
+            f"ids below {vocabulary}, the model's vocabulary",
+            "use the samples that were made for this model's tokenizer",
         )
     if len(twice := samples.filter(pl.col("sample_id").is_duplicated())):
-        problems.append(
-            Problem(
-                what=f"sample {twice['sample_id'][0]}",
-                got=f"{len(twice)} samples with an id that another has",
-                expected="ids that are unique within the table",
-                remedy="make the samples table again",
-            )
-        )
+        got = f"{len(twice)} samples with an id that another has"
+        yield f"sample {twice['sample_id'][0]}", got, "ids that are unique within the table", again
     if strange := sorted(set(samples["split"].unique()) - set(SPLITS)):
-        problems.append(
-            Problem(
-                what="splits of the samples",
-                got=shorten(strange),
-                expected="of " + ", ".join(SPLITS),
-                remedy="name the splits so",
-            )
-        )
-    if problems:
-        raise InputError(*problems)
+        expected = "of " + ", ".join(SPLITS)
+        yield "splits of the samples", shorten(strange), expected, "name the splits so"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -237,43 +238,6 @@ def test_a_step_with_the_weights_of_the_final_model_is_refused(
     assert made.files["model.safetensors"] == checksum
 
 
-@pytest.mark.parametrize("shard", [1, 2])
-def test_a_missing_shard_is_named(hub: Hub, tmp_path: Path, shard: int) -> None:
-    missing = f"model-{shard:05}-of-00002.safetensors"
-    commit = variant(hub, lambda files: files.pop(missing), sharded=True)
-    problem = refusal(tmp_path / "checkpoint", "mini/odd", commit)
-    assert missing not in problem.got
-    assert missing in problem.expected
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"\0", b"version https://git-lfs.github.com/spec/v1\n", struct.pack("<Q", 1 << 40)],
-    ids=["empty", "one byte", "a pointer", "a header without end"],
-)
-def test_weights_that_are_no_safetensors_are_refused(
-    hub: Hub, tmp_path: Path, content: bytes
-) -> None:
-    commit = variant(hub, lambda files: files.update({"model.safetensors": content}))
-    problem = refusal(tmp_path / "checkpoint", "mini/odd", commit)
-    assert problem.what == f"mini/odd at {commit}: model.safetensors"
-    assert problem.expected == "a safetensors file"
-
-
-def test_weights_that_are_cut_are_refused(hub: Hub, tmp_path: Path) -> None:
-    whole = miniatures.pythia(2)["model.safetensors"]
-    commit = variant(hub, lambda files: files.update({"model.safetensors": whole[:-100]}))
-    assert refusal(tmp_path / "checkpoint", "mini/odd", commit).expected == "a safetensors file"
-
-
-def test_quantized_weights_are_refused(hub: Hub, tmp_path: Path) -> None:
-    content = save({"weight": torch.zeros(4, dtype=torch.int8)})
-    commit = variant(hub, lambda files: files.update({"model.safetensors": content}))
-    problem = refusal(tmp_path / "checkpoint", "mini/odd", commit)
-    assert problem.got == "weights stored as I8"
-    assert "not quantized" in problem.remedy
-
-
 def _config(**changes: object) -> Callable[[dict[str, bytes]], None]:
     def change(files: dict[str, bytes]) -> None:
         files["config.json"] = json.dumps(json.loads(files["config.json"]) | changes).encode()
@@ -430,40 +394,64 @@ def test_the_names_of_older_files_are_taken(
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
-def _second_value(files: dict[str, bytes], delta: float) -> None:
+def _second_value(delta: float) -> Callable[[dict[str, bytes]], None]:
     """The first tensor of the first shard stands in the second as well, changed by so much."""
-    one, two = sorted(name for name in files if name.endswith(".safetensors"))
-    key, value = next(iter(load(files[one]).items()))
-    files[two] = save({**load(files[two]), key: value + delta}, {"format": "pt"})
+
+    def change(files: dict[str, bytes]) -> None:
+        one, two = sorted(name for name in files if name.endswith(".safetensors"))
+        key, value = next(iter(load(files[one]).items()))
+        files[two] = save({**load(files[two]), key: value + delta}, {"format": "pt"})
+
+    return change
 
 
-@pytest.mark.parametrize(("delta", "refused"), [(0, False), (1, True)])
-def test_a_tensor_with_two_values_is_refused(
-    hub: Hub, tmp_path: Path, delta: float, refused: bool
-) -> None:
-    commit = variant(hub, lambda files: _second_value(files, delta), sharded=True)
-    if not refused:
-        assert fetched("mini/odd", tmp_path / "checkpoint", commit).n_blocks == 2
-        return
+def _weights(content: bytes, name: str = "model.safetensors") -> Callable[[dict[str, bytes]], None]:
+    return lambda files: files.update({name: content})
+
+
+WHOLE = miniatures.pythia(2)["model.safetensors"]
+INDEX, SHARDS = (
+    "model.safetensors.index.json",
+    [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)],
+)
+UNREADABLE: dict[str, tuple[bool, Callable[[dict[str, bytes]], Any], str]] = {
+    # sharded or not, what is changed, and what is said
+    **{
+        f"without shard {shard}": (True, lambda f, s=shard: f.pop(s), f"expected: .*{shard}")
+        for shard in SHARDS
+    },
+    "empty": (False, _weights(b""), "expected: a safetensors file"),
+    "one byte": (False, _weights(b"\0"), "expected: a safetensors file"),
+    "a pointer": (False, _weights(b"version https://git-lfs\n"), "expected: a safetensors file"),
+    "an endless header": (False, _weights(struct.pack("<Q", 1 << 40)), "a safetensors file"),
+    "cut": (False, _weights(WHOLE[:-100]), "expected: a safetensors file"),
+    "quantized": (
+        False,
+        _weights(save({"weight": torch.zeros(4, dtype=torch.int8)})),
+        r"got: +weights stored as I8\n.*\n +remedy: .*not quantized",
+    ),
+    "a tensor with two values": (True, _second_value(1), f"got: +other values in {SHARDS[0]}"),
+    # as in the step revisions of pythia-2.8b, whose one file is of the last step
+    "two sets": (True, _weights(WHOLE), f"model.safetensors, and beside it {INDEX}"),
+    **{
+        f"the index {index!r}": (True, _weights(index, INDEX), f": {INDEX}\n")
+        for index in (b"{", b"{}", b"[]")
+    },
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_weights_that_cannot_be_read_are_refused(hub: Hub, tmp_path: Path, case: str) -> None:
+    sharded, change, told = UNREADABLE[case]
+    commit = variant(hub, change, sharded=sharded)
     problem = refusal(tmp_path / "checkpoint", "mini/odd", commit)
-    assert problem.got.startswith("other values in model-00001-of-00002.safetensors")
+    assert problem.what.startswith(f"mini/odd at {commit}")
+    assert re.search(told, str(problem))
 
 
-def test_two_sets_of_weights_are_refused(hub: Hub, tmp_path: Path) -> None:
-    """As in the step revisions of pythia-2.8b, whose one file is of the last step."""
-    final = miniatures.pythia(2)["model.safetensors"]
-    commit = variant(hub, lambda f: f.update({"model.safetensors": final}), sharded=True)
-    problem = refusal(tmp_path / "checkpoint", "mini/odd", commit)
-    assert "model.safetensors, and beside it model.safetensors.index.json" in problem.got
-
-
-@pytest.mark.parametrize("index", [b"{", b"{}", b"[]"])
-def test_a_broken_index_is_refused(hub: Hub, tmp_path: Path, index: bytes) -> None:
-    commit = variant(
-        hub, lambda files: files.update({"model.safetensors.index.json": index}), sharded=True
-    )
-    problem = refusal(tmp_path / "checkpoint", "mini/odd", commit)
-    assert "model.safetensors.index.json" in problem.what
+def test_a_tensor_that_is_stored_twice_is_taken(hub: Hub, tmp_path: Path) -> None:
+    commit = variant(hub, _second_value(0), sharded=True)
+    assert fetched("mini/odd", tmp_path / "checkpoint", commit).n_blocks == 2
 
 
 # ---------------------------------------------------------------------- loading

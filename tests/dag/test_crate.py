@@ -1,4 +1,4 @@
-"""A finished study as a Workflow Run RO-Crate; the DAG is the real one, the work is not."""
+"""A finished study as a Workflow Run RO-Crate; the DAG of the engines is real, the work is not."""
 
 from __future__ import annotations
 

@@ -290,19 +290,10 @@ def test_bad_samples_of_a_user_are_refused(tmp_path: Path, case: str) -> None:
     refused(lambda: own_samples(path, _encode, 1, 1, skip_short=False), "own 'table'", *said)
 
 
-def _asked(name: str) -> audit.Asked:
-    nothing = (None, None, 0, None, False, False, 1, None)
-    return audit.Asked(name, "model", Path("samples.csv"), 1, 1, *nothing)
-
-
 @pytest.mark.parametrize("name", [n for n in HOSTILE if isinstance(n, str)])
-def test_a_hostile_name_of_an_audit_is_refused(name: str) -> None:
-    refused(lambda: audit.require_sound(_asked(name)), "--name")
-
-
-def test_a_long_name_of_an_audit_is_told_its_length() -> None:
-    refused(lambda: audit.require_sound(_asked("a" * 300)), "aaa", "at most 56")
-    audit.require_sound(_asked("a" * 56))
+def test_a_hostile_name_of_an_audit_is_refused(tmp_path: Path, name: str) -> None:
+    asked = audit.Asked(name, str(tmp_path), tmp_path / "samples.csv")
+    refused(lambda: audit.study(asked), "the audit: ")
 
 
 # ---------------------------------------------------------------------- checkpoints
