@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -104,14 +103,8 @@ def numbers(summary: pl.DataFrame, spreads: pl.DataFrame) -> Iterator[tuple[str,
         yield f"scatter-{model}/exact", ends(of_model)
     for family in families["family"].unique(maintain_order=True):
         rows = later(exact).filter(family=family).sort("value", "block", "model")
-        sizes = {}
-        for [model, size], own in rows.group_by("model", "parameters"):
+        for [model], own in rows.group_by("model"):
             yield f"blocks-{family}/means/{model}", (own["value"].mean(),)
-            sizes[size, model] = own["value"].mean()
-        ordered = [sizes[key] for key in sorted(sizes)]
-        rising = len(ordered) > 1 and all(a < b for a, b in pairwise(ordered))
-        distinct = len({size for size, _ in sizes}) == len(sizes)
-        yield f"blocks-{family}/rising", rising and distinct
         yield from _lowest(f"blocks-{family}", rows)
         yield from _drops(summary, family)
         yield from _quarters(summary.filter(family=family), family)

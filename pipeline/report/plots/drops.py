@@ -39,12 +39,11 @@ def drops(summary: pl.DataFrame, shares: pl.DataFrame) -> Iterator[Plot]:
             for ability, label in by_ability
             if (rows := corrected.filter(ability=ability)).height
         }
-        means = later_blocks(corrected).group_by("ability").agg(pl.mean("drop"))
+        means = dict(later_blocks(corrected).group_by("ability").agg(pl.mean("drop")).iter_rows())
         values = {
             "family": family,
             "costs": {
-                _LABELS[ability]: share(value)
-                for ability, value in means.sort("drop", "ability").iter_rows()
+                label: share(means[ability]) for ability, label in by_ability if ability in means
             },
             "changes": changes,
             "kinds": tasks,

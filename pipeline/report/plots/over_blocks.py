@@ -138,11 +138,11 @@ def blocks(summary: pl.DataFrame) -> Iterator[Plot]:
     for family in dict.fromkeys(family for _, family in views.models(summary)):
         data = rows.filter(family=family).select(*NUMBERS, "chance")
         exact = data.filter(metric="exact_match")
-        values = {"family": family, "lowest": lowest(exact), **_by_size(exact, summary)}
+        values = {"family": family, "lowest": lowest(exact), "means": _by_size(exact, summary)}
         yield Plot(f"blocks-{slug(family)}", data, draw_blocks, values, "blocks", family)
 
 
-def _by_size(exact: pl.DataFrame, summary: pl.DataFrame) -> dict[str, Any]:
+def _by_size(exact: pl.DataFrame, summary: pl.DataFrame) -> dict[str, Number]:
     """The mean exact match over the bypassed blocks of each model, smallest model first."""
     sizes = summary.select("model", "parameters").unique(maintain_order=True)
     means = (
@@ -152,12 +152,7 @@ def _by_size(exact: pl.DataFrame, summary: pl.DataFrame) -> dict[str, Any]:
         .join(sizes, on="model", maintain_order="left")
         .sort("parameters", maintain_order=True)
     )
-    ordered = means.select(pl.col("parameters", "value").diff().drop_nulls() > 0)
-    named = means.select("model", "value").iter_rows()
-    return {
-        "means": {model: share(value) for model, value in named},
-        "rising": means.height > 1 and all(ordered[name].all() for name in ordered.columns),
-    }
+    return {model: share(value) for model, value in means.select("model", "value").iter_rows()}
 
 
 def draw_blocks(data: pl.DataFrame) -> Figure:
