@@ -46,21 +46,5 @@ def percent_interval(value: float | None, low: float | None, high: float | None)
     return f"{percent(value)} [{100 * low:.1f}, {100 * high:.1f}]"  # type: ignore[operator]
 
 
-def percent_range(values: list[float]) -> str:
-    """``40–75%`` from the smallest to the largest; one number where they round to the same."""
-    low, high = f"{100 * min(values):.0f}", f"{100 * max(values):.0f}"
-    return f"{low}%" if low == high else f"{low}–{high}%"
-
-
-def plural(count: int, noun: str) -> str:
-    """``1 model``, ``4 models``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def times(count: int) -> str:
-    """``once``, ``4 times``."""
-    return "once" if count == 1 else f"{count} times"
-
-
 def _absent(value: float | None) -> bool:
     return value is None or math.isnan(value)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
@@ -77,7 +78,9 @@ def write_comparison(before: Side, after: Side, folder: Path) -> None:
             "compare two versions of one study, or studies with a common model",
         )
     with atomic(folder, directory=True) as temporary:
-        write_text(temporary / "index.html", render(before, after, changed, temporary))
+        numbers = Numbers()
+        write_text(temporary / "index.html", render(before, after, changed, numbers))
+        numbers.write(temporary / "numbers.json")
         changed.write_csv(temporary / "changes.csv")
 
 
@@ -126,24 +129,15 @@ def _kinds(*summaries: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([none, *known]).unique(["model", "intervention"], maintain_order=True)
 
 
-def render(before: Side, after: Side, changed: pl.DataFrame, folder: Path) -> str:
+def render(before: Side, after: Side, changed: pl.DataFrame, numbers: Numbers) -> str:
     """The page as HTML.
 
     Args:
         before: A.
         after: B.
         changed: as `changes` gives it.
-        folder: where figures are drawn before they are embedded; of these nothing is left there.
-            Gets ``numbers.json``, the numbers that the page shows.
+        numbers: records the numbers that it shows.
     """
-    plots = []
-    for i, plot in enumerate(_plots(before.label, after.label, changed), start=1):
-        style.save(styled(plot), folder, plot.name)
-        svg = (folder / f"{plot.name}.svg").read_text(encoding="utf-8")
-        for ending in ("svg", "png", "pdf"):
-            (folder / f"{plot.name}.{ending}").unlink()
-        words = plot.words()
-        plots.append((inline_svg(svg, f"figure-{i}", plain(words["alt"])), words))
     clear = changed.filter("beyond_chance")
     shown = clear.head(SHOWN_CHANGES)
     names = [{name for name, _ in views.models(side.summary)} for side in (before, after)]
@@ -153,19 +147,16 @@ def render(before: Side, after: Side, changed: pl.DataFrame, folder: Path) -> st
         "by_chance": round(0.05 * changed["change_low"].count()),
         "shown": shown.height,
     }
-    numbers = Numbers()
-    page = template("compare.html.jinja", numbers).render(
+    return template("compare.html.jinja", numbers).render(
         before=before.label,
         after=after.label,
         stylesheet=Markup((CODE_PATH / "page.css").read_text(encoding="utf-8")),  # noqa: S704
         **{name: Number(name, value, table="changes") for name, value in counts.items()},
         only=[sorted(names[0] - names[1]), sorted(names[1] - names[0])],
         rows=[_row(i, row) for i, row in enumerate(shown.iter_rows(named=True))],
-        plots=plots,
+        plots=_figures(before.label, after.label, changed),
         settings=_settings(before.determined_by, after.determined_by),
     )
-    numbers.write(folder / "numbers.json")
-    return page
 
 
 def _row(place: int, row: Mapping[str, Any]) -> list[str | Number]:
@@ -183,20 +174,24 @@ def _row(place: int, row: Mapping[str, Any]) -> list[str | Number]:
     ]
 
 
-def _plots(before: str, after: str, changed: pl.DataFrame) -> Iterator[Plot]:
-    """Exact match by block, before and after, one panel per model."""
-    rows = changed.filter(views.ONE_BLOCK, metric="exact_match", split="memorized").sort(
-        "model", "block"
+def _figures(before: str, after: str, changed: pl.DataFrame) -> list[tuple[Markup, dict[str, Any]]]:
+    """Exact match by block, before and after, one panel per model; with its words."""
+    rows = changed.filter(views.ONE_BLOCK, metric="exact_match", split="memorized")
+    if not rows.height:
+        return []
+    most = Number("", 100 * float(rows["change"].abs().max()), unit="points")  # type: ignore[arg-type]
+    plot = Plot(
+        name=f"compare-{slug(before)}-{slug(after)}",
+        data=rows.sort("model", "block"),
+        draw=partial(_draw, before=before, after=after),
+        values={"most": most, "before": before, "after": after},
+        kind="compare",
     )
-    if rows.height:
-        most = Number("", 100 * float(rows["change"].abs().max()), unit="points")  # type: ignore[arg-type]
-        yield Plot(
-            name=f"compare-{slug(before)}-{slug(after)}",
-            data=rows,
-            draw=lambda data: _draw(data, before, after),
-            values={"most": most, "before": before, "after": after},
-            kind="compare",
-        )
+    words = plot.words()
+    with TemporaryDirectory() as folder:
+        style.save(styled(plot), Path(folder), plot.name)
+        svg = Path(folder, f"{plot.name}.svg").read_text(encoding="utf-8")
+    return [(inline_svg(svg, "figure-1", plain(words["alt"])), words)]
 
 
 def _draw(data: pl.DataFrame, before: str, after: str) -> Figure:

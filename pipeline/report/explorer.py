@@ -28,7 +28,7 @@ def choices(summary: pl.DataFrame, shares: pl.DataFrame) -> list[dict[str, Any]]
     """
     single = summary.filter(pl.col("group") == EACH, pl.col("block").is_not_null())
     seeds = dict(single.group_by("recipe").agg(pl.col("model").n_unique()).iter_rows())
-    whole = views.memorization(summary, "exact_match")
+    exact = views.memorization(summary, "exact_match")
     found = []
     for (name, family, recipe), rows in single.group_by(
         "model", "family", "recipe", maintain_order=True
@@ -37,22 +37,19 @@ def choices(summary: pl.DataFrame, shares: pl.DataFrame) -> list[dict[str, Any]]
         each = rows.select("edit", "block", "intervention").unique().sort("edit", "block")
         for edit, block, intervention in each.iter_rows():
             edits.setdefault(edit, {})[block] = intervention
-        own = whole.filter(model=name)
-        left = dict(views.single_blocks(own).select("block", "value").drop_nulls().iter_rows())
-        later = {block: value for block, value in left.items() if block > 0} or left
+        own = exact.filter(model=name)
+        left = views.single_blocks(own).drop_nulls("value")
+        harmed = left.sort(pl.col("block") == 0, "value", -pl.col("block").cast(pl.Int32))
         quarters = views.quartiles(own).select("blocks", "intervention").iter_rows()
         n = seeds[recipe]
-        pooled = views.seeds_name(str(recipe), n) if n > 1 else name
+        shown = {"name": name, "family": family}
+        shown["drawn"] = views.seeds_name(str(recipe), n) if n > 1 else name
         found.append(
             {
-                "name": visible(str(name)),
-                "family": visible(str(family)),
-                "drawn": visible(str(pooled)),
+                **{key: visible(str(value)) for key, value in shown.items()},
                 "edits": edits,
                 "quartiles": {b: quarter for blocks, quarter in quarters for b in blocks},
-                "start": min(later, key=lambda block: (later[block], -block))
-                if later
-                else min(next(iter(edits.values()))),
+                "start": harmed["block"][0] if harmed.height else min(next(iter(edits.values()))),
                 "said": {edit: _said(own, shares.filter(model=name), edit) for edit in edits},
             }
         )

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from pipeline.analysis import views
-from pipeline.analysis.estimates import Estimate, Measured, measured_models
+from pipeline.analysis.estimates import Measured, Terms, measured_models
 from pipeline.analysis.evidence import LATE, LOG_PROB, TOKENS
 from pipeline.analysis.manifests import recipe_key
 from pipeline.analysis.rows import BY_CATEGORY
@@ -138,15 +138,21 @@ def _late(name: str, rows: pl.DataFrame) -> list[Any]:
     if not rows.height:
         return [MISSING, MISSING]
     model = Measured(rows)
-    return [
-        _shown(f"models/{name}/late-block/{what}", model.estimate(terms, LEVEL))
-        if model.has(terms)
-        else MISSING
-        for what, terms in (
-            ("exact_match", model.memory(LATE)),
-            ("benchmarks", model.abilities(LATE)),
-        )
-    ]
+    terms = {"exact_match": model.memory(LATE), "benchmarks": model.abilities(LATE)}
+    return _estimates(f"models/{name}/late-block", model, terms)
+
+
+def _estimates(place: str, model: Measured, terms: Mapping[str, Terms]) -> list[Number | str]:
+    """A cell for each estimate of a model, named by its key; a dash for what was not measured."""
+    cells: list[Number | str] = []
+    for what, of in terms.items():
+        if model.has(of):
+            found = model.estimate(of, LEVEL)
+            ends = found.value, found.low, found.high
+            cells.append(Number(f"{place}/{what}", *ends, SHARE, "evidence"))
+        else:
+            cells.append(MISSING)
+    return cells
 
 
 def retention(evidence: pl.DataFrame) -> Table:
@@ -169,20 +175,11 @@ def retention(evidence: pl.DataFrame) -> Table:
                 LOG_PROB: model.memory(LATE, LOG_PROB),
                 **{task: model.ability(task, LATE) for task in tasks},
             }
-            cells = [
-                _shown(f"retention/{edit}/{model.name}/{what}", model.estimate(of, LEVEL))
-                if model.has(of)
-                else MISSING
-                for what, of in terms.items()
-            ]
+            cells = _estimates(f"retention/{edit}/{model.name}", model, terms)
             rows.append([views.seeds_name(model.name, len(model.seeds)), edit, *cells])
     exact = [f"first {k} token{'s' if k > 1 else ''}" for k in every]
     memory = [*exact, "whole suffix", "teacher-forced accuracy", "log probability"]
     return ["model", "edit", "memory loss minus ability loss", *memory, *tasks], rows
-
-
-def _shown(name: str, estimate: Estimate) -> Number:
-    return Number(name, estimate.value, estimate.low, estimate.high, SHARE, "evidence")
 
 
 def benchmarks(summary: pl.DataFrame, blind: Mapping[str, Mapping[str, float]]) -> Table:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -35,7 +36,7 @@ from pipeline.report.plots.gaps import gaps
 from pipeline.report.plots.localization import found_first
 from pipeline.report.plots.over_blocks import blocks, lengths, perplexity
 from pipeline.report.plots.over_blocks import kept as what_is_kept
-from pipeline.report.plots.plot import Plot, renamed
+from pipeline.report.plots.plot import Plot
 from pipeline.report.plots.quartiles import quartiles
 from pipeline.report.plots.scatter import scatters
 from pipeline.report.plots.training_time import trajectories
@@ -110,27 +111,30 @@ def plots(
     pooled = views.over_seeds(summary)
     shares = kept.kept(evidence)
     known = spread.NOTHING if over_samples is None else over_samples
-    makers = (
-        *(what_is_kept(shares), scatters(pooled, shares), blocks(pooled), drops(pooled, shares)),
-        *(
-            gaps(evidence, pooled),
-            lengths(pooled),
-            extractions(pooled),
-            spreads(pooled, spread=known),
-            perplexity(pooled),
-        ),
-        *(quartiles(pooled), doses(pooled), counterfactual(pooled)),
-    )
-    made = [plot for maker in makers for plot in maker]
+    made = [
+        *what_is_kept(shares),
+        *scatters(pooled, shares),
+        *blocks(pooled),
+        *drops(pooled, shares),
+        *gaps(evidence, pooled),
+        *lengths(pooled),
+        *extractions(pooled),
+        *spreads(pooled, spread=known),
+        *perplexity(pooled),
+        *quartiles(pooled),
+        *doses(pooled),
+        *counterfactual(pooled),
+    ]
     if theory is not None:
         made += _of_theory(summary, evidence, theory)
-    made = [plot for plot in made if plot.data.height]
     seen: Counter[str] = Counter()
     unique = []
-    for plot in made:
+    for plot in (each for each in made if each.data.height):
         seen[plot.name] += 1
-        again = seen[plot.name]  # two model names may differ in punctuation alone
-        unique.append(plot if again == 1 else renamed(plot, f"{plot.name}-again-{again}"))
+        if (again := seen[plot.name]) > 1:  # two model names may differ in punctuation alone
+            kind = plot.kind or plot.name
+            plot = replace(plot, name=f"{plot.name}-again-{again}", kind=kind)
+        unique.append(plot)
     return unique
 
 

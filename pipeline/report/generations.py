@@ -19,25 +19,6 @@ from pipeline.workflow import tables
 
 
 @dataclass(frozen=True)
-class Line:
-    """One continuation.
-
-    Args:
-        intervention: the intervention under which it was written.
-        same: the start that it shares with the baseline's continuation.
-        other: the rest; empty for the baseline, whose text is all in `same`.
-        perplexity: per token, under the baseline; at least 1.
-        distinct: share of distinct bigrams, 0 to 1.
-    """
-
-    intervention: str
-    same: str
-    other: str
-    perplexity: float
-    distinct: float
-
-
-@dataclass(frozen=True)
 class Generations:
     """The continuations of one prompt by one model with one way of decoding.
 
@@ -45,14 +26,16 @@ class Generations:
         model: name.
         prompt: text.
         decoding: greedy or sampled.
-        lines: the baseline's first.
+        lines: rows of the table of generations by column, the baseline's first; with ``same``, the
+            start that a continuation shares with the baseline's, and ``other``, the rest, empty
+            for the baseline.
         ids: whether the lines are token ids.
     """
 
     model: str
     prompt: str
     decoding: str
-    lines: list[Line]
+    lines: Sequence[Mapping[str, Any]]
     ids: bool = False
 
 
@@ -78,65 +61,54 @@ def read_generations(
             continue
         frame = tables.read(path, schemas.GENERATIONS)
         for _, part in frame.group_by("prompt_id", "decoding", maintain_order=True):
-            lines = [_line(row, text) for row in part.iter_rows(named=True)]
+            lines = [row | _parts(row, text) for row in part.iter_rows(named=True)]
             prompt, decoding = part.select("prompt", "decoding").row(0)
             found.append(Generations(model, prompt, decoding, lines, ids=not text))
     return found
 
 
-@dataclass(frozen=True)
-class Collapse:
-    """How far the texts of one model collapse under one intervention, averaged over the prompts.
-
-    Args:
-        model: name.
-        intervention: under which they were written.
-        numbers: decoding -> perplexity (geometric mean) and share of distinct bigrams.
-    """
-
-    model: str
-    intervention: str
-    numbers: Mapping[str, tuple[Number, Number]]
-
-
-def collapse(written: Sequence[Generations]) -> list[Collapse]:
-    """One entry per model and intervention, in their order."""
-    lines: dict[tuple[str, str], dict[str, list[Line]]] = {}
-    for text in written:
-        for line in text.lines:
-            by_decoding = lines.setdefault((text.model, line.intervention), {})
-            by_decoding.setdefault(text.decoding, []).append(line)
-    return [
-        Collapse(
-            model,
-            intervention,
-            {
-                decoding: _means(f"generations/{model}/{intervention}/{decoding}", model, several)
-                for decoding, several in by_decoding.items()
-            },
-        )
-        for (model, intervention), by_decoding in lines.items()
-    ]
-
-
-def _means(name: str, model: str, lines: Sequence[Line]) -> tuple[Number, Number]:
-    table = f"generations/{model}"
-    perplexity = geometric_mean([line.perplexity for line in lines])
-    distinct = fmean(line.distinct for line in lines)
-    return (
-        Number(f"{name}/perplexity", perplexity, table=table),
-        Number(f"{name}/distinct", distinct, unit=SHARE, table=table),
+def _parts(row: Mapping[str, Any], text: bool) -> dict[str, str]:
+    """The part of a continuation that is the baseline's, and the rest."""
+    column, where = (
+        ("text", "first_difference_character") if text else ("continuation", "first_difference")
     )
-
-
-def _line(row: Mapping[str, Any], text: bool) -> Line:
-    whole, at = (
-        (row["text"], row["first_difference_character"])
-        if text
-        else (row["continuation"], row["first_difference"])
-    )
+    whole, at = row[column], row[where]
     parts = (whole[:at], whole[len(whole) if at is None else at :])
     same, other = parts if text else (" ".join(map(str, part)) for part in parts)
-    return Line(
-        row["intervention"], same, other, row["baseline_perplexity"], row["distinct_bigrams"]
-    )
+    return {"same": same, "other": other}
+
+
+Collapsed = dict[tuple[str, str], dict[str, tuple[Number, Number]]]
+
+
+def collapse(written: Sequence[Generations]) -> Collapsed:
+    """How far the texts of one model collapse under one intervention, as means over the prompts.
+
+    Returns:
+        (model, intervention) -> way of decoding -> perplexity (geometric mean) and share of
+        distinct bigrams, in their order.
+    """
+    lines: dict[tuple[str, str], dict[str, list[Mapping[str, Any]]]] = {}
+    for text in written:
+        for line in text.lines:
+            by_decoding = lines.setdefault((text.model, line["intervention"]), {})
+            by_decoding.setdefault(text.decoding, []).append(line)
+    return {
+        (model, name): {
+            decoding: (
+                Number(
+                    f"generations/{model}/{name}/{decoding}/perplexity",
+                    geometric_mean(line["baseline_perplexity"] for line in several),
+                    table=f"generations/{model}",
+                ),
+                Number(
+                    f"generations/{model}/{name}/{decoding}/distinct",
+                    fmean(line["distinct_bigrams"] for line in several),
+                    unit=SHARE,
+                    table=f"generations/{model}",
+                ),
+            )
+            for decoding, several in by_decoding.items()
+        }
+        for (model, name), by_decoding in lines.items()
+    }

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from pipeline.analysis.localization import falls, grades
+from pipeline.analysis.localization import LOCALIZATION, falls, grades
 from pipeline.report.numbers import SHARE, Number, Sentence, spread
+from pipeline.workflow import tables
 
 SECTION = "Does a sweep find memory where it is?"
 
 PARTS = {"attention": "attention learned", "mlp": "MLP learned", "both": "both learned"}
 
+_EDITS = {
+    "identity": "identity",
+    "zero": "attention zero",
+    "mlp-zero": "MLP zero",
+    "skip": "block skipped",
+}
+_LOST = {
+    "exact_match": "recitals lost",
+    "log_prob": "log-probability lost",
+    "log_prob_minus_control": "log-probability beyond control",
+}
 SCORERS = {
-    ("identity", "exact_match"): "identity: recitals lost",
-    ("identity", "log_prob"): "identity: log-probability lost",
-    ("identity", "log_prob_minus_control"): "identity: log-probability beyond control",
-    ("zero", "exact_match"): "attention zero: recitals lost",
-    ("zero", "log_prob"): "attention zero: log-probability lost",
-    ("zero", "log_prob_minus_control"): "attention zero: log-probability beyond control",
-    ("mlp-zero", "exact_match"): "MLP zero: recitals lost",
-    ("mlp-zero", "log_prob"): "MLP zero: log-probability lost",
-    ("mlp-zero", "log_prob_minus_control"): "MLP zero: log-probability beyond control",
-    ("skip", "exact_match"): "block skipped: recitals lost",
-    ("skip", "log_prob"): "block skipped: log-probability lost",
-    ("skip", "log_prob_minus_control"): "block skipped: log-probability beyond control",
+    (edit, loss): f"{done}: {lost}" for edit, done in _EDITS.items() for loss, lost in _LOST.items()
+} | {
     ("divergence", "kl"): "divergence under identity",
     ("gradient", "attention"): "gradient × attention output",
     ("gradient", "mlp"): "gradient × MLP output",
@@ -55,6 +58,15 @@ class Localized:
     rows: Sequence[Sequence[Number | str]]
 
 
+def read_localized(path: Path) -> Localized:
+    """The section of a table of scores.
+
+    Raises:
+        InputError: the table does not fit its schema.
+    """
+    return localized(tables.read(path, LOCALIZATION))
+
+
 def localized(scores: pl.DataFrame) -> Localized:
     """The section's words and its table.
 
@@ -70,7 +82,7 @@ def localized(scores: pl.DataFrame) -> Localized:
     rows: list[list[Number | str]] = []
     for scorer in sorted(scorers, key=_order):
         graded_parts = [graded.filter(part=part, **scorer).row(0, named=True) for part in parts]
-        cells = [cell for row in graded_parts for cell in (_recall(row), _reciprocal(row))]
+        cells = [cell for row in graded_parts for cell in _graded(row)]
         rows.append([called(scorer), *cells])
     chance = graded.row(0, named=True)
     by_chance = [
@@ -122,13 +134,13 @@ def _sentences(scores: pl.DataFrame, graded: pl.DataFrame, parts: Sequence[str])
         n = bypass["n"].item() if bypass.height else 0
         shown: dict[str, Any] = {
             "part": PARTS[part],
-            "bypass": _recall(bypass.row(0, named=True)) if bypass.height else None,
+            "bypass": _graded(bypass.row(0, named=True))[0] if bypass.height else None,
             "models": Number(f"{TABLE}/{part}/models", n, unit="models", table=TABLE),
             "scorers": Number(f"{TABLE}/{part}/scorers", of_part.height, table=TABLE),
             "best": [called(row) for row in sorted(top, key=_order)],
-            "recall": _recall(top[0]),
+            "recall": _graded(top[0])[0],
         }
-        ends = _stopped(f"/{part}", fell.filter(part=part))
+        ends = _stopped(f"{part}/", fell.filter(part=part))
         complete = ends if len(ends) == 2 else {"here": None, "elsewhere": None}
         sentences.append(Sentence(_PART, shown | complete))
     others = falls(scores, "block").filter(~pl.col("here"), scorer="identity").sort("block")
@@ -141,18 +153,13 @@ def _sentences(scores: pl.DataFrame, graded: pl.DataFrame, parts: Sequence[str])
     return sentences
 
 
-def _recall(row: Mapping[str, Any]) -> Number:
-    ends = row["recall"], row["recall_low"], row["recall_high"]
-    return Number(f"{_name(row)}/recall", *ends, unit=SHARE, table=TABLE)
-
-
-def _reciprocal(row: Mapping[str, Any]) -> Number:
-    ends = row["reciprocal"], row["reciprocal_low"], row["reciprocal_high"]
-    return Number(f"{_name(row)}/rank", *ends, unit="ratio", table=TABLE)
-
-
-def _name(row: Mapping[str, Any]) -> str:
-    return f"{TABLE}/{row['part']}/{row['scorer']}/{row['quantity']}"
+def _graded(row: Mapping[str, Any]) -> list[Number]:
+    """The recall and the mean reciprocal rank of one scorer."""
+    name = f"{TABLE}/{row['part']}/{row['scorer']}/{row['quantity']}"
+    return [
+        Number(f"{name}/{key}", row[of], row[f"{of}_low"], row[f"{of}_high"], unit, TABLE)
+        for key, of, unit in (("recall", "recall", SHARE), ("rank", "reciprocal", "ratio"))
+    ]
 
 
 def _order(scorer: Mapping[str, str]) -> int:
@@ -163,12 +170,13 @@ def _order(scorer: Mapping[str, str]) -> int:
 
 def _stopped(name: str, fell: pl.DataFrame) -> dict[str, Number]:
     """How often a bypass stops half of the recitals: at blocks that learned, and at others."""
-    stopped = {}
-    for row in fell.filter(scorer="identity").iter_rows(named=True):
-        where = "here" if row["here"] else "elsewhere"
-        ends = row["share"], row["low"], row["high"]
-        stopped[where] = Number(f"{TABLE}{name}/stops/{where}", *ends, unit=SHARE, table=TABLE)
-    return stopped
+    rows = fell.filter(scorer="identity").select("here", "share", "low", "high").iter_rows()
+    return {
+        (where := "here" if here else "elsewhere"): Number(
+            f"{TABLE}/{name}stops/{where}", share, low, high, SHARE, TABLE
+        )
+        for here, share, low, high in rows
+    }
 
 
 def called(row: Mapping[str, str]) -> str:

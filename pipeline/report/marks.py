@@ -15,8 +15,9 @@ from typing import Any
 import polars as pl
 from markupsafe import Markup
 
-from pipeline.analysis.text import number, percent, percent_interval, visible
+from pipeline.analysis.text import percent, visible
 from pipeline.interventions.interventions import IDENTITY
+from pipeline.report.numbers import SHARE, Number, estimate
 
 _DRAWN = ("kept", "drop", "gap", "value")
 """The columns that hold a drawn number; a figure with such data draws one of them."""
@@ -115,8 +116,8 @@ def _told(place: Sequence[float], row: Row) -> Told:
     if row.get("split"):
         measure = f"{row['split']}, {measure}"
     drawn = next((row[column] for column in _DRAWN if column in row), None)
-    share = "value" not in row or _is_share(row)
-    level = (percent_interval if share else _interval)(drawn, row.get("low"), row.get("high"))
+    unit = SHARE if "value" not in row or _is_share(row) else ""
+    level = estimate(Number("", drawn, row.get("low"), row.get("high"), unit))
     if row.get("memorized") is not None:
         level += f"; exact match {percent(row['memorized'])}"
     edit = str(row.get("edit") or IDENTITY)
@@ -127,9 +128,3 @@ def _told(place: Sequence[float], row: Row) -> Told:
 def _is_share(row: Row) -> bool:
     metric = str(row.get("metric"))
     return not any(part in metric for part in ("perplexity", "entropy", "log_prob", "bits", "byte"))
-
-
-def _interval(value: float | None, low: float | None, high: float | None) -> str:
-    if low is None or high is None:
-        return number(value)
-    return f"{number(value)} [{number(low)}, {number(high)}]"

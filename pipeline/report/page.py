@@ -10,7 +10,7 @@ page lists all that is missing.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import ascii_lowercase
@@ -18,7 +18,7 @@ from typing import Any
 
 import polars as pl
 
-from pipeline.analysis import localization, views
+from pipeline.analysis import views
 from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE, gathered
 from pipeline.analysis.kept import kept
 from pipeline.analysis.manifests import pretrained, read_manifests, trained_here
@@ -43,7 +43,7 @@ from pipeline.report.claims import Finding, crosswalk, findings
 from pipeline.report.explorer import choices
 from pipeline.report.generations import Generations, collapse, read_generations
 from pipeline.report.localization import SECTION as LOCALIZATION
-from pipeline.report.localization import Localized, localized
+from pipeline.report.localization import Localized, read_localized
 from pipeline.report.marks import embedded
 from pipeline.report.markup import template
 from pipeline.report.numbers import SHARE, Number, Numbers, from_json
@@ -137,18 +137,18 @@ def read_results(
     check_numbers(summary, evidence, judged)
     missing = list[str]()
 
-    def attempt(what: str, read: Any, default: Any) -> Any:
+    def attempt(what: str, otherwise: Any, read: Callable[..., Any], *of: Any, **how: Any) -> Any:
         try:
-            return read()
+            return read(*of, **how)
         except InputError as error:
             missing.append(f"{what}: {error.problems[0].got}")
-            return default
+            return otherwise
 
     manifests = list[Mapping[str, object]]()
     for name, family in models:
         named = [{"name": name, "family": family}]
-        reader = lambda pair=(name, family): read_manifests(data, [pair])  # noqa: E731
-        manifests += attempt(f"{name} has no checkpoint", reader, named)
+        lost = f"{name} has no checkpoint"
+        manifests += attempt(lost, named, read_manifests, data, [(name, family)])
     if stale := tables.provenance(data / "summary.parquet").get("stale"):
         assert isinstance(stale, list)  # noqa: S101
         missing.append(
@@ -156,17 +156,16 @@ def read_results(
             f"their earlier results: {', '.join(stale)}."
         )
     missing += _without_results(summary, models, data)
-    drawn = attempt("There are no figures", lambda: read_figures(figures), [])
+    drawn = attempt("There are no figures", [], read_figures, figures)
     written = list[Generations]()
     for manifest in manifests:
-        texts = lambda one=manifest: read_generations(data, [one], show_text=show_text)  # noqa: E731
-        written += attempt(f"The texts of {manifest['name']} cannot be shown", texts, [])
+        lost = f"The texts of {manifest['name']} cannot be shown"
+        written += attempt(lost, [], read_generations, data, [manifest], show_text=show_text)
     samples, by_token, unreadable = read_browser(data, models, manifests, show_text=show_text)
     theory = read_theory(data, models)
-    graded, scores = None, data / "localization.parquet"
-    if scores.exists():
-        localize = lambda: localized(tables.read(scores, localization.LOCALIZATION))  # noqa: E731
-        graded = attempt("The scorers' results cannot be shown", localize, None)
+    scores = data / "localization.parquet"
+    lost = "The scorers' results cannot be shown"
+    graded = attempt(lost, None, read_localized, scores) if scores.exists() else None
     blind = tasks / BLIND_SCORES
     return Results(
         study,
@@ -224,15 +223,16 @@ def write_page(
     )
     made = collect(study, data, results.manifests, provenance)
     numbers = Numbers()
-    write_text(reports / "index.html", render(results, numbers))
     main, of_theory = numbered(results.figures, results.theory)
     figures = [*main, *of_theory]
-    write_text(reports / THEORY, render_theory(study, results.theory, of_theory, numbers))
-    html = render_numbers(
-        study, results.summary, results.evidence, results.judged, figures, numbers
-    )
-    write_text(reports / NUMBERS, html)
-    write_text(reports / MADE, render_provenance(study, made, results.manifests))
+    tables_read = results.summary, results.evidence, results.judged
+    for name, html in (  # in the order in which numbers.json lists them
+        ("index.html", render(results, numbers)),
+        (THEORY, render_theory(study, results.theory, of_theory, numbers)),
+        (NUMBERS, render_numbers(study, *tables_read, figures, numbers)),
+        (MADE, render_provenance(study, made, results.manifests)),
+    ):
+        write_text(reports / name, html)
     numbers.write(reports / NUMBERS_FILE)
     # all in ASCII: a name may hold characters that a file cannot
     write_text(reports / PROVENANCE, json.dumps(made, indent=2, default=str) + "\n")

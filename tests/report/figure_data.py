@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 import polars as pl
 
 from pipeline.analysis.statistics import LEVEL, reach
-from tests.report.captions import (
-    KINDS,
-    SINGLE,
-    SPREAD,
-    WHOLE,
-    benchmarks,
-    kept,
-    late,
-    memorized,
-)
 
 COLUMNS = (
     *("model", "family", "intervention", "block", "task", "metric", "value", "low", "high", "n"),
 )
+KINDS = {"reasoning": ("piqa", "arc_easy"), "language": ("hellaswag", "lambada_openai")}
+QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
+SPREAD = ("completion_entropy", "token_accuracy")
+SINGLE = (pl.col("group") == "each") & (pl.col("edit") == "identity")
+WHOLE = pl.col("intervention") == "baseline"
 ONE_BLOCK = pl.col("group") == "each"
 MEAN = "benchmarks, mean lead over chance"
 LENGTHS = (1, 4, 16)
 TYPICAL = "typical {} block"
 
 
+Steps = Sequence[tuple[str, str, int]]
+
+
 def frames(
-    summary: pl.DataFrame, evidence: pl.DataFrame, cuts: pl.DataFrame
+    summary: pl.DataFrame, evidence: pl.DataFrame, cuts: pl.DataFrame, steps: Steps
 ) -> Iterator[tuple[str, pl.DataFrame]]:
     """Name and data of each figure that is made of the summary.
 
     Args:
         summary: the table.
         evidence: the table, for the intervals of what is kept.
-        cuts: the spread over samples, see `captions.spread`.
+        cuts: the spread over samples, see `spread`.
+        steps: model, run and step of the checkpoints of a training run.
     """
     models = summary.select("model", "family").unique(maintain_order=True)
     families = models["family"].unique(maintain_order=True)
@@ -82,30 +81,89 @@ def frames(
     beyond = summary.filter(WHOLE | SINGLE, metric="counterfactual_by_copies")
     if beyond.height:
         yield "twins", beyond.select(*COLUMNS, "copies")
+    known = pl.DataFrame(steps, schema=("model", "run", "step"), orient="row")
+    falls = ((pl.col("difference") < 0) & (pl.col("p_holm") < 0.05)).fill_null(False)
+    course = rows.join(known, on="model").with_columns(falls=falls)
+    changes = ("difference", "difference_low", "difference_high", "p_holm", "falls")
+    for run in {run for _, run, _ in steps}:
+        yield (
+            f"training-{run}",
+            course.filter(run=run).select(*COLUMNS, *changes, "run", "step").drop("family"),
+        )
+
+
+def memorized(summary: pl.DataFrame, metric: str, split: str = "memorized") -> pl.DataFrame:
+    return summary.filter(task="memorization", metric=metric, split=split)
+
+
+def benchmarks(summary: pl.DataFrame) -> pl.DataFrame:
+    """The rows of benchmarks, of each one metric: acc, else word_perplexity."""
+    metrics = summary.filter(pl.col("task") != "memorization").select("task", "metric").unique()
+    chosen = {
+        task: next((name for name in ("acc", "word_perplexity") if name in names), min(names))
+        for [task], rows in metrics.group_by("task")
+        for names in [rows["metric"].to_list()]
+    }
+    known = pl.DataFrame({"task": list(chosen), "metric": list(chosen.values())})
+    return summary.join(known, on=["task", "metric"], how="semi", maintain_order="left")
+
+
+def kept(rows: pl.DataFrame, floor: pl.Expr, which: pl.Expr = SINGLE) -> pl.DataFrame:
+    """The rows of `which` with what is kept of the lead that the baseline has over `floor`."""
+    rows = rows.with_columns(floor=floor.fill_null(0.0))
+    whole = rows.filter(WHOLE).select(
+        "model", "task", whole="value", least=pl.coalesce("low", "value")
+    )
+    single = rows.filter(which).join(whole, on=["model", "task"], maintain_order="left")
+    lead = pl.col("whole") - pl.col("floor")
+    known = single.filter(pl.col("least") > pl.col("floor"))
+    return known.with_columns(kept=(pl.col("value") - pl.col("floor")) / lead)
+
+
+def late(rows: pl.DataFrame) -> pl.DataFrame:
+    """Those of single late blocks."""
+    n_blocks = rows["block"].max() + 1
+    return rows.filter(SINGLE & pl.col("block").is_in(range(3 * n_blocks // 4, n_blocks)))
+
+
+def spread(memorization: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+    """Quantiles of each model, intervention and split.
+
+    Args:
+        memorization: model -> its table.
+    """
+    rows = []
+    for model, table in memorization.items():
+        for (intervention, split), own in table.group_by("intervention", "split"):
+            key = {"model": model, "intervention": intervention, "split": split}
+            for metric in SPREAD:
+                known = own[metric].drop_nulls().to_numpy()
+                cuts = np.quantile(known, list(QUANTILES.values())) if len(known) else [None] * 5
+                named = {
+                    q: None if c is None else float(c) for q, c in zip(QUANTILES, cuts, strict=True)
+                }
+                rows.append({**key, "metric": metric, **named})
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def intervals(evidence: pl.DataFrame) -> pl.DataFrame:
+    """What is kept, with the ends of its 95% interval within the limits."""
+    half = pl.struct("stderr", "n_effective", "scale").map_elements(
+        lambda row: reach(*row.values(), LEVEL), return_dtype=pl.Float64
+    )
+    value = pl.col("value")
+    return evidence.filter(quantity="kept").with_columns(
+        low=pl.max_horizontal(value - half, "least"), high=pl.min_horizontal(value + half, "most")
+    )
 
 
 def _with_ends(
     rows: pl.DataFrame, floor: pl.Expr, evidence: pl.DataFrame, which: pl.Expr = SINGLE
 ) -> pl.DataFrame:
     """What is kept of the lead, with the ends of the evidence's interval."""
-    key = {"model": "model", "task": "task", "metric": "metric", "intervention": "over"}
-    known = evidence.filter(quantity="kept").select(
-        **{name: pl.col(column) for name, column in key.items()},
-        half=pl.struct("stderr", "n_effective", "scale").map_elements(
-            lambda row: reach(*row.values(), LEVEL), return_dtype=pl.Float64
-        ),
-        lower="least",
-        upper="most",
-    )
-    value, half = pl.col("kept"), pl.col("half")
-    return (
-        kept(rows, floor, which)
-        .join(known, on=list(key))
-        .with_columns(
-            low=pl.max_horizontal(value - half, "lower"),
-            high=pl.min_horizontal(value + half, "upper"),
-        )
-    )
+    key = ["model", "task", "metric", "intervention"]
+    known = intervals(evidence).rename({"over": "intervention"}).select(*key, "low", "high")
+    return kept(rows, floor, which).drop("low", "high").join(known, on=key)
 
 
 def _of_score(rows: pl.DataFrame) -> pl.DataFrame:
@@ -150,40 +208,38 @@ def _kept(summary: pl.DataFrame, evidence: pl.DataFrame) -> pl.DataFrame:
 
 def _gaps(summary: pl.DataFrame, evidence: pl.DataFrame) -> pl.DataFrame:
     """Mean share kept of the benchmarks minus that of memory, over the late blocks."""
-    late_rows = evidence.filter(over="late", quantity="kept")
-    rows = []
-    for (model, family, edit), own in late_rows.group_by(
-        "model", "family", "edit", maintain_order=True
-    ):
-        able = own.filter(metric="acc").to_dicts()
-        memory = own.filter(
-            pl.col("metric").is_in(("exact_match", "exact_match_at_k", "suffix_log_prob"))
+    key = ("model", "family", "edit")
+    rows = intervals(evidence).filter(over="late")
+    below, above = pl.col("value") - pl.col("low"), pl.col("high") - pl.col("value")
+    able = (
+        rows.filter(metric="acc")
+        .group_by(key)
+        .agg(
+            able=pl.mean("value"),
+            down=(below**2).sum().sqrt() / pl.len(),
+            up=(above**2).sum().sqrt() / pl.len(),
         )
-        for row in memory.to_dicts():
-            measure = row["metric"].removesuffix("_at_k")
-            value = sum(task["value"] for task in able) / len(able) - row["value"]
-            ends = [(1 / len(able), _ends(task)) for task in able] + [(-1.0, _ends(row))]
-            below = sum((f * (d[0] if f > 0 else d[1])) ** 2 for f, d in ends) ** 0.5
-            above = sum((f * (d[1] if f > 0 else d[0])) ** 2 for f, d in ends) ** 0.5
-            numbers = (value, value - below, value + above)
-            rows.append((model, family, edit, measure, row["k"], *numbers))
-    of_tokens = summary.filter(ONE_BLOCK, metric="survival_gap")
-    for (model, family, edit), own in of_tokens.group_by(
-        "model", "family", "edit", maintain_order=True
-    ):
-        last = own.filter(pl.col("block") >= 3 * (own["block"].max() + 1) // 4)
-        means = [-last[name].mean() for name in ("value", "high", "low")]
-        rows.append((model, family, edit, "survival_gap", None, *means))
-    columns = ("model", "family", "edit", "measure", "k", "gap", "low", "high")
-    return pl.DataFrame(rows, schema=columns, orient="row", infer_schema_length=None)
-
-
-def _ends(row: Mapping[str, Any]) -> tuple[float, float]:
-    """How far the interval of a row of the evidence reaches below and above."""
-    half = reach(row["stderr"], row["n_effective"], row["scale"], LEVEL)
-    low = row["value"] - half if row["least"] is None else max(row["value"] - half, row["least"])
-    high = row["value"] + half if row["most"] is None else min(row["value"] + half, row["most"])
-    return row["value"] - low, high - row["value"]
+    )
+    gap = pl.col("able") - pl.col("value")
+    memory = (
+        rows.filter(pl.col("metric").is_in(("exact_match", "exact_match_at_k", "suffix_log_prob")))
+        .join(able, on=key)
+        .select(
+            *key,
+            pl.col("metric").str.strip_suffix("_at_k").alias("measure"),
+            pl.col("k").cast(pl.Int64),
+            gap=gap,
+            low=gap - (pl.col("down") ** 2 + above**2).sqrt(),
+            high=gap + (pl.col("up") ** 2 + below**2).sqrt(),
+        )
+    )
+    n_blocks = pl.col("block").max().over("model") + 1
+    late_rows = summary.filter(ONE_BLOCK & (pl.col("block") >= 3 * n_blocks // 4))
+    tokens = late_rows.filter(metric="survival_gap").group_by(key)
+    equal = tokens.agg(gap=-pl.mean("value"), low=-pl.mean("high"), high=-pl.mean("low"))
+    nothing = pl.lit(None, pl.Int64).alias("k")
+    named = equal.with_columns(nothing, measure=pl.lit("survival_gap"))
+    return pl.concat([memory, named.select(memory.columns)])
 
 
 def _lost(rows: pl.DataFrame, evidence: pl.DataFrame) -> pl.DataFrame:

@@ -41,15 +41,6 @@ def made(models: dict[str, float]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema_overrides=kinds)
 
 
-def test_the_typical_block_has_the_median_exact_match() -> None:
-    chosen = extraction.typical(made({"m": 0.5}))
-    assert chosen.select("intervention", "label").rows() == [
-        ("baseline", extraction.WHOLE),
-        ("block-01", extraction.EARLY),  # of 1 and 2 the lower; 0 is none of them
-        ("block-11", extraction.LATE),
-    ]
-
-
 @pytest.mark.parametrize(
     ("models", "told"),
     [

@@ -1,70 +1,57 @@
 """What is drawn is what is in the tables; the files are whole and the same every time."""
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import polars as pl
 import pytest
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.collections import PathCollection
+from matplotlib.collections import LineCollection, PathCollection, PolyCollection
+from matplotlib.patches import Rectangle
 
 from pipeline.analysis import spread, views
 from pipeline.analysis.aggregate import aggregate
 from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE, evidence
 from pipeline.analysis.rows import SUMMARY
-from pipeline.analysis.statistics import LEVEL, reach, student
+from pipeline.analysis.statistics import student
+from pipeline.analysis.text import percent_interval
 from pipeline.measure.metrics import MEMORIZATION
-from pipeline.report import colours, figures, style
+from pipeline.report import colours, figures, marks, style
 from pipeline.report.markup import plain
 from pipeline.report.plots.plot import Plot
 from pipeline.workflow import tables
 from tests.analysis import synthetic
 
 WRITTEN = tuple[Path, list[tuple[str, str]]]
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(scope="module")
-def plots(summary: pl.DataFrame, evidence_of_paper: pl.DataFrame) -> dict[str, Plot]:
-    return {plot.name: plot for plot in figures.plots(summary, evidence_of_paper)}
-
-
-def panels(plot: Plot) -> dict[str, Axes]:
-    """The drawn panels by title."""
-    return {axes.get_title("left"): axes for axes in figures.figure(plot).axes}
-
-
-def line(axes: Axes, label: str) -> tuple[list[float], list[float]]:
-    """X and y of the line with this label in the legend."""
-    (found,) = [each for each in axes.get_lines() if each.get_label() == label]
-    return list(found.get_xdata()), list(found.get_ydata())
-
-
-def blocks(summary: pl.DataFrame, **where: object) -> tuple[list[int], list[float]]:
-    rows = summary.filter(pl.col("block").is_not_null(), **where).sort("block")
-    return rows["block"].to_list(), rows["value"].to_list()
+def plots(
+    study: synthetic.Study,
+    summary: pl.DataFrame,
+    evidence_of_paper: pl.DataFrame,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, Plot]:
+    data = tmp_path_factory.mktemp("figures")
+    study.write(data)
+    cuts = spread.quantiles(summary, data)
+    made = figures.plots(summary, evidence_of_paper, over_samples=cuts)
+    return {plot.name: plot for plot in made}
 
 
 def test_the_order_of_the_page(plots: dict[str, Plot]) -> None:
-    models = [f"scatter-{name}" for name in synthetic.MODELS]
     assert list(plots) == [
-        "kept",
-        *models,
-        "blocks-pythia",
-        "blocks-gpt-neo",
-        "drops-pythia",
-        "drops-gpt-neo",
-        "gap",
-        "length",
-        "extraction",
-        "completion-entropy",
-        "token-accuracy",
-        "perplexity",
-        "quartiles-pythia",
-        "quartiles-gpt-neo",
-        "copies",
+        *("kept", *(f"scatter-{name}" for name in synthetic.MODELS)),
+        *("blocks-pythia", "blocks-gpt-neo", "drops-pythia", "drops-gpt-neo", "gap", "length"),
+        *("extraction", "completion-entropy", "token-accuracy", "perplexity"),
+        *("quartiles-pythia", "quartiles-gpt-neo", "copies"),
     ]
     for plot in plots.values():
         words = plot.words()
@@ -73,68 +60,138 @@ def test_the_order_of_the_page(plots: dict[str, Plot]) -> None:
         assert plain(words["alt"])
 
 
-def test_scatter(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
-    name = "tiny-neo-12"
-    axes = panels(plots[f"scatter-{name}"])["tiny_arc_easy"]
-    _, x = blocks(summary, model=name, metric="exact_match", split="memorized")
-    _, y = blocks(summary, model=name, task="tiny_arc_easy", metric="acc")
-    drawn = {
-        points.get_label(): np.asarray(points.get_offsets())
-        for points in axes.collections
-        if isinstance(points, PathCollection)
-    }
-    np.testing.assert_allclose(drawn["block 0"], [[x[0], y[0]]])
-    np.testing.assert_allclose(drawn["one block"], np.transpose([x[1:], y[1:]]))
-    whole = summary.filter(model=name, intervention="baseline")
-    star = [
-        whole.filter(metric="exact_match", split="memorized")["value"][0],
-        whole.filter(task="tiny_arc_easy")["value"][0],
+# ------------------------------------------------------------------- what is drawn
+
+DRAWN = {
+    "kept": ("block", "kept"),
+    "scatter-tiny-neo-12": ("memorized", "value"),
+    "blocks-pythia": ("block", "value"),
+    "drops-pythia": ("block", "drop"),
+    "gap": ("", "gap"),
+    "length": ("block", "value"),
+    "extraction": ("k", "value"),
+    "completion-entropy": ("block", "value"),
+    "token-accuracy": ("block", "value"),
+    "perplexity": ("block", "value"),
+    "quartiles-gpt-neo": ("place", "value"),
+    "copies": ("place", "value"),
+}
+"""Figure -> the columns of its axes."""
+
+MEANS = {
+    "exact match": {"measure": "exact_match"},
+    "teacher-forced accuracy": {"k": None},
+    "benchmarks": {"kind": "mean"},
+    "first token": {"k": 1},
+    "first 4 tokens": {"k": 4},
+    "reasoning": {"ability": "reasoning"},
+    "language understanding": {"ability": "language"},
+    "block 0": {"block": 0},
+    "baseline": {"intervention": "baseline"},
+    "exact match, memorized": {"metric": "exact_match"},
+    "token accuracy (Eq. 4), memorized": {"metric": "token_accuracy"},
+    "of the score": {"scale": "raw"},
+    "of its lead over chance": {"scale": "corrected"},
+}
+"""Label, title or end of a title -> what the rows have that it stands for."""
+
+NAMES = ("model", "family", "task", "split", "edit", "label")
+"""Columns whose values are labels, titles or ends of them."""
+
+
+def panels(plot: Plot) -> dict[str, Axes]:
+    """The drawn panels by title."""
+    return {axes.get_title("left"): axes for axes in figures.figure(plot).axes}
+
+
+def drawn(axes: Axes) -> list[tuple[Artist, list[int], np.ndarray]]:
+    """The marks of a panel with their rows and places."""
+    found = []
+    for artist in axes.findobj(lambda each: str(each.get_gid()).startswith("rows-")):
+        if isinstance(artist, Rectangle):
+            places = [[artist.get_x() + artist.get_width() / 2, artist.get_height()]]
+        elif isinstance(artist, PathCollection):
+            places = artist.get_offsets()
+        else:
+            places = artist.get_xydata()
+        found.append((artist, list(map(int, artist.get_gid().split("-")[1:])), np.array(places)))
+    return found
+
+
+def edges(axes: Axes) -> set[float]:
+    """Where the bands and the bars of intervals end."""
+    ends = [
+        path.vertices[:, 1]
+        for each in axes.collections
+        if isinstance(each, PolyCollection | LineCollection)
+        for path in each.get_paths()
     ]
-    np.testing.assert_allclose(drawn["baseline"], [star])
-    assert line(axes, "chance")[1] == [0.25, 0.25]
+    return {round(float(end), 9) for part in ends for end in part}
 
 
-def test_blocks(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
-    drawn = panels(plots["blocks-pythia"])
-    name = "tiny-pythia-12"
-    assert line(drawn["tiny_piqa, accuracy"], name) == blocks(summary, model=name, task="tiny_piqa")
-    assert line(drawn["exact match, memorized"], name) == blocks(
-        summary, model=name, metric="exact_match", split="memorized"
-    )
+def rounded(rows: pl.DataFrame, *columns: str) -> set[float]:
+    return {round(value, 9) for row in rows.select(columns).drop_nulls().rows() for value in row}
 
 
-def test_lengths(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
-    axes = panels(plots["length"])["tiny-neo-8"]
-    where = {"model": "tiny-neo-8", "split": "memorized"}
-    assert line(axes, "first 4 tokens") == blocks(summary, metric="exact_match_at_k", k=4, **where)
-    assert line(axes, "whole suffix") == blocks(summary, metric="exact_match", **where)
-    assert line(axes, "teacher-forced accuracy") == blocks(
-        summary, metric="teacher_forced_accuracy", **where
-    )
+@pytest.mark.parametrize("name", DRAWN)
+def test_what_is_drawn_is_the_data(plots: dict[str, Plot], name: str) -> None:
+    """Each row at its numbers, in its panel and its line, with its interval."""
+    data = plots[name].data.with_row_index("row")
+    data = data.with_columns(pl.col(c).cast(pl.String) for c in ("model", "label") if c in data)
+    if "quartile" in data.columns:
+        models = data["model"].unique(maintain_order=True).to_list()
+        group = pl.col("model").replace_strict(models, range(len(models)))
+        data = data.with_columns(place=6 * group + pl.col("quartile"))
+    if "copies" in data.columns:
+        data = data.with_columns(place=pl.col("copies").rank("dense") - 1)
+    across, up = DRAWN[name]
+    by_sample = "q50" in data.columns
+    seen = []
+    for axes in figures.figure(plots[name]).axes:
+        title, ends = axes.get_title("left"), edges(axes)
+        for artist, numbers, places in drawn(axes):
+            rows, label = data[numbers], str(artist.get_label())
+            np.testing.assert_allclose(places[:, 1], rows[up])
+            if across:
+                x = rows[across].cast(pl.Float64).to_numpy()
+                assert np.isclose(places[:, 0], x)[~np.isnan(x)].all()
+            for word in (title, *title.split(", ", 1), label):
+                for column, value in MEANS.get(word, {}).items():
+                    of = rows[column] if column in rows.columns else pl.Series([value])
+                    assert of.eq_missing(pl.Series([value])).all(), word
+                named = [c for c in NAMES if c in data.columns and word in data[c]]
+                assert not named or any((rows[c] == word).all() for c in named), (title, label)
+            star = label == "baseline" and "memorized" in data.columns  # without an interval
+            assert by_sample or star or rounded(rows, "low", "high") <= ends
+            seen += numbers
+        if by_sample:
+            banded = data.filter(pl.col("split").is_in(["memorized", "control"]), model=title)
+            assert rounded(banded, "q05", "q25", "q75", "q95") <= ends
+    expected = data.filter(kind="benchmark") if "kind" in data.columns else data.clear()
+    if not {"place", "q50", "memorized", "label", "gap"} & set(data.columns):
+        expected = pl.concat([expected, data.filter(pl.col("block").is_null())])
+    assert sorted(seen) == sorted(set(data["row"]) - set(expected["row"]))
 
 
-@pytest.mark.parametrize("metric", ["completion_entropy", "token_accuracy"])
-def test_spread_over_samples(study: synthetic.Study, tmp_path: Path, metric: str) -> None:
-    """Lines are the summary's means; bands and bars at the baseline are quantiles over samples."""
-    study.write(tmp_path)
-    summary = aggregate(study.models)
-    cuts = spread.quantiles(summary, tmp_path)
-    plots = figures.plots(summary, evidence(study.models), over_samples=cuts)
-    [plot] = [each for each in plots if each.name == metric.replace("_", "-")]
-    axes = panels(plot)["tiny-pythia-8"]
-    for split in ("memorized", "exposed", "control"):
-        where = {"model": "tiny-pythia-8", "metric": metric, "split": split}
-        assert line(axes, split) == blocks(summary, **where)
-    table = tables.read(tmp_path / "memorization" / "tiny-pythia-8.parquet", MEMORIZATION)
-    own = table.filter(split="memorized")
-    values = [own.filter(intervention=f"block-{b:02d}")[metric].to_numpy() for b in range(8)]
-    for i, (low, high) in enumerate(((0.05, 0.95), (0.25, 0.75))):
-        expected = {round(float(np.quantile(v, q)), 9) for v in values for q in (low, high)}
-        drawn = {round(float(y), 9) for y in axes.collections[i].get_paths()[0].vertices[:, 1]}
-        assert drawn == expected
-    bar = axes.collections[2].get_segments()[0][:, 1]
-    whole = own.filter(intervention="baseline")[metric].to_numpy()
-    np.testing.assert_allclose(bar, np.quantile(whole, [0.05, 0.95]))
+def test_perplexity_has_a_logarithmic_scale_without_bars(plots: dict[str, Plot]) -> None:
+    for name, title in (
+        ("perplexity", "gpt-neo"),
+        ("quartiles-pythia", "tiny_wikitext, word_perplexity"),
+    ):
+        axes = panels(plots[name])[title]
+        assert axes.get_yscale() == "log"
+        assert not axes.patches
+
+
+def test_the_baseline_and_chance_are_lines(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
+    where = {"model": "tiny-neo-12", "task": "tiny_arc_easy", "intervention": "baseline"}
+    whole = summary.filter(metric="acc", **where)["value"].item()
+    for name, title in (
+        ("scatter-tiny-neo-12", "tiny_arc_easy"),
+        ("blocks-gpt-neo", "tiny_arc_easy, accuracy"),
+    ):
+        levels = {tuple(each.get_ydata()) for each in panels(plots[name])[title].get_lines()}
+        assert {(0.25, 0.25), (whole, whole)} <= levels
 
 
 def test_the_spread_of_seeds_is_that_of_all_their_samples(
@@ -152,52 +209,6 @@ def test_the_spread_of_seeds_is_that_of_all_their_samples(
     where = {"intervention": "baseline", "split": "control"}
     [found] = cuts.filter(metric="completion_entropy", **where)["q25"]
     assert found == pytest.approx(np.quantile(both.filter(**where)["completion_entropy"], 0.25))
-
-
-def test_perplexity(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
-    axes = panels(plots["perplexity"])["gpt-neo"]
-    assert axes.get_yscale() == "log"
-    assert line(axes, "tiny-neo-8") == blocks(summary, model="tiny-neo-8", task="tiny_wikitext")
-
-
-def test_quartiles(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
-    axes = panels(plots["quartiles-gpt-neo"])["tiny_lambada_openai, accuracy"]
-    heights = [bar.get_height() for bar in axes.patches]
-    expected = [
-        summary.filter(model=model, task="tiny_lambada_openai", intervention=intervention)["value"][
-            0
-        ]
-        for intervention in ["baseline", *(f"quartile-{q}" for q in (1, 2, 3, 4))]
-        for model in ("tiny-neo-8", "tiny-neo-12")
-    ]
-    assert heights == expected
-
-
-def test_quartiles_of_a_perplexity_are_points(
-    plots: dict[str, Plot], summary: pl.DataFrame
-) -> None:
-    axes = panels(plots["quartiles-pythia"])["tiny_wikitext, word_perplexity"]
-    assert axes.get_yscale() == "log"
-    assert not axes.patches
-    drawn = sorted(y for points in axes.containers for y in points.lines[0].get_ydata())
-    expected = summary.filter(pl.col("block").is_null(), family="pythia", task="tiny_wikitext")
-    assert drawn == sorted(expected["value"])
-
-
-def test_drops_raw_and_corrected(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
-    drawn = panels(plots["drops-pythia"])
-    where = {"model": "tiny-pythia-12", "metric": "acc"}
-    for title, floors in (
-        ("of the score", {"tiny_arc_easy": 0, "tiny_piqa": 0}),
-        ("of its lead over chance", {"tiny_arc_easy": 0.25, "tiny_piqa": 0.5}),
-    ):
-        lost = []
-        for task, floor in floors.items():
-            _, bypassed = blocks(summary, task=task, **where)
-            whole = summary.filter(intervention="baseline", task=task, **where)["value"][0]
-            lost.append((whole - np.array(bypassed)) / (whole - floor))
-        _, shown = line(drawn[f"tiny-pythia-12, {title}"], "reasoning")
-        np.testing.assert_allclose(shown, np.mean(lost, axis=0))
 
 
 def test_no_panel_cuts_another(plots: dict[str, Plot]) -> None:
@@ -224,15 +235,10 @@ def test_captions_speak_of_what_is_drawn(
     assert "copies" not in [plot.name for plot in figures.plots(others, evidence_of_paper)]
 
 
-def test_copies(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
-    axes = panels(plots["copies"])["pythia"]
-    rows = summary.filter(
-        model="tiny-pythia-8", metric="exact_match_by_copies", intervention="baseline"
-    ).sort("copies")
-    assert line(axes, "tiny-pythia-8") == (list(range(8)), rows["value"].to_list())
-    assert [label.get_text() for label in axes.get_xticklabels()] == [
-        "0", "1", "2", "4", "8", "16", "32", "64"
-    ]  # fmt: skip
+def test_copies_are_named_below(plots: dict[str, Plot]) -> None:
+    axes = figures.figure(plots["copies"]).axes[0]
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert labels == ["0", "1", "2", "4", "8", "16", "32", "64"]
 
 
 def test_samples_seen_a_single_time_are_seen_once(
@@ -245,48 +251,82 @@ def test_samples_seen_a_single_time_are_seen_once(
     assert "of those seen 64 times" in finding
 
 
-def test_kept(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
-    axes = panels(plots["kept"])["tiny-pythia-8"]
-    _, exact = blocks(summary, model="tiny-pythia-8", metric="exact_match", split="memorized")
-    whole = summary.filter(
-        model="tiny-pythia-8", metric="exact_match", split="memorized", intervention="baseline"
-    )["value"][0]
-    _, drawn = line(axes, "exact match")
-    np.testing.assert_allclose(drawn, np.array(exact) / whole)
-    leads = []
-    for task, (chance, _) in synthetic.ACCURACIES.items():
-        _, accuracy = blocks(summary, model="tiny-pythia-8", task=task)
-        rows = summary.filter(model="tiny-pythia-8", task=task, intervention="baseline")
-        leads.append((np.array(accuracy) - (chance or 0)) / (rows["value"][0] - (chance or 0)))
-    _, mean = line(axes, "benchmarks")
-    np.testing.assert_allclose(mean, np.mean(leads, axis=0))
-    own = plots["kept"].data.filter(model="tiny-pythia-8", kind="mean")
-    np.testing.assert_allclose(own["kept"], mean)
-    assert "block-05" in own["intervention"].to_list()
+# ------------------------------------------------------------------- marks
 
 
-def test_the_floor_of_single_tokens_is_what_controls_reach(
-    plots: dict[str, Plot], summary: pl.DataFrame
+def _saved(plot: Plot, folder: Path) -> list[style.Mark]:
+    return style.save(figures.figure(plot), folder, plot.name)
+
+
+@pytest.mark.parametrize("name", ["kept", "scatter-tiny-neo-8", "completion-entropy", "copies"])
+def test_marks_lie_where_the_file_has_them(
+    plots: dict[str, Plot], name: str, tmp_path: Path
 ) -> None:
-    where = {"model": "tiny-neo-8", "metric": "teacher_forced_accuracy"}
-    unmodified = summary.filter(intervention="baseline", **where)
-    floor = unmodified.filter(split="control")["value"][0]
-    whole = unmodified.filter(split="memorized")["value"][0]
-    value = summary.filter(block=5, split="memorized", **where)["value"][0]
-    kept = plots["kept"].data.filter(measure=where["metric"], model=where["model"], block=5)["kept"]
-    assert floor > 0
-    assert kept[0] == pytest.approx((value - floor) / (whole - floor))
+    found = _saved(plots[name], tmp_path)
+    root = ElementTree.parse(tmp_path / f"{name}.svg").getroot()
+    drawn: dict[int, tuple[float, float]] = {}
+    for group in root.iter(f"{SVG}g"):
+        rows = re.fullmatch(r"rows((?:-\d+)+)", group.get("id", ""))
+        if rows:
+            used = [
+                (float(use.get("x", 0)), float(use.get("y", 0))) for use in group.iter(f"{SVG}use")
+            ]
+            drawn |= dict(zip(map(int, rows[1][1:].split("-")), used, strict=True))
+    assert len(found) > 7
+    for row, x, y in found:
+        assert math.dist((x, y), drawn[int(row)]) < 0.2
 
 
-def test_the_bands_of_kept_are_the_intervals_of_the_verdicts(
-    plots: dict[str, Plot], evidence_of_paper: pl.DataFrame
-) -> None:
-    where = {"model": "tiny-neo-12", "metric": "exact_match", "block": 9}
-    row = evidence_of_paper.filter(quantity="kept", **where).row(0, named=True)
-    half = reach(row["stderr"], row["n_effective"], row["scale"], LEVEL)
-    drawn = plots["kept"].data.filter(model="tiny-neo-12", measure="exact_match", block=9)
-    assert drawn["low"][0] == pytest.approx(max(row["value"] - half, row["least"]))
-    assert drawn["high"][0] == pytest.approx(min(row["value"] + half, row["most"]))
+def test_bars_have_a_size(plots: dict[str, Plot], tmp_path: Path) -> None:
+    plot = plots["quartiles-gpt-neo"]
+    for row, _, y, *size in _saved(plot, tmp_path):
+        share = plot.data["value"][int(row)]
+        if plot.data["higher_is_better"][int(row)] is False:
+            assert not size
+            continue
+        width, height = size
+        assert width > 4
+        assert 0 <= y <= 72 * 12
+        assert (height > 3) == (share > 0.05)
+
+
+def test_scatters_tell_both_axes(plots: dict[str, Plot]) -> None:
+    plot = plots["scatter-tiny-neo-8"]
+    row = plot.data.with_row_index("row").filter(block=5, metric="acc").row(0, named=True)
+    [mark] = marks.told([[row["row"], 3.0, 4.0]], plot.data)
+    assert (mark.block, mark.model, mark.measure) == (5, "tiny-neo-8", f"{row['task']}, acc")
+    assert mark.level.endswith(f"; exact match {100 * row['memorized']:.1f}%")
+    assert mark.place == [3.0, 4.0]
+
+
+def test_what_is_kept_tells_the_means_too(plots: dict[str, Plot]) -> None:
+    data = plots["kept"].data.with_row_index("row")
+    row = data.filter(kind="mean", model="tiny-neo-12", block=6).row(0, named=True)
+    [mark] = marks.told([[row["row"], 0.0, 0.0]], data)
+    assert mark.measure == "benchmarks, mean lead over chance"
+    assert mark.level == percent_interval(row["kept"], row["low"], row["high"])
+
+
+def test_the_script_gets_names_once() -> None:
+    told = [
+        marks.Told([1.25, 2.0], block, "", "</script>&", "m", "1%", edit="identity")
+        for block in (3, 4)
+    ]
+    text = str(marks.as_json(told))
+    assert not re.search("[<>&]", text)
+    assert json.loads(text) == {
+        "models": ["</script>&"],
+        "edits": ["identity"],
+        "measures": ["m"],
+        "marks": [[0, 0, 0, 3, "1%", 1.25, 2], [0, 0, 0, 4, "1%", 1.25, 2]],
+    }
+
+
+def test_several_numbers_of_one_row_are_not_told() -> None:
+    assert marks.told([[0, 1.0, 2.0]], pl.DataFrame({"model": ["m"], "change": [1.0]})) == []
+
+
+# ------------------------------------------------------------------- files
 
 
 def test_files_and_their_index(written: WRITTEN) -> None:
@@ -365,9 +405,9 @@ def test_small_and_odd_studies_are_drawn() -> None:
     assert names.count("scatter-a-b") == 1
     assert "scatter-a-b-again-2" in names
     by_name = {plot.name: plot for plot in figures.plots(summary, rows)}
-    _, drawn = line(panels(by_name["perplexity"])["f"], "a.b")
-    assert np.isnan(drawn[0])
-    assert np.isfinite(drawn[1:]).all()
+    [_, values] = np.transpose(drawn(panels(by_name["perplexity"])["f"])[0][2])
+    assert np.isnan(values[0])
+    assert np.isfinite(values[1:]).all()
 
 
 def test_seeds_of_one_recipe_are_one_line(study: synthetic.Study) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
-from statistics import fmean, geometric_mean, median
+from statistics import fmean, geometric_mean
 from typing import Any
 
 import polars as pl
@@ -29,13 +29,27 @@ from pipeline.measure import schemas
 from pipeline.report import figures, page
 from pipeline.workflow import tables
 from tests.analysis import synthetic, synthetic_theory
-from tests.report.captions import course, spread
-from tests.report.captions import numbers as captions
-from tests.report.figure_data import frames
+from tests.report import captions
+from tests.report.figure_data import frames, spread
 
 THRESHOLDS = Thresholds(reduced=0.12, collapsed=0.34, resists=0.07, near_zero=0.03, by_length=0.45)
 STEPS = [("tiny-neo-8", "a-run", 143_000), ("tiny-pythia-8", "a-run", 2_000)]
 """Two of the models, as if they were checkpoints of one training."""
+
+CAPTIONS: dict[str, Callable[..., Iterable[tuple[str, Any]]]] = {
+    name: getattr(captions, name.replace("-", "_"))
+    for name in (
+        *("kept", "scatter", "blocks", "drops", "gap", "length", "extraction", "perplexity"),
+        *("completion-entropy", "token-accuracy", "quartiles", "copies", "twins", "training"),
+    )
+}
+"""Start of a figure's name -> what its words show."""
+
+OF_THEORY = (
+    *("divergence", "theorem", "damage", "capacity", "low-rank", "attention", "routing"),
+    "localization",
+)
+"""Starts of the names of figures that are tested elsewhere."""
 
 PAGES = ("index", "numbers", "theory")
 UNWRITTEN = ("script", "style", "svg", "q")
@@ -54,6 +68,10 @@ class Made:
 
     def table(self, name: str) -> pl.DataFrame:
         return pl.read_parquet(self.data / f"{name}.parquet")
+
+    def figure(self, name: str) -> pl.DataFrame:
+        path = self.data.parent / "figures" / f"{name}.csv"
+        return pl.read_csv(path, infer_schema_length=None)
 
     def starting(self, start: str) -> dict[str, Row]:
         """The numbers whose names start so, by the rest of the name."""
@@ -322,7 +340,11 @@ def the_finding(made: Made) -> None:
     assert shown["studied"]["value"] == len(before)
     n = exact.filter(intervention="baseline")["n"].to_list()
     assert near(shown["samples"], None, min(n), max(n))
-    lost, right = dict[str, set[Any]](), dict[str, dict[Any, float]]()
+    data = made.figure("kept").filter(pl.col("block") > 0)
+    exact, tokens = (
+        data.filter(measure=measure).pivot("edit", index=["model", "block"], values="kept")
+        for measure in ("exact_match", "teacher_forced_accuracy")
+    )
     for edit in ("identity", "zero"):
         of_edit = made.table("summary").filter(group="each", edit=edit)
         after = [
@@ -330,54 +352,20 @@ def the_finding(made: Made) -> None:
             for _, rows in of_edit.filter(metric="exact_match", split="memorized").group_by("model")
         ]
         assert near(shown[f"{edit}/late-block/exact_match"], None, min(after), max(after))
-        kept = [_ability_kept(rows, edit) for _, rows in _accuracies(made).group_by("model")]
-        assert near(shown[f"{edit}/late-block/benchmarks-kept"], None, min(kept), max(kept))
-        shares = _memory_kept(made, "exact_match", edit)
-        lost[edit] = {where for where, share in shares.items() if share < 0.5}
-        assert shown[f"{edit}/stopped"]["value"] == len(lost[edit])
-        right[edit] = _memory_kept(made, "teacher_forced_accuracy", edit)
+        n_blocks = pl.col("block").max().over("model") + 1
+        late = data.filter(pl.col("block") >= 3 * n_blocks // 4, kind="mean", edit=edit)
+        kept = late.group_by("model").agg(pl.median("kept"))["kept"]
+        assert near(shown[f"{edit}/late-block/benchmarks-kept"], None, kept.min(), kept.max())
+        assert shown[f"{edit}/stopped"]["value"] == exact.filter(pl.col(edit) < 0.5).height
+    lost = {edit: pl.col(edit) < 0.5 for edit in ("identity", "zero")}
     compared = {name: row["value"] for name, row in made.starting("finding/compared/").items()}
-    fewest = sum(right["identity"][where] < share for where, share in right["zero"].items())
     assert compared == {
-        "blocks": len(right["zero"]),
-        "every": len(lost["identity"] & lost["zero"]),
-        "only": len(lost["identity"] - lost["zero"]),
-        "fewest": fewest,
-        "tokens": len(right["zero"]),
+        "blocks": exact.height,
+        "every": exact.filter(*lost.values()).height,
+        "only": exact.filter(lost["identity"], ~lost["zero"]).height,
+        "fewest": tokens.filter(pl.col("identity") < pl.col("zero")).height,
+        "tokens": tokens.height,
     }
-
-
-def _memory_kept(made: Made, metric: str, edit: str) -> dict[Any, float]:
-    """(model, block) -> what is kept of the lead over control samples; block 0 left out."""
-    rows = made.table("summary").filter(metric=metric)
-    level = {
-        (model, split): value
-        for model, split, value in rows.filter(intervention="baseline")
-        .select("model", "split", "value")
-        .iter_rows()
-    }
-    single = rows.filter(pl.col("block") > 0, group="each", edit=edit, split="memorized")
-    return {
-        (model, block): (value - level[model, "control"])
-        / (level[model, "memorized"] - level[model, "control"])
-        for model, block, value in single.select("model", "block", "value").iter_rows()
-    }
-
-
-def _accuracies(made: Made) -> pl.DataFrame:
-    return made.table("summary").filter(metric="acc")
-
-
-def _ability_kept(rows: pl.DataFrame, edit: str) -> float:
-    """Of one model, with the median late block edited."""
-    leads = rows.join(
-        rows.filter(intervention="baseline").select("task", base="value"), on="task"
-    ).with_columns(pl.col("chance").fill_null(0.0))
-    shares = (pl.col("value") - pl.col("chance")) / (pl.col("base") - pl.col("chance"))
-    n_blocks = rows["block"].max() + 1
-    late = leads.filter(pl.col("block") >= 3 * n_blocks // 4, group="each", edit=edit)
-    by_block = late.select("block", kept=shares).group_by("block").agg(pl.mean("kept"))
-    return float(median(by_block["kept"]))
 
 
 def what_the_study_consists_of(made: Made) -> None:
@@ -598,43 +586,32 @@ def test_the_numbers_behind_the_figures_are_those_of_their_files(made: Made) -> 
                     assert cell.replace(",", "") == str(value).lower(), (name, cell, value)
 
 
-def test_captions_say_what_the_tables_say(made: Made) -> None:
+def test_captions_say_what_the_figures_show(made: Made) -> None:
     """Numbers and names of the figures' words; a number that is not computed here is one of few."""
-    summary = made.table("summary")
-    models = summary["model"].unique(maintain_order=True)
-    spreads = spread({name: made.table(f"memorization/{name}") for name in models})
     index = json.loads((made.data.parent / "figures" / "figures.json").read_text())
     said: dict[str, Any] = {}
     for figure in index:
         for word in ("finding", "caption", "alt"):
             said |= _flat(figure[word]["values"], f"figures/{figure['name']}")
-    computed = dict(captions(summary, spreads))
-    computed |= {f"training-a-run/{name}": value for name, value in course(summary, STEPS, "a-run")}
-    computed |= _of_gaps(pl.read_csv(made.data.parent / "figures" / "gap.csv"))
-    for name, value in computed.items():
-        number = said[f"figures/{name}"]
-        if isinstance(value, tuple):
-            assert near({**number, "low": number["low"] if len(value) > 1 else None}, *value), name
-        else:
-            assert number == value, name
-    of_theory = ("divergence", "theorem", "damage", "capacity", "low-rank", "attention", "routing")
-    others = {name for name in made.starting("figures/") if not name.startswith(of_theory)}
-    left = {name.rpartition("/")[2] for name in others - set(computed)}
+    summary = made.table("summary")
+    more = {
+        "scatter": [made.figure("kept")],
+        "extraction": [summary],
+    }
+    others = {name for name in made.starting("figures/") if not name.startswith(OF_THEORY)}
+    for figure in index:
+        name = figure["name"]
+        kind = next((kind for kind in CAPTIONS if name.startswith(kind)), None)
+        computed = CAPTIONS[kind](made.figure(name), *more.get(kind, [])) if kind else ()
+        for key, value in computed:
+            number = said[f"figures/{name}/{key}"]
+            others.discard(f"{name}/{key}")
+            if isinstance(value, tuple):
+                assert near({**number, "low": number["low"] if len(value) > 1 else None}, *value)
+            else:
+                assert number == value, (name, key)
+    left = {name.rpartition("/")[2] for name in others}
     assert left <= {"rows", "panels", "tries", "blocks", "best", "chance", "value", "equal"}, left
-
-
-def _of_gaps(data: pl.DataFrame) -> dict[str, tuple[float | None, ...]]:
-    """The ranges over the models, from the figure's data, which are checked against the tables."""
-    parts = {
-        "first": data.filter(k=1),
-        "whole": data.filter(pl.col("k").is_null(), measure="exact_match"),
-        "equal": data.filter(measure="survival_gap"),
-    }
-    return {
-        f"gap/{name}/{edit}": (None, own["gap"].min(), own["gap"].max())
-        for name, rows in parts.items()
-        for (edit,), own in rows.group_by("edit")
-    }
 
 
 def _flat(values: Any, place: str) -> dict[str, Any]:
@@ -653,17 +630,20 @@ def test_the_data_of_the_figures_are_those_of_the_tables(made: Made) -> None:
     summary = made.table("summary")
     models = summary["model"].unique(maintain_order=True)
     spreads = spread({name: made.table(f"memorization/{name}") for name in models})
-    for name, expected in frames(summary, made.table("evidence"), spreads):
+    compared = set()
+    for name, expected in frames(summary, made.table("evidence"), spreads, STEPS):
         if not expected.height:
             continue
-        path = made.data.parent / "figures" / f"{name}.csv"
-        drawn = pl.read_csv(path, infer_schema_length=None)
+        drawn = made.figure(name)
         assert set(drawn.columns) == set(expected.columns), name
         columns = sorted(drawn.columns)
         rows = [
             sorted(map(_comparable, frame.select(columns).rows())) for frame in (drawn, expected)
         ]
         assert rows[0] == rows[1], name
+        compared.add(name)
+    drawn_at_all = {path.stem for path in (made.data.parent / "figures").glob("*.svg")}
+    assert not {name for name in drawn_at_all - compared if not name.startswith(OF_THEORY)}
 
 
 def _comparable(row: tuple[Any, ...]) -> tuple[str, ...]:

@@ -2,10 +2,7 @@
 
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
-from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -19,15 +16,14 @@ from pipeline.analysis.spread import quantiles
 from pipeline.analysis.text import (
     number,
     percent_interval,
-    percent_range,
     slug,
     visible,
 )
 from pipeline.analysis.verdicts import VERDICTS, verdicts
 from pipeline.interventions.interventions import SWEEP, Group
-from pipeline.report import appendices, browser, colours, facts, figures, marks, markup, page, style
+from pipeline.report import appendices, browser, colours, facts, figures, markup, page, style
 from pipeline.report.claims import Finding, findings
-from pipeline.report.generations import Generations, Line
+from pipeline.report.generations import Generations
 from pipeline.report.theory_sections import TheorySection
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
@@ -225,23 +221,6 @@ def test_figures_count_without_a_jump() -> None:
     assert [label for label, _ in many][-3:] == ["1z", "1aa", "1bb"]
 
 
-def test_every_interval_behind_a_verdict_has_a_row(
-    html: str, numbers: str, written: WRITTEN
-) -> None:
-    evidence = tables.read(written[0] / "data" / "evidence.parquet", EVIDENCE)
-    section = numbers[numbers.index('id="intervals"') : numbers.index('id="numbers"')]
-    rows = [
-        re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)
-        for row in re.findall(r"<tr><th scope=\"row\">.*?</tr>", section)
-    ]
-    counts = {claim: [row[0] for row in rows].count(claim) for claim, *_ in rows}
-    for finding in judged(evidence):
-        said = re.search(r"Judged by (\d+) intervals? at", markup.plain(finding.rule))
-        assert counts.get(escape(finding.title), 0) == (int(said[1]) if said else 0)
-    assert '<a href="numbers.html#intervals">' in html
-    assert "characters in all" not in html + numbers
-
-
 def test_headings_navigate(html: str) -> None:
     outline = Outline(html)
     headings = [a["id"] for tag, a in outline.tags if tag == "h2"]
@@ -268,6 +247,12 @@ def test_the_table_of_numbers(written: WRITTEN) -> None:
 HOSTILE = "</script><script>alert(1)</script>&\"'\u202e\u0007$x_1$\N{CJK UNIFIED IDEOGRAPH-4E2D}"
 
 
+def _line(intervention: str, text: str) -> dict[str, object]:
+    """One continuation."""
+    numbers = {"baseline_perplexity": 1.5, "distinct_bigrams": 0.5}
+    return {"intervention": intervention, "same": text, "other": text, **numbers}
+
+
 def test_hostile_content_stays_text(tmp_path: Path) -> None:
     study = synthetic.study(
         models={HOSTILE: (HOSTILE, 4)}, accuracies={HOSTILE: (0.25, 0.7)}, per_copies=8
@@ -290,12 +275,12 @@ def test_hostile_content_stays_text(tmp_path: Path) -> None:
     }
     manifests = list(study.manifests.values())
     own = {"baseline": [5, 6], "block-00": [6, 6]}
-    of_model = {HOSTILE: {name: browser.Continuation(tokens) for name, tokens in own.items()}}
+    of_model = {HOSTILE: {name: browser.row([5, 6], tokens) for name, tokens in own.items()}}
     split = ("memorized", 2, [4, 5], [5, 6], (2, 2), {HOSTILE: (1, 1)}, of_model)
     sample = browser.Sample(1, HOSTILE, *split)
     words = {4: HOSTILE, 5: "\n\ud800", 6: "y" * 10**6}
     samples = [browser.Family(HOSTILE, [sample], {HOSTILE: list(own)}, words)]
-    written = [Generations(HOSTILE, HOSTILE, HOSTILE, [Line(HOSTILE, HOSTILE, HOSTILE, 1.5, 0.5)])]
+    written = [Generations(HOSTILE, HOSTILE, HOSTILE, [_line(HOSTILE, HOSTILE)])]
     html = page.render(
         page.Results(
             HOSTILE,
@@ -336,9 +321,7 @@ def test_hostile_content_stays_text(tmp_path: Path) -> None:
 def test_lines_without_end_are_cut(summary: pl.DataFrame) -> None:
     endless = "x" * 2**20
     provenance = {"commands": [endless], endless: endless, "p": {endless: endless}, "q": [endless]}
-    written = [
-        Generations(endless, endless, "greedy", [Line("baseline", endless, endless, 1.5, 0.5)])
-    ]
+    written = [Generations(endless, endless, "greedy", [_line("baseline", endless)])]
     for html in (
         page.render(page.Results(endless, summary, written=written, missing=[endless])),
         appendices.render_provenance(endless, provenance, []),
@@ -470,14 +453,6 @@ def test_of_a_model_that_was_not_trained_here_no_seed_is_told(summary: pl.DataFr
     assert "one checkpoint each" in text
 
 
-def test_marks_of_a_figure_tell_their_rows(written: WRITTEN) -> None:
-    [kept] = [f for f in page.read_figures(written[0] / "figures") if f.name == "kept"]
-    row = kept.data.filter(block=3, measure="exact_match").row(0, named=True)
-    level = percent_interval(row["kept"], row["low"], row["high"])
-    told = [(t.block, t.model, t.measure, t.level) for t in marks.told(kept.marks, kept.data)]
-    assert (3, "tiny-neo-8", "exact match", level) in told
-
-
 def test_inline_svg_renames_ids_and_drops_what_leaks() -> None:
     svg = (
         '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
@@ -504,8 +479,6 @@ def test_numbers(value: float | None, expected: str) -> None:
 def test_shares() -> None:
     assert percent_interval(0.984, 0.945, 0.996) == "98.4% [94.5, 99.6]"
     assert percent_interval(0.984, None, None) == "98.4%"
-    assert percent_range([0.4, 0.75]) == "40–75%"
-    assert percent_range([0.401, 0.403]) == "40%"
 
 
 def test_what_cannot_be_seen_is_spelled_out() -> None:
@@ -513,14 +486,6 @@ def test_what_cannot_be_seen_is_spelled_out() -> None:
     assert visible("a\u202eb\x00c\ud800\n") == "a\\u202eb\\u0000c\\ud800\n"
     assert slug("GPT-Neo 1.3B / <x>") == "gpt-neo-1-3b-x"
     assert slug("中") == "x"
-
-
-def test_the_report_knows_no_torch() -> None:
-    modules = ("analysis.aggregate", "report.figures", "report.page")
-    imports = "; ".join(f"import pipeline.{module}" for module in modules)
-    code = f"import sys; {imports}; print({{'torch', 'transformers'}} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
 
 
 def test_benchmarks_stand_beside_what_reading_no_context_reaches(

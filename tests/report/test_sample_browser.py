@@ -102,28 +102,35 @@ def test_those_right_again_and_kinds_are_told(data: Path) -> None:
     )
 
 
-def test_states_of_tokens() -> None:
-    assert browser.states([1, 2, 3, 4], [1, 2, 3, 4]) == ["right"] * 4
-    assert browser.states([1, 2, 3, 4], [1, 9, 9, 4]) == [
-        "right",
-        "first-error",
-        "wrong",
-        "right-again",
-    ]
+@pytest.mark.parametrize(
+    ("tokens", "row", "states"),
+    [
+        ([1, 2, 3, 4], [-0.0123, 3.14], ["right"] * 4),
+        (
+            [1, 9, 9, 4],
+            [-0.0123, 3.14, 1, 9, 9, 4],
+            list(browser.SIGNS),
+        ),
+    ],
+)
+def test_a_row_holds_the_first_error_and_what_follows(
+    tokens: list[int], row: list[float], states: list[str]
+) -> None:
+    suffix = [1, 2, 3, 4]
+    assert browser.row(suffix, tokens, -0.01234, 3.14159) == row
+    assert list(browser.states(suffix, row)) == list(zip(states, tokens, strict=True))
 
 
-def test_rows_hold_the_first_error_and_what_follows() -> None:
-    each = {
-        "baseline": browser.Continuation([7, 8, 9], -0.01234, 3.14159),
-        "block-01": browser.Continuation([7, 5, 9], -2.0, 0.0, [[-0.26, -99], [1, 70_000], [0, 1]]),
-    }
-    sample = browser.Sample(4, "why", "memorized", 2, [1], [7, 8, 9], (1, 3), {}, {"m": each})
+def test_the_script_gets_a_row_for_each_intervention() -> None:
+    rows = {"m": {"baseline": [None, None], "block-01": [-2.0, 0.0, 1, 5, 9]}}
+    each = {"m": {"block-01": browser.packed([[-0.26, -99], [1, 70_000], [0, 1]])}}
+    kind = (4, "why", "memorized", 2)
+    sample = browser.Sample(*kind, [1], [7, 8, 9], (1, 3), {}, rows, each)
     family = browser.Family("f", [sample], {"m": ["baseline", "block-00", "block-01"]})
     [made] = family.data()["samples"]
-    assert made["rows"] == [[[-0.0123, 3.14], None, [-2.0, 0.0, 1, 5, 9]]]
+    assert made["rows"] == [[[None, None], None, [-2.0, 0.0, 1, 5, 9]]]
     assert made["each"][0][:2] == ["", ""]
-    packed = base64.b64decode(made["each"][0][2])
-    assert list(packed) == [3, 1, 0, 0, 255, 255, 255, 10]
+    assert list(base64.b64decode(made["each"][0][2])) == [3, 1, 0, 0, 255, 255, 255, 10]
 
 
 def test_single_tokens_are_read_where_they_were_looked_at(data: Path) -> None:
@@ -140,10 +147,8 @@ def test_single_tokens_are_read_where_they_were_looked_at(data: Path) -> None:
     assert "chosen from the 6 per model" in plain(told[-1])
     assert {sample.sample_id for sample in family.samples} <= set(range(6))
     sample = family.samples[0]
-    log_prob, rank, margin = sample.continuations["tiny-neo-8"]["block-03"].each
-    assert log_prob == pytest.approx([-i / 10 for i in range(16)])
-    assert rank == list(range(1, 17))
-    assert margin == pytest.approx([sample.sample_id / 10] * 16)
+    packed = base64.b64decode(sample.each["tiny-neo-8"]["block-03"])
+    assert list(packed) == [n for i in range(16) for n in (i, i + 1, 0, sample.sample_id)]
     assert family.data()["samples"][0]["each"]
 
 
@@ -209,23 +214,15 @@ def test_long_samples_are_cut(
     assert sample.prefix == tokens[43:48]
     assert sample.suffix == tokens[48:51]
     assert sample.lengths == (48, 16)
-    assert {len(each.tokens) for each in sample.continuations["tiny-neo-8"].values()} == {3}
+    rows = sample.rows["tiny-neo-8"].values()
+    assert {len(list(browser.states(sample.suffix, row))) for row in rows} == {3}
     assert "48</data> tokens, of which the last are" in _render(summary, family)
     assert family.data()["samples"][0]["cut"]
 
 
 def test_no_text_ends_the_script_element() -> None:
-    sample = browser.Sample(
-        1,
-        "why",
-        "memorized",
-        None,
-        [7],
-        [7],
-        (1, 1),
-        {},
-        {"</script>": {"x": browser.Continuation([7])}},
-    )
+    rows = {"</script>": {"x": [None, None]}}
+    sample = browser.Sample(1, "why", "memorized", None, [7], [7], (1, 1), {}, rows)
     family = browser.Family("f", [sample], {}, {7: "</script>\u2028\ud800&\n"})
     text = marks.embedded([family.data()])
     assert not re.search("[<>&\u2028\ud800]", text)

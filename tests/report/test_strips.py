@@ -19,11 +19,6 @@ def judged(study: synthetic.Study) -> list[Finding]:
     return findings(verdicts(rows), rows)
 
 
-def _drawn(svg: str, name: str) -> int:
-    path = re.search(rf'<path class="{name}" d="([^"]*)"', svg)
-    return path[1].count("M") if path else 0
-
-
 def test_every_condition_is_a_mark_of_its_verdict(judged: list[Finding]) -> None:
     seen = 0
     for finding in judged:
@@ -31,7 +26,7 @@ def test_every_condition_is_a_mark_of_its_verdict(judged: list[Finding]) -> None
             cells = [c for c in finding.conditions if c.label == strip.label]
             for verdict, name in ((SUPPORTED, "yes"), (CONTRADICTED, "no"), (UNDECIDED, "open")):
                 count = sum(cell.row["verdict"] == verdict for cell in cells)
-                assert _drawn(strip.svg, name) == count
+                assert strip.paths[name].count("M") == count
             told = json.loads(strip.marks)
             written = [f"{each.written}: {each.row['verdict']}" for each in cells]
             assert sorted(mark[4] for mark in told["marks"]) == sorted(written)
@@ -43,7 +38,7 @@ def test_the_zone_is_where_an_interval_counts(judged: list[Finding]) -> None:
     """A mark inside the zone has a value that meets its threshold, and no other has."""
     for finding in judged:
         for strip in strips.strips(finding):
-            zone = re.search(r'class="zone" d="M([\d.]+) \d+H([\d.]+)', strip.svg)
+            zone = re.match(r"M([\d.]+) \d+H([\d.]+)", strip.paths["zone"])
             assert zone
             left, right = float(zone[1]), float(zone[2])
             places = {mark[4]: mark[5] for mark in json.loads(strip.marks)["marks"]}

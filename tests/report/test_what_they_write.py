@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from pipeline.measure import schemas
-from pipeline.report.generations import Generations, Line, collapse, read_generations
+from pipeline.report.generations import Generations, collapse, read_generations
 from pipeline.workflow import tables
 
 
@@ -32,40 +32,36 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
-TEXT = [
-    Line("baseline", "555 0199", "", 1.5, 1.0),
-    Line("block-00", "555 ", "nine", 20.0, 0.5),
-    Line("block-01", "555 0199", "", 1.5, 1.0),
-]
+TEXT = [("555 0199", ""), ("555 ", "nine"), ("555 0199", "")]
+IDS = [("7 8 9", ""), ("7", "5 9"), ("7 8 9", "")]
 
 
-def test_real_text_is_shown_as_ids(data: Path) -> None:
+@pytest.mark.parametrize(
+    ("origin", "show_text", "lines"),
+    [
+        ({"repo": "a/b"}, False, IDS),
+        (None, True, TEXT),
+        ({"recipe": {}}, False, TEXT),
+    ],
+    ids=["real text is ids", "where asked for", "of a generated world"],
+)
+def test_text_is_shown_where_it_may_be(
+    data: Path, origin: object, show_text: bool, lines: list[tuple[str, str]]
+) -> None:
     (data / "corpus/tokenizer").mkdir(parents=True)  # of other models of the study
     (data / "corpus/tokenizer/tokenizer.json").write_text("{}")
-    real = {"name": "m", "origin": {"repo": "a/b"}}
-    [made] = read_generations(data, [real, {"name": "without-a-table"}])
-    assert made.ids
-    assert made.lines == [
-        Line("baseline", "7 8 9", "", 1.5, 1.0),
-        Line("block-00", "7", "5 9", 20.0, 0.5),
-        Line("block-01", "7 8 9", "", 1.5, 1.0),
-    ]
-
-
-def test_real_text_is_shown_where_asked_for(data: Path) -> None:
-    [made] = read_generations(data, [{"name": "m"}], show_text=True)
-    assert not made.ids
-    assert made.lines == TEXT
-
-
-def test_text_of_a_generated_world_is_shown(data: Path) -> None:
-    [made] = read_generations(data, [{"name": "m", "origin": {"recipe": {}}}])
-    assert made.lines == TEXT
+    manifests = [{"name": "m", "origin": origin}, {"name": "without-a-table"}]
+    [made] = read_generations(data, manifests, show_text=show_text)
+    assert made.ids == (lines is IDS)
+    assert [(line["same"], line["other"]) for line in made.lines] == lines
+    assert [line["intervention"] for line in made.lines] == ["baseline", "block-00", "block-01"]
 
 
 def test_collapse_is_a_mean_over_the_prompts() -> None:
     def written(prompt: str, decoding: str, *numbers: tuple[float, float]) -> Generations:
-        lines = [Line(f"block-0{i}", "", "", *both) for i, both in enumerate(numbers)]
+        columns = ("intervention", "baseline_perplexity", "distinct_bigrams")
+        rows = [(f"block-0{i}", *both) for i, both in enumerate(numbers)]
+        lines = [dict(zip(columns, row, strict=True)) for row in rows]
         return Generations("m", prompt, decoding, lines)
 
     found = collapse(
@@ -76,13 +72,11 @@ def test_collapse_is_a_mean_over_the_prompts() -> None:
             written("b", "sampled", (3, 1.0), (5, 0.0)),
         ]
     )
-    assert [(row.model, row.intervention) for row in found] == [
-        ("m", "block-00"),
-        ("m", "block-01"),
-    ]
-    means = [
-        {decoding: [n.value for n in both] for decoding, both in row.numbers.items()}
-        for row in found
-    ]
-    assert means[0] == {"greedy": pytest.approx([4, 0.75]), "sampled": pytest.approx([3, 1])}
-    assert means[1] == {"greedy": pytest.approx([100, 0.5]), "sampled": pytest.approx([5, 0.5])}
+    means = {
+        name: {decoding: tuple(n.value for n in both) for decoding, both in numbers.items()}
+        for (_, name), numbers in found.items()
+    }
+    assert means == {
+        "block-00": {"greedy": pytest.approx((4, 0.75)), "sampled": pytest.approx((3, 1))},
+        "block-01": {"greedy": pytest.approx((100, 0.5)), "sampled": pytest.approx((5, 0.5))},
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -142,8 +142,3 @@ def lowest(rows: pl.DataFrame) -> Sentence:
         equal = count(least.height) if least.height > 1 else None
         known = {"model": model, "block": str(block), "value": share(value), "equal": equal}
     return Sentence(_CAPTIONS["lowest"]["sentence"], known)
-
-
-def renamed(plot: Plot, name: str) -> Plot:
-    """The same figure under another name; its words stay those of its kind."""
-    return replace(plot, name=name, kind=plot.kind or plot.name)
