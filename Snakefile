@@ -112,6 +112,7 @@ rule all:
     input:
         study.reports / "index.html",
         [study.reports / "mitigations.html"] if study.mitigations else [],
+        [study.reports / "document"] if study.windows else [],
     localrule: True
 
 

@@ -18,7 +18,7 @@ import typer
 
 from pipeline.stages import registry
 from pipeline.study.composition import compose, derive, load
-from pipeline.workflow.errors import InputError, disk_problem
+from pipeline.workflow.errors import InputError, bad_input, disk_problem
 from pipeline.workflow.files import PARAMS
 from pipeline.workflow.interruption import watch
 from pipeline.workflow.progress import disable_monitor
@@ -139,8 +139,12 @@ def compare(
 def audit(
     model: Annotated[str, typer.Option(help="a folder, or OWNER/NAME@COMMIT of the hub")],
     samples: Annotated[
-        Path, typer.Option(help="parquet, JSON lines or CSV with `tokens` or `text`; or plain text")
-    ],
+        Path | None,
+        typer.Option(help="parquet, JSON lines or CSV with `tokens` or `text`; or plain text"),
+    ] = None,
+    document: Annotated[
+        Path | None, typer.Option(help="in place of samples: a text file, or a folder of them")
+    ] = None,
     name: Annotated[str, typer.Option(help="of the report: reports/audit-NAME/")] = "model",
     prefix_length: Annotated[int, typer.Option(min=1, help="tokens")] = 32,
     suffix_length: Annotated[int, typer.Option(min=1, help="tokens")] = 32,
@@ -156,27 +160,55 @@ def audit(
     token_budget: Annotated[
         int | None, typer.Option(min=1, help="tokens at once; default: what the memory allows")
     ] = None,
+    stride: Annotated[
+        int, typer.Option(min=1, max=2**16 - 1, help="tokens between windows of a document")
+    ] = 8,
+    edits: Annotated[
+        str | None,
+        typer.Option(help="a document is read under these too, such as block-02,quartile-4"),
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(help="a model that cannot know the document, or a text that this one cannot"),
+    ] = None,
 ) -> None:
     """Write a study of one's own checkpoint and samples, and run it."""
     options = locals()
     from pipeline.study import audit as auditing
+    from pipeline.study import document as documents
+    from pipeline.study.composition import check as check_study
     from pipeline.study.composition import write
     from pipeline.workflow.dag import reproduce
     from pipeline.workflow.interruption import saying
     from pipeline.workflow.locks import held, take_turn
 
+    for one in ("document", "stride", "edits", "reference"):
+        del options[one]
+    if (samples is None) == (document is None):
+        raise bad_input(
+            "audit", "neither or both", "one of --samples and --document", "give one of them"
+        )
+    edited = [each.strip() for each in edits.split(",")] if edits else []
+    read = documents.Read(document, stride, edited, reference) if document else None
+    if read:
+        options["samples"] = read.first()
     asked = auditing.Asked(**options)
     values = auditing.study(asked, sys.argv[1:])
+    if read:
+        values = documents.added(values, asked, read)
+        check_study(values, "the audit")
     with _working_in(asked.folder):
         take_turn()
     auditing.prepare(asked)
-    page = (asked.shown[1] / "index.html").resolve()
+    if read:
+        documents.prepare(asked, read)
+    page = (asked.shown[1] / ("document" if read else "") / "index.html").resolve()
     with _working_in(asked.folder):
         with held(PARAMS):
             write(values, PARAMS)
         kept = "finished stages and shards are kept; the same command goes on from there"
         with saying(lambda: kept):
-            reproduce()
+            reproduce(*[f"document@{asked.study}"] * (read is not None))
     print(f"the report: {page}\nagain: {auditing.command(sys.argv[1:])}")
 
 

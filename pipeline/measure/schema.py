@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import Field, GetCoreSchemaHandler
 
 from pipeline.interventions.interventions import Group
-from pipeline.workflow.schema import Count, Dtype, Once, Section, Seed
+from pipeline.workflow.schema import Count, Dtype, Length, Name, Once, OwnPath, Section, Seed
 
 FITTING = (
     "interventions that its blocks and heads allow, each once",
@@ -46,6 +46,27 @@ class Attribution(Section):
     """Gradient times activation: the effect of each block's outputs on the loss, to first order."""
 
     samples: Count = Field(description="of the memorized split, and as many of the control split")
+
+
+class Windows(Section):
+    """Every window of a user's documents: which passages a model knows, and how surely."""
+
+    documents: OwnPath = Field(description="a text file, or a folder of text files")
+    reference_text: OwnPath | None = Field(
+        default=None, description="the same, of texts that the models cannot know; or none"
+    )
+    reference: Name | None = Field(
+        default=None, description="a model of the study that does not know the documents; or none"
+    )
+    prefix_length: Length = Field(description="tokens")
+    suffix_length: Length = Field(description="tokens")
+    stride: Length = Field(default=8, description="tokens from one window to the next")
+    exact: int = Field(
+        default=64, ge=0, le=100_000, description="windows that are read alone as well"
+    )
+    interventions: Annotated[list[str], Once] = Field(
+        default=[], description="names of interventions, beside the baseline"
+    )
 
 
 class Evaluation(Section):

@@ -169,6 +169,7 @@ WINDOWS: Schema = {
     "context": Column(pl.UInt32, "tokens read before the suffix, prefix_length or more"),
     "first_character": Column(pl.UInt32, "the suffix's first character in the document"),
     "end_character": Column(pl.UInt32, "the character behind its last one"),
+    "reference": Column(pl.Boolean, "whether the document is one that the model cannot know"),
 }
 
 RECITED: Schema = {

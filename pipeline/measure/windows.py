@@ -60,14 +60,18 @@ class Document(NamedTuple):
         name: of its file.
         tokens: (T,) int64.
         ends: (T, 2) int64, the first character of each token, and the one behind it.
+        reference: whether it is a text that the model cannot know.
     """
 
     name: str
     tokens: NDArray[np.int64]
     ends: NDArray[np.int64]
+    reference: bool = False
 
 
-def document(name: str, text: str, tokenizer: PreTrainedTokenizerBase) -> Document:
+def document(
+    name: str, text: str, tokenizer: PreTrainedTokenizerBase, *, reference: bool = False
+) -> Document:
     """A text cut into tokens, without special tokens.
 
     Raises:
@@ -82,7 +86,7 @@ def document(name: str, text: str, tokenizer: PreTrainedTokenizerBase) -> Docume
         )
     cut = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     ends = np.array(cut["offset_mapping"], np.int64).reshape(-1, 2)
-    return Document(name, np.array(cut["input_ids"], np.int64), ends)
+    return Document(name, np.array(cut["input_ids"], np.int64), ends, reference)
 
 
 @torch.inference_mode()
@@ -131,13 +135,11 @@ def measure(
             f"at most {context}, the model's context",
             "lower prefix_length or suffix_length",
         )
-    per_chunk = max(1, min(prefix_length, context - total + stride) // stride)
+    per_chunk = 1 + min(prefix_length, context - total) // stride
     starts = [range(0, len(each.tokens) - total + 1, stride) for each in documents]
     listed = [(number, start) for number, of in enumerate(starts) for start in of]
     chosen = sorted({i * len(listed) // exact for i in range(exact)}) if listed else []
-    rolling = [
-        (number, start) for number, of in enumerate(starts) for start in of[:: max(1, per_chunk)]
-    ]
+    rolling = [(number, start) for number, of in enumerate(starts) for start in of[::per_chunk]]
     calibration = _rows(documents, rolling, total + (per_chunk - 1) * stride)
     engine = prepare(
         model, interventions, calibration, journal, token_budget, calibration.shape[1] - 1
@@ -216,21 +218,22 @@ def _described(
     """N x K rows, the windows of chunks; without characters where a document is too short."""
     rows = []
     for number, first in chunks:
-        name, tokens, ends = documents[number]
+        name, tokens, ends, reference = documents[number]
         for offset in range(0, count * stride, stride):
             start = first + offset
             suffix, end = start + prefix_length, start + prefix_length + suffix_length
             inside = end <= len(tokens)
             characters = (ends[suffix, 0], ends[end - 1, 1]) if inside else (None, None)
-            rows.append((name, start, prefix_length + offset, *map(_whole, characters)))
+            of = name, reference, start, prefix_length + offset
+            rows.append((*of, *map(_whole, characters)))
     return pl.DataFrame(
         rows,
         schema={
-            "document": pl.String, "start": pl.UInt32, "context": pl.UInt32,
-            "first_character": pl.UInt32, "end_character": pl.UInt32,
+            **{"document": pl.String, "reference": pl.Boolean, "start": pl.UInt32},
+            **dict.fromkeys(("context", "first_character", "end_character"), pl.UInt32),
         },
         orient="row",
-    ).with_columns(prefix_length=prefix_length, suffix_length=suffix_length)  # fmt: skip
+    ).with_columns(prefix_length=prefix_length, suffix_length=suffix_length)
 
 
 def _whole(number: Any) -> int | None:
@@ -270,7 +273,7 @@ def recite(
     """
     made = [empty(RECITED)]
     of_baseline = windows.filter(intervention=BASELINE.name, reading=ROLLING)
-    for name, tokens, _ in documents:
+    for name, tokens, _, _ in documents:
         rows = of_baseline.filter(document=name)
         if rows.is_empty():
             continue

@@ -49,6 +49,9 @@ TASK_TOKENS = 500_000
 """Tokens of a benchmark task, contexts shared by choices counted once: the mean of ARC-easy,
 HellaSwag, PIQA, LAMBADA and WikiText."""
 
+TOKEN_BYTES = 4
+"""Bytes of text that a token stands for, about."""
+
 DOCUMENT_TOKENS = {"wikitext": 5000}
 """Of a document; 200 of any other task, 60 of a generated one."""
 
@@ -172,6 +175,12 @@ class Costs:
             passes = 3.0 if group == "attribution" else 2 * shared / size.n_blocks
             samples: int = given(getattr(study, group)).samples
             return token * 2 * samples * length * passes
+        if group == "windows":
+            documents = Path(given(study.windows).documents)
+            listed = documents.rglob("*") if documents.is_dir() else [documents]
+            read = sum(each.stat().st_size for each in listed if each.is_file()) / TOKEN_BYTES
+            edits = len(given(study.windows).interventions)
+            return token * 3 * read * (1 + edits)
         if group not in ("memorization", "tokens", "benchmarks"):
             return 0.0
         _, passes, branches = self._shared(model)

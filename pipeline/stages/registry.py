@@ -51,6 +51,7 @@ STAGES = {
     "generations": Stage(8000, 30, "models", evaluates=True),
     "divergence": Stage(8000, 30, "models", evaluates=True),
     "attribution": Stage(8000, 30, "models", evaluates=True),
+    "windows": Stage(8000, 30, "models", evaluates=True),
     "theory": Stage(4000, 120, "theory"),  # no model, but the trained grids of the paper study
     # up to ten edited models, and their fine-tuning
     "mitigation": Stage(4000, 60, "mitigated"),
@@ -63,6 +64,7 @@ STAGES = {
     "aggregate": Stage(16_000, 60),
     "figures": Stage(4000, 30),
     "report": Stage(4000, 30, local=True),
+    "document": Stage(4000, 30, local=True),
 }
 """Name in dvc.yaml -> the stage; ``memorization_part`` is a part of ``memorization``."""
 

@@ -96,7 +96,7 @@ def _names(study: Study) -> Iterator[Found]:
         seen: dict[str, str] = {}
         for key, entry in getattr(study, section).items():
             what, name = f"{section}.{key}.name", entry.name
-            if name.endswith((".attention", ".documents", ".bounds", ".blocks")):
+            if name.endswith((".attention", ".documents", ".bounds", ".blocks", ".recited")):
                 yield what, name, "another ending", "it names another table"
             if not key.startswith(f"{study.study}-"):
                 yield (

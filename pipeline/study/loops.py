@@ -17,7 +17,7 @@ from typing import Any
 from pipeline.interventions.interventions import OWN, OWN_EDITS
 from pipeline.workflow.files import write_text
 
-OPTIONAL = ("attribution", "benchmarks", "divergence", "generations")
+OPTIONAL = ("attribution", "benchmarks", "divergence", "generations", "windows")
 """Optional sections, each with a stage for every model; without the section there are none."""
 
 LOOPS = Path("loops.yaml")
@@ -78,6 +78,13 @@ def loops(study: Mapping[str, Any]) -> dict[str, Any]:
     for group in OPTIONAL:
         of = models if study.get(group) else {}
         made[group] = {key: _of(each, "name", "family") for key, each in of.items()}
+    asked_windows = study.get("windows") or {}
+    texts = {
+        "documents": asked_windows.get("documents") or nothing,
+        "reference": asked_windows.get("reference_text") or nothing,
+    }
+    made["windows"] = {key: {**each, **texts} for key, each in made["windows"].items()}
+    made["document"] = {study["study"]: {"documents": texts["documents"]}} if asked_windows else {}
     count = int(study.get("parts") or 1)
     for group in IN_PARTS:
         of = models if group not in OPTIONAL or study.get(group) else {}

@@ -15,7 +15,7 @@ from pydantic import Field
 from pipeline.analysis.schema import Statistics
 from pipeline.checkpoints.schema import Model
 from pipeline.corpus.schema import Corpus
-from pipeline.measure.schema import Attribution, Evaluation, Generations, Line
+from pipeline.measure.schema import Attribution, Evaluation, Generations, Line, Windows
 from pipeline.mitigations.schema import Mitigations
 from pipeline.report.schema import Report
 from pipeline.samples.schema import Family
@@ -87,6 +87,7 @@ class Study(Section):
     generations: Generations | None = Field(default=None, description="or none")
     divergence: Divergence | None = Field(default=None, description="or none")
     mitigations: Mitigations | None = Field(default=None, description="or none")
+    windows: Windows | None = Field(default=None, description="or none")
     theory: Experiments = Field(
         default_factory=dict, description="experiments without a model; or none"
     )

@@ -49,7 +49,7 @@ def test_both_readings_equal_a_plain_loop_over_windows(family):
         rolling = rows.filter(reading="rolling")
         assert rolling["start"].to_list() == [*range(0, 507, 4), *range(0, 27, 4)]
         assert rolling["context"].min() == P
-        assert P < rolling["context"].max() < 2 * P
+        assert rolling["context"].max() == P + 8  # the most that the stride allows up to 2P
         exact = rows.filter(reading="exact")
         assert exact.height == 60
         assert set(exact["context"]) == {P}

@@ -1,0 +1,118 @@
+"""What a model knows of documents: coverage, the longest run, how often a stranger seems to know.
+
+Shapes: N windows.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from pipeline.analysis.statistics import Estimates, clustered_rates
+from pipeline.measure.passages import EXTRACTABLE, Run, covered, longest, runs
+from pipeline.measure.schemas import EXACT, ROLLING
+
+
+class Known(NamedTuple):
+    """What one model knows of one document under one intervention.
+
+    Args:
+        windows: their number.
+        extractable: that of those whose suffix has p_z of 1/1000 or more.
+        coverage: share of the document's characters in suffixes of these, 0 to 1.
+        longest: tokens of the longest run.
+        runs: all runs, the longest first.
+    """
+
+    windows: int
+    extractable: int
+    coverage: float
+    longest: int
+    runs: list[Run]
+
+
+def known(rows: pl.DataFrame, characters: int) -> Known:
+    """The passages of one document that a model knows.
+
+    Args:
+        rows: rolling windows of one document and intervention, in their order; at least one.
+        characters: of the document.
+    """
+    surely = rows["log_prob_top_40"].to_numpy() >= EXTRACTABLE
+    suffixes = (rows["start"] + rows["prefix_length"]).to_numpy()
+    length = int(rows["suffix_length"][0])
+    found = runs(suffixes, length, surely)
+    best = longest(found)
+    ends = rows.select("first_character", "end_character").to_numpy()[surely]
+    return Known(
+        len(rows),
+        int(surely.sum()),
+        covered(ends, max(1, characters)),
+        0 if best is None else best.end - best.start,
+        sorted(found, key=lambda run: run.start - run.end),
+    )
+
+
+def false_positives(rows: pl.DataFrame) -> Estimates | None:
+    """How often windows are extractable that are not known, with an interval at 95%.
+
+    Args:
+        rows: rolling windows of the baseline, of a model that does not know the documents, or of
+            texts that a model cannot know. Windows of one stretch of P + S tokens are one cluster.
+
+    Returns:
+        One rate; None without windows.
+    """
+    if rows.is_empty():
+        return None
+    stretch = pl.col("start") // (pl.col("prefix_length") + pl.col("suffix_length"))
+    groups = rows.select(pl.struct("document", stretch).rank("dense")).to_series().to_numpy()
+    surely = rows["log_prob_top_40"].to_numpy() >= EXTRACTABLE
+    return clustered_rates(surely[:, None], groups.astype(np.int64))
+
+
+class Difference(NamedTuple):
+    """How the two readings of the same windows differ.
+
+    Args:
+        windows: read both ways.
+        median: nats, of log p rolling minus exact; above 0 where more context helps.
+        largest: nats, of the absolute differences.
+        agree: share of windows that both count as extractable, or both do not.
+    """
+
+    windows: int
+    median: float
+    largest: float
+    agree: float
+
+
+def difference(rows: pl.DataFrame) -> Difference | None:
+    """The difference of the readings under the baseline; None if no window was read both ways."""
+    keys = ["document", "reference", "start"]
+    rolling, exact = (rows.filter(reading=name) for name in (ROLLING, EXACT))
+    both = exact.join(rolling, on=keys, suffix="_rolling")
+    if both.is_empty():
+        return None
+    change = (both["log_prob_rolling"] - both["log_prob"]).to_numpy()
+    columns = both["log_prob_top_40_rolling"], both["log_prob_top_40"]
+    rolled, alone = (each.to_numpy() >= EXTRACTABLE for each in columns)
+    agree = float((rolled == alone).mean())
+    return Difference(len(both), float(np.median(change)), float(np.abs(change).max()), agree)
+
+
+def by_character(rows: pl.DataFrame, characters: int) -> NDArray[np.float64]:
+    """(characters,) log p of the surest window over each character; -inf where there is none.
+
+    Args:
+        rows: windows of one document and intervention.
+        characters: of the document.
+    """
+    surest = np.full(characters, -np.inf)
+    columns = ("log_prob_top_40", "first_character", "end_character")
+    for log_prob, first, end in rows.select(columns).sort("log_prob_top_40").iter_rows():
+        surest[first:end] = log_prob
+    return surest

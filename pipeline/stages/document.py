@@ -1,0 +1,24 @@
+"""The stage that writes the pages of a user's documents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipeline.report.document import write_documents
+from pipeline.samples.texts import texts
+from pipeline.study.schema import Study, given
+
+
+def document(study: Study) -> None:
+    """Write the pages that show which passages of the documents each model knows."""
+    asked = given(study.windows)
+    models = [model.name for model in study.models.values() if model.name != asked.reference]
+    write_documents(
+        study.study,
+        study.data / "windows",
+        models,
+        texts(Path(asked.documents)),
+        study.reports / "document",
+        reference=asked.reference,
+        show_text=study.report.show_text,
+    )

@@ -1,0 +1,71 @@
+"""The stage that measures every window of a user's documents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipeline.checkpoints.loading import load
+from pipeline.checkpoints.schema import Model
+from pipeline.interventions.interventions import BASELINE
+from pipeline.interventions.memory import Journal
+from pipeline.measure import schemas
+from pipeline.measure.listed import read_listed
+from pipeline.measure.windows import document, measure, recite
+from pipeline.samples.texts import texts
+from pipeline.stages.evaluated import Evaluated
+from pipeline.study.schema import Study, given
+from pipeline.workflow.digest import digest
+from pipeline.workflow.errors import bad_input
+from pipeline.workflow.progress import reporter
+from pipeline.workflow.shards import open_shards
+
+
+def windows(study: Study, model: Model) -> None:
+    """Measure every window of the documents, and let the model recite from a seed in each."""
+    evaluated, asked, journal = Evaluated(study, model), given(study.windows), Journal()
+    listed = {one.name: one for one in read_listed(study.data, model.name)}
+    if unknown := [name for name in asked.interventions if name not in listed]:
+        raise bad_input(
+            f"windows.interventions, of {model.name}",
+            ", ".join(unknown),
+            "some of " + ", ".join(listed),
+            "name interventions of the study",
+        )
+    chosen = [listed[name] for name in (BASELINE.name, *asked.interventions)]
+    found = [(name, text, False) for name, text in texts(Path(asked.documents)).items()]
+    if asked.reference_text:
+        found += [(name, text, True) for name, text in texts(Path(asked.reference_text)).items()]
+    determined_by = evaluated.determined_by(windows=asked.model_dump())
+    budget = study.run.token_budget
+    with (
+        open_shards(
+            study.data / "partial" / "windows" / model.name,
+            study.run.shard_minutes,
+            {**determined_by, "code": digest("windows")},
+        ) as shards,
+        evaluated.on_device("windows", journal=journal) as device,
+    ):
+        loaded, tokenizer = load(evaluated.folder, evaluated.settings.dtype, *device)
+        documents = [
+            document(name, text, tokenizer, reference=reference) for name, text, reference in found
+        ]
+        made = measure(
+            loaded,
+            documents,
+            asked.prefix_length,
+            asked.suffix_length,
+            chosen,
+            stride=asked.stride,
+            exact=asked.exact,
+            token_budget=budget,
+            progress=reporter(f"windows of {model.name}", "chunks"),
+            journal=journal,
+            shards=shards,
+        )
+        own = [each for each in documents if not each.reference]
+        recited = recite(loaded, own, made, chosen, tokenizer, token_budget=budget, journal=journal)
+        evaluated.notes["shards"] = shards.told()
+        evaluated.write(made, schemas.WINDOWS, f"windows/{model.name}.parquet", determined_by)
+        table = f"windows/{model.name}.recited.parquet"
+        evaluated.write(recited, schemas.RECITED, table, determined_by)
+        shards.finish()

@@ -1,0 +1,113 @@
+"""Audits of whole documents: what `audit --document` adds to the study of an audit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.checkpoints.describe import describe
+from pipeline.checkpoints.folder import checkpoint_files, require_tokenizer
+from pipeline.checkpoints.hub import fetch_files
+from pipeline.samples.texts import files
+from pipeline.study.audit import Asked, _link, origin_of
+from pipeline.workflow.errors import bad_input
+
+REFERENCE = "reference"
+"""The name of the reference model, of its family, and of the link to a reference text."""
+
+DOCUMENTS = "documents"
+"""The link to the documents in an audit's folder."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """The documents that the command line asks for.
+
+    Args:
+        path: a text file, or a folder of them.
+        stride: tokens from one window to the next.
+        edits: names of interventions under which the documents are read, beside the baseline.
+        reference: another model, or a text that the model cannot know; None: neither.
+    """
+
+    path: Path
+    stride: int
+    edits: Sequence[str]
+    reference: str | None
+
+    @property
+    def reference_text(self) -> Path | None:
+        """The reference, if it is a file."""
+        named = self.reference is not None and Path(self.reference).is_file()
+        return Path(str(self.reference)) if named else None
+
+    def first(self) -> Path:
+        """The first document: the study of the audit has its samples.
+
+        Raises:
+            InputError: there is no document, or one that is no plain text.
+        """
+        return next(iter(files(self.path).values()))
+
+
+def added(values: dict[str, Any], asked: Asked, read: Read) -> dict[str, Any]:
+    """The study of an audit with the sections that its documents need; writes nothing.
+
+    Args:
+        values: the study, as `audit.study` gives it.
+        asked: the audit.
+        read: its documents.
+
+    Raises:
+        InputError: the audit has the name of the reference, or the reference is neither a file, a
+            folder nor a commit, or no model that can be evaluated.
+    """
+    if asked.name == REFERENCE:
+        raise bad_input("--name", REFERENCE, "another name", "the reference model has this one")
+    text = read.reference_text
+    lengths = {"prefix_length": asked.prefix_length, "suffix_length": asked.suffix_length}
+    values = {
+        **values,
+        "windows": {
+            "documents": DOCUMENTS,
+            "reference_text": REFERENCE if text else None,
+            "reference": REFERENCE if read.reference and not text else None,
+            **lengths,
+            "stride": read.stride,
+            "interventions": list(read.edits),
+        },
+    }
+    if text or not read.reference:
+        return values
+    origin = origin_of(read.reference, "a text file, ")
+    own = Path(read.reference)
+    kept = checkpoint_files(own) if own.is_dir() else fetch_files(origin["repo"], origin["commit"])
+    model, _ = describe(kept, read.reference)
+    require_tokenizer(kept.files, read.reference)
+    source = {"source": "folder", "path": REFERENCE} if own.is_dir() else origin
+    checkpoint = {"source": "hub", **source, "billions": model.num_parameters() / 1e9}
+    of_model, key = next(iter(values["families"].values())), f"{asked.study}-{REFERENCE}"
+    samples = {**of_model["samples"], "tokenizer": REFERENCE, "skip_short": True}
+    family = {"name": REFERENCE, **lengths, "samples": samples}
+    evaluation = next(iter(values["evaluation"].values()))
+    entry = {"name": REFERENCE, "family": REFERENCE, "checkpoint": checkpoint}
+    return {
+        **values,
+        "families": {**values["families"], f"{key}-samples": family},
+        "models": {**values["models"], key: entry},
+        "evaluation": {**values["evaluation"], REFERENCE: evaluation},
+    }
+
+
+def prepare(asked: Asked, read: Read) -> None:
+    """Link the documents, and a reference on this machine, into the audit's folder.
+
+    Args:
+        asked: the audit, whose folder `audit.prepare` made.
+        read: its documents.
+    """
+    _link(asked.folder / DOCUMENTS, read.path.absolute())
+    if read.reference and Path(read.reference).exists():
+        _link(asked.folder / REFERENCE, Path(read.reference).absolute())
