@@ -269,7 +269,7 @@ def _weight_files(folder: Path, files: Collection[str], where: str) -> list[str]
     if not listed <= set(names) or not (listed or WEIGHTS in names):
         raise bad_input(
             where,
-            "the safetensors " + (", ".join(names) or "none"),
+            f"the safetensors {', '.join(names)}" if names else "no safetensors",
             ", ".join(sorted(listed))
             or f"{WEIGHTS}, or {INDEX} and what it names; a pickle is never loaded",
             "name a commit that has them; many repositories have one as a pull request "

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from transformers import PreTrainedModel
-
-from pipeline.checkpoints.fit import skeleton
 from pipeline.checkpoints.manifest import Manifest, sha256, write_manifest
-from pipeline.checkpoints.verified import tokenizer_of
 from pipeline.workflow.errors import bad_input
 from pipeline.workflow.files import atomic
 from pipeline.workflow.hub import CHECKPOINT_FILES, Snapshot
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 SIZE_TOLERANCE = 0.1
 """Relative tolerance between the number of parameters and the size in the study, which is rounded
@@ -55,6 +55,9 @@ def describe(checkpoint: Snapshot, where: str) -> tuple[PreTrainedModel, int]:
     Raises:
         InputError: as for `fit.skeleton` and `verified.tokenizer_of`.
     """
+    from pipeline.checkpoints.fit import skeleton  # imports torch, which takes seconds
+    from pipeline.checkpoints.verified import tokenizer_of
+
     with checkpoint.alone() as folder:
         model = skeleton(folder, checkpoint.files, where)
     return model, len(tokenizer_of(checkpoint, where))
@@ -107,13 +110,20 @@ def checkpoint_files(source: Path) -> Snapshot:
     """The files of a checkpoint in a user's folder, without checksums.
 
     Raises:
-        InputError: it is not a folder.
+        InputError: it is not a folder, or has no safetensors.
     """
     if not source.is_dir():
         expected, remedy = "a folder with a checkpoint", "name an existing one"
         raise bad_input(str(source), "no such folder", expected, remedy)
-    found = {path.name for kind in CHECKPOINT_FILES for path in source.glob(kind)}
-    return Snapshot(source.resolve(), dict.fromkeys(sorted(found), ""))
+    found = sorted({path.name for kind in CHECKPOINT_FILES for path in source.glob(kind)})
+    if not any(name.endswith(".safetensors") for name in found):
+        raise bad_input(
+            str(source),
+            "no safetensors" + (f"; {', '.join(found)}" if found else ", nor any other file of it"),
+            "config, safetensors and tokenizer of a checkpoint; a pickle is never loaded",
+            "save it there: from_pretrained(…).save_pretrained(FOLDER), of model and tokenizer",
+        )
+    return Snapshot(source.resolve(), dict.fromkeys(found, ""))
 
 
 def require_tokenizer(files: Collection[str], where: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -97,8 +98,22 @@ def _table(path: Path) -> pl.DataFrame:
         return pl.read_ndjson(content, infer_schema_length=None)
     except tables.DAMAGED as error:
         got = str(error).strip().splitlines() or [type(error).__name__]
-        kind = "CSV" if path.suffix.lower() in COMMA else "JSON lines, an object a line"
-        raise bad_input(str(path), shorten(got[0], 300), f"{kind}, in UTF-8", REMEDY) from error
+        if path.suffix.lower() in COMMA:
+            raise bad_input(str(path), shorten(got[0], 300), "CSV, in UTF-8", REMEDY) from error
+        line, why = _broken_line(content.getvalue()) or ("", shorten(got[0], 300))
+        expected = "JSON lines, an object a line, in UTF-8"
+        raise bad_input(f"{path}{line}", why, expected, REMEDY) from error
+
+
+def _broken_line(content: bytes) -> tuple[str, str] | None:
+    """The place of the first line that is no JSON object, and what it is; None: each is one."""
+    for number, line in enumerate(content.split(b"\n"), 1):
+        try:
+            if line.strip() and not isinstance(json.loads(line), dict):
+                return f": line {number}", shorten(line.decode())
+        except (ValueError, RecursionError) as error:
+            return f": line {number}", f"{shorten(line.decode(errors='replace'))}: {error}"
+    return None
 
 
 def _cast(column: pl.Series) -> tuple[pl.Series, tuple[str, str, str] | None]:

@@ -19,9 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.checkpoints.folder import checkpoint_files, describe, require_tokenizer
-from pipeline.checkpoints.hub import fetch_files
 from pipeline.checkpoints.manifest import BYTES
-from pipeline.checkpoints.verified import encoder, tokenizer_of
 from pipeline.models.context import context_length
 from pipeline.samples.file import samples as cut
 from pipeline.samples.frame import check_samples
@@ -112,7 +110,7 @@ def origin_of(model: str, also: str = "") -> dict[str, str]:
 def study(asked: Asked, words: Sequence[str] = ()) -> dict[str, Any]:
     """The study of an audit, after its options, model, samples and tasks are checked.
 
-    Nothing is written.
+    Nothing is written. What needs no torch, whose import takes seconds, is checked first.
 
     Args:
         asked: the audit.
@@ -127,7 +125,12 @@ def study(asked: Asked, words: Sequence[str] = ()) -> dict[str, Any]:
     values = _values(asked, words, origin)
     check(values, "the audit")  # the model's size is not known yet, and its tasks are not loaded
     require_unused(asked)
-    folder = origin.get("folder")
+    columns, folder = read(asked.samples).columns, origin.get("folder")
+    if folder:
+        require_tokenizer(checkpoint_files(Path(folder)).files, asked.model)
+    from pipeline.checkpoints.hub import fetch_files
+    from pipeline.checkpoints.verified import encoder, tokenizer_of
+
     files = checkpoint_files(Path(folder)) if folder else fetch_files(**origin)
     model, tokens = describe(files, asked.model)
     require_tokenizer(files.files, asked.model)
@@ -142,7 +145,7 @@ def study(asked: Asked, words: Sequence[str] = ()) -> dict[str, Any]:
     check_samples(made, min(config.vocab_size, tokens), context_length(config))
     (entry,), (family,) = values["models"].values(), values["families"].values()
     entry["checkpoint"]["billions"] = model.num_parameters() / 1e9
-    if "tokens" not in read(asked.samples).columns:
+    if "tokens" not in columns:
         family["samples"]["tokenizer"] = asked.name
     stored = str(model.dtype).removeprefix("torch.")
     if asked.dtype is None and stored in BYTES and stored != "float64":

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.checkpoints.describe import describe
-from pipeline.checkpoints.folder import checkpoint_files, require_tokenizer
-from pipeline.checkpoints.hub import fetch_files
+from pipeline.checkpoints.folder import checkpoint_files, describe, require_tokenizer
 from pipeline.samples.texts import files
 from pipeline.study.audit import Asked, _link, origin_of
 from pipeline.workflow.errors import bad_input
@@ -81,6 +79,8 @@ def added(values: dict[str, Any], asked: Asked, read: Read) -> dict[str, Any]:
     }
     if text or not read.reference:
         return values
+    from pipeline.checkpoints.hub import fetch_files  # imports torch, which takes seconds
+
     origin = origin_of(read.reference, "a text file, ")
     own = Path(read.reference)
     kept = checkpoint_files(own) if own.is_dir() else fetch_files(origin["repo"], origin["commit"])

@@ -176,7 +176,7 @@ def test_another_size_than_the_study_says_is_refused(
 def test_a_checkpoint_of_pickles_alone_is_refused(hub: Hub, tmp_path: Path) -> None:
     commit = hub.model(PICKLE_ONLY).resolve("main")
     problem = refusal(tmp_path / "checkpoint", PICKLE_ONLY, commit)
-    assert problem.got == "the safetensors none"
+    assert problem.got == "no safetensors"
     assert "a pickle is never loaded" in problem.expected
     assert "refs/pr" in problem.remedy
     assert hub.requests("pytorch_model.bin") == []

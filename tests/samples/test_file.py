@@ -169,6 +169,8 @@ def test_hostile_columns_are_refused(tmp_path: Path, case: str) -> None:
         ("t.csv", b'tokens\n"[1, 99999999999999999999999]"\n', "tokens"),
         ("t.jsonl", b'{"text": "\xff"}\n', "UTF-8"),
         ("t.jsonl", b"{", "JSON lines"),
+        ("t.jsonl", b'{"text": "a"}\n\n{"text": "b"\n{"text": "c"}\n', "t.jsonl: line 3"),
+        ("t.jsonl", b'{"text": "a"}\n["b"]\n', "t.jsonl: line 2"),
         ("t.jsonl", b'{"tokens": [1' + b"0" * 400 + b"]}\n", "t.jsonl"),
         ("t.json", b"[1]\n", "t.json"),
         ("t.txt", b"ab\xff", "UTF-8"),

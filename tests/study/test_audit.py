@@ -68,6 +68,22 @@ def _run(
     )
 
 
+def test_what_needs_no_torch_is_refused_without_it(asked: audit.Asked, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty.csv").write_text("text\n")
+    base = {"--model": asked.model, "--samples": "text.txt", "--name": "mine"}
+    wrong = {"--name": "a/b", "--samples": "empty.csv", "--model": "empty"}
+    code = "import sys; from pipeline.__main__ import main\ntry: main()\nfinally: " + (
+        "assert not {'torch', 'transformers'} & set(sys.modules)"
+    )
+    for flag, value in wrong.items():
+        words = [word for pair in (base | {flag: value}).items() for word in pair]
+        command = _run(tmp_path, "audit", *words, code=("-c", code))
+        said, _ = command.communicate()
+        assert command.returncode == 2, said
+        assert "1 problem with the input" in said
+
+
 @pytest.mark.parametrize("model", ["nowhere", "a/b", "a/b@main", f"a/b@{COMMIT[:39]}", "a@b@c"])
 def test_a_model_that_is_neither_folder_nor_commit_is_refused(
     model: str, asked: audit.Asked
