@@ -8,6 +8,7 @@ neighbouring blocks are alike, so the intervals are still too narrow rather than
 from __future__ import annotations
 
 import math
+from dataclasses import astuple, fields
 
 import polars as pl
 
@@ -40,30 +41,29 @@ def losses(summary: pl.DataFrame, shares: pl.DataFrame) -> pl.DataFrame:
         model, family, block, measure (of `LOSSES`), lost, lost_low, lost_high.
     """
     single = one_block(shares)
-    exact = single.filter(measure="exact_match")
-    tasks = single.filter(kind="mean")
-    lost = [
-        part.select(
-            "model",
-            "family",
-            "block",
-            "measure",
-            (1 - pl.col("kept")).alias("lost"),
-            (1 - pl.col("high")).alias("lost_low"),
-            (1 - pl.col("low")).alias("lost_high"),
-        )
-        for part in (exact, tasks.with_columns(measure=pl.lit("benchmarks")))
-    ]
-    known = views.single_blocks(views.memorization(summary, "suffix_log_prob")).select(
-        "model",
-        "family",
-        "block",
-        pl.lit("suffix_log_prob").alias("measure"),
-        (-pl.col("difference")).alias("lost"),
-        (-pl.col("difference_high")).alias("lost_low"),
-        (-pl.col("difference_low")).alias("lost_high"),
+    tasks = single.filter(kind="mean").with_columns(measure=pl.lit("benchmarks"))
+    known = views.single_blocks(views.memorization(summary, "suffix_log_prob"))
+    left = {"kept": 1 - pl.col("kept"), "low": 1 - pl.col("high"), "high": 1 - pl.col("low")}
+    fallen = {"kept": "difference", "low": "difference_high", "high": "difference_low"}
+    parts = (
+        *((part, left) for part in (single.filter(measure="exact_match"), tasks)),
+        (
+            known.with_columns(measure=pl.lit("suffix_log_prob")),
+            {key: -pl.col(name) for key, name in fallen.items()},
+        ),
     )
-    return pl.concat([*lost, known], how="vertical_relaxed")
+    return pl.concat(
+        (
+            part.select(
+                *("model", "family", "block", "measure"),
+                lost=of["kept"],
+                lost_low=of["low"],
+                lost_high=of["high"],
+            )
+            for part, of in parts
+        ),
+        how="vertical_relaxed",
+    )
 
 
 def pairs(summary: pl.DataFrame, evidence: pl.DataFrame, quantities: pl.DataFrame) -> pl.DataFrame:
@@ -106,33 +106,28 @@ def correlations(paired: pl.DataFrame, seed: int = 0) -> pl.DataFrame:
         vary.
     """
     rows = []
-    if paired.height:
-        for (model, quantity, measure), part in paired.group_by(
-            "model", "quantity", "measure", maintain_order=True
-        ):
-            given = [part[name].cast(pl.Float64).to_numpy() for name in ("block", "displacement")]
-            both = part["mean"].to_numpy(), part["lost"].to_numpy()
-            found, beyond = rank_correlation(*both, seed), Correlation()
-            if not part["displacement"].null_count():
-                beyond = rank_correlation(*both, seed, given=given)
-            if not math.isnan(found.value):
-                rows.append({"model": model, "quantity": quantity, "measure": measure})
-                rows[-1] |= {**vars(found), "blocks": part.height, "beyond": beyond.value}
-                rows[-1] |= {f"beyond_{key}": end for key, end in vars(beyond).items()}
-    numbers = ("value", "low", "high", "p_value")
-    beyond_numbers = ("beyond", *(f"beyond_{name}" for name in numbers[1:]))
-    names = dict.fromkeys(("model", "quantity", "measure"), pl.String)
-    schema = {**names, **dict.fromkeys((*numbers, *beyond_numbers), pl.Float64)}
-    made = pl.DataFrame(rows, schema={**schema, "blocks": pl.UInt32})
-    return made.with_columns(pl.col(beyond_numbers).fill_nan(None))
+    by = ("model", "quantity", "measure")
+    for key, part in paired.group_by(by, maintain_order=True) if paired.height else ():
+        given = [part[name].cast(pl.Float64).to_numpy() for name in ("block", "displacement")]
+        both = part["mean"].to_numpy(), part["lost"].to_numpy()
+        found, beyond = rank_correlation(*both, seed), Correlation()
+        if not part["displacement"].null_count():
+            beyond = rank_correlation(*both, seed, given=given)
+        if not math.isnan(found.value):
+            rows.append((*key, *astuple(found), *astuple(beyond), part.height))
+    names = [field.name for field in fields(Correlation)]
+    numbers = [*names, "beyond", *(f"beyond_{name}" for name in names[1:])]
+    schema = {**dict.fromkeys(by, pl.String), **dict.fromkeys(numbers, pl.Float64)}
+    made = pl.DataFrame(rows, schema={**schema, "blocks": pl.UInt32}, orient="row")
+    return made.with_columns(pl.col(numbers[len(names) :]).fill_nan(None))
 
 
-def along(ranks: pl.DataFrame, value: str = "value", p_value: str = "p_value") -> pl.DataFrame:
+def along(ranks: pl.DataFrame, value: str = "value") -> pl.DataFrame:
     """The correlations that are significantly above 0.
 
     Args:
         ranks: as `correlations` gives them.
-        value: column of the correlation.
-        p_value: column of its p-value.
+        value: which correlation: ``value``, or ``beyond``.
     """
+    p_value = "p_value" if value == "value" else f"{value}_p_value"
     return ranks.filter(pl.col(value) > 0, pl.col(p_value) <= SIGNIFICANT)

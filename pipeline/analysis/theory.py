@@ -22,26 +22,6 @@ THEOREMS_TITLE = "The theorems, measured"
 ATTENTION_ONLY_TITLE = "Attention-only transformers"
 """The headings of the page's two sections on theory."""
 
-THEOREMS = {
-    1: {
-        "change": "change",
-        "printed": "printed",
-        "coarse": "bound_a1",
-        "corrected": "bound",
-        "printed_violated": "printed_violated",
-        "corrected_violated": "violated",
-    },
-    2: {
-        "change": "next_change",
-        "printed": "next_printed",
-        "coarse": "next_bound_coarse",
-        "corrected": "next_bound",
-        "printed_violated": "next_printed_violated",
-        "corrected_violated": "next_violated",
-    },
-}
-"""Theorem -> the change that it bounds, its bounds, and whether they are exceeded -> the column."""
-
 QUANTITIES = {
     "printed": "Theorem 1, bound as printed",
     "bound": "Theorem 1, corrected bound",
@@ -126,7 +106,11 @@ def per_block(bounds: pl.DataFrame, theorem: int) -> pl.DataFrame:
     """
     if not bounds.height:
         return bounds
-    rows = bounds.select("model", "family", "block", **THEOREMS[theorem]).drop_nulls("change")
+    start, coarse = {1: ("", "bound_a1"), 2: ("next_", "next_bound_coarse")}[theorem]
+    own = {name: f"{start}{name}" for name in ("change", "printed", "printed_violated")}
+    ours = {"corrected": f"{start}bound", "corrected_violated": f"{start}violated"}
+    rows = bounds.select("model", "family", "block", coarse=coarse, **own, **ours)
+    rows = rows.drop_nulls("change")
     return rows.group_by("model", "family", "block", maintain_order=True).agg(
         *_quartiles("change"),
         pl.median("printed", "coarse", "corrected"),
@@ -161,6 +145,26 @@ def over_seeds(
     elif share:
         estimates = estimates.with_columns(pl.col("low", "high").clip(0, 1))
     return estimates.hstack(grouped.select("bound", "seeds"))
+
+
+def stored_in(rows: pl.DataFrame) -> pl.DataFrame:
+    """The models of the experiment ``routing``, and where each stores its table.
+
+    Args:
+        rows: as `columns.ATTENTION_ONLY`.
+
+    Returns:
+        The accuracies among them, with stored_in: heads, mlp, or frozen head.
+    """
+    place = (
+        pl.when(pl.col("architecture") == "attention-only")
+        .then(pl.lit("heads"))
+        .when(pl.col("hidden") > 0)
+        .then(pl.lit("mlp"))
+        .otherwise(pl.lit("frozen head"))
+    )
+    accuracies = rows.filter(pl.col("quantity").str.ends_with("accuracy"), experiment="routing")
+    return accuracies.with_columns(place.alias("stored_in"))
 
 
 def _quartiles(column: str) -> tuple[pl.Expr, pl.Expr, pl.Expr]:

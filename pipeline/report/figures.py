@@ -142,10 +142,7 @@ def _of_theory(summary: pl.DataFrame, evidence: pl.DataFrame, theory: Theory) ->
     yield from theorems.triangles(theory)
     yield from theorems.bounded(theory)
     yield from theorems.damage(link.pairs(summary, evidence, theory.quantities))
-    yield from attention_only.capacities(theory)
-    yield from attention_only.low_ranks(theory)
-    yield from attention_only.trained(theory)
-    yield from attention_only.routing(theory)
+    yield from attention_only.experiments(theory)
 
 
 def figure(plot: Plot) -> Figure:

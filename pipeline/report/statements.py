@@ -11,8 +11,9 @@ import numpy as np
 import polars as pl
 from ruamel.yaml import YAML
 
-from pipeline.analysis.theory import THEOREMS, Theory
-from pipeline.report.numbers import SHARE, Number, Sentence, named, spread
+from pipeline.analysis.theory import Theory, stored_in
+from pipeline.report.numbers import Number, Sentence, named
+from pipeline.report.plots.plot import count, extent, share
 
 GRAIN = 1e-9
 """A number may exceed its bound by this share, to allow for rounding."""
@@ -64,58 +65,59 @@ class Statement:
         return str(self._entry.get("source", "ours"))
 
     @property
-    def text(self) -> Sentence:
+    def text(self) -> Sentence | None:
         """As printed, or ours."""
-        return self._words(self._entry["text"])
+        return self._words("text")
 
     @property
-    def verdict(self) -> Sentence:
+    def verdict(self) -> Sentence | None:
         """``holds in all 40``, ``fails in 3 of 40``, ``undefined in all 36``, ``not measured``."""
-        return self._words(WORDS["verdict"])
+        return self._words("verdict")
 
     @property
-    def evidence(self) -> Sentence:
+    def evidence(self) -> Sentence | None:
         """How far it is off, with numbers; a counterexample where there is one."""
-        return self._words(self._entry["evidence"])
+        return self._words("evidence")
 
     @property
     def corrected(self) -> Sentence | None:
         """The statement that holds instead, where there is one."""
-        return self._words(self._entry["corrected"]) if "corrected" in self._entry else None
+        return self._words("corrected")
 
     @property
     def _entry(self) -> Mapping[str, str]:
         entry: Mapping[str, str] = WORDS["statements"][self.kind or self.name]
-        return entry
+        return {"verdict": WORDS["verdict"], **entry}
 
-    def _words(self, source: str) -> Sentence:
-        counts = {key: Number("", getattr(self, key)) for key in ("failures", "cases", "undefined")}
-        return Sentence(source, named({**counts, **self.values}, f"theory/{self.name}", "theory"))
+    def _words(self, key: str) -> Sentence | None:
+        if key not in self._entry:
+            return None
+        counts = {each: count(getattr(self, each)) for each in ("failures", "cases", "undefined")}
+        values = named({**counts, **self.values}, f"theory/{self.name}", "theory")
+        return Sentence(self._entry[key], values)
 
 
-def slack(bounds: pl.DataFrame, theorem: int, bound: str) -> Number:
+def slack(bounds: pl.DataFrame, bound: str) -> Number:
     """The range over the models of the median of bound / measured change.
 
     Args:
         bounds: as in `theory.Theory`.
-        theorem: 1 or 2.
-        bound: a column, or of `theory.THEOREMS`.
+        bound: a column.
     """
-    measured = pl.col(THEOREMS[theorem]["change"])
-    ratio = pl.col(THEOREMS[theorem].get(bound, bound)) / measured
+    measured = pl.col("next_change" if bound.startswith("next_") else "change")
+    ratio = pl.col(bound) / measured
     medians = bounds.filter(measured > 0).group_by("model").agg(ratio.median().alias("slack"))
     return ratios(medians["slack"])
 
 
 def ratios(column: pl.Series) -> Number:
     """The range of some ratios, to two digits."""
-    return spread("", column.drop_nulls(), "factor")
+    return extent(column, "factor")
 
 
-def violations(bounds: pl.DataFrame, column: str) -> tuple[int, int]:
-    """The number of true values in a boolean column, and the number of all its values."""
-    known = bounds[column].drop_nulls()
-    return int(known.sum()), len(known)
+def violations(bounds: pl.DataFrame, column: str) -> int:
+    """The number of cases in which a bound is exceeded, by a boolean column."""
+    return int(bounds[column].sum())
 
 
 def theorem_statements(bounds: pl.DataFrame) -> list[Statement]:
@@ -125,40 +127,29 @@ def theorem_statements(bounds: pl.DataFrame) -> list[Statement]:
         bounds: as in `theory.Theory`; with rows.
     """
 
-    def judged(
-        name: str, column: str, theorem: int, slacks: Mapping[str, str], **values: Number
-    ) -> Statement:
-        allowed = {key: slack(bounds, theorem, bound) for key, bound in slacks.items()}
-        return Statement(name, *violations(bounds, column), {**allowed, **values})
+    def judged(name: str, column: str, slacks: Mapping[str, str], *fails: str) -> Statement:
+        values = {key: slack(bounds, bound) for key, bound in slacks.items()}
+        values |= {key: count(violations(bounds, f"printed_{key}_violated")) for key in fails}
+        return Statement(name, violations(bounds, column), bounds[column].count(), values)
 
-    fails = {
-        name: Number("", violations(bounds, f"printed_{name}_violated")[0])
-        for name in ("generous", "normalized")
-    }
-    best = {"slack": "corrected", "coarse": "coarse"}
-    weights = {"weights": "bound_from_weights"}
-    return [
-        judged("theorem-1", "printed_violated", 1, {"slack": "printed"}, **fails),
-        judged("theorem-1-corrected", "violated", 1, best | weights),
-        judged("theorem-2", "next_printed_violated", 2, {"slack": "printed"}),
-        judged("theorem-2-proved", "next_proved_violated", 2, {"slack": "next_proved"}),
-        judged("theorem-2-corrected", "next_violated", 2, best),
-        *_growth(bounds),
-    ]
-
-
-def _growth(bounds: pl.DataFrame) -> Iterator[Statement]:
-    moved = bounds.filter(pl.col("next_change").is_not_null())
-    grown = moved.select(pl.col("next_change") / pl.col("change"))["next_change"]
-    later = bounds.select(
-        "model", "sample_id", pl.col("block").cast(pl.Int32) - 1, pl.col("change").alias("later")
-    )
-    pairs = moved.with_columns(pl.col("block").cast(pl.Int32)).join(
-        later, on=["model", "sample_id", "block"], maintain_order="left"
-    )
+    best = {"slack": "bound", "coarse": "bound_a1", "weights": "bound_from_weights"}
+    next_best = {"slack": "next_bound", "coarse": "next_bound_coarse"}
+    # a change one block later, beside that of a bypass of this later block
+    later = bounds.select("model", "sample_id", "block", later="change")
+    moved = bounds.drop_nulls("next_change").with_columns(pl.col("block") + 1)
+    pairs = moved.join(later, ["model", "sample_id", "block"], maintain_order="left")
+    grown = pairs["next_change"] / pairs["change"]
+    shrunk, ordered = int((grown <= 1).sum()), pairs["next_change"] > pairs["later"]
     median = Number("", grown.median(), unit="factor")  # type: ignore[arg-type]
-    yield Statement("growth", int((grown <= 1).sum()), moved.height, {"median": median})
-    yield Statement("order", int((pairs["next_change"] <= pairs["later"]).sum()), pairs.height)
+    return [
+        judged("theorem-1", "printed_violated", {"slack": "printed"}, "generous", "normalized"),
+        judged("theorem-1-corrected", "violated", best),
+        judged("theorem-2", "next_printed_violated", {"slack": "next_printed"}),
+        judged("theorem-2-proved", "next_proved_violated", {"slack": "next_proved"}),
+        judged("theorem-2-corrected", "next_violated", next_best),
+        Statement("growth", shrunk, pairs.height, {"median": median}),
+        Statement("order", int((~ordered).sum()), pairs.height),
+    ]
 
 
 def attention_only_statements(theory: Theory) -> list[Statement]:
@@ -188,18 +179,16 @@ def routing(rows: pl.DataFrame) -> dict[str, dict[str, Number]]:
         ``heads`` and ``mlp``, each with ``before`` and ``after``, means over seeds; empty unless
         both were trained.
     """
-    rows = rows.filter(experiment="routing")
-    attention_only = pl.col("architecture") == "attention-only"
-    places = {"heads": attention_only, "mlp": ~attention_only & (pl.col("hidden") > 0)}
-    means = {
-        place: {
-            key: Number("", rows.filter(chosen, quantity=name)["value"].mean(), unit=SHARE)  # type: ignore[arg-type]
-            for key, name in (("before", "accuracy"), ("after", "bypassed_accuracy"))
+    means = stored_in(rows).group_by("stored_in", "quantity").agg(pl.mean("value"))
+    found = {(place, quantity): value for place, quantity, value in means.iter_rows()}
+    ends = {"before": "accuracy", "after": "bypassed_accuracy"}
+    try:
+        return {
+            place: {key: share(found[place, name]) for key, name in ends.items()}
+            for place in ("heads", "mlp")
         }
-        for place, chosen in places.items()
-    }
-    known = [number.value is not None for pair in means.values() for number in pair.values()]
-    return means if all(known) else {}
+    except KeyError:
+        return {}
 
 
 def lost_alike(stored: Mapping[str, Mapping[str, Number]]) -> bool:
@@ -218,102 +207,88 @@ def above_lower_bound(rows: pl.DataFrame) -> pl.DataFrame:
         rows: as `columns.ATTENTION_ONLY`.
     """
     model = ["vocabulary", "width", "heads", "head_width", "hidden", "seed"]
-    bounded = rows.filter(pl.col("bound").is_not_null(), quantity="accuracy")
-    ratio = (pl.col("value") / pl.col("bound")).alias("ratio")
-    return bounded.unique(model, maintain_order=True).with_columns(ratio)
+    bounded = rows.filter(quantity="accuracy").drop_nulls("bound")
+    return bounded.unique(model, maintain_order=True).with_columns(
+        ratio=pl.col("value") / pl.col("bound")
+    )
 
 
 def _associative(rows: pl.DataFrame) -> Iterator[Statement]:
     held = rows.filter(pl.col("quantity").str.starts_with("capacity"), experiment="closed")
-    curves = rows.filter(pl.col("predicted").is_not_null())
-    means = held.group_by("quantity", "width").agg(pl.col("value").mean()).sort("width")
-    pairs = {
-        share: {
-            str(width): Number("", mean, unit="pairs")
-            for width, mean in means.filter(quantity=f"capacity_{share}")
-            .select("width", "value")
-            .iter_rows()
-        }
-        for share in ("50", "99")
-    }
-    off = (curves["value"] - curves["predicted"]).abs().mean()
-    points = Number("", None if off is None else 100 * float(off), unit="points")  # type: ignore[arg-type]
-    yield Statement("associative", _over(held), held.height, {"pairs": pairs, "off": points})
+    means = held.group_by("quantity", "width").agg(pl.mean("value")).sort("quantity", "width")
+    pairs: dict[str, dict[str, Number]] = {"50": {}, "99": {}}
+    for quantity, width, mean in means.iter_rows():
+        pairs[quantity.removeprefix("capacity_")][str(width)] = Number("", mean, unit="pairs")
+    off = rows.select((pl.col("value") - pl.col("predicted")).abs().mean() * 100).item()
+    yield _judged("associative", held, pairs=pairs, off=Number("", off, unit="points"))
 
 
 def _low_rank(rows: pl.DataFrame) -> Iterator[Statement]:
     for experiment in ("ls", "wls"):
         for reading in ("conditional", "joint"):
             part = rows.filter(experiment=experiment, statement=f"printed_{reading}")
-            name, kind = f"low-rank-{experiment}-{reading}", f"low-rank-{experiment}"
-            values = {"reading": reading, "gaps": _gaps(part)}
-            yield Statement(name, _over(part), part.height, values, kind=kind)
+            kind = f"low-rank-{experiment}"
+            yield _judged(f"{kind}-{reading}", part, kind, reading=reading, gaps=_gaps(part))
     valid = rows.filter(~pl.col("statement").str.starts_with("printed"))
     by_name = {
-        str(name): Number("", _median_ratio(part), unit="factor")
+        str(name): _median_ratio(part)
         for (name,), part in valid.group_by("statement", maintain_order=True)
     }
-    yield Statement("low-rank-corrected", _over(valid), valid.height, {"ratios": by_name})
+    yield _judged("low-rank-corrected", valid, ratios=by_name)
 
 
 def _lookup(rows: pl.DataFrame) -> Iterator[Statement]:
     for statement in ("printed", "entropy_sign", "corrected"):
         part = rows.filter(statement=statement)
-        undefined = part["bound"].null_count()
-        values = {"all": Number("", part.height), "gaps": _gaps(part)}
-        defined = part.height - undefined
-        yield Statement(f"lookup-{statement}", _over(part), defined, values, undefined)
+        yield _judged(f"lookup-{statement}", part, all=count(part.height), gaps=_gaps(part))
 
 
 def _constructive(rows: pl.DataFrame) -> Iterator[Statement]:
     for experiment in ("chosen", "given"):
         solved = rows.filter(experiment=experiment, quantity="accuracy")
-        claimed = solved.filter(pl.col("bound").is_not_null())
-        beyond = solved.filter(pl.col("bound").is_null())
+        claimed, beyond = solved.drop_nulls("bound"), solved.filter(pl.col("bound").is_null())
         failures = claimed.filter(pl.col("value") < pl.col("bound") - GRAIN).height
         right = beyond.filter(pl.col("value") > 1 - GRAIN).height
-        values = {"right": Number("", right), "beyond": Number("", beyond.height)}
+        values = {"right": count(right), "beyond": count(beyond.height)}
         yield Statement(f"constructive-{experiment}", failures, claimed.height, values)
     gaps = rows.filter(quantity="divergence_gap")
     largest = Number("", gaps["value"].max(), unit="nats")  # type: ignore[arg-type]
-    share: dict[str, Any] = {"largest": largest, "gaps": _gaps(gaps)}
-    yield Statement("constructive-share", _over(gaps), gaps.height, share)
+    yield _judged("constructive-share", gaps, largest=largest, gaps=_gaps(gaps))
 
 
 def _trained(rows: pl.DataFrame) -> Iterator[Statement]:
-    bounded = above_lower_bound(rows)
-    failures = bounded.filter(pl.col("ratio") < 1 - GRAIN).height
-    yield Statement("accuracy", failures, bounded.height, {"ratio": ratios(bounded["ratio"])})
-    single, shared = (
-        _exponents(rows, name).drop_nulls() for name in ("attention-only", "shared-bottleneck")
-    )
-    values: dict[str, Any] = {
-        "single": spread("", single, "power"),
-        "shared": spread("", shared, "power"),
-        "saturated": Number("", SATURATED, unit=SHARE),
-    }
+    ratio = above_lower_bound(rows)["ratio"]
+    failures = int((ratio < 1 - GRAIN).sum())
+    yield Statement("accuracy", failures, ratio.len(), {"ratio": ratios(ratio)})
+    single, shared = (_exponents(rows, name) for name in ("attention-only", "shared-bottleneck"))
+    values = {"single": extent(single, "power"), "shared": extent(shared, "power")}
+    values["saturated"] = share(SATURATED)
     yield Statement("head-width", int((single.round() != 2).sum()), single.len(), values)
-    stored = routing(rows)
-    if stored:
+    if stored := routing(rows):
         yield Statement("routing", int(lost_alike(stored)), 1, stored)
 
 
-def _over(rows: pl.DataFrame) -> int:
-    return int((rows["value"] > rows["bound"] * (1 + GRAIN)).sum())
+def _judged(name: str, rows: pl.DataFrame, kind: str = "", **values: Any) -> Statement:
+    """The statement that each value is at most its bound; it is undefined where that is null."""
+    defined = rows.drop_nulls("bound")
+    failures = defined.filter(_FAILS).height
+    return Statement(name, failures, defined.height, values, rows.height - defined.height, kind)
 
 
-def _median_ratio(rows: pl.DataFrame) -> float | None:
-    return (rows["bound"] / rows["value"]).median()  # type: ignore[return-value]
+_FAILS = pl.col("value") > pl.col("bound") * (1 + GRAIN)
+
+
+def _median_ratio(rows: pl.DataFrame) -> Number:
+    return Number("", (rows["bound"] / rows["value"]).median(), unit="factor")  # type: ignore[arg-type]
 
 
 def _gaps(rows: pl.DataFrame) -> Sentence:
     """How far the loss is above the bound where it is, and below it elsewhere."""
-    known = rows.filter(pl.col("bound").is_not_null())
-    fails = pl.col("value") > pl.col("bound") * (1 + GRAIN)
-    over, under = known.filter(fails), known.filter(~fails)
+    defined = rows.drop_nulls("bound")
+    over, under = defined.filter(_FAILS), defined.filter(~_FAILS)
     values = {
         "over": ratios(over["value"] / over["bound"]) if over.height else None,
-        "under": Number("", _median_ratio(under), unit="factor") if under.height else None,
+        "under": _median_ratio(under) if under.height else None,
     }
     return Sentence(WORDS["gaps"], values)
 

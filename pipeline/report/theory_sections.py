@@ -6,7 +6,7 @@ numbers change.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,8 @@ from pipeline.analysis.theory import (
     THEOREMS_TITLE,
     Theory,
 )
-from pipeline.report.numbers import Number, Sentence, named, spread
+from pipeline.report.numbers import Number, Sentence, named
+from pipeline.report.plots.plot import count, extent, panels
 from pipeline.report.statements import (
     WORDS,
     Statement,
@@ -80,51 +81,47 @@ def _sentence(key: str, **values: Any) -> Sentence:
 def _theorems(summary: pl.DataFrame, evidence: pl.DataFrame, theory: Theory) -> TheorySection:
     ranks = link.correlations(link.pairs(summary, evidence, theory.quantities))
     bounds = theory.bounds
-    printed, cases = violations(bounds, "printed_violated")
-    corrected = [violations(bounds, column)[0] for column in ("violated", "next_violated")]
     holds = _sentence(
         "holds",
-        first=Number("", printed),
-        cases=Number("", cases),
-        second=Number("", violations(bounds, "next_printed_violated")[0]),
-        exceeded=Number("", sum(corrected)),
-        printed=slack(bounds, 1, "printed"),
-        corrected=slack(bounds, 1, "corrected"),
-        coarse=slack(bounds, 1, "coarse"),
-        weights=slack(bounds, 1, "bound_from_weights"),
+        first=count(violations(bounds, "printed_violated")),
+        cases=count(bounds.height),
+        second=count(violations(bounds, "next_printed_violated")),
+        exceeded=count(violations(bounds, "violated") + violations(bounds, "next_violated")),
+        printed=slack(bounds, "printed"),
+        corrected=slack(bounds, "bound"),
+        coarse=slack(bounds, "bound_a1"),
+        weights=slack(bounds, "bound_from_weights"),
     )
-    models = Number("", bounds["model"].n_unique())
-    opening = [_sentence("moved", models=models), holds, _predicts(ranks)]
+    opening = [_sentence("moved", models=panels(bounds)), holds, _predicts(ranks)]
     statements = theorem_statements(bounds)
-    return TheorySection(
-        THEOREMS_TITLE, opening, statements, *_table(ranks), WORDS["sections"]["about"]
-    )
+    about = WORDS["sections"]["about"]
+    return TheorySection(THEOREMS_TITLE, opening, statements, *_table(ranks), about)
 
 
 def _predicts(ranks: pl.DataFrame) -> Sentence:
     """Whether the theory's quantities predict the damage."""
-    if not ranks.height:
-        return _sentence("predicts", bound=None)
-    return _sentence(
-        "predicts",
-        bound=_told(ranks, "printed", "exact_match"),
-        logits=_told(ranks, "logits", "exact_match"),
-        benchmarks=_told(ranks, "logits", "benchmarks"),
+    told = {
+        "bound": ("printed", "exact_match"),
+        "logits": ("logits", "exact_match"),
+        "benchmarks": ("logits", "benchmarks"),
+    }
+    known = (
+        {key: _told(ranks, *of) for key, of in told.items()} if ranks.height else {"bound": None}
     )
+    return _sentence("predicts", **known)
 
 
 def _told(ranks: pl.DataFrame, quantity: str, measure: str) -> dict[str, Any]:
     """Whether a quantity predicts a loss (tells, in part, does not tell), and how often."""
     rows = ranks.filter(quantity=quantity, measure=measure)
     along = link.along(rows).height
-    known = rows["beyond"].drop_nulls()
     part = "tells" if along == rows.height else "tells only in part"
     often = {
-        "of": Number("", rows.height) if rows.height else None,
-        "along": Number("", along),
-        "ranks": spread("", rows["value"], "correlation"),
-        "beyond": spread("", known, "correlation") if known.len() else None,
-        "beyond_along": Number("", link.along(rows, "beyond", "beyond_p_value").height),
+        "of": count(rows.height) if rows.height else None,
+        "along": count(along),
+        "ranks": extent(rows["value"], "correlation"),
+        "beyond": extent(rows["beyond"], "correlation") if rows["beyond"].count() else None,
+        "beyond_along": count(link.along(rows, "beyond").height),
     }
     words = Sentence(WORDS["sections"]["often"], often)
     return {"tells": part if along else "does not tell", "often": words}
@@ -133,31 +130,26 @@ def _told(ranks: pl.DataFrame, quantity: str, measure: str) -> dict[str, Any]:
 def _table(ranks: pl.DataFrame) -> tuple[list[str], list[list[Number | str]]]:
     """Heading and rows: a row for each model and quantity, two columns for each loss."""
     measures = [measure for measure in link.LOSSES if measure in set(ranks["measure"])]
-    rows: list[list[Number | str]] = []
+    rows = []
     for (model, quantity), part in ranks.group_by("model", "quantity", maintain_order=True):
         cells = {row["measure"]: row for row in part.iter_rows(named=True)}
         place = f"theory/ranks/{model}/{quantity}"
-        numbers: list[Number | str] = [
-            Number(
-                f"{place}/{name}/{ends[0]}",
-                row[ends[0]],
-                row[ends[1]],
-                row[ends[2]],
-                "correlation",
-                "theory",
-            )
-            if (row := cells.get(name)) and row[ends[0]] is not None
-            else "–"
-            for name in measures
-            for ends in _PLAIN_AND_BEYOND
+        numbers = [
+            _rank(f"{place}/{measure}/{end}", cells.get(measure, {}), end)
+            for measure in measures
+            for end in ("value", "beyond")
         ]
         rows.append([str(model), QUANTITIES[str(quantity)], *numbers])
-    of = [link.LOSSES[measure] + where for measure in measures for where in ("", _EQUAL)]
+    beyond = ", at equal depth and displacement"
+    of = [link.LOSSES[measure] + where for measure in measures for where in ("", beyond)]
     return ["model", "over its blocks", *of], rows
 
 
-_PLAIN_AND_BEYOND = (("value", "low", "high"), ("beyond", "beyond_low", "beyond_high"))
-_EQUAL = ", at equal depth and displacement"
+def _rank(name: str, row: Mapping[str, Any], value: str) -> Number | str:
+    if row.get(value) is None:
+        return "–"
+    low, high = (row[end if value == "value" else f"{value}_{end}"] for end in ("low", "high"))
+    return Number(name, row[value], low, high, "correlation", "theory")
 
 
 def _attention_only(theory: Theory) -> TheorySection:
@@ -167,8 +159,8 @@ def _attention_only(theory: Theory) -> TheorySection:
     reached = pl.Series([]) if trained is None else above_lower_bound(trained)["ratio"]
     counted = _sentence(
         "counted",
-        printed=Number("", len(printed)),
-        hold=Number("", sum(each.degree == "all" for each in printed)),
+        printed=count(len(printed)),
+        hold=count(sum(each.degree == "all" for each in printed)),
         reached=ratios(reached) if reached.len() else None,
     )
     opening = [_sentence("attention-only"), counted]

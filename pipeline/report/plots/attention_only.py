@@ -6,6 +6,7 @@ Source: arXiv 2411.10115 and the slides "Memorization in Attention-only Transfor
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from matplotlib.ticker import (
     NullLocator,
 )
 
-from pipeline.analysis.theory import ATTENTION_ONLY_TITLE, Theory, over_seeds
+from pipeline.analysis.theory import ATTENTION_ONLY_TITLE, Theory, over_seeds, stored_in
 from pipeline.report import colours, style
 from pipeline.report.numbers import Number
 from pipeline.report.plots.plot import Plot, count, extent
@@ -32,6 +33,7 @@ STORED_IN = {
 }
 """A model of the experiment ``routing`` -> its label."""
 
+_CEILING = "best accuracy from one token"
 _MAPS = {"ls": "f_ls", "wls": "f_wls"}
 _BOUNDS = (
     ("printed_conditional", "as printed, largest conditional", 1),
@@ -55,25 +57,31 @@ _PANELS = {
 """Experiment -> the column on the x axis, its label."""
 
 
-def capacities(theory: Theory) -> Iterator[Plot]:
-    """Pairs that an associative memory holds, over its width."""
-    rows = theory.experiments.get("associative", pl.DataFrame())
-    if not rows.height:
-        return
-    data = over_seeds(
-        rows.filter(pl.col("quantity").str.starts_with("capacity")),
-        "experiment",
-        "quantity",
-        "width",
-        log=True,
+def experiments(theory: Theory) -> Iterator[Plot]:
+    """The figures of those experiments that have tables."""
+    makers = (
+        ("associative", _capacities),
+        ("low_rank", _low_ranks),
+        ("attention_only", _trained),
+        ("attention_only", _routing),
     )
+    for experiment, make in makers:
+        rows = theory.experiments.get(experiment, pl.DataFrame())
+        if rows.height and (plot := make(rows)).data.height:
+            yield plot
+
+
+def _capacities(rows: pl.DataFrame) -> Plot:
+    """Pairs that an associative memory holds, over its width."""
+    held = rows.filter(pl.col("quantity").str.starts_with("capacity"))
+    data = over_seeds(held, "experiment", "quantity", "width", log=True)
     widest = data.filter(pl.col("width") == pl.col("width").max().over("experiment", "quantity"))
     values = {
         "ratio": extent(widest["value"] / widest["bound"], unit="ratio"),
         "pairs": extent(data["value"], unit=""),
         "slides": extent(data["bound"], unit=""),
     }
-    yield Plot("capacity", data, draw_capacities, values, section=ATTENTION_ONLY_TITLE)
+    return Plot("capacity", data, draw_capacities, values, section=ATTENTION_ONLY_TITLE)
 
 
 def draw_capacities(data: pl.DataFrame) -> Figure:
@@ -83,28 +91,25 @@ def draw_capacities(data: pl.DataFrame) -> Figure:
     kinds = data.select("experiment", "quantity").unique(maintain_order=True).rows()
     for index, (experiment, quantity) in enumerate(kinds):
         part = data.filter(experiment=experiment, quantity=quantity).sort("width")
-        share = quantity.removeprefix("capacity_")
-        _line(axes, part, "width", index, f"{words.get(experiment, experiment)}, {share}% right")
+        label = f"{words[experiment]}, {quantity.removeprefix('capacity_')}% right"
+        style.curve(axes, part, index, label, x="width", hollow=None)
     slides = data.unique("width").sort("width")
-    _reference(axes, slides["width"], style.finite(slides["bound"]), "the slides: D")
+    _reference(axes, slides, "width", "the slides: D")
     style.log_axis(axes.xaxis)
     style.log_axis(axes.yaxis)
-    _whole_ticks(axes, slides["width"])
+    # ticks only at the widths in the data; a logarithmic axis would add others between them
+    axes.xaxis.set_major_locator(FixedLocator(slides["width"].to_list()))
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("width D")
     axes.set_ylabel("pairs")
     style.legend(figure)
     return figure
 
 
-def low_ranks(theory: Theory) -> Iterator[Plot]:
+def _low_ranks(rows: pl.DataFrame) -> Plot:
     """Divergence of the maps of low rank, beside the bounds on it."""
-    rows = theory.experiments.get("low_rank", pl.DataFrame())
-    if not rows.height:
-        return
-    wanted = [name for name, *_ in _BOUNDS]
-    data = over_seeds(
-        rows.filter(pl.col("statement").is_in(wanted)), "experiment", "table", "statement", "rank"
-    )
+    shown = rows.filter(pl.col("statement").is_in([name for name, *_ in _BOUNDS]))
+    data = over_seeds(shown, "experiment", "table", "statement", "rank")
     is_printed = pl.col("statement").str.starts_with("printed")
     values = {
         "printed": _too_low(data.filter(is_printed)),
@@ -112,7 +117,7 @@ def low_ranks(theory: Theory) -> Iterator[Plot]:
         "panels": count(data.select("experiment", "table").n_unique()),
         "loss": extent(data["value"], unit="nats"),
     }
-    yield Plot("low-rank", data, draw_low_ranks, values, section=ATTENTION_ONLY_TITLE)
+    return Plot("low-rank", data, draw_low_ranks, values, section=ATTENTION_ONLY_TITLE)
 
 
 def _too_low(rows: pl.DataFrame) -> dict[str, Number]:
@@ -123,20 +128,21 @@ def _too_low(rows: pl.DataFrame) -> dict[str, Number]:
 
 def draw_low_ranks(data: pl.DataFrame) -> Figure:
     """Loss and bounds by rank; one panel per map and kind of table."""
-    kinds = data.select("experiment", "table").unique().sort("experiment", maintain_order=True)
-    order = {table: i for i, table in enumerate(data["table"].unique(maintain_order=True))}
-    panels = sorted(kinds.rows(), key=lambda each: (each[0], order[each[1]]))
-    figure, grid = style.panels(len(panels), share_y=False, columns=min(4, len(order)))
+    tables = data["table"].unique(maintain_order=True).to_list()
+    kinds = set(data.select("experiment", "table").rows())
+    panels = [kind for kind in product(_MAPS, tables) if kind in kinds]
+    figure, grid = style.panels(len(panels), share_y=False, columns=min(4, len(tables)))
     for axes, (experiment, table) in zip(grid, panels, strict=True):
         rows = data.filter(experiment=experiment, table=table).sort("rank")
+        rows = rows.with_columns(low=None, high=None)
         for statement, label, index in _BOUNDS:
-            part = rows.filter(statement=statement).with_columns(low=None, high=None)
-            _line(axes, part, "rank", index, label, value="bound")
+            part = rows.filter(statement=statement)
+            style.curve(axes, part, index, label, x="rank", value="bound", hollow=None)
         measured = rows.unique("rank", maintain_order=True)
-        _line(axes, measured, "rank", 0, "measured loss", band=False)
+        style.curve(axes, measured, 0, "measured loss", x="rank", hollow=None)
         style.log_axis(axes.yaxis)
         axes.yaxis.set_minor_formatter(NullFormatter())
-        axes.set_title(f"{_MAPS.get(experiment, experiment)}, {table}")
+        axes.set_title(f"{_MAPS[experiment]}, {table}")
         style.blocks_axis(axes)
     figure.supxlabel("rank d")
     figure.supylabel("divergence, nats")
@@ -144,11 +150,8 @@ def draw_low_ranks(data: pl.DataFrame) -> Figure:
     return figure
 
 
-def trained(theory: Theory) -> Iterator[Plot]:
+def _trained(rows: pl.DataFrame) -> Plot:
     """Accuracy of trained models over their shape."""
-    rows = theory.experiments.get("attention_only", pl.DataFrame()).clone()
-    if not rows.height:
-        return
     # models with an MLP are compared with the models of the experiment `heads`
     rivals = rows.filter(experiment="heads").with_columns(experiment=pl.lit("parameters"))
     shown = pl.concat([rows, rivals]).filter(
@@ -164,7 +167,7 @@ def trained(theory: Theory) -> Iterator[Plot]:
         "accuracy": extent(data["value"]),
         "bound": extent(data["bound"]),
     }
-    yield Plot("attention-only", data, draw_trained, values, section=ATTENTION_ONLY_TITLE)
+    return Plot("attention-only", data, draw_trained, values, section=ATTENTION_ONLY_TITLE)
 
 
 def draw_trained(data: pl.DataFrame) -> Figure:
@@ -175,19 +178,16 @@ def draw_trained(data: pl.DataFrame) -> Figure:
     for axes, experiment in zip(grid, experiments, strict=True):
         column, label = _PANELS[experiment]
         rows = data.filter(experiment=experiment).sort(column)
-        widths = rows["width"].unique().sort().to_list() if experiment == "square" else [None]
+        square = experiment == "square"
         for architecture, (words, index) in _ARCHITECTURES.items():
-            for width in widths:
-                part = rows.filter(architecture=architecture)
-                part = part.filter(width=width) if width is not None else part
-                if not part.height:
-                    continue
-                _line(axes, part, column, index, words)
-                bounded = part.filter(pl.col("bound").is_not_null())
-                _reference(axes, bounded[column], style.finite(bounded["bound"]), "lower bound")
-                if width is not None:
+            of_architecture = rows.filter(architecture=architecture)
+            by = "width" if square else "architecture"
+            for _, part in of_architecture.group_by(by, maintain_order=True):
+                style.curve(axes, part, index, words, x=column, hollow=None)
+                _reference(axes, part.drop_nulls("bound"), column, "lower bound")
+                if square:
                     axes.annotate(
-                        f"D = {width}",
+                        f"D = {part['width'][0]}",
                         (part[column][-1], part["value"][-1]),
                         xytext=(-3, 5),
                         textcoords="offset points",
@@ -203,36 +203,19 @@ def draw_trained(data: pl.DataFrame) -> Figure:
     return figure
 
 
-def routing(theory: Theory) -> Iterator[Plot]:
-    """Two models that store in different places, unmodified and bypassed."""
-    rows = theory.experiments.get("attention_only", pl.DataFrame())
-    if not rows.height or not (rows["experiment"] == "routing").any():
-        return
-    place = (
-        pl.when(pl.col("architecture") == "attention-only")
-        .then(pl.lit("heads"))
-        .when(pl.col("hidden") > 0)
-        .then(pl.lit("mlp"))
-        .otherwise(pl.lit("frozen head"))
-    )
-    shown = rows.filter(pl.col("quantity").str.ends_with("accuracy"), experiment="routing")
-    data = over_seeds(
-        shown.with_columns(place.alias("stored_in")),
-        "stored_in",
-        "hidden",
-        "heads",
-        "quantity",
-        share=True,
-    )
+def _routing(rows: pl.DataFrame) -> Plot:
+    """Models that store in different places, unmodified and bypassed; without them, no data."""
+    by = ("stored_in", "hidden", "heads", "quantity")
+    data = over_seeds(stored_in(rows), *by, share=True)
     accuracies = {"before": "accuracy", "after": "bypassed_accuracy"}
     places = {
         where: {
-            key: extent(rows.filter(quantity=name)["value"]) for key, name in accuracies.items()
+            key: extent(part.filter(quantity=name)["value"]) for key, name in accuracies.items()
         }
         for place, where in (("heads", "heads"), ("mlp", "MLP"))
-        if (rows := data.filter(stored_in=place)).height
+        if (part := data.filter(stored_in=place)).height
     }
-    yield Plot("routing", data, draw_routing, {"places": places}, section=ATTENTION_ONLY_TITLE)
+    return Plot("routing", data, draw_routing, {"places": places}, section=ATTENTION_ONLY_TITLE)
 
 
 def draw_routing(data: pl.DataFrame) -> Figure:
@@ -261,13 +244,8 @@ def draw_routing(data: pl.DataFrame) -> Figure:
         )
         if quantity == "bypassed_accuracy":
             for at, most in zip(x, style.finite(rows["bound"]), strict=True):
-                axes.plot(
-                    [at - 0.22, at + 0.22],
-                    [most, most],
-                    color=colours.INK,
-                    linewidth=1.6,
-                    label="best accuracy from one token",
-                )
+                line = [at - 0.22, at + 0.22], [most, most]
+                axes.plot(*line, color=colours.INK, linewidth=1.6, label=_CEILING)
     axes.set_xticks(range(len(places)), [STORED_IN[place] for place in places])
     axes.tick_params(axis="x", length=0)
     style.percent_axis(axes.yaxis)
@@ -277,31 +255,8 @@ def draw_routing(data: pl.DataFrame) -> Figure:
     return figure
 
 
-def _line(
-    axes: Axes,
-    rows: pl.DataFrame,
-    x: str,
-    index: int,
-    label: str,
-    *,
-    value: str = "value",
-    band: bool = True,
-) -> None:
-    colour, marker, dash = style.category(index)
-    at = rows[x].to_numpy()
-    if band:
-        low, high = style.finite(rows["low"]), style.finite(rows["high"])
-        axes.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
-    look: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": dash}
-    axes.plot(at, style.finite(rows[value]), **look, label=label)
-
-
-def _reference(axes: Axes, x: pl.Series, y: Any, label: str) -> None:
-    if len(x):
-        axes.plot(x, y, color=colours.INK, linestyle=(0, (6, 3)), linewidth=1, label=label)
-
-
-def _whole_ticks(axes: Axes, values: pl.Series) -> None:
-    """Ticks only at the widths in the data; a logarithmic axis would add others between them."""
-    axes.xaxis.set_major_locator(FixedLocator(values.to_list()))
-    axes.xaxis.set_minor_locator(NullLocator())
+def _reference(axes: Axes, rows: pl.DataFrame, x: str, label: str) -> None:
+    """The bounds as a dashed line, if there are any."""
+    if rows.height:
+        look: dict[str, Any] = {"color": colours.INK, "linestyle": (0, (6, 3)), "linewidth": 1}
+        axes.plot(rows[x], style.finite(rows["bound"]), label=label, **look)
