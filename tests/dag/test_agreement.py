@@ -17,37 +17,20 @@ from tests.dag.conftest import ROOT, Project
 
 pytestmark = pytest.mark.slow
 
-ALL = {
-    "check@mini",
-    "corpus@mini",
-    "samples@mini-pythia",
-    "samples@mini-gpt-neo",
-    "checkpoint@mini-p-1_4b",
-    "checkpoint@mini-n-2_7b",
-    "interventions@mini-p-1_4b",
-    "interventions@mini-n-2_7b",
-    "memorization@mini-p-1_4b",
-    "memorization@mini-n-2_7b",
-    "tokens@mini-p-1_4b",
-    "tokens@mini-n-2_7b",
-    "benchmarks@mini-p-1_4b",
-    "benchmarks@mini-n-2_7b",
-    "generations@mini-p-1_4b",
-    "generations@mini-n-2_7b",
-    "divergence@mini-p-1_4b",
-    "divergence@mini-n-2_7b",
-    "theory@mini-low-rank",
-    "check_results@mini",
-    "aggregate@mini",
-    "figures@mini",
-    "report@mini",
-}
+MODELS = ("mini-p-1_4b", "mini-n-2_7b")
 EVALUATION = {
-    stage
-    for stage in ALL
-    if stage.startswith(("memorization", "tokens", "benchmarks", "generations", "divergence"))
+    f"{group}@{model}"
+    for group in ("memorization", "tokens", "benchmarks", "generations", "divergence")
+    for model in MODELS
 }
 SUMMARY = {"check_results@mini", "aggregate@mini", "figures@mini", "report@mini"}
+ALL = {
+    *("check@mini", "corpus@mini", "samples@mini-pythia", "samples@mini-gpt-neo"),
+    *(f"{group}@{model}" for group in ("checkpoint", "interventions") for model in MODELS),
+    *EVALUATION,
+    "theory@mini-low-rank",
+    *SUMMARY,
+}
 PYTHIA = {stage for stage in ALL if stage.endswith("p-1_4b")}
 
 # what is edited in params.yaml -> the commands that have to run

@@ -36,7 +36,7 @@ with lease():
     if not forked:
         time.sleep(60)
         os._exit(0)
-    print(started, forked)
+    print(started, forked, os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "60"))
     time.sleep(60)
 """
 
@@ -289,11 +289,15 @@ def test_a_killed_job_frees_its_device_and_the_waiting_one_gets_it(
     assert said.count(f"waiting for a GPU: 7 is leased by pid {holder.pid}") == 1, "said once"
 
 
-def test_children_do_not_keep_the_lease_of_a_killed_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lease_is_the_holders_and_not_its_childrens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a child leaves it, and a child does not keep it when the holder is killed."""
     with _holding("7", CHILDREN) as holder:
         assert holder.stdout is not None
         children = [psutil.Process(int(pid)) for pid in holder.stdout.readline().split()]
         try:
+            assert not _is_free("7", monkeypatch)
+            children.pop().kill()
+            time.sleep(0.2)
             assert not _is_free("7", monkeypatch)
             holder.kill()
             holder.wait()
@@ -305,15 +309,6 @@ def test_children_do_not_keep_the_lease_of_a_killed_job(monkeypatch: pytest.Monk
         finally:
             for child in children:
                 child.kill()
-
-
-def test_the_end_of_a_child_leaves_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    with _holding("7", CHILDREN) as holder:
-        assert holder.stdout is not None
-        for pid in holder.stdout.readline().split():
-            psutil.Process(int(pid)).kill()
-        time.sleep(0.2)
-        assert not _is_free("7", monkeypatch)
 
 
 # ------------------------------------------------------------------------------ memory
@@ -329,25 +324,18 @@ def _free(monkeypatch: pytest.MonkeyPatch, *cuda: int, cpu: int = 0) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=cpu * GIB))
 
 
-def test_a_model_that_fits_is_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    _free(monkeypatch, 10, cpu=10)
-    for where in ("cuda", "cpu"):
-        room = device.room_for(9 * GIB, where)
-        assert room == 9 * GIB
-        device.require_memory("small", 9 * GIB, where, room)
-
-
 @pytest.mark.parametrize(("where", "named"), [("cuda", "GPU 3"), ("cpu", "CPU")])
 def test_a_model_too_large_is_refused_with_the_numbers(
     monkeypatch: pytest.MonkeyPatch, where: str, named: str
 ) -> None:
     monkeypatch.setattr(device, "SETTLE_SECONDS", 0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    _free(monkeypatch, 10, cpu=10)
+    _free(monkeypatch, 10, 10, cpu=10)
+    assert device.room_for(9 * GIB, where) == 9 * GIB
+    device.require_memory("small", 9 * GIB, where, 9 * GIB)
     needed = int(12.75 * GIB)
-    room = device.room_for(needed, where)
     with pytest.raises(InputError) as refused:
-        device.require_memory("pythia-6.9b", needed, where, room)
+        device.require_memory("pythia-6.9b", needed, where, device.room_for(needed, where))
     said = str(refused.value)
     assert "the weights of pythia-6.9b" in said
     assert "12.75 GiB" in said

@@ -71,18 +71,27 @@ def assert_nothing_corrupt(hub: Hub, home: Path) -> None:
 # ---------------------------------------------------------------------- what is fetched
 
 
-def test_only_what_is_wanted_is_fetched_and_it_is_verified(hub: Hub, hub_home: Path) -> None:
+def test_only_what_is_wanted_is_fetched_and_it_is_verified(
+    hub: Hub, hub_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     got = fetch()
     assert_whole(hub, got)
     assert_nothing_corrupt(hub, hub_home)
     assert got.folder.is_relative_to(hub_home)
     asked = {request.path.rpartition("/")[2] for request in hub.requests("/resolve/")}
     assert asked == set(NAMES)
+    assert "".join(capsys.readouterr()) == "", "a log holds no moves of a cursor"
 
 
-def test_a_second_call_asks_for_nothing(hub: Hub) -> None:
+@pytest.mark.parametrize("network", ["online", "no network", "offline"])
+def test_a_whole_snapshot_asks_for_nothing(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, network: str
+) -> None:
     first = fetch()
     hub.log.clear()
+    if network == "no network":
+        monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", network == "offline")
     assert fetch() == first
     assert hub.log == []
 
@@ -118,18 +127,12 @@ def test_a_star_stops_at_a_slash() -> None:
 
 def test_a_commit_stays_where_a_branch_moves(hub: Hub) -> None:
     repository = hub.model("mini/moving")
-    old = repository.add({"config.json": b"old"})
-    repository.add({"config.json": b"new"})
-    got = snapshot("mini/moving", old, ["config.json"])
+    old = repository.add({"config.json": b"old", "old.txt": b""})
+    new = repository.add({"config.json": b"new"})
+    got = snapshot("mini/moving", old, ["*"])
     assert (got.folder / "config.json").read_bytes() == b"old"
-    assert got.files == {"config.json": hashlib.sha256(b"old").hexdigest()}
-
-
-def test_one_commit_may_lack_what_another_has(hub: Hub) -> None:
-    repository = hub.model("mini/moving")
-    old = repository.add({"config.json": b"same", "old.txt": b""})
-    new = repository.add({"config.json": b"same"})
-    assert set(snapshot("mini/moving", old, ["*"]).files) == {"config.json", "old.txt"}
+    assert got.files["config.json"] == hashlib.sha256(b"old").hexdigest()
+    assert set(got.files) == {"config.json", "old.txt"}
     assert set(snapshot("mini/moving", new, ["*"]).files) == {"config.json"}
 
 
@@ -192,31 +195,19 @@ def test_a_stall_ends(hub: Hub, hub_home: Path, monkeypatch: pytest.MonkeyPatch)
     assert_nothing_corrupt(hub, hub_home)
 
 
-def test_each_try_is_told(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
-    hub.faults.append(Fault(WEIGHTS, "status", status=500, times=2))
-    fetch()
-    told = capsys.readouterr().out.splitlines()
-    assert len(told) == 2
-    assert told[0].startswith(f"{MODEL} at {COMMIT}: ")
-    assert "500 Internal Server Error" in told[0]
-    assert told[0].endswith("trying again in 1 s")
-    assert told[1].endswith("trying again in 2 s")
-
-
-def test_a_log_holds_lines_and_no_moves_of_a_cursor(
+def test_each_try_is_told_and_keeps_whole_files(
     hub: Hub, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fetch()
-    assert "".join(capsys.readouterr()) == ""
-
-
-def test_whole_files_are_kept_between_tries(hub: Hub) -> None:
     hub.faults += [Fault(WEIGHTS, "status", status=500, times=2), Fault(CONFIG, "corrupt")]
     fetch()
+    told = capsys.readouterr().out.splitlines()
+    assert all(line.startswith(f"{MODEL} at {COMMIT}: ") for line in told)
+    assert [line[-19:] for line in told] == [f"trying again in {wait} s" for wait in WAITS]
+    assert "500 Internal Server Error" in told[0]
     assert len(hub.requests("/resolve/.*/model.safetensors", "GET")) == 3
     assert len(hub.requests("/resolve-cache/.*/config.json", "GET")) == 2
-    assert len(hub.requests("/resolve-cache/.*/tokenizer.json", "GET")) == 1
-    assert len(hub.requests("/resolve-cache/.*/tokenizer_config.json", "GET")) == 1
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert len(hub.requests(f"/resolve-cache/.*/{name}", "GET")) == 1
 
 
 def test_whole_files_are_kept_between_runs(hub: Hub) -> None:
@@ -339,12 +330,6 @@ def test_a_name_that_stops_resolving_is_not_tried_again(
     assert "trying again" not in capsys.readouterr().out
 
 
-def test_a_whole_cache_needs_no_network(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = fetch()
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    assert fetch() == first
-
-
 # ---------------------------------------------------------------------- Xet
 
 
@@ -363,16 +348,15 @@ def test_xet_is_off_whatever_the_hub_offers(hub: Hub) -> None:
 # ---------------------------------------------------------------------- what is not there
 
 
-def test_an_unknown_repository_is_told_at_once(hub: Hub) -> None:
-    problem = refusal("mini/none")
-    assert "no such repository" in problem.got
+@pytest.mark.parametrize(
+    ("asked", "got"),
+    [({"repo": "mini/none"}, "no such repository"), ({"commit": "0" * 40}, "no such commit")],
+)
+def test_what_is_not_there_is_told_at_once(hub: Hub, asked: dict[str, str], got: str) -> None:
+    problem = refusal(**asked)  # type: ignore[arg-type]
+    assert got in problem.got
     assert "HF_TOKEN" in problem.remedy
-    assert len(hub.log) == 1, "a repository that is not there does not come by asking"
-
-
-def test_an_unknown_commit_is_told_at_once(hub: Hub) -> None:
-    assert "no such commit" in refusal(commit="0" * 40).got
-    assert len(hub.log) == 1
+    assert len(hub.log) == 1, "it does not come by asking"
 
 
 def test_files_that_the_commit_lacks_are_told_with_those_that_it_has(hub: Hub) -> None:
@@ -429,14 +413,6 @@ def test_every_way_out_of_a_folder_is_refused(monkeypatch: pytest.MonkeyPatch, p
 # ---------------------------------------------------------------------- offline
 
 
-def test_offline_a_whole_snapshot_is_enough(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = fetch()
-    hub.log.clear()
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert fetch() == first
-    assert hub.log == []
-
-
 @pytest.mark.parametrize("cached", [(), ("config.json",)], ids=["nothing", "half"])
 def test_offline_what_is_missing_is_told(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, cached: tuple[str, ...]
@@ -452,26 +428,21 @@ def test_offline_what_is_missing_is_told(
     assert hub.log == []
 
 
-def test_offline_a_file_that_was_changed_is_refused(
+def test_a_file_that_was_changed_in_the_cache_is_fetched_again(
     hub: Hub, hub_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = fetch().folder / "model.safetensors"
-    content = weights.read_bytes()
-    weights.resolve().write_bytes(content[:-1] + b"?")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert "HF_HUB_OFFLINE" in refusal().got
-    assert_nothing_corrupt(hub, hub_home)
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    assert_whole(hub, fetch())
-    assert weights.read_bytes() == content
-
-
-def test_a_file_that_was_changed_in_the_cache_is_fetched_again(hub: Hub) -> None:
-    config = fetch().folder / "config.json"
-    config.resolve().write_bytes(b"{}")
-    hub.log.clear()
-    assert_whole(hub, fetch())
-    assert [r.path.rpartition("/")[2] for r in hub.requests(CONTENT, "GET")] == ["config.json"]
+    for offline in (False, True):
+        weights.resolve().write_bytes(weights.read_bytes()[:-1] + b"?")
+        hub.log.clear()
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+        if offline:
+            assert "HF_HUB_OFFLINE" in refusal().got
+            assert_nothing_corrupt(hub, hub_home)
+            monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        assert_whole(hub, fetch())
+        asked = {request.path.rpartition("/")[2] for request in hub.requests(CONTENT, "GET")}
+        assert asked == {"model.safetensors"}
 
 
 # ---------------------------------------------------------------------- the disk
