@@ -9,13 +9,12 @@ naming them; ours are from the documents that the study pins.
 
 from __future__ import annotations
 
-import datasets
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.checkpoints.hub import fetched_tokenizer
+from pipeline.samples.documents import documents as read
 from pipeline.samples.draw import number
-from pipeline.tasks.datasets import load
 from pipeline.workflow.errors import bad_input
 
 LONGEST_TEXT = 20_000
@@ -47,7 +46,7 @@ def control_windows(
         InputError: as for `pipeline.workflow.hub.snapshot`; no column ``text``; a tokenizer that
             transformers cannot read; or too few documents that are long enough.
     """
-    texts = _texts(*documents)
+    texts = read(*documents)["text"].to_list()
     words_of = fetched_tokenizer(*tokenizer)
     known = {row.tobytes() for row in np.ascontiguousarray(memorized, dtype=np.uint32)}
     windows: dict[int, NDArray[np.uint32]] = {}
@@ -71,19 +70,3 @@ def control_windows(
             "lower n of the control samples, or name a larger dataset",
         )
     return np.stack([windows[each] for each in sorted(windows)])
-
-
-def _texts(repo: str, commit: str) -> list[str]:
-    splits, _ = load(repo, commit)
-    texts: list[str] = []
-    for name, rows in splits.items():
-        kind = rows.features.get("text")
-        if kind not in (datasets.Value("string"), datasets.Value("large_string")):
-            raise bad_input(
-                f"{repo}: {name}",
-                f"a column `text` of {kind}" if kind else "columns " + ", ".join(rows.features),
-                "a column `text` of strings",
-                "name a dataset of documents",
-            )
-        texts += rows["text"]
-    return [text or "" for text in texts]

@@ -15,9 +15,11 @@ import polars as pl
 import polars.selectors as cs
 
 from pipeline.checkpoints.hub import fetched_tokenizer
+from pipeline.samples.documents import TEXT, documents
 from pipeline.samples.frame import samples_frame, split_of
-from pipeline.tasks.datasets import load
-from pipeline.workflow.errors import InputError, bad_input
+from pipeline.workflow.errors import bad_input
+
+COLUMNS = {**TEXT, "duplicates": (cs.integer(), "whole numbers")}
 
 
 def samples(
@@ -44,11 +46,18 @@ def samples(
             of duplicates that is none; or no long text that was inserted often enough, or none
             that was never inserted.
     """
-    rows = _rows(*texts)
+    rows = documents(*texts, columns=COLUMNS)
+    if len(wrong := rows.filter(~(pl.col("duplicates") >= 0).fill_null(False))):
+        raise bad_input(
+            f"{texts[0]} at {texts[1]}: duplicates",
+            f"{wrong['duplicates'][0]} in the first of {len(wrong)} rows",
+            "whole numbers from 0",
+            "name a dataset of inserted texts",
+        )
     words_of = fetched_tokenizer(*tokenizer)
     length = prefix_length + suffix_length
     tokens, copies = [], []
-    for text, duplicates in rows:
+    for text, duplicates in rows.rows():
         ids = words_of(text, add_special_tokens=False, verbose=False)["input_ids"]
         if len(ids) >= length:
             tokens.append(ids[:length])
@@ -64,32 +73,3 @@ def samples(
         )
     print(f"{len(tokens)} of {len(rows)} texts have {length} tokens or more", flush=True)
     return samples_frame(np.array(tokens), prefix_length, splits, copies)
-
-
-def _rows(repo: str, commit: str) -> list[tuple[str, int]]:
-    """Text and number of copies, split by split."""
-    splits, _ = load(repo, commit)
-    rows: list[tuple[str, int]] = []
-    for name, data in splits.items():
-        frame = data.to_polars()
-        strings, whole = (frame.select(kind).columns for kind in (cs.string(), cs.integer()))
-        if "text" not in strings or "duplicates" not in whole:
-            kinds = [f"{column} ({kind})" for column, kind in frame.schema.items()]
-            raise _refused(
-                f"{repo} at {commit}: {name}",
-                "columns " + ", ".join(kinds),
-                "`text` of strings and `duplicates` of whole numbers",
-            )
-        wrong = frame.filter(pl.col("duplicates").is_null() | (pl.col("duplicates") < 0))
-        if wrong.height:
-            raise _refused(
-                f"{repo} at {commit}: {name}, duplicates",
-                f"{wrong['duplicates'][0]} in the first of {wrong.height} rows",
-                "whole numbers from 0",
-            )
-        rows += frame.select(pl.col("text").fill_null(""), "duplicates").rows()
-    return rows
-
-
-def _refused(what: str, got: str, expected: str) -> InputError:
-    return bad_input(what, got, expected, "name a dataset of inserted texts")

@@ -143,10 +143,10 @@ def test_the_files_of_a_dataset_are_taken_together(hub: Hub) -> None:
 @pytest.mark.parametrize(
     ("content", "got"),
     [
-        (parquet(pl.DataFrame({"content": ["a"]})), "columns content"),
+        (parquet(pl.DataFrame({"content": ["a"]})), "columns content "),
         (b"PAR1", "Parquet"),
-        (parquet(pl.DataFrame({"text": [1]})), "int64"),
-        (parquet(pl.DataFrame({"text": [b"a\xff"]})), "binary"),
+        (parquet(pl.DataFrame({"text": [1]})), "text (Int64)"),
+        (parquet(pl.DataFrame({"text": [b"a\xff"]})), "text (Binary)"),
     ],
     ids=["another column", "no parquet", "numbers", "bytes"],
 )

@@ -30,7 +30,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch, splits: dict[str, Split], **how: in
     words = Tokenizer(models.WordLevel(WORDS, unk_token="[UNK]"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     made = {name: datasets.Dataset.from_dict(rows) for name, rows in splits.items()}
-    monkeypatch.setattr(inserted, "load", lambda repo, commit: (made, {}))
+    monkeypatch.setattr("pipeline.samples.documents.load", lambda repo, commit: (made, {}))
     monkeypatch.setattr(
         inserted,
         "fetched_tokenizer",
