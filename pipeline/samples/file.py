@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 
-from pipeline.samples.frame import first_of, samples_frame
+from pipeline.samples.frame import first_tokens, samples_frame
 from pipeline.samples.table_file import is_running_text, read
 from pipeline.workflow.errors import bad_input
 
@@ -64,22 +63,16 @@ def samples(
         whole = frame["tokens"][0].to_list()
         count = max(1, len(whole) // total)
         cut = [whole[i * total : (i + 1) * total] for i in range(count)]
-        tokens = pl.Series("tokens", cut, pl.List(pl.Int64))
-        frame = pl.DataFrame([pl.arange(count, dtype=pl.UInt32, eager=True).alias("row"), tokens])
-    short = frame.filter(pl.col("tokens").list.len() < total)
-    if len(short) and not skip_short:
-        raise bad_input(
-            first_of(f"{path}: row {short['row'][0]}", len(short)),
-            f"{short['tokens'].list.len()[0]} tokens",
-            f"{total} or more: {prefix_length} of prefix and {suffix_length} of suffix",
-            "shorten prefix_length or suffix_length, or leave such samples out: skip_short",
-        )
-    frame = frame.filter(pl.col("tokens").list.len() >= total)
+        frame = pl.DataFrame([pl.Series("tokens", cut, pl.List(pl.Int64))]).with_row_index("row")
+    if skip_short:
+        frame = frame.filter(pl.col("tokens").list.len() >= total)
     if frame.is_empty():
         raise bad_input(str(path), "no sample", "one or more", "name another file")
+    remedy = "shorten prefix_length or suffix_length, or leave such samples out: skip_short"
+    tokens = first_tokens(frame, prefix_length, suffix_length, f"{path}: row", remedy)
     told = {name: frame[name].to_list() for name in ("split", "copies") if name in frame.columns}
     made = samples_frame(
-        np.array(frame["tokens"].list.head(total).to_list()),
+        tokens,
         prefix_length,
         told.get("split", ["memorized"] * len(frame)),
         told.get("copies", [None] * len(frame)),

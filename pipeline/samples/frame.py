@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import polars as pl
+import polars.selectors as cs
 from numpy.typing import NDArray
 
 from pipeline.samples.duplicates import suffix_groups
 from pipeline.samples.schemas import SAMPLES, SPLITS
-from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.errors import InputError, Problem, bad_input, shorten
 
 
 def samples_frame(
@@ -44,6 +45,33 @@ def samples_frame(
         "copies": copies,
     }
     return pl.DataFrame(columns, schema={name: c.dtype for name, c in SAMPLES.items()})
+
+
+def first_tokens(
+    frame: pl.DataFrame, prefix_length: int, suffix_length: int, what: str, remedy: str
+) -> NDArray[np.integer]:
+    """(N, P + S) the first tokens of each row.
+
+    Args:
+        frame: the number of each row as first column, and ``tokens``.
+        prefix_length: P, tokens.
+        suffix_length: S, tokens.
+        what: a row is, in the error.
+        remedy: what to do about a row that is too short.
+
+    Raises:
+        InputError: a row has fewer.
+    """
+    length = prefix_length + suffix_length
+    counts = frame.select(cs.first(), count=pl.col("tokens").list.drop_nulls().list.len())
+    if short := counts.filter(pl.col("count") < length).rows():
+        raise bad_input(
+            first_of(f"{what} {short[0][0]}", len(short)),
+            f"{short[0][1]} tokens",
+            f"{length} or more: {prefix_length} of prefix and {suffix_length} of suffix",
+            remedy,
+        )
+    return np.array(frame["tokens"].list.head(length).to_list())
 
 
 def window(

@@ -5,11 +5,9 @@ The split depends only on how often a record was planted, and is fixed before an
 
 from __future__ import annotations
 
-import numpy as np
 import polars as pl
 
-from pipeline.samples.frame import first_of, samples_frame, split_of
-from pipeline.workflow.errors import bad_input
+from pipeline.samples.frame import first_tokens, samples_frame, split_of
 
 
 def samples(
@@ -29,15 +27,8 @@ def samples(
     Raises:
         InputError: a record is shorter than P + S.
     """
-    length = prefix_length + suffix_length
-    if len(short := records.filter(pl.col("tokens").list.drop_nulls().list.len() < length)):
-        raise bad_input(
-            first_of(f"record {short['record_id'][0]}", len(short)),
-            f"{short['tokens'].list.drop_nulls().list.len()[0]} tokens",
-            f"{length} or more: {prefix_length} of prefix and {suffix_length} of suffix",
-            "make the corpus again: delete its folder and run its stage",
-        )
-    tokens = np.array(records["tokens"].list.head(length).to_list())
+    remedy = "make the corpus again: delete its folder and run its stage"
+    tokens = first_tokens(records, prefix_length, suffix_length, "record", remedy)
     copies = records["copies"].to_list()
     splits = [split_of(planted, memorized_copies) for planted in copies]
     return samples_frame(tokens, prefix_length, splits, copies).with_columns(records["kind"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from pydantic import ValidationError
@@ -21,7 +22,7 @@ from pipeline.study.checks import cross_check, derivation
 from pipeline.study.loops import LOOPS, OPTIONAL, register, write_loops
 from pipeline.study.schema import Study
 from pipeline.workflow.errors import InputError, Problem, bad_input, disk_problem, shorten
-from pipeline.workflow.files import PARAMS, atomic, write_text
+from pipeline.workflow.files import PARAMS, write_text
 
 CONF = Path("pipeline/conf")
 
@@ -86,49 +87,38 @@ def compose(choices: Mapping[str, str], conf: Path = CONF, path: Path = PARAMS) 
 
     register(writing=False)
     groups = {each: sorted(f.stem for f in (conf / each).glob("*.yaml")) for each in GROUPS}
-    problems = []
-    for group, option in choices.items():
-        if group not in groups:
-            problems.append(
-                Problem(
-                    f"choice {group}={option}", group, "one of " + ", ".join(groups), "name one"
-                )
-            )
-        elif option not in groups[group]:
-            problems.append(
-                Problem(
-                    f"choice {group}={option}",
-                    option,
-                    "one of " + ", ".join(groups[group]),
-                    f"name one of these, or write {conf / group / option}.yaml",
-                )
-            )
+    problems = [
+        Problem(
+            f"choice {group}={option}",
+            option if group in groups else group,
+            "one of " + ", ".join(groups.get(group, groups)),
+            f"name one of these, or write {conf / group / option}.yaml",
+        )
+        for group, option in choices.items()
+        if option not in groups.get(group, ())
+    ]
     if problems:
         raise InputError(*problems)
-    with atomic(path) as temporary:
-        composed = temporary.with_suffix(".yaml")  # the composer needs this file extension
+    overrides = [f"{group}={option}" for group, option in choices.items()]
+    with TemporaryDirectory() as folder:
+        composed = Path(folder, PARAMS.name)
         try:
-            overrides = [f"{group}={option}" for group, option in choices.items()]
-            try:
-                # without DVC's plugins, which would write loops.yaml before the checks
-                compose_and_dump(
-                    composed, str(conf.resolve()), None, "config", str(conf / "study"), overrides
-                )
-            except Exception as error:  # YAML's, OmegaConf's, Hydra's and DVC's
-                if isinstance(error, OSError) and disk_problem(error):
-                    raise
-                raise bad_input(
-                    ", ".join(overrides) or str(conf / "config.yaml"),
-                    shorten(f"{type(error).__name__}: {error}", 300),
-                    f"files of {conf} that can be composed",
-                    "correct the named file",
-                ) from error
-            values = read_yaml(composed)
-            study = check(values, str(path))
-            write_loops(values, path.with_name(LOOPS.name))
-            composed.rename(temporary)
-        finally:
-            composed.unlink(missing_ok=True)
+            # without DVC's plugins, which would write loops.yaml before the checks
+            compose_and_dump(
+                composed, str(conf.resolve()), None, "config", str(conf / "study"), overrides
+            )
+        except Exception as error:  # YAML's, OmegaConf's, Hydra's and DVC's
+            if isinstance(error, OSError) and disk_problem(error):
+                raise
+            raise bad_input(
+                ", ".join(overrides) or str(conf / "config.yaml"),
+                shorten(f"{type(error).__name__}: {error}", 300),
+                f"files of {conf} that can be composed",
+                "correct the named file",
+            ) from error
+        values = read_yaml(composed)
+    study = check(values, str(path))
+    write(values, path)
     return study
 
 
