@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from pipeline.interventions.certificates import certify
 from pipeline.interventions.edits import Source, rule_of
 from pipeline.interventions.hooks import require_editable
 from pipeline.interventions.interventions import BASELINE, Intervention, block_name, bypass
@@ -82,7 +83,9 @@ def prepare(
     sources = sources_of(known, interventions)
     means = means_of(known, interventions, calibration)
     made = Engine(known, interventions, means, journal or Journal(), token_budget)
-    return replace(made, sources=sources)
+    made = replace(made, sources=sources)
+    certify(made)
+    return made
 
 
 def sources_of(known: Anatomy, interventions: Sequence[Intervention]) -> dict[Source, Anatomy]:

@@ -1,0 +1,464 @@
+"""Certificates: what an edit was shown to do on a model, before its first use there.
+
+Every edit is tried on a few random tokens. The engine, with several interventions in one batch, is
+compared with a plain loop: one forward of the stock model with one hook that calls the function. An
+edit that fails is refused with what failed.
+
+Shapes: B rows, T positions, D width, F numbers at a site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from transformers import DynamicCache
+
+from pipeline.interventions.edits import ENTERED, MEAN, OTHER, VALUES, Here, rule_of, site_of
+from pipeline.interventions.interventions import (
+    BASELINE,
+    LAST_TOKEN,
+    PREFIX,
+    Edit,
+    Intervention,
+    block_name,
+    edit_name,
+    is_own,
+)
+from pipeline.interventions.sources import others_of
+from pipeline.interventions.wavefront import Engine, run
+from pipeline.models.modules import attached, states_in, states_out
+from pipeline.models.precision import at_least_single, without_hooks
+from pipeline.models.sites import Anatomy, anatomy, leaves, padded_call, random_tokens
+from pipeline.workflow.errors import InputError, bad_input
+
+CHECKS = {
+    "effect": "values that differ from those before the edit",
+    "place": "the unmodified states before the edited block, and in rows without the edit",
+    "plain loop": "what a forward of the stock model with one hook gives",
+    "batch": "the same states whatever rows are beside one, and in whatever order",
+    "padding": "what the plain loop gives where a row is padded on the left",
+    "steps": "the same states whether a text is read at once or token by token",
+    "calls": "the same states from the same tokens in every call",
+    "threads": "the same states with another number of threads",
+    "model": "a model, its gradients and its hooks as they were before",
+    "memory": "no tensor that is kept after a call",
+}
+"""Check -> what it expects."""
+
+_ROWS, _START = 3, 4  # rows of random tokens, and the first position of what counts as suffix
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The result of all `CHECKS` for one edit on one model.
+
+    Args:
+        edit: its name.
+        scope: what it was limited to: ``heads``, ``neurons``, positions; empty: nothing.
+        blocks: those in which it was tried.
+        change: the largest change of a value at the site; 0: the edit changes nothing here, which
+            only a built-in edit may.
+        difference: the largest difference from the plain loop, relative to the largest state.
+    """
+
+    edit: str
+    scope: str
+    blocks: tuple[int, ...]
+    change: float
+    difference: float
+
+
+_Key = tuple[object, ...]
+_Wanted = dict[_Key, tuple[Edit, list[tuple[int, Intervention]]]]
+_HELD: WeakKeyDictionary[nn.Module, tuple[object, dict[_Key, Certificate]]] = WeakKeyDictionary()
+"""Model -> the sites it was tried with, and the certificates of its edits."""
+
+
+def certificates(model: nn.Module) -> list[Certificate]:
+    """The certificates that the edits used on a model have so far."""
+    return [*_HELD[model][1].values()] if model in _HELD else []
+
+
+def certify(engine: Engine) -> None:
+    """Try the edits of an engine that have no certificate for its model yet.
+
+    The built-in edits are tried together, those of one's own one by one.
+
+    Raises:
+        InputError: an edit failed; says which check, and what was expected.
+    """
+    known = engine.known
+    sites, held = _HELD.get(known.model, (None, {}))
+    if sites is not known.sites:
+        held = {}
+    wanted: _Wanted = {}
+    for one in engine.interventions:
+        for block in one.blocks:
+            edit = one.at(block)
+            if edit is not None and (key := _key(edit)) not in held:
+                wanted.setdefault(key, (edit, []))[1].append((block, one))
+    own = {key: found for key, found in wanted.items() if is_own(found[0].name)}
+    together = {key: found for key, found in wanted.items() if key not in own}
+    for some in ([together] if together else []) + [{key: found} for key, found in own.items()]:
+        with torch.inference_mode(), at_least_single(known.model):
+            held |= _tried(engine, some)
+    _HELD[known.model] = known.sites, held
+
+
+def _key(edit: Edit) -> _Key:
+    rule = rule_of(edit.name)
+    source = rule.source and (rule.source.model is None, rule.source.tokens is None)
+    return (rule.name, rule.apply, rule.site, source, _scope(edit))
+
+
+def _scope(edit: Edit) -> str:
+    parts = ("heads" if edit.heads else "", "neurons" if edit.neurons else "", edit.positions or "")
+    return " ".join(filter(None, parts))
+
+
+def _tried(engine: Engine, wanted: _Wanted) -> dict[_Key, Certificate]:
+    """The certificates of some edits, tried together."""
+    cases = [
+        (key, edit, block, one)
+        for key, (edit, used) in wanted.items()
+        for block, one in _places(edit, used)
+    ]
+    listed = [_until(edit, block, one) for _, edit, block, one in cases]
+    trial = _Trial(replace(engine, interventions=[BASELINE, *listed]))
+    made: dict[_Key, Certificate] = {}
+    for number, (key, edit, block, _) in enumerate(cases, 1):
+        change, difference = trial.of(number, edit, block)
+        before = made.get(key, Certificate(edit_name(edit.name), _scope(edit), (), 0.0, 0.0))
+        made[key] = replace(
+            before,
+            blocks=(*before.blocks, block),
+            change=max(before.change, change),
+            difference=max(before.difference, difference),
+        )
+    for key, (edit, _) in wanted.items():
+        if is_own(edit.name) and made[key].change == 0:
+            raise _refusal(engine.known, edit, made[key].blocks, "effect", "no value changes")
+    return made
+
+
+def _places(edit: Edit, used: list[tuple[int, Intervention]]) -> list[tuple[int, Intervention]]:
+    """Where to try an edit: one's own where it is first and last used, a built-in one once."""
+    if _is_of_baseline(edit):  # which changes nothing unless an earlier block is edited
+        used = [(block, one) for block, one in used if block > min(one.blocks)] or used
+    used = sorted(used, key=lambda place: place[0])
+    return [used[0], used[-1]][: len(used)] if is_own(edit.name) else used[-1:]
+
+
+def _is_of_baseline(edit: Edit) -> bool:
+    source = rule_of(edit.name).source
+    return source is not None and source.model is None and source.tokens is None
+
+
+def _until(edit: Edit, block: int, one: Intervention) -> Intervention:
+    """The edit of a block alone; with those of earlier blocks if it puts in the baseline."""
+    if _is_of_baseline(edit):
+        return replace(one, edits={b: each for b, each in one.edits.items() if b <= block})
+    return Intervention(
+        f"{block_name(block)}.{edit_name(edit.name)}.{_scope(edit)}",
+        {block: edit.name},
+        edit.heads,
+        edit.seed or 0,
+        neurons=edit.neurons,
+        positions=edit.positions,
+    )
+
+
+class _Trial:
+    """The engine's states for some edits, and the checks that compare them.
+
+    Args:
+        engine: of the baseline and the edits.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.known = engine, engine.known
+        model = self.known.model
+        self.tokens = random_tokens(model, _ROWS)
+        self.padded = padded_call(self.known.body, self.tokens)
+        self.before = self._model()
+        self.stock = self._stock()
+        self.whole = self._engine(self.tokens)
+        self.again = self._engine(self.tokens)
+        self.turned = self._engine(self.tokens[1:].flip(0)).flip(1)
+        self.masked = self._engine(self.tokens, self.padded["attention_mask"])
+        threads = torch.get_num_threads()
+        torch.set_num_threads(2 if threads == 1 else 1)
+        try:
+            self.threaded = self._engine(self.tokens)
+        finally:
+            torch.set_num_threads(threads)
+
+    def of(self, number: int, edit: Edit, block: int) -> tuple[float, float]:
+        """Check one edit, the last of an intervention.
+
+        Returns:
+            The largest change at the site, and the largest relative difference from the plain loop.
+
+        Raises:
+            InputError: a check failed.
+        """
+        ours, base = self.whole[number], self.whole[0]
+        one = self.engine.interventions[number]
+        earlier = [
+            _Plain(self.engine, before, b)
+            for b in one.blocks[:-1]
+            if (before := one.at(b)) is not None
+        ]
+        plain = _Plain(self.engine, edit, block, earlier)
+        expected = plain.read(self.tokens)
+        change = plain.change
+        self._require_unchanged(edit, block)
+        scale = max(float(x.abs().nan_to_num(0, 0, 0).amax()) for x in (self.stock[-1], expected))
+        most = scale * torch.finfo(expected.dtype).eps ** 0.5
+
+        def require(check: str, one: Tensor, other: Tensor) -> None:
+            apart = float((one - other).abs().amax())
+            if other.isfinite().all() and not apart <= most:
+                got = f"states that differ by {apart:.3g} of {scale:.3g}"
+                raise _refusal(self.known, edit, (block,), check, got)
+
+        same = all(torch.equal(*pair) for pair in zip(plain.states, self.stock, strict=False))
+        if not same:
+            got = f"other states before block {block}"
+            raise _refusal(self.known, edit, (block,), "place", got)
+        require("calls", plain.read(self.tokens), expected)
+        require("steps", plain.steps(self.tokens), expected)
+        require("calls", self.again[number], ours)
+        require("batch", self.turned[number], ours[1:])
+        require("plain loop", ours, expected)
+        require("threads", self.threaded[number], ours)
+        padded = plain.read(self.tokens, self.padded)
+        require("padding", self.masked[number][:, 1:], padded[:, 1:])
+        require("place", base, self.stock[-1])
+        apart = float((ours - expected).abs().amax()) / max(scale, 1e-30)
+        made: list[ref[Tensor]] = []
+        with torch.set_grad_enabled(True):
+            plain.read(self.tokens, made=made)
+            if not torch.is_grad_enabled():
+                raise _refusal(self.known, edit, (block,), "model", "gradients that are off")
+        self._require_unchanged(edit, block)
+        if kept := sum(each() is not None for each in made):
+            raise _refusal(self.known, edit, (block,), "memory", f"{kept} tensors that are kept")
+        return change, apart
+
+    def _engine(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(V, B, T, D), by the engine."""
+        made = run(self.engine, tokens, mask=mask, start=_START)
+        return made[self.engine.ends]
+
+    def _stock(self) -> list[Tensor]:
+        """The states after each block (B, T, D) of the unmodified model, then the head's input."""
+        with _states(self.known) as states:
+            states.append(self.known.body(input_ids=self.tokens, use_cache=False)[0])
+        return states
+
+    def _model(self) -> object:
+        model = self.known.model
+        return (
+            torch.is_grad_enabled(),
+            model.training,
+            anatomy(model).sites is self.known.sites,
+            [
+                (weight.requires_grad, None if weight.is_inference() else weight._version)
+                for weight in model.parameters()
+            ],
+        )
+
+    def _require_unchanged(self, edit: Edit, block: int) -> None:
+        if self._model() != self.before or not torch.equal(self._stock()[-1], self.stock[-1]):
+            raise _refusal(self.known, edit, (block,), "model", "a model that has changed")
+
+
+class _Plain:
+    """One forward of the stock model with one hook that calls an edit's function.
+
+    Args:
+        engine: the model, means and sources.
+        edit: tried.
+        block: where.
+        earlier: edits of earlier blocks, made with it.
+    """
+
+    def __init__(
+        self, engine: Engine, edit: Edit, block: int, earlier: Sequence[_Plain] = ()
+    ) -> None:
+        self.all = (*earlier, self)
+        self.engine, self.known, self.edit, self.block = engine, engine.known, edit, block
+        self.rule, self.where = rule_of(edit.name), site_of(edit)
+        self.change = 0.0
+        self.states: list[Tensor] = []
+        self.others: Tensor | None = None
+        self.given: dict[str, Tensor] = {}
+        self.first = 0  # position of the first token of a call
+        self.made: list[ref[Tensor]] | None = None
+
+    def read(
+        self, tokens: Tensor, call: Any = None, made: list[ref[Tensor]] | None = None
+    ) -> Tensor:
+        """The head's input (B, T, D); `states` are those after the blocks before this one.
+
+        `made` receives the tensors that the function is given and makes.
+        """
+        self.made = made
+        with _states(self.known) as states, self._reading(tokens, call or {}):
+            last: Tensor = self.known.body(input_ids=tokens, use_cache=False, **(call or {}))[0]
+        self.states = states[: self.all[0].block]
+        return last
+
+    def steps(self, tokens: Tensor) -> Tensor:
+        """The same, the last token read on the keys and values of those before it."""
+        cache, made = DynamicCache(config=self.known.model.config), []
+        self.made = None
+        with self._reading(tokens, {}):
+            for part in (tokens[:, :-1], tokens[:, -1:]):
+                made.append(
+                    self.known.body(input_ids=part, past_key_values=cache, use_cache=True)[0]
+                )
+                for each in self.all:
+                    each.first += part.shape[1]
+        return torch.cat(made, 1)
+
+    @contextmanager
+    def _reading(self, tokens: Tensor, call: Any) -> Iterator[None]:
+        """All edits in force while the model reads the tokens from the first."""
+        for each in self.all:
+            each._look_at_sources(tokens, call)
+            each.first = 0
+        with ExitStack() as stack:
+            for each in self.all:
+                stack.enter_context(each._hooked())
+                stack.callback(each.given.clear)
+            yield
+
+    def _look_at_sources(self, tokens: Tensor, call: Any) -> None:
+        if (source := self.rule.source) is not None and OTHER in self.rule.needs:
+            places = {source: {(self.block, self.where)}}
+            found = others_of(self.engine.sources, places, tokens, call, None)
+            self.others = found[source, self.block, self.where].expand(len(tokens), -1, -1)
+
+    @contextmanager
+    def _hooked(self) -> Iterator[None]:
+        site = self.known.sites[self.block]
+        tap = site.tap(self.where)
+        assert tap is not None  # noqa: S101  `require_editable` has refused it
+
+        def enter(_module: nn.Module, args: Any, kwargs: Any) -> None:
+            self.given[ENTERED] = states_in(args, kwargs).clone()
+
+        def project(_module: nn.Module, _args: Any, returned: Tensor) -> None:
+            shape = self.given[ENTERED].shape[:2]
+            self.given[VALUES] = site.values.pick(returned.reshape(*shape, -1))
+
+        def received(_module: nn.Module, args: Any) -> Any:
+            return (self._changed(args[0], tap.columns), *args[1:])
+
+        def returned(_module: nn.Module, _args: Any, made: Any) -> Any:
+            changed = self._changed(states_out(made), tap.columns)
+            return changed if isinstance(made, Tensor) else (changed, *made[1:])
+
+        handles: list[Callable[[], Any]] = [
+            lambda: site.block.register_forward_pre_hook(enter, with_kwargs=True),
+            lambda: site.source.register_forward_hook(project),
+            lambda: (
+                tap.module.register_forward_pre_hook(received)
+                if tap.entering
+                else tap.module.register_forward_hook(returned)
+            ),
+        ]
+        with attached(each() for each in handles):
+            yield
+
+    def _changed(self, passing: Tensor, columns: Tensor | None) -> Tensor:
+        site, edit = self.known.sites[self.block], self.edit
+        rows, length = self.given[ENTERED].shape[:2]
+        whole = passing.clone().reshape(rows, length, -1)
+        now = (whole if columns is None else whole[..., columns]).clone()
+        given = {need: self.given[need] for need in (VALUES, ENTERED) if need in self.rule.needs}
+        if MEAN in self.rule.needs:
+            given[MEAN] = self.engine.means[self.block, self.where]
+        if self.others is not None:
+            given[OTHER] = self.others[:, self.first : self.first + length].to(now)
+
+        def onto_the_stream(mixed: Tensor) -> Tensor:
+            if site.mixer is not site.attention:
+                mixed = without_hooks(site.mixer, mixed)
+            return without_hooks(site.attention, mixed)
+
+        here = Here(now.clone(), onto_the_stream, edit, self.known.n_heads, given)
+        if self.made is None:
+            made = self.rule(here)
+        else:
+            self.made.append(ref(here.now))
+            with _Watching(self.made):
+                made = self.rule(here)
+        del here
+        kept = now.clone()
+        size = site.values.size if edit.heads else 1
+        for part in edit.heads or edit.neurons or ():
+            kept[..., part * size : (part + 1) * size] = made[..., part * size : (part + 1) * size]
+        made = kept if edit.heads or edit.neurons else made.to(now)
+        for position in range(length) if edit.positions else ():
+            at = self.first + position
+            if not {PREFIX: at < _START, LAST_TOKEN: at == _START - 1}.get(
+                edit.positions or "", at >= _START
+            ):
+                made = made.index_copy(1, torch.tensor([position]).to(made.device),
+                                       now[:, position : position + 1])  # fmt: skip
+        self.change = max(self.change, float((made - now).abs().nan_to_num(1, 1, 1).amax()))
+        if columns is None:
+            whole = made
+        else:
+            whole[..., columns] = made
+        return whole.reshape(passing.shape)
+
+
+@contextmanager
+def _states(known: Anatomy) -> Iterator[list[Tensor]]:
+    """A list that receives the states after each block."""
+    states: list[Tensor] = []
+
+    def keep(_module: nn.Module, _args: Any, returned: Any) -> None:
+        states.append(states_out(returned).clone())
+
+    with attached(site.block.register_forward_hook(keep) for site in known.sites):
+        yield states
+
+
+class _Watching(TorchFunctionMode):
+    """Notes every tensor that is made while the context lasts, without keeping it alive."""
+
+    def __init__(self, made: list[ref[Tensor]]) -> None:
+        super().__init__()
+        self.made = made
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call the function, and note what it returns."""
+        returned = func(*args, **(kwargs or {}))
+        self.made += [ref(x) for _, x in leaves(returned)]
+        return returned
+
+
+def _refusal(known: Anatomy, edit: Edit, blocks: Sequence[int], check: str, got: str) -> InputError:
+    limits = f", limited to {_scope(edit)}" if _scope(edit) else ""
+    where = ", ".join(map(str, blocks))
+    return bad_input(
+        f"the edit {edit_name(edit.name)} of block {where}{limits}, tried on random tokens on "
+        f"{type(known.model).__name__}: {check}",
+        got,
+        CHECKS[check],
+        "correct the function: each row and position alone, from `here` alone"
+        if is_own(edit.name)
+        else "evaluate another model, or report this architecture",
+    )
