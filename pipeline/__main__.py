@@ -228,6 +228,19 @@ def export(
     print(f"{to}: {edit} of blocks {blocks}; logits within {differ:.1e} of the edited model's")
 
 
+@app.command()
+def certify(
+    model: Annotated[
+        str, typer.Option(help="a folder, a model of the study, or OWNER/NAME@COMMIT of the hub")
+    ],
+    edit: Annotated[str, typer.Option(help="such as zero, or edits/mine.py:halve")],
+) -> None:
+    """Try an edit on a model, and print its certificate, or what failed."""
+    from pipeline.study.certifying import certify as try_edit
+
+    print(try_edit(model, edit))
+
+
 @app.command(
     "lm_eval",
     context_settings={

@@ -88,6 +88,19 @@ ATTENTION_CHANGE: Schema = {
     "others": Column(pl.Float64, "the same, mean over all later positions", nullable=True),
 }
 
+CERTIFICATES: Schema = {
+    "edit": Column(pl.String, "as in the interventions table"),
+    "scope": Column(pl.String, "what it was limited to: heads, neurons, positions; or nothing"),
+    "blocks": Column(pl.List(pl.UInt16), "blocks in which it was tried"),
+    "passed": Column(pl.List(pl.String), "the checks, all of which an edit has to pass"),
+    "change": Column(
+        pl.Float64, "largest change of a value at its site; 0: it changes nothing in this model"
+    ),
+    "difference": Column(
+        pl.Float64, "largest difference from the plain loop, relative to the largest state"
+    ),
+}
+
 BENCHMARKS: Schema = {
     "intervention": Column(pl.String, "as in the interventions table"),
     "task": Column(pl.String, "as lm-eval names it"),

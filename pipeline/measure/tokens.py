@@ -6,6 +6,7 @@ Shapes: V interventions, N samples, S suffix tokens, L blocks.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import NamedTuple
 
 import numpy as np
@@ -15,11 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from pipeline.interventions.certificates import CHECKS, certificates
 from pipeline.interventions.interventions import BASELINE, Intervention
 from pipeline.interventions.memory import Journal
 from pipeline.interventions.tokenwise import look
 from pipeline.measure.chosen import chosen
-from pipeline.measure.schemas import ATTENTION_CHANGE, DISPLACEMENT, TOKENS
+from pipeline.measure.schemas import ATTENTION_CHANGE, CERTIFICATES, DISPLACEMENT, TOKENS
 from pipeline.workflow.tables import Schema, cast, crossed, empty
 
 _BY_TOKEN = ("greedy", "log_prob", "rank", "entropy", "margin")
@@ -95,6 +97,12 @@ def measure(
         ),
         _first_and_others(blocks, described, seen.attention_change, ATTENTION_CHANGE),
     )
+
+
+def certified(model: PreTrainedModel) -> pl.DataFrame:
+    """The certificates of the edits that a model was run with, as `CERTIFICATES`."""
+    rows = [{**asdict(each), "passed": [*CHECKS]} for each in certificates(model)]
+    return cast(pl.DataFrame(rows), CERTIFICATES) if rows else empty(CERTIFICATES)
 
 
 def shown(

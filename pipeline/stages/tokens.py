@@ -7,7 +7,7 @@ from pipeline.checkpoints.schema import Model
 from pipeline.interventions.memory import Journal
 from pipeline.measure import schemas
 from pipeline.measure.listed import read_listed
-from pipeline.measure.tokens import measure
+from pipeline.measure.tokens import certified, measure
 from pipeline.stages.evaluated import Evaluated
 from pipeline.study.schema import Study
 
@@ -20,8 +20,10 @@ def tokens(study: Study, model: Model) -> None:
         loaded = load_model(evaluated.folder, evaluated.settings.dtype, *device)
         sourced = evaluated.with_sources(listed, device)
         made = measure(loaded, samples, sourced, study.run.token_budget, journal)
+        certificates = certified(loaded)
     moved = f"displacement/{model.name}"
     for table, schema, file in (
+        (certificates, schemas.CERTIFICATES, f"certificates/{model.name}.parquet"),
         (made.tokens, schemas.TOKENS, f"tokens/{model.name}.parquet"),
         (made.displacement, schemas.DISPLACEMENT, f"{moved}.parquet"),
         (made.attention_change, schemas.ATTENTION_CHANGE, f"{moved}.attention.parquet"),

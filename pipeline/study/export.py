@@ -102,7 +102,7 @@ def export(asked: Asked) -> float:
             can); or logits that differ by more than `TOLERANCE`. Nothing is written then.
     """
     blocks = require_sound(asked)
-    source = _source(asked.model)
+    source = source_of(asked.model)
     with source.files.alone() as folder:
         layers = skeleton(folder, source.files.files, asked.model).config.get_text_config()
     require_blocks(asked.edit, blocks, layers.num_hidden_layers, asked.model)
@@ -166,7 +166,8 @@ def require_sound(asked: Asked) -> list[int]:
     return sorted({int(word) for word in words})
 
 
-def _source(model: str) -> Source:
+def source_of(model: str) -> Source:
+    """The checkpoint that a command names: a folder, a model of the study, or one of the hub."""
     if not Path(model).is_dir() and "@" not in model and PARAMS.is_file():
         study = load()
         if any(entry.name == model for entry in study.models.values()):
