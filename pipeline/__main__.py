@@ -214,18 +214,56 @@ def audit(
 
 @app.command()
 def export(
-    model: Annotated[
-        str, typer.Option(help="a folder, a model of the study, or OWNER/NAME@COMMIT of the hub")
-    ],
-    edit: Annotated[str, typer.Option(help="zero, mlp-zero, skip or identity")],
-    blocks: Annotated[str, typer.Option(help="such as 3,5; the first is 0")],
     to: Annotated[Path, typer.Option(help="the folder to be made")],
+    model: Annotated[
+        str | None,
+        typer.Option(help="a folder, a model of the study, or OWNER/NAME@COMMIT of the hub"),
+    ] = None,
+    edit: Annotated[str | None, typer.Option(help="zero, mlp-zero, skip or identity")] = None,
+    blocks: Annotated[str | None, typer.Option(help="such as 3,5; the first is 0")] = None,
+    study: Annotated[str | None, typer.Option(help="in force, with mitigations")] = None,
+    method: Annotated[str | None, typer.Option(help="one of its methods, such as kfac")] = None,
+    dose: Annotated[float | None, typer.Option(help="of the method")] = None,
 ) -> None:
-    """Write a checkpoint with an edit in its weights, which stock transformers loads."""
-    from pipeline.study import export as exporting
+    """Write a checkpoint with an edit, or a mitigation, in its weights, for stock transformers."""
+    if model is not None and edit is not None and blocks is not None:
+        from pipeline.study import export as exporting
 
-    differ = exporting.export(exporting.Asked(model, edit, blocks, to))
-    print(f"{to}: {edit} of blocks {blocks}; logits within {differ:.1e} of the edited model's")
+        differ = exporting.export(exporting.Asked(model, edit, blocks, to))
+        print(f"{to}: {edit} of blocks {blocks}; logits within {differ:.1e} of the edited model's")
+        return
+    in_force = load()
+    if method is None or dose is None or study != in_force.study:
+        raise bad_input(
+            "export",
+            f"--study {study}, --method {method}, --dose {dose}; the study in force is "
+            f"{in_force.study}",
+            "--model, --edit and --blocks; or --study, which is in force, --method and --dose",
+            "name all of either; compose a study by: python -m pipeline study NAME",
+        )
+    from pipeline.study import mitigated
+
+    mitigated.export(in_force, method, dose, to)
+    print(f"{to}: {method} at {dose:g}; its card states what was measured")
+
+
+@app.command()
+def durability(
+    model: Annotated[Path, typer.Option(help="folder of the edited checkpoint")],
+    samples: Annotated[Path, typer.Option(help="as for audit; half of them is learned again")],
+    before: Annotated[Path | None, typer.Option(help="the checkpoint before the edit")] = None,
+    twin: Annotated[Path | None, typer.Option(help="one that never saw the samples")] = None,
+    prefix_length: Annotated[int, typer.Option(min=2, help="tokens")] = 32,
+    suffix_length: Annotated[int, typer.Option(min=2, help="tokens")] = 32,
+) -> None:
+    """Try to get removed texts back: by sampling, rounding, relearning, and other prefixes."""
+    import polars as pl
+
+    from pipeline.study import mitigated
+
+    asked = mitigated.Probed(model, before, twin, samples, prefix_length, suffix_length)
+    with pl.Config(tbl_rows=-1, tbl_hide_dataframe_shape=True, tbl_hide_column_data_types=True):
+        print(mitigated.probe(asked).drop("model", "method", "dose"))
 
 
 @app.command()

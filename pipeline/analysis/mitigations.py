@@ -79,7 +79,8 @@ class Measured:
 
     Args:
         model: its name.
-        methods: method -> schema `OUTCOMES`; ``none`` and ``twin`` are among them.
+        methods: method -> schema `OUTCOMES`; ``none`` is among them, and ``twin`` if there is one:
+            without it, nothing is expected to come back, and relearning has no verdict.
     """
 
     model: str
@@ -252,7 +253,8 @@ def _detected(measured: Measured) -> Iterator[dict[str, object]]:
 
 
 def _probed(measured: Measured, method: str) -> Iterator[dict[str, object]]:
-    own, twin = measured.held_out(method), measured.held_out("twin")
+    own = measured.held_out(method)
+    twin = measured.held_out("twin") if "twin" in measured.methods else None
     at = ["probe", "x", "variant"]
     for (probe, x, variant), frame in own.group_by(at, maintain_order=True):
         if variant == "reference":
@@ -262,19 +264,25 @@ def _probed(measured: Measured, method: str) -> Iterator[dict[str, object]]:
         if probe == "edited":
             verdict = "untouched" if _number(row["low"]) > 0.5 else None
         elif probe not in ("undone", "relearning"):
-            reference = twin.filter(
-                (pl.col("probe") == probe) & (pl.col("x") == x) & (pl.col("variant") == variant)
-            )
+            same = (pl.col("probe") == probe) & (pl.col("x") == x) & (pl.col("variant") == variant)
+            reference = frame.with_columns(value=0.0) if twin is None else twin.filter(same)
             beyond = _change(_with_before(frame, reference), shares=True)
             verdict = _judged(float(beyond.low[0]), float(beyond.high[0]), SHARE_MARGIN)
         yield row | {"verdict": verdict}
+    yield _relearned(own, twin)
+
+
+def _relearned(own: pl.DataFrame, twin: pl.DataFrame | None) -> dict[str, object]:
+    """The area between the curves of relearning of a model and its twin; of no twin that below."""
     curve = _areas(own.filter(pl.col("variant") == ""))
-    between = _with_before(curve, _areas(twin.filter(pl.col("variant") == "reference")))
-    found = _change(between, shares=True)
+    other = curve.with_columns(value=0.0)
+    if twin is not None:
+        other = _areas(twin.filter(pl.col("variant") == "reference"))
+    found = _change(_with_before(curve, other), shares=True)
     verdict = _judged(float(found.low[0]), float(found.high[0]), AREA_MARGIN)
     last = float(own.filter(pl.col("probe") == "relearning")["x"].to_numpy().max())
     where = {"probe": "relearning", "x": last, "variant": "area"}
-    yield where | _row(found, len(between)) | {"verdict": verdict}
+    return where | _row(found, len(curve)) | {"verdict": None if twin is None else verdict}
 
 
 def _overall(rows: list[dict[str, object]]) -> dict[str, object]:

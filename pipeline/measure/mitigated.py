@@ -19,7 +19,7 @@ from pipeline.measure.benchmarks import measure
 from pipeline.mitigations.curvature import COHERENT_SHARE, eigenbases
 from pipeline.mitigations.matrices import mlp_matrices, recorded
 from pipeline.mitigations.parts import TEXT, Part, Parts
-from pipeline.mitigations.rows import Rows, log_probs, logits, margins
+from pipeline.mitigations.rows import Rows, log_probs, log_probs_of, logits, margins_of
 from pipeline.mitigations.schemas import OUTCOMES
 from pipeline.workflow.tables import dtypes
 
@@ -67,7 +67,7 @@ def labelled(part: Part, split: str, metric: str, values: Tensor) -> pl.DataFram
     frame = pl.DataFrame(columns).with_columns(
         pl.lit(split).alias("split"), pl.lit(metric).alias("metric")
     )
-    return frame.select(_types()).cast(_types())
+    return frame.select(_types().names()).cast(_types())
 
 
 def price(before: PreTrainedModel, after: PreTrainedModel, rows: Rows, seed: int) -> Tensor:
@@ -144,11 +144,12 @@ def detectors(model: PreTrainedModel, parts: Parts, seed: int) -> pl.DataFrame:
 @torch.no_grad()
 def _scores(model: PreTrainedModel, rows: Rows) -> tuple[Tensor, Tensor]:
     """(N,) whether recited, and (N,) mean loss of the scored tokens."""
-    parts = [
-        ((margins(model, b) > 0).all(-1), -log_probs(model, b).mean(-1)) for b in rows.batches()
-    ]
-    right, loss = (torch.cat(each) for each in zip(*parts, strict=True))
-    return right.double(), loss
+    right, loss = [], []
+    for part in rows.batches():
+        made = logits(model, part)
+        right.append((margins_of(made, part) > 0).all(-1))
+        loss.append(-log_probs_of(made, part).mean(-1))
+    return torch.cat(right).double(), torch.cat(loss)
 
 
 def _types() -> pl.Schema:

@@ -12,7 +12,7 @@ from pipeline.mitigations.rows import Rows, log_probs
 
 RATE, BATCH_ROWS = 1e-3, 16
 """Learning rate (AdamW, constant), and rows of a step."""
-STEPS = (0, 1, 2, 5, 10, 20, 50, 100)
+STEPS = (0, 1, 2, 5, 10, 20, 50)
 """Steps after which the model is looked at."""
 
 

@@ -50,13 +50,22 @@ def logits(model: PreTrainedModel, rows: Rows) -> Tensor:
 
 def log_probs(model: PreTrainedModel, rows: Rows) -> Tensor:
     """(N, T - first) log probability of each scored token, nats; keeps gradients."""
-    scored = logits(model, rows).log_softmax(-1)
-    return scored.gather(-1, rows.tokens[:, rows.first :, None])[..., 0]
+    return log_probs_of(logits(model, rows), rows)
 
 
 def margins(model: PreTrainedModel, rows: Rows) -> Tensor:
     """(N, T - first) logit of each scored token minus the largest of the others."""
-    made, right = logits(model, rows), rows.tokens[:, rows.first :, None]
+    return margins_of(logits(model, rows), rows)
+
+
+def log_probs_of(made: Tensor, rows: Rows) -> Tensor:
+    """The same as `log_probs`, of what `logits` gives."""
+    return made.log_softmax(-1).gather(-1, rows.tokens[:, rows.first :, None])[..., 0]
+
+
+def margins_of(made: Tensor, rows: Rows) -> Tensor:
+    """The same as `margins`, of what `logits` gives."""
+    right = rows.tokens[:, rows.first :, None]
     others = made.scatter(-1, right, -torch.inf).amax(-1)
     return made.gather(-1, right)[..., 0] - others
 
