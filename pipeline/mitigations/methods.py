@@ -137,7 +137,7 @@ def chosen_dose(method: Method, left: Callable[[float], float]) -> tuple[float, 
             break
         low = high
     else:
-        return method.doses[-1], False
+        return float(method.doses[-1]), False
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         middle = float(round(middle)) if method.whole else round(middle, 6)
