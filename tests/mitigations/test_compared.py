@@ -1,0 +1,215 @@
+"""Intervals, verdicts and claims, from outcomes that are made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import polars as pl
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from pipeline.analysis.mitigations import (
+    CLAIMS,
+    DURABILITY,
+    MITIGATIONS,
+    Measured,
+    area_under_curve,
+    claims,
+    durability,
+    mitigations,
+)
+from pipeline.mitigations.schemas import OUTCOMES
+from pipeline.workflow import tables
+
+N = 80
+"""Records of each split; item 0 of each is not recited by the unmodified model."""
+STEPS = (0, 1, 10)
+SPLITS = ("forget_seen", "forget_held_out", "keep_seen", "keep_held_out", "control", "text")
+
+
+def outcomes(
+    dose: float,
+    recited: Mapping[str, int],
+    loss: Mapping[str, float],
+    *,
+    sampled: int = 0,
+    rounded: int = 0,
+    curve: Sequence[int] = (0, 0, 0),
+    reference: Sequence[int] | None = None,
+    price: float | None = None,
+    detects: bool = False,
+) -> pl.DataFrame:
+    """Outcomes with so many recited records, from item 1 on, and these mean losses.
+
+    Args:
+        dose: of all rows.
+        recited: split -> how many; 0 by default.
+        loss: split -> mean; 1 by default.
+        sampled: held-out records that 100 tries show.
+        rounded: held-out records that are recited at 4 bits.
+        curve: held-out records that are recited after each of `STEPS`.
+        reference: the same of another order.
+        price: predicted for text.
+        detects: add the scores of windows.
+    """
+    random = np.random.default_rng(round(1000 * dose))
+    noise = random.normal(0, 0.002, N)
+    rows: list[tuple[object, ...]] = []
+
+    def add(probe: str, x: float, variant: str, split: str, metric: str, values: object) -> None:
+        for item, value in enumerate(np.asarray(values, float)):
+            rows.append((probe, dose, x, variant, split, metric, item, item, value))
+
+    def hits(count: int) -> object:
+        return (np.arange(N) >= 1) & (np.arange(N) <= count)
+
+    for at, split in enumerate(SPLITS):
+        own = np.random.default_rng(at).normal(0, 0.1, N)  # of the items, the same for all methods
+        add("dose", 0, "", split, "loss", loss.get(split, 1.0) + own + noise)
+        if split != "text":
+            add("dose", 0, "", split, "recited", hits(recited.get(split, 0)))
+        if detects:
+            for metric in ("flat_share", "likelihood", "min_k"):
+                high = {"control": 0.0, "text": -3.0}.get(split, 0.0)
+                add("dose", 0, "", split, metric, high + random.normal(0, 1, N))
+    if price is not None:
+        add("dose", 0, "", "text", "price", price + noise)
+    add("sampling", 100, "", "forget_held_out", "extractable", hits(sampled))
+    add("int4", 4, "", "forget_held_out", "recited", hits(rounded))
+    for variant, heights in (("", curve), ("reference", reference)):
+        for step, height in zip(STEPS, heights or (), strict=bool(heights)):
+            add("relearning", step, variant, "forget_held_out", "recited", hits(height))
+    return pl.DataFrame(rows, schema=tables.dtypes(OUTCOMES), orient="row")
+
+
+MOST = N - 1
+ALL = dict.fromkeys(SPLITS[:4], MOST)
+
+
+@pytest.fixture(scope="module")
+def measured() -> Measured:
+    kept = {"keep_seen": 60, "keep_held_out": 52}
+    cost = {"text": 1.1, "control": 1.2, "forget_held_out": 4.0}
+    return Measured(
+        "m",
+        {
+            "none": outcomes(0, ALL, {}, curve=(MOST, MOST, MOST), detects=True),
+            "twin": outcomes(0, {}, {"forget_held_out": 5.0}, reference=(0, 0, 2)),
+            "random": outcomes(0.5, ALL, {"text": 1.3}, curve=(MOST, MOST, MOST), price=0.302),
+            "kfac": outcomes(0.5, kept, cost, curve=(0, 1, 2), price=0.101),
+            "noise": outcomes(0.6, kept, {**cost, "text": 1.105}, curve=(0, 0, 1), price=0.3),
+            "identity": outcomes(0.4, kept, {**cost, "text": 1.4}, sampled=12, price=0.41),
+            "coherent": outcomes(
+                0.02, ALL | {"forget_seen": 4, "forget_held_out": 6},
+                {"text": 1.005, "control": 2.0}, sampled=74, curve=(6, 60, 76), price=0.005,
+            ),
+            "balanced-subnet": outcomes(0.1, ALL, {"text": 1.2}, price=0.1),
+        },
+    )  # fmt: skip
+
+
+def only(frame: pl.DataFrame, **wanted: object) -> dict[str, object]:
+    found = frame.filter(**wanted)
+    assert found.height == 1, found
+    return found.row(0, named=True)
+
+
+def test_what_is_kept_and_what_it_costs(measured: Measured) -> None:
+    found = mitigations(measured)
+    tables._check(found, "x", MITIGATIONS)
+    kept = only(found, method="kfac", split="keep_held_out", metric="kept")
+    assert (kept["value"], kept["n"]) == (52 / 79, 79)  # of those recited before
+    assert kept["low"] < 52 / 79 < kept["high"]
+    assert only(found, method="kfac", split="keep_held_out", metric="recited")["value"] == 52 / 80
+    change = only(found, method="kfac", split="text", metric="loss_change")
+    assert change["value"] == pytest.approx(0.1, abs=2e-3)
+    assert change["low"] <= change["value"] <= change["high"]
+    assert found.filter(method="none", metric="loss_change").is_empty()
+    assert only(found, method="kfac", split="text", metric="price")["value"] == pytest.approx(
+        0.101, abs=1e-3
+    )
+    assert found.filter(method="twin")["chosen"].all()
+
+
+def test_kept_rows_are_matched_by_their_loss_before(measured: Measured) -> None:
+    """The nearest row to keep for each held-out row, in the order of their losses."""
+    before = measured.at("none").filter(pl.col("metric") == "loss", pl.col("item") > 0)
+    loss = {s: before.filter(split=s).sort("item")["value"].to_list() for s in SPLITS}
+    left = dict(enumerate(loss["keep_held_out"], 1))
+    for wanted in sorted(loss["forget_held_out"]):
+        left.pop(min(left, key=lambda item: abs(left[item] - wanted)))
+    assert not left  # as many rows to keep: all are matched
+    matched = only(mitigations(measured), method="kfac", split="keep_matched", metric="kept")
+    assert (matched["value"], matched["n"]) == (52 / 79, 79)
+
+
+@pytest.mark.parametrize(
+    ("method", "verdict"),
+    [
+        ("none", "untouched"),
+        ("random", "untouched"),
+        ("kfac", "removed"),
+        ("coherent", "hidden"),
+        ("twin", "removed"),
+        ("balanced-subnet", "untouched"),
+    ],
+)
+def test_the_verdict_of_all_probes(measured: Measured, method: str, verdict: str) -> None:
+    found = durability(measured)
+    tables._check(found, "x", DURABILITY)
+    assert only(found, method=method, probe="all")["verdict"] == verdict
+
+
+def test_probes_one_by_one(measured: Measured) -> None:
+    found = durability(measured)
+    sampled = only(found, method="coherent", probe="sampling")
+    assert (sampled["value"], sampled["verdict"], sampled["n"]) == (74 / 79, "hidden", 79)
+    assert only(found, method="coherent", probe="int4")["verdict"] == "removed"
+    assert only(found, method="identity", probe="sampling")["verdict"] == "undecided"  # 12 of 79
+    assert found.filter(method="twin", variant="reference").is_empty()
+    area = only(found, method="coherent", probe="relearning", variant="area")
+    steps = np.log1p(STEPS)
+    heights = (np.array((6, 60, 76)) - np.array((0, 0, 2))) / 79
+    expected = sum((heights[i] + heights[i + 1]) / 2 * (steps[i + 1] - steps[i]) for i in (0, 1))
+    assert area["value"] == pytest.approx(expected / steps[-1])
+    assert area["verdict"] == "hidden"
+
+
+def test_without_a_twin_relearning_has_no_verdict(measured: Measured) -> None:
+    methods = {name: measured.methods[name] for name in ("none", "coherent")}
+    found = durability(Measured("m", methods))
+    assert only(found, method="coherent", variant="area")["verdict"] is None
+    assert only(found, method="coherent", probe="sampling")["verdict"] == "hidden"
+
+
+def test_the_area_under_the_curve_is_that_of_scikit_learn() -> None:
+    random = np.random.default_rng(0)
+    one, two = random.normal(0.5, 1, 80).round(1), random.normal(0, 1, 60).round(1)  # with ties
+    found = area_under_curve(one, two)
+    truth = np.r_[np.ones(80), np.zeros(60)]
+    assert found.value[0] == pytest.approx(roc_auc_score(truth, np.r_[one, two]))
+    drawn = [
+        roc_auc_score(truth, np.r_[random.choice(one, 80), random.choice(two, 60)])
+        for _ in range(400)
+    ]
+    assert float(found.low[0]) == pytest.approx(np.quantile(drawn, 0.025), abs=0.02)
+    assert float(found.high[0]) == pytest.approx(np.quantile(drawn, 0.975), abs=0.02)
+
+
+def test_claims(measured: Measured) -> None:
+    found = claims(measured)
+    tables._check(found, "x", CLAIMS)
+    by_contrast = dict(zip(found["contrast"], found["verdict"], strict=True))
+    assert by_contrast["noise minus kfac: loss of unseen text"] == "supported"
+    assert by_contrast["identity minus kfac: loss of unseen text"] == "contradicted"
+    assert by_contrast["coherent minus a tenth of kfac: loss of unseen text"] == "supported"
+    same_kind = "coherent minus kfac: loss of unseen records of the kinds to forget"
+    assert by_contrast[same_kind] == "contradicted"
+    # BalancedSubnet removes nothing, so nothing is compared at equal recitation
+    assert by_contrast["kfac minus balanced-subnet: loss of unseen text"] == "undecided"
+    # five doses change the loss by .01 or more; noise and balanced-subnet are mispriced
+    priced = only(found, claim="C")
+    assert (priced["value"], priced["n"], priced["verdict"]) == (3 / 5, 5, "undecided")
+    assert by_contrast["flat share: recited records against unseen records"] == "contradicted"
+    assert by_contrast["flat share: recited records against unseen text"] == "supported"
