@@ -77,7 +77,8 @@ def write_summary(
             files must be present.
         benchmarked: False: the study has no benchmarks.
         limits: the thresholds of the verdicts.
-        twins: model -> its twin, for those that have one.
+        twins: model -> its twin, for those that have one. A twin is what its model is compared
+            with, and no model of the summary itself.
 
     Returns:
         The summary.
@@ -113,9 +114,12 @@ def write_summary(
         if benchmarked
     }
     problems = list[Problem]()
+    references = set((twins or {}).values())
 
     def readable() -> Iterator[ModelTables]:
         for name, family in wanted:
+            if name in references:
+                continue
             try:
                 there = benchmarked and usable(*benchmarks[name])
                 twin = (twins or {}).get(name)
@@ -141,7 +145,7 @@ def write_summary(
     provenance = {
         "study": study,
         "versions": _versions(measured_with),
-        "models": [name for name, _ in wanted],
+        "models": [name for name, _ in wanted if name not in references],
         "level": LEVEL,
         "bootstrap": {"seed": seed, "draws": DRAWS},
         **({"stale": sorted(stale)} if stale else {}),

@@ -112,6 +112,7 @@ def plots(
     shares = kept.kept(evidence)
     known = spread.NOTHING if over_samples is None else over_samples
     made = [
+        *counterfactual(pooled),
         *what_is_kept(shares),
         *scatters(pooled, shares),
         *blocks(pooled),
@@ -123,7 +124,6 @@ def plots(
         *perplexity(pooled),
         *quartiles(pooled),
         *doses(pooled),
-        *counterfactual(pooled),
     ]
     if theory is not None:
         made += _of_theory(summary, evidence, theory)

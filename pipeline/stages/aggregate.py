@@ -28,7 +28,7 @@ def aggregate(study: Study, partial: bool = False) -> None:
         _stale() if partial else None,
         benchmarked=study.benchmarks is not None,
         limits=study.statistics.thresholds,
-        twins={model.name: model.twin for model in study.models.values() if model.twin},
+        twins=study.twins,
     )
     evidence = tables.read(study.data / EVIDENCE_FILE, EVIDENCE)
     write_headline(summary, evidence, study.data / "metrics.json", study.data / "curves")

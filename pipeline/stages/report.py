@@ -15,7 +15,7 @@ def report(study: Study) -> None:
         commands = [study.report.command]
     write_page(
         study.study,
-        study.listed,
+        study.reported,
         study.data,
         study.tasks,
         study.reports,

@@ -138,6 +138,16 @@ class Study(Section):
         """Name and family of each model, in the order of the report."""
         return [(model.name, model.family) for model in self.models.values()]
 
+    @property
+    def twins(self) -> dict[str, str]:
+        """Model -> its twin, for those that have one."""
+        return {model.name: model.twin for model in self.models.values() if model.twin}
+
+    @property
+    def reported(self) -> list[tuple[str, str]]:
+        """As `listed`, without the twins, which others are compared with."""
+        return [pair for pair in self.listed if pair[0] not in self.twins.values()]
+
     def model(self, name: str) -> Model:
         """The model called `name`.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 from scipy import stats
 
-from pipeline.analysis.aggregate import aggregate
+from pipeline.analysis.aggregate import aggregate, write_summary
 from pipeline.analysis.measured import ModelTables
 from pipeline.analysis.twins import METRIC
 from tests.analysis import synthetic
@@ -65,3 +66,16 @@ def test_equal_twins_leave_an_interval_around_nothing() -> None:
 def test_a_model_without_a_twin_has_no_such_rows(model: ModelTables) -> None:
     alone = replace(model, memorization=model.memorization.drop("twin_exact_match"))
     assert aggregate([alone]).filter(metric=METRIC).height == 0
+
+
+def test_a_twin_is_no_model_of_the_summary(tmp_path: Path) -> None:
+    study = synthetic.study(models={"seen": ("pythia", 4), "twin": ("pythia", 4)}, per_copies=16)
+    models, path = study.write(tmp_path), tmp_path / "summary.parquet"
+    alone = write_summary("s", models, tmp_path, path)
+    assert set(alone["model"]) == {"seen", "twin"}
+    compared = write_summary("s", models, tmp_path, path, twins={"seen": "twin"})
+    assert set(compared["model"]) == {"seen"}
+    assert compared.filter(metric=METRIC).height
+    for table in ("evidence", "verdicts"):
+        judged = pl.read_parquet(tmp_path / f"{table}.parquet")
+        assert set(judged["model"].drop_nulls()) == {"seen"}

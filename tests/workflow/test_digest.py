@@ -216,9 +216,7 @@ def test_params_are_those_that_the_command_uses(dag: Dag, address: str) -> None:
                 "corpus": f"corpus.{item}",
                 "datasets": f"datasets.{item}",
                 "evaluation": f"evaluation.{families.get(item)}",
-                "groups": "interventions",
-                "listed": "models",
-                "steps": "models",
+                **dict.fromkeys(("listed", "reported", "steps", "twins"), "models"),
             }
             used.add(part.get(node.attr, node.attr))
         entry = stage.group in ("samples", "checkpoint") and owner in ("model", "family")
