@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from pipeline.checkpoints.manifest import Manifest, read_manifest
 from pipeline.checkpoints.schema import Model
 from pipeline.interventions.interventions import sweep
@@ -23,7 +25,10 @@ def interventions(study: Study, model: Model) -> None:
     except ValueError as error:
         raise bad_input(f"interventions, of {model.name}", str(error), *FITTING) from None
     path = study.data / "interventions" / f"{model.name}.parquet"
-    lines = study.model_dump(include={"interventions"}, exclude_none=True)["interventions"]
+    lines = [
+        {name: value for name, value in asdict(line).items() if value is not None}
+        for line in study.interventions
+    ]
     provenance = {"study": study.study, "model": model.name, **sizes, "interventions": lines}
     tables.write(as_table(made), path, schemas.INTERVENTIONS, provenance)
 
