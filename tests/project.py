@@ -75,6 +75,11 @@ class Project:
             raise AssertionError(f"{' '.join(arguments)}\n{done.stdout}{done.stderr}")
         return done
 
+    def said(self, *arguments: str, check: bool = True) -> str:
+        """What a command says, on both its outputs."""
+        done = self.command(*arguments, check=check)
+        return done.stdout + done.stderr
+
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start a command in a session of its own; what it says goes into said.txt."""
         with (self.root / "said.txt").open("w") as said:

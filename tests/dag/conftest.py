@@ -29,6 +29,13 @@ class Project(tests.project.Project):
     def dvc(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         return self.command("dvc", *arguments, check=check)
 
+    def run(self, engine: str, *, check: bool = True) -> str:
+        """Run the whole study by an engine; what it says."""
+        done = (
+            self.snakemake(check=check) if engine == "snakemake" else self.dvc("repro", check=check)
+        )
+        return done.stdout + done.stderr
+
     def describe(self) -> dict[str, dict[str, object]]:
         """Write stages.json, from which the stub knows what each stage reads and writes."""
         script = (
@@ -53,8 +60,7 @@ class Project(tests.project.Project):
 
     def planned(self) -> str:
         """What `snakemake -n` would do."""
-        done = self.snakemake("-n")
-        return done.stdout + done.stderr
+        return self.said("snakemake", "--cores", "8", "-n")
 
     def assert_idle(self) -> None:
         """Neither engine has anything to do."""

@@ -144,7 +144,7 @@ def test_a_changed_param_runs_exactly_what_depends_on_it(
 ) -> None:
     old, new, expected = PARAMS[edit]
     project.replace("params.yaml", old, new)
-    project.snakemake() if engine == "snakemake" else project.dvc("repro")
+    project.run(engine)
     ran = project.ran()
     assert set(ran) == expected
     assert all(times == 1 for times in ran.values())
@@ -177,7 +177,7 @@ def test_wording_makes_nothing_stale(project: Project, engine: str) -> None:
     project.replace("pipeline/measure/metrics.py", "from __future__", "# why\nfrom __future__")
     project.replace("pipeline/workflow/errors.py", "remedy:   {", "what to do: {")
     assert "Nothing to be done" in project.planned()
-    project.snakemake() if engine == "snakemake" else project.dvc("repro")
+    project.run(engine)
     project.assert_idle()
 
 
@@ -237,7 +237,7 @@ def test_deleted_outputs_come_back_without_running(project: Project, engine: str
     before = (project.root / "reports/mini/index.html").read_text()
     shutil.rmtree(project.root / "data")
     shutil.rmtree(project.root / "reports")
-    project.snakemake() if engine == "snakemake" else project.dvc("repro")
+    project.run(engine)
     assert set(project.ran()) <= {"check@mini"}  # DVC restores no output that persists
     assert (project.root / "reports/mini/index.html").read_text() == before
     project.assert_idle()

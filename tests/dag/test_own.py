@@ -89,13 +89,12 @@ def test_what_a_study_leaves_out_is_not_there(own: Project) -> None:
 
 @pytest.mark.parametrize("engine", ["snakemake", "dvc"])
 def test_a_change_of_what_is_the_users_is_noticed(own: Project, engine: str) -> None:
-    run = own.snakemake if engine == "snakemake" else lambda: own.dvc("repro")
     own.ran()
     next(own.root.glob("a 'text'*")).write_text("2")
-    run()
+    own.run(engine)
     assert set(own.ran()) == SAMPLES
     (next(own.root.glob("my model's*")) / "tokenizer.json").write_text("2")
-    run()
+    own.run(engine)
     assert set(own.ran()) == ALL - {"check@own"}
     own.assert_idle()
 

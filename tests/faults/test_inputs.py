@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from pipeline.workflow.errors import InputError
 from pipeline.workflow.inputs import held_still
-from tests.project import commit_all, copy_files
+from tests.project import Project, commit_all, copy_files
 
 STAGE = "theory@tiny-low-rank"
 PARAMS = "params.yaml"
@@ -19,18 +16,13 @@ MODULE = "pipeline/theory/low_rank.py"
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     copy_files(tmp_path)
     commit_all(tmp_path)
-    subprocess.run(["dvc", "repro", "--quiet", "check@tiny", "code"], cwd=tmp_path, check=True)
+    project = Project(tmp_path)
+    project.command("dvc", "repro", "--quiet", "check@tiny", "code")
     monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def _replace(path: Path, old: str, new: str) -> None:
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new, 1))
+    return project
 
 
 @pytest.mark.parametrize(
@@ -43,18 +35,18 @@ def _replace(path: Path, old: str, new: str) -> None:
             r"theory\.tiny-low-rank of params\.yaml",
         ),
         (PARAMS, "tiny-low-rank:", "tiny-lower-rank:", r"theory\.tiny-low-rank of params\.yaml"),
-        (MODULE, "\n\n\n", "\n\nCHANGED = True\n\n", r"theory\.low_rank of code"),
+        (MODULE, "from __future__", "CHANGED = True\nfrom __future__", r"theory\.low_rank of code"),
     ],
 )
 def test_what_the_stage_reads_may_not_change(
-    project: Path, file: str, old: str, new: str, named: str
+    project: Project, file: str, old: str, new: str, named: str
 ) -> None:
     with pytest.raises(InputError, match=f"changed while it ran: {named}"), held_still(STAGE):
-        _replace(project / file, old, new)
+        project.replace(file, old, new)
 
 
-def test_nor_may_data(project: Path) -> None:
-    table = project / "data/tiny/study.json"
+def test_nor_may_data(project: Project) -> None:
+    table = project.root / "data/tiny/study.json"
     named = r"changed while it ran: data/tiny/study\.json"
     with pytest.raises(InputError, match=named), held_still("corpus@tiny"):
         table.write_text("{}")
@@ -64,34 +56,29 @@ def test_nor_may_data(project: Path) -> None:
     ("file", "old", "new"),
     [
         (PARAMS, "tiny-lookup:", "tiny-looking:"),
-        ("pipeline/report/page.py", '"""', '"""1 / 0 '),
-        (MODULE, '"""', '"""1 / 0 '),  # a docstring
+        ("pipeline/report/page.py", '"""The page:', '"""1 / 0 The page:'),
+        (MODULE, '"""The best', '"""1 / 0 The best'),  # a docstring
     ],
 )
-def test_anything_else_may(project: Path, file: str, old: str, new: str) -> None:
+def test_anything_else_may(project: Project, file: str, old: str, new: str) -> None:
     with held_still(STAGE):
-        _replace(project / file, old, new)
+        project.replace(file, old, new)
 
 
 @pytest.mark.slow
-def test_nothing_is_recorded(project: Path) -> None:
+def test_nothing_is_recorded(project: Project) -> None:
     """Neither in dvc.lock nor in the cache of runs, so that the same command runs it again."""
-    command = project / "pipeline/stages/theory.py"
+    stage = "pipeline/stages/theory.py"
     edits = "open('params.yaml', 'a').write('\\n'); "
     edits += f"open({MODULE!r}, 'a').write('EDITED = 1')\n"
     runs = '    with costed(study.data, "theory", grid.name):\n'
-    _replace(command, runs, f"    {edits}{runs}")
-    environment = {**os.environ, "PYTHONPATH": str(project)}
-    dvc = str(Path(sys.executable).parent / "dvc")
+    project.replace(stage, runs, f"    {edits}{runs}")
     for edited in (True, False):
-        subprocess.run([dvc, "repro", "--quiet", "code"], env=environment, check=True)
-        lock = (project / "dvc.lock").read_text()
-        done = subprocess.run(
-            [dvc, "repro", "--single-item", STAGE],
-            env=environment, capture_output=True, text=True,
-        )  # fmt: skip
+        project.command("dvc", "repro", "--quiet", "code")
+        lock = (project.root / "dvc.lock").read_text()
+        done = project.command("dvc", "repro", "--single-item", STAGE, check=False)
         said = done.stdout + done.stderr
         assert (done.returncode != 0) == edited, said
         assert ("changed while it ran: theory.low_rank of code" in said) == edited
-        assert ((project / "dvc.lock").read_text() == lock) == edited
-        _replace(command, edits, "\n") if edited else None
+        assert ((project.root / "dvc.lock").read_text() == lock) == edited
+        project.replace(stage, edits, "\n") if edited else None
