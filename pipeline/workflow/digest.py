@@ -95,7 +95,7 @@ def files(key: str) -> list[Path]:
         file = todo.pop()
         if file not in modules and not CARRIERS.match(str(file)):
             modules.add(file)
-            todo |= _files(_names_in(file))
+            todo |= _files(_imports_in(file))
     files = set[Path](modules)
     new = files
     while new:
@@ -107,9 +107,9 @@ def files(key: str) -> list[Path]:
 def libraries(key: str) -> list[str]:
     """Those of `LIBRARIES` that the modules of a stage import, sorted."""
     nodes, _ = _stage(key)
-    names = [name for node in nodes for name in _names(node)]
-    names += [name for file in files(key) if file.suffix == ".py" for name in _names_in(file)]
-    return sorted(set(LIBRARIES) & {name.partition(".")[0] for name in names})
+    imports = [each for node in nodes for each in _imports(node)]
+    imports += [each for file in files(key) if file.suffix == ".py" for each in _imports_in(file)]
+    return sorted(set(LIBRARIES) & {name.partition(".")[0] for _, name in imports})
 
 
 @cache
@@ -127,7 +127,7 @@ def parsed(file: Path) -> ast.Module:
 
 def forget() -> None:
     """Read the code again at the next question."""
-    for cached in (meaning, parsed, _names_in, _words_of, _data, _data_files):
+    for cached in (meaning, parsed, _imports_in, _words_of, _data, _data_files):
         cached.cache_clear()
 
 
@@ -187,10 +187,10 @@ def _stage(key: str) -> tuple[list[ast.stmt], set[Path]]:
 def _reached(module: Path, names: Iterable[str]) -> tuple[list[ast.stmt], set[Path]]:
     """The definitions that names of a module need of it, and the files that these import."""
     defined: dict[str, ast.stmt] = {}
-    imports: dict[str, ast.stmt] = {}
+    imports: list[tuple[str, str]] = []
     for node in parsed(module).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            imports |= {(each.asname or each.name).partition(".")[0]: node for each in node.names}
+            imports += _imports(node)
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
             defined[node.name] = node
         elif isinstance(node, ast.Assign | ast.AnnAssign):
@@ -200,13 +200,11 @@ def _reached(module: Path, names: Iterable[str]) -> tuple[list[ast.stmt], set[Pa
     imported, todo = set[Path](), [*names]
     while todo:
         name = todo.pop()
-        if name in imports:
-            of_name = [each for each in _aliases(imports[name]) if each[0] == name]
-            imported |= _files(module for _, modules in of_name for module in modules)
+        imported |= _files(each for each in imports if each[0] == name)
         if name in reached or name not in defined:
             continue
         reached[name] = defined[name]
-        imported |= _imported(defined[name])
+        imported |= _files(_imports(defined[name]))
         todo += [each.id for each in ast.walk(defined[name]) if isinstance(each, ast.Name)]
     return [reached[name] for name in sorted(reached)], imported
 
@@ -226,39 +224,27 @@ def _words_of(module: Path) -> set[str]:
     return set() if SCHEMAS.match(str(module)) else _words([parsed(module)])
 
 
-def _imported(node: ast.AST) -> set[Path]:
-    """The files of the package that the imports below a node load."""
-    return _files(_names(node))
-
-
-def _files(names: Iterable[str]) -> set[Path]:
-    paths = {Path(f"{name.replace('.', '/')}.py") for name in names if name.startswith("pipeline.")}
-    return {path for path in paths if path.exists()}
+def _files(imports: Iterable[tuple[str, str]]) -> set[Path]:
+    """The files of the package that some imports load."""
+    names = (name for _, name in imports if name.startswith("pipeline."))
+    return {path for name in names if (path := Path(f"{name.replace('.', '/')}.py")).exists()}
 
 
 @cache
-def _names_in(module: Path) -> list[str]:
-    """The modules that the imports of a module may load."""
-    return list(_names(parsed(module)))
+def _imports_in(module: Path) -> list[tuple[str, str]]:
+    return list(_imports(parsed(module)))
 
 
-def _names(tree: ast.AST) -> Iterator[str]:
-    """The modules that the imports below a node may load."""
+def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Each name that an import in a tree binds, with each module that it may be, or be of."""
     for node in ast.walk(tree):
-        for _, modules in _aliases(node):
-            yield from modules
-
-
-def _aliases(node: ast.AST) -> list[tuple[str, list[str]]]:
-    """Each name that an import statement binds, and the modules that it may be, or be of."""
-    if isinstance(node, ast.Import):
-        return [((each.asname or each.name).partition(".")[0], [each.name]) for each in node.names]
-    if isinstance(node, ast.ImportFrom) and node.module:
-        module = node.module
-        return [
-            (each.asname or each.name, [module, f"{module}.{each.name}"]) for each in node.names
-        ]
-    return []
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield (alias.asname or alias.name).partition(".")[0], alias.name
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                for module in (node.module, f"{node.module}.{alias.name}"):
+                    yield alias.asname or alias.name, module
 
 
 @cache

@@ -19,9 +19,8 @@ import polars as pl
 import pytest
 
 from pipeline.measure import metrics, schemas
-from pipeline.plan.scheduling import EVALUATE
 from pipeline.samples.schemas import read_samples
-from pipeline.study.loops import IN_PARTS
+from pipeline.stages.registry import STAGES
 from pipeline.theory import columns
 from pipeline.workflow import tables
 from tests.hub.population import GPT_NEO, GPT_NEO_SAMPLES, PYTHIA
@@ -135,7 +134,7 @@ def _through_faults(populated_hub: Hub, home: Path, root: Path) -> Run:
         ran = re.findall(r"^localrule (\w+):", second.stderr, re.MULTILINE)
         # the one model, and what needs all
         # `attribution` is of the study `planted` alone; no table is made in parts
-        evaluate = set(EVALUATE) - {"attribution", *(f"{group}_part" for group in IN_PARTS)}
+        evaluate = {name for name, of in STAGES.items() if of.evaluates} - {"attribution"}
         assert Counter(ran) == dict.fromkeys(
             (
                 *("all", "checkpoint", "interventions", *evaluate),
