@@ -22,7 +22,7 @@ FILES = (
     ".dvcignore",
     ".gitignore",
 )
-FOLDERS = ("pipeline", "profiles")
+FOLDERS = ("mine", "pipeline", "profiles")
 
 
 def copy_files(root: Path) -> None:

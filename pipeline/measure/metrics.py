@@ -21,6 +21,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from pipeline.workflow.errors import bad_input
 from pipeline.workflow.tables import Column, Schema
 
 LOWEST = 0.2
@@ -253,7 +254,7 @@ def _of_pairs(
 
 
 _PAPER = "arXiv 2501.05078"
-METRICS = (
+METRICS: tuple[Metric, ...] = (
     Metric(
         "exact_match", "the greedy continuation is the suffix", exact_match, pl.Boolean, "truth",
         0, 1, True, f"{_PAPER}, Eq. 3", aggregate="rate",
@@ -327,7 +328,22 @@ METRICS = (
         "share", 0, 1, True, "arXiv 2210.17546", "greedy continuation",
     ),
 )  # fmt: skip
-"""All metrics, in the order of the table's columns."""
+"""All metrics, in the order of the table's columns; those of `mine/metrics.py` come last."""
+
+try:  # found where the study runs, in the project's own folder
+    from mine.metrics import METRICS as OWN
+except ModuleNotFoundError as error:
+    if error.name not in ("mine", "mine.metrics"):
+        raise
+else:
+    METRICS += tuple(OWN)
+    if twice := {m.name for m in OWN if sum(m.name == each.name for each in METRICS) > 1}:
+        raise bad_input(
+            "mine/metrics.py",
+            ", ".join(sorted(twice)),
+            "names that no other metric has",
+            "name them otherwise",
+        )
 
 MEMORIZATION: Schema = {
     "intervention": Column(pl.String, "as in the interventions table"),

@@ -30,7 +30,7 @@ from pipeline.workflow.files import write_text
 from pipeline.workflow.locks import TURN
 
 ROOT = Path(__file__).parents[2]
-LINKED = ("CITATION.cff", "Snakefile", "dvc.yaml", "pipeline", "profiles")
+LINKED = ("CITATION.cff", "Snakefile", "dvc.yaml", "mine", "pipeline", "profiles")
 AUDITS = Path("audits")
 FAMILY = "audit"
 ORIGIN = "origin"

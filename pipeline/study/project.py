@@ -24,8 +24,8 @@ SHARED = f"share/{DISTRIBUTION}/"
 
 FILES = (
     ".dvc/.gitignore", ".dvc/config", ".dvc/plots.html", ".dvcignore", ".gitignore",
-    "CITATION.cff", "Snakefile", "constraints.txt", "dvc.yaml", "loops.yaml", "params.yaml",
-    "profiles/default/config.yaml", "profiles/slurm/config.yaml",
+    "CITATION.cff", "Snakefile", "constraints.txt", "dvc.yaml", "loops.yaml", "mine/README.md",
+    "params.yaml", "profiles/default/config.yaml", "profiles/slurm/config.yaml",
 )  # fmt: skip
 """Files that a run needs beside the package."""
 

@@ -225,8 +225,8 @@ def _words_of(module: Path) -> set[str]:
 
 
 def _files(imports: Iterable[tuple[str, str]]) -> set[Path]:
-    """The files of the package that some imports load."""
-    names = (name for _, name in imports if name.startswith("pipeline."))
+    """The files of the package, and of `mine/`, that some imports load."""
+    names = (name for _, name in imports if name.startswith(("pipeline.", "mine.")))
     return {path for name in names if (path := Path(f"{name.replace('.', '/')}.py")).exists()}
 
 

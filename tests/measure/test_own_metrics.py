@@ -1,0 +1,67 @@
+"""A metric of one's own in `mine/`: computed, in the schema, and in the digests of its stages."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.project import ROOT, copy_files
+
+PAGE = (ROOT / "docs" / "your-own.md").read_text(encoding="utf-8")
+SCRIPT = """
+import json
+from pipeline.measure.metrics import MEMORIZATION, METRICS
+from pipeline.workflow.digest import digest
+keys = "memorization", "aggregate", "check_results", "corpus", "interventions"
+print(json.dumps([METRICS[-1].name, list(MEMORIZATION), {key: digest(key) for key in keys}]))
+"""
+COMPUTE = """
+from types import SimpleNamespace
+import numpy as np
+from pipeline.measure.metrics import METRICS
+rank = np.array([[[1, 10, 11, 200], [1, 1, 1, 1]]])
+print(METRICS[-1].function(SimpleNamespace(rank=rank)).tolist())
+"""
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("project")
+    copy_files(folder)
+    return folder
+
+
+def python(root: Path, script: str, code: int = 0) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_the_example_of_the_page(root: Path) -> None:
+    name, columns, before = json.loads(python(root, SCRIPT))
+    assert name == "bleu"
+    (example,) = re.findall(r"^```python\n(.*?^METRICS = .*?)^```$", PAGE, re.M | re.S)
+    (root / "mine" / "metrics.py").write_text(example)
+    name, with_own, after = json.loads(python(root, SCRIPT))
+    assert name == "top_10_accuracy"
+    assert set(with_own) - set(columns) == {"top_10_accuracy"}
+    changed = {key for key in before if before[key] != after[key]}
+    assert changed == {"memorization", "aggregate", "check_results"}
+    assert python(root, COMPUTE).strip() == "[[0.5, 1.0]]"
+
+    (root / "mine" / "metrics.py").write_text(example.replace("<= 10", "<= 20"))
+    assert json.loads(python(root, SCRIPT))[2]["memorization"] != after["memorization"]
+
+    (root / "mine" / "metrics.py").write_text(example.replace("top_10_accuracy", "bleu"))
+    assert "names that no other metric has" in python(root, SCRIPT, code=1)
+
+    (root / "mine" / "metrics.py").write_text("import nowhere\n" + example)
+    assert "No module named 'nowhere'" in python(root, SCRIPT, code=1)
