@@ -23,7 +23,7 @@ from ruamel.yaml import YAML
 from pipeline.report.provenance import CITATION, git_state
 from pipeline.study.schema import Study
 from pipeline.workflow.dag import FIRST, LOCK, Dag, Stage
-from pipeline.workflow.errors import bad_input, shorten
+from pipeline.workflow.errors import bad_input
 from pipeline.workflow.files import PARAMS, atomic
 
 PROFILES = {
@@ -60,7 +60,7 @@ def write_crate(study: Study, to: Path) -> None:
     if dag.stale:
         raise bad_input(
             f"study {study.study}",
-            f"{len(dag.stale)} stages to run: {shorten(', '.join(sorted(dag.stale)))}",
+            f"{len(dag.stale)} stages to run, such as {', '.join(sorted(dag.stale)[:3])}",
             "a study whose stages are all up to date",
             "make run, then the same command again",
         )
