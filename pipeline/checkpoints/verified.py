@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from pipeline.checkpoints.fit import not_understood
-from pipeline.checkpoints.manifest import MANIFEST, Manifest, read_manifest, sha256
+from pipeline.checkpoints.manifest import MANIFEST, read_manifest, sha256
 from pipeline.workflow.errors import InputError, Problem, bad_input
 from pipeline.workflow.hub import Snapshot, snapshot
 
 WEIGHTS = (".safetensors", ".safetensors.index.json")
+AGAIN = "delete its folder and run its stage"
 
 
 def verified(folder: Path, *, weights: bool = True) -> Snapshot:
@@ -33,21 +34,34 @@ def verified(folder: Path, *, weights: bool = True) -> Snapshot:
             f"{folder / MANIFEST}: files",
             ", ".join(manifest.files) or "no file",
             "weights as safetensors",
-            "make the checkpoint again: delete its folder and run its stage",
+            "make the checkpoint again: " + AGAIN,
         )
     wanted = {
         name: expected
         for name, expected in manifest.files.items()
         if weights or not name.endswith(WEIGHTS)
     }
-    origin = manifest.origin
+    origin, remedy = manifest.origin, "restore the checkpoint (dvc checkout), or " + AGAIN
     if "repo" in origin:
         got = snapshot(origin["repo"], origin["commit"], tuple(wanted))
     else:
         below = Path(origin.get("folder", folder))
         files = {name: sha256(below / name) for name in wanted if (below / name).is_file()}
         got = Snapshot(below, files)
-    _compare(manifest, wanted, got)
+    if "folder" in origin:
+        remedy = "run its stage again: the user's folder has changed since"
+    problems = [
+        Problem(
+            str(got.folder / name),
+            f"sha256 {got.files[name]}" if name in got.files else "no such file",
+            f"sha256 {expected}",
+            remedy,
+        )
+        for name, expected in wanted.items()
+        if got.files.get(name) != expected
+    ]
+    if problems:
+        raise InputError(*problems)
     return got
 
 
@@ -98,22 +112,3 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
         InputError: as for `verified`; the weights are not read.
     """
     return tokenizer_of(verified(Path(folder), weights=False))
-
-
-def _compare(manifest: Manifest, wanted: Mapping[str, str], got: Snapshot) -> None:
-    """Report all files that differ from the manifest at once."""
-    remedy = "restore the checkpoint (dvc checkout), or delete its folder and run its stage"
-    if "folder" in manifest.origin:
-        remedy = "run its stage again: the user's folder has changed since"
-    problems = [
-        Problem(
-            str(got.folder / name),
-            f"sha256 {got.files[name]}" if name in got.files else "no such file",
-            f"sha256 {expected}",
-            remedy,
-        )
-        for name, expected in wanted.items()
-        if got.files.get(name) != expected
-    ]
-    if problems:
-        raise InputError(*problems)

@@ -27,11 +27,9 @@ from lm_eval.api.task import ConfigurableTask
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
 
+from pipeline.tasks.datasets import INDEX
 from pipeline.tasks.task_files import require_plain, sandboxed
 from pipeline.workflow.errors import InputError, Problem, bad_input, shorten
-
-DATASETS_INDEX = "datasets.json"
-"""The file that marks a folder with the datasets of lm-eval's own tasks."""
 
 # templates are a folder's, not the package's
 lm_eval.utils.env = sandboxed(lm_eval.utils.env)
@@ -60,13 +58,13 @@ def load_tasks(
         InputError: unknown names; a task file that contains more than data; a dataset that does
             not fit, or is not the one that the task names.
     """
-    datasets_of = _datasets(Path(folder))
-    if not datasets_of:
+    pinned = _pinned(folder)
+    if not pinned:
         require_plain(Path(folder), metric_registry)
     own = partial(TaskManager, include_path=str(folder), include_defaults=False)
-    manager = _official(names) if datasets_of else own()
+    manager = _official(names) if pinned else own()
     known = manager.all_subtasks
-    offered = list(datasets_of) or known
+    offered = list(pinned) or known
     unknown = [name for name in names if name not in offered or name not in known]
     if unknown:
         raise bad_input(
@@ -76,15 +74,12 @@ def load_tasks(
             or "a folder with lm-eval's YAML files, or datasets",
             remedy="name tasks of that folder; lm-eval skips YAML files that it cannot read",
         )
-    # else datasets reports each loading of a local file to s3.amazonaws.com
-    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
+    _require_same(manager, {name: pinned[name] for name in names if pinned})
     # lm-eval merges overrides into a task's YAML only for a member of a group
     members = [
-        {"task": name} | (datasets_of[name] if datasets_of else _beside_yaml(manager, name))
+        {"task": name} | (_fetched(folder, name) if pinned else _beside_yaml(manager, name))
         for name in names
     ]
-    if datasets_of:
-        _require_same(manager, names, Path(folder))
     with quiet(), _explained(folder), _cache_of(Path(folder)):
         loaded = manager.load([{"group": "study", "task": members}])["tasks"]
     tasks = {name: loaded[name] for name in names}
@@ -126,9 +121,7 @@ def describe(tasks: Mapping[str, ConfigurableTask], folder: str | Path) -> dict[
         task -> version, num_fewshot, documents (their number), documents_sha256 (of all, in order,
         as JSON), and repo and commit of a dataset that was fetched; JSON values only.
     """
-    index = Path(folder) / DATASETS_INDEX
-    pinned = json.loads(index.read_text("utf-8")) if index.is_file() else {}
-    described = {}
+    pinned, described = _pinned(folder), {}
     for name, task in tasks.items():
         content = hashlib.sha256()
         documents = list(task.eval_docs)
@@ -144,51 +137,41 @@ def describe(tasks: Mapping[str, ConfigurableTask], folder: str | Path) -> dict[
     return described
 
 
-def _datasets(folder: Path) -> dict[str, dict[str, Any]]:
-    """Task -> overrides to read its dataset here; empty if the folder has its own tasks."""
-    index = folder / DATASETS_INDEX
-    if not index.is_file():
-        return {}
-    return {
-        name: {
-            "dataset_path": "parquet",
-            "dataset_name": None,
-            "dataset_kwargs": {
-                "data_files": {
-                    path.stem: str(path) for path in (folder / name).resolve().glob("*.parquet")
-                }
-            },
-        }
-        for name in json.loads(index.read_text("utf-8"))
-    }
+def _pinned(folder: str | Path) -> dict[str, dict[str, Any]]:
+    """Task -> the pin of its dataset; empty if the folder has its own tasks."""
+    index = Path(folder) / INDEX
+    pinned: dict[str, dict[str, Any]] = json.loads(index.read_text()) if index.is_file() else {}
+    return pinned
 
 
-def _require_same(manager: TaskManager, names: Sequence[str], folder: Path) -> None:
+def _fetched(folder: str | Path, name: str) -> dict[str, Any]:
+    """Overrides of a task that reads its dataset from the folder."""
+    files = {path.stem: str(path) for path in Path(folder, name).resolve().glob("*.parquet")}
+    where = {"dataset_path": "parquet", "dataset_name": None}
+    return {**where, "dataset_kwargs": {"data_files": files}}
+
+
+def _require_same(manager: TaskManager, pinned: Mapping[str, Mapping[str, Any]]) -> None:
     """Raise if a dataset, configuration or split is not the one that the task evaluates.
 
     Raises:
         InputError: it was pinned for another task, or for another version of lm-eval.
     """
-    fetched = json.loads((folder / DATASETS_INDEX).read_text("utf-8"))
     problems = []
-    for name in names:
+    for name, pin in pinned.items():
         task = load_yaml(manager.task_index[name].yaml_path, resolve_func=False)
         wanted = {
             "repo": task.get("dataset_path"),
             "name": task.get("dataset_name"),
             "split": task.get("test_split") or task.get("validation_split"),
         }
-        got = {key: fetched[name].get(key) for key in wanted}
-        if got != wanted:
-            problems.append(
-                Problem(
-                    f"the dataset of {name}",
-                    ", ".join(f"{key} {value}" for key, value in got.items()),
-                    ", ".join(f"{key} {value}" for key, value in wanted.items())
-                    + ", as lm-eval's task says",
-                    f"correct datasets.STUDY.{name} in the study",
-                )
-            )
+        got, expected = (
+            ", ".join(f"{key} {values.get(key)}" for key in wanted) for values in (pin, wanted)
+        )
+        if got != expected:
+            expected += ", as lm-eval's task says"
+            remedy = f"correct datasets.STUDY.{name} in the study"
+            problems.append(Problem(f"the dataset of {name}", got, expected, remedy))
     if problems:
         raise InputError(*problems)
 

@@ -46,22 +46,23 @@ def require_plain(folder: Path, metrics: Collection[str]) -> None:
             not a ``.yaml`` of the folder, or names data elsewhere, a prompt of another package or
             a metric that lm-eval does not have. Lists all such files.
     """
-    paths = sorted(folder.rglob("*.yaml"))
-    problems = [problem for path in paths for problem in _of(path, folder, metrics)]
+    problems = [
+        Problem(f"task file {path}{what}", *rest)
+        for path in sorted(folder.rglob("*.yaml"))
+        for what, *rest in _of(path, folder, metrics)
+    ]
     if problems:
         raise InputError(*problems)
 
 
-def _of(path: Path, folder: Path, metrics: Collection[str]) -> Iterator[Problem]:
+def _of(path: Path, folder: Path, metrics: Collection[str]) -> Iterator[tuple[str, str, str, str]]:
+    """The problems of a file: the key, what it has, expected, remedy."""
     try:
         values = YAML(typ="safe", pure=True).load(path)
     except (YAMLError, UnicodeDecodeError) as error:
-        yield Problem(
-            f"task file {path}",
-            shorten(str(error).replace("\n", " "), 300),
-            "YAML of plain values, without tags: what it names would be run as code",
-            "write what a function does as a template, or leave the task out",
-        )
+        expected = "YAML of plain values, without tags: what it names would be run as code"
+        remedy = "write what a function does as a template, or leave the task out"
+        yield "", shorten(str(error).replace("\n", " "), 300), expected, remedy
         return
 
     def inside(file: Any) -> bool:
@@ -71,45 +72,27 @@ def _of(path: Path, folder: Path, metrics: Collection[str]) -> Iterator[Problem]
     for section in _mappings(values):
         for name in _each(section.get("include")):
             if not inside(name) or Path(str(name)).suffix != ".yaml":
-                yield Problem(
-                    f"task file {path}, include",
-                    shorten(str(name)),
-                    f"a .yaml file in {folder}",
-                    "copy what it includes into the folder",
-                )
+                expected, remedy = f"a .yaml file in {folder}", "copy what it includes there"
+                yield ", include", shorten(str(name)), expected, remedy
         if "use_prompt" in section:
-            yield Problem(
-                f"task file {path}, use_prompt",
-                shorten(section["use_prompt"]),
-                "nothing: prompts of another package are its code",
-                "write the prompt as templates: doc_to_text, doc_to_target",
-            )
+            expected = "nothing: prompts of another package are its code"
+            remedy = "write the prompt as templates: doc_to_text, doc_to_target"
+            yield ", use_prompt", shorten(section["use_prompt"]), expected, remedy
         reader = section.get("dataset_path", FORMATS[0])
         if reader not in FORMATS:
-            yield Problem(
-                f"task file {path}, dataset_path",
-                shorten(reader),
-                "one of " + ", ".join(FORMATS),
-                f"copy the data into {folder} as one of these",
-            )
+            remedy = f"copy the data into {folder} as one of these"
+            yield ", dataset_path", shorten(reader), "one of " + ", ".join(FORMATS), remedy
         given = section.get("dataset_kwargs") or {}
         plain = isinstance(given, dict) and set(given) <= {"data_files"}
         if not plain or not all(map(inside, _each(given.get("data_files")))):
-            yield Problem(
-                f"task file {path}, dataset_kwargs",
-                shorten(given),
-                f"data_files, in {folder}, and nothing else",
-                "copy the data into the folder",
-            )
+            expected = f"data_files, in {folder}, and nothing else"
+            yield ", dataset_kwargs", shorten(given), expected, "copy the data into the folder"
         for metric in _each(section.get("metric_list")):
             known = isinstance(metric, dict) and str(metric.get("metric")) in metrics
             if not known or metric.get("hf_evaluate"):
-                yield Problem(
-                    f"task file {path}, metric_list",
-                    shorten(metric),
-                    "metrics of lm-eval's own: " + ", ".join(sorted(metrics)),
-                    "name some of these: code would be fetched and run for any other",
-                )
+                expected = "metrics of lm-eval's own: " + ", ".join(sorted(metrics))
+                remedy = "name some of these: code would be fetched and run for any other"
+                yield ", metric_list", shorten(metric), expected, remedy
 
 
 def _mappings(value: Any) -> Iterator[dict[Any, Any]]:
