@@ -312,7 +312,7 @@ class _Plain:
         `made` receives the tensors that the function is given and makes.
         """
         self.made = made
-        with _states(self.known) as states, self._reading(tokens, call or {}):
+        with self._reading(tokens, call or {}), _states(self.known) as states:
             last: Tensor = self.known.body(input_ids=tokens, use_cache=False, **(call or {}))[0]
         self.states = states[: self.all[0].block]
         return last

@@ -1,0 +1,225 @@
+"""Edits of one's own: twenty, for ten families, against a plain loop; and five wrong ones."""
+
+import copy
+import shutil
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline.interventions import (
+    Group,
+    Intervention,
+    bypassed,
+    complete,
+    edit,
+    patch,
+    score,
+    sweep,
+)
+from pipeline.interventions.edits import RULES, rule_of
+from pipeline.interventions.tokenwise import look
+from pipeline.workflow.errors import InputError
+from tests.families import BLOCKS, cases, tiny
+from tests.interventions.cases import SUFFIX, half_remembered, multiple_choice, rounding
+from tests.oracle import own
+
+HERE = Path(__file__).parent / "project"
+FILE = "edits/mine.py"
+FAMILIES = (
+    "gpt_neox", "gpt_neo", "gpt2", "llama", "qwen2", "opt", "bloom", "gptj", "phi3", "gemma2",
+)  # fmt: skip
+EDITS = (
+    "halve", "clamp", "rotate", "low_rank", "steer", "negate", "drop_dimensions",
+    "towards_the_mean", "half_identity", "half_skip", "squash", "rectify", "normalize",
+    "scale_values", "sharpen", "uniform", "permute", "project_out", "between", "from_other",
+)  # fmt: skip
+
+
+@pytest.fixture
+def project(monkeypatch, tmp_path):
+    """A project's folder with the file of edits, in which the test works."""
+    shutil.copytree(HERE / "edits", tmp_path / "edits")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@cache
+def twin(family):
+    """Another model of the same shape."""
+    other = copy.deepcopy(tiny(family))
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(0.7)
+    return other
+
+
+def listed():
+    """Every edit in a block of its own and in two, limited in every way, mixed, and patches."""
+    rules = {name: rule_of(f"{FILE}:{name}") for name in EDITS[:-1]}
+    made = [(Group((2,), rule), None) for rule in rules.values()]
+    made += [
+        (Group((1, 3), rules["halve"], heads=(0, 2)), None),
+        (Group((2,), rules["squash"], neurons=(1, 7, 30)), None),
+        (Group((0, 4), rules["steer"], positions="suffix"), None),
+        (Group((1,), rules["permute"], positions="prefix"), None),
+        (Group((3,), rules["negate"], positions="last"), None),
+        (Group((4,), rules["negate"], positions="suffix"), None),  # in the last block
+        (Group((1,), "zero", heads=(3,)), None),
+        (Group((2,), "mean", heads=(0,)), None),
+        (Group((3,), "mlp-zero", neurons=(0, 5)), None),
+        (Group((1,), "mlp-mean", neurons=(2,)), None),
+        (Group((2, 3), "skip", positions="suffix"), None),
+    ]
+    return [(sweep(BLOCKS, [group])[1], source) for group, source in made]
+
+
+def asked(one):
+    """An intervention, as the plain loop carries it out."""
+    for block in one.blocks:
+        rule = rule_of(one.edits[block])
+        limits = one.heads or (), one.neurons or (), one.positions
+        yield own.Asked(block, rule.site, rule.apply, *limits)
+
+
+def patches(family, tokens):
+    """Patches and, for the plain loop, the model and the tokens of their source."""
+    stock, other, text = tiny(family), twin(family), tokens[3]
+    halve = rule_of(f"{FILE}:halve")
+    yield (
+        Intervention("path", {1: "zero", 3: patch("baseline")}),
+        lambda read: (stock, read),
+    )
+    for site in ("attention", "mlp", "block"):
+        rule = patch(other, site)
+        yield Intervention(f"twin-{site}", {2: rule}), lambda read: (other, read)
+    yield (
+        Intervention("sample", {1: patch(text, "block")}, positions="prefix"),
+        lambda read: (stock, text[None, : read.shape[1]]),
+    )
+    yield (
+        Intervention("mixed", {0: halve, 2: patch(other), 4: "zero"}, positions="suffix"),
+        lambda read: (other, read),
+    )
+
+
+@pytest.mark.parametrize("family", cases(FAMILIES))
+def test_tokens_are_those_of_a_plain_loop(family, project):
+    model, tolerance = tiny(family), rounding(tiny(family))
+    tokens = half_remembered(model)
+    pairs = [*listed(), *patches(family, tokens)]
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    ours = complete(model, tokens, SUFFIX, [one for one, _ in pairs])
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+    baseline = complete(model, tokens, SUFFIX, sweep(BLOCKS, [])).continuation[0]
+    moved = 0
+    for number, (one, source) in enumerate(pairs):
+        token, margin, log_prob = own.complete(model, tokens, SUFFIX, [*asked(one)], source)
+        sure = margin > 4 * tolerance
+        assert sure.float().mean() > 0.7, one.name
+        assert torch.equal(ours.continuation[number][sure], token[sure]), one.name
+        wide = 8 * tolerance * SUFFIX
+        torch.testing.assert_close(
+            ours.suffix_log_prob[number], log_prob, rtol=0, atol=wide, msg=one.name
+        )
+        moved += bool((token != baseline).any())
+    assert moved > 0.8 * len(pairs)
+
+
+@pytest.mark.parametrize("family", cases(["llama", "gpt_neo"]))
+def test_scores_and_looks_are_of_the_same_states(family, project):
+    model = tiny(family)
+    tokens, tolerance = half_remembered(model), rounding(model)
+    listed_here = [one for one, _ in listed()] + [
+        one for one, _ in patches(family, tokens) if one.name != "sample"
+    ]
+    completed = complete(model, tokens, SUFFIX, listed_here)
+    requests = [(row[:-SUFFIX].tolist(), row[-SUFFIX:].tolist()) for row in tokens]
+    scored = score(model, requests, listed_here, calibration_tokens=tokens).log_prob
+    wide = 4 * tolerance * SUFFIX
+    torch.testing.assert_close(scored, completed.suffix_log_prob, rtol=0, atol=wide)
+    seen = look(model, tokens, SUFFIX, [*sweep(BLOCKS, []), *listed_here], tokens)
+    looked = seen.log_prob[1:].double().sum(-1)
+    torch.testing.assert_close(looked, completed.suffix_log_prob, rtol=0, atol=wide)
+    many = score(model, multiple_choice(), listed_here, calibration_tokens=tokens).log_prob
+    one = score(model, multiple_choice()[3:5], listed_here, calibration_tokens=tokens).log_prob
+    torch.testing.assert_close(many[:, 3:5], one, rtol=0, atol=wide)
+
+
+def test_an_edit_holds_while_the_context_lasts(project):
+    model, tokens = tiny("llama"), half_remembered(tiny("llama"))
+    one = sweep(BLOCKS, [Group((1, 3), rule_of(f"{FILE}:halve"))])[1]
+    with bypassed(model, one), torch.inference_mode():
+        inside = model(tokens[:, :-1], use_cache=False).logits.log_softmax(-1)
+    picked = inside[:, -SUFFIX:].gather(-1, tokens[:, -SUFFIX:, None]).double().sum((1, 2))
+    expected = complete(model, tokens, SUFFIX, [one]).suffix_log_prob[0]
+    torch.testing.assert_close(picked, expected, rtol=0, atol=2e-4 * SUFFIX)
+    for odd in (
+        Intervention("odd", {1: patch()}),
+        Intervention("odd", {1: "zero"}, positions="last"),
+    ):
+        with pytest.raises(InputError, match="of all positions"), bypassed(model, odd):
+            pass
+
+
+WRONG = {
+    "no file": ("edits/other.py:halve", None, r"no file edits/other\.py"),
+    "no function": ("edits/mine.py:third", None, "nothing of that name"),
+    "no edit": ("edits/odd.py:plain", "def plain(here): return here.now", "a function in edits"),
+    "a file that fails": ("edits/odd.py:f", "import nothing_of_that_name", "ModuleNotFoundError"),
+    "an unknown site": (
+        "edits/odd.py:f",
+        "from pipeline.interventions import edit\n@edit(site='pattern')\ndef f(here): ...",
+        "never return",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_file_is_refused_with_the_reason(case, project):
+    name, code, message = WRONG[case]
+    if code:
+        (project / "edits/odd.py").write_text(code)
+    with pytest.raises(InputError, match=message):
+        complete(
+            tiny("llama"),
+            half_remembered(tiny("llama")),
+            SUFFIX,
+            sweep(BLOCKS, [Group("each", name)]),
+        )
+
+
+def test_a_file_outside_of_the_folder_is_refused(project):
+    outside = project / "outside.py"
+    shutil.copy(project / FILE, outside)
+    (project / "edits/link.py").symlink_to(outside)
+    for name in ("../outside.py:halve", "edits/../outside.py:halve", "/edits/mine.py:halve"):
+        with pytest.raises(ValueError, match=r"edits/FILE\.py"):
+            Group("each", name)
+    with pytest.raises(InputError, match="that lies in"):
+        rule_of("edits/link.py:halve")
+
+
+def test_what_a_model_or_an_edit_does_not_have_is_refused(project):
+    model, tokens = tiny("llama"), half_remembered(tiny("llama"))
+    halve, negate = rule_of(f"{FILE}:halve"), rule_of(f"{FILE}:negate")
+    for group, message in (
+        (Group("each", negate, heads=(0,)), "heads are not apart"),
+        (Group("each", halve, neurons=(0,)), "neurons of an edit at attention"),
+        (Group("each", negate, neurons=(900,)), "neuron 900"),
+        (Group("each", halve, heads=(9,)), "head 9"),
+        (Group("each", patch(tiny("gpt2"))), "of the same shape"),
+        (Group("each", patch(tokens[0, :4])), "a text of 4 tokens"),
+    ):
+        with pytest.raises(InputError, match=message):
+            complete(model, tokens, SUFFIX, sweep(BLOCKS, [group]))
+    with pytest.raises(InputError, match="use complete"):
+        score(model, multiple_choice(), sweep(BLOCKS, [Group("each", patch(tokens[0]))]))
+    with pytest.raises(InputError, match="one other sample"):
+        patch(tokens)
+    assert set(RULES) == {
+        "identity", "zero", "mean", "skip", "noise", "heads", "mlp-zero", "mlp-mean"
+    }  # fmt: skip
+    with pytest.raises(InputError, match="needs of an edit"):
+        edit(site="attention", needs=["gradient"])
