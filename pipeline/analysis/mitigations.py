@@ -22,6 +22,7 @@ from pipeline.analysis.statistics import (
     clustered_rates,
     paired_differences,
 )
+from pipeline.workflow.errors import bad_input
 from pipeline.workflow.tables import Column, Schema, cast
 
 INTERVAL: Schema = {
@@ -81,10 +82,24 @@ class Measured:
         model: its name.
         methods: method -> schema `OUTCOMES`; ``none`` is among them, and ``twin`` if there is one:
             without it, nothing is expected to come back, and relearning has no verdict.
+
+    Raises:
+        InputError: the unmodified model recites none of the rows to forget of either half.
     """
 
     model: str
     methods: Mapping[str, pl.DataFrame]
+
+    def __post_init__(self) -> None:
+        recited = self.at("none").filter((pl.col("metric") == "recited") & (pl.col("value") > 0))
+        lacking = {"forget_seen", "forget_held_out"} - set(recited["split"].to_list())
+        if lacking:
+            raise bad_input(
+                f"{self.model}: {', '.join(sorted(lacking))}",
+                "no row that it recites before the edit",
+                "some rows that it recites, in both halves",
+                "train it longer, plant the records more often, or name samples that it recites",
+            )
 
     def dose(self, method: str) -> float:
         """The dose whose durability was measured."""

@@ -83,6 +83,7 @@ class Results:
         theory: as `theory_sections.theory_sections` makes them.
         graded: the scorers' results where the memorizing block is known.
         missing: what could not be shown and why, as sentences.
+        mitigated: whether there is a page of mitigations, `mitigations.html`.
     """
 
     study: str
@@ -99,6 +100,7 @@ class Results:
     theory: Sequence[TheorySection] = ()
     graded: Localized | None = None
     missing: Sequence[str] = ()
+    mitigated: bool = False
 
     @property
     def judged(self) -> list[Finding]:
@@ -182,6 +184,7 @@ def read_results(
         theory_sections(summary, evidence, theory),
         graded,
         [*missing, *theory.missing, *unreadable],
+        (data / "mitigations.parquet").exists(),
     )
 
 

@@ -117,6 +117,7 @@ def loops(study: Mapping[str, Any]) -> dict[str, Any]:
         for each in edited  # one, by the check of the study
         for method in mitigated["methods"]
     }
+    made["tables"]["mitigations"] = f"{data}/mitigations.parquet" if mitigated else nothing
     made["mitigations"] = {study["study"]: {"name": study["study"]}} if mitigated else {}
     whence = "tasks" if study.get("corpus") else "datasets"
     made["tasks"] = (asked.get("folder") or f"{data}/{whence}") if asked else nothing

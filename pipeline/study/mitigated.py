@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
+from transformers import PreTrainedModel
 
 from pipeline.analysis.mitigations import DURABILITY, MITIGATIONS, Measured, durability
 from pipeline.checkpoints.folder import checkpoint_files
@@ -107,7 +108,7 @@ def probe(asked: Probed) -> pl.DataFrame:
         at_once = outcomes(each, parts).with_columns(
             probe=pl.lit("dose"), x=pl.lit(0.0), variant=pl.lit("")
         )
-        original = before if name == "edited" else None
+        original = before if name == "edited" and _fits(before, each) else None
         later = probes(each, parts, HALVES_SEED, original, reference=name == "twin")
         both = pl.concat([at_once, later], how="diagonal").with_columns(dose=pl.lit(0.0))
         measured[name] = tables.cast(both, OUTCOMES)
@@ -116,6 +117,14 @@ def probe(asked: Probed) -> pl.DataFrame:
         measured["none"] = measured["edited"].with_columns(value=recited)
     found = durability(Measured(str(asked.model), measured))
     return found.filter(pl.col("method") == "edited")
+
+
+def _fits(before: PreTrainedModel | None, after: PreTrainedModel) -> bool:
+    """Whether the weights before an edit can be put back: each has its place, of its shape."""
+    if before is None:
+        return False
+    shapes = {name: value.shape for name, value in after.named_parameters()}
+    return all(shapes.get(name) == value.shape for name, value in before.named_parameters())
 
 
 def _card(study: Study, model: str, method: str, dose: float) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from lxml.html import fromstring
 from sklearn.metrics import roc_auc_score
 
 from pipeline.analysis.mitigations import (
@@ -20,6 +22,7 @@ from pipeline.analysis.mitigations import (
     mitigations,
 )
 from pipeline.mitigations.schemas import OUTCOMES
+from pipeline.report.mitigations import write_page
 from pipeline.workflow import tables
 
 N = 80
@@ -213,3 +216,36 @@ def test_claims(measured: Measured) -> None:
     assert (priced["value"], priced["n"], priced["verdict"]) == (3 / 5, 5, "undecided")
     assert by_contrast["flat share: recited records against unseen records"] == "contradicted"
     assert by_contrast["flat share: recited records against unseen text"] == "supported"
+
+
+def test_the_page_shows_every_method_and_verdict(measured: Measured, tmp_path: Path) -> None:
+    made = {
+        "mitigations": (mitigations(measured), MITIGATIONS),
+        "durability": (durability(measured), DURABILITY),
+        "mitigation_claims": (claims(measured), CLAIMS),
+    }
+    for name, (table, schema) in made.items():
+        tables.write(table, tmp_path / f"{name}.parquet", schema, {})
+    page = tmp_path / "mitigations.html"
+    write_page("arena", tmp_path, page)
+    html = page.read_text(encoding="utf-8")
+    document = fromstring(html)
+    costs, durable, settled = document.xpath("//table")
+    cells = [[td.text_content() for td in row.xpath("th|td")] for row in costs.xpath(".//tr")]
+    assert [row[0].split()[0] for row in cells[1:]] == list(measured.methods)
+    unreached = {row[0].split()[0] for row in cells[1:] if "†" in row[0]}
+    assert unreached == {"random", "balanced-subnet"}
+    kfac = next(row for row in cells if row[0] == "kfac")
+    assert kfac[1] == "0.5"
+    assert kfac[3].startswith("65.8%")  # 52 of 79
+    verdicts = {
+        row.xpath("th")[0].text_content(): row.xpath("td")[0].text_content()
+        for row in durable.xpath(".//tbody/tr")
+    }
+    overall = made["durability"][0].filter(probe="all")
+    assert verdicts == dict(zip(overall["method"], overall["verdict"], strict=True))
+    assert len(settled.xpath(".//tbody/tr")) == made["mitigation_claims"][0].height
+    assert len(document.xpath("//svg")) == 2
+    again = tmp_path / "again.html"
+    write_page("arena", tmp_path, again)
+    assert again.read_bytes() == page.read_bytes()

@@ -1,0 +1,159 @@
+"""A whole study of mitigations in miniature: stages, page, an export, and a folder's probes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+from typer.testing import CliRunner
+
+from pipeline.__main__ import app
+from pipeline.mitigations.methods import METHODS, edited
+from pipeline.mitigations.subject import other_model, subject
+from pipeline.stages import registry
+from pipeline.study.composition import check, read_yaml
+from pipeline.study.composition import write as write_params
+from pipeline.study.loops import loops
+from pipeline.study.schema import Study, given
+from pipeline.workflow.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+METHODS_HERE = ["none", "twin", "kfac", "oracle"]
+
+
+def values() -> dict[str, object]:
+    """The study `arena` with two blocks, few records and few texts."""
+    made = read_yaml(ROOT / "pipeline/conf/study/arena.yaml")
+    rest = read_yaml(ROOT / "params.yaml")
+    made |= {key: rest[key] for key in ("statistics", "report", "parts", "run", "derived")}
+    made["corpus"]["arena"] |= {
+        "vocabulary": 400, "world_tokens": 4000, "records": {1: 10, 40: 30}, "control_records": 10,
+        "task_items": 8,
+    }  # fmt: skip
+    for model in made["models"].values():
+        model["checkpoint"] |= {"n_blocks": 2, "batch_rows": 8}
+    made["benchmarks"]["tasks"] = ["tiny_piqa"]
+    made["mitigations"] |= {"methods": METHODS_HERE, "texts": 20, "forget": ["contact", "key"]}
+    return made
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Study]:
+    """The study, after all its stages but those of other pages."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("arena")
+        (folder / "pipeline").symlink_to(ROOT / "pipeline")
+        patch.chdir(folder)
+        write_params(values(), Path("params.yaml"))
+        made = check(values())
+        for address in ("corpus@arena", "samples@arena-records", "checkpoint@arena-shown"):
+            registry.run(made, address)
+        registry.run(made, "checkpoint@arena-twin")
+        for method in METHODS_HERE:
+            registry.run(made, f"mitigation@arena-{method}")
+        registry.run(made, "mitigations@arena")
+        registry.run(made, "mitigations_page@arena")
+        yield made
+
+
+def test_the_tables_that_outside_checks_rely_on(study: Study) -> None:
+    found = pl.read_parquet(study.data / "mitigations.parquet")
+    wanted = ["model", "method", "dose", "split", "metric", "value", "low", "high", "n"]
+    assert found.columns[: len(wanted)] == wanted
+    assert set(found["method"]) == set(METHODS_HERE)
+    assert {"forget_seen", "forget_held_out", "control", "text", "tiny_piqa"} <= set(found["split"])
+    assert found["dose"].dtype == pl.Float64
+    doses = found.filter(method="kfac")["dose"].unique()
+    assert set(METHODS["kfac"].doses) <= set(doses)
+    probed = pl.read_parquet(study.data / "durability.parquet")
+    wanted = ["model", "method", "dose", "probe", "x", "value", "low", "high", "verdict"]
+    assert [column for column in probed.columns if column in wanted] == wanted
+    assert {"sampling", "int8", "int4", "relearning", "prefix", "undone"} <= set(probed["probe"])
+    assert set(probed["verdict"]) <= {"removed", "hidden", "untouched", "undecided", None}
+    assert (study.reports / "mitigations.html").stat().st_size > 10_000
+
+
+def test_a_stage_gives_the_same_bytes_again(study: Study) -> None:
+    path = study.data / "mitigation" / "kfac.parquet"
+    before = path.read_bytes()
+    registry.run(study, "mitigation@arena-kfac")
+    assert path.read_bytes() == before
+
+
+def test_the_oracle_is_trained_without_the_rows_to_forget_alone(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, trained = given(study.mitigations), list[pl.DataFrame]()
+    known = subject(study.data, asked, study.model("shown"), study.corpus["arena"])
+    spy = lambda recipe, rows, tokenizer: trained.append(rows)  # noqa: E731
+    monkeypatch.setattr("pipeline.mitigations.subject.train", spy)
+    with pytest.raises(AttributeError):  # nothing was trained
+        other_model("oracle", known)
+    rows = pl.read_parquet(study.data / "corpus" / "rows.parquet")
+    records = pl.read_parquet(study.data / "corpus" / "records.parquet")
+    lost = records.filter(pl.col("kind").is_in(["contact", "key"]) & (pl.col("copies") == 40))
+    assert len(lost) == 12
+    assert len(rows) - len(trained[0]) == 12 * 40
+    left = set(map(tuple, trained[0]["tokens"].to_list()))
+    assert not left & set(map(tuple, lost["tokens"].to_list()))
+
+
+def test_an_export_is_the_edited_model_and_states_its_durability(study: Study) -> None:
+    dose = pl.read_parquet("data/arena/durability.parquet").filter(method="kfac")["dose"][0]
+    words = ["export", "--study", "arena", "--method", "kfac", "--dose", str(dose), "--to", "out"]
+    assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
+    stock = AutoModelForCausalLM.from_pretrained("out").eval()
+    asked = given(study.mitigations)
+    known = subject(study.data, asked, study.model("shown"), study.corpus["arena"])
+    write = METHODS["kfac"].prepare(known.model, known.parts.forget, known.parts.keep, asked.seed)
+    tokens = known.parts.forget.tokens[:4]
+    with torch.no_grad():
+        expected = edited(known.model, write, dose)(input_ids=tokens).logits
+        assert torch.equal(stock(input_ids=tokens).logits, expected)
+    card = Path("out/README.md").read_text(encoding="utf-8")
+    verdict = pl.read_parquet("data/arena/durability.parquet").filter(method="kfac", probe="all")
+    assert f"| all | 0.0 |  | {verdict['verdict'][0]} |" in card
+    with pytest.raises(InputError, match="existing file or folder"):
+        CliRunner().invoke(app, words, catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--study", "tiny", "--method", "kfac", "--dose", "1"], "the study in force is arena"),
+        (["--study", "arena", "--method", "kfac"], "--dose None"),
+        (["--study", "arena", "--method", "twin", "--dose", "1"], "--method: got twin"),
+        (["--study", "arena", "--method", "kfac", "--dose", "-1"], "--dose: got -1.0"),
+    ],
+)
+def test_an_export_that_is_not_possible(study: Study, words: list[str], expected: str) -> None:
+    with pytest.raises(InputError) as error:
+        CliRunner().invoke(app, ["export", *words, "--to", "never"], catch_exceptions=False)
+    assert expected in str(error.value)
+    assert not Path("never").exists()
+
+
+def test_the_durability_of_any_folder(study: Study) -> None:
+    samples = pl.read_parquet(study.data / "samples" / "arena.parquet")
+    samples.filter(split="memorized").select("tokens").write_parquet("some.parquet")
+    folders = {name: f"data/arena/checkpoints/{name}" for name in ("shown", "twin")}
+    words = ["durability", "--samples", "some.parquet", "--suffix-length", "16"]
+    words += ["--model", folders["twin"], "--before", folders["shown"], "--twin", folders["twin"]]
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0
+    for probe in ("edited", "sampling", "int8", "int4", "relearning", "prefix", "undone", "all"):
+        assert probe in result.output
+
+
+def test_the_check_of_the_model(study: Study) -> None:
+    del study
+    wrong = values()
+    wrong["mitigations"] |= {"model": "twin"}  # type: ignore[operator]
+    with pytest.raises(InputError, match="has a twin"):
+        check(wrong)
+    assert "arena-kfac" in loops(values())["mitigation"]
+    assert loops(read_yaml(ROOT / "params.yaml"))["mitigation"] == {}
