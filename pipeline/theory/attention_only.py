@@ -111,12 +111,9 @@ def shapes(grid: AttentionOnly) -> dict[str, list[Shape]]:
 
 
 def equal_hidden(shape: Shape) -> int:
-    """Units of an MLP behind one head for as many parameters as an attention-only model has.
+    """Units of an MLP behind one head for about as many parameters; 0 for one head.
 
     A head has four matrices of D by K; a hidden unit reads D numbers, adds one, and writes D.
-
-    Returns:
-        The nearest number of units; 0 for one head.
     """
     return round((shape.heads - 1) * 4 * shape.width * shape.head_width / (2 * shape.width + 1))
 

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from pipeline.theory import bounds
 from pipeline.theory.linear_fit import Fits, LinearFit
-from pipeline.theory.one_block import LastToken, Vectors, last_token
-from pipeline.theory.parts import Parts
+from pipeline.theory.parts import LastToken, Parts, Vectors
 
 _LEAST = torch.finfo(torch.float64).tiny  # instead of 0, in a denominator
 
@@ -112,7 +111,7 @@ def right_after(block: Parts, known: Known, states: Tensor) -> tuple[LastToken, 
     Returns:
         The last token, and the columns of `DIVERGENCE_BOUNDS` from `change` to `violated`, (B,).
     """
-    look = last_token(block, states)
+    look = block.last_token(states)
     parallel, fit, inner = block.parallel, known.fits.stream, known.fits.normalized
     change = _change(block, known.fits, look.plain, look.bypassed)
     epsilon = change.epsilon
@@ -175,7 +174,7 @@ def one_block_on(
     Returns:
         The columns of `DIVERGENCE_BOUNDS` that begin with ``next_``, (B,).
     """
-    moved = last_token(block, other)
+    moved = block.last_token(other)
     parallel, fit = block.parallel, known.fits.stream
     change = _change(block, known.fits, look.plain, moved.plain)
     apart = other[:, -1] - states[:, -1]

@@ -29,15 +29,9 @@ _GRAIN = 1e-11
 
 
 def exceeds(change: Tensor, bound: Tensor, size: Tensor) -> Tensor:
-    """Whether a change is larger than its bound, by more than the rounding of float64.
+    """Whether a change (B,) is larger than its bound (…, B), by more than float64's rounding.
 
-    Args:
-        change: (B,) the norm of a difference of two vectors.
-        bound: (…, B) what it should not exceed.
-        size: (B,) the norm of the larger of the two vectors; their difference is that inexact.
-
-    Returns:
-        (…, B) bool.
+    `size` (B,) is the length of the largest of the vectors whose difference the change is.
     """
     return change > bound * (1 + _GRAIN) + size * _GRAIN
 
@@ -122,13 +116,8 @@ def theorem_1(
 ) -> Tensor:
     """Theorem 1 for a real block: ||D|| <= ||I + W|| A + ||Delta eps||; parallel: ||D|| <= A.
 
-    A product of norms is loose, for Delta a hardly ever points where I + W stretches most.
-
-    Args:
-        attention: (B,), A: any bound on ||Delta a||; or on ||(I + W) Delta a||, with a factor of 1.
-        identity_plus: the factor, ||I + W||, at most 1 + ||W||; or `stretch`.
-        epsilon: for this W; 0 with `stretch`, which holds without W.
-        parallel: the block's kind.
+    `attention` (B,) is A, any bound on ||Delta a||. A product of norms is loose: instead, it may
+    bound ||(I + W) Delta a||, with a factor of 1. `stretch` is a factor too, without epsilon.
     """
     return attention if parallel else identity_plus * attention + epsilon
 
@@ -200,13 +189,9 @@ def theorem_2(
     Parallel: ||D'|| <= ||I + W|| ||D|| + B + ||Delta eps||.
     Sequential: ||D'|| <= ||I + W|| (||D|| + B) + ||Delta eps||.
 
-    Args:
-        change: (B,), ||D||, of the block's input at the last token; or ||(I + W) D||.
-        mixture: (B,), B: any bound on ||Delta a||, such as `mixture_bound`; in a sequential block
-            or on ||(I + W) Delta a||.
-        identity_plus: of this block; or 1 where I + W is inside.
-        epsilon: of this block.
-        parallel: the block's kind.
+    `change` (B,) is ||D||, of the block's input at the last token; `mixture` (B,) is B, any bound
+    on ||Delta a||. I + W may go inside either of them, as in `theorem_1`; W and eps are of this
+    block.
     """
     if parallel:
         return identity_plus * change + mixture + epsilon

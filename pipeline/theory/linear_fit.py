@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -22,7 +23,6 @@ from pipeline.interventions.overflow import not_finite
 from pipeline.interventions.wavefront import Engine
 from pipeline.models.sites import anatomy
 from pipeline.theory.bounds import operator_norm
-from pipeline.theory.one_block import attend
 from pipeline.theory.parts import Described, Parts
 
 LEAST_TOKENS = 10
@@ -69,8 +69,8 @@ class Fits(NamedTuple):
 def fit(described: Described, tokens: Tensor, sample_ids: Sequence[int]) -> list[Fits]:
     """Fit the MLP of every block, on the states of the unmodified model.
 
-    Blocks are the outer loop. So the states of the fitted tokens are kept, about as many numbers as
-    a block has weights, and the Gram matrices of one block; not those of all blocks.
+    Blocks are the outer loop: the states of all fitted tokens are kept, about as many numbers as a
+    block has weights, but the Gram matrices of one block only.
 
     Args:
         described: of a model; its states are in `described.dtype`.
@@ -95,12 +95,10 @@ def fit(described: Described, tokens: Tensor, sample_ids: Sequence[int]) -> list
     fits = []
     for number in range(described.n_blocks):
         block = described.block(number, described.dtype)
-        sums = [
-            [_Sums(described.width, device) for _ in range(2)] for _ in range(2)
-        ]  # of both u; fitted, held out
+        sums = [_Sums(described.width, device) for _ in range(4)]  # of both u: fitted, held out
         for chunk in chunks:
             hidden = states[chunk]
-            attended = attend(block, hidden, length).mixed(block)
+            attended = block.mixed(block.attend(hidden, length))
             read = hidden if block.parallel else hidden + attended
             mlp = block.feed_forward(read)
             states[chunk] = after = hidden + attended + mlp
@@ -109,10 +107,10 @@ def fit(described: Described, tokens: Tensor, sample_ids: Sequence[int]) -> list
                 row = int(rows[chunk[finite.logical_not().nonzero()[0]]])
                 engine = Engine(anatomy(described.model), [BASELINE])
                 raise not_finite(engine, 0, tokens[row], f"sample {sample_ids[row]}")
-            for (fitted, other), u in zip(sums, (read, _normalized(block, read)), strict=True):
-                for each, mine in ((fitted, ~held_out[chunk]), (other, held_out[chunk])):
-                    each.add(u[mine].flatten(0, 1), mlp[mine].flatten(0, 1))
-        fits.append(Fits(*(_solve(*pair) for pair in sums)))
+            uses = product((read, _normalized(block, read)), (~held_out[chunk], held_out[chunk]))
+            for each, (u, mine) in zip(sums, uses, strict=True):
+                each.add(u[mine].flatten(0, 1), mlp[mine].flatten(0, 1))
+        fits.append(Fits(_solve(*sums[:2]), _solve(*sums[2:])))
     return fits
 
 
@@ -132,8 +130,7 @@ class _Sums:
         zero = torch.zeros((), dtype=torch.float64, device=device)
         self.count = 0
         self.read, self.made = zero.repeat(width), zero.repeat(width)
-        self.squares = zero.repeat(width, width)
-        self.products = zero.repeat(width, width)
+        self.squares, self.products = zero.repeat(width, width), zero.repeat(width, width)
         self.total = zero.clone()
 
     def add(self, read: Tensor, made: Tensor) -> None:

@@ -1,8 +1,10 @@
-"""The parts of a block by name, in the families that the theory covers.
+"""The parts of a block by name, in the families that the theory covers, and what they compute.
 
-Each part is a module of the stock model, or of a copy of one block in another precision.
+Each part is a module of the stock model, or of a copy of one block in another precision. Stock
+modules with fast attention do not expose the weights; here they are computed explicitly.
 
-Shapes: B samples, T positions, D width, H heads, E = D/H, F width of the MLP.
+Shapes: B samples, T positions, n positions that the last token sees, D width, H heads, E = D/H, F
+width of the MLP.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +50,54 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
 
 Source: transformers 5.23, models/gpt_neo/modeling_gpt_neo.py and models/gpt_neox/…
 """
+
+
+class Attention(NamedTuple):
+    """The attention of a block at the last Q of T positions.
+
+    Args:
+        normalized: (B, T, D), after the norm.
+        values: (B, T, H, E).
+        weights: (B, H, Q, T), each row sums to one.
+    """
+
+    normalized: Tensor
+    values: Tensor
+    weights: Tensor
+
+
+class Vectors(NamedTuple):
+    """The computation of a block at the last position, (B, D) each.
+
+    Args:
+        attended: the attention's output.
+        read: what the MLP reads, u.
+        mlp: what it makes of it, F(u).
+        after: the block's output.
+    """
+
+    attended: Tensor
+    read: Tensor
+    mlp: Tensor
+    after: Tensor
+
+
+class LastToken(NamedTuple):
+    """What the last token sees, and what a block makes of it, unmodified and bypassed.
+
+    Args:
+        normalized: (B, n, D), y of the positions that it sees; itself is the last.
+        values: (B, n, H, E).
+        weights: (B, H, n).
+        plain: as it is.
+        bypassed: with the identity for attention weights.
+    """
+
+    normalized: Tensor
+    values: Tensor
+    weights: Tensor
+    plain: Vectors
+    bypassed: Vectors
 
 
 @dataclass(frozen=True)
@@ -111,12 +161,49 @@ class Parts:
         made: Tensor = self.mlp(self.mlp_norm(x))
         return made
 
+    def attend(self, states: Tensor, queries: int) -> Attention:
+        """The attention at the last Q positions of states (B, T, D), in their precision."""
+        normalized = self.attention_norm(states)
+        query, key, values = self.split(normalized)
+        length = states.shape[1]
+        scores = (query[:, :, length - queries :] @ key.mT) * self.scale
+        position = torch.arange(length, device=states.device)
+        distance = position[length - queries :, None] - position
+        hidden = (distance < 0) | (distance >= (length if self.window is None else self.window))
+        weights = scores.masked_fill_(hidden, -torch.inf).softmax(-1)
+        return Attention(normalized, values.transpose(1, 2), weights)
+
+    def mixed(self, attention: Attention) -> Tensor:
+        """The attention's output (B, Q, D)."""
+        context = torch.einsum("bhqi,bihe->bqhe", attention.weights, attention.values)
+        attended: Tensor = self.output(context.flatten(2))
+        return attended
+
+    def last_token(self, states: Tensor) -> LastToken:
+        """The last position of states (B, T, D) that enter the block, in their precision."""
+        normalized, values, weights = attention = self.attend(states, 1)
+        length = states.shape[1]
+        first = 0 if self.window is None else max(0, length - self.window)
+        hidden = states[:, -1]
+        bypassed = self.output(values[:, -1].flatten(1))
+        attended = torch.stack([self.mixed(attention)[:, 0], bypassed])
+        read = hidden.expand_as(attended) if self.parallel else hidden + attended
+        mlp = self.feed_forward(read)
+        made = attended, read, mlp, hidden + attended + mlp
+        seen = normalized[:, first:], values[:, first:], weights[:, :, 0, first:]
+        return LastToken(*seen, *(Vectors(*each) for each in zip(*made, strict=True)))
+
 
 class Described:
     """A model whose parts are known by name.
 
     Args:
         model: a causal language model of one of `FAMILIES`.
+
+    Attributes:
+        n_blocks: L.
+        width: D.
+        dtype: the model's precision, at least float32.
 
     Raises:
         InputError: another architecture or activation, with those that are supported.
@@ -125,25 +212,11 @@ class Described:
     def __init__(self, model: PreTrainedModel) -> None:
         _require_known(model)
         self.model = model
+        self.width = int(model.config.hidden_size)
+        self.dtype = torch.promote_types(model.dtype, torch.float32)
         self._body: Any = model.base_model
-        self._blocks = next(
-            each for each in self._body.children() if isinstance(each, nn.ModuleList)
-        )
-
-    @property
-    def n_blocks(self) -> int:
-        """L."""
-        return len(self._blocks)
-
-    @property
-    def width(self) -> int:
-        """D."""
-        return int(self.model.config.hidden_size)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The model's precision, at least float32."""
-        return torch.promote_types(self.model.dtype, torch.float32)
+        (self._blocks,) = (m for m in self._body.children() if isinstance(m, nn.ModuleList))
+        self.n_blocks = len(self._blocks)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """The input of block 0, (B, T, D) in `dtype`, for tokens (B, T) at positions 0 to T-1."""

@@ -16,14 +16,8 @@ class Divergence(Section):
 
 
 Counts = Annotated[list[Count], Field(min_length=1), Once]
-
-
 Seeds = Annotated[list[Seed], Field(min_length=1), Once]
-
-
 Rate = Annotated[float, Field(gt=0, lt=10)]
-
-
 Chances = Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=1), Once]
 
 

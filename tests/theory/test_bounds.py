@@ -13,7 +13,6 @@ from transformers.activations import ACT2FN
 from pipeline.theory import bounds
 from pipeline.theory.block_bounds import know, one_block_on, right_after
 from pipeline.theory.linear_fit import Fits, LinearFit
-from pipeline.theory.one_block import attend, last_token
 from pipeline.theory.parts import ACTIVATIONS, Described, Parts
 
 SCALES = st.floats(-1.0, 1.5).map(lambda exponent: 10**exponent)  # 0.1 to 30
@@ -78,7 +77,7 @@ def test_corrected_bounds_hold_for_any_block_and_any_matrix(odd_cases, data):
 @torch.inference_mode()
 def test_the_change_of_the_attention_is_exactly_what_the_others_bring(odd_cases, data):
     block, states, *_ = data.draw(blocks_at_work(odd_cases))
-    look = last_token(block, states)
+    look = block.last_token(states)
     apart = look.values[:, -1:] - look.values
     exact = torch.einsum("bhi,bihe,hde->bd", look.weights, apart, block.output_matrices())
     plain, bypassed = look.plain.attended, look.bypassed.attended
@@ -112,7 +111,7 @@ def test_the_headline_is_within_a_small_factor(model):
         known = known_of(block, torch.zeros(32, 32, dtype=torch.float64))
         _, found = right_after(block, known, states)
         ratios.append(found["a5"] / found["attention_change"])
-        states = states + attend(block, states, 24).mixed(block)
+        states = states + block.mixed(block.attend(states, 24))
     assert 1 <= torch.cat(ratios).median() < 4
 
 
@@ -159,7 +158,7 @@ def test_attention_weights_are_those_of_the_stock_model(model):
     seen = stock(tokens, output_attentions=True, output_hidden_states=True, use_cache=False)
     described = Described(model)
     for number in range(described.n_blocks):
-        ours = attend(described.block(number), seen.hidden_states[number], 5)
+        ours = described.block(number).attend(seen.hidden_states[number], 5)
         theirs = seen.attentions[number]
         torch.testing.assert_close(ours.weights, theirs[:, :, -5:], rtol=0, atol=2e-6)
 

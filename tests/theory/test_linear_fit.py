@@ -7,7 +7,6 @@ import torch
 
 from pipeline.models.sites import anatomy
 from pipeline.theory import linear_fit
-from pipeline.theory.one_block import attend
 from pipeline.theory.parts import Described
 from pipeline.workflow.errors import InputError
 
@@ -18,7 +17,7 @@ def test_the_fit_is_that_of_least_squares(model):
     tokens = torch.randint(1, 61, (40, 20), generator=torch.Generator().manual_seed(7))
     both = linear_fit.fit(described, tokens, range(40))[0]
     states, block = described.embed(tokens), described.block(0)
-    read = states if block.parallel else states + attend(block, states, 20).mixed(block)
+    read = states if block.parallel else states + block.mixed(block.attend(states, 20))
     held_out = torch.arange(40) % 5 == 4
     for fit, u in ((both.stream, read), (both.normalized, block.mlp_norm(read))):
         assert fit.tokens == 32 * 20

@@ -8,7 +8,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from pipeline.theory.one_block import attend
 from pipeline.theory.parts import Described
 from pipeline.workflow.errors import InputError
 
@@ -21,7 +20,7 @@ def states_of(described, embedded, dtype=None):
     for number in range(described.n_blocks):
         block = described.block(number, dtype)
         hidden = states[-1].to(dtype)
-        attended = attend(block, hidden, hidden.shape[1]).mixed(block)
+        attended = block.mixed(block.attend(hidden, hidden.shape[1]))
         read = hidden if block.parallel else hidden + attended
         states.append(hidden + attended + block.feed_forward(read))
     return states
