@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from pipeline.study.schema import Study
-from pipeline.workflow.errors import InputError, bad_input
+from pipeline.workflow.errors import bad_input
 
 PART = re.compile(r"-(\d+-of-\d+)$")
 
@@ -89,20 +89,17 @@ def run(study: Study, address: str, **options: Any) -> None:
     """
     group, _, key = address.partition("@")
     name = group.removesuffix("_part")
-    if name not in STAGES:
-        raise _unknown(address)
-    loops_over = STAGES[name].loops_over
-    if loops_over is None:
-        if key != study.study:
-            raise _unknown(address)
-        function(name)(study, **options)
-        return
-    if group.endswith("_part") and (part := PART.search(key)):
+    stage = STAGES.get(name)
+    if name != group and (part := PART.search(key)):
         key, options = key[: part.start()], {**options, "part": part[1]}
-    entry = getattr(study, loops_over).get(key)
-    if entry is None:
-        raise _unknown(address)
-    function(name, source_of(name, entry))(study, entry, **options)
+    loops_over = stage and stage.loops_over
+    entries = getattr(study, loops_over) if loops_over else {study.study: None}
+    if stage is None or key not in entries:
+        remedy = "see: dvc stage list"
+        raise bad_input(f"stage {address}", address, "a stage of the study", remedy)
+    entry = entries[key]
+    of_entry = [] if entry is None else [entry]
+    function(name, source_of(name, entry))(study, *of_entry, **options)
 
 
 def source_of(group: str, entry: Any) -> str | None:
@@ -113,7 +110,3 @@ def source_of(group: str, entry: Any) -> str | None:
         "theory": lambda: entry.name,
     }
     return str(sources[group]()) if group in sources else None
-
-
-def _unknown(address: str) -> InputError:
-    return bad_input(f"stage {address}", address, "a stage of the study", "see: dvc stage list")

@@ -242,13 +242,9 @@ def _stage(stage: PipelineStage) -> Stage:
 
 def _differs(stage: PipelineStage) -> bool:
     """Whether DVC would run a stage for another reason than its code."""
-    for entries in stage.status().values():
-        for change in entries:
-            if not isinstance(change, dict) or set(change) - {"changed deps"}:
-                return True
-            if set(change["changed deps"]) - {str(CODE)}:
-                return True
-    return False
+    changes = [change for entries in stage.status().values() for change in entries]
+    deps = [change.pop("changed deps", {}) for change in changes if isinstance(change, dict)]
+    return any(changes) or any(set(each) - {str(CODE)} for each in deps)
 
 
 def _set_aside_damaged_lock(lock: Path) -> None:
