@@ -229,7 +229,7 @@ def export(
     if model is not None and edit is not None and blocks is not None:
         from pipeline.study import export as exporting
 
-        differ = exporting.export(exporting.Asked(model, edit, blocks, to))
+        differ = exporting.export(model, edit, blocks, to)
         print(f"{to}: {edit} of blocks {blocks}; logits within {differ:.1e} of the edited model's")
         return
     in_force = load()

@@ -56,27 +56,11 @@ MEANING = {
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The export that the command line asks for.
-
-    Args:
-        model: a folder, a model of the study in force, or OWNER/NAME@COMMIT of the hub.
-        edit: one of `EXPORTABLE`.
-        blocks: block numbers (0-based), separated by commas.
-        to: the folder to create.
-    """
-
-    model: str
-    edit: str
-    blocks: str
-    to: Path
-
-
-@dataclass(frozen=True)
 class Source:
     """The source checkpoint of an export: its files.
 
     Args:
+        name: of the model, as the command line has it.
         files: of it.
         origin: for readers.
         card: its own card, if it has one.
@@ -84,6 +68,7 @@ class Source:
         repo: of the hub, if it comes from there.
     """
 
+    name: str
     files: Snapshot
     origin: str
     card: Path | None = None
@@ -91,8 +76,14 @@ class Source:
     repo: str | None = None
 
 
-def export(asked: Asked) -> float:
+def export(name: str, edit: str, blocks: str, to: Path) -> float:
     """Write the checkpoint and its card, atomically.
+
+    Args:
+        name: a folder, a model of the study in force, or OWNER/NAME@COMMIT of the hub.
+        edit: one of `EXPORTABLE`.
+        blocks: block numbers (0-based), separated by commas.
+        to: the folder to create.
 
     Returns:
         The largest difference of logits from the edited model, see `exporting.distance`.
@@ -101,61 +92,61 @@ def export(asked: Asked) -> float:
         InputError: invalid options; a model or edit that cannot be exported (names the edits that
             can); or logits that differ by more than `TOLERANCE`. Nothing is written then.
     """
-    blocks = require_sound(asked)
-    source = source_of(asked.model)
+    numbers = require_sound(edit, blocks, to)
+    source = source_of(name)
     with source.files.alone() as folder:
-        layers = skeleton(folder, source.files.files, asked.model).config.get_text_config()
-    require_blocks(asked.edit, blocks, layers.num_hidden_layers, asked.model)
+        layers = skeleton(folder, source.files.files, name).config.get_text_config()
+    require_blocks(edit, numbers, layers.num_hidden_layers, name)
 
     model = model_of(source.files, "auto")
-    write_edit(model, asked.edit, blocks)
-    with atomic(asked.to, directory=True) as folder:
+    write_edit(model, edit, numbers)
+    with atomic(to, directory=True) as folder:
         model.save_pretrained(folder)
         stored = model.dtype
         del model
         tokenizer = {
             n for n in source.files.files if not n.endswith((".safetensors", ".index.json"))
         }
-        for name in tokenizer - set(OURS):
-            shutil.copy(source.files.folder / name, folder / name)
+        for file in tokenizer - set(OURS):
+            shutil.copy(source.files.folder / file, folder / file)
         for dtype in dict.fromkeys((stored, torch.float32)):
-            tokens, expected, before = _expected(source.files, asked.edit, blocks, dtype)
+            tokens, expected, before = _expected(source.files, edit, numbers, dtype)
             differ = distance(logits(_stock(folder, dtype), tokens), expected)
             changed = distance(before, expected)
             most = max(TOLERANCE, 4 * torch.finfo(dtype).eps if dtype == stored else 0)
             if not differ <= most:
-                raise _not_exact(asked, differ, most, dtype)
-        card = _card(asked, blocks, source, differ, changed, tokens.numel())
+                raise _not_exact(edit, blocks, differ, most, dtype)
+        card = _card(source, edit, numbers, differ, changed, tokens.numel())
         (folder / CARD).write_text(card, encoding="utf-8")
     return differ
 
 
-def require_sound(asked: Asked) -> list[int]:
+def require_sound(edit: str, blocks: str, to: Path) -> list[int]:
     """The blocks, ascending, after edit, blocks and folder are checked.
 
     Raises:
         InputError: all problems at once.
     """
     problems = []
-    if asked.edit not in EXPORTABLE:
-        known = asked.edit in EDITS
+    if edit not in EXPORTABLE:
+        known = edit in EDITS
         problems.append(
             Problem(
                 "--edit",
-                asked.edit if known else shorten(asked.edit),
+                edit if known else shorten(edit),
                 f"one of {', '.join(EXPORTABLE)}",
                 "evaluate this edit in a study: weights cannot express it" if known else "name one",
             )
         )
-    words = [word.strip() for word in asked.blocks.split(",")]
+    words = [word.strip() for word in blocks.split(",")]
     if not all(word.isascii() and word.isdecimal() and len(word) < 6 for word in words):
         problems.append(
-            Problem("--blocks", shorten(asked.blocks), "numbers such as 3,5", "count blocks from 0")
+            Problem("--blocks", shorten(blocks), "numbers such as 3,5", "count blocks from 0")
         )
-    if asked.to.exists() or asked.to.is_symlink():
+    if to.exists() or to.is_symlink():
         problems.append(
             Problem(
-                f"--to {asked.to}",
+                f"--to {to}",
                 "an existing folder or file",
                 "a name that is not in use",
                 "name another folder, or delete this one",
@@ -172,21 +163,23 @@ def source_of(model: str) -> Source:
         study = load()
         if any(entry.name == model for entry in study.models.values()):
             files = verified(study.data / "checkpoints" / model)
-            return Source(files, f"the model `{model}` of the study `{study.study}`", study=study)
-    origin = origin_of(model, also="the name of a model of the study in force, ")
-    if "folder" in origin:
+            return Source(
+                model, files, f"the model `{model}` of the study `{study.study}`", study=study
+            )
+    pin = origin_of(model, also="the name of a model of the study in force, ")
+    if "folder" in pin:
         files, own = checkpoint_files(Path(model)), Path(model) / CARD
         sums = ", ".join(
             f"`{name}` sha256 `{sha256(files.folder / name)}`"
             for name in files.files
             if name.endswith(".safetensors")
         )
-        return Source(files, f"a folder with {sums}", own if own.is_file() else None)
-    repo, commit = origin["repo"], origin["commit"]
+        return Source(model, files, f"a folder with {sums}", own if own.is_file() else None)
+    repo, commit = pin["repo"], pin["commit"]
     files = fetch_files(repo, commit)
     has_card = select(listing(repo, commit), (CARD,))
     card = snapshot(repo, commit, (CARD,)).folder / CARD if has_card else None
-    return Source(files, f"`{repo}` at `{commit}`", card, repo=repo)
+    return Source(model, files, f"`{repo}` at `{commit}`", card, repo=repo)
 
 
 def _expected(
@@ -210,10 +203,12 @@ def _stock(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     return model
 
 
-def _not_exact(asked: Asked, differ: float, most: float, dtype: torch.dtype) -> InputError:
-    others = ", ".join(edit for edit in EXPORTABLE if edit not in ("identity", asked.edit))
+def _not_exact(
+    tried: str, blocks: str, differ: float, most: float, dtype: torch.dtype
+) -> InputError:
+    others = ", ".join(edit for edit in EXPORTABLE if edit not in ("identity", tried))
     return bad_input(
-        f"the edit {asked.edit} of blocks {asked.blocks} as weights",
+        f"the edit {tried} of blocks {blocks} as weights",
         f"logits that differ by {differ:.1e} from the edited model's, in {dtype}",
         f"at most {most:.0e}: blocks whose scores have no cap, clip, or bias by distance, "
         "and use rotary embeddings",
@@ -226,9 +221,9 @@ def _not_exact(asked: Asked, differ: float, most: float, dtype: torch.dtype) -> 
 
 
 def _card(
-    asked: Asked,
-    blocks: Sequence[int],
     source: Source,
+    edit: str,
+    blocks: Sequence[int],
     differ: float,
     changed: float,
     tokens: int,
@@ -246,14 +241,14 @@ def _card(
     return f"""---
 {head.to_yaml()}
 ---
-# {Path(asked.model.partition("@")[0]).name}, `{asked.edit}` in blocks {listed}
+# {Path(source.name.partition("@")[0]).name}, `{edit}` in blocks {listed}
 
-The edit `{asked.edit}` is in the weights: {MEANING[asked.edit]}. Blocks count from 0 in the source.
+The edit `{edit}` is in the weights: {MEANING[edit]}. Blocks count from 0 in the source.
 Stock transformers loads this checkpoint. No code of its own is needed.
 
 - **Source**: {source.origin}
 - **Licence of the source**: {told}
-- **Edit**: `{asked.edit}` in blocks {listed}
+- **Edit**: `{edit}` in blocks {listed}
 - **Made with**: `python -m pipeline export` of bypass-memorization
 
 ## Verified
@@ -264,17 +259,17 @@ are relative to the largest logit where that is above 1.
 
 ## Measured
 
-{_measured(asked, blocks, source)}
+{_measured(source, edit, blocks)}
 """
 
 
-def _measured(asked: Asked, blocks: Sequence[int], source: Source) -> str:
+def _measured(source: Source, edit: str, blocks: Sequence[int]) -> str:
     """The results of the study in force before and after the edit, as a table."""
     path = source.study.data / "summary.parquet" if source.study else None
     if path is None or not path.is_file():
         return "Nothing: no study has evaluated this model here."
-    summary = pl.read_parquet(path).filter(pl.col("model") == asked.model)
-    of_edit = (pl.col("edit") == asked.edit) & (
+    summary = pl.read_parquet(path).filter(pl.col("model") == source.name)
+    of_edit = (pl.col("edit") == edit) & (
         pl.col("blocks").cast(pl.List(pl.Int64)) == pl.lit(list(blocks), pl.List(pl.Int64))
     )
     by = ["split", "task", "metric", "k", "copies"]

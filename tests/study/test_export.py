@@ -20,7 +20,7 @@ from pipeline.checkpoints.folder import checkpoint_files
 from pipeline.interventions import Intervention, bypassed
 from pipeline.interventions.exporting import EXPORTABLE, write_edit
 from pipeline.study import export as exporting
-from pipeline.study.export import Asked, export
+from pipeline.study.export import export
 from pipeline.workflow.errors import InputError
 from tests.families import FAMILIES, NOT_ADDITIVE, VOCABULARY, cases, tiny
 
@@ -104,7 +104,7 @@ def test_stock_transformers_computes_what_the_edited_model_does(edit: str, tmp_p
     for family in sorted(POSSIBLE[edit]):
         model = tiny(family)
         model.save_pretrained(sources / family)
-        export(Asked(str(sources / family), edit, "3,1", exported / family))
+        export(str(sources / family), edit, "3,1", exported / family)
         with torch.inference_mode():
             before = model(TOKENS, use_cache=False).logits
             with bypassed(model, Intervention("one", dict.fromkeys(BLOCKS, edit))):
@@ -126,7 +126,7 @@ def test_stock_transformers_computes_what_the_edited_model_does(edit: str, tmp_p
 def test_an_identity_that_weights_cannot_hold_is_refused(family: str, tmp_path: Path) -> None:
     tiny(family).save_pretrained(tmp_path / "source")
     with pytest.raises(InputError) as caught:
-        export(Asked(str(tmp_path / "source"), "identity", "1,3", tmp_path / "to"))
+        export(str(tmp_path / "source"), "identity", "1,3", tmp_path / "to")
     (problem,) = caught.value.problems
     assert ("logits that differ" in problem.got) == (family in INEXACT), problem.got
     assert "skip" in problem.remedy
@@ -139,7 +139,7 @@ def test_an_identity_that_weights_cannot_hold_is_refused(family: str, tmp_path: 
 def test_blocks_that_add_more_are_refused(family: str, edit: str, tmp_path: Path) -> None:
     tiny(family).save_pretrained(tmp_path / "source")
     with pytest.raises(InputError, match="blocks that return more than their input"):
-        export(Asked(str(tmp_path / "source"), edit, "1", tmp_path / "to"))
+        export(str(tmp_path / "source"), edit, "1", tmp_path / "to")
     assert not (tmp_path / "to").exists()
 
 
@@ -152,7 +152,7 @@ def test_the_identity_holds_in_half_precision(
     read = AutoModelForCausalLM.from_pretrained
     tiny(family).save_pretrained(tmp_path / "whole")
     read(tmp_path / "whole", dtype=dtype).save_pretrained(tmp_path / "source")
-    export(Asked(str(tmp_path / "source"), "identity", "1,3", tmp_path / "to"))
+    export(str(tmp_path / "source"), "identity", "1,3", tmp_path / "to")
     source, made = (read(tmp_path / name).eval() for name in ("source", "to"))
     assert source.dtype == made.dtype == dtype
     with torch.inference_mode():
@@ -167,7 +167,7 @@ def test_scores_that_the_precision_cannot_hold_are_refused(tmp_path: Path) -> No
     read = AutoModelForCausalLM.from_pretrained
     read(tmp_path / "whole", dtype=torch.float16).save_pretrained(tmp_path / "source")
     with pytest.raises(InputError, match=r"more than torch\.float16 computes"):
-        export(Asked(str(tmp_path / "source"), "identity", "1,3", tmp_path / "to"))
+        export(str(tmp_path / "source"), "identity", "1,3", tmp_path / "to")
 
 
 def test_scores_that_a_coarse_precision_rounds_are_refused(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_scores_that_a_coarse_precision_rounds_are_refused(tmp_path: Path) -> No
     read = AutoModelForCausalLM.from_pretrained
     read(tmp_path / "whole", dtype=torch.bfloat16).save_pretrained(tmp_path / "source")
     with pytest.raises(InputError, match=r"more than torch\.bfloat16 computes"):
-        export(Asked(str(tmp_path / "source"), "identity", "1,3", tmp_path / "to"))
+        export(str(tmp_path / "source"), "identity", "1,3", tmp_path / "to")
     assert not (tmp_path / "to").exists()
 
 
@@ -191,7 +191,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_all_that_is_wrong_with_the_options_is_said_at_once(source: Path) -> None:
     Path("to").mkdir()
     with pytest.raises(InputError) as caught:
-        export(Asked(str(source), "mean", "1,-2", Path("to")))
+        export(str(source), "mean", "1,-2", Path("to"))
     assert [problem.what for problem in caught.value.problems] == ["--edit", "--blocks", "--to to"]
     assert "zero, mlp-zero, skip, identity" in caught.value.problems[0].expected
 
@@ -207,14 +207,14 @@ def test_all_that_is_wrong_with_the_options_is_said_at_once(source: Path) -> Non
 )
 def test_what_cannot_be_is_refused(source: Path, edit: str, blocks: str, expected: str) -> None:
     with pytest.raises(InputError, match=expected):
-        export(Asked(str(source), edit, blocks, Path("to")))
+        export(str(source), edit, blocks, Path("to"))
     assert not Path("to").exists()
 
 
 @pytest.mark.parametrize("model", ["nowhere", "owner/name@main"])
 def test_a_model_that_nobody_knows_is_refused(source: Path, model: str) -> None:
     with pytest.raises(InputError, match="an existing folder, the name of a model"):
-        export(Asked(model, "zero", "1", Path("to")))
+        export(model, "zero", "1", Path("to"))
 
 
 def test_tied_weights_are_refused() -> None:
@@ -236,7 +236,7 @@ def test_nothing_is_written_where_the_logits_differ(
     """A defect in the writing of an edit is found by the comparison."""
     monkeypatch.setattr(exporting, "write_edit", lambda model, *_: model.lm_head.weight.data.neg_())
     with pytest.raises(InputError, match="logits that differ"):
-        export(Asked(str(source), "zero", "1", Path("to")))
+        export(str(source), "zero", "1", Path("to"))
     assert [each.name for each in Path().iterdir()] == ["source"]
 
 
@@ -244,7 +244,7 @@ def test_the_card_says_what_was_done_and_what_it_was_made_of(source: Path) -> No
     (source / "README.md").write_text(
         "---\nlicense: apache-2.0\ntags: [a]\n---\n# Source\n", encoding="utf-8"
     )
-    export(Asked(str(source), "skip", "1,3", Path("to")))
+    export(str(source), "skip", "1,3", Path("to"))
     card = Path("to/README.md").read_text("utf-8")
     head = ModelCard(card).data
     assert (head.license, head.library_name) == ("apache-2.0", "transformers")
@@ -276,14 +276,14 @@ def test_the_card_shows_what_the_study_measured(
     class Study:
         data = Path()
 
-    known = exporting.Source(checkpoint_files(source), "a model", study=Study())  # type: ignore[arg-type]
+    known = exporting.Source("mine", checkpoint_files(source), "a model", study=Study())  # type: ignore[arg-type]
     monkeypatch.setattr(exporting, "_source", lambda _: known)
-    export(Asked("mine", "zero", "1", Path("to")))
+    export("mine", "zero", "1", Path("to"))
     numbers = "128 | 0.9 (0.8 to 1) | 0.25 (0.2 to 0.3)"
     row = f"| memorized | memorization | exact_match |  |  | {numbers} |"
     card = Path("to/README.md").read_text("utf-8")
     assert [line for line in card.splitlines() if "exact_match" in line] == [row]
-    export(Asked("mine", "zero", "4", Path("none")))
+    export("mine", "zero", "4", Path("none"))
     assert "no intervention of this edit" in Path("none/README.md").read_text("utf-8")
 
 

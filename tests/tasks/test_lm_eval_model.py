@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from pipeline.interventions import Intervention
 from pipeline.interventions.interventions import BASELINE
 from pipeline.measure.benchmarks import measure
-from pipeline.study.export import Asked, export
+from pipeline.study.export import export
 from pipeline.tasks.lm_eval_model import Bypassed
 from pipeline.tasks.loading import load_tasks
 from pipeline.workflow.errors import InputError
@@ -97,7 +97,7 @@ def test_the_command_line_prints_what_our_table_has(
 def test_an_exported_checkpoint_scores_the_same_as_a_stock_model(
     folder: Path, of_the_table: dict[str, Table]
 ) -> None:
-    export(Asked(str(folder / "model"), "identity", "1,2", folder / "exported"))
+    export(str(folder / "model"), "identity", "1,2", folder / "exported")
     assert printed(folder, "hf", f"pretrained={folder / 'exported'}") == of_the_table["identity"]
 
 
