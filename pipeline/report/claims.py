@@ -109,7 +109,8 @@ class Finding:
         units: model or family -> the verdicts of its units.
         conditions: all of them.
         changes: setup -> the cases' verdicts with it, where they differ.
-        edits: edit other than the bypass -> the cases' verdicts under it.
+        edits: edits other than the bypass, those with equal verdicts together, such as
+            ``zero, mean`` -> the cases' verdicts under them.
         supported_by: those of these edits under which it is supported in some case.
         needed: independent samples without which no outcome could support some condition; None:
             there are enough.
@@ -289,10 +290,7 @@ def findings(
                     for setup, sentence in words["setups"].items()
                     if (other := _cases(rows.filter(setup=setup))) != cases
                 },
-                edits={
-                    edit: counted(f"claims/{name}/{edit}", list(found.values()), case)
-                    for edit, found in under.items()
-                },
+                edits=_by_verdicts(name, under, case),
                 supported_by=[e for e, found in under.items() if SUPPORTED in found.values()],
                 needed=Number(f"claims/{name}/needed", most, unit="samples", table="verdicts")
                 if isinstance(most, int)
@@ -301,6 +299,19 @@ def findings(
             )
         )
     return made
+
+
+def _by_verdicts(
+    claim: str, under: Mapping[str, Mapping[str, str]], case: str
+) -> dict[str, Sentence]:
+    """Edits with equal counts of verdicts -> these; the numbers are named by the first edit."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for edit, found in under.items():
+        alike.setdefault(tuple(sorted(found.values())), []).append(edit)
+    return {
+        ", ".join(edits): counted(f"claims/{claim}/{edits[0]}", verdicts, case)
+        for verdicts, edits in alike.items()
+    }
 
 
 def _cases(rows: pl.DataFrame) -> dict[str, str]:
