@@ -148,7 +148,7 @@ def write_documents(
         "rows": rows,
         "heading": ["document", "model", "intervention", *_HEADING],
         "positives": positives,
-        "whose": f"the reference {reference}" if reference else "the model of the reference texts",
+        "referred": reference is not None,
         "differences": differences,
         "home": False,
     }

@@ -25,7 +25,7 @@ IN_PATHS = {"name", "family"}
 """Of a model or family: they are in the stage's paths."""
 
 SWEEPS = {"memorization", "benchmarks"}
-ON_MODELS = SWEEPS | {"tokens", "attribution", "generations", "divergence"}
+ON_MODELS = SWEEPS | {"tokens", "attribution", "generations", "divergence", "windows"}
 
 # module -> the stages that run it
 CODE = {

@@ -1,0 +1,195 @@
+"""The pages of documents: their numbers, their text, and how they are read."""
+
+import csv
+import json
+import math
+import random
+import re
+import shutil
+from html import unescape
+
+import numpy as np
+import polars as pl
+import pytest
+
+from pipeline.measure.schemas import RECITED, WINDOWS
+from pipeline.report.document import write_documents
+from pipeline.workflow import tables
+
+P, S, STRIDE, SIZE = 20, 10, 5, 4
+KNOWN = range(300, 420)
+"""Tokens of the passage that the model knows; a token has four characters."""
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
+
+
+def text_of(tokens, seed=0):
+    letters = random.Random(seed).choices("ab<&é\u202e\"'\n    cdefgh", k=tokens * SIZE)
+    return "".join(letters)
+
+
+def windows_of(name, tokens, known, reference=False, intervention="baseline", shift=0.0):
+    rows = []
+    for reading, starts in (
+        ("rolling", range(0, tokens - P - S + 1, STRIDE)),
+        ("exact", range(0, tokens - P - S + 1, 100)),
+    ):
+        for start in starts:
+            suffix = start + P
+            sure = suffix in known and suffix + S - 1 in known
+            log_prob = -0.5 - suffix % 1000 / 1000 if sure else -40.0
+            rows.append(
+                {
+                    "intervention": intervention, "document": name, "start": start,
+                    "prefix_length": P, "suffix_length": S,
+                    "log_prob": log_prob - 1 + (shift if reading == "rolling" else 0),
+                    "log_prob_top_40": log_prob if sure else -math.inf,
+                    "reading": reading, "context": P,
+                    "first_character": suffix * SIZE, "end_character": (suffix + S) * SIZE,
+                    "reference": reference,
+                }
+            )  # fmt: skip
+    return tables.cast(pl.DataFrame(rows), WINDOWS) if rows else tables.empty(WINDOWS)
+
+
+def recited_of(name, intervention, verbatim=7):
+    row = {
+        "intervention": intervention, "document": name, "start": 280, "seed_length": P,
+        "length": 100, "verbatim": verbatim, "near_verbatim_recall": 0.25, "text": "x",
+    }  # fmt: skip
+    return tables.cast(pl.DataFrame([row]), RECITED)
+
+
+def written(folder, texts, *, edits=("baseline",), reference=None, show_text=True, known=KNOWN):
+    data = folder / "windows"
+    counts = {name: len(text) // SIZE for name, text in texts.items()}
+    frames = [
+        windows_of(name, counts[name], known if edit == "baseline" else (), False, edit, 0.25)
+        for edit in edits
+        for name in texts
+    ]
+    tables.write(pl.concat(frames), data / "m.parquet", WINDOWS, {})
+    recited = pl.concat([recited_of(name, edit) for name in texts for edit in edits])
+    tables.write(recited, data / "m.recited.parquet", RECITED, {})
+    if reference is not None:
+        other = pl.concat([windows_of(n, c, reference) for n, c in counts.items()])
+        tables.write(other, data / "reference.parquet", WINDOWS, {})
+    named = None if reference is None else "reference"
+    write_documents(
+        "audit-x", data, ["m"], texts, folder / "out", reference=named, show_text=show_text
+    )
+    return folder / "out"
+
+
+def numbers(folder):
+    return {row["name"]: row for row in json.loads((folder / "numbers.json").read_text())}
+
+
+def test_the_numbers_follow_from_the_windows(tmp_path):
+    text = text_of(1000)
+    out = written(tmp_path, {"book": text}, reference=range(600, 625), edits=("baseline", "b"))
+    found = numbers(out)
+    suffixes = [s for s in range(P, 1000 - S + 1, STRIDE) if s in KNOWN and s + S - 1 in KNOWN]
+    every = len(range(0, 1000 - P - S + 1, STRIDE))
+    covered = {c for s in suffixes for c in range(s * SIZE, (s + S) * SIZE)}
+    of = "windows/m/0/baseline"
+    assert found[f"{of}/windows"]["value"] == every
+    assert found[f"{of}/extractable"]["value"] == len(suffixes)
+    assert found[f"{of}/coverage"]["value"] == pytest.approx(len(covered) / len(text))
+    assert found[f"{of}/longest"]["value"] == max(suffixes) + S - min(suffixes)
+    assert found[f"{of}/verbatim"]["value"] == 7
+    assert found[f"{of}/recall"]["value"] == 0.25
+    assert found[f"{of}/recited_from"]["value"] == (280 + P) * SIZE
+    assert found[f"{of}/passages/1/first"]["value"] == min(suffixes) * SIZE
+    surest = math.exp(-0.5 - min(suffixes) / 1000)
+    assert found[f"{of}/passages/1/baseline"]["value"] == pytest.approx(surest)
+    assert found[f"{of}/passages/1/b"]["value"] == 0
+    assert found["windows/m/0/b/coverage"]["value"] == 0
+    strange = [s for s in range(P, 1000 - S + 1, STRIDE) if s >= 600 and s + S <= 625]
+    rate = found["windows/false_positives"]
+    assert rate["value"] == pytest.approx(len(strange) / every)
+    assert 0 < rate["low"] < rate["value"] < rate["high"] < 0.2
+    assert found["windows/m/windows"]["value"] == 10
+    assert found["windows/m/median"]["value"] == found["windows/m/largest"]["value"] == 0.25
+    assert found["windows/m/agree"]["value"] == 1
+    with (out / "documents.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["intervention"] for row in rows] == ["baseline", "b"]
+    assert float(rows[0]["coverage"]) == pytest.approx(len(covered) / len(text))
+
+
+def test_the_text_is_whole_escaped_and_coloured_where_it_is_known(tmp_path):
+    text = text_of(1000)
+    out = written(tmp_path, {"book": text})
+    page = (out / "index.html").read_text()
+    parts = re.findall(r'<div class="part">(.*?)</div>', page, flags=re.DOTALL)
+    bare = [re.sub(r"<a [^>]*>[^<]*</a>", "", part) for part in parts]
+    shown = unescape(re.sub(r"<[^>]*>", "", "".join(bare)))
+    assert shown == text.replace("\u202e", "\\u202e")
+    surely = unescape("".join(re.findall(r'<i class="p[345]">(.*?)</i>', "".join(bare), re.DOTALL)))
+    inside = text[KNOWN.start * SIZE : KNOWN.stop * SIZE].replace("\u202e", "\\u202e")
+    assert surely == inside
+    assert page.count('id="n1"') == 1
+    assert {f'id="c{i}"' in page for i in range(120)} == {True}
+
+
+def test_text_is_shown_only_where_the_user_says_so(tmp_path):
+    text = "secret words " * 400
+    out = written(tmp_path, {"book": text}, show_text=False, edits=("baseline", "b"))
+    for file in out.iterdir():
+        assert "secret" not in file.read_text()
+    assert "--show-text" in (out / "index.html").read_text()
+
+
+def test_a_folder_gives_a_table_and_a_page_each(tmp_path):
+    texts = {f"<{i}>.txt": text_of(500 + i, i) for i in range(3)} | {"short": "a b"}
+    out = written(tmp_path, texts, edits=("baseline", "b"))
+    page = (out / "index.html").read_text()
+    assert 'class="sortable' in page
+    links = re.findall(r'<th scope="row"><a href="([^"]*)">(.*?)</a>', page)
+    assert [unescape(name) for _, name in links] == [f"<{i}>.txt" for i in range(3) for _ in "ab"]
+    for href, _ in links:
+        assert (out / href).is_file()
+    assert 'class="part"' not in page
+
+
+def test_a_megabyte_makes_a_page_below_five(tmp_path):
+    rng = np.random.default_rng(0)
+    known = {
+        i for start in rng.integers(0, 250_000, 4000).tolist() for i in range(start, start + 30)
+    }
+    text = ("The quick brown fox, & others.\n" * 40_000)[:1_000_000]
+    out = written(tmp_path, {"book": text}, known=known)
+    assert 1_000_000 < (out / "index.html").stat().st_size < 5_000_000
+
+
+@pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium on this machine: apt-get install chromium"
+)
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_is_read_on_a_phone_and_by_keyboard(tmp_path, width):
+    sync_api = pytest.importorskip("playwright.sync_api")
+    out = written(tmp_path, {"book": text_of(20_000)}, known=range(15_000, 15_100))
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": width, "height": 800})
+        complaints = []
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto((out / "index.html").as_uri())
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= width
+        page.focus("#strip a")
+        assert page.locator('#strip a[tabindex="0"]').count() == 1
+        for _ in range(90):  # 75% of the document, where the passage is
+            page.keyboard.press("ArrowDown")
+        assert "50%" in page.evaluate("document.activeElement.getAttribute('aria-label')")
+        page.keyboard.press("Enter")
+        page.wait_for_timeout(300)
+        seen = "document.querySelector('#n1').getBoundingClientRect().top"
+        assert -800 < page.evaluate(seen) < 1600
+        page.click("a[href='#n1']")
+        page.wait_for_timeout(300)
+        assert 0 <= page.evaluate(seen) < 800
+        assert complaints == []
+        browser.close()
