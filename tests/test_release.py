@@ -47,5 +47,18 @@ def test_an_issue_form(form):
     assert all(field["attributes"]["label"] for field in fields)
 
 
+def test_the_workflow_catalog_lists_it():
+    """Its criteria for any workflow, and the form of its file."""
+    readme = (ROOT / "README.md").read_text().lower()
+    assert "snakemake" in readme
+    assert "workflow" in readme
+    assert (ROOT / "Snakefile").is_file()
+    usage = YAML(typ="safe").load(ROOT / ".snakemake-workflow-catalog.yml")["usage"]
+    deployment = usage["software-stack-deployment"]
+    assert set(deployment) == {"conda", "apptainer", "apptainer+conda", "report"}
+    assert deployment["apptainer"] == ("container:" in (ROOT / "Snakefile").read_text())
+    assert set(usage["mandatory-flags"]) == {"desc", "flags"}
+
+
 def test_a_typed_package():
     assert (ROOT / "pipeline" / "py.typed").is_file()
