@@ -67,7 +67,6 @@ def template(name: str, numbers: Numbers | None = None) -> Template:
     environment.filters["slug"] = slug
     environment.filters["word"] = lambda token, family: family.word(token)
     environment.filters["single_panel"] = _single_panel
-    environment.filters["whole_interval"] = _whole_interval
     return environment.get_template(name)
 
 
@@ -80,16 +79,6 @@ def _single_panel(svg: str) -> bool:
     """Whether a figure is drawn narrower than the page, so that it must not be enlarged."""
     width = re.search(r'<svg[^>]* width="([\d.]+)pt"', svg[:2000])
     return width is not None and float(width[1]) < SINGLE_POINTS
-
-
-def _whole_interval(cell: object) -> object:
-    """A table cell whose interval, if it is or ends in one, stays on one line."""
-    if not isinstance(cell, str):
-        return cell
-    found = re.fullmatch(r"([^\[\]]{1,20} |)(\[[^\[\]]{1,40}\])", cell)
-    if found is None:
-        return cell
-    return Markup('{}<span class="interval">{}</span>').format(*map(clean, found.groups()))
 
 
 def inline_svg(svg: str, prefix: str, label: str) -> Markup:
