@@ -40,30 +40,16 @@ def losses(summary: pl.DataFrame, shares: pl.DataFrame) -> pl.DataFrame:
     Returns:
         model, family, block, measure (of `LOSSES`), lost, lost_low, lost_high.
     """
-    single = one_block(shares)
+    single, key = one_block(shares), ("model", "family", "block", "measure")
     tasks = single.filter(kind="mean").with_columns(measure=pl.lit("benchmarks"))
+    left = pl.concat([single.filter(measure="exact_match"), tasks])
+    ends = {"lost": "kept", "lost_low": "high", "lost_high": "low"}
+    shared = left.select(*key, **{name: 1 - pl.col(column) for name, column in ends.items()})
     known = views.single_blocks(views.memorization(summary, "suffix_log_prob"))
-    left = {"kept": 1 - pl.col("kept"), "low": 1 - pl.col("high"), "high": 1 - pl.col("low")}
-    fallen = {"kept": "difference", "low": "difference_high", "high": "difference_low"}
-    parts = (
-        *((part, left) for part in (single.filter(measure="exact_match"), tasks)),
-        (
-            known.with_columns(measure=pl.lit("suffix_log_prob")),
-            {key: -pl.col(name) for key, name in fallen.items()},
-        ),
-    )
-    return pl.concat(
-        (
-            part.select(
-                *("model", "family", "block", "measure"),
-                lost=of["kept"],
-                lost_low=of["low"],
-                lost_high=of["high"],
-            )
-            for part, of in parts
-        ),
-        how="vertical_relaxed",
-    )
+    ends = {"lost": "", "lost_low": "_high", "lost_high": "_low"}
+    fallen = {name: -pl.col(f"difference{end}") for name, end in ends.items()}
+    nats = known.with_columns(measure=pl.lit("suffix_log_prob")).select(*key, **fallen)
+    return pl.concat([shared, nats], how="vertical_relaxed")
 
 
 def pairs(summary: pl.DataFrame, evidence: pl.DataFrame, quantities: pl.DataFrame) -> pl.DataFrame:
