@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -21,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import DynamicCache
 
 from pipeline.interventions.edits import ENTERED, MEAN, OTHER, VALUES, Here, rule_of, site_of
+from pipeline.interventions.hooks import attach
 from pipeline.interventions.interventions import (
     BASELINE,
     LAST_TOKEN,
@@ -233,7 +235,8 @@ class _Trial:
         if not same:
             got = f"other states before block {block}"
             raise _refusal(self.known, edit, (block,), "place", got)
-        require("calls", plain.read(self.tokens), expected)
+        if is_own(edit.name):
+            require("calls", plain.read(self.tokens), expected)
         require("steps", plain.steps(self.tokens), expected)
         require("calls", self.again[number], ours)
         require("batch", self.turned[number], ours[1:])
@@ -242,7 +245,12 @@ class _Trial:
         padded = plain.read(self.tokens, self.padded)
         require("padding", self.masked[number][:, 1:], padded[:, 1:])
         require("place", base, self.stock[-1])
-        apart = float((ours - expected).abs().amax()) / max(scale, 1e-30)
+        if is_own(edit.name):
+            self._watch(plain, edit, block)
+        return change, float((ours - expected).abs().amax()) / max(scale, 1e-30)
+
+    def _watch(self, plain: _Plain, edit: Edit, block: int) -> None:
+        """Raise if a function keeps a tensor, changes the gradient mode, or changes the model."""
         made: list[ref[Tensor]] = []
         with torch.set_grad_enabled(True):
             plain.read(self.tokens, made=made)
@@ -251,7 +259,6 @@ class _Trial:
         self._require_unchanged(edit, block)
         if kept := sum(each() is not None for each in made):
             raise _refusal(self.known, edit, (block,), "memory", f"{kept} tensors that are kept")
-        return change, apart
 
     def _engine(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """(V, B, T, D), by the engine."""
@@ -270,10 +277,7 @@ class _Trial:
             torch.is_grad_enabled(),
             model.training,
             anatomy(model).sites is self.known.sites,
-            [
-                (weight.requires_grad, None if weight.is_inference() else weight._version)
-                for weight in model.parameters()
-            ],
+            [weight.requires_grad for weight in model.parameters()],
         )
 
     def _require_unchanged(self, edit: Edit, block: int) -> None:
@@ -361,26 +365,15 @@ class _Plain:
             shape = self.given[ENTERED].shape[:2]
             self.given[VALUES] = site.values.pick(returned.reshape(*shape, -1))
 
-        def received(_module: nn.Module, args: Any) -> Any:
-            return (self._changed(args[0], tap.columns), *args[1:])
-
-        def returned(_module: nn.Module, _args: Any, made: Any) -> Any:
-            changed = self._changed(states_out(made), tap.columns)
-            return changed if isinstance(made, Tensor) else (changed, *made[1:])
-
         handles: list[Callable[[], Any]] = [
             lambda: site.block.register_forward_pre_hook(enter, with_kwargs=True),
             lambda: site.source.register_forward_hook(project),
-            lambda: (
-                tap.module.register_forward_pre_hook(received)
-                if tap.entering
-                else tap.module.register_forward_hook(returned)
-            ),
+            lambda: attach(tap, partial(self._changed, tap.columns)),
         ]
         with attached(each() for each in handles):
             yield
 
-    def _changed(self, passing: Tensor, columns: Tensor | None) -> Tensor:
+    def _changed(self, columns: Tensor | None, passing: Tensor) -> Tensor:
         site, edit = self.known.sites[self.block], self.edit
         rows, length = self.given[ENTERED].shape[:2]
         whole = passing.clone().reshape(rows, length, -1)
