@@ -83,7 +83,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
 def test_operations_are_those_that_the_engine_does(neox: PreTrainedModel, tiny: Study) -> None:
     tokens = torch.randint(0, 61, (16, 24), generator=torch.Generator().manual_seed(0))
     with FlopCounterMode(display=False) as counter:
-        complete(neox, tokens, 8, sweep(5, tiny.groups))
+        complete(neox, tokens, 8, sweep(5, tiny.interventions))
     family = {**tiny.families["tiny-pythia"].model_dump(), "prefix_length": 16, "suffix_length": 8}
     values = tiny.model_dump(exclude={"loops"})
     values["families"]["tiny-pythia"] = family
@@ -97,7 +97,7 @@ def test_operations_are_those_that_the_engine_does(neox: PreTrainedModel, tiny: 
 
 def test_interventions_share_blocks(tiny: Study) -> None:
     costs, model = Costs(tiny), tiny.model("tiny-pythia-8")
-    size, trie = costs.size(model.name), build_trie(sweep(8, tiny.groups), 8)
+    size, trie = costs.size(model.name), build_trie(sweep(8, tiny.interventions), 8)
     assert size.n_blocks == 8
     family = tiny.family("pythia")
     length, n = family.prefix_length + family.suffix_length, costs.samples("pythia")
