@@ -323,7 +323,8 @@ def _loaded(edit: str, code: str) -> Rule:
         raise refusal(f"no file {path} that lies in {OWN_EDITS.resolve()}")
     module = ModuleType(f"own_edits_{file.stem}")
     try:  # not imported, which would write bytecode into the folder
-        exec(compile(file.read_bytes(), str(file), "exec"), vars(module))  # noqa: S102  asked for
+        code_of = compile(file.read_bytes(), str(file), "exec")
+        exec(code_of, vars(module))  # noqa: S102  a study's own edit, which its plan names
     except InputError:
         raise
     except Exception as error:  # whatever a user's code raises

@@ -62,9 +62,14 @@ def faults(source: str) -> list[str]:
     return found
 
 
+ASKED_FOR = {"pipeline/interventions/edits.py": ["compile", "exec"]}
+"""The one place that runs a user's file: a study's own edit below ``edits/``, named by its plan."""
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_no_module_runs_what_a_file_holds(path: Path) -> None:
-    assert faults(path.read_text(encoding="utf-8")) == []
+    found = sorted(faults(path.read_text(encoding="utf-8")))
+    assert found == ASKED_FOR.get(path.relative_to(ROOT).as_posix(), [])
 
 
 @pytest.mark.parametrize(
