@@ -24,13 +24,16 @@ from unittest import mock
 
 import torch
 from torch import Tensor
+from transformers import TopKLogitsWarper
 
 from pipeline.interventions import bypassed, complete, completion, decoding, score, sweep, wavefront
 from pipeline.interventions.evaluation import Completions
+from pipeline.interventions.interventions import BASELINE
 from pipeline.interventions.memory import Journal
 from pipeline.interventions.near_ties import Alone
-from pipeline.interventions.readout import read
+from pipeline.interventions.readout import TOP, read
 from pipeline.interventions.wavefront import Engine, run
+from pipeline.measure.windows import Document, measure
 from pipeline.models.sites import anatomy
 from tests.oracle import plain
 from tests.performance.common import (
@@ -322,6 +325,42 @@ def matrix_rate(shape: Shape) -> list[str]:
     return noted([shape.name, *(f"{rate / most:.0%}" for rate in rates)])
 
 
+# --------------------------------------------------------------------------- documents
+
+DOCUMENT = Shape("GPT-NeoX", 512, 6, heads=8, samples=1)
+LENGTHS, DOCUMENT_STRIDE, LOOPED = (32, 50, 100), 8, 8
+
+
+def documents(length: int) -> list[str]:
+    """Every window of a document, rolling and exact, against a loop over windows.
+
+    The loop reads one window after the other with the stock model, and takes log p in full and
+    top-40 of the suffix; `LOOPED` windows of it are timed.
+    """
+    model, size = build(DOCUMENT), 15 * length
+    tokens = torch.randint(DOCUMENT.vocabulary, (size,), generator=torch.manual_seed(0))
+    book = Document("book", tokens.numpy(), torch.arange(2 * size).view(-1, 2).numpy())
+    top, at = TopKLogitsWarper(top_k=TOP), torch.arange(length)
+    count = len(range(0, size - 2 * length + 1, DOCUMENT_STRIDE))
+
+    def read(exact: int) -> None:
+        measure(model, [book], length, length, stride=DOCUMENT_STRIDE, exact=exact)
+
+    def loop() -> None:
+        for start in range(0, LOOPED * DOCUMENT_STRIDE, DOCUMENT_STRIDE):
+            row = tokens[start : start + 2 * length]
+            with torch.inference_mode():
+                logits = model(row[None]).logits[0, -length - 1 : -1]
+                for each in (logits, top(None, logits)):
+                    each.log_softmax(-1)[at, row[-length:]].sum().item()
+
+    read(0)  # tries the model
+    looped, rolling, both = rounds((loop, partial(read, 0), partial(read, LOOPED)), seconds, PAIRS)
+    exact = [a - b for a, b in zip(both, rolling, strict=True)]
+    whole = [each * count / LOOPED for each in looped]
+    return noted([f"{length} + {length}", compared(whole, rolling), compared(looped, exact)])
+
+
 # --------------------------------------------------------------------------- all
 
 
@@ -349,6 +388,8 @@ def main() -> None:
         return
     rows = [row for shape in (NEOX, NEO) for row in benchmarks(shape)]
     show("Benchmarks", ["requests", "HFLM per intervention / engine"], rows)
+    head = ["prefix + suffix", "loop over windows / rolling", "loop over windows / exact"]
+    show("Windows of a document, one in 8 tokens", head, [documents(each) for each in LENGTHS])
     rows = [memory(*each) for each in LARGER]
     show("Peak memory", ["model", "samples", "engine", "plain loop"], rows)
     head = ["model", "pass", "blocks of a stock forward", "reading out", "head of a stock forward"]

@@ -1,0 +1,135 @@
+"""Audits of whole documents: what they add to a study, and that a killed one goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from pipeline.measure.schemas import RECITED, WINDOWS
+from pipeline.samples.texts import files, texts
+from pipeline.study import audit
+from pipeline.study import document as documents
+from pipeline.study.composition import check
+from pipeline.workflow import tables
+from pipeline.workflow.errors import InputError
+from tests import own
+from tests.study.test_audit import ROOT, SMALL_SHARDS
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mine")
+    own.write_checkpoint(folder, "llama")
+    return folder
+
+
+@pytest.fixture
+def asked(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> audit.Asked:
+    monkeypatch.chdir(tmp_path)
+    Path("book.txt").write_text(own.text())
+    nothing = (None, None, 0, None, False, False, 1, None)
+    return audit.Asked("mine", str(model), Path("book.txt"), 8, 8, *nothing)
+
+
+def test_a_document_is_the_file_that_a_link_leads_to_and_a_folder_all_its_texts(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "texts" / "below").mkdir(parents=True)
+    (tmp_path / "texts" / "b.txt").write_text("\ufeffb")
+    (tmp_path / "texts" / "below" / "a").write_text("a")
+    (tmp_path / "texts" / ".hidden").write_text("h")
+    (tmp_path / "link").symlink_to(tmp_path / "texts" / "b.txt")
+    assert texts(tmp_path / "link") == {"b.txt": "b"}
+    assert texts(tmp_path / "texts") == {"b.txt": "b", "below/a": "a"}
+    (tmp_path / "texts" / "c.csv").write_text("text\nc\n")
+    with pytest.raises(InputError, match=r"a table: .*c\.csv"):
+        files(tmp_path / "texts")
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(InputError, match="no file"):
+        files(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("kind", ["none", "text", "model"])
+def test_the_study_names_documents_and_reference(
+    kind: str, asked: audit.Asked, model: Path, tmp_path: Path
+) -> None:
+    Path("unknown.txt").write_text("nothing")
+    reference = {"none": None, "text": "unknown.txt", "model": str(model)}[kind]
+    read = documents.Read(Path("book.txt"), 4, ("block-01",), reference)
+    made = check(documents.added(audit.study(asked, {}), asked, read), "params.yaml")
+    assert made.windows is not None
+    assert (made.windows.prefix_length, made.windows.stride) == (8, 4)
+    assert made.windows.reference_text == ("reference" if kind == "text" else None)
+    assert made.windows.reference == ("reference" if kind == "model" else None)
+    assert [each.name for each in made.models.values()][1:] == ["reference"] * (kind == "model")
+    said = str(made.report.command)
+    assert "--document book.txt --stride 4 --edits block-01" in said
+    assert "--samples" not in said
+    assert ("--reference" in said) == (kind != "none")
+    audit.prepare(asked)
+    documents.prepare(asked, read)
+    assert texts(asked.folder / "documents") == {"book.txt": own.text()}
+    assert (asked.folder / "reference").exists() == (kind != "none")
+
+
+def test_a_reference_that_is_nothing_is_refused(asked: audit.Asked) -> None:
+    values = audit.study(asked, {})
+    for reference, name in (("nowhere", "mine"), (None, "reference")):
+        read = documents.Read(Path("book.txt"), 8, (), reference)
+        with pytest.raises(InputError, match=r"a text file, or OWNER/NAME|has this one"):
+            documents.added(values, replace(asked, name=name), read)
+
+
+def _audit(cwd: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", SMALL_SHARDS, "audit", *words],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_samples_and_document_exclude_each_other(tmp_path: Path) -> None:
+    both = ["--model", "m", "--samples", "a.csv", "--document", "b.txt"]
+    for words in (both, both[:2]):
+        run = _audit(tmp_path, *words)
+        assert "one of --samples and --document" in run.communicate()[0]
+        assert run.returncode == 2
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_killed_and_repeated_it_goes_on_to_the_page(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text(own.text(words=3000))
+    words = ["--model", str(model), "--document", "book.txt", "--name", "mine", "--edits"]
+    words += ["block-01", "--prefix-length", "8", "--suffix-length", "8", "--show-text"]
+    folder = tmp_path / "audits/mine"
+    first = _audit(tmp_path, *words)
+    while len(list(folder.glob("data/*/partial/windows/*/*/*.safetensors"))) < 2:
+        assert first.poll() is None, first.communicate()[0]
+        time.sleep(0.05)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.communicate()
+    again = _audit(tmp_path, *words)
+    said = again.communicate()[0]
+    assert again.returncode == 0, said
+    assert "resuming: " in said
+    data = tmp_path / "data/audit-mine/windows"
+    made = tables.read(data / "mine.parquet", WINDOWS)
+    assert set(made["intervention"]) == {"baseline", "block-01"}
+    assert made.filter(pl.col("log_prob") > 0).is_empty()
+    assert tables.read(data / "mine.recited.parquet", RECITED).height == 2
+    page = (tmp_path / "reports/audit-mine/document/index.html").read_text("utf-8")
+    assert own.text(words=3000).split()[1500] in page
+    assert not (tmp_path / "data/audit-mine/memorization").exists()
