@@ -28,7 +28,6 @@ from transformers import TopKLogitsWarper
 
 from pipeline.interventions import bypassed, complete, completion, decoding, score, sweep, wavefront
 from pipeline.interventions.evaluation import Completions
-from pipeline.interventions.interventions import BASELINE
 from pipeline.interventions.memory import Journal
 from pipeline.interventions.near_ties import Alone
 from pipeline.interventions.readout import TOP, read

@@ -177,9 +177,13 @@ def test_every_rule_of_the_snakefile_asks() -> None:
 
 
 @pytest.mark.parametrize("rule", EVALUATE)
-def test_larger_models_ask_for_more(rule: str) -> None:
+def test_larger_models_ask_for_more(rule: str, tmp_path: Path) -> None:
     study = _study()
-    values = study.model_dump(exclude={"loops"}) | {"attribution": {"samples": 16}}
+    with (book := tmp_path / "book.txt").open("wb") as file:
+        file.truncate(4_000_000)
+    windows = {"documents": str(book), "prefix_length": 50, "suffix_length": 50}
+    optional = {"attribution": {"samples": 16}, "windows": windows}
+    values = study.model_dump(exclude={"loops"}) | optional
     study = check(values)
     small, middle, large = (_request(study, rule, f"big-{b}") for b in ("0.07", "1.4", "12"))
     assert small[0] < middle[0] < large[0]
