@@ -41,7 +41,7 @@ from pipeline.interventions.memory import in_batches
 from pipeline.interventions.readout import pieces
 from pipeline.interventions.wavefront import Engine
 from pipeline.models.precision import at_least_single
-from pipeline.workflow.errors import bad_input
+from pipeline.workflow.errors import InputError, bad_input
 
 DISTANCES = ("hamming", "levenshtein")
 _OTHER, _OUTSIDE = -1, -2
@@ -241,7 +241,7 @@ class _Search:
         return kept & (token != _OTHER)
 
 
-def _not_finite() -> Exception:
+def _not_finite() -> InputError:
     return bad_input(
         "near-verbatim bounds",
         "NaN or infinity in the logits, in float32",

@@ -27,6 +27,7 @@ def cross_check(study: Study, where: str) -> list[Problem]:
         _families,
         _trained,
         _edits,
+        _windows,
         _mitigations,
         _continued,
         _twins,
@@ -34,6 +35,14 @@ def cross_check(study: Study, where: str) -> list[Problem]:
         _lengths,
     )
     return [Problem(f"{where}: {what}", *rest) for check in checks for what, *rest in check(study)]
+
+
+def _windows(study: Study) -> Iterator[Found]:
+    """The reference of windows is a model of the study."""
+    names = [model.name for model in study.models.values()]
+    reference = study.windows.reference if study.windows else None
+    if reference and reference not in names:
+        yield "windows.reference", reference, "one of " + ", ".join(names), "name a model"
 
 
 def _edits(study: Study) -> Iterator[Found]:
