@@ -30,6 +30,7 @@ def values() -> dict[str, object]:
     made = read_yaml(ROOT / "pipeline/conf/study/arena.yaml")
     rest = read_yaml(ROOT / "params.yaml")
     made |= {key: rest[key] for key in ("statistics", "report", "parts", "run", "derived")}
+    made |= {"attribution": None, "divergence": None, "generations": None, "theory": {}}
     made["corpus"]["arena"] |= {
         "vocabulary": 400, "world_tokens": 4000, "records": {1: 10, 40: 30}, "control_records": 10,
         "task_items": 8,
@@ -126,8 +127,8 @@ def test_an_export_is_the_edited_model_and_states_its_durability(study: Study) -
     [
         (["--study", "tiny", "--method", "kfac", "--dose", "1"], "the study in force is arena"),
         (["--study", "arena", "--method", "kfac"], "--dose None"),
-        (["--study", "arena", "--method", "twin", "--dose", "1"], "--method: got twin"),
-        (["--study", "arena", "--method", "kfac", "--dose", "-1"], "--dose: got -1.0"),
+        (["--study", "arena", "--method", "twin", "--dose", "1"], "the others are no edits"),
+        (["--study", "arena", "--method", "kfac", "--dose", "-1"], "see the page of mitigations"),
     ],
 )
 def test_an_export_that_is_not_possible(study: Study, words: list[str], expected: str) -> None:
