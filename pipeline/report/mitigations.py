@@ -7,8 +7,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
+from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
 from ruamel.yaml import YAML
 
 from pipeline.analysis.mitigations import CLAIMS, DURABILITY, MITIGATIONS
@@ -21,7 +24,8 @@ from pipeline.workflow import tables
 from pipeline.workflow.files import write_text
 
 LINEAR = 0.01
-"""Nats around 0 that the axes of cost show on a linear scale."""
+COST_TICKS = (-1, -0.1, 0, 0.01, 0.1, 1, 10)
+"""Nats around 0 that the axes of cost show on a linear scale, and their ticks."""
 COSTS = (
     ("forget_held_out", "kept", SHARE),
     ("keep_held_out", "kept", SHARE),
@@ -63,12 +67,14 @@ def write_page(study: str, data: Path, path: Path) -> None:
     judged = tables.read(data / "mitigation_claims.parquet", CLAIMS)
     words = YAML(typ="safe").load(CODE_PATH / "mitigations.yaml")
     tasks = found.filter(pl.col("metric") == "acc_change")["split"].unique(maintain_order=True)
+    with rc_context(style.RC):
+        curves, points = drawn(frontier(found, words), "frontier"), drawn(prices(found), "prices")
     html = template("mitigations.html.jinja").render(
         **shared(),
         study=study,
         title="Forgotten, or only hidden?",
-        frontier=drawn(frontier(found, words), "frontier"),
-        prices=drawn(prices(found), "prices"),
+        frontier=curves,
+        prices=points,
         costs=[_costs(found, method) for method in _methods(found)],
         tasks=tasks.to_list(),
         accuracies=[
@@ -97,6 +103,7 @@ def frontier(found: pl.DataFrame, words: dict[str, Any]) -> Figure:
             x, y = _points(found, method)
             ax.plot(x["value"], y["value"], marker, color=INK, label=method, markersize=8)
         ax.set_xscale("symlog", linthresh=LINEAR)
+        _cost_axis(ax.xaxis)
         ax.set_ylim(-0.03, 1.03)
         ax.legend(fontsize=7, loc="upper right")
     figure.supxlabel("change of the loss on unseen text, nats a token")
@@ -117,12 +124,22 @@ def prices(found: pl.DataFrame) -> Figure:
         ax.plot(*where, marker, color=colour, label=str(method[0]))
     ends = [float(end(both["value"].to_numpy())) for end in (min, max)]
     ax.plot(ends, ends, color=MUTED, linewidth=0.8)
-    for set_scale in (ax.set_xscale, ax.set_yscale):
+    for axis, set_scale in ((ax.xaxis, ax.set_xscale), (ax.yaxis, ax.set_yscale)):
         set_scale("symlog", linthresh=LINEAR)
+        _cost_axis(axis)
     ax.set_xlabel("measured change of loss, nats a token")
     ax.set_ylabel("predicted")
     ax.legend(fontsize=6.5, ncols=2)
     return figure
+
+
+def _cost_axis(axis: Axis) -> None:
+    """Plain numbers at powers of ten."""
+    axis.axes.autoscale_view()
+    shown = axis.get_view_interval()
+    axis.set_ticks([tick for tick in COST_TICKS if shown[0] <= tick <= shown[1]])
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def drawn(figure: Figure, name: str) -> str:
@@ -192,7 +209,7 @@ def _durable(probes: pl.DataFrame, method: str) -> list[object]:
     cells: list[object] = [method, rows["all"]["verdict"]]
     for probe in PROBES:
         row = rows.get(probe)
-        unit = "difference" if probe == "relearning area" else SHARE
+        unit = "ratio" if probe == "relearning area" else SHARE
         name = f"durability/{method}/{probe}"
         cells.append(
             Number(name, row["value"], row["low"], row["high"], unit, "durability") if row else ""
@@ -209,6 +226,6 @@ def _probe(row: dict[str, Any]) -> str:
 
 def _claim(row: dict[str, Any], words: dict[str, str]) -> list[object]:
     name = f"mitigation_claims/{row['claim']}/{row['contrast']}"
-    value = Number(name, row["value"], row["low"], row["high"], "difference", "mitigation_claims")
+    value = Number(name, row["value"], row["low"], row["high"], "", "mitigation_claims")
     bound = Number(f"{name}/bound", row["bound"], table="mitigation_claims")
     return [f"{row['claim']}: {words[row['claim']]}", row["verdict"], row["contrast"], value, bound]
