@@ -25,6 +25,9 @@ from pipeline.workflow.network import online
 ROW_BYTES, DOCUMENT_BYTES = 80, 8
 """Of a row of memorization, and of a document of a benchmark under an intervention; doubled."""
 
+MITIGATION_SECONDS = 60
+"""Of a method on a small model, the only kind that is edited so."""
+
 COPIES = 2
 """Of every table: in the working tree, and in DVC's cache, which shares them where it can."""
 
@@ -139,9 +142,13 @@ def _row(study: Study, costs: Costs, stage: Stage, device: str, asked: bool, *, 
     model = study.models.get(key)
     entry = model or study.families.get(key) or study.theory.get(key)
     part = stage.address.partition(f"@{key}-")[2]
-    row = Row(" ".join(filter(None, (group, entry.name if entry else "", part))), fresh)
+    named = study.mitigated[key] if group == "mitigation" else entry.name if entry else ""
+    row = Row(" ".join(filter(None, (group, named, part))), fresh)
     if fresh:
         row.stored = sum(_size(Path(out)) for out in stage.outs)
+        return row
+    if group == "mitigation":
+        row.seconds = MITIGATION_SECONDS
         return row
     # evaluations find theirs in the cache, where `checkpoint` put them
     fetching = group in ("datasets", "samples", "checkpoint")
