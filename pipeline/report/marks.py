@@ -58,7 +58,7 @@ def told(marks: Iterable[Sequence[float]], data: pl.DataFrame) -> list[Told]:
     rows = data.rows(named=True)
     if not set(_DRAWN) & set(data.columns):  # several numbers of a row are drawn
         return []
-    return [_told(place, rows[int(row)]) for row, *place in marks]
+    return [_told(place, rows[int(row)]) for row, *place in marks if "model" in rows[int(row)]]
 
 
 def as_json(marks: Sequence[Told]) -> Markup:
