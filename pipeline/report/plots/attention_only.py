@@ -92,7 +92,7 @@ def draw_capacities(data: pl.DataFrame) -> Figure:
     for index, (experiment, quantity) in enumerate(kinds):
         part = data.filter(experiment=experiment, quantity=quantity).sort("width")
         label = f"{words[experiment]}, {quantity.removeprefix('capacity_')}% right"
-        style.curve(axes, part, index, label, x="width", hollow=None)
+        _curve(axes, part, index, label, x="width")
     slides = data.unique("width").sort("width")
     _reference(axes, slides, "width", "the slides: D")
     style.log_axis(axes.xaxis)
@@ -137,9 +137,9 @@ def draw_low_ranks(data: pl.DataFrame) -> Figure:
         rows = rows.with_columns(low=None, high=None)
         for statement, label, index in _BOUNDS:
             part = rows.filter(statement=statement)
-            style.curve(axes, part, index, label, x="rank", value="bound", hollow=None)
+            _curve(axes, part, index, label, x="rank", value="bound")
         measured = rows.unique("rank", maintain_order=True)
-        style.curve(axes, measured, 0, "measured loss", x="rank", hollow=None)
+        _curve(axes, measured, 0, "measured loss", x="rank")
         style.log_axis(axes.yaxis)
         axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set_title(f"{_MAPS[experiment]}, {table}")
@@ -183,7 +183,7 @@ def draw_trained(data: pl.DataFrame) -> Figure:
             of_architecture = rows.filter(architecture=architecture)
             by = "width" if square else "architecture"
             for _, part in of_architecture.group_by(by, maintain_order=True):
-                style.curve(axes, part, index, words, x=column, hollow=None)
+                _curve(axes, part, index, words, x=column)
                 _reference(axes, part.drop_nulls("bound"), column, "lower bound")
                 if square:
                     axes.annotate(
@@ -253,6 +253,14 @@ def draw_routing(data: pl.DataFrame) -> Figure:
     axes.set_ylabel("accuracy")
     style.legend(figure)
     return figure
+
+
+def _curve(
+    axes: Axes, rows: pl.DataFrame, index: int, label: str, x: str, value: str = "value"
+) -> None:
+    """A line without tooltips, which are for rows of models."""
+    rows = rows.drop(style.ROW, strict=False)
+    style.curve(axes, rows, index, label, x=x, value=value, hollow=None)
 
 
 def _reference(axes: Axes, rows: pl.DataFrame, x: str, label: str) -> None:
