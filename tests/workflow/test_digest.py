@@ -46,11 +46,7 @@ WORDING = {
     "a comment": ("pipeline/measure/metrics.py", "\n\n\n", "\n\n# why\n\n"),
     "a docstring": ("pipeline/interventions/hooks.py", '"""', '"""Otherwise: '),
     "an error": ("pipeline/samples/frame.py", "Problem(", 'Problem("in other words", '),
-    "another error": (
-        "pipeline/interventions/interventions.py",
-        "raise ValueError(",
-        "raise ValueError(1, ",
-    ),
+    "another error": ("pipeline/interventions/interventions.py", "ValueError(f", "ValueError(1, f"),
     "a description": ("pipeline/samples/schema.py", 'description="', 'description="that is, '),
     "an annotation": ("pipeline/measure/memorization.py", ") -> ", ") -> None | "),
     "layout": ("pipeline/report/page.py", "(", "(\n    "),
