@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from pipeline.interventions.caches import Kept, SideBySide
-from pipeline.interventions.hooks import BlockRows, hooked
+from pipeline.interventions.hooks import Beside, BlockRows, hooked
 from pipeline.interventions.wavefront import Engine, by_edit, run
 
 
@@ -57,7 +57,7 @@ class Beam:
             edits = by_edit(step.edits[path[block]] for path in self._paths)
             listed = {edit: torch.tensor(of, device=tokens.device) for edit, of in edits.items()}
             blocks.append(BlockRows(edits={**listed}))
-        with hooked(engine.known, blocks, means=engine.means):
+        with hooked(engine.known, blocks, beside=Beside(engine.means)):
             read = engine.known.body(
                 input_ids=tokens[:, None], past_key_values=rows, use_cache=True
             )

@@ -122,6 +122,13 @@ def study(asked: Asked, words: Sequence[str] = ()) -> dict[str, Any]:
             unknown tasks; and errors of the modules that read hub, folder and file.
     """
     origin = origin_of(asked.model)
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,55}", asked.name, re.ASCII):  # audit-NAME has 62
+        raise bad_input(
+            "--name",
+            shorten(asked.name),
+            "at most 56 lower-case letters, digits, hyphens, underscores; a letter or digit first",
+            "name it otherwise",
+        )
     values = _values(asked, words, origin)
     check(values, "the audit")  # the model's size is not known yet, and its tasks are not loaded
     require_unused(asked)

@@ -293,7 +293,7 @@ def test_bad_samples_of_a_user_are_refused(tmp_path: Path, case: str) -> None:
 @pytest.mark.parametrize("name", [n for n in HOSTILE if isinstance(n, str)])
 def test_a_hostile_name_of_an_audit_is_refused(tmp_path: Path, name: str) -> None:
     asked = audit.Asked(name, str(tmp_path), tmp_path / "samples.csv")
-    refused(lambda: audit.study(asked), "the audit: ")
+    refused(lambda: audit.study(asked), "--name")
 
 
 # ---------------------------------------------------------------------- checkpoints

@@ -397,7 +397,7 @@ def test_the_command_checks_samples_before_it_leases_or_loads(neox, tmp_path, mo
     for file in ("params.yaml", "loops.yaml"):
         shutil.copy(ROOT / file, tmp_path)
     monkeypatch.chdir(tmp_path)
-    for forbidden in ("pipeline.workflow.device.lease", "pipeline.stages.memorization.load"):
+    for forbidden in ("pipeline.workflow.running.lease", "pipeline.stages.memorization.load"):
         monkeypatch.setattr(forbidden, lambda *_: pytest.fail("this comes later"))
     with pytest.raises(InputError, match=r"token id 60[\s\S]*ids below 60"):
         run(load(), "memorization@tiny-pythia-8")

@@ -277,7 +277,7 @@ def test_the_card_shows_what_the_study_measured(
         data = Path()
 
     known = exporting.Source("mine", checkpoint_files(source), "a model", study=Study())  # type: ignore[arg-type]
-    monkeypatch.setattr(exporting, "_source", lambda _: known)
+    monkeypatch.setattr(exporting, "source_of", lambda _: known)
     export("mine", "zero", "1", Path("to"))
     numbers = "128 | 0.9 (0.8 to 1) | 0.25 (0.2 to 0.3)"
     row = f"| memorized | memorization | exact_match |  |  | {numbers} |"
