@@ -411,7 +411,7 @@ class _Plain:
                                        now[:, position : position + 1])  # fmt: skip
         self.change = max(self.change, float((made - now).abs().nan_to_num(1, 1, 1).amax()))
         if columns is None:
-            whole = made
+            whole = made.clone()  # an expanded tensor, which some blocks would add to in place
         else:
             whole[..., columns] = made
         return whole.reshape(passing.shape)

@@ -374,7 +374,7 @@ def _index(value: object) -> Callable[[Path], None]:
 
 
 CHECKPOINTS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
-    "a pickle alone": (_pickle_only, ("safetensors none", "a pickle is never loaded")),
+    "a pickle alone": (_pickle_only, ("no safetensors", "a pickle is never loaded")),
     "a pickle by another name": (_pickle_renamed, ("a safetensors file",)),
     "code of its own": (_remote_code, ("needs no code of its own",)),
     "a tokenizer with code of its own": (_remote_tokenizer, ("needs no code of its own",)),
@@ -398,7 +398,10 @@ CHECKPOINTS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
         lambda folder: (folder / "adapter_config.json").write_text("{}"),
         ("adapter_config.json", "merge_and_unload"),
     ),
-    "no file at all": (lambda folder: [each.unlink() for each in folder.iterdir()], ("none",)),
+    "no file at all": (
+        lambda folder: [each.unlink() for each in folder.iterdir()],
+        ("no safetensors",),
+    ),
 }
 
 

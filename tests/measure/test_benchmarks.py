@@ -370,7 +370,7 @@ def test_chance_is_stated_where_there_is_one(measured):
 
 
 def test_the_category_is_that_of_the_field_that_the_metadata_name(measured, folder):
-    lines = (folder / "mini_lambada.jsonl").read_text().splitlines()
+    lines = (folder / "deeper" / "mini_lambada.jsonl").read_text().splitlines()
     texts = dict(enumerate(json.loads(line)["text"] for line in lines))
     rows = measured[1].filter(task="mini_lambada")
     assert dict(rows.select("doc_id", "category").iter_rows()) == texts

@@ -30,7 +30,13 @@ def values() -> dict[str, object]:
     made = read_yaml(ROOT / "pipeline/conf/study/arena.yaml")
     rest = read_yaml(ROOT / "params.yaml")
     made |= {key: rest[key] for key in ("statistics", "report", "parts", "run", "derived")}
-    made |= {"attribution": None, "divergence": None, "generations": None, "theory": {}}
+    made |= {
+        "windows": None,
+        "attribution": None,
+        "divergence": None,
+        "generations": None,
+        "theory": {},
+    }
     made["corpus"]["arena"] |= {
         "vocabulary": 400, "world_tokens": 4000, "records": {1: 10, 40: 30}, "control_records": 10,
         "task_items": 8,
