@@ -225,15 +225,15 @@ def _pick(ranked: pl.DataFrame) -> list[tuple[str, dict[str, Any]]]:
 
 
 _FIRST_ERROR = (
-    "With one late block bypassed, a broken recitation has its first error at token "
-    "{{ places|span(' to ') }} (medians, block by block), yet {{ again|span }} of them, model by "
-    "model, get the last token right again{% if control %}; of control samples, which are no "
+    "With one late block bypassed, a broken recitation of a decoded sample has its first error at "
+    "token {{ places|span(' to ') }} (medians, block by block), yet {{ again|span }} of them, model "
+    "by model, get the last token right again{% if control %}; of control samples, which are no "
     "recitations, {{ control|span }} get it right{% endif %}."
 )
 _BY_KIND = (
-    "Of records of the kind “{{ most }}” {{ high|percent(0) }} survive such a bypass, of the kind "
-    "“{{ least }}” {{ low|percent(0) }}; the first survives more often in {{ alike|count }} of "
-    "{{ of|plural('model') }}."
+    "Of all memorized samples, by kind of record, {{ low|percent(0) }} (“{{ least }}”, the lowest) "
+    "to {{ high|percent(0) }} (“{{ most }}”, the highest) survive such a bypass, over the late "
+    "blocks; the latter survives more often in {{ alike|count }} of {{ of|plural('model') }}."
 )
 _CHOSEN_FROM = (
     "The samples below are chosen from the {{ analysed|count }} per model that were analysed token "

@@ -321,8 +321,10 @@ def _paper(judged: Sequence[Finding], graded: Localized | None) -> dict[str, Any
     if graded and graded.opening and set(words) == {"not measured"}:
         return {}
     counts = [(word, words.count(word)) for word in (*VALUES, "not measured") if word in words]
+    hopeless = [f for f in judged if f.of_paper and f.word == "undecided" and (f.needed or f.lacks)]
     return {
         "first": judged[0],
+        "hopeless": Number("claims/hopeless", len(hopeless), unit="claims", table="verdicts"),
         "claims": Number("claims/paper", len(words), unit="claims", table="verdicts"),
         "counts": [
             (Number(f"claims/paper/{word}", n, unit="claims", table="verdicts"), word)

@@ -118,11 +118,9 @@ def perplexity(data: pl.DataFrame) -> Iterator[tuple[str, Any]]:
 
 def quartiles(data: pl.DataFrame) -> Iterator[tuple[str, Any]]:
     edited = data.filter(pl.col("quartile") > 0)
-    scored = edited.filter("higher_is_better").group_by("quartile").agg(pl.mean("value").round(9))
-    quarter, best = max(sorted(scored.rows()), key=lambda row: row[1])
+    scored = edited.filter("higher_is_better").group_by("model", "quartile").agg(pl.mean("value"))
     yield "exact", ends(edited.filter(metric="exact_match")["value"])
-    yield "best", (best,)
-    yield "quarter", str(quarter)
+    yield "scores", ends(scored["value"])
 
 
 def copies(data: pl.DataFrame) -> Iterator[tuple[str, Any]]:

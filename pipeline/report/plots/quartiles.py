@@ -17,7 +17,7 @@ from pipeline.analysis import views
 from pipeline.analysis.text import slug, visible
 from pipeline.interventions.interventions import BASELINE, QUARTILES
 from pipeline.report import colours, style
-from pipeline.report.plots.plot import NUMBERS, Plot, extent, share
+from pipeline.report.plots.plot import NUMBERS, Plot, extent
 
 
 def quartiles(summary: pl.DataFrame) -> Iterator[Plot]:
@@ -35,18 +35,12 @@ def quartiles(summary: pl.DataFrame) -> Iterator[Plot]:
         bypassed = data.filter(pl.col("quartile") > 0)
         if not bypassed.height:  # models of fewer than four blocks
             continue
-        means = (
-            bypassed.filter("higher_is_better")
-            .group_by("quartile")
-            .agg(pl.col("value").mean().round(9))  # equal but for rounding: the first quarter
-            .sort("value", "quartile", descending=[True, False])
-        )
-        quartile, best = means.row(0) if means.height else (None, None)
+        scored = bypassed.filter("higher_is_better").group_by("model", "quartile")
+        means = scored.agg(pl.col("value").mean())["value"]
         values = {
             "family": family,
             "exact": extent(bypassed.filter(metric="exact_match")["value"]),
-            "quarter": quartile and str(quartile),
-            "best": share(best),
+            "scores": extent(means) if means.len() else None,
             "chance": data["chance"].count() > 0,
             "perplexity": (~data["higher_is_better"]).any(),
         }
