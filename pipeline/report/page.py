@@ -321,7 +321,8 @@ def _paper(judged: Sequence[Finding], graded: Localized | None) -> dict[str, Any
     if graded and graded.opening and set(words) == {"not measured"}:
         return {}
     counts = [(word, words.count(word)) for word in (*VALUES, "not measured") if word in words]
-    hopeless = [f for f in judged if f.of_paper and f.word == "undecided" and (f.needed or f.lacks)]
+    undecided = [finding for finding in judged if finding.of_paper and finding.word == "undecided"]
+    hopeless = [finding for finding in undecided if finding.needed or finding.lacks]
     return {
         "first": judged[0],
         "hopeless": Number("claims/hopeless", len(hopeless), unit="claims", table="verdicts"),
