@@ -226,8 +226,8 @@ def _pick(ranked: pl.DataFrame) -> list[tuple[str, dict[str, Any]]]:
 
 _FIRST_ERROR = (
     "With one late block bypassed, a broken recitation of a decoded sample has its first error at "
-    "token {{ places|span(' to ') }} (medians, block by block), yet {{ again|span }} of them, model "
-    "by model, get the last token right again{% if control %}; of control samples, which are no "
+    "token {{ places|span(' to ') }} (medians, block by block), yet {{ again|span }} of them, by "
+    "model, get the last token right again{% if control %}; of control samples, which are no "
     "recitations, {{ control|span }} get it right{% endif %}."
 )
 _BY_KIND = (

@@ -57,6 +57,12 @@ DIGITS = re.compile(r"[-+]?[\d,]*\.?\d+(?:e[-+]?\d+)?")
 
 Row = dict[str, Any]
 
+PAPERS = (
+    *("late-block", "early-block", "late-perplexity", "gains", "larger-models", "texts"),
+    *("reasoning", "quarters", "last-quarter"),
+)
+"""The claims of the paper."""
+
 
 @dataclass(frozen=True)
 class Made:
@@ -480,6 +486,11 @@ def the_counts_of_verdicts(made: Made) -> None:
                 assert n == own.count("supported")
     paper = made.starting("claims/paper/")
     assert sum(row["value"] for row in paper.values()) == shown["paper"]["value"]
+    main = verdicts.filter(pl.col("claim").is_in(PAPERS))
+    barred = main.filter(pl.col("needed").is_not_null() | pl.col("lacks").is_not_null())["claim"]
+    undecided = main.filter(pl.col("model").is_null(), verdict="undecided")["claim"]
+    if "hopeless" in shown:
+        assert shown["hopeless"]["value"] == len(set(undecided) & set(barred)) > 0
     assert near(shown["confidence"], 1 - THRESHOLDS.significance)
 
 
