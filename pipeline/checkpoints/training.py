@@ -50,7 +50,9 @@ def build(recipe: Training, vocabulary: int, context: int, end: int) -> PreTrain
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            config, trust_remote_code=False
+        )
     residual = (
         "attention.dense.weight",
         "dense_4h_to_h.weight",

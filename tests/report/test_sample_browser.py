@@ -96,8 +96,8 @@ def test_those_right_again_and_kinds_are_told(data: Path) -> None:
     assert why["kind even"] % 2 == 0
     assert why["kind odd"] % 2 == 1
     assert re.fullmatch(
-        r"Of records of the kind “(even|odd)” \d+% survive .* “(even|odd)” \d+%; "
-        r"the first survives more often in [01] of 1 model\.",
+        r"Of all memorized samples, by kind of record, \d+% \(“(even|odd)”, the lowest\) to "
+        r"\d+% \(“(even|odd)”, .* survives more often in [01] of 1 model\.",
         plain(told[1]),
     )
 
