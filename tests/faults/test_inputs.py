@@ -57,7 +57,7 @@ def test_nor_may_data(project: Project) -> None:
     [
         (PARAMS, "tiny-lookup:", "tiny-looking:"),
         ("pipeline/report/page.py", '"""The page:', '"""1 / 0 The page:'),
-        (MODULE, '"""The best', '"""1 / 0 The best'),  # a docstring
+        (MODULE, '"""The best linear', '"""1 / 0 The best linear'),  # a docstring
     ],
 )
 def test_anything_else_may(project: Project, file: str, old: str, new: str) -> None:
