@@ -149,7 +149,7 @@ def require_downloads(study: Study, stages: Iterable[Stage]) -> None:
     lost = {
         want.repo: reason
         for want in {want: None for stage in stages for want in wants(study, stage)}
-        if (reason := want.refused()) and (want.sizes(ask=False) or (1, 0))[0]
+        if (want.sizes(ask=False) or (1, 0))[0] and (reason := want.refused())
     }
     if lost:
         raise NoNetworkError(no_network(next(iter(lost.values())), *lost))

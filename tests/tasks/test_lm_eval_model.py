@@ -104,8 +104,8 @@ def test_an_exported_checkpoint_scores_the_same_as_a_stock_model(
 @pytest.mark.parametrize(
     ("edit", "blocks", "expected"),
     [
-        ("vanish", "1", "identity, zero, noise"),
-        ("mean", "1", "identity, zero, noise"),
+        ("vanish", "1", "identity, zero, skip, noise"),
+        ("mean", "1", "identity, zero, skip, noise"),
         ("zero", "one", r"such as 20\+21"),
         ("zero", "1+9", "blocks 0 to 3"),
     ],
