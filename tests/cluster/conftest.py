@@ -24,6 +24,7 @@ GPUS = ("/dev/null", "/dev/zero")
 
 SLURM_CONF = """
 ClusterName=tests
+MinJobAge=7200
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller}
 SlurmdPort={node}
