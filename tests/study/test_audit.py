@@ -39,13 +39,6 @@ main()
 """The command, in shards of some milliseconds."""
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("mine")
-    own.write_checkpoint(folder, "llama")
-    return folder
-
-
 @pytest.fixture
 def asked(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> audit.Asked:
     monkeypatch.chdir(tmp_path)

@@ -24,19 +24,11 @@ from tests import own
 from tests.study.test_audit import ROOT, SMALL_SHARDS
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("mine")
-    own.write_checkpoint(folder, "llama")
-    return folder
-
-
 @pytest.fixture
 def asked(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> audit.Asked:
     monkeypatch.chdir(tmp_path)
     Path("book.txt").write_text(own.text())
-    nothing = (None, None, 0, None, False, False, 1, None)
-    return audit.Asked("mine", str(model), Path("book.txt"), 8, 8, *nothing)
+    return audit.Asked("mine", str(model), Path("book.txt"), 8, 8)
 
 
 def test_a_document_is_the_file_that_a_link_leads_to_and_a_folder_all_its_texts(
