@@ -10,8 +10,8 @@ from pipeline.checkpoints.schema import Continued, Gguf, Training
 from pipeline.interventions.interventions import OWN_EDITS, is_own, sweep
 from pipeline.measure.schema import FITTING
 from pipeline.samples.schema import PASSAGE_LENGTHS, File, Records
-from pipeline.study.loops import LOOPS, OPTIONAL, loops
-from pipeline.study.schema import Study
+from pipeline.study.loops import LOOPS, loops
+from pipeline.study.schema import DERIVED, Study
 from pipeline.workflow.errors import Problem, shorten
 
 Found = tuple[str, str, str, str]
@@ -83,7 +83,7 @@ def derivation(study: Study, recorded: Mapping[str, object], where: str) -> list
         where: the name of params.yaml in errors.
     """
     derived = loops(study.model_dump())
-    missing = [each for each in (*OPTIONAL, "theory") if each not in study.model_fields_set]
+    missing = sorted({*Study.model_fields} - study.model_fields_set - {DERIVED})
     if recorded == derived and not missing:  # DVC wants every section, be it null
         return []
     other = [group for group, entries in derived.items() if recorded.get(group) != entries]

@@ -19,7 +19,7 @@ from ruamel.yaml.error import YAMLError
 
 from pipeline.interventions.interventions import MisfitError
 from pipeline.study.checks import cross_check, derivation
-from pipeline.study.loops import LOOPS, OPTIONAL, register, write_loops
+from pipeline.study.loops import LOOPS, register, write_loops
 from pipeline.study.schema import Study
 from pipeline.workflow.errors import InputError, Problem, bad_input, disk_problem, shorten
 from pipeline.workflow.files import PARAMS, write_text
@@ -130,7 +130,12 @@ def derive(path: Path = PARAMS) -> Study:
     """
     values = read_yaml(path)
     if isinstance(values, dict):
-        values = {**dict.fromkeys(OPTIONAL), "theory": {}, "parts": 1, **values}
+        optional = {
+            name: field.get_default(call_default_factory=True)
+            for name, field in Study.model_fields.items()
+            if not field.is_required()
+        }
+        values = {**optional, **values}
         values.pop("loops", None)  # which earlier versions kept in params.yaml
     study = check(values, str(path))
     write(values, path)

@@ -1,5 +1,7 @@
 """Every window of a document: against a plain loop, and what follows from the windows."""
 
+import copy
+
 import numpy as np
 import polars as pl
 import pytest
@@ -128,9 +130,12 @@ def test_a_killed_reading_resumes_and_gives_the_same_table(model, tmp_path):
 
 
 def test_logits_that_are_not_finite_are_named(model):
-    model.get_output_embeddings().weight.data[0] = torch.nan
+    broken = copy.deepcopy(model)
+    weight = broken.get_output_embeddings().weight.detach().clone()  # of the head alone
+    weight[0] = torch.nan
+    broken.get_output_embeddings().weight = torch.nn.Parameter(weight)
     with pytest.raises(InputError, match="baseline, chunk 0"):
-        measure(model, [text_of(40)._replace(tokens=np.arange(40))], P, S)
+        measure(broken, [text_of(40)._replace(tokens=np.arange(40))], P, S)
 
 
 # ------------------------------------------------------------------ what follows from the windows
