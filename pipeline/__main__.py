@@ -171,6 +171,10 @@ def audit(
         str | None,
         typer.Option(help="a model that cannot know the document, or a text that this one cannot"),
     ] = None,
+    corpus: Annotated[
+        Path | None,
+        typer.Option(help="a text file, or a folder of them, in which its copies are counted"),
+    ] = None,
 ) -> None:
     """Write a study of one's own checkpoint and samples, and run it."""
     options = locals()
@@ -182,14 +186,14 @@ def audit(
     from pipeline.workflow.interruption import saying
     from pipeline.workflow.locks import held, take_turn
 
-    for one in ("document", "stride", "edits", "reference"):
+    for one in ("document", "stride", "edits", "reference", "corpus"):
         del options[one]
     if (samples is None) == (document is None):
         raise bad_input(
             "audit", "neither or both", "one of --samples and --document", "give one of them"
         )
     edited = [each.strip() for each in edits.split(",")] if edits else []
-    read = documents.Read(document, stride, edited, reference) if document else None
+    read = documents.Read(document, stride, edited, reference, corpus) if document else None
     if read:
         options["samples"] = read.first()
     asked = auditing.Asked(**options)

@@ -61,13 +61,21 @@ def false_positives(rows: pl.DataFrame) -> Estimates | None:
 
     Args:
         rows: rolling windows of the baseline, of a model that does not know the documents, or of
-            texts that a model cannot know. Windows of one stretch of P + S tokens are one cluster.
+            texts that a model cannot know.
 
     Returns:
         One rate; None without windows.
     """
-    if rows.is_empty():
-        return None
+    return None if rows.is_empty() else extractable(rows)
+
+
+def extractable(rows: pl.DataFrame) -> Estimates:
+    """The share of windows that are extractable, with an interval at 95%.
+
+    Args:
+        rows: of one model and intervention, at least one. Windows of one stretch of P + S tokens
+            are one cluster.
+    """
     stretch = pl.col("start") // (pl.col("prefix_length") + pl.col("suffix_length"))
     groups = rows.select(pl.struct("document", stretch).rank("dense")).to_series().to_numpy()
     surely = rows["log_prob_top_40"].to_numpy() >= EXTRACTABLE

@@ -58,6 +58,9 @@ class Windows(Section):
     reference: Name | None = Field(
         default=None, description="a model of the study that does not know the documents; or none"
     )
+    corpus: OwnPath | None = Field(
+        default=None, description="texts in which copies of the windows are counted; or none"
+    )
     prefix_length: Length = Field(description="tokens")
     suffix_length: Length = Field(description="tokens")
     stride: Length = Field(default=8, description="tokens from one window to the next")

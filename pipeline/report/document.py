@@ -22,9 +22,11 @@ from pipeline.analysis.passages import (
     Known,
     by_character,
     difference,
+    extractable,
     false_positives,
     known,
 )
+from pipeline.analysis.statistics import Estimates
 from pipeline.analysis.text import visible
 from pipeline.interventions.interventions import BASELINE
 from pipeline.measure.schemas import RECITED, ROLLING, WINDOWS
@@ -70,6 +72,7 @@ def write_documents(
     texts: Mapping[str, str],
     folder: Path,
     *,
+    copies: pl.DataFrame | None = None,
     reference: str | None = None,
     show_text: bool = False,
 ) -> None:
@@ -81,6 +84,8 @@ def write_documents(
         models: names of the models that are audited.
         texts: name -> text of each document.
         folder: becomes the folder of the pages.
+        copies: windows of the baseline with their copies in a corpus, and a column ``model``; None:
+            no corpus was named.
         reference: name of a model that does not know the documents; None: there is none, or
             reference texts are in the tables.
         show_text: show the documents as text.
@@ -127,10 +132,7 @@ def write_documents(
                 others = [(other, href) for other, href in hrefs.items() if other != each]
                 pages.append({"title": name, "file": hrefs[each], "shown": shown, "others": others})
     rate = false_positives(pl.concat(strange))
-    positives = None
-    if rate:
-        value, low, high = (float(end[0]) for end in (rate.value, rate.low, rate.high))
-        positives = Number("windows/false_positives", value, low, high, SHARE, TABLE)
+    positives = _share("windows/false_positives", rate) if rate else None
     script = f"{shared()['script']}\n{(CODE_PATH / 'document.js').read_text(encoding='utf-8')}"
     style = shared()["stylesheet"] + Markup((CODE_PATH / "document.css").read_text("utf-8"))  # noqa: S704  ours
     words = [("", "less")] + [(f"p{i}", f"{w} or more") for i, w in enumerate(LEVELS.values(), 1)]
@@ -150,6 +152,7 @@ def write_documents(
         "positives": positives,
         "referred": reference is not None,
         "differences": differences,
+        "copies": [] if copies is None else _by_copies(copies),
         "home": False,
     }
     alone: dict[str, Any] = {"shown": None, "others": []}
@@ -170,6 +173,9 @@ def write_documents(
                 write_text(temporary / each["file"], made)
         columns = [{**row["keys"], **row["values"]} for row in rows]
         pl.DataFrame(columns).write_csv(temporary / "documents.csv")
+        if copies is not None:
+            counted = ("model", "document", "start", "log_prob_top_40", "copies", "near_copies")
+            copies.select(counted).write_csv(temporary / "copies.csv")
         numbers.write(temporary / "numbers.json")
 
 
@@ -196,6 +202,32 @@ def _row(key: str, found: Known, told: Mapping[str, Any], at: int) -> dict[str, 
         for what, value in values.items()
     ]
     return {"cells": cells, "values": values}
+
+
+def _by_copies(windows: pl.DataFrame) -> list[dict[str, Any]]:
+    """A row a model and number of copies, in powers of two: known windows, exact and near."""
+    made = []
+    for (model,), of_model in windows.group_by("model", maintain_order=True):
+        bits = {what: of_model[what].log(2).floor() + 1 for what in ("copies", "near_copies")}
+        of = {what: each.clip(0) for what, each in bits.items()}
+        for level in sorted(set().union(*of.values())):
+            first = int(2 ** (level - 1))
+            words = str(first) if level <= 1 else f"{first} to {2 * first - 1}"
+            cells = []
+            for what, levels in of.items():
+                rows = of_model.filter(levels == level)
+                key = f"windows/{model}/{what}/{first}"
+                count = Number(f"{key}/windows", len(rows), unit="windows", table=TABLE)
+                known = _share(f"{key}/known", extractable(rows)) if len(rows) else None
+                cells.append((count, known))
+            made.append({"model": model, "copies": words, "cells": cells})
+    return made
+
+
+def _share(name: str, rate: Estimates) -> Number:
+    """The only rate of an estimate."""
+    value, low, high = (float(end[0]) for end in (rate.value, rate.low, rate.high))
+    return Number(name, value, low, high, SHARE, TABLE)
 
 
 def _shown(

@@ -35,7 +35,7 @@ def windows(study: Study, model: Model) -> None:
     found = [(name, text, False) for name, text in texts(Path(asked.documents)).items()]
     if asked.reference_text:
         found += [(name, text, True) for name, text in texts(Path(asked.reference_text)).items()]
-    determined_by = evaluated.determined_by(windows=asked.model_dump())
+    determined_by = evaluated.determined_by(windows=asked.model_dump(exclude={"corpus"}))
     budget = study.run.token_budget
     with (
         open_shards(

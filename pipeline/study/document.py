@@ -15,8 +15,8 @@ from pipeline.workflow.errors import bad_input
 REFERENCE = "reference"
 """The name of the reference model, of its family, and of the link to a reference text."""
 
-DOCUMENTS = "documents"
-"""The link to the documents in an audit's folder."""
+DOCUMENTS, CORPUS = "documents", "corpus"
+"""The links to the documents, and to the corpus, in an audit's folder."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,14 @@ class Read:
         stride: tokens from one window to the next.
         edits: names of interventions under which the documents are read, beside the baseline.
         reference: another model, or a text that the model cannot know; None: neither.
+        corpus: a text file, or a folder of them, in which copies are counted; None: none is.
     """
 
     path: Path
     stride: int
     edits: Sequence[str]
     reference: str | None
+    corpus: Path | None = None
 
     @property
     def reference_text(self) -> Path | None:
@@ -45,8 +47,10 @@ class Read:
         """The first document: the study of the audit has its samples.
 
         Raises:
-            InputError: there is no document, or one that is no plain text.
+            InputError: there is no document, or one, or one of the corpus, that is no plain text.
         """
+        if self.corpus is not None:
+            files(self.corpus)
         return next(iter(files(self.path).values()))
 
 
@@ -72,6 +76,7 @@ def added(values: dict[str, Any], asked: Asked, read: Read) -> dict[str, Any]:
             "documents": DOCUMENTS,
             "reference_text": REFERENCE if text else None,
             "reference": REFERENCE if read.reference and not text else None,
+            "corpus": CORPUS if read.corpus else None,
             **lengths,
             "stride": read.stride,
             "interventions": list(read.edits),
@@ -102,12 +107,14 @@ def added(values: dict[str, Any], asked: Asked, read: Read) -> dict[str, Any]:
 
 
 def prepare(asked: Asked, read: Read) -> None:
-    """Link the documents, and a reference on this machine, into the audit's folder.
+    """Link the documents, the corpus, and a reference on this machine into the audit's folder.
 
     Args:
         asked: the audit, whose folder `audit.prepare` made.
         read: its documents.
     """
     _link(asked.folder / DOCUMENTS, read.path.absolute())
+    if read.corpus:
+        _link(asked.folder / CORPUS, read.corpus.absolute())
     if read.reference and Path(read.reference).exists():
         _link(asked.folder / REFERENCE, Path(read.reference).absolute())

@@ -84,7 +84,8 @@ def loops(study: Mapping[str, Any]) -> dict[str, Any]:
         "reference": asked_windows.get("reference_text") or nothing,
     }
     made["windows"] = {key: {**each, **texts} for key, each in made["windows"].items()}
-    made["document"] = {study["study"]: {"documents": texts["documents"]}} if asked_windows else {}
+    counted = {"documents": texts["documents"], "corpus": asked_windows.get("corpus") or nothing}
+    made["document"] = {study["study"]: counted} if asked_windows else {}
     count = int(study.get("parts") or 1)
     for group in IN_PARTS:
         of = models if group not in OPTIONAL or study.get(group) else {}

@@ -60,7 +60,9 @@ def recited_of(name, intervention, verbatim=7):
     return tables.cast(pl.DataFrame([row]), RECITED)
 
 
-def written(folder, texts, *, edits=("baseline",), reference=None, show_text=True, known=KNOWN):
+def written(
+    folder, texts, *, edits=("baseline",), reference=None, show_text=True, known=KNOWN, copies=None
+):
     data = folder / "windows"
     counts = {name: len(text) // SIZE for name, text in texts.items()}
     frames = [
@@ -76,8 +78,9 @@ def written(folder, texts, *, edits=("baseline",), reference=None, show_text=Tru
         tables.write(other, data / "reference.parquet", WINDOWS, {})
     named = None if reference is None else "reference"
     write_documents(
-        "audit-x", data, ["m"], texts, folder / "out", reference=named, show_text=show_text
-    )
+        "audit-x", data, ["m"], texts, folder / "out",
+        copies=copies, reference=named, show_text=show_text,
+    )  # fmt: skip
     return folder / "out"
 
 
@@ -116,6 +119,29 @@ def test_the_numbers_follow_from_the_windows(tmp_path):
         rows = list(csv.DictReader(file))
     assert [row["intervention"] for row in rows] == ["baseline", "b"]
     assert float(rows[0]["coverage"]) == pytest.approx(len(covered) / len(text))
+
+
+def test_known_windows_are_counted_by_copies(tmp_path):
+    rows = windows_of("book", 1000, KNOWN).filter(reading="rolling")
+    copies = pl.Series([0, 1, 3, 5] * len(rows))[: len(rows)]
+    rows = rows.with_columns(pl.lit("m").alias("model"), copies=copies, near_copies=copies * 0 + 2)
+    out = written(tmp_path, {"book": text_of(1000)}, copies=rows)
+    found = numbers(out)
+    surely = rows["log_prob_top_40"].to_numpy() > -9
+    for first, several in ((0, [0]), (1, [1]), (2, [3]), (4, [5])):
+        these = surely[copies.is_in(several).to_numpy()]
+        assert found[f"windows/m/copies/{first}/windows"]["value"] == len(these)
+        rate = found[f"windows/m/copies/{first}/known"]
+        assert rate["value"] == pytest.approx(these.mean())
+        assert rate["low"] < rate["value"] < rate["high"]
+    assert found["windows/m/near_copies/2/known"]["value"] == pytest.approx(surely.mean())
+    assert found["windows/m/near_copies/1/windows"]["value"] == 0
+    page = (out / "index.html").read_text()
+    levels = re.findall(r'<th scope="row">([^<]*)</th><td>m</td>', page)
+    assert levels[-4:] == ["0", "1", "2 to 3", "4 to 7"]
+    assert page.count("<meter ") == 5
+    with (out / "copies.csv").open() as file:
+        assert [int(row["copies"]) for row in csv.DictReader(file)] == copies.to_list()
 
 
 def test_the_text_is_whole_escaped_and_coloured_where_it_is_known(tmp_path):

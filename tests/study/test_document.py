@@ -102,6 +102,9 @@ def test_killed_and_repeated_it_goes_on_to_the_page(model: Path, tmp_path: Path)
     (tmp_path / "book.txt").write_text(own.text(words=3000))
     words = ["--model", str(model), "--document", "book.txt", "--name", "mine", "--edits"]
     words += ["block-01", "--prefix-length", "8", "--suffix-length", "8", "--show-text"]
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts/a.txt").write_text(own.text(words=3000) * 2)
+    words += ["--corpus", "texts"]
     folder = tmp_path / "audits/mine"
     first = _audit(tmp_path, *words)
     while len(list(folder.glob("data/*/partial/windows/*/*/*.safetensors"))) < 2:
@@ -121,3 +124,7 @@ def test_killed_and_repeated_it_goes_on_to_the_page(model: Path, tmp_path: Path)
     page = (tmp_path / "reports/audit-mine/document/index.html").read_text("utf-8")
     assert own.text(words=3000).split()[1500] in page
     assert not (tmp_path / "data/audit-mine/memorization").exists()
+    counted = pl.read_csv(tmp_path / "reports/audit-mine/document/copies.csv")
+    assert counted.height == made.filter(intervention="baseline", reading="rolling").height
+    assert (counted["copies"] >= 2).all()
+    assert "Known passages by copies in the corpus" in page
