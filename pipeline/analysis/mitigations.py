@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -23,7 +23,7 @@ from pipeline.analysis.statistics import (
     paired_differences,
 )
 from pipeline.workflow.errors import bad_input
-from pipeline.workflow.tables import Column, Schema, cast
+from pipeline.workflow.tables import Column, Schema, cast, dtypes
 
 INTERVAL: Schema = {
     "value": Column(pl.Float64, "estimate"),
@@ -71,7 +71,22 @@ PRICED = 0.01
 TENTH = 0.1
 DETECTS = 0.9
 """The area under the curve from which on a score counts as telling two kinds of windows apart."""
-KEY = ["split", "item"]
+SCORES = ("flat_share", "likelihood", "min_k")
+"""Of windows, by which recited ones are to be told from others."""
+KEY, PROBE = ["split", "item"], ["probe", "x", "variant"]
+CONTRASTS = (
+    ("A", "noise", "kfac", 1.0, "text"),
+    ("A", "identity", "kfac", 1.0, "text"),
+    ("B", "coherent", "kfac", TENTH, "text"),
+    ("B, same kind", "coherent", "kfac", 1.0, "control"),
+    ("order", "kfac", "balanced-subnet", 1.0, "text"),
+)
+"""Claim, a method, the other, the factor of its cost, and the split that both are to cost."""
+SPLITS = {"text": "text", "control": "records of the kinds to forget"}
+
+
+Row = dict[str, Any]
+"""Of a table, by column; ends of intervals are NaN where unknown."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +106,7 @@ class Measured:
     methods: Mapping[str, pl.DataFrame]
 
     def __post_init__(self) -> None:
-        recited = self.at("none").filter((pl.col("metric") == "recited") & (pl.col("value") > 0))
-        lacking = {"forget_seen", "forget_held_out"} - set(recited["split"].to_list())
+        lacking = {"forget_seen", "forget_held_out"} - set(self.recited()["split"])
         if lacking:
             raise bad_input(
                 f"{self.model}: {', '.join(sorted(lacking))}",
@@ -108,39 +122,35 @@ class Measured:
     def at(self, method: str, dose: float | None = None) -> pl.DataFrame:
         """The outcomes of one dose; None: of the chosen one."""
         wanted = self.dose(method) if dose is None else dose
-        return self.methods[method].filter((pl.col("probe") == "dose") & (pl.col("dose") == wanted))
+        return self.methods[method].filter(probe="dose", dose=wanted)
 
     def doses(self, method: str) -> list[float]:
         """The doses, ascending."""
-        frame = self.methods[method].filter(pl.col("probe") == "dose")
-        return sorted(frame["dose"].unique().to_list())
+        return sorted(self.methods[method].filter(probe="dose")["dose"].unique().to_list())
+
+    def recited(self) -> pl.DataFrame:
+        """The rows that the unmodified model recites."""
+        return self.at("none").filter(pl.col("value") > 0, metric="recited")
 
     def removes(self, method: str) -> bool:
         """Whether the chosen dose removes enough of what the method saw."""
-        seen = self.paired(method, "forget_seen", "recited")
-        recited = seen.filter(pl.col("before") > 0)
-        return bool(len(recited)) and float(_mean(recited["value"])) <= KEPT_AT_MOST
+        seen = self.paired(method, "forget_seen", "recited").filter(pl.col("before") > 0)
+        return bool(len(seen)) and _mean(seen["value"]) <= KEPT_AT_MOST
 
     def paired(
         self, method: str, split: str, metric: str, dose: float | None = None
     ) -> pl.DataFrame:
         """Items of a split with their values before (``before``) and after an edit (``value``)."""
-        wanted = (pl.col("split") == split) & (pl.col("metric") == metric)
-        before = self.at("none").filter(wanted).select(*KEY, pl.col("value").alias("before"))
-        return self.at(method, dose).filter(wanted).join(before, on=KEY, maintain_order="left")
+        wanted = {"split": split, "metric": metric}
+        before = self.at("none").filter(**wanted).select(*KEY, before="value")
+        return self.at(method, dose).filter(**wanted).join(before, on=KEY, maintain_order="left")
 
     def held_out(self, method: str) -> pl.DataFrame:
         """The probes of the held-out rows that the unmodified model recites."""
-        recited = self.at("none").filter(
-            (pl.col("split") == "forget_held_out")
-            & (pl.col("metric") == "recited")
-            & (pl.col("value") > 0)
-        )
-        edited = self.at(method).filter(pl.col("metric") == "recited")
-        made = pl.concat(
-            [edited.with_columns(pl.lit("edited").alias("probe")), self._probes(method)]
-        )
-        return made.join(recited.select(KEY), on=KEY, how="semi", maintain_order="left")
+        edited = self.at(method).filter(metric="recited").with_columns(probe=pl.lit("edited"))
+        rows = self.recited().filter(split="forget_held_out")
+        made = pl.concat([edited, self._probes(method)])
+        return made.join(rows, on=KEY, how="semi", maintain_order="left")
 
     def _probes(self, method: str) -> pl.DataFrame:
         return self.methods[method].filter(pl.col("probe") != "dose")
@@ -149,30 +159,35 @@ class Measured:
 def mitigations(measured: Measured) -> pl.DataFrame:
     """Schema `MITIGATIONS`: every method, dose, split and metric."""
     rows = [
-        {"model": measured.model, "method": method, "dose": dose, **row}
-        | {"chosen": dose == measured.dose(method)}
+        {"method": method, "dose": dose, "chosen": dose == measured.dose(method), **row}
         for method in measured.methods
         for dose in measured.doses(method)
         for row in _of_dose(measured, method, dose)
     ]
-    return cast(pl.DataFrame(rows, infer_schema_length=None), MITIGATIONS)
+    return _table(measured, rows, MITIGATIONS)
 
 
 def durability(measured: Measured) -> pl.DataFrame:
     """Schema `DURABILITY`: every method and probe, with verdicts against the twin."""
-    rows = []
+    rows: list[Row] = []
     for method in measured.methods:
         of_method = list(_probed(measured, method))
-        of_method.append(_overall(of_method))
-        named = {"model": measured.model, "method": method, "dose": measured.dose(method)}
-        rows += [named | row for row in of_method]
-    return cast(pl.DataFrame(rows, infer_schema_length=None), DURABILITY)
+        named = {"method": method, "dose": measured.dose(method)}
+        rows += [named | row for row in (*of_method, _overall(of_method))]
+    return _table(measured, rows, DURABILITY)
 
 
 def claims(measured: Measured) -> pl.DataFrame:
     """Schema `CLAIMS`: each claim that the methods at hand can settle."""
-    rows = [{"model": measured.model, **row} for row in _claims(measured)]
-    return cast(pl.DataFrame(rows, schema=_types(CLAIMS)), CLAIMS)
+    return _table(measured, list(_claims(measured)), CLAIMS)
+
+
+TABLES = {
+    "mitigations": (mitigations, MITIGATIONS),
+    "durability": (durability, DURABILITY),
+    "mitigation_claims": (claims, CLAIMS),
+}
+"""Name of the file -> what makes the table, and its schema."""
 
 
 def area_under_curve(positive: NDArray[np.float64], negative: NDArray[np.float64]) -> Estimates:
@@ -196,206 +211,155 @@ def area_under_curve(positive: NDArray[np.float64], negative: NDArray[np.float64
 # ------------------------------------------------------------------------- what is removed
 
 
-def _of_dose(measured: Measured, method: str, dose: float) -> Iterator[dict[str, object]]:
-    outcomes = measured.at(method, dose)
+def _of_dose(measured: Measured, method: str, dose: float) -> Iterator[Row]:
+    outcomes = measured.at(method, dose).filter(~pl.col("metric").is_in(SCORES))
     for (split, metric), frame in outcomes.group_by(["split", "metric"], maintain_order=True):
-        where = {"split": split, "metric": metric}
-        if metric in ("flat_share", "likelihood", "min_k"):
-            continue
-        yield where | _row(_mean_of(frame))
-        if metric == "price":
-            continue
+        shares = metric in ("recited", "acc")
+        yield {"split": split, "metric": metric, **(_rates if shares else _means)(frame)}
         both = measured.paired(method, str(split), str(metric), dose)
         if metric == "recited":
             recited = both.filter(pl.col("before") > 0)
             if len(recited):
-                yield {"split": split, "metric": "kept"} | _row(_rates(recited), len(recited))
-        elif method != "none":
-            yield {"split": split, "metric": f"{metric}_change"} | _row(
-                _change(both, shares=metric == "acc"), len(both)
-            )
-    if matched := _matched(measured, method, dose):
-        yield {"split": "keep_matched", "metric": "kept"} | matched
+                yield {"split": split, "metric": "kept", **_rates(recited)}
+        elif method != "none" and metric != "price":
+            yield {"split": split, "metric": f"{metric}_change", **_change(both, shares=shares)}
+    yield from _matched(measured, method, dose)
     if method == "none":
         yield from _detected(measured)
 
 
-def _matched(measured: Measured, method: str, dose: float) -> dict[str, object] | None:
+def _matched(measured: Measured, method: str, dose: float) -> Iterator[Row]:
     """What stays of recited rows of other kinds that were as likely as the rows to forget.
 
     Each held-out row is matched with the row to keep that is nearest in loss and not yet taken.
     """
-    loss = {
-        split: measured.paired("none", split, "loss").filter(_recited(measured, split))
-        for split in ("forget_held_out", "keep_held_out")
-    }
-    left = dict(loss["keep_held_out"].select("item", "before").iter_rows())
+    loss = measured.at("none").filter(metric="loss")
+    loss = loss.join(measured.recited(), on=KEY, how="semi", maintain_order="left")
+    left = dict(loss.filter(split="keep_held_out").select("item", "value").iter_rows())
     taken = []
-    for wanted in loss["forget_held_out"]["before"].sort().to_list():
+    for wanted in loss.filter(split="forget_held_out")["value"].sort().to_list():
         if left:
-            nearest = min(left, key=lambda item: abs(left[item] - wanted))
-            del left[nearest]
-            taken.append(nearest)
-    if not taken:
-        return None
-    both = measured.paired(method, "keep_held_out", "recited", dose)
-    chosen = both.filter(pl.col("item").is_in(taken))
-    return _row(_rates(chosen), len(chosen))
+            taken.append(min(left, key=lambda item: abs(left[item] - wanted)))
+            del left[taken[-1]]
+    if taken:
+        both = measured.paired(method, "keep_held_out", "recited", dose)
+        kept = _rates(both.filter(pl.col("item").is_in(taken)))
+        yield {"split": "keep_matched", "metric": "kept", **kept}
 
 
-def _recited(measured: Measured, split: str) -> pl.Expr:
-    recited = measured.paired("none", split, "recited").filter(pl.col("before") > 0)
-    return pl.col("item").is_in(recited["item"].to_list())
-
-
-def _detected(measured: Measured) -> Iterator[dict[str, object]]:
+def _detected(measured: Measured) -> Iterator[Row]:
     """The areas under the curve of three scores, for recited records against other windows."""
-    outcomes = measured.at("none")
-    records = outcomes.filter(pl.col("split").str.contains("forget|keep"))
-    hit = records.filter((pl.col("metric") == "recited") & (pl.col("value") > 0)).select(KEY)
-    for metric in ("flat_share", "likelihood", "min_k"):
-        scored = outcomes.filter(pl.col("metric") == metric)
+    hit = measured.recited().filter(pl.col("split").str.contains("forget|keep"))
+    for metric in SCORES:
+        scored = measured.at("none").filter(metric=metric)
         positive = scored.join(hit, on=KEY, how="semi")["value"].to_numpy()
         for split in ("control", "text"):
-            negative = scored.filter(pl.col("split") == split)["value"].to_numpy()
+            negative = scored.filter(split=split)["value"].to_numpy()
             if len(positive) > 1 and len(negative) > 1:
                 found = area_under_curve(positive, negative)
-                n = len(positive) + len(negative)
-                yield {"split": split, "metric": f"auc_{metric}"} | _row(found, n)
+                row = _row(found, len(positive) + len(negative))
+                yield {"split": split, "metric": f"auc_{metric}", **row}
 
 
 # ------------------------------------------------------------------------- does it stay away
 
 
-def _probed(measured: Measured, method: str) -> Iterator[dict[str, object]]:
+def _probed(measured: Measured, method: str) -> Iterator[Row]:
     own = measured.held_out(method)
     twin = measured.held_out("twin") if "twin" in measured.methods else None
-    at = ["probe", "x", "variant"]
-    for (probe, x, variant), frame in own.group_by(at, maintain_order=True):
-        if variant == "reference":
+    for key, frame in own.group_by(PROBE, maintain_order=True):
+        at = dict(zip(PROBE, key, strict=True))
+        if at["variant"] == "reference":
             continue
-        row = {"probe": probe, "x": x, "variant": variant} | _row(_rates(frame), len(frame))
-        verdict = None
-        if probe == "edited":
-            verdict = "untouched" if _number(row["low"]) > 0.5 else None
-        elif probe not in ("undone", "relearning"):
-            same = (pl.col("probe") == probe) & (pl.col("x") == x) & (pl.col("variant") == variant)
-            reference = frame.with_columns(value=0.0) if twin is None else twin.filter(same)
+        row, verdict = _rates(frame), None
+        if at["probe"] == "edited":
+            verdict = "untouched" if row["low"] > 0.5 else None
+        elif at["probe"] not in ("undone", "relearning"):
+            reference = frame.with_columns(value=0.0) if twin is None else twin.filter(**at)
             beyond = _change(_with_before(frame, reference), shares=True)
-            verdict = _judged(float(beyond.low[0]), float(beyond.high[0]), SHARE_MARGIN)
-        yield row | {"verdict": verdict}
-    yield _relearned(own, twin)
-
-
-def _relearned(own: pl.DataFrame, twin: pl.DataFrame | None) -> dict[str, object]:
-    """The area between the curves of relearning of a model and its twin; of no twin that below."""
-    curve = _areas(own.filter(pl.col("variant") == ""))
+            verdict = _verdict(beyond, SHARE_MARGIN, "removed", "hidden")
+        yield {**at, **row, "verdict": verdict}
+    # the area between the curves of relearning of a model and its twin; of no twin that below
+    curve = _areas(own.filter(variant=""))
     other = curve.with_columns(value=0.0)
     if twin is not None:
-        other = _areas(twin.filter(pl.col("variant") == "reference"))
-    found = _change(_with_before(curve, other), shares=True)
-    verdict = _judged(float(found.low[0]), float(found.high[0]), AREA_MARGIN)
-    last = float(own.filter(pl.col("probe") == "relearning")["x"].to_numpy().max())
-    where = {"probe": "relearning", "x": last, "variant": "area"}
-    return where | _row(found, len(curve)) | {"verdict": None if twin is None else verdict}
+        other = _areas(twin.filter(variant="reference"))
+    area = _change(_with_before(curve, other), shares=True)
+    verdict = None if twin is None else _verdict(area, AREA_MARGIN, "removed", "hidden")
+    last = own.filter(probe="relearning")["x"].max()
+    yield {"probe": "relearning", "x": last, "variant": "area", **area, "verdict": verdict}
 
 
-def _overall(rows: list[dict[str, object]]) -> dict[str, object]:
+def _overall(rows: list[Row]) -> Row:
     """The verdict of all probes together."""
-    verdicts = [row["verdict"] for row in rows if row["verdict"] is not None]
+    verdicts = {row["verdict"] for row in rows} - {None}
     edited = next(row for row in rows if row["probe"] == "edited")
+    verdict = "removed" if verdicts == {"removed"} else "undecided"
     if edited["verdict"] == "untouched":
         verdict = "untouched"
-    elif _number(edited["high"]) >= 0.5:
+    elif edited["high"] >= 0.5:
         verdict = "undecided"
     elif "hidden" in verdicts:
         verdict = "hidden"
-    else:
-        verdict = "removed" if set(verdicts) == {"removed"} else "undecided"
-    nothing = dict.fromkeys(INTERVAL)
-    return {"probe": "all", "x": 0.0, "variant": "", **nothing, "verdict": verdict}
-
-
-def _judged(low: float, high: float, margin: float) -> str:
-    if low > margin:
-        return "hidden"
-    return "removed" if high < margin else "undecided"
+    return {"probe": "all", "x": 0.0, "variant": "", "verdict": verdict}
 
 
 def _areas(probes: pl.DataFrame) -> pl.DataFrame:
     """For each item the mean height of its curve of relearning over log(1 + steps)."""
-    curve = probes.filter(pl.col("probe") == "relearning").sort("x")
-    rows = []
-    for (item, cluster), frame in curve.group_by(["item", "cluster"], maintain_order=True):
-        steps = np.log1p(frame["x"].to_numpy())
-        area = np.trapezoid(frame["value"].to_numpy(), steps) / steps[-1]
-        rows.append((item, cluster, float(area)))
-    schema = {"item": pl.UInt32, "cluster": pl.UInt32, "value": pl.Float64}
-    return pl.DataFrame(rows, schema=schema, orient="row").sort("item")
+    curve = probes.filter(probe="relearning").sort("item", "x")
+    steps = np.log1p(curve["x"].unique().sort().to_numpy())
+    heights = curve["value"].to_numpy().reshape(-1, len(steps))
+    items = curve.select("item", "cluster").unique(maintain_order=True)
+    return items.with_columns(pl.Series("value", np.trapezoid(heights, steps) / steps[-1]))
 
 
 def _with_before(own: pl.DataFrame, reference: pl.DataFrame) -> pl.DataFrame:
-    before = reference.select("item", pl.col("value").alias("before"))
+    before = reference.select("item", before="value")
     return own.join(before, on="item", maintain_order="left")
 
 
 # ------------------------------------------------------------------------- what is settled
 
 
-def _claims(measured: Measured) -> Iterator[dict[str, object]]:
-    text = partial(_cost, measured, split="text")
-    for method in ("noise", "identity"):
-        if {method, "kfac"} <= set(measured.methods):
-            found, n, known = text(method, "kfac", 1.0)
-            verdict = "undecided"
-            if known and np.abs([found.low, found.high]).max() < FRONTIER:
+def _claims(measured: Measured) -> Iterator[Row]:
+    for claim, method, other, factor, split in CONTRASTS:
+        if not {method, other} <= set(measured.methods):
+            continue
+        of_other = other if factor == 1 else f"a tenth of {other}"
+        contrast = f"{method} minus {of_other}: loss of unseen {SPLITS[split]}"
+        row, bound = _cost(measured, method, other, factor, split), 0.0
+        verdict = _verdict(row, bound, "supported", "contradicted")
+        if claim == "A":
+            bound, verdict = FRONTIER, "undecided"
+            if max(abs(row["low"]), abs(row["high"])) < bound:
                 verdict = "supported"
-            elif known and (found.low[0] > FRONTIER or found.high[0] < -FRONTIER):
+            elif row["low"] > bound or row["high"] < -bound:
                 verdict = "contradicted"
-            contrast = f"{method} minus kfac: loss of unseen text"
-            yield _claim("A", contrast, found, n, FRONTIER, verdict)
-    if {"coherent", "kfac"} <= set(measured.methods):
-        found, n, known = text("coherent", "kfac", TENTH)
-        contrast = "coherent minus a tenth of kfac: loss of unseen text"
-        yield _claim("B", contrast, found, n, 0, _below(found, 0, known=known))
-        found, n, known = _cost(measured, "coherent", "kfac", 1.0, split="control")
-        contrast = "coherent minus kfac: loss of unseen records of the kinds to forget"
-        yield _claim("B, same kind", contrast, found, n, 0, _below(found, 0, known=known))
-    if {"balanced-subnet", "kfac"} <= set(measured.methods):
-        found, n, known = text("kfac", "balanced-subnet", 1.0)
-        contrast = "kfac minus balanced-subnet: loss of unseen text"
-        yield _claim("order", contrast, found, n, 0, _below(found, 0, known=known))
+        if not (measured.removes(method) and measured.removes(other)):
+            verdict = "undecided"
+        yield {"claim": claim, "contrast": contrast, **row, "bound": bound, "verdict": verdict}
     yield from _priced(measured)
     for row in _detected(measured):
         if row["metric"] == "auc_flat_share":
-            found = Estimates(*(np.array([_number(row[end])]) for end in ("value", "low", "high")))
-            against = {"control": "unseen records", "text": "unseen text"}[str(row["split"])]
-            contrast = f"flat share: recited records against {against}"
-            n = int(_number(row["n"]))
-            yield _claim("D", contrast, found, n, DETECTS, _above(found, DETECTS))
+            against = {"control": "records", "text": "text"}[row["split"]]
+            contrast = f"flat share: recited records against unseen {against}"
+            yield _above("D", contrast, row, DETECTS)
 
 
-def _cost(
-    measured: Measured, method: str, other: str, factor: float, *, split: str
-) -> tuple[Estimates, int, bool]:
-    """The change of loss by a method minus a factor times that by another, at the chosen doses.
-
-    Also the number of items, and whether both doses remove enough.
-    """
+def _cost(measured: Measured, method: str, other: str, factor: float, split: str) -> Row:
+    """The change of loss by a method minus a factor times that by another, at the chosen doses."""
     one, two = (measured.paired(each, split, "loss") for each in (method, other))
-    both = one.join(two.select("item", pl.col("value").alias("other")), on="item")
+    both = one.join(two.select("item", other="value"), on="item")
     change = pl.col("value") - pl.col("before") - factor * (pl.col("other") - pl.col("before"))
-    alone = both.with_columns(change.alias("value"), pl.lit(0.0).alias("before"))
-    found = _change(alone, shares=False)
-    return found, len(both), measured.removes(method) and measured.removes(other)
+    return _change(both.with_columns(value=change, before=0.0), shares=False)
 
 
-def _priced(measured: Measured) -> Iterator[dict[str, object]]:
+def _priced(measured: Measured) -> Iterator[Row]:
     """The share of doses whose predicted price is within 10% of the measured change."""
     within = []
     for method in measured.methods:
         for dose in measured.doses(method):
-            predicted = measured.at(method, dose).filter(pl.col("metric") == "price")["value"]
+            predicted = measured.at(method, dose).filter(metric="price")["value"]
             both = measured.paired(method, "text", "loss", dose)
             change = _mean(both["value"]) - _mean(both["before"])
             if len(predicted) and abs(change) >= PRICED:
@@ -403,66 +367,53 @@ def _priced(measured: Measured) -> Iterator[dict[str, object]]:
     if within:
         found = clustered_rates(np.array(within)[:, None], np.arange(len(within)))
         contrast = "doses whose price is predicted within 10%"
-        yield _claim("C", contrast, found, len(within), 0.5, _above(found, 0.5))
+        yield _above("C", contrast, _row(found, len(within)), 0.5)
 
 
-def _above(found: Estimates, bound: float) -> str:
-    if found.low[0] > bound:
-        return "supported"
-    return "contradicted" if found.high[0] < bound else "undecided"
+def _above(claim: str, contrast: str, row: Row, bound: float) -> Row:
+    verdict = _verdict(row, bound, "contradicted", "supported")
+    return {**row, "claim": claim, "contrast": contrast, "bound": bound, "verdict": verdict}
 
 
-def _below(found: Estimates, bound: float, *, known: bool) -> str:
-    if known and found.high[0] < bound:
-        return "supported"
-    return "contradicted" if known and found.low[0] > bound else "undecided"
-
-
-def _claim(
-    claim: str, contrast: str, found: Estimates, n: int, bound: float, verdict: str
-) -> dict[str, object]:
-    return {"claim": claim, "contrast": contrast, **_row(found, n)} | {
-        "bound": float(bound),
-        "verdict": verdict,
-    }
+def _verdict(row: Row, bound: float, below: str, above: str) -> str:
+    """What is said where the whole interval lies below a bound, or above it."""
+    if row["high"] < bound:
+        return below
+    return above if row["low"] > bound else "undecided"
 
 
 # ------------------------------------------------------------------------- estimates
+
+
+def _table(measured: Measured, rows: list[Row], schema: Schema) -> pl.DataFrame:
+    frame = pl.DataFrame(
+        rows, schema={n: kind for n, kind in dtypes(schema).items() if n != "model"}
+    )
+    return cast(frame.with_columns(model=pl.lit(measured.model)).fill_nan(None), schema)
 
 
 def _mean(values: pl.Series) -> float:
     return float(values.to_numpy().mean())
 
 
-def _number(value: object) -> float:
-    return float("nan") if value is None else float(str(value))
-
-
-def _rates(frame: pl.DataFrame) -> Estimates:
+def _rates(frame: pl.DataFrame) -> Row:
     hits = frame["value"].to_numpy()[:, None] > 0
-    return clustered_rates(hits, frame["cluster"].to_numpy())
+    return _row(clustered_rates(hits, frame["cluster"].to_numpy()), len(frame))
 
 
-def _mean_of(frame: pl.DataFrame) -> tuple[Estimates, int]:
-    if frame["metric"][0] in ("recited", "acc"):
-        return _rates(frame), len(frame)
+def _means(frame: pl.DataFrame) -> Row:
     values = frame["value"].to_numpy()[:, None]
-    return clustered_means(values, frame["cluster"].to_numpy()), len(frame)
+    return _row(clustered_means(values, frame["cluster"].to_numpy()), len(frame))
 
 
-def _change(both: pl.DataFrame, *, shares: bool) -> Estimates:
+def _change(both: pl.DataFrame, *, shares: bool) -> Row:
     """The mean of ``value`` minus that of ``before``, item by item; shares lie between 0 and 1."""
     values, before = (both[name].to_numpy()[:, None] for name in ("value", "before"))
     groups, scale = both["cluster"].to_numpy(), np.ones(1) if shares else None
-    return paired_differences(values, before, groups, 0, draws=1, scale=scale)
+    found = paired_differences(values, before, groups, 0, draws=1, scale=scale)
+    return _row(found, len(both))
 
 
-def _row(found: Estimates | tuple[Estimates, int], n: int | None = None) -> dict[str, object]:
-    estimate, count = found if isinstance(found, tuple) else (found, n)
-    ends = (float(getattr(estimate, end)[0]) for end in ("value", "low", "high"))
-    numbers = [None if np.isnan(end) else end for end in ends]
-    return dict(zip(INTERVAL, [*numbers, count], strict=True))
-
-
-def _types(schema: Schema) -> dict[str, pl.DataType | type[pl.DataType]]:
-    return {name: column.dtype for name, column in schema.items()}
+def _row(found: Estimates, n: int) -> Row:
+    ends = (float(getattr(found, end)[0]) for end in ("value", "low", "high"))
+    return dict(zip(INTERVAL, (*ends, n), strict=True))

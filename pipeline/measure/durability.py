@@ -7,7 +7,7 @@ probability 1 - (1 - p)^n; it counts as extracted from one half on.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import polars as pl
 import torch
@@ -15,18 +15,15 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from pipeline.measure.extraction import out_within
-from pipeline.measure.mitigated import labelled
+from pipeline.measure.mitigated import labelled, origin
 from pipeline.mitigations.parts import HELD_OUT, SEEN, Parts
 from pipeline.mitigations.relearning import relearned
-from pipeline.mitigations.rounding import BITS, quantized
+from pipeline.mitigations.rounding import FORMATS, quantized
 from pipeline.mitigations.rows import Rows, log_probs, recited
 
 TRIES = (1, 100, 10_000)
 CHANGE = 4
 """The prefix is changed by the length of the suffix over this."""
-
-Probe = tuple[str, float, str, str, Tensor]
-"""Probe, x, variant, metric, and (N,) values of the held-out rows."""
 
 
 def probes(
@@ -49,38 +46,37 @@ def probes(
     Returns:
         `OUTCOMES` without the dose.
     """
-    held_out = parts.splits[HELD_OUT]
-    found = list(_sampled(model, held_out.rows))
-    found += [
-        (f"int{bits}", float(bits), "", "recited", recited(quantized(model, bits), held_out.rows))
-        for bits in BITS
-    ]
-    found += list(_prefixes(model, held_out.rows, seed))
+    part, first = parts.splits[HELD_OUT], parts.splits[SEEN].rows
+    rows, found = part.rows, list[pl.DataFrame]()
+
+    def add(
+        probe: str, x: float, values: Tensor, variant: str = "", metric: str = "recited"
+    ) -> None:
+        found.append(labelled(part, HELD_OUT, metric, values, probe, float(x), variant))
+
+    with torch.no_grad():
+        scored = torch.cat([log_probs(model, some).double().sum(-1) for some in rows.batches()])
+    for tries in TRIES:
+        out = torch.from_numpy(out_within(scored.numpy(), tries))
+        add("sampling", tries, out, metric="extractable")
+    for bits in FORMATS:
+        add(f"int{bits}", bits, recited(quantized(model, bits), rows))
+    for name, by, changed in changed_prefixes(rows, seed):
+        add("prefix", by, recited(model, changed), name)
     if before is not None:
-        found.append(("undone", 0.0, "", "recited", recited(undone(model, before), held_out.rows)))
-    orders = {"": seed} | ({"reference": seed + 1} if reference else {})
-    for variant, order in orders.items():
-        curve: list[Probe] = []
-        relearned(model, parts.splits[SEEN].rows, order, _looking(curve, variant, held_out.rows))
-        found += curve
-    return pl.concat(
-        labelled(held_out, HELD_OUT, metric, values.double()).with_columns(
-            pl.lit(probe).alias("probe"), pl.lit(x).alias("x"), pl.lit(variant).alias("variant")
-        )
-        for probe, x, variant, metric, values in found
-    )
+        add("undone", 0, recited(undone(model, before), rows))
+    for variant, order in ({"": seed} | ({"reference": seed + 1} if reference else {})).items():
+        for step, learner in relearned(model, first, order):
+            add("relearning", step, recited(learner, rows), variant)
+    return pl.concat(found)
 
 
 @torch.no_grad()
 def undone(model: PreTrainedModel, before: PreTrainedModel) -> PreTrainedModel:
-    """A copy of an edited model in which the weights that differ are those before the edit.
-
-    Weights that the edit has added are zero.
-    """
-    made = copy.deepcopy(model)
-    weights = dict(before.named_parameters())
+    """A copy of an edited model in which the weights that differ are those before the edit."""
+    made, weights = copy.deepcopy(model), origin(before, model)
     for name, value in made.named_parameters():
-        value.copy_(weights.get(name, torch.zeros_like(value)))
+        value.copy_(weights[name])
     return made
 
 
@@ -100,25 +96,3 @@ def changed_prefixes(rows: Rows, seed: int) -> Iterator[tuple[str, float, Rows]]
     yield "shorter", float(-by), Rows(rows.tokens[:, by:], rows.first - by)
     yield "shifted", 0.0, Rows(rows.tokens[:, by:], rows.first)
     yield "one token changed", 0.0, Rows(one, rows.first)
-
-
-@torch.no_grad()
-def _sampled(model: PreTrainedModel, rows: Rows) -> Iterator[Probe]:
-    scored = torch.cat([log_probs(model, part).double().sum(-1) for part in rows.batches()])
-    for tries in TRIES:
-        out = torch.from_numpy(out_within(scored.numpy(), tries))
-        yield "sampling", float(tries), "", "extractable", out
-
-
-def _prefixes(model: PreTrainedModel, rows: Rows, seed: int) -> Iterator[Probe]:
-    for name, by, changed in changed_prefixes(rows, seed):
-        yield "prefix", by, name, "recited", recited(model, changed)
-
-
-def _looking(
-    curve: list[Probe], variant: str, rows: Rows
-) -> Callable[[int, PreTrainedModel], None]:
-    def look(step: int, model: PreTrainedModel) -> None:
-        curve.append(("relearning", float(step), variant, "recited", recited(model, rows)))
-
-    return look

@@ -21,12 +21,14 @@ from pipeline.mitigations.matrices import mlp_matrices, recorded
 from pipeline.mitigations.parts import TEXT, Part, Parts
 from pipeline.mitigations.rows import Rows, log_probs, log_probs_of, logits, margins_of
 from pipeline.mitigations.schemas import OUTCOMES
-from pipeline.workflow.tables import dtypes
+from pipeline.workflow import tables
 
 STEP = 0.02
 """Of the central difference, as a share of the change of the weights."""
 LEAST_LIKELY = 0.2
 """The share of a row's tokens, the least likely ones, that Min-K% averages."""
+_FILLED = {name: column for name, column in OUTCOMES.items() if name != "dose"}
+"""What a measurement fills in."""
 
 
 def outcomes(
@@ -44,7 +46,7 @@ def outcomes(
         tasks: as `tasks.loading.load_tasks` gives them.
 
     Returns:
-        The columns split, metric, item, cluster and value of `OUTCOMES`.
+        `OUTCOMES` without the dose.
     """
     made = []
     for split, part in parts.splits.items():
@@ -54,20 +56,40 @@ def outcomes(
             made.append(labelled(part, split, "recited", right))
     if tasks and tokenizer is not None:
         _, documents = measure(model, tokenizer, tasks, [BASELINE])
-        answers = documents.filter(pl.col("metric") == "acc")
-        columns = {"split": "task", "metric": "metric", "item": "doc_id", "cluster": "doc_id"}
-        kept = [pl.col(old).alias(new) for new, old in columns.items()]
-        made.append(answers.select(*kept, "value").cast(_types()))
+        answers = documents.filter(metric="acc").select(
+            *(pl.lit("dose").alias("probe"), pl.lit(0.0).alias("x"), pl.lit("").alias("variant")),
+            *("metric", "value"),
+            split="task",
+            item="doc_id",
+            cluster="doc_id",
+        )
+        made.append(tables.cast(answers, _FILLED))
     return pl.concat(made)
 
 
-def labelled(part: Part, split: str, metric: str, values: Tensor) -> pl.DataFrame:
-    """One value of each row of a split, as rows of a table."""
-    columns = {"item": list(part.items), "cluster": list(part.clusters), "value": values.tolist()}
-    frame = pl.DataFrame(columns).with_columns(
-        pl.lit(split).alias("split"), pl.lit(metric).alias("metric")
+def labelled(
+    part: Part,
+    split: str,
+    metric: str,
+    values: Tensor,
+    probe: str = "dose",
+    x: float = 0.0,
+    variant: str = "",
+) -> pl.DataFrame:
+    """One value of each row of a split, as rows of a table: `OUTCOMES` without the dose."""
+    where = {"probe": probe, "x": x, "variant": variant, "split": split, "metric": metric}
+    items = {"item": list(part.items), "cluster": list(part.clusters)}
+    return pl.DataFrame(
+        {**where, **items, "value": values.double().tolist()}, schema=tables.dtypes(_FILLED)
     )
-    return frame.select(_types().names()).cast(_types())
+
+
+def origin(before: PreTrainedModel, after: PreTrainedModel) -> dict[str, Tensor]:
+    """The weights before an edit, by the names of those after it: zeros for what it has added."""
+    known = {name: value.detach() for name, value in before.named_parameters()}
+    return {
+        name: known.get(name, torch.zeros_like(value)) for name, value in after.named_parameters()
+    }
 
 
 def price(before: PreTrainedModel, after: PreTrainedModel, rows: Rows, seed: int) -> Tensor:
@@ -84,11 +106,8 @@ def price(before: PreTrainedModel, after: PreTrainedModel, rows: Rows, seed: int
 
     Source: public repository smarter/memorization_kfac, theory/paper.
     """
-    weights = {name: value.detach() for name, value in before.named_parameters()}
-    changes = {
-        name: (value.detach() - weights.get(name, torch.zeros_like(value)))
-        for name, value in after.named_parameters()
-    }
+    weights = origin(before, after)
+    changes = {n: value.detach() - weights[n] for n, value in after.named_parameters()}
     probe = copy.deepcopy(after)
     generator, found = torch.Generator().manual_seed(seed), []
     for part in rows.batches():
@@ -96,8 +115,7 @@ def price(before: PreTrainedModel, after: PreTrainedModel, rows: Rows, seed: int
         for sign in (1, -1, 0):
             with torch.no_grad():
                 for name, value in probe.named_parameters():
-                    origin = weights.get(name, torch.zeros_like(value))
-                    value.copy_(origin + sign * STEP * changes[name])
+                    value.copy_(weights[name] + sign * STEP * changes[name])
                 sides.append(logits(probe, part).double().log_softmax(-1))
         shift = (sides[1] - sides[0]) / (2 * STEP)
         labels = torch.multinomial(sides[2].exp().flatten(0, 1), 1, generator=generator)
@@ -149,10 +167,4 @@ def _scores(model: PreTrainedModel, rows: Rows) -> tuple[Tensor, Tensor]:
         made = logits(model, part)
         right.append((margins_of(made, part) > 0).all(-1))
         loss.append(-log_probs_of(made, part).mean(-1))
-    return torch.cat(right).double(), torch.cat(loss)
-
-
-def _types() -> pl.Schema:
-    """The columns that a measurement fills in, and their types."""
-    types = dtypes(OUTCOMES)
-    return pl.Schema({n: types[n] for n in ("split", "metric", "item", "cluster", "value")})
+    return torch.cat(right), torch.cat(loss)

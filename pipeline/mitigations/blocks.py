@@ -61,4 +61,4 @@ def _lowered(model: PreTrainedModel, rows: Rows, block: int, edit: str) -> float
     for intervention in (BASELINE, Intervention(edit, {block: edit})):
         with bypassed(model, intervention):
             means.append(float(sum(log_probs(model, part).sum() for part in rows.batches())))
-    return (means[0] - means[1]) / (len(rows) * (rows.tokens.shape[1] - rows.first))
+    return (means[0] - means[1]) / rows.scored

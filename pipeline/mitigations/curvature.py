@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -53,47 +54,6 @@ class Basis(NamedTuple):
         return self.outputs[:, :o], self.inputs[:, :i]
 
 
-Bases = Callable[[PreTrainedModel, Sequence[Matrix], Rows, int], list[Basis]]
-
-
-def flat_deleted(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
-    """Delete the flat block of the K-FAC eigenbasis. The dose is the share of each side."""
-    del forget
-    return _in_block(model, keep, seed, eigenbases, _deletion)
-
-
-def identity_deleted(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
-    """The same in the eigenbasis of the identity: the neurons and inputs of least curvature."""
-    del forget
-    return _in_block(model, keep, seed, _standard, _deletion)
-
-
-def flat_noise(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
-    """Add to the flat block Gaussian noise of the norm that a deletion would remove."""
-    del forget
-    return _in_block(model, keep, seed, eigenbases, _noise)
-
-
-def random_block(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
-    """Delete a block of the same size in random orthogonal directions."""
-    del forget
-    return _in_block(model, keep, seed, _rotated, _deletion)
-
-
-def random_weights(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
-    """Change as many random weights as the flat block has, by noise of the norm of its deletion."""
-    del forget
-
-    def scattered(basis: Basis, weight: Tensor, share: float, random: torch.Generator) -> Tensor:
-        block = basis.block(weight, share)
-        change = torch.zeros(weight.numel())
-        chosen = torch.randperm(len(change), generator=random)[: block.numel()]
-        change[chosen] = torch.randn(len(chosen), generator=random)
-        return _of_norm(change.view_as(weight), block)
-
-    return _in_block(model, keep, seed, eigenbases, scattered)
-
-
 def coherent(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
     """Step against the gradient of the rows' summed margins, projected on the flat block.
 
@@ -104,13 +64,11 @@ def coherent(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Wri
     matrices = mlp_matrices(model)
     bases = eigenbases(model, matrices, keep, seed)
     sums = [torch.zeros(matrix.weight.shape) for matrix in matrices]
+    stored: list[Any] = [matrix.module.weight for matrix in matrices]
     for part in forget.batches():
-        model.zero_grad()
-        margins(model, part).sum().backward()  # type: ignore[no-untyped-call]
-        for total, matrix in zip(sums, matrices, strict=True):
-            gradient: Tensor = matrix.module.weight.grad  # type: ignore[assignment]
-            total += gradient.T if matrix.transposed else gradient
-    model.zero_grad()
+        gradients = torch.autograd.grad(margins(model, part).sum(), stored)
+        for total, matrix, gradient in zip(sums, matrices, gradients, strict=True):
+            total += matrix.oriented(gradient)
     steps = [b.whole(b.block(s, COHERENT_SHARE)) for b, s in zip(bases, sums, strict=True)]
     length = _norm(steps)
     whole = _norm([matrix.weight.detach() for matrix in matrices])
@@ -138,15 +96,14 @@ def factors(
     """
     with recorded(matrices) as (read, gradients):
         made = model(input_ids=tokens, use_cache=False).logits[:, :-1].float()
-        nn.functional.cross_entropy(
-            made.flatten(0, 1), labels.flatten(), reduction="sum"
-        ).backward()  # type: ignore[no-untyped-call]
+        loss = nn.functional.cross_entropy(made.flatten(0, 1), labels.flatten(), reduction="sum")
+        loss.backward()  # type: ignore[no-untyped-call]
     model.zero_grad()
     found = []
     for inputs, gradient in zip(read, gradients, strict=True):
         a, g = inputs.flatten(0, 1), gradient.flatten(0, 1)
-        sides = (a * g.square().sum(1, keepdim=True)).T @ a, (g * a.square().sum(1, keepdim=True))
-        found.append((sides[0], sides[1].T @ g))
+        of_a, of_g = (x.square().sum(1, keepdim=True) for x in (a, g))
+        found.append(((a * of_g).T @ a, (g * of_a).T @ g))
     return found
 
 
@@ -208,14 +165,34 @@ def _noise(basis: Basis, weight: Tensor, share: float, random: torch.Generator) 
     return basis.whole(_of_norm(torch.randn(block.shape, generator=random), block))
 
 
-def _in_block(
+def _scattered(basis: Basis, weight: Tensor, share: float, random: torch.Generator) -> Tensor:
+    block = basis.block(weight, share)
+    change = torch.zeros(weight.numel())
+    chosen = torch.randperm(len(change), generator=random)[: block.numel()]
+    change[chosen] = torch.randn(len(chosen), generator=random)
+    return _of_norm(change.view_as(weight), block)
+
+
+def in_block(
     model: PreTrainedModel,
+    forget: Rows,
     keep: Rows,
     seed: int,
-    bases: Bases,
+    *,
+    bases: Callable[[PreTrainedModel, Sequence[Matrix], Rows, int], list[Basis]],
     change: Callable[[Basis, Tensor, float, torch.Generator], Tensor],
 ) -> Write:
-    """Change every matrix by what its directions, its weight and the dose give."""
+    """Change every matrix by what its directions, its weight and the dose give.
+
+    Args:
+        model: as for every method.
+        forget: unused.
+        keep: rows whose curvature decides.
+        seed: of labels and noise.
+        bases: the directions of the matrices.
+        change: of one matrix, (O, I); the dose is the share of the directions of each side.
+    """
+    del forget
     matrices = mlp_matrices(model)
     directions = bases(model, matrices, keep, seed)
 
@@ -226,6 +203,18 @@ def _in_block(
             matrix.add(change(basis, matrix.weight, share, random))
 
     return write
+
+
+flat_deleted = partial(in_block, bases=eigenbases, change=_deletion)
+"""Delete the flat block of the K-FAC eigenbasis."""
+identity_deleted = partial(in_block, bases=_standard, change=_deletion)
+"""The same in the eigenbasis of the identity: the neurons and inputs of least curvature."""
+flat_noise = partial(in_block, bases=eigenbases, change=_noise)
+"""Add to the flat block Gaussian noise of the norm that a deletion would remove."""
+random_block = partial(in_block, bases=_rotated, change=_deletion)
+"""Delete a block of the same size in random orthogonal directions."""
+random_weights = partial(in_block, bases=eigenbases, change=_scattered)
+"""Change as many random weights as the flat block has, by noise of the norm of its deletion."""
 
 
 def _of_norm(change: Tensor, like: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from pipeline.mitigations.rows import Rows
 from pipeline.models.modules import attached
 from pipeline.models.sites import anatomy
 from pipeline.workflow.errors import bad_input
@@ -39,7 +40,10 @@ class Matrix:
     @property
     def weight(self) -> Tensor:
         """(O, I), a view of the weight."""
-        stored: Tensor = self.module.weight  # type: ignore[assignment]
+        return self.oriented(self.module.weight)  # type: ignore[arg-type]
+
+    def oriented(self, stored: Tensor) -> Tensor:
+        """(O, I) of what is stored as the weight is, or the reverse."""
         return stored.T if self.transposed else stored
 
     @torch.no_grad()
@@ -123,3 +127,24 @@ def recorded(matrices: Sequence[Matrix]) -> Iterator[tuple[list[Tensor], list[Te
 
     with attached([m.module.register_forward_hook(keep(i)) for i, m in enumerate(matrices)]):
         yield read, gradients
+
+
+@torch.no_grad()
+def mean_inputs(
+    model: PreTrainedModel, rows: Rows, matrices: Sequence[Matrix], of: Callable[[Tensor], Tensor]
+) -> list[Tensor]:
+    """(I,) for each matrix: the mean of a function of its inputs where scored tokens are predicted.
+
+    Args:
+        model: in evaluation mode.
+        rows: to read.
+        matrices: of the model.
+        of: the function, element by element.
+    """
+    sums = [torch.zeros(matrix.weight.shape[1]) for matrix in matrices]
+    with recorded(matrices) as (read, _):
+        for part in rows.batches():
+            model(input_ids=part.tokens, use_cache=False)
+            for total, inputs in zip(sums, read, strict=True):
+                total += of(inputs[:, rows.first - 1 : -1]).sum((0, 1))
+    return [total / rows.scored for total in sums]

@@ -50,24 +50,24 @@ _WEIGHTS = ("share of weights", (0.003, 0.01, 0.03, 0.1, 0.3), False)
 _BLOCKS = ("blocks", (1, 2, 3, 4, 5), True)
 _FLAT = ("share of each side", (0.2, 0.35, 0.5, 0.6, 0.7, 0.8), False)
 _STEPS = ("steps", (2, 5, 10, 20, 40), True)
+_NORM = ("norm over that of all matrices", (0.01, 0.02, 0.04, 0.08, 0.16, 0.32), False)
+
+_BYPASS, _CHANG, _KFAC = "arXiv 2501.05078", "arXiv 2311.09060", "arXiv 2510.24256"
+_SMARTER, _CONTROL = "smarter/memorization_kfac", "control"
 
 METHODS = {
-    "none": Method(nothing, "nothing", "none", (0,), True, "control"),
+    "none": Method(nothing, "nothing", "none", (0,), True, _CONTROL),
     "block-identity": Method(
-        blocks.identity, "attention bypassed in chosen blocks", *_BLOCKS, "arXiv 2501.05078"
+        blocks.identity, "attention bypassed in chosen blocks", *_BLOCKS, _BYPASS
     ),
-    "block-zero": Method(
-        blocks.zero, "attention removed from chosen blocks", *_BLOCKS, "arXiv 2501.05078"
-    ),
+    "block-zero": Method(blocks.zero, "attention removed from chosen blocks", *_BLOCKS, _BYPASS),
     "neurons-activation": Method(
-        neurons.by_activation, "most active neurons zeroed", *_NEURONS, "arXiv 2311.09060"
+        neurons.by_activation, "most active neurons zeroed", *_NEURONS, _CHANG
     ),
     "neurons-gradients": Method(
         neurons.by_gradients, "neurons of integrated gradients zeroed", *_NEURONS, "2104.08696"
     ),
-    "neurons-mask": Method(
-        neurons.by_mask, "neurons of a learned mask zeroed", *_NEURONS, "arXiv 2311.09060"
-    ),
+    "neurons-mask": Method(neurons.by_mask, "neurons of a learned mask zeroed", *_NEURONS, _CHANG),
     "wanda": Method(weights.wanda, "weights by input norms zeroed", *_WEIGHTS, "arXiv 2306.11695"),
     "obd": Method(
         weights.optimal_damage, "weights by saliency zeroed", *_WEIGHTS, "LeCun et al. 1989"
@@ -75,37 +75,24 @@ METHODS = {
     "balanced-subnet": Method(
         weights.balanced_subnet, "weights of a learned mask zeroed", *_WEIGHTS, "arXiv 2410.02159"
     ),
-    "kfac": Method(
-        curvature.flat_deleted, "flat block of curvature deleted", *_FLAT, "arXiv 2510.24256"
-    ),
+    "kfac": Method(curvature.flat_deleted, "flat block of curvature deleted", *_FLAT, _KFAC),
     "identity": Method(
-        curvature.identity_deleted, "flat neurons and inputs deleted", *_FLAT, "arXiv 2510.24256"
+        curvature.identity_deleted, "flat neurons and inputs deleted", *_FLAT, _KFAC
     ),
-    "noise": Method(
-        curvature.flat_noise, "noise in the flat block", *_FLAT, "smarter/memorization_kfac"
-    ),
+    "noise": Method(curvature.flat_noise, "noise in the flat block", *_FLAT, _SMARTER),
     "coherent": Method(
-        curvature.coherent,
-        "step against the margins in the flat block",
-        *("norm over that of all matrices", (0.01, 0.02, 0.04, 0.08, 0.16, 0.32), False),
-        "smarter/memorization_kfac",
+        curvature.coherent, "step against the margins in the flat block", *_NORM, _SMARTER
     ),
     "gradient-difference": Method(
         unlearning.gradient_difference, "gradient difference", *_STEPS, "arXiv 2203.12817"
     ),
     "npo": Method(unlearning.npo, "negative preference optimization", *_STEPS, "arXiv 2404.05868"),
     "random": Method(
-        curvature.random_weights, "as many random weights changed as much", *_FLAT, "control"
+        curvature.random_weights, "as many random weights changed as much", *_FLAT, _CONTROL
     ),
-    "random-block": Method(curvature.random_block, "a random block deleted", *_FLAT, "control"),
+    "random-block": Method(curvature.random_block, "a random block deleted", *_FLAT, _CONTROL),
 }
 """Name in the tables -> the method."""
-
-OTHERS = {
-    "twin": "the twin, which was trained without any of the records",
-    "oracle": "a model trained anew without the rows to forget",
-}
-"""Models that are no edits, and stand for what could be reached at best: name -> meaning."""
 
 REMOVED = 0.1
 """The share of the recitations of the seen rows that may stay at the chosen dose."""
@@ -120,16 +107,15 @@ def edited(model: PreTrainedModel, write: Write, dose: float) -> PreTrainedModel
     return changed.eval()  # type: ignore[no-any-return,no-untyped-call]
 
 
-def chosen_dose(method: Method, left: Callable[[float], float]) -> tuple[float, bool]:
-    """The smallest dose that removes enough of what a method sees, and whether there is one.
+def chosen_dose(method: Method, left: Callable[[float], float]) -> float:
+    """The smallest dose that removes enough of what a method sees, from its list or by bisection.
 
     Args:
         method: with its doses.
         left: dose -> the share of the recitations of the seen rows that stay.
 
     Returns:
-        The dose, from the list or by bisection between two of it; the largest of the list if none
-        removes enough.
+        The dose; the largest of the list if none removes enough.
     """
     low = 0.0
     for high in method.doses:
@@ -137,11 +123,11 @@ def chosen_dose(method: Method, left: Callable[[float], float]) -> tuple[float, 
             break
         low = high
     else:
-        return float(method.doses[-1]), False
+        return float(method.doses[-1])
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         middle = float(round(middle)) if method.whole else round(middle, 6)
         if middle in (low, high):
             break
         low, high = (low, middle) if left(middle) <= REMOVED else (middle, high)
-    return float(high), True
+    return float(high)

@@ -9,14 +9,16 @@ Shapes: I neurons of one MLP.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pipeline.mitigations.matrices import Matrix, inputs_scaled, last_matrices, named, recorded
-from pipeline.mitigations.rows import Rows, log_probs
+from pipeline.mitigations.descent import descend
+from pipeline.mitigations.matrices import Matrix, inputs_scaled, last_matrices, mean_inputs
+from pipeline.mitigations.rows import Rows, contrasted, log_probs
 
 Write = Callable[[PreTrainedModel, float], None]
 """Writes a dose of an edit into a copy of the model that it was prepared on."""
@@ -24,7 +26,7 @@ Write = Callable[[PreTrainedModel, float], None]
 NODES = 12
 """Of the Gauss-Legendre rule that integrates the gradients."""
 MASK_STEPS, MASK_RATE, SPARSITY = 60, 0.03, 1.0
-"""Steps and learning rate (AdamW) of the learned mask, and the weight of its mean against the loss
+"""Steps and learning rate of the learned mask, and the weight of its mean against the loss
 in nats: a gate of no use reaches 0 in half of the steps."""
 MASK_ROWS = 32
 """Rows of one step of the learned mask."""
@@ -37,8 +39,7 @@ def by_activation(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -
     """
     del seed
     last = last_matrices(model)
-    pairs = zip(*(activity(model, rows, last) for rows in (forget, keep)), strict=True)
-    return _without([a - b for a, b in pairs])
+    return _without(contrasted(lambda rows: activity(model, rows, last), forget, keep))
 
 
 def by_gradients(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
@@ -47,8 +48,7 @@ def by_gradients(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) ->
     Source: arXiv 2104.08696 (knowledge neurons), all neurons scaled together.
     """
     del seed
-    pairs = zip(*(integrated_gradients(model, rows) for rows in (forget, keep)), strict=True)
-    return _without([a - b for a, b in pairs])
+    return _without(contrasted(partial(integrated_gradients, model), forget, keep))
 
 
 def by_mask(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
@@ -56,8 +56,7 @@ def by_mask(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Writ
 
     Source: arXiv 2311.09060, section 3.2 (Slimming).
     """
-    pairs = zip(*(slimmed(model, rows, seed) for rows in (forget, keep)), strict=True)
-    return _without([a - b for a, b in pairs])
+    return _without(contrasted(lambda rows: slimmed(model, rows, seed), forget, keep))
 
 
 @torch.no_grad()
@@ -65,14 +64,8 @@ def activity(model: PreTrainedModel, rows: Rows, last: Sequence[Matrix]) -> list
     """(I,) for each MLP: the mean of |activation| where scored tokens are predicted, times the
     norm of what the neuron writes.
     """
-    sums = [torch.zeros(matrix.weight.shape[1]) for matrix in last]
-    with recorded(last) as (read, _):
-        for part in rows.batches():
-            model(input_ids=part.tokens, use_cache=False)
-            for total, inputs in zip(sums, read, strict=True):
-                total += inputs[:, rows.first - 1 : -1].abs().sum((0, 1))
-    scored = len(rows) * (rows.tokens.shape[1] - rows.first)
-    return [s / scored * m.weight.norm(dim=0) for s, m in zip(sums, last, strict=True)]
+    means = mean_inputs(model, rows, last, torch.abs)
+    return [mean * m.weight.norm(dim=0) for mean, m in zip(means, last, strict=True)]
 
 
 def integrated_gradients(model: PreTrainedModel, rows: Rows) -> list[Tensor]:
@@ -100,15 +93,14 @@ def slimmed(model: PreTrainedModel, rows: Rows, seed: int) -> list[Tensor]:
     """
     last = last_matrices(model)
     gates = [torch.ones(matrix.weight.shape[1], requires_grad=True) for matrix in last]
-    optimizer = torch.optim.AdamW(gates, lr=MASK_RATE, weight_decay=0.0)
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(MASK_STEPS):
-        part = rows[torch.randint(len(rows), (min(MASK_ROWS, len(rows)),), generator=generator)]
+
+    def loss() -> Tensor:
         with inputs_scaled(last, gates):
-            loss = -log_probs(model, part).mean() + SPARSITY * torch.cat(gates).mean()
-        for gate, gradient in zip(gates, torch.autograd.grad(loss, gates), strict=True):
-            gate.grad = gradient
-        optimizer.step()
+            lost = -log_probs(model, rows[rows.draw(MASK_ROWS, generator)]).mean()
+        return lost + SPARSITY * torch.cat(gates).mean()
+
+    for _ in descend(gates, MASK_RATE, MASK_STEPS, loss):
         with torch.no_grad():
             for gate in gates:
                 gate.clamp_(0, 1)
@@ -124,8 +116,7 @@ def _without(scores: Sequence[Tensor]) -> Write:
     def write(copy: PreTrainedModel, share: float) -> None:
         chosen = torch.zeros(len(order), dtype=torch.bool)
         chosen[order[: round(share * len(order))]] = True
-        last = last_matrices(copy)
-        for matrix, own in zip(named(copy, last), torch.split(chosen, sizes), strict=True):
+        for matrix, own in zip(last_matrices(copy), torch.split(chosen, sizes), strict=True):
             matrix.weight[:, own] = 0
 
     return write

@@ -1,23 +1,20 @@
-"""Weights rounded to 8 or 4 bits and back: symmetric, to nearest, in groups of 32 of a row.
-
-These are the formats Q8_0 and Q4_0 of GGUF: a group's scale is a float16, its largest number
-becomes 127 (8 bits), or the one of largest size becomes -8 (4 bits).
-
-Source: gguf-py/gguf/quants.py of llama.cpp, against whose package the tests compare.
-"""
+"""Weights rounded to 8 or 4 bits and back: symmetric, to nearest, in groups of 32 of a row."""
 
 from __future__ import annotations
 
 import copy
 
 import torch
+from gguf import GGMLQuantizationType
+from gguf.quants import dequantize, quantize
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+FORMATS = {8: GGMLQuantizationType.Q8_0, 4: GGMLQuantizationType.Q4_0}
+"""Bits -> the format of GGUF, whose scales are float16."""
 GROUP = 32
 """Neighbours within a row that share a scale."""
-BITS = (8, 4)
 
 
 def rounded(values: Tensor, bits: int) -> Tensor:
@@ -27,17 +24,8 @@ def rounded(values: Tensor, bits: int) -> Tensor:
         values: (…, a multiple of `GROUP`).
         bits: 8 or 4.
     """
-    groups = torch.unflatten(values.float(), -1, (-1, GROUP))
-    if bits == 8:
-        scale = groups.abs().amax(-1, keepdim=True) / 127
-        steps = _steps(groups, scale)
-        steps = torch.sign(steps) * (steps.abs() + 0.5).floor()  # halves away from zero
-    else:
-        at = groups.abs().argmax(-1, keepdim=True)
-        scale = groups.gather(-1, at) / -8
-        steps = (_steps(groups, scale) + 8.5).trunc().clamp(0, 15) - 8
-    made: Tensor = (steps * scale.half().float()).flatten(-2)
-    return made
+    plain = values.detach().float().contiguous().numpy()
+    return torch.from_numpy(dequantize(quantize(plain, FORMATS[bits]), FORMATS[bits]))
 
 
 def quantized(model: PreTrainedModel, bits: int) -> PreTrainedModel:
@@ -54,8 +42,3 @@ def quantized(model: PreTrainedModel, bits: int) -> PreTrainedModel:
             if weight.shape[1] % GROUP == 0:
                 weight.copy_(rounded(weight, bits))
     return made
-
-
-def _steps(groups: Tensor, scale: Tensor) -> Tensor:
-    inverse = torch.where(scale == 0, torch.zeros_like(scale), 1 / scale)
-    return groups * inverse

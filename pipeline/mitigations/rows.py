@@ -5,8 +5,9 @@ Shapes: N rows, T tokens, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,19 +37,28 @@ class Rows:
         """Some of the rows."""
         return Rows(self.tokens[chosen], self.first)
 
+    @property
+    def scored(self) -> int:
+        """The number of scored tokens."""
+        return len(self) * (self.tokens.shape[1] - self.first)
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """The numbers of at most `count` rows at random, with repetition."""
+        return torch.randint(len(self), (min(count, len(self)),), generator=generator)
+
     def batches(self, size: int = BATCH) -> Iterator[Rows]:
         """The rows in parts of at most `size`."""
         for tokens in torch.split(self.tokens, size):
             yield Rows(tokens, self.first)
 
 
-def logits(model: PreTrainedModel, rows: Rows) -> Tensor:
+def logits(model: Callable[..., Any], rows: Rows) -> Tensor:
     """(N, T - first, V) float32 logits of the scored tokens; keeps gradients."""
     made: Tensor = model(input_ids=rows.tokens, use_cache=False).logits
     return made[:, rows.first - 1 : -1].float()
 
 
-def log_probs(model: PreTrainedModel, rows: Rows) -> Tensor:
+def log_probs(model: Callable[..., Any], rows: Rows) -> Tensor:
     """(N, T - first) log probability of each scored token, nats; keeps gradients."""
     return log_probs_of(logits(model, rows), rows)
 
@@ -68,6 +78,11 @@ def margins_of(made: Tensor, rows: Rows) -> Tensor:
     right = rows.tokens[:, rows.first :, None]
     others = made.scatter(-1, right, -torch.inf).amax(-1)
     return made.gather(-1, right)[..., 0] - others
+
+
+def contrasted(of: Callable[[Rows], list[Tensor]], forget: Rows, keep: Rows) -> list[Tensor]:
+    """Scores for the rows to forget minus those for the rows to keep."""
+    return [a - b for a, b in zip(of(forget), of(keep), strict=True)]
 
 
 @torch.no_grad()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from pipeline.mitigations.descent import descend
 from pipeline.mitigations.neurons import Write
 from pipeline.mitigations.rows import Rows, log_probs
 
 RATE, BATCH_ROWS = 3e-4, 16
-"""Learning rate (AdamW, constant) and rows of each kind in a step."""
+"""Learning rate and rows of each kind in a step."""
 BETA = 0.1
 """Of NPO, as in its paper."""
 
@@ -48,18 +50,13 @@ def _descent(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int, loss: 
         before = torch.cat([log_probs(model, part) for part in forget.batches()])
 
     def write(copy: PreTrainedModel, steps: float) -> None:
-        optimizer = torch.optim.AdamW(copy.parameters(), lr=RATE, weight_decay=0.0)
         generator = torch.Generator().manual_seed(seed)
-        for _ in range(round(steps)):
-            lost, kept = (
-                torch.randint(len(rows), (min(BATCH_ROWS, len(rows)),), generator=generator)
-                for rows in (forget, keep)
-            )
-            total = loss(log_probs(copy, forget[lost]), before[lost])
-            total = total - log_probs(copy, keep[kept]).mean()
-            optimizer.zero_grad()
-            total.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-        optimizer.zero_grad()
+
+        def total() -> Tensor:
+            lost, kept = (rows.draw(BATCH_ROWS, generator) for rows in (forget, keep))
+            now = log_probs(copy, forget[lost])
+            return loss(now, before[lost]) - log_probs(copy, keep[kept]).mean()
+
+        deque(descend(copy.parameters(), RATE, round(steps), total), 0)
 
     return write

@@ -7,6 +7,7 @@ Shapes: B batch, T positions, I inputs and O outputs of a matrix.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import torch
@@ -14,12 +15,13 @@ from torch import Tensor
 from torch.func import functional_call
 from transformers import PreTrainedModel
 
-from pipeline.mitigations.matrices import Matrix, mlp_matrices, named, recorded
+from pipeline.mitigations.descent import descend
+from pipeline.mitigations.matrices import Matrix, mean_inputs, mlp_matrices, named, recorded
 from pipeline.mitigations.neurons import Write
-from pipeline.mitigations.rows import Rows, log_probs
+from pipeline.mitigations.rows import Rows, contrasted, log_probs
 
 SUBNET_STEPS, SUBNET_RATE, SUBNET_ROWS = 40, 0.05, 32
-"""Steps, learning rate (AdamW) and rows of each kind in a step of BalancedSubnet."""
+"""Steps, learning rate and rows of each kind in a step of BalancedSubnet."""
 ENOUGH = 6.0
 """Nats a token above which the rows to forget count as forgotten; their loss is cut there."""
 
@@ -31,9 +33,9 @@ def wanda(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
     """
     del seed
     matrices = mlp_matrices(model)
-    pairs = zip(*(input_norms(model, rows, matrices) for rows in (forget, keep)), strict=True)
-    scores = [m.weight.abs() * (a - b) for m, (a, b) in zip(matrices, pairs, strict=True)]
-    return _without(matrices, [score.detach() for score in scores], by_row=True)
+    norms = contrasted(lambda rows: input_norms(model, rows, matrices), forget, keep)
+    scores = [m.weight.abs() * norm for m, norm in zip(matrices, norms, strict=True)]
+    return _without(matrices, scores, by_row=True)
 
 
 def optimal_damage(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
@@ -43,9 +45,9 @@ def optimal_damage(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) 
     """
     del seed
     matrices = mlp_matrices(model)
-    pairs = zip(*(fisher_diagonal(model, rows, matrices) for rows in (forget, keep)), strict=True)
-    scores = [m.weight.square() / 2 * (a - b) for m, (a, b) in zip(matrices, pairs, strict=True)]
-    return _without(matrices, [score.detach() for score in scores])
+    fisher = contrasted(lambda rows: fisher_diagonal(model, rows, matrices), forget, keep)
+    scores = [m.weight.square() / 2 * entry for m, entry in zip(matrices, fisher, strict=True)]
+    return _without(matrices, scores)
 
 
 def balanced_subnet(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
@@ -64,32 +66,23 @@ def balanced_subnet(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int)
         generator = torch.Generator().manual_seed(seed)
         shapes = [m.weight.shape for m in matrices]
         scores = [(torch.rand(s, generator=generator) * 1e-3).requires_grad_() for s in shapes]
-        optimizer = torch.optim.AdamW(scores, lr=SUBNET_RATE, weight_decay=0.0)
-        for _ in range(SUBNET_STEPS):
-            lost, stays = (_some(rows, generator) for rows in (forget, keep))
+
+        def loss() -> Tensor:
+            lost, stays = (rows[rows.draw(SUBNET_ROWS, generator)] for rows in (forget, keep))
             kept = [1 - _top(s.detach(), share) - (s - s.detach()) for s in scores]
-            hurt = (_nll(copy, matrices, kept, lost)).clamp(max=ENOUGH)
-            loss = (_nll(copy, matrices, kept, stays) - hurt) / 2
-            for score, gradient in zip(scores, torch.autograd.grad(loss, scores), strict=True):
-                score.grad = gradient
-            optimizer.step()
+            hurt = _nll(copy, matrices, kept, lost).clamp(max=ENOUGH)
+            return (_nll(copy, matrices, kept, stays) - hurt) / 2
+
+        deque(descend(scores, SUBNET_RATE, SUBNET_STEPS, loss), 0)
         _write_zeros(matrices, [_top(score.detach(), share) for score in scores])
 
     del model
     return write
 
 
-@torch.no_grad()
 def input_norms(model: PreTrainedModel, rows: Rows, matrices: Sequence[Matrix]) -> list[Tensor]:
     """(I,) for each matrix: the root mean square of its inputs at the scored positions."""
-    sums = [torch.zeros(matrix.weight.shape[1]) for matrix in matrices]
-    with recorded(matrices) as (read, _):
-        for part in rows.batches():
-            model(input_ids=part.tokens, use_cache=False)
-            for total, inputs in zip(sums, read, strict=True):
-                total += inputs[:, rows.first - 1 : -1].square().sum((0, 1))
-    scored = len(rows) * (rows.tokens.shape[1] - rows.first)
-    return [(total / scored).sqrt() for total in sums]
+    return [mean.sqrt() for mean in mean_inputs(model, rows, matrices, torch.square)]
 
 
 def fisher_diagonal(model: PreTrainedModel, rows: Rows, matrices: Sequence[Matrix]) -> list[Tensor]:
@@ -101,27 +94,18 @@ def fisher_diagonal(model: PreTrainedModel, rows: Rows, matrices: Sequence[Matri
             model.zero_grad()
             for total, a, g in zip(sums, read, gradients, strict=True):
                 total += g.flatten(0, 1).square().T @ a.flatten(0, 1).square()
-    scored = len(rows) * (rows.tokens.shape[1] - rows.first)
-    return [total / scored for total in sums]
-
-
-def _some(rows: Rows, generator: torch.Generator) -> Rows:
-    return rows[torch.randint(len(rows), (min(SUBNET_ROWS, len(rows)),), generator=generator)]
+    return [total / rows.scored for total in sums]
 
 
 def _nll(
     model: PreTrainedModel, matrices: Sequence[Matrix], kept: Sequence[Tensor], rows: Rows
 ) -> Tensor:
     """Mean loss on rows with each weight times its factor, nats a token."""
-    values = {}
-    for matrix, factor in zip(matrices, kept, strict=True):
-        changed = matrix.weight.detach() * factor
-        values[f"{matrix.name}.weight"] = changed.T if matrix.transposed else changed
-    inputs = {"input_ids": rows.tokens, "use_cache": False}
-    made = functional_call(model, values, kwargs=inputs).logits[:, rows.first - 1 : -1]
-    return torch.nn.functional.cross_entropy(
-        made.flatten(0, 1), rows.tokens[:, rows.first :].flatten()
-    )
+    values = {
+        f"{matrix.name}.weight": matrix.oriented(matrix.weight.detach() * factor)
+        for matrix, factor in zip(matrices, kept, strict=True)
+    }
+    return -log_probs(lambda **read: functional_call(model, values, kwargs=read), rows).mean()
 
 
 def _top(score: Tensor, share: float, *, by_row: bool = False) -> Tensor:
@@ -137,9 +121,10 @@ def _without(
     matrices: Sequence[Matrix], scores: Sequence[Tensor], *, by_row: bool = False
 ) -> Write:
     """Zero the share of the largest scores."""
+    fixed = [score.detach() for score in scores]
 
     def write(copy: PreTrainedModel, share: float) -> None:
-        masks = [_top(score, share, by_row=by_row) for score in scores]
+        masks = [_top(score, share, by_row=by_row) for score in fixed]
         _write_zeros(named(copy, matrices), masks)
 
     return write

@@ -9,12 +9,11 @@ from typing import Any
 import polars as pl
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 from ruamel.yaml import YAML
 
-from pipeline.analysis.mitigations import CLAIMS, DURABILITY, MITIGATIONS
+from pipeline.analysis.mitigations import KEPT_AT_MOST, TABLES
 from pipeline.report import style
 from pipeline.report.appendices import shared
 from pipeline.report.colours import CATEGORIES, GREY, INK, MUTED
@@ -62,11 +61,13 @@ def write_page(study: str, data: Path, path: Path) -> None:
     Raises:
         InputError: a table is missing or does not fit its schema.
     """
-    found = tables.read(data / "mitigations.parquet", MITIGATIONS)
-    probes = tables.read(data / "durability.parquet", DURABILITY)
-    judged = tables.read(data / "mitigation_claims.parquet", CLAIMS)
+    found, probes, judged = (
+        tables.read(data / f"{name}.parquet", schema) for name, (_, schema) in TABLES.items()
+    )
     words = YAML(typ="safe").load(CODE_PATH / "mitigations.yaml")
-    tasks = found.filter(pl.col("metric") == "acc_change")["split"].unique(maintain_order=True)
+    tasks = found.filter(metric="acc_change")["split"].unique(maintain_order=True).to_list()
+    methods = found["method"].unique(maintain_order=True).to_list()
+    chosen = found.filter("chosen")
     with rc_context(style.RC):
         curves, points = drawn(frontier(found, words), "frontier"), drawn(prices(found), "prices")
     html = template("mitigations.html.jinja").render(
@@ -75,15 +76,21 @@ def write_page(study: str, data: Path, path: Path) -> None:
         title="Forgotten, or only hidden?",
         frontier=curves,
         prices=points,
-        costs=[_costs(found, method) for method in _methods(found)],
-        tasks=tasks.to_list(),
+        costs=[_costs(chosen.filter(method=method), method) for method in methods],
+        tasks=tasks,
         accuracies=[
-            [method, *(_number(_chosen(found, method), t, "acc_change", "points") for t in tasks)]
-            for method in _methods(found)
-            if method != "none" and len(tasks)
+            [
+                method,
+                *(
+                    _of(chosen.filter(method=method), task, "acc_change", "points")
+                    for task in tasks
+                ),
+            ]
+            for method in methods
+            if method != "none" and tasks
         ],
         probes=list(PROBES.values()),
-        durable=[_durable(probes, method) for method in _methods(found)],
+        durable=[_durable(probes.filter(method=method), method) for method in methods],
         claims=[_claim(row, words["claims"]) for row in judged.iter_rows(named=True)],
     )
     write_text(path, html)
@@ -102,7 +109,6 @@ def frontier(found: pl.DataFrame, words: dict[str, Any]) -> Figure:
         for method, marker in (("twin", "*"), ("oracle", "P"), ("none", "x")):
             x, y = _points(found, method)
             ax.plot(x["value"], y["value"], marker, color=INK, label=method, markersize=8)
-        ax.set_xscale("symlog", linthresh=LINEAR)
         _cost_axis(ax.xaxis)
         ax.set_ylim(-0.03, 1.03)
         ax.legend(fontsize=7, loc="upper right")
@@ -114,18 +120,17 @@ def frontier(found: pl.DataFrame, words: dict[str, Any]) -> Figure:
 def prices(found: pl.DataFrame) -> Figure:
     """Predicted against measured change of loss, a point for each method and dose."""
     figure, (ax,) = style.panels(1, height=3.4)
-    of_text = found.filter(pl.col("split") == "text")
-    both = of_text.filter(pl.col("metric") == "loss_change").join(
-        of_text.filter(pl.col("metric") == "price"), on=["method", "dose"], suffix="_predicted"
+    measured, predicted = (
+        found.filter(split="text", metric=metric) for metric in ("loss_change", "price")
     )
+    both = measured.join(predicted, on=["method", "dose"], suffix="_predicted")
     for i, (method, points) in enumerate(both.group_by("method", maintain_order=True)):
         colour, marker = CATEGORIES[i % len(CATEGORIES)], style.MARKERS[i // len(CATEGORIES)]
         where = points["value"], points["value_predicted"]
         ax.plot(*where, marker, color=colour, label=str(method[0]))
     ends = [float(end(both["value"].to_numpy())) for end in (min, max)]
     ax.plot(ends, ends, color=MUTED, linewidth=0.8)
-    for axis, set_scale in ((ax.xaxis, ax.set_xscale), (ax.yaxis, ax.set_yscale)):
-        set_scale("symlog", linthresh=LINEAR)
+    for axis in (ax.xaxis, ax.yaxis):
         _cost_axis(axis)
     ax.set_xlabel("measured change of loss, nats a token")
     ax.set_ylabel("predicted")
@@ -133,8 +138,10 @@ def prices(found: pl.DataFrame) -> Figure:
     return figure
 
 
-def _cost_axis(axis: Axis) -> None:
-    """Plain numbers at powers of ten."""
+def _cost_axis(axis: Any) -> None:
+    """A scale that is linear around 0, with plain numbers at powers of ten."""
+    set_scale = axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale
+    set_scale("symlog", linthresh=LINEAR)
     axis.axes.autoscale_view()
     shown = axis.get_view_interval()
     axis.set_ticks([tick for tick in COST_TICKS if shown[0] <= tick <= shown[1]])
@@ -152,14 +159,11 @@ def drawn(figure: Figure, name: str) -> str:
 def _curve(ax: Axes, found: pl.DataFrame, method: str, colour: str, marker: str) -> None:
     x, y = _points(found, method)
     if len(x):
-        across, up = (
-            [(t["value"] - t["low"]).to_list(), (t["high"] - t["value"]).to_list()] for t in (x, y)
-        )
         ax.errorbar(
-            x["value"].to_list(),
-            y["value"].to_list(),
-            xerr=across,
-            yerr=up,
+            x["value"],
+            y["value"],
+            xerr=style.reach(x, "value", "low", "high"),
+            yerr=style.reach(y, "value", "low", "high"),
             fmt=f"{marker}-",
             color=colour,
             elinewidth=0.6,
@@ -169,51 +173,39 @@ def _curve(ax: Axes, found: pl.DataFrame, method: str, colour: str, marker: str)
 
 def _points(found: pl.DataFrame, method: str) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Cost and recitation of each dose, ascending; the cost of no change is 0."""
-    own = found.filter(pl.col("method") == method).sort("dose")
-    recited = own.filter((pl.col("split") == "forget_held_out") & (pl.col("metric") == "kept"))
-    cost = own.filter((pl.col("split") == "text") & (pl.col("metric") == "loss_change"))
+    own = found.filter(method=method).sort("dose")
+    recited = own.filter(split="forget_held_out", metric="kept")
+    cost = own.filter(split="text", metric="loss_change")
     if method == "none":
-        cost = recited.with_columns(value=pl.lit(0.0), low=pl.lit(0.0), high=pl.lit(0.0))
+        cost = recited.with_columns(value=0.0, low=0.0, high=0.0)
     return cost, recited
 
 
-def _methods(found: pl.DataFrame) -> list[str]:
-    return found["method"].unique(maintain_order=True).to_list()
+def _estimate(name: str, row: dict[str, Any], unit: str) -> Number:
+    return Number(name, row["value"], row["low"], row["high"], unit, name.partition("/")[0])
 
 
-def _chosen(found: pl.DataFrame, method: str) -> pl.DataFrame:
-    return found.filter((pl.col("method") == method) & pl.col("chosen"))
+def _of(own: pl.DataFrame, split: str, metric: str, unit: str) -> Number | str:
+    """The number of a method's split and metric; empty where it was not measured."""
+    for row in own.filter(split=split, metric=metric).iter_rows(named=True):
+        return _estimate(f"mitigations/{row['method']}/{split}/{metric}", row, unit)
+    return ""
 
 
-def _costs(found: pl.DataFrame, method: str) -> list[object]:
-    own = _chosen(found, method)
-    seen = own.filter((pl.col("split") == "forget_seen") & (pl.col("metric") == "kept"))
-    reached = method == "none" or (len(seen) == 1 and seen["value"][0] <= 0.1)
+def _costs(own: pl.DataFrame, method: str) -> list[object]:
+    seen = own.filter(split="forget_seen", metric="kept")["value"].to_list()
+    reached = method == "none" or (len(seen) == 1 and seen[0] <= KEPT_AT_MOST)
     dose = Number(f"mitigations/{method}/dose", own["dose"][0], table="mitigations")
-    cells = [_number(own, split, metric, unit) for split, metric, unit in COSTS]
-    return [method if reached else f"{method} †", dose, *cells]
+    return [method if reached else f"{method} †", dose, *(_of(own, *each) for each in COSTS)]
 
 
-def _number(own: pl.DataFrame, split: str, metric: str, unit: str) -> object:
-    rows = own.filter((pl.col("split") == split) & (pl.col("metric") == metric))
-    if rows.is_empty():
-        return ""
-    row = rows.row(0, named=True)
-    name = f"mitigations/{row['method']}/{split}/{metric}"
-    return Number(name, row["value"], row["low"], row["high"], unit, "mitigations")
-
-
-def _durable(probes: pl.DataFrame, method: str) -> list[object]:
-    own = probes.filter(pl.col("method") == method)
+def _durable(own: pl.DataFrame, method: str) -> list[object]:
     rows = {_probe(row): row for row in own.iter_rows(named=True)}
     cells: list[object] = [method, rows["all"]["verdict"]]
     for probe in PROBES:
-        row = rows.get(probe)
         unit = "ratio" if probe == "relearning area" else SHARE
         name = f"durability/{method}/{probe}"
-        cells.append(
-            Number(name, row["value"], row["low"], row["high"], unit, "durability") if row else ""
-        )
+        cells.append(_estimate(name, rows[probe], unit) if probe in rows else "")
     return cells
 
 
@@ -226,6 +218,6 @@ def _probe(row: dict[str, Any]) -> str:
 
 def _claim(row: dict[str, Any], words: dict[str, str]) -> list[object]:
     name = f"mitigation_claims/{row['claim']}/{row['contrast']}"
-    value = Number(name, row["value"], row["low"], row["high"], "", "mitigation_claims")
+    value = _estimate(name, row, "")
     bound = Number(f"{name}/bound", row["bound"], table="mitigation_claims")
     return [f"{row['claim']}: {words[row['claim']]}", row["verdict"], row["contrast"], value, bound]

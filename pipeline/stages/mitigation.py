@@ -33,8 +33,7 @@ def mitigation(study: Study, name: str) -> None:
     asked, benchmarks = given(study.mitigations), study.benchmarks
     torch.set_num_threads(1)  # the methods run side by side; more would sum in another order
     with costed(study.data, "mitigation", name):
-        of_study = study.model(asked.model), study.corpus[study.study]
-        known = subject(study.data, asked, *of_study)
+        known = subject(study.data, asked, study.model(asked.model), study.corpus[study.study])
         tasks = (
             load_tasks(benchmarks.tasks, study.tasks, benchmarks.num_fewshot) if benchmarks else {}
         )
@@ -46,11 +45,10 @@ def mitigation(study: Study, name: str) -> None:
             dose, changed, frames = _doses(name, known, look, asked.seed)
         else:
             dose, changed = 0.0, other_model(name, known)
-            frames = [_at(0.0, look(changed))]
+            frames = [look(changed).with_columns(dose=pl.lit(dose))]
         before = known.model if name in METHODS else None
         found = probes(changed, known.parts, asked.seed, before, reference=name == "twin")
-        frames.append(found.with_columns(pl.lit(dose).alias("dose")))
-        made = tables.cast(pl.concat(frames, how="diagonal"), OUTCOMES)
+        made = tables.cast(pl.concat([*frames, found.with_columns(dose=pl.lit(dose))]), OUTCOMES)
         settings = asked.model_dump(exclude={"methods"})
         provenance = determined_by(study.study, mitigations=settings, method=name)
         tables.write(made, study.data / "mitigation" / f"{name}.parquet", OUTCOMES, provenance)
@@ -68,7 +66,7 @@ def _doses(
         hits = recited(edited(known.model, write, dose), forget)[at_first]
         return float(hits.double().mean())
 
-    chosen, _ = chosen_dose(method, left)
+    chosen = chosen_dose(method, left)
     report, frames = reporter(f"doses of {name}", "doses"), []
     doses = sorted({*map(float, method.doses), chosen})
     for done, dose in enumerate(doses, 1):
@@ -79,17 +77,6 @@ def _doses(
         else:
             predicted = price(known.model, model, text.rows, seed)
             found.append(labelled(text, TEXT, "price", predicted))
-        frames += [_at(dose, frame) for frame in found]
+        frames += [frame.with_columns(dose=pl.lit(dose)) for frame in found]
         report(done, len(doses))
     return chosen, edited(known.model, write, chosen), frames
-
-
-def _at(dose: float, frame: pl.DataFrame) -> pl.DataFrame:
-    """Outcomes of a dose."""
-    constant = {
-        "probe": pl.lit("dose"),
-        "dose": pl.lit(dose),
-        "x": pl.lit(0.0),
-        "variant": pl.lit(""),
-    }
-    return frame.with_columns(**constant)

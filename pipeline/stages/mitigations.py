@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.analysis.mitigations import (
-    CLAIMS,
-    DURABILITY,
-    MITIGATIONS,
-    Measured,
-    claims,
-    durability,
-)
-from pipeline.analysis.mitigations import (
-    mitigations as compared,
-)
+from pipeline.analysis.mitigations import TABLES, Measured
 from pipeline.mitigations.schemas import OUTCOMES
 from pipeline.study.schema import Study, given
 from pipeline.workflow import tables
@@ -21,14 +11,9 @@ from pipeline.workflow import tables
 def mitigations(study: Study) -> None:
     """Every number of every method with its interval, and the verdicts."""
     asked = given(study.mitigations)
-    read = {
-        method: tables.read(study.data / "mitigation" / f"{method}.parquet", OUTCOMES)
-        for method in asked.methods
-    }
-    measured, provenance = Measured(asked.model, read), {"study": study.study}
-    for file, table, schema in (
-        ("mitigations", compared(measured), MITIGATIONS),
-        ("durability", durability(measured), DURABILITY),
-        ("mitigation_claims", claims(measured), CLAIMS),
-    ):
-        tables.write(table, study.data / f"{file}.parquet", schema, provenance)
+    folder = study.data / "mitigation"
+    read = {m: tables.read(folder / f"{m}.parquet", OUTCOMES) for m in asked.methods}
+    measured = Measured(asked.model, read)
+    for name, (make, schema) in TABLES.items():
+        path = study.data / f"{name}.parquet"
+        tables.write(make(measured), path, schema, {"study": study.study})

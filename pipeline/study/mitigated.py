@@ -105,12 +105,9 @@ def probe(asked: Probed) -> pl.DataFrame:
     }
     before, measured = others.get("none"), {}
     for name, each in {"edited": model, **others}.items():
-        at_once = outcomes(each, parts).with_columns(
-            probe=pl.lit("dose"), x=pl.lit(0.0), variant=pl.lit("")
-        )
         original = before if name == "edited" and _fits(before, each) else None
         later = probes(each, parts, HALVES_SEED, original, reference=name == "twin")
-        both = pl.concat([at_once, later], how="diagonal").with_columns(dose=pl.lit(0.0))
+        both = pl.concat([outcomes(each, parts), later]).with_columns(dose=pl.lit(0.0))
         measured[name] = tables.cast(both, OUTCOMES)
     if before is None:
         recited = pl.when(pl.col("metric") == "recited").then(1.0).otherwise(pl.col("value"))

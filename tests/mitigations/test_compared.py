@@ -15,6 +15,7 @@ from pipeline.analysis.mitigations import (
     CLAIMS,
     DURABILITY,
     MITIGATIONS,
+    TABLES,
     Measured,
     area_under_curve,
     claims,
@@ -219,13 +220,9 @@ def test_claims(measured: Measured) -> None:
 
 
 def test_the_page_shows_every_method_and_verdict(measured: Measured, tmp_path: Path) -> None:
-    made = {
-        "mitigations": (mitigations(measured), MITIGATIONS),
-        "durability": (durability(measured), DURABILITY),
-        "mitigation_claims": (claims(measured), CLAIMS),
-    }
-    for name, (table, schema) in made.items():
-        tables.write(table, tmp_path / f"{name}.parquet", schema, {})
+    made = {name: make(measured) for name, (make, _) in TABLES.items()}
+    for name, table in made.items():
+        tables.write(table, tmp_path / f"{name}.parquet", TABLES[name][1], {})
     page = tmp_path / "mitigations.html"
     write_page("arena", tmp_path, page)
     html = page.read_text(encoding="utf-8")
@@ -242,9 +239,9 @@ def test_the_page_shows_every_method_and_verdict(measured: Measured, tmp_path: P
         row.xpath("th")[0].text_content(): row.xpath("td")[0].text_content()
         for row in durable.xpath(".//tbody/tr")
     }
-    overall = made["durability"][0].filter(probe="all")
+    overall = made["durability"].filter(probe="all")
     assert verdicts == dict(zip(overall["method"], overall["verdict"], strict=True))
-    assert len(settled.xpath(".//tbody/tr")) == made["mitigation_claims"][0].height
+    assert len(settled.xpath(".//tbody/tr")) == made["mitigation_claims"].height
     assert len(document.xpath("//svg")) == 2
     again = tmp_path / "again.html"
     write_page("arena", tmp_path, again)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import copy
 import math
 
-import gguf
 import numpy as np
 import polars as pl
 import pytest
 import torch
-from gguf.quants import dequantize, quantize
 
 from pipeline.measure.durability import TRIES, changed_prefixes, probes, undone
 from pipeline.measure.mitigated import detectors, outcomes, price
@@ -18,12 +16,10 @@ from pipeline.mitigations import relearning
 from pipeline.mitigations.matrices import last_matrices, mlp_matrices
 from pipeline.mitigations.methods import METHODS, edited
 from pipeline.mitigations.parts import HELD_OUT, SEEN, Part, Parts, halved, study_parts
-from pipeline.mitigations.rounding import quantized, rounded
+from pipeline.mitigations.rounding import FORMATS, GROUP, quantized, rounded
 from pipeline.mitigations.rows import Rows, log_probs, recited
 from pipeline.samples.frame import samples_frame
 from tests.mitigations.conftest import P, T, World
-
-FORMATS = {8: gguf.GGMLQuantizationType.Q8_0, 4: gguf.GGMLQuantizationType.Q4_0}
 
 
 def parts_of(world: World) -> Parts:
@@ -46,14 +42,20 @@ def parts_of(world: World) -> Parts:
 
 
 @pytest.mark.parametrize("bits", FORMATS)
-def test_rounding_is_that_of_gguf(bits: int) -> None:
-    random = np.random.default_rng(0)
-    values = random.normal(size=(40, 96)).astype(np.float32) * 0.03
-    values[3, :32] = 0  # a group without a scale
-    values[4, :32] = 0.5  # equal numbers, and ties
+def test_rounding_is_to_the_nearest_of_few_steps_in_groups_of_a_row(bits: int) -> None:
+    values = torch.randn(40, 96, generator=torch.Generator().manual_seed(0)) * 0.03
+    values[3, :GROUP] = 0  # a group without a scale
     values[5, 7], values[6, 9] = -4.0, 4.0
-    expected = dequantize(quantize(values, FORMATS[bits]), FORMATS[bits])
-    assert np.array_equal(rounded(torch.from_numpy(values), bits).numpy(), expected)
+    made = rounded(values, bits)
+    for group, found in zip(values.view(-1, GROUP), made.view(-1, GROUP), strict=True):
+        largest = group[group.abs().argmax()]
+        step = float(largest.abs() / 127 if bits == 8 else largest.abs() / 8)
+        numbers = (found / (step or 1)).double()
+        assert (numbers - numbers.round()).abs().max() < 0.1  # scales are float16
+        assert numbers.abs().max() < 2 ** (bits - 1) + 0.1
+        other_end = group * -largest.sign() > 7.5 * step  # 4 bits: from -8 to 7
+        most = torch.where(other_end, step, step / 2) if bits == 4 else step / 2
+        assert ((found - group).abs() <= most + 1e-3 * largest.abs()).all()
 
 
 def test_a_rounded_model_keeps_embeddings_and_norms(world: World) -> None:
@@ -74,11 +76,8 @@ def test_relearning_is_plain_fine_tuning(world: World) -> None:
     write = METHODS["wanda"].prepare(world.model, world.forget, world.keep, 0)
     start = edited(world.model, write, 0.1)
     before = copy.deepcopy(start.state_dict())
-
-    def look(step: int, model: torch.nn.Module) -> None:
+    for step, model in relearning.relearned(start, rows, 3, (0, 1, 3)):
         seen[step] = float(model.model.layers[0].mlp.up_proj.weight.detach().sum())
-
-    relearning.relearned(start, rows, 3, look, (0, 1, 3))
     assert all(value.equal(before[name]) for name, value in start.state_dict().items())
     made, order = copy.deepcopy(start), torch.Generator().manual_seed(3)
     optimizer = torch.optim.AdamW(made.parameters(), lr=1e-3, weight_decay=0)
