@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager, nullcontext
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -186,8 +187,6 @@ def audit(
     from pipeline.workflow.interruption import saying
     from pipeline.workflow.locks import held, take_turn
 
-    for one in ("document", "stride", "edits", "reference", "corpus"):
-        del options[one]
     if (samples is None) == (document is None):
         raise bad_input(
             "audit", "neither or both", "one of --samples and --document", "give one of them"
@@ -196,7 +195,7 @@ def audit(
     read = documents.Read(document, stride, edited, reference, corpus) if document else None
     if read:
         options["samples"] = read.first()
-    asked = auditing.Asked(**options)
+    asked = auditing.Asked(**{each.name: options[each.name] for each in fields(auditing.Asked)})
     values = auditing.study(asked, sys.argv[1:])
     if read:
         values = documents.added(values, asked, read)
@@ -265,9 +264,9 @@ def durability(
 
     from pipeline.study import mitigated
 
-    asked = mitigated.Probed(model, before, twin, samples, prefix_length, suffix_length)
+    lengths = prefix_length, suffix_length
     with pl.Config(tbl_rows=-1, tbl_hide_dataframe_shape=True, tbl_hide_column_data_types=True):
-        print(mitigated.probe(asked).drop("model", "method", "dose"))
+        print(mitigated.probe(model, samples, *lengths, before=before, twin=twin))
 
 
 @app.command()

@@ -133,14 +133,12 @@ def study(asked: Asked, words: Sequence[str] = ()) -> dict[str, Any]:
     check(values, "the audit")  # the model's size is not known yet, and its tasks are not loaded
     require_unused(asked)
     columns, folder = read(asked.samples).columns, origin.get("folder")
-    if folder:
-        require_tokenizer(checkpoint_files(Path(folder)).files, asked.model)
     from pipeline.checkpoints.hub import fetch_files
     from pipeline.checkpoints.verified import encoder, tokenizer_of
 
     files = checkpoint_files(Path(folder)) if folder else fetch_files(**origin)
-    model, tokens = describe(files, asked.model)
     require_tokenizer(files.files, asked.model)
+    model, tokens = describe(files, asked.model)
     config: Any = model.config
     made = cut(
         asked.samples,

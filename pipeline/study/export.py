@@ -7,7 +7,7 @@ read it back and its logits match those of the edited model.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,18 +143,19 @@ def require_sound(edit: str, blocks: str, to: Path) -> list[int]:
         problems.append(
             Problem("--blocks", shorten(blocks), "numbers such as 3,5", "count blocks from 0")
         )
-    if to.exists() or to.is_symlink():
-        problems.append(
-            Problem(
-                f"--to {to}",
-                "an existing folder or file",
-                "a name that is not in use",
-                "name another folder, or delete this one",
-            )
-        )
+    problems += in_use(to)
     if problems:
         raise InputError(*problems)
     return sorted({int(word) for word in words})
+
+
+def in_use(to: Path) -> list[Problem]:
+    """The problem with a folder that is to be created: it exists; else none."""
+    if not (to.exists() or to.is_symlink()):
+        return []
+    remedy = "name another folder, or delete this one"
+    got = "an existing folder or file"
+    return [Problem(f"--to {to}", got, "a name that is not in use", remedy)]
 
 
 def source_of(model: str) -> Source:
@@ -282,19 +283,28 @@ def _measured(source: Source, edit: str, blocks: Sequence[int]) -> str:
     lines = [
         "Value and 95% interval, before and after the edit. Splits are of the study's samples.",
         "",
-        "| split | task | metric | k | copies | n | before | after |",
-        "|---|---|---|---|---|---|---|---|",
+        *markdown([*by, "n"], rows, {"before": "", "after": "_right"}),
     ]
-    for row in rows.iter_rows(named=True):
-        cells = [row["split"], row["task"], row["metric"], row["k"], row["copies"], row["n"]]
-        cells += [_interval(row, ""), _interval(row, "_right")]
-        lines.append("| " + " | ".join("" if c is None else str(c) for c in cells) + " |")
     return "\n".join(lines)
 
 
-def _interval(row: dict[str, Any], side: str) -> str:
-    value, low, high = (row[f"{name}{side}"] for name in ("value", "low", "high"))
-    return f"{value:.4g}" + ("" if low is None else f" ({low:.4g} to {high:.4g})")
+def markdown(columns: Sequence[str], rows: pl.DataFrame, values: Mapping[str, str]) -> list[str]:
+    """The lines of a table in Markdown; null is left empty.
+
+    Args:
+        columns: to show.
+        rows: with these, and for each of `values` value, low and high.
+        values: heading -> the end of these three names; shown with its 95% interval.
+    """
+    lines = [f"| {' | '.join((*columns, *values))} |", "|---" * (len(columns) + len(values)) + "|"]
+    for row in rows.iter_rows(named=True):
+        cells = [row[column] for column in columns]
+        for side in values.values():
+            value, low, high = (row[f"{name}{side}"] for name in ("value", "low", "high"))
+            interval = "" if low is None else f" ({low:.4g} to {high:.4g})"
+            cells.append(None if value is None else f"{value:.4g}{interval}")
+        lines.append("| " + " | ".join("" if c is None else str(c) for c in cells) + " |")
+    return lines
 
 
 def _licence(card: Path | None) -> dict[str, Any]:

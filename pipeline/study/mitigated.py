@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 from transformers import PreTrainedModel
 
-from pipeline.analysis.mitigations import DURABILITY, MITIGATIONS, Measured, durability
+from pipeline.analysis.mitigations import TABLES, Measured, durability
 from pipeline.checkpoints.folder import checkpoint_files
 from pipeline.checkpoints.loading import model_of
 from pipeline.checkpoints.verified import encoder, tokenizer_of
@@ -19,6 +18,7 @@ from pipeline.mitigations.parts import halved
 from pipeline.mitigations.schemas import OUTCOMES
 from pipeline.mitigations.subject import subject
 from pipeline.samples.file import samples as cut
+from pipeline.study.export import in_use, markdown
 from pipeline.study.schema import Study, given
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, Problem
@@ -26,27 +26,11 @@ from pipeline.workflow.files import atomic
 
 HALVES_SEED = 0
 """Of the halves of a user's samples, and of the order in which they are learned again."""
-
-
-@dataclass(frozen=True)
-class Probed:
-    """What the command `durability` was asked.
-
-    Args:
-        model: folder of the edited checkpoint.
-        before: folder of the checkpoint before the edit; None: every sample counts as recited then.
-        twin: folder of a checkpoint that never saw the samples; None: relearning has no verdict.
-        samples: a file, as `samples.table_file` reads it.
-        prefix_length: P, tokens.
-        suffix_length: S, tokens.
-    """
-
-    model: Path
-    before: Path | None
-    twin: Path | None
-    samples: Path
-    prefix_length: int
-    suffix_length: int
+SHOWN = {
+    "mitigations": ("split", "metric"),
+    "durability": ("probe", "x", "variant", "verdict"),
+}
+"""Table -> the columns of a model card."""
 
 
 def export(study: Study, method: str, dose: float, to: Path) -> None:
@@ -72,9 +56,7 @@ def export(study: Study, method: str, dose: float, to: Path) -> None:
         problems.append(Problem("--method", method, expected, "the others are no edits"))
     if not dose >= 0:
         problems.append(Problem("--dose", str(dose), "0 or more", "see the page of mitigations"))
-    if to.exists() or to.is_symlink():
-        remedy = "name another folder, or delete this one"
-        problems.append(Problem(f"--to {to}", "an existing file or folder", "a new name", remedy))
+    problems += in_use(to)
     if problems:
         raise InputError(*problems)
     asked = given(study.mitigations)
@@ -87,33 +69,50 @@ def export(study: Study, method: str, dose: float, to: Path) -> None:
         (folder / "README.md").write_text(card, encoding="utf-8")
 
 
-def probe(asked: Probed) -> pl.DataFrame:
-    """The durability of a checkpoint, as `DURABILITY`, on samples of which half is learned again.
+def probe(
+    edited_model: Path,
+    samples: Path,
+    prefix_length: int,
+    suffix_length: int,
+    before: Path | None = None,
+    twin: Path | None = None,
+) -> pl.DataFrame:
+    """The durability of a checkpoint, on samples of which half is learned again.
+
+    Args:
+        edited_model: folder of the edited checkpoint.
+        samples: a file, as `samples.table_file` reads it.
+        prefix_length: P, tokens.
+        suffix_length: S, tokens.
+        before: folder of the checkpoint before the edit; None: every sample counts as recited then.
+        twin: folder of a checkpoint that never saw the samples; None: relearning has no verdict.
+
+    Returns:
+        The columns of `DURABILITY` from ``probe`` on.
 
     Raises:
         InputError: a folder or the samples cannot be read, or no sample was recited before.
     """
-    files = checkpoint_files(asked.model)
-    model, tokenizer = model_of(files, "float32"), tokenizer_of(files)
-    lengths = asked.prefix_length, asked.suffix_length
-    table = cut(asked.samples, encoder(tokenizer), *lengths, skip_short=False)
+    encode = encoder(tokenizer_of(checkpoint_files(edited_model)))
+    table = cut(samples, encode, prefix_length, suffix_length, skip_short=False)
     parts = halved(table, HALVES_SEED)
-    others = {
+    folders = {"edited": edited_model, "none": before, "twin": twin}
+    models = {
         name: model_of(checkpoint_files(folder), "float32")
-        for name, folder in (("none", asked.before), ("twin", asked.twin))
+        for name, folder in folders.items()
         if folder is not None
     }
-    before, measured = others.get("none"), {}
-    for name, each in {"edited": model, **others}.items():
-        original = before if name == "edited" and _fits(before, each) else None
-        later = probes(each, parts, HALVES_SEED, original, reference=name == "twin")
+    original, measured = models.get("none"), {}
+    for name, each in models.items():
+        fits = original if name == "edited" and _fits(original, each) else None
+        later = probes(each, parts, HALVES_SEED, fits, reference=name == "twin")
         both = pl.concat([outcomes(each, parts), later]).with_columns(dose=pl.lit(0.0))
         measured[name] = tables.cast(both, OUTCOMES)
-    if before is None:
+    if original is None:
         recited = pl.when(pl.col("metric") == "recited").then(1.0).otherwise(pl.col("value"))
         measured["none"] = measured["edited"].with_columns(value=recited)
-    found = durability(Measured(str(asked.model), measured))
-    return found.filter(pl.col("method") == "edited")
+    found = durability(Measured(str(edited_model), measured)).filter(method="edited")
+    return found.drop("model", "method", "dose")
 
 
 def _fits(before: PreTrainedModel | None, after: PreTrainedModel) -> bool:
@@ -144,26 +143,14 @@ An edit of the model `{model}` of the study `{study.study}` that is to remove me
 
 def _measured(study: Study, method: str, dose: float) -> str:
     """What the study measured of a method at a dose, as tables."""
-    lines, path = list[str](), study.data
-    if (path / "mitigations.parquet").is_file():
-        found = tables.read(path / "mitigations.parquet", MITIGATIONS)
-        shown = pl.col("metric").is_in(["kept", "loss_change", "acc_change"])
-        lines += _table(found.filter(shown), ["split", "metric"], method, dose)
-        found = tables.read(path / "durability.parquet", DURABILITY)
-        lines += _table(found, ["probe", "x", "variant", "verdict"], method, dose)
+    lines = list[str]()
+    for name, columns in SHOWN.items():
+        path = study.data / f"{name}.parquet"
+        if not path.is_file():
+            continue
+        found = tables.read(path, TABLES[name][1]).filter(method=method, dose=dose)
+        if name == "mitigations":
+            found = found.filter(pl.col("metric").is_in(["kept", "loss_change", "acc_change"]))
+        if len(found):
+            lines += [*markdown(columns, found, {"value and 95% interval": ""}), ""]
     return "\n".join(lines) or f"Nothing: the study has not measured {method} at this dose."
-
-
-def _table(found: pl.DataFrame, columns: list[str], method: str, dose: float) -> list[str]:
-    """The rows of a table as Markdown, with value and 95% interval; none: no lines."""
-    own = found.filter((pl.col("method") == method) & (pl.col("dose") == dose))
-    lines = [
-        f"| {' | '.join([*columns, 'value', 'low', 'high'])} |",
-        f"{'|---' * (len(columns) + 3)}|",
-    ]
-    for row in own.iter_rows(named=True):
-        cells = [str(row[c] if row[c] is not None else "") for c in columns]
-        ends = (row[end] for end in ("value", "low", "high"))
-        cells += ["" if end is None else f"{end:.4g}" for end in ends]
-        lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, ""] if len(own) else []

@@ -124,7 +124,7 @@ def test_an_export_is_the_edited_model_and_states_its_durability(study: Study) -
     card = Path("out/README.md").read_text(encoding="utf-8")
     verdict = pl.read_parquet("data/arena/durability.parquet").filter(method="kfac", probe="all")
     assert f"| all | 0.0 |  | {verdict['verdict'][0]} |" in card
-    with pytest.raises(InputError, match="existing file or folder"):
+    with pytest.raises(InputError, match="existing folder or file"):
         CliRunner().invoke(app, words, catch_exceptions=False)
 
 
