@@ -29,14 +29,13 @@ from pipeline.interventions.interventions import (
     PREFIX,
     Edit,
     Intervention,
-    block_name,
     edit_name,
     is_own,
 )
 from pipeline.interventions.sources import others_of
 from pipeline.interventions.wavefront import Engine, run
 from pipeline.models.modules import attached, states_in, states_out
-from pipeline.models.precision import at_least_single, without_hooks
+from pipeline.models.precision import at_least_single
 from pipeline.models.sites import Anatomy, anatomy, leaves, padded_call, random_tokens
 from pipeline.workflow.errors import InputError, bad_input
 
@@ -167,14 +166,7 @@ def _until(edit: Edit, block: int, one: Intervention) -> Intervention:
     """The edit of a block alone; with those of earlier blocks if it puts in the baseline."""
     if _is_of_baseline(edit):
         return replace(one, edits={b: each for b, each in one.edits.items() if b <= block})
-    return Intervention(
-        f"{block_name(block)}.{edit_name(edit.name)}.{_scope(edit)}",
-        {block: edit.name},
-        edit.heads,
-        edit.seed or 0,
-        neurons=edit.neurons,
-        positions=edit.positions,
-    )
+    return replace(one, edits={block: edit.name}, heads=edit.heads)
 
 
 class _Trial:
@@ -384,12 +376,7 @@ class _Plain:
         if self.others is not None:
             given[OTHER] = self.others[:, self.first : self.first + length].to(now)
 
-        def onto_the_stream(mixed: Tensor) -> Tensor:
-            if site.mixer is not site.attention:
-                mixed = without_hooks(site.mixer, mixed)
-            return without_hooks(site.attention, mixed)
-
-        here = Here(now.clone(), onto_the_stream, edit, self.known.n_heads, given)
+        here = Here(now.clone(), site.project, edit, self.known.n_heads, given)
         if self.made is None:
             made = self.rule(here)
         else:
@@ -397,24 +384,23 @@ class _Plain:
             with _Watching(self.made):
                 made = self.rule(here)
         del here
-        kept = now.clone()
-        size = site.values.size if edit.heads else 1
-        for part in edit.heads or edit.neurons or ():
-            kept[..., part * size : (part + 1) * size] = made[..., part * size : (part + 1) * size]
-        made = kept if edit.heads or edit.neurons else made.to(now)
-        for position in range(length) if edit.positions else ():
-            at = self.first + position
-            if not {PREFIX: at < _START, LAST_TOKEN: at == _START - 1}.get(
-                edit.positions or "", at >= _START
-            ):
-                made = made.index_copy(1, torch.tensor([position]).to(made.device),
-                                       now[:, position : position + 1])  # fmt: skip
-        self.change = max(self.change, float((made - now).abs().nan_to_num(1, 1, 1).amax()))
-        if columns is None:
-            whole = made.clone()  # an expanded tensor, which some blocks would add to in place
-        else:
-            whole[..., columns] = made
-        return whole.reshape(passing.shape)
+        kept, size = now.clone(), site.values.size if edit.heads else 1
+        parts = [slice(n * size, (n + 1) * size) for n in edit.heads or edit.neurons or ()]
+        at = [t for t in range(length) if _inside(edit, self.first + t)]
+        for part in parts or [slice(None)]:
+            kept[:, at, part] = made[:, at, part].to(now)
+        self.change = max(self.change, float((kept - now).abs().nan_to_num(1, 1, 1).amax()))
+        if columns is not None:
+            whole[..., columns] = kept
+        return (kept if columns is None else whole).reshape(passing.shape)
+
+
+def _inside(edit: Edit, position: int) -> bool:
+    """Whether an edit acts at a position of the trial's tokens."""
+    if edit.positions is None:
+        return True
+    within = {PREFIX: position < _START, LAST_TOKEN: position == _START - 1}
+    return within.get(edit.positions, position >= _START)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from pipeline.interventions.guard import proven
 from pipeline.interventions.hooks import require_editable
 from pipeline.interventions.interventions import IDENTITY, Intervention
 from pipeline.models.context import context_length
-from pipeline.models.sites import Anatomy, Site
+from pipeline.models.sites import KEY, QUERY, Anatomy, Site
 from pipeline.workflow.errors import InputError, bad_input, shorten
 
 EXPORTABLE = ("zero", "mlp-zero", "skip", IDENTITY)
@@ -186,21 +186,18 @@ def _rotary(known: Anatomy) -> Any:
 
 def _projections(known: Anatomy, site: Site, owner: nn.Module) -> list[tuple[Any, Tensor]]:
     """The modules that compute queries and keys, each with the rows for these."""
-    values, source = site.values, site.source
+    source, parts = site.source, dict[nn.Module, list[Tensor]]()
     if not isinstance(source, nn.Linear):
         raise _refusal(known, f"queries and keys from a {type(source).__name__}")
     if any("norm" in name and name[0] in "qk" for name, _ in owner.named_children()):
         raise _refusal(known, "norms between the projections and the scores, which scale biases")
-    rows = torch.arange(source.out_features)
-    if source.out_features == values.groups * values.size:
-        parts = [getattr(owner, name, None) for name in ("q_proj", "k_proj")]
-        if not all(isinstance(part, nn.Linear) for part in parts):
+    for where in (QUERY, KEY):
+        tap = site.tap(where)
+        if tap is None or not isinstance(tap.module, nn.Linear):
             raise _refusal(known, "no projections q_proj and k_proj beside that of the values")
-        return [(part, torch.arange(part.out_features)) for part in parts]  # type: ignore[union-attr]
-    if values.concatenated:
-        return [(source, rows[: -values.groups * values.size])]
-    by_group = torch.unflatten(rows, 0, (values.groups, -1))
-    return [(source, by_group[:, : -values.size].flatten())]
+        rows = torch.arange(tap.module.out_features) if tap.columns is None else tap.columns
+        parts.setdefault(tap.module, []).append(rows)
+    return [(module, torch.cat(rows)) for module, rows in parts.items()]
 
 
 def _owner(model: nn.Module, source: nn.Module) -> nn.Module:

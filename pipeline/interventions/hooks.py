@@ -38,7 +38,6 @@ from pipeline.interventions.interventions import (
     edit_name,
 )
 from pipeline.models.modules import attached, forward_replaced, states_in, states_out
-from pipeline.models.precision import without_hooks
 from pipeline.models.sites import (
     ATTENTION,
     BLOCK,
@@ -105,46 +104,39 @@ def require_editable(known: Anatomy, interventions: Sequence[Intervention]) -> N
     Raises:
         InputError: says what was found and what was expected.
     """
-    for intervention in interventions:
-        what = f"intervention {intervention.name}, on {type(known.model).__name__}"
-        for edit in filter(None, map(intervention.at, intervention.blocks)):
-            where, name = site_of(edit), edit_name(edit.name)
-            if where in (ATTENTION, MLP, INNER) and not known.additive:
-                raise bad_input(
-                    what,
-                    "blocks that return more than their input plus one output projection's and "
-                    "one MLP matrix's output",
-                    f"blocks that hand on their input where both are zero, for {name}",
-                    "use the edits identity, heads and skip, which such a model allows",
-                )
-            tap = known.sites[intervention.blocks[0]].tap(where)
-            if tap is None:
-                raise bad_input(
-                    what,
-                    f"no module that returns the {where} alone",
-                    f"a {where} for the edit {name}",
-                    "use another site",
-                )
-            if edit.neurons and where != INNER:
-                raise bad_input(
-                    what, f"neurons of an edit at {where}", "an edit at mlp", "leave them out"
-                )
-            if edit.heads and (where not in BY_HEAD or edit.name == NOISE):
-                raise bad_input(
-                    what,
-                    f"heads of an edit at {where}, where heads are not apart",
-                    "an edit at attention, context, query, key or value",
-                    "leave them out",
-                )
-            most = _parts(known, where)
-            if (some := edit.heads or edit.neurons) and most and max(some) >= most:
-                kind = "head" if edit.heads else "neuron"
-                raise bad_input(
-                    what,
-                    f"{kind} {max(some)}",
-                    f"{kind}s 0 to {most - 1}",
-                    f"name {kind}s that the model has",
-                )
+    for one in interventions:
+        for edit in filter(None, map(one.at, one.blocks)):
+            for got, expected, remedy in _misfits(known, edit, one.blocks[0]):
+                what = f"intervention {one.name}, on {type(known.model).__name__}"
+                raise bad_input(what, got, expected, remedy)
+
+
+def _misfits(known: Anatomy, edit: Edit, block: int) -> Iterator[tuple[str, str, str]]:
+    """What a model lacks for an edit: found, expected, remedy."""
+    where, name = site_of(edit), edit_name(edit.name)
+    if where in (ATTENTION, MLP, INNER) and not known.additive:
+        yield (
+            "blocks that return more than their input plus one output projection's and one MLP "
+            "matrix's output",
+            f"blocks that hand on their input where both are zero, for {name}",
+            "use the edits identity, heads and skip, which such a model allows",
+        )
+    if known.sites[block].tap(where) is None:
+        got, expected = (
+            f"no module that returns the {where} alone",
+            f"a {where} for the edit {name}",
+        )
+        yield got, expected, "use another site"
+    if edit.neurons and where != INNER:
+        yield f"neurons of an edit at {where}", "an edit at mlp", "leave them out"
+    if edit.heads and (where not in BY_HEAD or edit.name == NOISE):
+        got = f"heads of an edit at {where}, where heads are not apart"
+        yield got, "an edit at attention, context, query, key or value", "leave them out"
+    most, some = _parts(known, where), edit.heads or edit.neurons
+    if some and most and max(some) >= most:
+        kind = "head" if edit.heads else "neuron"
+        remedy = f"name {kind}s that the model has"
+        yield f"{kind} {max(some)}", f"{kind}s 0 to {most - 1}", remedy
 
 
 BY_HEAD = (CONTEXT, QUERY, KEY, VALUE)
@@ -284,7 +276,8 @@ class _Hooks:
             now = by_row[rows] if columns is None else by_row[rows][..., columns]
             if not len(now):
                 continue
-            here = Here(now, self._project, edit, self.known.n_heads, self._beside(edit, rows, now))
+            given = self._beside(edit, rows, now)
+            here = Here(now, self.site.project, edit, self.known.n_heads, given)
             before = now.clone() if edit.heads or edit.neurons or edit.positions else now
             made = rule(here)
             if not isinstance(made, Tensor) or made.shape != before.shape:
@@ -352,12 +345,6 @@ class _Hooks:
         return torch.arange(self.size, device=self.known.model.device)[rows] % (
             self.batch or self.size
         )
-
-    def _project(self, mixed: Tensor) -> Tensor:
-        site = self.site
-        if site.mixer is not site.attention:
-            mixed = without_hooks(site.mixer, mixed)
-        return without_hooks(site.attention, mixed)
 
     def _by_row(self, x: Tensor) -> Tensor:
         """A view (rows, T, …) of tensors that some families pass as (rows x T, …)."""

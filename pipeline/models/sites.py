@@ -29,7 +29,7 @@ from transformers import PreTrainedModel
 from transformers.activations import FastGELUActivation, NewGELUActivation
 
 from pipeline.models.modules import attached, states_in, states_out
-from pipeline.models.precision import at_least_single
+from pipeline.models.precision import at_least_single, without_hooks
 from pipeline.workflow.errors import InputError, bad_input
 
 SITES = (
@@ -109,6 +109,12 @@ class Site:
     mlp: nn.Module | None
     whole_mlp: nn.Module | None
     projections: Mapping[str, Tap]
+
+    def project(self, mixed: Tensor) -> Tensor:
+        """The output projection (…, C) to (…, D), with the norm before it, without hooks."""
+        if self.mixer is not self.attention:
+            mixed = without_hooks(self.mixer, mixed)
+        return without_hooks(self.attention, mixed)
 
     def tap(self, where: str) -> Tap | None:
         """Where the values of a site pass; None if this block does not show them."""
