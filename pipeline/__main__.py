@@ -179,11 +179,12 @@ def audit(
 ) -> None:
     """Write a study of one's own checkpoint and samples, and run it."""
     options = locals()
+    from pipeline.plan.downloads import require_downloads
     from pipeline.study import audit as auditing
     from pipeline.study import document as documents
     from pipeline.study.composition import check as check_study
     from pipeline.study.composition import write
-    from pipeline.workflow.dag import reproduce
+    from pipeline.workflow.dag import Dag, reproduce
     from pipeline.workflow.interruption import saying
     from pipeline.workflow.locks import held, take_turn
 
@@ -205,10 +206,13 @@ def audit(
     auditing.prepare(asked)
     if read:
         documents.prepare(asked, read)
-    page = (asked.shown[1] / ("document" if read else "") / "index.html").resolve()
+    page = (asked.shown[1] / ("document" if read else "") / "index.html").absolute()
     with _working_in(asked.folder):
         with held(PARAMS):
             write(values, PARAMS)
+        if values["datasets"]:  # before the first job
+            dag, address = Dag(), f"datasets@{asked.study}"
+            require_downloads(load(), [dag.stages[address]] if address in dag.changed else [])
         kept = "finished stages and shards are kept; the same command goes on from there"
         with saying(lambda: kept):
             reproduce(*[f"document@{asked.study}"] * (read is not None))

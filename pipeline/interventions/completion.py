@@ -6,6 +6,7 @@ Shapes: V interventions, N samples, P prefix and S suffix tokens, G branches, B 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -99,7 +100,12 @@ def complete(
         prefix = tokens[n, :-suffix_length]  # the overflow comes from its continuation
         return torch.cat([prefix, results.continuation[v, n, :-1]])
 
-    return finite(engine, len(tokens), completed, row, lambda n: f"sample {first + n}", progress)
+    made = finite(engine, len(tokens), completed, row, lambda n: f"sample {first + n}", progress)
+    return replace(
+        made,
+        exact_match=(made.continuation == tokens[:, -suffix_length:].cpu()).all(-1),
+        interventions=[each.name for each in interventions],
+    )
 
 
 def _batch(

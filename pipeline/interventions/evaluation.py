@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -28,7 +29,37 @@ def silent(_done: int, _total: int) -> None:
 
 
 @dataclass(frozen=True)
-class Completions:
+class Results:
+    """Tensors of V interventions and their items: the samples, or the requests."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Name -> tensor (V, items, …) of each result that an engine computes."""
+        computed = (each.name for each in fields(self) if each.default is MISSING)
+        return {name: getattr(self, name) for name in computed}
+
+    def _rows(self, item: str, first: Sequence[str], names: Sequence[str]) -> Any:
+        """A polars frame: a row for each intervention and item; tensors (V, items, S) as lists."""
+        polars = import_module("polars")  # only for this: the engine runs without it
+        tensors = {name: getattr(self, name) for name in first} | self.tensors()
+        count = next(iter(tensors.values())).shape[1]
+        columns = {
+            name: polars.Series(values=tensor.flatten(0, 1).numpy())
+            for name, tensor in tensors.items()
+        }
+        frame = polars.DataFrame(
+            {
+                "intervention": [name for name in names for _ in range(count)],
+                item: [*range(count)] * len(names),
+                **columns,
+            }
+        )
+        return frame.with_columns(
+            polars.col(name).arr.to_list() for name, each in columns.items() if each.dtype.is_nested()
+        )
+
+
+@dataclass(frozen=True)
+class Completions(Results):
     """The results of a model on the suffixes of N samples under V interventions.
 
     "Teacher-forced" means that the model reads the true suffix; "greedy" that it reads its own
@@ -48,6 +79,8 @@ class Completions:
             rounding may decide the rank, but not `teacher_forced`.
         spread: (V, N, S) float32, nats, the standard deviation of log p of a token drawn from the
             distribution itself.
+        exact_match: (V, N) bool, whether the continuation is the whole suffix; set by `complete`.
+        interventions: V names; set by `complete`.
     """
 
     continuation: Tensor
@@ -58,6 +91,8 @@ class Completions:
     log_prob_top_40: Tensor
     rank: Tensor
     spread: Tensor
+    exact_match: Tensor = torch.empty(0, dtype=torch.bool)
+    interventions: Sequence[str] = ()
 
     @property
     def completion_entropy(self) -> Tensor:
@@ -74,24 +109,39 @@ class Completions:
         """(V, N) bool, where logits were not all finite."""
         return self.completion_entropy.isnan() | self.min_margin.isnan()
 
+    def to_polars(self) -> Any:
+        """A polars frame: a row for each intervention and sample, results of tokens as lists.
+
+        Its columns are ``intervention``, ``sample`` (from 0), ``exact_match``,
+        ``suffix_log_prob``, ``completion_entropy`` and the fields above.
+        """
+        first = "exact_match", "suffix_log_prob", "completion_entropy"
+        return self._rows("sample", first, self.interventions)
+
 
 @dataclass(frozen=True)
-class Likelihoods:
+class Likelihoods(Results):
     """The log-likelihood of R continuations, each given its context, under V interventions.
 
     Args:
         log_prob: (V, R) float64, nats, summed over the continuation's tokens; NaN where logits
             were not all finite.
         is_greedy: (V, R) bool, whether every token of the continuation is the argmax.
+        interventions: V names; set by `score`.
     """
 
     log_prob: Tensor
     is_greedy: Tensor
+    interventions: Sequence[str] = ()
 
     @property
     def bad(self) -> Tensor:
         """(V, R) bool, where logits were not all finite."""
         return self.log_prob.isnan()
+
+    def to_polars(self) -> Any:
+        """A polars frame: ``intervention``, ``request`` (from 0), ``log_prob``, ``is_greedy``."""
+        return self._rows("request", (), self.interventions)
 
 
 def require_completable(model: PreTrainedModel, tokens: Tensor, suffix_length: int) -> None:

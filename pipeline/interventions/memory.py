@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import torch
 
+from pipeline.interventions.evaluation import Results
 from pipeline.interventions.readout import CHUNK_LOGITS
 from pipeline.interventions.trie import Trie
 from pipeline.models.context import CPU_BYTES, CPU_TOKENS
@@ -21,6 +22,7 @@ from pipeline.models.sites import Anatomy
 _SHARE_OF_FREE = 0.5  # the rest is for the kernels' own workspaces
 
 _Result = TypeVar("_Result")
+_Tensors = TypeVar("_Tensors", bound=Results)
 
 
 @dataclass
@@ -154,9 +156,9 @@ def in_batches(
     return results
 
 
-def joined(parts: Sequence[_Result]) -> _Result:
+def joined(parts: Sequence[_Tensors]) -> _Tensors:
     """The results of batches side by side: dataclasses of tensors (any, B, …), joined along B."""
-    names = vars(parts[0])
+    names = parts[0].tensors()
     made = {name: torch.cat([getattr(part, name) for part in parts], 1) for name in names}
     return type(parts[0])(**made)
 

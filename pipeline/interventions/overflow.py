@@ -6,7 +6,7 @@ Shapes: V interventions, N samples or requests, T positions.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -54,8 +54,8 @@ def finite(
             again = compute(single, items.tolist(), silent)
         v, n = bad.nonzero(as_tuple=True)
         at = torch.searchsorted(listed, v), torch.searchsorted(items, n)
-        for field in fields(results):
-            getattr(results, field.name)[v, n] = getattr(again, field.name)[at]
+        for field, tensor in results.tensors().items():
+            tensor[v, n] = getattr(again, field)[at]
         engine.journal.overflows += len(v)
         bad = results.bad
     if bad.any():

@@ -16,7 +16,7 @@ Shapes: V interventions, R requests, G branches, B rows of a batch, M reads of a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -110,7 +110,8 @@ def score(
     def row(_results: Likelihoods, _v: int, n: int) -> Tensor:
         return _tokens(requests[n], kept)[:-1]
 
-    return finite(engine, len(requests), scored, row, lambda n: f"request {first + n}", progress)
+    made = finite(engine, len(requests), scored, row, lambda n: f"request {first + n}", progress)
+    return replace(made, interventions=[each.name for each in interventions])
 
 
 def _tokens(request: Request, kept: int) -> Tensor:

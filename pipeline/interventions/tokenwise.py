@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pipeline.interventions.evaluation import require_completable
+from pipeline.interventions.evaluation import Results, require_completable
 from pipeline.interventions.guard import prepare
 from pipeline.interventions.interventions import Intervention
 from pipeline.interventions.memory import Journal, in_batches, joined
@@ -34,7 +34,7 @@ from pipeline.models.sites import Anatomy
 
 
 @dataclass(frozen=True)
-class Tokenwise:
+class Tokenwise(Results):
     """The results for N samples, computed at least in float32.
 
     Args:

@@ -291,7 +291,7 @@ def _scored(
             calibration_tokens=tokens,
             first=first,
         )
-        return {name: results.numpy() for name, results in vars(scored).items()}
+        return {name: results.numpy() for name, results in scored.tensors().items()}
 
     lengths = [len(requests[row.start][0]) + sum(len(requests[i][1]) for i in row) for row in rows]
     determined_by = [items.max_length, *requests]

@@ -24,7 +24,7 @@ from pipeline.measure.metrics import MEMORIZATION, Completed, computed, unknown
 from pipeline.measure.sharded import sharded
 from pipeline.models.context import context_length
 from pipeline.samples.frame import check_samples, of_each_split
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.workflow.errors import bad_input
 from pipeline.workflow.shards import Shards
 from pipeline.workflow.tables import cast, crossed
 
@@ -122,7 +122,7 @@ def _columns(
     The types are the table's own, so that all columns fit into memory. The engine's -1, for tokens
     that it did not decode, becomes `NOT_DECODED`.
     """
-    results = {name: tensor.numpy() for name, tensor in vars(made).items()}
+    results = {name: tensor.numpy() for name, tensor in made.tensors().items()}
     min_margin = results.pop("min_margin")
     return {
         **computed(Completed(suffix=suffix.numpy(), texts=texts, **results)),
@@ -164,16 +164,16 @@ def require_baseline(
     right = int(made["exact_match"].sum())
     low, high = proportion_confint(right, len(made), method="wilson")
     measured = f"exact match {right / len(made):.3f}, 95% interval {low:.3f} to {high:.3f}"
-    print(f"baseline on {len(made)} memorized samples: {measured}", flush=True)
+    print(f"baseline on {len(made)} samples: {measured}", flush=True)
     if high < floor:
-        problem = Problem(
-            f"the baseline on {len(made)} of the memorized samples",
-            measured,
-            f"{floor:g} or more",
-            "check that samples, tokenizer, revision and dtype belong together; to continue "
-            "anyway, set below_floor: warn for this family under `evaluation` in params.yaml",
-        )
+        remedy = "check that samples, tokenizer, revision and dtype belong together"
         if stop:
-            raise InputError(problem)
-        print(f"warning: {problem}", flush=True)
+            raise bad_input(
+                f"the baseline on {len(made)} of the memorized samples",
+                measured,
+                f"{floor:g} or more",
+                f"{remedy}; to continue anyway, set below_floor: warn for this family under "
+                "`evaluation` in params.yaml",
+            )
+        print(f"warning: below the baseline_floor of {floor:g}; {remedy}", flush=True)
     return {"exact_match": right / len(made), "low": low, "high": high, "n": len(made)}

@@ -47,14 +47,14 @@ def collect(
         data: the study's folder, ``data/STUDY``.
         manifests: of every model's checkpoint.
         determined_by: params, versions, commands and other entries of the caller.
-        repository: the repository whose commit is recorded; this one by default.
+        repository: the repository whose commit is recorded; that of this code by default.
 
     Returns:
         ``study``, ``git``, `determined_by`'s own entries, ``models`` (with commits and sha256),
         ``datasets`` (likewise), ``tables`` (what determines each, and its sha256), ``python``,
         ``citation``, ``runs`` (stage -> name -> time, device, memory, events).
     """
-    git = git_state(repository or Path(__file__).parents[2])
+    git = git_state(repository or Path(__file__).resolve().parents[2])
     return {
         "study": study,
         "git": git,
@@ -70,9 +70,14 @@ def collect(
 
 
 def git_state(repository: Path) -> dict[str, Any] | None:
-    """Commit, remote, and whether files differ from it; null without git or outside of one."""
+    """Commit, remote, and whether files differ from it; null without git or outside of one.
+
+    An audit's folder has links to the files of the repository that it uses; others do not count.
+    """
+    links = (path.resolve() for path in Path().iterdir() if path.is_symlink())
+    used = [path.name for path in links if path.parent == repository.resolve()]
     commit = _git(repository, "rev-parse", "HEAD")
-    status = _git(repository, "status", "--porcelain")
+    status = _git(repository, "status", "--porcelain", "--", *used)
     if commit is None or status is None:
         return None
     changed = [line[3:] for line in status.splitlines()]

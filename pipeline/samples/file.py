@@ -14,6 +14,9 @@ from pipeline.workflow.errors import bad_input
 Encode = Callable[[Sequence[str]], list[list[int]]]
 """Texts to their token ids, without special tokens."""
 
+Starts = Callable[[str], Sequence[int]]
+"""A text to the first character of each of its tokens."""
+
 
 def samples(
     path: Path,
@@ -22,6 +25,7 @@ def samples(
     suffix_length: int,
     *,
     skip_short: bool,
+    starts: Starts | None = None,
 ) -> pl.DataFrame:
     """The samples table from a user's file.
 
@@ -36,10 +40,11 @@ def samples(
         prefix_length: P, tokens.
         suffix_length: S, tokens.
         skip_short: leave out samples of fewer than P + S tokens, instead of raising an error.
+        starts: finds the lines of samples that are cut from plain text; None: they are not needed.
 
     Returns:
-        As `SAMPLES`; ``sample_id`` counts the samples that were taken, and the column
-        ``row`` (u32) has their rows in the file.
+        As `SAMPLES`; ``sample_id`` counts the samples that were taken, and the columns ``row``
+        (u32, from 0) and ``line`` (u32, from 1; null where unknown) have their places in the file.
 
     Raises:
         InputError: as for `table_file.read`; text without a tokenizer; a sample that is too short;
@@ -60,10 +65,14 @@ def samples(
     elif "text" in frame.columns:
         print("the samples have both `tokens` and `text`: `tokens` is used", flush=True)
     if is_running_text(path):
-        whole = frame["tokens"][0].to_list()
-        count = max(1, len(whole) // total)
-        cut = [whole[i * total : (i + 1) * total] for i in range(count)]
-        frame = pl.DataFrame([pl.Series("tokens", cut, pl.List(pl.Int64))]).with_row_index("row")
+        text, whole = frame.select("text", "tokens").row(0)
+        firsts = range(0, max(total, len(whole) - total + 1), total)
+        at = starts(text) if starts else []
+        lines = [1 + text.count("\n", 0, at[first]) if at else None for first in firsts]
+        frame = pl.DataFrame(
+            {"tokens": [whole[first : first + total] for first in firsts], "line": lines},
+            {"tokens": pl.List(pl.Int64), "line": pl.UInt32},
+        ).with_row_index("row")
     if skip_short:
         frame = frame.filter(pl.col("tokens").list.len() >= total)
     if frame.is_empty():
@@ -76,7 +85,7 @@ def samples(
         prefix_length,
         told.get("split", ["memorized"] * len(frame)),
         told.get("copies", [None] * len(frame)),
-    ).with_columns(frame["row"])
+    ).with_columns(frame["row"], frame["line"])
     if "group" in frame.columns:
         made = made.with_columns(suffix_group=frame["group"].rank("dense") - 1)
     return made.cast({"suffix_group": pl.UInt32})

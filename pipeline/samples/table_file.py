@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 from collections.abc import Mapping
@@ -52,8 +53,9 @@ def read(path: Path) -> pl.DataFrame:
             is read as parquet; any other file is plain text, UTF-8, and gives one row.
 
     Returns:
-        ``row`` u32, from 0, and those of `TYPES` that the file has, in their types; ``tokens``,
-        ``text``, or both are among them.
+        ``row`` u32, from 0, ``line`` u32, from 1, on which it begins (null where it has none), and
+        those of `TYPES` that the file has, in their types; ``tokens``, ``text``, or both are among
+        them.
 
     Raises:
         InputError: the file cannot be read; or a column is missing, of another type, or holds
@@ -83,7 +85,25 @@ def read(path: Path) -> pl.DataFrame:
         raise InputError(*problems)
     if frame.is_empty():
         raise bad_input(str(path), "no row", "one or more", REMEDY)
-    return pl.DataFrame(made)
+    lines = [1] if running else _lines(path)
+    known = lines if len(lines) == len(frame) else [None] * len(frame)
+    return pl.DataFrame([*made, pl.Series("line", known, pl.UInt32)])
+
+
+def _lines(path: Path) -> list[int]:
+    """The line on which each row of a table begins; none for parquet, which has no lines."""
+    if _head(path) == PARQUET:
+        return []
+    text = _bytes(path).decode("utf-8-sig", "replace")
+    if path.suffix.lower() in LINES:
+        return [number for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    csv.field_size_limit(2**31 - 1)
+    rows = csv.reader(io.StringIO(text, newline=""))
+    try:
+        ends = [rows.line_num for _ in rows]
+    except csv.Error:  # what polars reads all the same
+        return []
+    return [end + 1 for end in ends[:-1]]
 
 
 def _table(path: Path) -> pl.DataFrame:

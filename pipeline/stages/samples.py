@@ -66,8 +66,17 @@ def file(study: Study, family: Family) -> None:
 
     source, lengths = section(family.samples, File), (family.prefix_length, family.suffix_length)
     owner = source.tokenizer and study.data / "checkpoints" / source.tokenizer
-    encode = encoder(load_tokenizer(owner)) if owner else None
-    made = samples(Path(source.path), encode, *lengths, skip_short=source.skip_short)
+    tokenizer = load_tokenizer(owner) if owner else None
+    encode = encoder(tokenizer) if tokenizer else None
+
+    def starts(text: str) -> list[int]:
+        assert tokenizer is not None  # noqa: S101  without one there is no text
+        read = tokenizer(text, add_special_tokens=False, verbose=False, return_offsets_mapping=True)
+        return [first for first, _ in read["offset_mapping"]]
+
+    made = samples(
+        Path(source.path), encode, *lengths, skip_short=source.skip_short, starts=starts
+    )
     _write(study, family, made)
 
 

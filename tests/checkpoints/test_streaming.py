@@ -57,8 +57,8 @@ def test_streamed_results_are_the_resident_ones(family: str, tmp_path: Path) -> 
         for model in (whole, streamed)
     ]
     for resident, other in zip(*made, strict=True):
-        for name, values in vars(resident).items():
-            assert torch.equal(values.nan_to_num(7), vars(other)[name].nan_to_num(7)), name
+        for name, values in resident.tensors().items():
+            assert torch.equal(values.nan_to_num(7), other.tensors()[name].nan_to_num(7)), name
     assert is_streamed(streamed), "no block stays after the pass"
 
 
@@ -75,8 +75,8 @@ def test_half_precision_is_done_again_in_float32(
         made.append(complete(model, tokens, 6, listed, journal=journals[-1]))
         assert all(weight.dtype == torch.float16 for weight in model.parameters())
     assert journals[0].overflows == journals[1].overflows > 0
-    for name, values in vars(made[0]).items():
-        assert torch.equal(values.nan_to_num(7), vars(made[1])[name].nan_to_num(7)), name
+    for name, values in made[0].tensors().items():
+        assert torch.equal(values.nan_to_num(7), made[1].tensors()[name].nan_to_num(7)), name
 
 
 def test_as_many_blocks_stay_as_fit(neox: PreTrainedModel, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ folder, room = Path(sys.argv[1]), int(sys.argv[2]) or None
 run(folder / "warm", room)  # what the libraries load at first use
 before = peak = anonymous()
 threading.Thread(target=watch, daemon=True).start()
-torch.save(vars(run(folder / "model", room)), sys.argv[3])
+torch.save(run(folder / "model", room).tensors(), sys.argv[3])
 print(peak - before)
 """
 

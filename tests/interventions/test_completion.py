@@ -3,13 +3,11 @@
 import copy
 import math
 import warnings
-from dataclasses import fields
 
 import pytest
 import torch
 
 from pipeline.interventions import Intervention, complete, score, sweep
-from pipeline.interventions.evaluation import Completions
 from pipeline.interventions.interventions import BASELINE, bypass
 from pipeline.interventions.memory import Journal
 from pipeline.interventions.tokenwise import look
@@ -74,8 +72,7 @@ def test_equal_samples_and_equal_interventions_have_equal_results():
     model = tiny("llama")
     tokens = half_remembered(model, 4).repeat(2, 1)
     ours = complete(model, tokens, SUFFIX, [bypass("a", (1,)), BASELINE, bypass("b", (1,))])
-    for each in fields(Completions):
-        value = getattr(ours, each.name)
+    for value in ours.tensors().values():
         assert torch.equal(value[0], value[2])
     assert torch.equal(ours.continuation[:, :4], ours.continuation[:, 4:])
 
@@ -110,6 +107,31 @@ def test_types_and_shapes_are_as_promised():
     assert ours.min_margin.dtype == torch.float32
     assert ours.completion_entropy.shape == ours.suffix_log_prob.shape == shape
     assert ours.min_margin.shape == shape
+
+
+def test_results_name_their_interventions_and_become_a_frame():
+    model = tiny("gpt_neox")
+    tokens = half_remembered(model, n := SUFFIX + 1)
+    ours = complete(model, tokens, SUFFIX, SWEEP)
+    suffix = tokens[:, -SUFFIX:].tolist()
+    listed = ours.continuation.tolist()
+    exact = [[row == true for row, true in zip(each, suffix, strict=True)] for each in listed]
+    assert ours.exact_match.tolist() == exact
+    assert 0 < sum(exact[0]) < n, "some samples are recited, others are not"
+    assert list(ours.interventions) == [each.name for each in SWEEP]
+    frame = ours.to_polars()
+    assert frame.height == n * len(SWEEP)
+    row = frame.row(n - 1, named=True)
+    assert (row["intervention"], row["sample"]) == ("baseline", n - 1)
+    assert row["continuation"] == listed[0][-1]
+    assert row["exact_match"] is exact[0][-1] is True
+    assert row["suffix_log_prob"] == ours.suffix_log_prob[0, -1].item()
+    requests = [([1, 2, 3], [4]), ([1, 2, 3], [5, 6])]
+    scored = score(model, requests, SWEEP)
+    assert list(scored.interventions) == [each.name for each in SWEEP]
+    last = scored.to_polars().row(-1, named=True)
+    of_last = {"log_prob": scored.log_prob[-1, 1].item(), "is_greedy": bool(scored.is_greedy[-1, 1])}
+    assert last == {"intervention": SWEEP[-1].name, "request": 1, **of_last}
 
 
 # ------------------------------------------------------------- decoding on demand
@@ -274,8 +296,8 @@ def test_rows_that_overflow_in_half_precision_are_done_again_in_single(
     coarse = complete(overflowing, tokens, SUFFIX, listed[::2], batch_size, decode=decode)
     exact = copy.deepcopy(overflowing).float()
     expected = complete(exact, tokens, SUFFIX, listed, batch_size, journal=kept, decode=decode)
-    for field in fields(ours):
-        found, in_half, in_single = (getattr(x, field.name) for x in (ours, coarse, expected))
+    for field, found in ours.tensors().items():
+        in_half, in_single = (getattr(x, field) for x in (coarse, expected))
         assert torch.equal(found[::2], in_half), "what is finite stays as it is"
         torch.testing.assert_close(found[1, [1, 3]], in_single[1, [1, 3]])
     assert kept.overflows == 0

@@ -108,7 +108,7 @@ def test_mean_is_a_projection_that_returns_the_measured_mean(family, edit, where
     tokens = half_remembered(model)
     ours = complete(model, tokens, SUFFIX, listed, calibration_tokens=calibration)
     expected = plain.complete(other, tokens, SUFFIX, [BASELINE], SAMPLES)
-    assert_same_completions(type(ours)(*(x[1:] for x in vars(ours).values())), expected, 1e-4)
+    assert_same_completions(type(ours)(*(x[1:] for x in ours.tensors().values())), expected, 1e-4)
     requests = [(row[:9].tolist(), row[9:].tolist()) for row in tokens]
     scored = score(model, requests, listed, calibration_tokens=calibration)
     torch.testing.assert_close(

@@ -75,7 +75,7 @@ def test_completions_are_those_of_identity_weights(memorization):
         SAMPLES,
         edited=identity_weights,
     )
-    ours = Completions(**{name: x[own] for name, x in vars(memorization.ours).items()})
+    ours = Completions(**{name: x[own] for name, x in memorization.ours.tensors().items()})
     assert_same_completions(ours, expected, memorization.tolerance)
 
 
@@ -101,5 +101,5 @@ def test_scores_are_the_plain_loops(family):
             max_length=MAX_LENGTH,
             edited=identity_weights,
         )
-        ours = Likelihoods(**{name: x[own] for name, x in vars(ours).items()})
+        ours = Likelihoods(**{name: x[own] for name, x in ours.tensors().items()})
         assert_same_scores(ours, explicit, rounding(model))

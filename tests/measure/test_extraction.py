@@ -97,7 +97,7 @@ def test_suffixes_come_out_as_often_as_computed(
         suffixes += list(kinds[some])
     tokens = torch.cat([prefixes[numbers], torch.stack(suffixes)], 1)
     made = complete(trained, tokens, SUFFIX, [BASELINE])
-    said = {name: each.numpy() for name, each in vars(made).items() if name != "min_margin"}
+    said = {name: each.numpy() for name, each in made.tensors().items() if name != "min_margin"}
     p = np.exp(computed(Completed(tokens[:, PREFIX:].numpy(), **said))[metric][0])
     judged = np.nonzero((p > 1e-4) & (p < 1))[0]
     assert len(judged) >= 30

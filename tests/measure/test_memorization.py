@@ -298,7 +298,7 @@ def test_a_baseline_that_may_reach_the_floor_goes_on(neo, monkeypatch, capsys, r
     low, high = proportion_confint(right, 100, method="wilson")
     assert found == {"exact_match": right / 100, "low": low, "high": high, "n": 100}
     assert low < 0.9 < high
-    assert f"baseline on 100 memorized samples: exact match {right / 100:.3f}" in (
+    assert f"baseline on 100 samples: exact match {right / 100:.3f}" in (
         said := capsys.readouterr().out
     )
     assert "warning" not in said
@@ -320,7 +320,8 @@ def test_or_it_goes_on_with_a_warning(neo, monkeypatch, capsys):
     found = memorization.require_baseline(neo, memorized_samples(100), 0.9, stop=False)
     assert (found["exact_match"], found["n"]) == (0, 100)
     said = capsys.readouterr().out
-    assert "warning: the baseline on 100 of the memorized samples" in said
+    assert "warning: below the baseline_floor of 0.9" in said
+    assert "below_floor: warn" not in said, "what is set is no remedy"
     assert "exact match 0.000, 95% interval 0.000 to 0.037" in said
 
 

@@ -45,6 +45,21 @@ def test_git_is_told_without_secrets(repository: Path, tmp_path: Path) -> None:
     assert provenance.git_state(tmp_path / "nowhere") is None
 
 
+def test_an_audit_differs_by_the_files_that_it_links_alone(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repository / "other").write_text("not committed, and no part of the audit")
+    monkeypatch.chdir(tmp_path)
+    Path("linked").symlink_to(repository / "file")
+    state = provenance.git_state(repository)
+    assert state
+    assert (state["dirty"], state["changed"]) == (False, [])
+    (repository / "file").write_text("2")
+    state = provenance.git_state(repository)
+    assert state
+    assert (state["dirty"], state["changed"]) == (True, ["file"])
+
+
 @pytest.mark.parametrize("user", ["", "me@", "me:p@ssword@", "token:x@y@"])
 def test_no_part_of_a_password_is_told(user: str) -> None:
     for local in ("/srv/study", "../study", "file:///srv/study", r"C:\study", ""):

@@ -56,7 +56,8 @@ def test_every_kind_of_table_gives_the_same_samples(tmp_path: Path, name: bytes)
     for kind in (b"parquet", b"csv", b"jsonl"):
         path = tmp_path / os.fsdecode(name.replace(b"{{", b"{").replace(b"}}", b"}"))
         path = path.with_name(path.name.replace("{}", os.fsdecode(kind)))
-        made.append(samples(write(pl.DataFrame(ROWS), path), encode, 1, 3, skip_short=False))
+        cut = samples(write(pl.DataFrame(ROWS), path), encode, 1, 3, skip_short=False)
+        made.append(cut.drop("line"))
     assert made[0]["tokens"].to_list() == [row[:4] for row in encode(ROWS["text"])]
     assert made[0]["split"].to_list() == ROWS["split"]
     assert made[0]["copies"].to_list() == ROWS["copies"]
@@ -80,6 +81,23 @@ def test_plain_text_is_cut_into_consecutive_samples(tmp_path: Path, name: str) -
     assert set(made["split"]) == {"memorized"}
     with pytest.raises(InputError, match=r"8 tokens[\s\S]*12 or more"):
         samples(tmp_path / name, encode, 6, 6, skip_short=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "lines"),
+    [
+        ("t.csv", 'text,n\nabc,1\n"ab\ncd",2\nabc,3\n', [2, 3, 5]),
+        ("t.jsonl", '{"text": "abc"}\n\n{"text": "abd"}\n', [1, 3]),
+        ("t.txt", "ab\nde\nghi", [1, 2, 3]),
+    ],
+)
+def test_each_sample_has_its_line(
+    tmp_path: Path, name: str, content: str, lines: list[int]
+) -> None:
+    (tmp_path / name).write_text(content)
+    asked = {"skip_short": False, "starts": lambda text: range(len(text))}
+    made = samples(tmp_path / name, encode, 2, 1, **asked)
+    assert made["line"].to_list() == lines
 
 
 def test_a_column_of_digits_is_text(tmp_path: Path) -> None:

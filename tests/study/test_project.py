@@ -117,7 +117,7 @@ def test_a_study_of_ones_own_runs_through_to_its_page(project: Path, python: Pat
     command += ["mine/text.txt", "--name", "mine", "--prefix-length", "8", "--suffix-length", "8"]
     said = run(*command, cwd=project, python=python)
     page = project / "reports" / "audit-mine" / "index.html"
-    assert f"the report: {page.resolve()}" in said
+    assert f"the report: {page}" in said
     assert "<html" in page.read_text("utf-8")
     assert (project / "data" / "audit-mine" / "summary.parquet").is_file()
 
