@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -155,7 +156,8 @@ def _batch(
         "rank": readout.rank,
         "spread": readout.spread,
     }
-    completions = Completions(**{name: x.cpu()[engine.ends] for name, x in made.items()})
+    ordered: dict[str, Any] = {name: x.cpu()[engine.ends] for name, x in made.items()}
+    completions = Completions(**ordered)
     # last, since a batch is repeated where memory runs out
     engine.journal.near_ties += int(close.sum())
     engine.journal.decided_again += decided_again

@@ -28,6 +28,9 @@ def silent(_done: int, _total: int) -> None:
     """No-op progress callback."""
 
 
+_UNKNOWN = torch.empty(0, dtype=torch.bool)
+
+
 @dataclass(frozen=True)
 class Results:
     """Tensors of V interventions and their items: the samples, or the requests."""
@@ -54,7 +57,9 @@ class Results:
             }
         )
         return frame.with_columns(
-            polars.col(name).arr.to_list() for name, each in columns.items() if each.dtype.is_nested()
+            polars.col(name).arr.to_list()
+            for name, each in columns.items()
+            if each.dtype.is_nested()
         )
 
 
@@ -91,7 +96,7 @@ class Completions(Results):
     log_prob_top_40: Tensor
     rank: Tensor
     spread: Tensor
-    exact_match: Tensor = torch.empty(0, dtype=torch.bool)
+    exact_match: Tensor = _UNKNOWN
     interventions: Sequence[str] = ()
 
     @property

@@ -296,7 +296,8 @@ def _scored(
     lengths = [len(requests[row.start][0]) + sum(len(requests[i][1]) for i in row) for row in rows]
     determined_by = [items.max_length, *requests]
     arrays = sharded(shards, model, interventions, lengths, determined_by, work)
-    return Likelihoods(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+    results: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    return Likelihoods(**results)
 
 
 # --------------------------------------------------------------------------- metrics

@@ -65,15 +65,22 @@ Numbered = Sequence[tuple[str, PageFigure]]
 """Figures with their numbers, such as 1 or 2a; the numbering continues from page to page."""
 
 
-def shared() -> dict[str, Any]:
-    """What every page's template needs: style, script, and how figures and tables are written."""
+def shared(*, given: bool = False) -> dict[str, Any]:
+    """What every page's template needs: style, script, and how figures and tables are written.
+
+    Args:
+        given: whether tooltips leave out that samples are memorized.
+    """
+    hidden = ["split"] if given else []
     script = "\n".join((CODE_PATH / name).read_text(encoding="utf-8") for name in SCRIPTS)
     return {
         "stylesheet": Markup((CODE_PATH / "page.css").read_text(encoding="utf-8")),  # noqa: S704  ours
         "script": Markup(script),  # noqa: S704  ours
         "script_hash": content_hash(script),
         "inline_svg": inline_svg,
-        "marks": lambda figure: marks.as_json(marks.told(figure.marks, figure.data)),
+        "marks": lambda figure: marks.as_json(
+            marks.told(figure.marks, figure.data.drop(hidden, strict=False))
+        ),
         "holds": holds,
     }
 

@@ -28,6 +28,9 @@ from pipeline.workflow.errors import InputError
 CHOSEN = ("most surviving", "most fragile", "right again", "famous", "control")
 """The reasons to show a sample, one sample of a family for each; and one of each record kind."""
 
+UNRECITED = ("likeliest", "least likely", "right again", "famous", "control")
+"""Those where no sample is recited."""
+
 PREFIX_TOKENS = 96
 """Longer prefixes are cut to their end."""
 
@@ -122,6 +125,7 @@ class _Model:
         known = samples.select("sample_id", kind, true=pl.col("tokens").list.get(end - 1))
         rows = self._scan.select(
             *("intervention", "sample_id", "split", "exact_match", "correct_length", "decoded"),
+            "suffix_log_prob",
             last=pl.col("continuation").list.last(),
         ).join(known.lazy(), on="sample_id", how="left")
         exact, unmodified = pl.col("exact_match"), pl.col("intervention") == BASELINE.name
@@ -168,6 +172,8 @@ def _choose(models: Sequence[_Model], samples: pl.DataFrame) -> list[Sample]:
         pl.col("again").sum().cast(pl.Int64),
     )
     counts = ("broken", "of", "again")
+    baseline = rows.filter(intervention=BASELINE.name)
+    likely = baseline.group_by("sample_id").agg(pl.mean("suffix_log_prob").alias("likely"))
     ranked = (
         samples.join(rows.filter("decoded"), on="sample_id", how="semi", maintain_order="left")
         .unique("suffix_group", keep="first", maintain_order=True)
@@ -177,6 +183,7 @@ def _choose(models: Sequence[_Model], samples: pl.DataFrame) -> list[Sample]:
             how="left",
             maintain_order="left",
         )
+        .join(likely, on="sample_id", how="left", maintain_order="left")
         .with_columns(pl.col(counts).fill_null(0))
         .with_columns(
             share=(pl.col("broken") / pl.col("of")).fill_nan(0.0),
@@ -204,13 +211,14 @@ def _pick(ranked: pl.DataFrame) -> list[tuple[str, dict[str, Any]]]:
     """(why, row) of the samples to show, each once."""
     recited = ranked.filter(pl.col("of") > 0, split="memorized")
     memorized = recited if recited.height else ranked.filter(split="memorized")
-    by_share = memorized.sort("share", "sample_id")
+    order = "share" if recited.height else -pl.col("likely")
+    by_share = memorized.sort(order, "sample_id")
     back = memorized.filter(pl.col("back") > 0)
     kinds = sorted(set(memorized["kind"].drop_nulls())) if "kind" in memorized.columns else []
-    surviving, fragile, again, *others = CHOSEN
+    surviving, fragile, again, *others = CHOSEN if recited.height else UNRECITED
     orders = {
         surviving: by_share,
-        fragile: memorized.sort("share", "sample_id", descending=[True, False]),
+        fragile: memorized.sort(order, "sample_id", descending=[True, False]),
         again: back.sort("back", "sample_id", descending=[True, False]),
         **{f"kind {kind}": by_share.filter(kind=kind) for kind in kinds},
         **{split: ranked.filter(split=split).sort("sample_id") for split in others},
@@ -265,7 +273,7 @@ def _sentences(models: Sequence[_Model]) -> list[Sentence]:
     told = [Sentence(_FIRST_ERROR, values)]
     exact = pl.col("exact_match")
     by_kind = recited.drop_nulls("kind").group_by("kind").agg(exact.mean())
-    if by_kind.height > 1:
+    if by_kind["exact_match"].n_unique() > 1:
         by_kind = by_kind.sort("exact_match", "kind")
         (least, low), (most, high) = by_kind.row(0), by_kind.row(-1)
         survive = recited.group_by("model").agg(
@@ -339,7 +347,7 @@ def _with_words(
     real = not any(map(trained_here, manifests))  # of a family, all are or none is
     if real and not show_text:
         return replace(made, why_ids="text is turned off (report.show_text)")
-    file = _tokenizer_file(data, manifests)
+    file = tokenizer_file(data, manifests)
     if file is None:
         return replace(made, why_ids="no tokenizer.json of its models is on this machine")
     used = {token for sample in samples for token in (*sample.prefix, *sample.suffix)}
@@ -353,7 +361,7 @@ def _with_words(
     return replace(made, words=_words(file, sorted(used)), private=real)
 
 
-def _tokenizer_file(data: Path, manifests: Sequence[Mapping[str, Any]]) -> Path | None:
+def tokenizer_file(data: Path, manifests: Sequence[Mapping[str, Any]]) -> Path | None:
     """The tokenizer of the first checkpoint that has one on this machine; nothing is fetched."""
     from huggingface_hub import try_to_load_from_cache
 

@@ -59,7 +59,7 @@ def choices(summary: pl.DataFrame, shares: pl.DataFrame) -> list[dict[str, Any]]
 def _said(exact: pl.DataFrame, shares: pl.DataFrame, edit: str) -> dict[int, str]:
     """Block -> what one edit of it leaves, of one model."""
     before = next(iter(views.baseline(exact)["value"]), None)
-    if before is None:
+    if not before:  # not measured, or nothing is recited
         return {}
     single = exact.filter(group=EACH, edit=edit).drop_nulls("value")
     means = one_block(shares, edit).filter(kind="mean")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 import polars as pl
@@ -97,7 +98,7 @@ def seeds(manifests: Sequence[Mapping[str, object]]) -> Number | None:
 def models(
     summary: pl.DataFrame, manifests: Sequence[Mapping[str, object]], evidence: pl.DataFrame
 ) -> Table:
-    """Heading and rows of the table of models."""
+    """Heading and rows of the table of models, without columns that are empty."""
     exact = views.baseline(summary).filter(task=views.MEMORIZATION, metric="exact_match")
     splits = ["memorized", "control", *(["famous"] if "famous" in exact["split"] else [])]
     independent = evidence.filter(metric="exact_match", quantity="kept").select(
@@ -130,7 +131,12 @@ def models(
         "a late block keeps, exact match",
         "a late block keeps, benchmarks",
     ]
-    return heading, rows
+    known = [any(map(_is_known, column)) for column in zip(*rows, strict=True)]
+    return list(compress(heading, known)), [list(compress(row, known)) for row in rows]
+
+
+def _is_known(cell: Number | str) -> bool:
+    return cell.value is not None if isinstance(cell, Number) else cell != MISSING
 
 
 def _late(name: str, rows: pl.DataFrame) -> list[Any]:

@@ -17,6 +17,7 @@ import polars as pl
 import seaborn
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from pipeline.analysis import kept, link, spread, views
 from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE
@@ -26,6 +27,7 @@ from pipeline.analysis.rows import SUMMARY
 from pipeline.analysis.theory import Theory, read_theory
 from pipeline.report import style
 from pipeline.report.columns import MEANINGS
+from pipeline.report.markup import unclaimed
 from pipeline.report.numbers import plain_values
 from pipeline.report.plots import attention_only
 from pipeline.report.plots import divergence as theorems
@@ -42,6 +44,7 @@ from pipeline.report.plots.scatter import scatters
 from pipeline.report.plots.training_time import trajectories
 from pipeline.report.plots.twins import counterfactual
 from pipeline.report.plots.uncertainty import spreads
+from pipeline.report.texts import are_given
 from pipeline.workflow import tables
 from pipeline.workflow.files import atomic, write_text
 
@@ -81,10 +84,15 @@ def write_figures(
     if path.exists():
         registry[1:1] = found_first(tables.read(path, LOCALIZATION))
     registry[1:1] = trajectories(frame, steps)
+    given = are_given(data, [family for _, family in views.models(frame)])
     with atomic(folder, directory=True) as temporary:
         index = []
         for plot in registry:
-            marks = style.save(figure(plot), temporary, plot.name)
+            drawn = figure(plot)
+            for text in drawn.findobj(Text) if given else ():
+                if "memorized" in (words := text.get_text()):
+                    text.set_text(unclaimed(words))
+            marks = style.save(drawn, temporary, plot.name)
             plot.data.write_csv(temporary / f"{plot.name}.csv")
             index.append({**plain_values(plot.words()), "marks": marks})
         used = sorted({column for plot in registry for column in plot.data.columns})
@@ -113,7 +121,7 @@ def plots(
     known = spread.NOTHING if over_samples is None else over_samples
     made = [
         *counterfactual(pooled),
-        *what_is_kept(shares),
+        *what_is_kept(shares, control="control" in summary["split"]),
         *scatters(pooled, shares),
         *blocks(pooled),
         *drops(pooled, shares),

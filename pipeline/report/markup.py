@@ -33,12 +33,13 @@ _COLOURS = {
 }
 
 
-def template(name: str, numbers: Numbers | None = None) -> Template:
+def template(name: str, numbers: Numbers | None = None, *, given: bool = False) -> Template:
     """A template of this folder that escapes every value, and fails if a variable is missing.
 
     Args:
         name: of the file.
         numbers: records the numbers that the template shows.
+        given: whether sentences speak of samples, in place of memorized samples.
     """
     shown = numbers or Numbers()
     environment = Environment(
@@ -54,7 +55,8 @@ def template(name: str, numbers: Numbers | None = None) -> Template:
         if isinstance(value, Number):
             return shown.mark(value, estimate(value))
         if isinstance(value, Sentence):
-            return Markup(environment.from_string(value.source).render(value.values))  # noqa: S704  escaped by jinja
+            text = environment.from_string(value.source).render(value.values)
+            return Markup(unclaimed(text) if given else text)  # noqa: S704  escaped by jinja
         if isinstance(value, int | float) and not isinstance(value, bool):
             message = f"a number without a name on a page: {value}; show a Number instead"
             raise TypeError(message)
@@ -68,6 +70,11 @@ def template(name: str, numbers: Numbers | None = None) -> Template:
     environment.filters["word"] = lambda token, family: family.word(token)
     environment.filters["single_panel"] = _single_panel
     return environment.get_template(name)
+
+
+def unclaimed(text: str) -> str:
+    """`text` about samples that are not known to be memorized: without that word."""
+    return re.sub(r", memorized$|\bmemorized (?=sample|token)|^memorized$", "", text) or "samples"
 
 
 def plain(sentence: Sentence | str) -> str:

@@ -129,8 +129,8 @@ def finding(summary: pl.DataFrame, shares: pl.DataFrame) -> dict[str, Any]:
     Returns:
         ``before``: exact match of the baselines, from the lowest to the highest; ``edits``: edit ->
         the numbers of `_of_edit`, the bypass first; ``compared``: those of `_compared`;
-        ``several``: whether several models have these; ``studied``: all models; ``samples``:
-        memorized ones per model.
+        ``several``: whether several models have these; ``recited``: whether any baseline recites a
+        sample; ``studied``: all models; ``samples``: memorized ones per model.
     """
     exact = shares.filter(group="block", measure="exact_match")
     edits = views.edits(exact)
@@ -145,6 +145,7 @@ def finding(summary: pl.DataFrame, shares: pl.DataFrame) -> dict[str, Any]:
         "edits": {edit: _of_edit(edit, memory, shares) for edit in edits},
         "compared": _compared(shares, edits) if len(edits) > 1 else {},
         "several": len(edited) > 1,
+        "recited": bool((baselines["value"] > 0).any()),
         "studied": Number("finding/studied", len(views.models(summary)), unit="models"),
         "samples": spread("finding/samples", baselines["n"].to_list() or [0], "samples"),
     }

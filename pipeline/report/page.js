@@ -304,8 +304,9 @@ const browse = (families) => {
       .map((each) => each[1]);
     const worst = bypassed.reduce((a, b) => (row(b)[0] < row(a)[0] ? b : a), bypassed[0]);
     const log = (each) => `${row(each)?.[0]} nats`.replace("-", "\u2212");
+    const like = bypassed.filter((each) => each !== worst && row(each)[0] === row(worst)[0]).length;
     said.textContent = `${choice.model}: recited in ${whole} of ${names.length} rows` +
-      (worst ? `; ${worst} harms it most (log p of the suffix ${log(worst)}, baseline ${log("baseline")}; excluding block 0)` : "");
+      (worst ? `; ${worst}${like ? `, like ${like} more,` : ""} harms it most (log p of the suffix ${log(worst)}, baseline ${log("baseline")}; excluding block 0)` : "");
     const name = names.includes(single()) ? single() : names[0];
     if (name) tell(name, row(name)[2] ?? Math.min(at, sample.suffix.length - 1));
   };

@@ -45,11 +45,12 @@ from pipeline.report.generations import Generations, collapse, read_generations
 from pipeline.report.localization import SECTION as LOCALIZATION
 from pipeline.report.localization import Localized, read_localized
 from pipeline.report.marks import embedded
-from pipeline.report.markup import template
+from pipeline.report.markup import template, unclaimed
 from pipeline.report.numbers import SHARE, Number, Numbers, from_json
 from pipeline.report.plots.plot import EDITS_IN_WORDS
 from pipeline.report.provenance import collect
 from pipeline.report.strips import strips
+from pipeline.report.texts import Texts, are_given, read_texts
 from pipeline.report.theory_sections import TheorySection, theory_sections
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, bad_input
@@ -84,6 +85,8 @@ class Results:
         graded: the scorers' results where the memorizing block is known.
         missing: what could not be shown and why, as sentences.
         mitigated: whether there is a page of mitigations, `mitigations.html`.
+        texts: those of users' files, under each model.
+        given: whether there are no other samples, and none that is said to be memorized.
     """
 
     study: str
@@ -101,11 +104,19 @@ class Results:
     graded: Localized | None = None
     missing: Sequence[str] = ()
     mitigated: bool = False
+    texts: Sequence[Texts] = ()
+    given: bool = False
 
     @property
     def judged(self) -> list[Finding]:
         """The claims in the order of the page."""
         return findings(self.verdicts, self.evidence, self.thresholds)
+
+    @property
+    def shown(self) -> list[Finding]:
+        """Those of the page: of users' texts, only the measured ones; none if none is."""
+        measured = [finding for finding in self.judged if finding.cases]
+        return measured if self.given or not measured else self.judged
 
 
 def read_results(
@@ -163,6 +174,10 @@ def read_results(
     for manifest in manifests:
         lost = f"The texts of {manifest['name']} cannot be shown"
         written += attempt(lost, [], read_generations, data, [manifest], show_text=show_text)
+    texts = list[Texts]()
+    for manifest in manifests:
+        lost = f"The texts that {manifest['name']} was asked for cannot be listed"
+        texts += attempt(lost, [], read_texts, data, manifest, summary, show_text=show_text)
     samples, by_token, unreadable = read_browser(data, models, manifests, show_text=show_text)
     theory = read_theory(data, models)
     scores = data / "localization.parquet"
@@ -185,6 +200,8 @@ def read_results(
         graded,
         [*missing, *theory.missing, *unreadable],
         (data / "mitigations.parquet").exists(),
+        texts,
+        attempt("Samples cannot be read", False, are_given, data, [of for _, of in models]),
     )
 
 
@@ -245,6 +262,9 @@ def write_page(
         results.evidence.write_csv(temporary / "evidence.csv")
         results.verdicts.write_csv(temporary / "verdicts.csv")
         write_text(temporary / BIBTEX, bibtex(study, figures, made["git"]))
+        if results.texts:
+            named = [t.frame.with_columns(model=pl.lit(t.model)) for t in results.texts]
+            pl.concat(named, how="diagonal").write_csv(temporary / "texts.csv")
 
 
 def render(results: Results, numbers: Numbers | None = None) -> str:
@@ -255,6 +275,7 @@ def render(results: Results, numbers: Numbers | None = None) -> str:
         numbers: records the numbers that it shows.
     """
     summary, manifests, judged = results.summary, results.manifests, results.judged
+    given, modelled = results.given, facts.models(summary, manifests, results.evidence)
     shares = kept(results.evidence, pooled=False)
     main, _ = numbered(results.figures, results.theory)
     sections = dict[str, list[tuple[str, PageFigure]]]()
@@ -262,8 +283,11 @@ def render(results: Results, numbers: Numbers | None = None) -> str:
         sections.setdefault(figure.section, []).append((label, figure))
     located = sections.pop(LOCALIZATION, [])
     labels = {section: [label for label, _ in figures] for section, figures in sections.items()}
-    return template("page.html.jinja", numbers).render(
-        **shared(),
+    return template("page.html.jinja", numbers, given=given).render(
+        **shared(given=given),
+        given=given,
+        memorized="samples" if given else "memorized samples",
+        controls="control" in summary["split"],
         results=results,
         study=results.study,
         samples=results.samples,
@@ -277,11 +301,11 @@ def render(results: Results, numbers: Numbers | None = None) -> str:
         seeds=facts.seeds(manifests),
         heatmaps=overview.heatmaps(summary, kept(results.evidence)),
         shades=[str(shade) for shade in range(overview.SHADES + 1)],
-        models=facts.models(summary, manifests, results.evidence),
+        models=([unclaimed(head) if given else head for head in modelled[0]], modelled[1]),
         benchmarks=facts.benchmarks(summary, results.blind),
         categorized=summary["category"].count() > 0,
         without_interval=facts.without_interval(summary),
-        findings=judged,
+        findings=results.shown,
         strips=strips,
         confidence=Number("claims/confidence", 1 - results.thresholds.significance, unit=SHARE),
         lead=main[0] if main else None,
@@ -289,7 +313,7 @@ def render(results: Results, numbers: Numbers | None = None) -> str:
         located=located,
         localization=LOCALIZATION,
         edits=EDITS_IN_WORDS,
-        crosswalk=crosswalk(judged, labels),
+        crosswalk=crosswalk(judged, labels) if results.shown else [],
         collapsed=collapse(results.written),
         samples_data=embedded([family.data() for family in results.samples]),
         open=OPEN,

@@ -343,12 +343,29 @@ def whole_percent_axis(axis: Any) -> None:
 
 
 def bound(axes: Axes, lowest: float, highest: float) -> None:
-    """Limit the y axis, to cut off outliers, after all panels that share it are drawn.
+    """Limit the y axis after all panels that share it are drawn; triangles mark what lies beyond.
 
     Setting limits ends their automatic choice, so that a panel drawn later might be cut as well.
     """
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, lowest), min(high, highest))
+    low, high = axes.get_ylim()
+    fills: Any  # colours, one or one for each point
+    for panel in axes.get_shared_y_axes().get_siblings(axes):
+        for artist in [*panel.lines, *panel.collections]:
+            if isinstance(artist, Line2D) and artist.get_marker() != "None":
+                places, fills = artist.get_xydata(), [artist.get_color()]
+            elif isinstance(artist, PathCollection):
+                places, fills = artist.get_offsets(), artist.get_facecolor()
+            else:
+                continue
+            rows = str(artist.get_gid()).split("-")[1:]
+            for i, (x, y) in enumerate(np.asarray(places, float)):
+                if y < low or y > high:
+                    edge, shape = (low, "v") if y < low else (high, "^")
+                    look: Any = {"marker": shape, "color": fills[i % len(fills)], "clip_on": False}
+                    [mark] = panel.plot([x], [edge], **look)
+                    mark.set_gid(f"rows-{rows[i]}" if rows else None)
 
 
 def log_axis(axis: Any) -> None:

@@ -74,9 +74,7 @@ def file(study: Study, family: Family) -> None:
         read = tokenizer(text, add_special_tokens=False, verbose=False, return_offsets_mapping=True)
         return [first for first, _ in read["offset_mapping"]]
 
-    made = samples(
-        Path(source.path), encode, *lengths, skip_short=source.skip_short, starts=starts
-    )
+    made = samples(Path(source.path), encode, *lengths, skip_short=source.skip_short, starts=starts)
     _write(study, family, made)
 
 

@@ -130,7 +130,10 @@ def test_results_name_their_interventions_and_become_a_frame():
     scored = score(model, requests, SWEEP)
     assert list(scored.interventions) == [each.name for each in SWEEP]
     last = scored.to_polars().row(-1, named=True)
-    of_last = {"log_prob": scored.log_prob[-1, 1].item(), "is_greedy": bool(scored.is_greedy[-1, 1])}
+    of_last = {
+        "log_prob": scored.log_prob[-1, 1].item(),
+        "is_greedy": bool(scored.is_greedy[-1, 1]),
+    }
     assert last == {"intervention": SWEEP[-1].name, "request": 1, **of_last}
 
 

@@ -52,6 +52,7 @@ def extractions(summary: pl.DataFrame) -> Iterator[Plot]:
         "once": extent(ends[1]),
         "often": extent(ends[1000]),
         "tries": count(TRIES),
+        "recited": (views.baseline(views.memorization(summary, "exact_match"))["value"] > 0).any(),
         **_out(hidden(summary)),
     }
     yield Plot("extraction", data, draw_extractions, values)

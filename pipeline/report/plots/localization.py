@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from pipeline.analysis.localization import grades
 from pipeline.report import colours, style
 from pipeline.report.localization import PARTS, SCORERS, SECTION, called
-from pipeline.report.plots.plot import Plot, share
+from pipeline.report.plots.plot import Plot, count, share
 
 
 def found_first(scores: pl.DataFrame) -> Iterator[Plot]:
@@ -27,7 +27,9 @@ def found_first(scores: pl.DataFrame) -> Iterator[Plot]:
     best = data.sort("recall", "reciprocal", descending=True, maintain_order=True).row(
         0, named=True
     )
+    equal = data.filter(recall=best["recall"]).height
     values = {
+        "equal": count(equal) if equal > 1 else None,
         "best": share(best["recall"], best["recall_low"], best["recall_high"]),
         "scorer": best["called"],
         "part": PARTS[best["part"]],

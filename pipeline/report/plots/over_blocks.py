@@ -58,7 +58,7 @@ _MOST_PANELS = 24
 _KEPT_OF = "kept of the baseline"
 
 
-def kept(shares: pl.DataFrame) -> Iterator[Plot]:
+def kept(shares: pl.DataFrame, *, control: bool = True) -> Iterator[Plot]:
     """The share of the baseline that an edit of one block leaves: the figure of the main finding.
 
     A panel for each model and edit. If there are more than `_MOST_PANELS`, each edit has its own
@@ -66,19 +66,20 @@ def kept(shares: pl.DataFrame) -> Iterator[Plot]:
 
     Args:
         shares: as `analysis.kept.kept` gives them.
+        control: whether there are control samples.
     """
     data = shares.filter(group="block").sort("block", maintain_order=True).select(_KEPT)
     edits = sorted(data["edit"].unique(), key=edit_order)
     if len(edits) * data["model"].n_unique() <= _MOST_PANELS:
-        yield Plot("kept", data, draw_kept, _of_kept(data, edits))
+        yield Plot("kept", data, draw_kept, _of_kept(data, edits, control))
         return
     for edit in edits:
         name = "kept" if edit == IDENTITY else f"kept-{slug(edit)}"
         of_edit = data.filter(edit=edit)
-        yield Plot(name, of_edit, draw_kept, _of_kept(of_edit, [edit]), "kept", edit)
+        yield Plot(name, of_edit, draw_kept, _of_kept(of_edit, [edit], control), "kept", edit)
 
 
-def _of_kept(data: pl.DataFrame, edits: Sequence[str]) -> dict[str, Any]:
+def _of_kept(data: pl.DataFrame, edits: Sequence[str], control: bool) -> dict[str, Any]:
     exact = later_blocks(data.filter(measure="exact_match"))
     lost = pl.col("kept") < MOST
     able = later_blocks(data.filter(kind="mean")).filter(~lost)
@@ -95,6 +96,7 @@ def _of_kept(data: pl.DataFrame, edits: Sequence[str]) -> dict[str, Any]:
         if (data["kind"] == "mean").any()
         else {},
         "benchmarks": (data["kind"] == "benchmark").any(),
+        "control": control,
         "panels": panels(data.filter(measure="exact_match").select(model=_PANEL)),
     }
 
@@ -139,6 +141,7 @@ def blocks(summary: pl.DataFrame) -> Iterator[Plot]:
         data = rows.filter(family=family).select(*NUMBERS, "chance")
         exact = data.filter(metric="exact_match")
         values = {"family": family, "lowest": lowest(exact), "means": _by_size(exact, summary)}
+        values["chance"] = data["chance"].count() > 0
         yield Plot(f"blocks-{slug(family)}", data, draw_blocks, values, "blocks", family)
 
 

@@ -71,7 +71,7 @@ def _furthest(name: str, summary: pl.DataFrame, shares: pl.DataFrame) -> dict[st
         .with_columns(apart=pl.col("able") - pl.col("kept"))
         .sort("apart", descending=True, maintain_order=True)
     )
-    if not apart.height:
+    if not apart.height or apart["apart"].is_duplicated()[0]:  # none, or several
         return {"block": ""}
     block, able_share = apart.select("block", "able").row(0)
     exact = views.memorization(summary.filter(model=name), "exact_match")
