@@ -52,12 +52,18 @@ def keys(
             "positions": intervention.positions,
             "source": sources.get(intervention.source or ""),
         }
-        if any(MEAN in rule.needs for rule in rules.values()):
+        if takes_mean([intervention]):
             parts["samples"] = samples
         content = json.dumps([determined_by, parts], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 
     return {intervention.name: key(intervention) for intervention in interventions}
+
+
+def takes_mean(interventions: Sequence[Intervention]) -> bool:
+    """Whether one of the interventions has an edit that takes a mean over samples."""
+    edits = (edit for one in interventions for edit in one.edits.values())
+    return any(MEAN in rule_of(edit).needs for edit in edits)
 
 
 def extended(

@@ -18,7 +18,7 @@ def attribution(study: Study, model: Model) -> None:
     samples = of_each_split(evaluated.samples, ("memorized", "control"), settings.samples)
     with evaluated.on_device("attribution", streamed=False) as device:
         made = measure(
-            load_model(evaluated.folder, evaluated.settings.dtype, device.name),
+            load_model(evaluated.folder, evaluated.dtype, device.name),
             samples,
             reporter(f"attribution of {model.name}", "samples"),
         )

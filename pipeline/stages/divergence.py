@@ -20,7 +20,7 @@ def divergence(study: Study, model: Model) -> None:
     journal = Journal()
     with evaluated.on_device("divergence", journal=journal, streamed=False) as device:
         made = measure(
-            load_model(evaluated.folder, evaluated.settings.dtype, device.name),
+            load_model(evaluated.folder, evaluated.dtype, device.name),
             samples,
             study.run.token_budget,
             reporter(f"divergence of {model.name}", "samples"),

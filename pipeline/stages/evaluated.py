@@ -25,7 +25,7 @@ class Evaluated:
 
     def __init__(self, study: Study, model: Model) -> None:
         self.study, self.model, self.name = study, model, model.name
-        self.settings = study.evaluation[model.family]
+        self.dtype = study.evaluation[model.family].dtype
         self.folder = study.data / "checkpoints" / self.name
         self.manifest = read_manifest(self.folder)
         self.samples_path = study.data / "samples" / f"{model.family}.parquet"
@@ -63,8 +63,7 @@ class Evaluated:
             self.study.study,
             origin=dict(self.manifest.origin),
             checkpoint=dict(self.manifest.files),
-            evaluation=self.settings.model_dump(),
-            **settings,
+            **{"evaluation": {"dtype": self.dtype}, **settings},
         )
 
     def own(self, interventions: Sequence[Intervention]) -> dict[str, object]:
@@ -88,7 +87,7 @@ class Evaluated:
         from pipeline.checkpoints.loading import load_model
         from pipeline.interventions.edits import with_source
 
-        folder, dtype = self.study.data / "checkpoints", self.settings.dtype
+        folder, dtype = self.study.data / "checkpoints", self.dtype
         names = self.sources(interventions)
         loaded = {name: load_model(folder / name, dtype, *device) for name in names}
         return [
@@ -108,7 +107,7 @@ class Evaluated:
             streamed: whether the work can stream weights that do not fit.
         """
         name = self.name if part is None else f"{self.name}.{part}"
-        weight_bytes, run = self.manifest.weight_bytes(self.settings.dtype), self.study.run
+        weight_bytes, run = self.manifest.weight_bytes(self.dtype), self.study.run
         limits = run.threads, run.device_memory
         with (
             costed(self.study.data, stage, name, journal) as self.notes,

@@ -15,7 +15,7 @@ def generations(study: Study, model: Model) -> None:
     evaluated, settings = Evaluated(study, model), given(study.generations)
     with evaluated.on_device("generations") as device:
         made = measure(
-            *load(evaluated.folder, evaluated.settings.dtype, *device),
+            *load(evaluated.folder, evaluated.dtype, *device),
             settings.prompts,
             settings.depths,
             settings.new_tokens,

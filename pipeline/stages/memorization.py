@@ -22,7 +22,7 @@ from pipeline.workflow.running import Device
 def memorization(study: Study, model: Model, part: str | None = None) -> None:
     """Complete every sample under every intervention."""
     evaluated = Evaluated(study, model)
-    samples, settings = evaluated.samples, evaluated.settings
+    samples, settings = evaluated.samples, study.evaluation[model.family]
 
     def compute(
         interventions: Sequence[Intervention], device: Device, **running: Any
@@ -38,7 +38,7 @@ def memorization(study: Study, model: Model, part: str | None = None) -> None:
         evaluated,
         ("memorization", part, "samples"),
         {".parquet": MEMORIZATION},
-        evaluated.determined_by(),
+        evaluated.determined_by(evaluation=settings.model_dump()),
         sha256(evaluated.samples_path),
         compute,
     )

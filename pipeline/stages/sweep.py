@@ -10,7 +10,7 @@ import polars as pl
 from pipeline.checkpoints.manifest import sha256
 from pipeline.interventions.memory import Journal
 from pipeline.measure.listed import read_listed
-from pipeline.measure.reuse import KEYS, extended, keys
+from pipeline.measure.reuse import KEYS, extended, keys, takes_mean
 from pipeline.stages.evaluated import Evaluated
 from pipeline.workflow.dag import cached
 from pipeline.workflow.digest import digest
@@ -51,7 +51,8 @@ def write_sweep(
         evaluated.on_device(stage, part, journal) as device,
     ):
         by_device = {**by_code, "device": device.name, "items": items}
-        wanted = keys(listed, by_device, sha256(evaluated.samples_path), evaluated.sources(listed))
+        samples = sha256(evaluated.samples_path) if takes_mean(listed) else ""
+        wanted = keys(listed, by_device, samples, evaluated.sources(listed))
         running = {
             "token_budget": study.run.token_budget,
             "progress": reporter(f"{stage} of {name}", unit),

@@ -17,7 +17,7 @@ def tokens(study: Study, model: Model) -> None:
     evaluated, journal = Evaluated(study, model), Journal()
     samples, listed = evaluated.samples, read_listed(study.data, model.name)
     with evaluated.on_device("tokens", journal=journal) as device:
-        loaded = load_model(evaluated.folder, evaluated.settings.dtype, *device)
+        loaded = load_model(evaluated.folder, evaluated.dtype, *device)
         sourced = evaluated.with_sources(listed, device)
         made = measure(loaded, samples, sourced, study.run.token_budget, journal)
         certificates = certified(loaded)

@@ -45,7 +45,7 @@ def windows(study: Study, model: Model) -> None:
         ) as shards,
         evaluated.on_device("windows", journal=journal) as device,
     ):
-        loaded, tokenizer = load(evaluated.folder, evaluated.settings.dtype, *device)
+        loaded, tokenizer = load(evaluated.folder, evaluated.dtype, *device)
         documents = [
             document(name, text, tokenizer, reference=reference) for name, text, reference in found
         ]

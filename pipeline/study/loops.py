@@ -22,6 +22,9 @@ OPTIONAL = ("attribution", "benchmarks", "divergence", "generations", "windows")
 
 LOOPS = Path("loops.yaml")
 
+TAKES_MEAN = ("mean", "mlp-mean")
+"""Edits for which benchmarks read the samples; those of a study's own may be such."""
+
 IN_PARTS = ("memorization", "benchmarks")
 """Stages that `parts` cuts into several for each model."""
 
@@ -105,6 +108,10 @@ def loops(study: Mapping[str, Any]) -> dict[str, Any]:
     }
     lines = [each for each in study.get("interventions") or [] if isinstance(each, Mapping)]
     own = any(OWN.fullmatch(str(line.get("edit"))) for line in lines)
+    mean = own or any(line.get("edit") in TAKES_MEAN for line in lines)
+    for group in ("benchmarks", "benchmarks_part"):
+        for each in made[group].values():
+            each["samples"] = f"{data}/samples/{each['family']}.parquet" if mean else nothing
     made["edits"] = str(OWN_EDITS) if own else nothing
     made["others"] = f"{data}/checkpoints" if any(each.get("source") for each in lines) else nothing
     known = any(each["checkpoint"]["source"] == "continued" for each in models.values())

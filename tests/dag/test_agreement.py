@@ -45,6 +45,11 @@ PARAMS = {
         "  new_tokens: 2",
         {"check@mini", "generations@mini-p-1_4b", "generations@mini-n-2_7b", "report@mini"},
     ),
+    "what is decoded of one family": (
+        "below_floor: warn\n    decode: all\n  gpt-neo",
+        "below_floor: warn\n    decode: 64\n  gpt-neo",
+        {"check@mini", "memorization@mini-p-1_4b"} | SUMMARY,
+    ),
     "one more intervention": (
         "interventions:\n",
         "interventions:\n- blocks: each\n  edit: zero\n",
@@ -77,8 +82,6 @@ PARAMS = {
             "samples@mini-gpt-neo",
             "memorization@mini-n-2_7b",
             "tokens@mini-n-2_7b",
-            # whose edits with a mean take it over samples; the others' rows are kept
-            "benchmarks@mini-n-2_7b",
             "divergence@mini-n-2_7b",
         }
         | SUMMARY,
@@ -148,6 +151,15 @@ def test_a_changed_param_runs_exactly_what_depends_on_it(
     ran = project.ran()
     assert set(ran) == expected
     assert all(times == 1 for times in ran.values())
+
+
+def test_a_mean_over_samples_leads_from_them_to_the_benchmarks(project: Project) -> None:
+    project.replace("params.yaml", "interventions:\n", "interventions:\n- edit: mean\n")
+    derive = "from pipeline.study.composition import derive; derive()"
+    project.command(sys.executable, "-c", derive)
+    deps = {name: stage["deps"] for name, stage in project.describe().items()}
+    assert "data/mini/samples/gpt-neo.parquet" in deps["benchmarks@mini-n-2_7b"]
+    assert "data/mini/samples/gpt-neo.parquet" not in deps["generations@mini-n-2_7b"]
 
 
 def test_two_jobs_a_model(project: Project) -> None:

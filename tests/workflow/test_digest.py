@@ -206,12 +206,12 @@ def test_params_are_those_that_the_command_uses(dag: Dag, address: str) -> None:
         assert declared == {f"theory.{item}"}
         return
     families = {key: model.family for key, model in _study().models.items()}
-    used = set()
+    used, narrowed = set[str](), list[ast.AST | None]()
     for node in (node for tree in _code(stage) for node in ast.walk(tree)):
         if not isinstance(node, ast.Attribute):
             continue
         owner = getattr(node.value, "id", getattr(node.value, "attr", ""))
-        if owner == "study" and node.attr not in NOT_PARAMS:
+        if owner == "study" and node.attr not in NOT_PARAMS and node not in narrowed:
             part = {
                 "corpus": f"corpus.{item}",
                 "datasets": f"datasets.{item}",
@@ -219,7 +219,12 @@ def test_params_are_those_that_the_command_uses(dag: Dag, address: str) -> None:
                 **dict.fromkeys(("listed", "reported", "steps", "twins"), "models"),
             }
             used.add(part.get(node.attr, node.attr))
+        section = getattr(node.value, "value", None)
+        if getattr(section, "attr", "") == "evaluation":  # study.evaluation[…].dtype
+            used.add(f"evaluation.{families[item]}.{node.attr}")
+            narrowed.append(section)
         entry = stage.group in ("samples", "checkpoint") and owner in ("model", "family")
         if entry and node.attr not in IN_PATHS:
             used.add(f"{'families' if owner == 'family' else 'models'}.{item}")
+    used = {key for key in used if key.rpartition(".")[0] not in used}
     assert declared == used
