@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.interventions.interventions import OWN, OWN_EDITS
-from pipeline.workflow.files import write_text
+from pipeline.workflow.files import PARAMS, write_text
 
 OPTIONAL = ("attribution", "benchmarks", "divergence", "generations", "windows")
 """Optional sections, each with a stage for every model; without the section there are none."""
@@ -158,11 +158,17 @@ def write_loops(study: Mapping[str, Any], path: Path = LOOPS) -> None:
 def register(*, writing: bool) -> None:
     """Let Hydra fill in ``${derived:}``, and ``${seeded:KEY,SEED}``, a model with another seed.
 
+    The study in force, with its edits, becomes the option ``study=in-force``, the default of
+    pipeline/conf/config.yaml.
+
     Args:
         writing: whether ``${derived:}``, the name of loops.yaml, writes the file; if not, whoever
             composes the study does so.
     """
+    from hydra.core.config_store import ConfigStore
     from omegaconf import DictConfig, OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
     def derived(*, _root_: DictConfig) -> str:
         if not writing:
@@ -190,6 +196,14 @@ def register(*, writing: bool) -> None:
 
     OmegaConf.register_new_resolver("derived", derived, replace=True)
     OmegaConf.register_new_resolver("seeded", seeded, replace=True)
+    # a params.yaml that cannot be read is no option; another study is composed all the same
+    with suppress(OSError, ValueError, YAMLError, OmegaConfBaseException):
+        in_force = OmegaConf.load(PARAMS)
+        if isinstance(in_force, DictConfig):
+            in_force.pop("derived", None)  # of the edited study, by `derived` above
+            ConfigStore.instance().store(
+                group="study", name="in-force", package="_global_", node=in_force
+            )
 
 
 def _of(entry: Mapping[str, Any], *names: str) -> dict[str, Any]:

@@ -212,6 +212,37 @@ def test_naming_the_study_in_force_keeps_its_edits(
         switch({"study": "other", "seeds": "three"}, dry_run=True)
 
 
+def test_a_param_is_set_in_the_study_in_force(tmp_path: Path) -> None:
+    """What `dvc exp run -S` does: DVC composes with the plugins of pipeline/conf/."""
+    conf, params = str(ROOT / CONF), tmp_path / "params.yaml"
+    script = (
+        "import sys; from dvc.utils.hydra import compose_and_dump;"
+        f"compose_and_dump('params.yaml', {conf!r}, None, 'config', {conf!r}, sys.argv[1:])"
+    )
+
+    def composed(*overrides: str) -> Values:
+        command = [sys.executable, "-c", script, *overrides]
+        subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, check=True)
+        return YAML(typ="safe").load(params)
+
+    twins = composed("study=twins")
+    twins["statistics"]["seed"] = 777  # an edit
+    write(twins, params)
+    loops = tmp_path / "loops.yaml"
+    before = params.read_bytes(), loops.read_bytes()
+    family = next(iter(twins["evaluation"]))
+    twins["evaluation"][family]["decode"] = 63
+    assert composed(f"evaluation.{family}.decode=63") == twins
+    assert loops.read_bytes() == before[1]
+    assert composed("benchmarks=null") == {**twins, "benchmarks": None}
+    assert YAML(typ="safe").load(loops)["loops"]["benchmarks"] == {}
+    composed("study=tiny")
+    composed("study=twins", "statistics.seed=777")
+    assert (params.read_bytes(), loops.read_bytes()) == before, "there and back"
+    params.write_text("study: [")
+    assert composed("study=tiny")["study"] == "tiny"
+
+
 def test_every_value_is_described() -> None:
     schema = Study.model_json_schema()
     undescribed = [
