@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager, nullcontext
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -138,7 +138,10 @@ def compare(
 
 @app.command()
 def audit(
-    model: Annotated[str, typer.Option(help="a folder, or OWNER/NAME@COMMIT of the hub")],
+    model: Annotated[
+        str,
+        typer.Option(help="a folder, or OWNER/NAME of the hub, at a commit or a branch: @COMMIT"),
+    ],
     samples: Annotated[
         Path | None,
         typer.Option(help="parquet, JSON lines or CSV with `tokens` or `text`; or plain text"),
@@ -150,7 +153,8 @@ def audit(
     prefix_length: Annotated[int, typer.Option(min=1, help="tokens")] = 32,
     suffix_length: Annotated[int, typer.Option(min=1, help="tokens")] = 32,
     tasks: Annotated[
-        str | None, typer.Option(help="such as arc_easy,piqa; or a folder of lm-eval's YAML files")
+        str | None,
+        typer.Option(help="of lm-eval, such as arc_easy,piqa; or a folder of its YAML files"),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="documents a task")] = None,
     num_fewshot: Annotated[int, typer.Option(min=0, help="examples before a question")] = 0,
@@ -184,6 +188,7 @@ def audit(
     from pipeline.study import document as documents
     from pipeline.study.composition import check as check_study
     from pipeline.study.composition import write
+    from pipeline.study.pins import pinned
     from pipeline.workflow.dag import Dag, reproduce
     from pipeline.workflow.interruption import saying
     from pipeline.workflow.locks import held, take_turn
@@ -196,8 +201,15 @@ def audit(
     read = documents.Read(document, stride, edited, reference, corpus) if document else None
     if read:
         options["samples"] = read.first()
+    begun = auditing.AUDITS / name / auditing.ORIGIN
+    commits = {each: pinned(each, begun) for each in (model, reference) if each}
+    parted = [word.rpartition("=") for word in sys.argv[1:]]  # --model=NAME is one word
+    words = [option + equals + commits.get(value, value) for option, equals, value in parted]
+    if read and reference:
+        read = replace(read, reference=commits[reference])
+    options["model"] = commits[model]
     asked = auditing.Asked(**{each.name: options[each.name] for each in fields(auditing.Asked)})
-    values = auditing.study(asked, sys.argv[1:])
+    values = auditing.study(asked, words)
     if read:
         values = documents.added(values, asked, read)
         check_study(values, "the audit")
@@ -216,7 +228,7 @@ def audit(
         kept = "finished stages and shards are kept; the same command goes on from there"
         with saying(lambda: kept):
             reproduce(*[f"document@{asked.study}"] * (read is not None))
-    print(f"the report: {page}\nagain: {auditing.command(sys.argv[1:])}")
+    print(f"the report: {page}\nagain: {auditing.command(words)}")
 
 
 @app.command()

@@ -26,7 +26,7 @@ from pipeline.samples.frame import check_samples
 from pipeline.samples.table_file import COMMA, LINES, is_running_text, read
 from pipeline.study.composition import CONF, check, read_yaml
 from pipeline.workflow.errors import bad_input, shorten
-from pipeline.workflow.files import write_text
+from pipeline.workflow.files import PARAMS, write_text
 from pipeline.workflow.locks import TURN
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +35,12 @@ AUDITS = Path("audits")
 FAMILY = "audit"
 ORIGIN = "origin"
 """The file of an audit's folder that says which model it belongs to."""
+
+UNREAD = {
+    "repo": "unread/unread", "commit": "0" * 40, "split": "unread", "documents": 1,
+    "columns": ["unread"],
+}  # fmt: skip
+"""Stands for the dataset of a task that is looked up once all else was checked."""
 
 DVC_CONFIG = "[core]\n    no_scm = true\n    analytics = false\n    check_update = false\n"
 
@@ -102,7 +108,7 @@ def origin_of(model: str, also: str = "") -> dict[str, str]:
             shorten(model),
             f"an existing folder, {also}or OWNER/NAME@COMMIT with the commit's 40 "
             "hexadecimal digits",
-            "look the commit up on the hub: a branch or a tag could move",
+            "name a folder that is there, or a model of the hub",
         )
     return pinned.groupdict()
 
@@ -157,6 +163,8 @@ def study(asked: Asked, words: Sequence[str] = ()) -> dict[str, Any]:
         values["evaluation"][FAMILY]["dtype"] = stored
     if asked.tasks and Path(asked.tasks).is_dir():
         values["benchmarks"]["tasks"] = _tasks_in(asked.tasks)
+    elif asked.tasks:
+        _look_up(asked, values["datasets"][asked.study])
     check(values, "the audit")
     return values
 
@@ -217,22 +225,31 @@ def _benchmarks(asked: Asked) -> dict[str, Any]:
     if Path(asked.tasks).is_dir():
         unread = {"folder": "tasks", "tasks": ["unread"]}
         return {"benchmarks": {**unread, **how}, "datasets": {}}
-    known: dict[str, Any] = {}
-    for path in sorted((ROOT / CONF / "shared/datasets").glob("*.yaml")):
-        known |= read_yaml(path)
+    known = _known_datasets()
     tasks = [task.strip() for task in asked.tasks.split(",")]
-    if unknown := [task for task in tasks if task not in known]:
-        raise bad_input(
-            "--tasks",
-            ", ".join(map(shorten, unknown)),
-            "a folder of lm-eval's YAML files, or some of " + ", ".join(known),
-            "copy the task's YAML and its data into a folder; or write a study that pins its "
-            "dataset, as those in pipeline/conf/shared/datasets/ are",
-        )
     return {
         "benchmarks": {"tasks": tasks, **how},
-        "datasets": {asked.study: {task: known[task] for task in tasks}},
+        "datasets": {asked.study: {task: known.get(task, UNREAD) for task in tasks}},
     }
+
+
+def _known_datasets() -> dict[str, Any]:
+    """Task -> its dataset, of those that the studies pin."""
+    files = sorted((ROOT / CONF / "shared/datasets").glob("*.yaml"))
+    return {task: pin for file in files for task, pin in read_yaml(file).items()}
+
+
+def _look_up(asked: Asked, datasets: dict[str, Any]) -> None:
+    """Pin the datasets of other tasks; an audit keeps the commits with which it began."""
+    params = asked.folder / PARAMS
+    begun = read_yaml(params)["datasets"].get(asked.study, {}) if params.is_file() else {}
+    for task in [task for task, pin in datasets.items() if pin is UNREAD]:
+        if task not in begun:
+            from pipeline.tasks.loading import pinned  # slow to import, rarely needed
+
+            begun[task] = pinned(task, _known_datasets())
+        datasets[task] = begun[task]
+        print("the dataset of {}: {repo}@{commit}".format(task, **begun[task]), flush=True)
 
 
 def _tasks_in(folder: str) -> list[str]:

@@ -67,6 +67,34 @@ def pin(study: str, conf: Path = CONF) -> list[str]:
     return made[::-1]
 
 
+def pinned(model: str, origin: Path | None = None) -> str:
+    """A model of the command line, a branch of the hub replaced by its commit, which is printed.
+
+    Args:
+        model: a folder, OWNER/NAME@COMMIT, OWNER/NAME@BRANCH, or OWNER/NAME for its ``main``.
+        origin: the file that names the model of an audit; one that has begun keeps its commit.
+
+    Returns:
+        OWNER/NAME@COMMIT; or `model`, if it is no branch of a repository.
+
+    Raises:
+        InputError: the hub has no such repository or branch, or cannot be asked.
+    """
+    named = re.fullmatch(r"(?P<repo>[\w.-]+/[\w.-]+?)(@(?P<branch>[\w./-]+))?", model)
+    if named is None or Path(model).exists() or WHOLE.fullmatch(named["branch"] or ""):
+        return model
+    begun = origin.read_text("utf-8") if origin and origin.is_file() else ""
+    kept = re.fullmatch(rf"repo {re.escape(named['repo'])}, commit ({WHOLE.pattern})", begun)
+    try:
+        commit = kept[1] if kept else commit_of(named["repo"], named["branch"] or "main")
+    except InputError as error:
+        expected, remedy = "an existing folder, or a model of the hub", "correct the name"
+        nothing = Problem(model, "no folder, and not found on the hub:", expected, remedy)
+        raise InputError(nothing, *error.problems) from error
+    print(f"{model} is {named['repo']}@{commit}", flush=True)
+    return f"{named['repo']}@{commit}"
+
+
 def _branches(node: Any, key: str = "") -> Iterator[tuple[tuple[int, int], tuple[str, str, Kind]]]:
     """Line and column -> repository, branch and kind, of each `commit` that is none."""
     if isinstance(node, CommentedMap):

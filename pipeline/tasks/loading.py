@@ -12,7 +12,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
@@ -27,9 +27,13 @@ from lm_eval.api.task import ConfigurableTask
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
 
-from pipeline.tasks.datasets import INDEX
+from pipeline.tasks.datasets import INDEX, load
 from pipeline.tasks.task_files import require_plain, sandboxed
 from pipeline.workflow.errors import InputError, Problem, bad_input, shorten
+from pipeline.workflow.hub import commit_of
+
+EVALUATED = ("multiple_choice", "loglikelihood", "loglikelihood_rolling")
+"""Types of lm-eval's tasks that need no generated text."""
 
 # templates are a folder's, not the package's
 lm_eval.utils.env = sandboxed(lm_eval.utils.env)
@@ -108,6 +112,49 @@ def tasks_in(folder: str | Path) -> list[str]:
             "name another folder; lm-eval skips YAML files that it cannot read",
         )
     return sorted(names)
+
+
+def pinned(name: str, others: Iterable[str]) -> dict[str, Any]:
+    """The dataset of one of lm-eval's own tasks, at the commit that its branch ``main`` has now.
+
+    Args:
+        name: the task, as lm-eval names it.
+        others: tasks that need no look-up, for the error.
+
+    Returns:
+        As an entry of a study's `datasets`: repo, commit, name, split, documents, columns.
+
+    Raises:
+        InputError: lm-eval has no such task, or none that reads a dataset of the hub as it is; the
+            hub lacks the dataset; or `datasets` cannot read it.
+    """
+    manager = _official([name])
+    known = name in manager.all_subtasks and manager.task_index[name].yaml_path
+    task = load_yaml(known, resolve_func=False) if known else {}
+    repo, split = (
+        str(task.get("dataset_path")),
+        task.get("test_split") or task.get("validation_split"),
+    )
+    plain = task.get("output_type") in EVALUATED and not {"custom_dataset", "filter_list"} & set(
+        task
+    )
+    if not plain or repo.count("/") != 1 or not split:
+        raise bad_input(
+            "--tasks",
+            shorten(name),
+            f"a folder of lm-eval's YAML files; some of {', '.join(others)}; or a task of its own "
+            f"that is {', '.join(EVALUATED)}, on a dataset OWNER/NAME of the hub",
+            "name another (lm_eval ls tasks lists all), or copy the task's YAML and its data into "
+            "a folder",
+        )
+    commit = commit_of(repo, "main", "dataset")
+    configuration = task.get("dataset_name")
+    data, _ = load(repo, commit, configuration)
+    if split not in data:
+        where, remedy = f"{repo} at {commit}", "leave the task out"
+        raise bad_input(f"{where}, for {name}", "the splits " + ", ".join(data), split, remedy)
+    pin = {"repo": repo, "commit": commit, "name": configuration, "split": split}
+    return {**pin, "documents": len(data[split]), "columns": data[split].column_names}
 
 
 def describe(tasks: Mapping[str, ConfigurableTask], folder: str | Path) -> dict[str, Any]:

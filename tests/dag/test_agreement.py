@@ -154,7 +154,8 @@ def test_a_changed_param_runs_exactly_what_depends_on_it(
 
 
 def test_a_mean_over_samples_leads_from_them_to_the_benchmarks(project: Project) -> None:
-    project.replace("params.yaml", "interventions:\n", "interventions:\n- edit: mean\n")
+    mean = "interventions:\n- blocks: each\n  edit: mean\n"
+    project.replace("params.yaml", "interventions:\n", mean)
     derive = "from pipeline.study.composition import derive; derive()"
     project.command(sys.executable, "-c", derive)
     deps = {name: stage["deps"] for name, stage in project.describe().items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -18,10 +19,15 @@ import pytest
 
 from pipeline.analysis.rows import SUMMARY
 from pipeline.study import audit
+from pipeline.study.composition import write
+from pipeline.study.pins import pinned
+from pipeline.tasks.datasets import fetch_datasets
+from pipeline.tasks.loading import load_tasks
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 from pipeline.workflow.locks import TURN
 from tests import own
+from tests.hub.server import Hub
 
 ROOT = Path(__file__).parents[2]
 COMMIT = "0" * 40
@@ -125,6 +131,56 @@ def test_the_same_command_is_printed_for_any_name() -> None:
 def test_a_task_that_nobody_offers_is_refused(asked: audit.Asked) -> None:
     with pytest.raises(InputError, match=r"--tasks[\s\S]*nothing_such[\s\S]*arc_easy"):
         audit.study(replace(asked, tasks="arc_easy,nothing_such"))
+
+
+@pytest.mark.usefixtures("hub_home")
+def test_a_task_of_lm_evals_is_pinned_when_the_audit_begins(
+    asked: audit.Asked, hub: Hub, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """`sciq`, whose dataset no study pins; later the branch moves."""
+    columns = ("question", "correct_answer", "distractor1", "distractor2", "distractor3", "support")
+    content = io.BytesIO()
+    pl.DataFrame({column: ["a", "b", "c"] for column in columns}).write_parquet(content)
+    splits = ("train", "validation", "test")
+    files = {f"data/{split}-00000-of-00001.parquet": content.getvalue() for split in splits}
+    commit = hub.dataset("allenai/sciq").add(files)
+    one = replace(asked, tasks="arc_easy,sciq")
+    values = audit.study(one)
+    pin = values["datasets"]["audit-mine"]["sciq"]
+    assert pin == {
+        **{"repo": "allenai/sciq", "commit": commit, "name": None, "split": "test"},
+        **{"documents": 3, "columns": list(columns)},
+    }
+    assert f"allenai/sciq@{commit}" in capsys.readouterr().out
+    fetch_datasets(tmp_path / "datasets", {"sciq": pin})
+    assert len(load_tasks(["sciq"], tmp_path / "datasets")["sciq"].eval_docs) == 3
+    write(values, one.folder / "params.yaml")
+    hub.dataset("allenai/sciq").add({**files, "moved.txt": b""})
+    (one.folder / audit.ORIGIN).write_text(one.origin)
+    hub.log.clear()
+    assert audit.study(one)["datasets"] == values["datasets"]
+    assert hub.log == []
+
+
+@pytest.mark.usefixtures("hub_home")
+def test_a_model_of_the_hub_is_pinned_when_the_audit_begins(
+    hub: Hub, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    first, origin = hub.model("own/model").add({"config.json": b"{}"}), tmp_path / audit.ORIGIN
+    hub.model("own/model").add({"config.json": b"{ }"}, ref="step1")
+    step = hub.model("own/model").refs["step1"]
+    assert pinned("own/model", origin) == f"own/model@{first}"
+    assert f"own/model is own/model@{first}" in capsys.readouterr().out
+    assert pinned("own/model@step1") == f"own/model@{step}"
+    origin.write_text(f"repo own/model, commit {first}")
+    hub.model("own/model").add({"config.json": b"{  }"})
+    hub.log.clear()
+    for same in (f"own/model@{step}", str(tmp_path), "tiny-neo-8"):
+        assert pinned(same, origin) == same
+    assert pinned("own/model", origin) == f"own/model@{first}", "the branch has moved"
+    assert hub.log == []
+    with pytest.raises(InputError, match=r"no folder, and not found on the hub[\s\S]*step2"):
+        pinned("own/model@step2")
 
 
 def test_samples_beyond_the_context_are_refused_before_anything_is_written(
