@@ -217,43 +217,32 @@ def _of_grid(
 ) -> list[Problem]:
     """Compare `rows` (intervention and a cell) with every expected intervention times `cells`."""
     remedy = "make the table again: delete it and run the stage that writes it"
-    problems = []
-    present = rows["intervention"].unique()
-    if missing := [name for name in expected if name not in present]:
-        problems.append(
-            Problem(
-                f"{what}, interventions",
-                f"without {shorten(missing)}",
-                f"all {len(expected)} of the interventions table",
-                remedy,
+    present = set(rows["intervention"])
+    whole = pl.DataFrame({"intervention": sorted(present)}).join(cells, how="cross")
+    states = {
+        "lacks": whole.join(rows, on=whole.columns, how="anti"),
+        "holds unknown": rows.join(whole, on=whole.columns, how="anti"),
+    }
+    missing = [name for name in expected if name not in present]
+    strange = sorted(present - set(expected))
+    twice = int(rows.is_duplicated().sum())
+    listed = "of the interventions table"
+    found = [
+        (
+            "interventions",
+            missing and f"without {shorten(missing)}",
+            f"all {len(expected)} {listed}",
+        ),
+        ("interventions", strange and shorten(strange), f"only those {listed}"),
+        ("rows", twice and f"{twice} that occur twice or more", "each row once"),
+        *(
+            (
+                noun,
+                frame.height
+                and f"{state} {frame.height}, in {shorten(sorted(set(frame['intervention'])))}",
+                f"the same {cells.height} under every intervention",
             )
-        )
-    if strange := sorted(set(present) - set(expected)):
-        problems.append(
-            Problem(
-                f"{what}, interventions",
-                shorten(strange),
-                "only those of the interventions table",
-                remedy,
-            )
-        )
-    if twice := int(rows.is_duplicated().sum()):
-        problems.append(
-            Problem(f"{what}, rows", f"{twice} that occur twice or more", "each row once", remedy)
-        )
-    whole = pl.DataFrame({"intervention": present}).join(cells, how="cross")
-    key = whole.columns
-    absent = whole.join(rows, on=key, how="anti")
-    unknown = rows.join(whole, on=key, how="anti")
-    for frame, state in ((absent, "lacks"), (unknown, "holds unknown")):
-        if frame.height:
-            where = sorted(frame["intervention"].unique())
-            problems.append(
-                Problem(
-                    f"{what}, {noun}",
-                    f"{state} {frame.height}, in {shorten(where)}",
-                    f"the same {cells.height} under every intervention",
-                    remedy,
-                )
-            )
-    return problems
+            for state, frame in states.items()
+        ),
+    ]
+    return [Problem(f"{what}, {of}", str(got), wanted, remedy) for of, got, wanted in found if got]

@@ -7,7 +7,7 @@ computation or a damaged file, so the stage ends and reports all broken rules at
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -210,95 +210,63 @@ def _check_model(
     measured: ModelTables, data: Path, divergence_samples: int | None, problems: list[Problem]
 ) -> dict[str, int]:
     """Append the problems of one model's tables to `problems`; returns the rows of each table."""
-    name = measured.name
-    suffixes = measured.samples.select(
-        "sample_id",
-        suffix=pl.col("tokens").list.tail(pl.col("suffix_length")),
-    )
-    completed = tables.batches(data / "memorization" / f"{name}.parquet", MEMORIZATION)
-    with_suffix = (rows.join(suffixes, on="sample_id", maintain_order="left") for rows in completed)
-    problems += _broken(f"memorization of {name}", with_suffix, MEMORIZATION_RULES)
+    name, counts = measured.name, {}
+    for what, frames, rules, height, expected in _tables_of(measured, data, divergence_samples):
+        problems += _broken(f"{what} of {name}", frames, rules)
+        if expected not in (None, height):
+            wanted = f"{expected}, for its samples, interventions and {measured.n_blocks} blocks"
+            problems.append(Problem(f"{what} of {name}, rows", f"{height}", wanted, _REMEDY))
+        if what != "attention":
+            counts[what] = height
     problems += _without_effect(f"memorization of {name}", measured.memorization, "suffix_log_prob")
-
-    counts = {"memorization": measured.memorization.height}
-    counts |= _check_tokens(measured, problems)
-    if measured.benchmarks is not None:
-        for what, frame, rules in (
-            ("benchmarks", measured.benchmarks, BENCHMARK_RULES),
-            ("documents", measured.documents, {"the value is finite": pl.col("value").is_finite()}),
-        ):
-            problems += _broken(f"{what} of {name}", [frame], rules)
-            counts[what] = frame.height
-        # a bypass may leave the correctness of a few answers unchanged, but never every likelihood
-        every_one_right_or_wrong = pl.col("value").is_in([0.0, 1.0]).all().over("task", "metric")
-        graded = measured.documents.filter(~every_one_right_or_wrong)
-        if graded.height:
-            problems += _without_effect(f"documents of {name}", graded, "value")
-    if divergence_samples is not None:
-        counts |= _check_divergence(measured, data, divergence_samples, problems)
+    # a bypass may leave the correctness of a few answers unchanged, but never every likelihood
+    every_one_right_or_wrong = pl.col("value").is_in([0.0, 1.0]).all().over("task", "metric")
+    graded = measured.documents.filter(~every_one_right_or_wrong)
+    if graded.height:
+        problems += _without_effect(f"documents of {name}", graded, "value")
     return counts
 
 
-def _check_tokens(measured: ModelTables, problems: list[Problem]) -> dict[str, int]:
-    """The same for the tables of some samples' tokens, and of displacement."""
-    some = chosen(measured.samples)
-    n_samples, n_interventions = some.height, measured.interventions.height
-    for what, frame, rules, rows in (
-        (
-            "tokens",
-            measured.tokens,
-            TOKEN_RULES,
-            n_interventions * int(some["suffix_length"].cast(pl.Int64).sum()),
-        ),
-        ("displacement", measured.displacement, DISPLACEMENT_RULES, n_interventions * n_samples),
-        (
-            "attention",
-            measured.attention_change,
-            ATTENTION_RULES,
-            measured.n_blocks * n_samples,
-        ),
-    ):
-        name = f"{what} of {measured.name}"
-        problems += _broken(name, [frame], rules)
-        if frame.height != rows:
-            expected = f"{rows}, for {n_samples} samples"
-            problems.append(Problem(f"{name}, rows", f"{frame.height}", expected, _REMEDY))
-    return {"tokens": measured.tokens.height, "displacement": measured.displacement.height}
-
-
-def _check_divergence(
-    measured: ModelTables, data: Path, divergence_samples: int, problems: list[Problem]
-) -> dict[str, int]:
-    """The same for the tables of the theorems."""
-    name = measured.name
-    folder = data / "divergence"
-    triangle = tables.read(folder / f"{name}.parquet", columns.DIVERGENCE_TRIANGLE)
-    bounds = tables.read(folder / f"{name}.bounds.parquet", columns.DIVERGENCE_BOUNDS)
-    blocks = tables.read(folder / f"{name}.blocks.parquet", columns.DIVERGENCE_BLOCKS)
-    splits = measured.samples.group_by("split").len()
-    of_split = {split: min(n, divergence_samples) for split, n in splits.iter_rows()}
-    n_samples = of_split.get("memorized", 0) + of_split.get("control", 0)
-    n_blocks = measured.n_blocks
-    for what, frame, rules, expected in (
-        ("divergence", triangle, TRIANGLE_RULES, n_samples * n_blocks * (n_blocks + 3) // 2),
-        ("bounds", bounds, BOUND_RULES, n_samples * n_blocks),
-        ("blocks", blocks, {}, n_blocks),
-    ):
-        problems += _broken(f"{what} of {name}", [frame], rules)
-        if frame.height != expected:
-            problems.append(
-                Problem(
-                    f"{what} of {name}, rows",
-                    f"{frame.height}",
-                    f"{expected}, for {n_samples} samples and {n_blocks} blocks",
-                    _REMEDY,
-                )
+def _tables_of(
+    measured: ModelTables, data: Path, divergence_samples: int | None
+) -> Iterator[tuple[str, Iterable[pl.DataFrame], Mapping[str, pl.Expr], int, int | None]]:
+    """Each table: what it is, its frames, their rules, its rows, and how many it must have."""
+    name, samples, blocks = measured.name, measured.samples, measured.n_blocks
+    suffixes = samples.select("sample_id", suffix=pl.col("tokens").list.tail("suffix_length"))
+    completed = tables.batches(data / "memorization" / f"{name}.parquet", MEMORIZATION)
+    with_suffix = (rows.join(suffixes, on="sample_id", maintain_order="left") for rows in completed)
+    height = measured.memorization.height
+    yield "memorization", with_suffix, MEMORIZATION_RULES, height, None
+    some = chosen(samples)
+    per_sample, suffix_tokens = measured.interventions.height, some["suffix_length"].cast(pl.Int64)
+    kept = [
+        ("tokens", measured.tokens, TOKEN_RULES, per_sample * int(suffix_tokens.sum())),
+        ("displacement", measured.displacement, DISPLACEMENT_RULES, per_sample * some.height),
+        ("attention", measured.attention_change, ATTENTION_RULES, blocks * some.height),
+    ]
+    if measured.benchmarks is not None:
+        finite = {"the value is finite": pl.col("value").is_finite()}
+        kept += [
+            ("benchmarks", measured.benchmarks, BENCHMARK_RULES, measured.benchmarks.height),
+            ("documents", measured.documents, finite, measured.documents.height),
+        ]
+    if divergence_samples is not None:
+        triangle, bounds, about = (
+            tables.read(data / "divergence" / f"{name}{end}.parquet", schema)
+            for end, schema in (
+                ("", columns.DIVERGENCE_TRIANGLE),
+                (".bounds", columns.DIVERGENCE_BOUNDS),
+                (".blocks", columns.DIVERGENCE_BLOCKS),
             )
-    return {
-        "divergence": triangle.height,
-        "bounds": bounds.height,
-        "blocks": blocks.height,
-    }
+        )
+        splits = samples["split"].value_counts().rows()
+        n = sum(min(n, divergence_samples) for s, n in splits if s in ("memorized", "control"))
+        kept += [
+            ("divergence", triangle, TRIANGLE_RULES, n * blocks * (blocks + 3) // 2),
+            ("bounds", bounds, BOUND_RULES, n * blocks),
+            ("blocks", about, {}, blocks),
+        ]
+    yield from ((what, [frame], rules, frame.height, n) for what, frame, rules, n in kept)
 
 
 def _broken(
