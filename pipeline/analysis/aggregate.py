@@ -24,7 +24,6 @@ from pipeline.analysis.rows import (
     SUMMARY,
     difference_columns,
     finish,
-    without_difference,
 )
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.statistics import (
@@ -206,8 +205,8 @@ def aggregate(models: Iterable[ModelTables], seed: int = 0) -> pl.DataFrame:
     for model in models:
         problems += grid_problems(model)
         if not problems:
-            seen = (without_difference(part, model) for part in tokenwise(model, seed))
-            estimates = *of_memorization(model, seed), *seen, _benchmarks(model, seed)
+            seen = (finish(part, model) for part in tokenwise(model, seed))
+            estimates = *of_memorization(model, seed), *seen, *_benchmarks(model, seed)
             parts += [part for part in estimates if part.height]
     if problems:
         raise InputError(*problems)
@@ -217,22 +216,17 @@ def aggregate(models: Iterable[ModelTables], seed: int = 0) -> pl.DataFrame:
     return _with_holm(whole.with_columns(recipe=pl.col("model").first().over("recipe")))
 
 
-def _benchmarks(model: ModelTables, seed: int) -> pl.DataFrame:
+def _benchmarks(model: ModelTables, seed: int) -> Iterator[pl.DataFrame]:
     """The rows of one model's benchmarks table."""
     if model.benchmarks is None:
-        return pl.DataFrame()
+        return
     names = model.interventions["intervention"].to_list()
     order = pl.col("intervention").cast(pl.Enum(names))
-    parts = [
-        _benchmark(rows.sort(order), task, metric, model.documents, seed)
-        for (task, metric), rows in model.benchmarks.sort("task", "metric").group_by(
-            "task", "metric", maintain_order=True
-        )
-    ]
-    if not parts:
-        return pl.DataFrame()
-    parts += _by_category(model.documents)
-    return finish(pl.concat(parts, how="diagonal_relaxed"), model)
+    ordered = model.benchmarks.sort("task", "metric", order)
+    for (task, metric), rows in ordered.group_by("task", "metric", maintain_order=True):
+        yield finish(_benchmark(rows, task, metric, model.documents, seed), model)
+    for part in _by_category(model.documents):
+        yield finish(part, model)
 
 
 def _by_category(documents: pl.DataFrame) -> Iterator[pl.DataFrame]:
@@ -243,14 +237,10 @@ def _by_category(documents: pl.DataFrame) -> Iterator[pl.DataFrame]:
         outcomes = of["value"].to_numpy()[:, None] == 1
         rate = clustered_rates(outcomes, np.arange(of.height))
         yield pl.DataFrame(
-            {"task": task, "category": category, "value": rate.value, "low": rate.low}
-        ).with_columns(
-            *difference_columns(None, slice(None), 1),
-            intervention=pl.lit(BASELINE.name),
-            metric=pl.lit(BY_CATEGORY),
-            high=pl.Series(rate.high),
-            n=pl.lit(of.height),
-            higher_is_better=pl.lit(value=True),
+            {
+                **{"task": task, "category": category, **vars(rate), "n": of.height},
+                **{"intervention": BASELINE.name, "metric": BY_CATEGORY, "higher_is_better": True},
+            }
         )
 
 
@@ -278,8 +268,8 @@ def _benchmark(
             else:
                 own = clustered_means(values, groups, **how)
             low, high = own.low, own.high
-    ends = frame.with_columns(pl.Series("low", low), pl.Series("high", high))
-    return ends.with_columns(difference_columns(differences, slice(None), len(value)))
+    ends = {"low": pl.Series(low), "high": pl.Series(high)}
+    return frame.with_columns(**ends, **difference_columns(differences))
 
 
 def _with_holm(summary: pl.DataFrame) -> pl.DataFrame:

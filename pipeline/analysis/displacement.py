@@ -13,7 +13,7 @@ Source: arXiv 2406.15786 for the second.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import polars as pl
@@ -52,7 +52,7 @@ def estimates(model: ModelTables, seed: int) -> Iterator[pl.DataFrame]:
         seed: of the bootstrap.
 
     Yields:
-        Frames of intervention, split, metric, value, low, high, n.
+        Frames of intervention, task, split, metric, value, low, high, n.
     """
     moved = model.displacement.filter(pl.col("block").is_not_null())
     for metric, column in ((DISPLACEMENT, "others"), (DISPLACEMENT_FIRST, "first")):
@@ -71,7 +71,7 @@ def _means(
     for split, of_split in rows.group_by("split", maintain_order=True):
         if grid := _grid(model, of_split, column):
             means = clustered_means(grid.floats(column), grid.groups)
-            yield _frame(grid.names, str(split[0]), metric, len(grid.groups), means)
+            yield _frame(grid.names, str(split[0]), metric, len(grid.groups), vars(means))
 
 
 def _grid(model: ModelTables, rows: pl.DataFrame, column: str) -> Grid | None:
@@ -89,12 +89,12 @@ def _survivals(model: ModelTables, seed: int) -> Iterator[pl.DataFrame]:
     compared = survival(parts["memorized"], parts["control"], seed)
     if compared is None:
         return
-    n = {split: len(np.unique(each.groups)) for split, each in parts.items()}
-    yield _frame(names, "memorized", SURVIVAL, n["memorized"], compared.memorized)
-    yield _frame(names, "control", SURVIVAL, n["control"], compared.control)
-    yield _frame(names, "memorized", SURVIVAL_GAP, n["memorized"], compared.gap)
-    matched = _frame([BASELINE.name], "memorized", SURVIVAL_MATCHED, n["memorized"])
-    yield matched.with_columns(value=pl.lit(compared.matched))
+    n, control = (len(np.unique(each.groups)) for each in parts.values())
+    yield _frame(names, "memorized", SURVIVAL, n, vars(compared.memorized))
+    yield _frame(names, "control", SURVIVAL, control, vars(compared.control))
+    yield _frame(names, "memorized", SURVIVAL_GAP, n, vars(compared.gap))
+    matched = {"value": compared.matched}
+    yield _frame([BASELINE.name], "memorized", SURVIVAL_MATCHED, n, matched)
 
 
 def _greedy(model: ModelTables, split: str, names: list[str]) -> Tokens:
@@ -113,11 +113,11 @@ def _greedy(model: ModelTables, split: str, names: list[str]) -> Tokens:
     )
 
 
-def _frame(names: list[str], split: str, metric: str, n: int, made: object = None) -> pl.DataFrame:
-    ends = {key: getattr(made, key, None) for key in ("value", "low", "high")}
-    return pl.DataFrame({"intervention": names, **ends}).with_columns(
-        split=pl.lit(split), metric=pl.lit(metric), n=pl.lit(n)
-    )
+def _frame(
+    names: list[str], split: str, metric: str, n: int, made: Mapping[str, object]
+) -> pl.DataFrame:
+    same = {"task": views.MEMORIZATION, "split": split, "metric": metric, "n": n}
+    return pl.DataFrame({"intervention": names, **same, "low": None, "high": None, **made})
 
 
 def evidence_rows(model: ModelTables) -> Iterator[pl.DataFrame]:

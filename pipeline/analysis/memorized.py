@@ -13,7 +13,6 @@ from pipeline.analysis import twins
 from pipeline.analysis.measured import Grid, ModelTables, grids
 from pipeline.analysis.rows import Measure, rows_of
 from pipeline.analysis.statistics import (
-    Estimates,
     clustered_means,
     clustered_rates,
     paired_differences,
@@ -117,8 +116,7 @@ def _hidden(
         for n in TRIES:
             out = out_within(log_probs[hidden, v, None], n)
             measure = Measure(f"hidden_{metric}", out, groups[hidden], rate=True, labels={"k": n})
-            estimates = clustered_rates(out, measure.groups)
-            yield rows_of(model, [name], measure, estimates, None, slice(None))
+            yield rows_of(model, [name], measure, clustered_rates(out, measure.groups))
 
 
 def _estimated(
@@ -149,10 +147,6 @@ def _estimated(
         if measure.rate or means is None:
             estimates = clustered_rates(measure.values.astype(np.bool_), groups)
         else:
-            estimates = _some(means, slice(done, done + n))
+            estimates = means[done : done + n]
             done += n
-        yield rows_of(model, names, measure, estimates, differences, here)
-
-
-def _some(estimates: Estimates, columns: slice) -> Estimates:
-    return Estimates(*(getattr(estimates, field)[columns] for field in ("value", "low", "high")))
+        yield rows_of(model, names, measure, estimates, differences[here])

@@ -101,61 +101,40 @@ def rows_of(
     names: Sequence[str],
     measure: Measure,
     estimates: Estimates,
-    differences: Differences | None,
-    here: slice,
+    differences: Differences | None = None,
 ) -> pl.DataFrame:
     """One row per intervention; the split is filled in by the caller."""
-    frame = pl.DataFrame(
-        {
-            "intervention": names,
-            "value": estimates.value,
-            "low": estimates.low,
-            "high": estimates.high,
-        }
-    )
     n = len(measure.values)
     constants = {"task": measure.task, "metric": measure.metric, "n": n, **measure.labels}
-    return finish(
-        frame.with_columns(
-            *(pl.lit(value).alias(name) for name, value in constants.items()),
-            *difference_columns(differences, here, len(names)),
-        ),
-        model,
+    frame = pl.DataFrame({"intervention": names, **vars(estimates)}).with_columns(
+        **difference_columns(differences),
+        **{name: pl.lit(value) for name, value in constants.items()},
     )
+    return finish(frame, model)
 
 
-def without_difference(part: pl.DataFrame, model: ModelTables) -> pl.DataFrame:
-    """Rows of the summary without a comparison to the baseline."""
-    nothing = difference_columns(None, slice(None), part.height)
-    return finish(part.with_columns(*nothing, task=pl.lit(MEMORIZATION)), model)
-
-
-def difference_columns(differences: Differences | None, here: slice, count: int) -> list[pl.Series]:
-    """The columns of the differences; NaN without differences."""
-    if differences is None:
-        return [pl.Series(name, np.full(count, np.nan)) for name in DIFFERENCE]
-    fields = (differences.value, differences.low, differences.high, differences.p_value)
-    return [pl.Series(name, field[here]) for name, field in zip(DIFFERENCE, fields, strict=True)]
+def difference_columns(differences: Differences | None) -> dict[str, pl.Series]:
+    """The columns of the differences, if there are any."""
+    fields = map(pl.Series, vars(differences).values()) if differences else ()
+    return dict(zip(DIFFERENCE, fields, strict=False))
 
 
 def finish(frame: pl.DataFrame, model: ModelTables) -> pl.DataFrame:
     """All columns of the summary, in order and of their types; NaN ends of intervals are null."""
     listed = model.interventions.select("intervention", "edit", "group", "blocks")
-    frame = (
-        frame.join(listed, on="intervention", how="left", maintain_order="left")
-        .with_columns(
-            pl.lit(model.name).alias("model"),
-            pl.lit(model.family).alias("family"),
-            pl.when(group=EACH).then(pl.col("blocks").list.first()).alias("block"),
-            pl.lit(model.parameters).alias("parameters"),
-            pl.lit(model.recipe or model.name).alias("recipe"),
-            *(
-                pl.when(pl.col("intervention") != BASELINE.name).then(pl.col(name)).alias(name)
-                for name in DIFFERENCE
-            ),
-            pl.col("low", "high").fill_nan(None),
-        )
-        .with_columns(pl.col(DIFFERENCE).fill_nan(None))
+    frame = frame.join(listed, on="intervention", how="left", maintain_order="left")
+    frame = frame.with_columns(
+        pl.lit(model.name).alias("model"),
+        pl.lit(model.family).alias("family"),
+        pl.when(group=EACH).then(pl.col("blocks").list.first()).alias("block"),
+        pl.lit(model.parameters).alias("parameters"),
+        pl.lit(model.recipe or model.name).alias("recipe"),
+        *(
+            pl.when(pl.col("intervention") != BASELINE.name).then(name).fill_nan(None).alias(name)
+            for name in DIFFERENCE
+            if name in frame.columns
+        ),
+        pl.col("low", "high").fill_nan(None),
     )
     return frame.select(
         (pl.col(name) if name in frame.columns else pl.lit(None).alias(name)).cast(dtype)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,6 @@ LEVEL = 0.95
 DRAWS = 2000
 
 _Floats = NDArray[np.float64]
-_Booleans = NDArray[np.bool_]
 Link = Callable[[_Floats], _Floats]
 """Maps a mean to the reported number, such as a log-likelihood to a perplexity."""
 
@@ -44,6 +44,10 @@ class Estimates:
     value: _Floats
     low: _Floats
     high: _Floats
+
+    def __getitem__(self, columns: slice) -> Self:
+        """Some of the C columns."""
+        return replace(self, **{name: field[columns] for name, field in vars(self).items()})
 
 
 @dataclass(frozen=True)

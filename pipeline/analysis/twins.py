@@ -63,4 +63,4 @@ def by_copies(
         estimates = Estimates(mean, np.maximum(mean - half, -1.0), np.minimum(mean + half, 1.0))
         differences = paired_differences(values, values[:, [whole]], of, seed)
         measure = Measure(METRIC, values, of, labels={"copies": int(count)})
-        yield rows_of(model, names, measure, estimates, differences, slice(None))
+        yield rows_of(model, names, measure, estimates, differences)
