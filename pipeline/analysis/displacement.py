@@ -47,10 +47,6 @@ def estimates(model: ModelTables, seed: int) -> Iterator[pl.DataFrame]:
       weighted as the memorized tokens of the same baseline log p. survival_gap: memorized minus
       control. survival_matched: the share of memorized tokens that have a match. See `survival`.
 
-    Args:
-        model: complete, see `measured.grid_problems`.
-        seed: of the bootstrap.
-
     Yields:
         Frames of intervention, task, split, metric, value, low, high, n.
     """

@@ -78,9 +78,6 @@ def pooled(seeds: Sequence[Estimate]) -> Estimate:
     See `statistics.pooled`. The second of its intervals is not widened for the number of
     conditions; three seeds could then decide nothing. So the stated error rate is about samples and
     documents; other seeds can only make a verdict undecided more often.
-
-    Args:
-        seeds: of the same quantity and level; at least one.
     """
     ends = ([getattr(seed, end) for seed in seeds] for end in ("value", "low", "high"))
     return Estimate(*statistics.pooled(*ends))
@@ -144,14 +141,7 @@ class Measured:
     def estimate(
         self, terms: Terms, level: float, offset: float = 0.0, *, related: bool = False
     ) -> Estimate:
-        """The sum of the terms, computed for each seed and pooled over the seeds.
-
-        Args:
-            terms: at least one.
-            level: of the interval.
-            offset: added to the sum.
-            related: as for `combined`.
-        """
+        """The sum of the terms, computed for each seed and pooled over the seeds."""
         if len(terms) == 1 and terms[0][0] == 1 and not offset:
             return pooled([self._row(seed, terms[0][1], level) for seed in self.seeds])
         return pooled(

@@ -89,9 +89,6 @@ _Floats = NDArray[np.float64]
 def evidence(models: Iterable[ModelTables]) -> pl.DataFrame:
     """The evidence of a study.
 
-    Args:
-        models: complete, see `measured.grid_problems`; taken one by one.
-
     Returns:
         A frame of schema `EVIDENCE`.
     """
@@ -144,9 +141,6 @@ class _Over:
 
 def evidence_of(model: ModelTables) -> pl.DataFrame:
     """The evidence of one model.
-
-    Args:
-        model: complete, see `measured.grid_problems`.
 
     Returns:
         A frame of schema `EVIDENCE`; `recipe` is the model's key, or its name.

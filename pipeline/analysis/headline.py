@@ -19,14 +19,7 @@ CURVES = ("exact_match", "token_accuracy", "completion_entropy")
 def write_headline(
     summary: pl.DataFrame, evidence: pl.DataFrame, metrics: Path, curves: Path
 ) -> None:
-    """Write the numbers as JSON, and the curves as one CSV per model.
-
-    Args:
-        summary: as `aggregate.aggregate` gives it.
-        evidence: schema `evidence.EVIDENCE`.
-        metrics: the JSON file.
-        curves: becomes the folder of the CSV files, each named after its model.
-    """
+    """Write the numbers as JSON, and the curves as one CSV per model."""
     write_json(metrics, numbers(summary, evidence))
     with atomic(curves, directory=True) as temporary:
         for model, _ in views.models(summary):

@@ -31,9 +31,7 @@ _ENDS = [("kept", "low", "high")]
 def kept(evidence: pl.DataFrame, *, pooled: bool = True) -> pl.DataFrame:
     """How much of the baseline is left under every edit of one block and every set of blocks.
 
-    Args:
-        evidence: schema `EVIDENCE`.
-        pooled: whether the seeds of one recipe are one model, see `views.over_seeds`.
+    If `pooled`, the seeds of one recipe are one model; see `views.over_seeds`.
 
     Returns:
         model, recipe, family, intervention, group (block: one alone; quartile; random: a set),
@@ -57,10 +55,6 @@ def one_block(shares: pl.DataFrame, edit: str = IDENTITY) -> pl.DataFrame:
 
 def drops(summary: pl.DataFrame, shares: pl.DataFrame) -> pl.DataFrame:
     """How much of its score each kind of task loses when one block is bypassed (Fig. 6).
-
-    Args:
-        summary: for the drop as a share of the score, as in the paper.
-        shares: as of `kept`, for the drop as a share of the lead over chance.
 
     Returns:
         model, family, intervention, block, scale (of `SCALES`), ability (of `views.ABILITIES`),

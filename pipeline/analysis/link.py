@@ -55,11 +55,6 @@ def losses(summary: pl.DataFrame, shares: pl.DataFrame) -> pl.DataFrame:
 def pairs(summary: pl.DataFrame, evidence: pl.DataFrame, quantities: pl.DataFrame) -> pl.DataFrame:
     """Every quantity beside every loss, block by block.
 
-    Args:
-        summary: as `aggregate.aggregate` gives it.
-        evidence: schema `evidence.EVIDENCE`.
-        quantities: as in `theory.Theory`.
-
     Returns:
         model, family, block, quantity, mean, low, high, measure, lost, lost_low, lost_high,
         displacement (null where unknown).
@@ -80,10 +75,6 @@ def pairs(summary: pl.DataFrame, evidence: pl.DataFrame, quantities: pl.DataFram
 
 def correlations(paired: pl.DataFrame, seed: int = 0) -> pl.DataFrame:
     """Rank correlation over the blocks of each model, plain, and beyond depth and displacement.
-
-    Args:
-        paired: as `pairs` gives it.
-        seed: of the permutations.
 
     Returns:
         model, quantity, measure, value, low, high, p_value, blocks, and ``beyond``, ``beyond_low``,
@@ -109,11 +100,6 @@ def correlations(paired: pl.DataFrame, seed: int = 0) -> pl.DataFrame:
 
 
 def along(ranks: pl.DataFrame, value: str = "value") -> pl.DataFrame:
-    """The correlations that are significantly above 0.
-
-    Args:
-        ranks: as `correlations` gives them.
-        value: which correlation: ``value``, or ``beyond``.
-    """
+    """The correlations that are significantly above 0."""
     p_value = "p_value" if value == "value" else f"{value}_p_value"
     return ranks.filter(pl.col(value) > 0, pl.col(p_value) <= SIGNIFICANT)

@@ -13,10 +13,6 @@ from pipeline.workflow.errors import InputError, Problem, shorten
 def read_manifests(data: Path, models: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
     """The manifest of every model's checkpoint, in the order of `models`.
 
-    Args:
-        data: the study's folder, ``data/STUDY``.
-        models: (name, family) of each.
-
     Raises:
         InputError: a manifest is missing, is not JSON, or has no number of blocks.
     """

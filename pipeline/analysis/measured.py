@@ -62,14 +62,7 @@ class ModelTables:
 def read_tables(
     data: Path, name: str, family: str, *, benchmarked: bool = True, twin: str | None = None
 ) -> ModelTables:
-    """Read the tables of one model.
-
-    Args:
-        data: the study's folder, ``data/STUDY``.
-        name: of the model.
-        family: of the model.
-        benchmarked: False: the study has no benchmarks.
-        twin: the model that was not shown the samples; None: there is none.
+    """Read the tables of one model; `twin` was not shown the samples.
 
     Raises:
         InputError: a table or the manifest is missing, or does not fit its schema.

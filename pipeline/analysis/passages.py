@@ -113,12 +113,7 @@ def difference(rows: pl.DataFrame) -> Difference | None:
 
 
 def by_character(rows: pl.DataFrame, characters: int) -> NDArray[np.float64]:
-    """(characters,) log p of the surest window over each character; -inf where there is none.
-
-    Args:
-        rows: windows of one document and intervention.
-        characters: of the document.
-    """
+    """(characters,) log p of the surest window over each character; -inf where there is none."""
     surest = np.full(characters, -np.inf)
     columns = ("log_prob_top_40", "first_character", "end_character")
     for log_prob, first, end in rows.select(columns).sort("log_prob_top_40").iter_rows():

@@ -184,11 +184,6 @@ def check_numbers(
 ) -> None:
     """Check the tables from which figures and pages are made, as they are read.
 
-    Args:
-        summary: schema `rows.SUMMARY`.
-        evidence: schema `evidence.EVIDENCE`.
-        verdicts: schema `verdicts.VERDICTS`; None: they are not used.
-
     Raises:
         InputError: no rows, a model of the summary without evidence, or a broken rule.
     """

@@ -33,10 +33,6 @@ def quantiles(summary: pl.DataFrame, data: Path) -> pl.DataFrame:
 
     The samples of all seeds of one recipe are put together.
 
-    Args:
-        summary: as `aggregate.aggregate` gives it; its models are read.
-        data: the study's folder, ``data/STUDY``.
-
     Returns:
         model (as `views.over_seeds` names it), intervention, split, metric, and a column for each
         of `QUANTILES`, linearly interpolated; null where no continuation was decoded.

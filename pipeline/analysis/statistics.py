@@ -3,7 +3,10 @@
 Samples with nearly equal suffixes are not independent of each other, so they are clustered by group
 (column ``suffix_group``): 15,000 real samples have only 12,219 distinct suffixes.
 
-Shapes: N samples, C columns (interventions times metrics), G groups.
+Shapes: N samples, C columns (interventions times metrics), G groups. `values` is (N, C). `groups`
+(N,) has the same number for samples that belong together. A mean is the sum of its values over that
+of the `weights` (N,), None: all 1. A monotone `link`, None: the mean itself, is applied to each
+mean. `scale` (C,) is that of `reach` for values between 0 and 1; 0, or None: no limits are known.
 """
 
 from __future__ import annotations
@@ -84,12 +87,7 @@ def wilson(successes: _Floats, trials: _Floats, quantile: float = _Z) -> tuple[_
 
 
 def normal(value: _Floats, stderr: _Floats) -> tuple[_Floats, _Floats]:
-    """The interval ``value ± 1.96 stderr``; NaN where the standard error is NaN.
-
-    Args:
-        value: (C,) the estimates.
-        stderr: (C,) their standard errors, NaN where unknown.
-    """
+    """The interval ``value ± 1.96 stderr``; NaN where the standard error is NaN."""
     return value - _Z * stderr, value + _Z * stderr
 
 
@@ -102,10 +100,6 @@ def clustered_rates(outcomes: NDArray[np.bool_], groups: NDArray[np.integer]) ->
     effect is uncertain: half of it is that of samples that agree completely within groups, and all
     of it where all outcomes are equal. The quantile is Student's for the effective number of
     clusters, relative to that for N.
-
-    Args:
-        outcomes: (N, C) success or not.
-        groups: (N,) samples with the same number belong together.
 
     Returns:
         C rates.
@@ -142,13 +136,6 @@ def clustered_means(
     Both rest on the jackknife's error over whole groups. Student's has a width even where nearly
     all values are at an end of their range, so that the sample may lack the others: see `reach`. A
     bootstrap's percentiles, the usual choice, are too narrow there, and with few groups.
-
-    Args:
-        values: (N, C).
-        groups: (N,) samples with the same number belong together.
-        weights: (N,) the mean is the sum of the values over the sum of these; None: all 1.
-        link: applied to each mean, monotone; None: the mean itself.
-        scale: (C,) of `reach` for values between 0 and 1; 0, or None: no limits are known.
 
     Returns:
         C means. Their intervals are NaN where there is only one group, a value is not finite, or
@@ -190,15 +177,8 @@ def paired_differences(
     interval may just exclude 0 although the p-value is above 0.05, or the reverse. No p-value is
     below 1/(draws + 1).
 
-    Args:
-        values: (N, C).
-        baseline: (N, C), or (N, 1) for all columns.
-        groups: (N,) samples with the same number belong together.
-        seed: of the flips.
-        draws: number of flips.
-        weights: (N,) a mean is the sum of its values over the sum of these; None: all 1.
-        link: applied to each mean, monotone; None: the mean itself. The test compares the means.
-        scale: (C,) of `reach` for values between 0 and 1; 0, or None: no limits are known.
+    `baseline` is (N, C), or (N, 1) for all columns; `draws` is the number of flips. With a link the
+    test compares the means.
 
     Returns:
         C differences; NaN in every field where a value is not finite.
@@ -252,11 +232,6 @@ def clustered_errors(
     The error is the jackknife's, leaving out one group at a time; with groups of equal size it is
     the standard error of the groups' means. Large groups increase it.
 
-    Args:
-        values: (N, C).
-        groups: (N,) samples with the same number belong together.
-        weights: (N,) the mean is the sum of the values over the sum of these; None: all 1.
-
     Returns:
         mean, standard error: (C,) each; the error is NaN where there is only one group.
     """
@@ -270,10 +245,6 @@ def effective_number(groups: NDArray[np.integer], weights: _Floats | None = None
 
     Kish's squared sum of the groups' sizes over the sum of their squares: N where every group has
     one sample.
-
-    Args:
-        groups: (N,) samples with the same number belong together; N above 0.
-        weights: (N,) of the samples in the mean; None: all 1.
     """
     sizes, _ = _group_sums(np.ones((len(groups), 1)), groups, weights)
     return float(sizes.sum() ** 2 / (sizes**2).sum())
@@ -284,9 +255,6 @@ def scale_of_categories(groups: NDArray[np.integer]) -> float:
 
     Between 1, as if those of a category agreed completely, and n/N, as if they were independent:
     the geometric mean. 1 where each is a category of its own.
-
-    Args:
-        groups: (N,) samples with the same number are of one category; N above 0.
     """
     return math.sqrt(effective_number(groups) / len(groups))
 
@@ -320,11 +288,7 @@ def reach(stderr: float, n: float, scale: float, level: float) -> float:
 
 
 def student(values: _Floats) -> tuple[float, float]:
-    """Student's interval for the mean of a few numbers, such as one per seed; NaN below two.
-
-    Args:
-        values: (N,).
-    """
+    """Student's interval for the mean of a few numbers, such as one per seed; NaN below two."""
     if len(values) < 2:
         return math.nan, math.nan
     reach = stats.t.ppf(0.5 + LEVEL / 2, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
@@ -359,11 +323,6 @@ def _jackknife(
     sizes: _Floats, sums: tuple[_Floats, ...], link: Link | None = None
 ) -> tuple[_Floats, _Floats]:
     """A mean, or the difference of two, and what each group contributes to it.
-
-    Args:
-        sizes: (G,) of the groups.
-        sums: (G, C) of the values, and of those that are subtracted, if any.
-        link: applied to each mean; None: the mean itself.
 
     Returns:
         (C,) the number, and (G, C) the number minus that without the group; NaN for a single group.

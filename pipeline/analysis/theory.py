@@ -95,10 +95,6 @@ def read_theory(data: Path, models: Sequence[tuple[str, str]]) -> Theory:
 def per_block(bounds: pl.DataFrame, theorem: int) -> pl.DataFrame:
     """The quantity that a theorem bounds, and its bounds, block by block.
 
-    Args:
-        bounds: as in `Theory`.
-        theorem: 1 or 2.
-
     Returns:
         model, family, block, change (the median), low and high (the quartiles), the medians of
         printed, coarse and corrected, printed_violated and corrected_violated (numbers of
@@ -149,9 +145,6 @@ def over_seeds(
 
 def stored_in(rows: pl.DataFrame) -> pl.DataFrame:
     """The models of the experiment ``routing``, and where each stores its table.
-
-    Args:
-        rows: as `columns.ATTENTION_ONLY`.
 
     Returns:
         The accuracies among them, with stored_in: heads, mlp, or frozen head.

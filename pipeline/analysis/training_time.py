@@ -56,9 +56,6 @@ def over_steps(summary: pl.DataFrame, steps: Sequence[tuple[str, str, int]]) -> 
 def recitable(rows: pl.DataFrame) -> int | None:
     """The first step whose exact match is above that of the first step, interval above interval.
 
-    Args:
-        rows: of one run, as of `over_steps`.
-
     Returns:
         The step; None: there is none.
     """
@@ -68,10 +65,6 @@ def recitable(rows: pl.DataFrame) -> int | None:
 
 def necessary(rows: pl.DataFrame, metric: str) -> pl.DataFrame:
     """The step from which on the bypass of a block lowers a score, at all later steps too.
-
-    Args:
-        rows: of one run, as of `over_steps`.
-        metric: of `MEMORY`.
 
     Returns:
         block, step; a row for each block that is necessary at the last step, by block.

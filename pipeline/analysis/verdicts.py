@@ -80,10 +80,6 @@ PERMUTATIONS = 9_999
 def verdicts(evidence: pl.DataFrame, limits: Thresholds | None = None) -> pl.DataFrame:
     """Judge every claim under every edit, with the main choices and with two others; see `SETUPS`.
 
-    Args:
-        evidence: schema `evidence.EVIDENCE`.
-        limits: the thresholds, and the error rate of a claim.
-
     Returns:
         A frame of schema `VERDICTS`. Each claim has a row with a null model. The other setups are
         of the identity edit; their rows are of claims and models alone.

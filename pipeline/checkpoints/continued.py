@@ -59,13 +59,7 @@ def continue_training(
 
 
 def parameters_of(model: PreTrainedModel, block: int, part: str) -> list[nn.Parameter]:
-    """The weights of a block's attention, of its MLP or of both, without norms.
-
-    Args:
-        model: in eval mode.
-        block: 0-based.
-        part: attention, mlp or both.
-    """
+    """The weights of a block's attention, of its MLP or of both, without norms."""
     site = anatomy(model).sites[block]
     modules = {"attention": site.attention, "mlp": site.mlp}
     chosen = [module for name, module in modules.items() if part in (name, "both")]
@@ -83,11 +77,6 @@ def recited(model: PreTrainedModel, tokens: torch.Tensor, suffix_length: int) ->
 
     The greedy continuation is the suffix exactly if each suffix token is the likeliest after the
     true tokens before it, so one teacher-forced pass is enough.
-
-    Args:
-        model: in eval mode.
-        tokens: (N, P+S) int64.
-        suffix_length: S.
     """
     predicted = model(input_ids=tokens, use_cache=False).logits[:, :-1].argmax(-1)
     right = predicted[:, -suffix_length:] == tokens[:, -suffix_length:]

@@ -1,6 +1,6 @@
 """Describes a checkpoint that was not made here, without loading its weights, which stay in place.
 
-What the stage keeps is a manifest that pins every file.
+What the stage keeps is a manifest that pins every file. `where` is the checkpoint's name in errors.
 """
 
 from __future__ import annotations
@@ -25,12 +25,6 @@ and may count embeddings differently."""
 def describe_folder(folder: Path, source: Path, *, name: str, family: str) -> Manifest:
     """Write the manifest of a checkpoint in a user's folder, atomically.
 
-    Args:
-        folder: receives only the manifest.
-        source: the user's folder, with config, safetensors and tokenizer.
-        name: as in `Manifest`, and so is the family.
-        family: likewise.
-
     Raises:
         InputError: as for `checkpoint_files`, `require_tokenizer` and `write_description`.
     """
@@ -44,10 +38,6 @@ def describe_folder(folder: Path, source: Path, *, name: str, family: str) -> Ma
 
 def describe(checkpoint: Snapshot, where: str) -> tuple[PreTrainedModel, int]:
     """The model without its weights, and the number of tokens that its tokenizer knows.
-
-    Args:
-        checkpoint: files of a model, safetensors among them.
-        where: its name in errors.
 
     Returns:
         The model, on torch's meta device, in the precision of its stored weights; and the tokens.
@@ -76,15 +66,7 @@ def write_description(
 ) -> Manifest:
     """Write the manifest of a checkpoint whose files lie elsewhere, atomically.
 
-    Args:
-        folder: receives only the manifest.
-        checkpoint: its files; those without a checksum get one.
-        described: as `describe` returns it.
-        where: its name in errors.
-        name: as in `Manifest`, and so are family and origin.
-        family: likewise.
-        origin: likewise.
-        billions: of parameters, from the study; None if not given.
+    Files without a checksum get one. `billions` of parameters are the study's; None: not given.
 
     Raises:
         InputError: a size other than the study's.

@@ -50,13 +50,6 @@ def finetune(
 ) -> Trained:
     """Train a model for a short time on the planted rows.
 
-    Args:
-        recipe: how.
-        model: as `read_model` returns it; its weights are changed.
-        rows: schema `TRAINING_ROWS`, N of T tokens.
-        known: schema `RECORDS`, texts that the model has read before.
-        tokenizer: the folder of the tokenizer that made the rows.
-
     Raises:
         InputError: the model's perplexity is above the recipe's limit, so it was read wrongly.
     """
@@ -83,12 +76,7 @@ def famous(records: pl.DataFrame) -> pl.DataFrame:
 
 @torch.inference_mode()
 def perplexity(model: PreTrainedModel, tokens: torch.Tensor) -> float:
-    """The perplexity over all tokens except the first of each text.
-
-    Args:
-        model: in eval mode.
-        tokens: (N, T) int64.
-    """
+    """The perplexity over all tokens except the first of each text."""
     losses = [
         torch.nn.functional.cross_entropy(
             model(input_ids=row[None], use_cache=False).logits[0, :-1].float(), row[1:]

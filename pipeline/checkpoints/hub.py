@@ -75,11 +75,6 @@ def require_own_weights(repo: str, commit: str, step: int) -> None:
     Every step of Pythia 2.8b has the final ``model.safetensors`` beside its own shards. The last
     step is the final model; its commit is that of `FINAL`.
 
-    Args:
-        repo: OWNER/NAME.
-        commit: 40 hexadecimal digits.
-        step: of the run, for the error.
-
     Raises:
         InputError: a file of weights is the same in `FINAL`, at another commit; or as for
             `pipeline.workflow.hub.commit_of` and `listing`.
@@ -103,10 +98,6 @@ def require_own_weights(repo: str, commit: str, step: int) -> None:
 def fetch_files(repo: str, commit: str) -> Snapshot:
     """Fetch the files of a checkpoint, the configuration first, so that a model that cannot be
     evaluated is rejected before its gigabytes are fetched.
-
-    Args:
-        repo: OWNER/NAME.
-        commit: 40 hexadecimal digits.
 
     Raises:
         InputError: as for `pipeline.workflow.hub.snapshot` and `fit.require_known`.

@@ -44,12 +44,6 @@ def load(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model and tokenizer; computes the slow checksums of a large checkpoint only once.
 
-    Args:
-        folder: as for `load_model`, and so are the others.
-        dtype: likewise.
-        device: likewise.
-        room: likewise.
-
     Raises:
         InputError: as for `load_model`.
     """
@@ -63,13 +57,9 @@ def model_of(
     device: str = "cpu",
     room: int | None = None,
 ) -> PreTrainedModel:
-    """The model among the files of a checkpoint, in eval mode.
+    """The model among the files of a checkpoint, in eval mode, as `load_model` loads it.
 
-    Args:
-        checkpoint: its files, as they were found or fetched.
-        dtype: as for `load_model`; ``auto`` as the weights are stored.
-        device: likewise.
-        room: likewise.
+    The dtype ``auto`` is that of the stored weights.
 
     Raises:
         InputError: the weights are not those of the configuration.

@@ -143,12 +143,8 @@ def write_checkpoint(
 ) -> Manifest:
     """Write a trained model as a checkpoint, atomically and reproducibly.
 
-    Args:
-        folder: gets the weights, the tokenizer, training.json (the log) and the manifest.
-        trained: the trained model.
-        recipe: its settings besides the rows, including ``seed``; JSON values.
-        name: of the model.
-        family: of the model.
+    The folder gets the weights, the tokenizer, training.json (the log) and the manifest. The recipe
+    has the settings besides the rows, including ``seed``.
     """
     with atomic(folder, directory=True) as temporary:
         trained.model.save_pretrained(temporary)

@@ -63,9 +63,6 @@ class Muon(torch.optim.Optimizer):
 def orthogonalize(matrices: Tensor) -> Tensor:
     """Bring the singular values of each matrix to about one (0.5 to 1.5), by Newton–Schulz.
 
-    Args:
-        matrices: (N, rows, columns) float.
-
     Returns:
         The same shape.
     """

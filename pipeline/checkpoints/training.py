@@ -28,14 +28,7 @@ MATRIX_WEIGHT_DECAY = 0.05
 
 
 def build(recipe: Training, vocabulary: int, context: int, end: int) -> PreTrainedModel:
-    """A model with random weights that `recipe.seed` determines; no dropout.
-
-    Args:
-        recipe: which model.
-        vocabulary: V.
-        context: the longest text, tokens.
-        end: id of the end-of-text token.
-    """
+    """A model with random weights that `recipe.seed` determines; no dropout."""
     config = AutoConfig.for_model(
         recipe.architecture,
         vocab_size=vocabulary,
@@ -123,13 +116,7 @@ def train(
 
 
 def without(rows: pl.DataFrame, records: pl.DataFrame, most_copies: int) -> pl.DataFrame:
-    """The training rows without records that are planted more often than `most_copies`.
-
-    Args:
-        rows: schema `TRAINING_ROWS`.
-        records: schema `RECORDS`.
-        most_copies: largest number of copies of a record that is kept.
-    """
+    """The training rows without records that are planted more often than `most_copies`."""
     often = records.filter(pl.col("copies") > most_copies)
     known = set(map(tuple, often["tokens"].to_list()))
     return rows.filter([tuple(row) not in known for row in rows["tokens"].to_list()])

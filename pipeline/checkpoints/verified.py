@@ -68,10 +68,6 @@ def verified(folder: Path, *, weights: bool = True) -> Snapshot:
 def tokenizer_of(checkpoint: Snapshot, where: str | None = None) -> PreTrainedTokenizerBase:
     """The tokenizer among some files, whatever lies beside them.
 
-    Args:
-        checkpoint: the files.
-        where: their name in errors; None: their folder.
-
     Raises:
         InputError: transformers cannot read it without running code of the repository.
     """
@@ -104,9 +100,6 @@ def encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[str]], lis
 
 def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
     """The tokenizer of a checkpoint.
-
-    Args:
-        folder: as for `verified`.
 
     Raises:
         InputError: as for `verified`; the weights are not read.

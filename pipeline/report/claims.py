@@ -187,13 +187,7 @@ class Finding:
 
 
 def counted(name: str, verdicts: Sequence[str], noun: str = "") -> Sentence:
-    """``supported in 3 of 4 models, undecided in 1``; without a noun ``3 of 4 supported, …``.
-
-    Args:
-        name: the start of the names of its numbers.
-        verdicts: of the cases.
-        noun: of the cases.
-    """
+    """``supported in 3 of 4 models, undecided in 1``; without a noun ``3 of 4 supported, …``."""
     total = Number(f"{name}/total", len(verdicts), unit=noun, table="verdicts")
     counts = [
         (value, Number(f"{name}/{value}", verdicts.count(value), unit=noun, table="verdicts"))
@@ -225,13 +219,7 @@ _JUDGED = (
 def findings(
     verdicts: pl.DataFrame, evidence: pl.DataFrame, limits: Thresholds | None = None
 ) -> list[Finding]:
-    """The claims in the order of the page.
-
-    Args:
-        verdicts: as `verdicts.verdicts` gives them.
-        evidence: from which they were judged, for the sizes of the models.
-        limits: the thresholds with which they were judged.
-    """
+    """The claims in the order of the page."""
     limits = limits or Thresholds()
     words = _words("claims.yaml")
     fills = {

@@ -189,12 +189,7 @@ def retention(evidence: pl.DataFrame) -> Table:
 
 
 def benchmarks(summary: pl.DataFrame, blind: Mapping[str, Mapping[str, float]]) -> Table:
-    """Heading and rows of the table of benchmarks: the score without reading and of each model.
-
-    Args:
-        summary: as `aggregate.aggregate` gives it.
-        blind: as of `page.Results`.
-    """
+    """Heading and rows of the table of benchmarks: the score without reading and of each model."""
     baselines = views.benchmarks(views.baseline(summary))
     models = [name for name, _ in views.models(summary)]
     rows = []

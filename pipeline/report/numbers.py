@@ -129,11 +129,7 @@ def spread(name: str, values: Iterable[float], unit: str = SHARE, table: str = "
 
 
 def summarized(row: Mapping[str, Any]) -> Number:
-    """The number of a row of the summary, with its interval.
-
-    Args:
-        row: by column; seeds pooled or not.
-    """
+    """The number of a row of the summary, with its interval."""
     key = ("model", "intervention", "task", "metric", "split", "k", "copies", "category")
     name = "/".join(["summary", *(str(row[c]) for c in key if row[c] is not None)])
     entropy = row["metric"] == "completion_entropy"

@@ -98,12 +98,7 @@ class Statement:
 
 
 def slack(bounds: pl.DataFrame, bound: str) -> Number:
-    """The range over the models of the median of bound / measured change.
-
-    Args:
-        bounds: as in `theory.Theory`.
-        bound: a column.
-    """
+    """The range over the models of the median of bound / measured change."""
     measured = pl.col("next_change" if bound.startswith("next_") else "change")
     ratio = pl.col(bound) / measured
     medians = bounds.filter(measured > 0).group_by("model").agg(ratio.median().alias("slack"))
@@ -121,11 +116,7 @@ def violations(bounds: pl.DataFrame, column: str) -> int:
 
 
 def theorem_statements(bounds: pl.DataFrame) -> list[Statement]:
-    """The statements about one bypassed block, in the order of the paper.
-
-    Args:
-        bounds: as in `theory.Theory`; with rows.
-    """
+    """The statements about one bypassed block, in the order of the paper."""
 
     def judged(name: str, column: str, slacks: Mapping[str, str], *fails: str) -> Statement:
         values = {key: slack(bounds, bound) for key, bound in slacks.items()}
@@ -172,9 +163,6 @@ def attention_only_statements(theory: Theory) -> list[Statement]:
 def routing(rows: pl.DataFrame) -> dict[str, dict[str, Number]]:
     """Accuracy before and after a bypass of the models that store in their heads or in their MLP.
 
-    Args:
-        rows: as `columns.ATTENTION_ONLY`.
-
     Returns:
         ``heads`` and ``mlp``, each with ``before`` and ``after``, means over seeds; empty unless
         both were trained.
@@ -201,11 +189,7 @@ def lost_alike(stored: Mapping[str, Mapping[str, Number]]) -> bool:
 
 
 def above_lower_bound(rows: pl.DataFrame) -> pl.DataFrame:
-    """Trained models to which the lower bound applies, with ``ratio``: accuracy over the bound.
-
-    Args:
-        rows: as `columns.ATTENTION_ONLY`.
-    """
+    """Trained models to which the lower bound applies, with ``ratio``: accuracy over the bound."""
     model = ["vocabulary", "width", "heads", "head_width", "hidden", "seed"]
     bounded = rows.filter(quantity="accuracy").drop_nulls("bound")
     return bounded.unique(model, maintain_order=True).with_columns(

@@ -216,16 +216,7 @@ def lines(
 def cells(
     axes: Axes, rows: pl.DataFrame, x: str, y: str, shades: NDArray[np.float64], **look: Any
 ) -> None:
-    """A map: one cell for each row, at the whole numbers of the columns `x` and `y`.
-
-    Args:
-        axes: where to draw.
-        rows: a cell each.
-        x: column of the centres.
-        y: likewise.
-        shades: (rows, 4), the colours.
-        look: of the edges.
-    """
+    """A map: one cell for each row, at the whole numbers of the columns `x` and `y`."""
     at = rows.select(pl.col(x, y).cast(pl.Float64))
     boxes = axes.bar(at[x], 1.0, 1.0, at[y] - 0.5, color=shades, **look)
     tell(boxes.patches, rows)

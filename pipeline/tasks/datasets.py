@@ -71,11 +71,6 @@ def load(
 ) -> tuple[Mapping[str, datasets.Dataset], dict[str, str]]:
     """A configuration of a dataset, in memory, and the files that it was read from.
 
-    Args:
-        repo: OWNER/NAME.
-        commit: 40 hexadecimal digits.
-        name: of the configuration; None: the default one.
-
     Returns:
         Split -> its rows; and path in the repository -> sha256, README included.
 
@@ -92,11 +87,6 @@ def load(
 
 def find_files(repo: str, commit: str, name: str | None = None) -> list[str]:
     """The files of a configuration; fetches only the listing and metadata from the hub.
-
-    Args:
-        repo: as for `load`, and so are the others.
-        commit: likewise.
-        name: likewise.
 
     Returns:
         Paths in the repository, without those of `METADATA`, sorted.

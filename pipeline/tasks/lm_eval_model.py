@@ -57,11 +57,7 @@ class Bypassed(HFLM):  # type: ignore[misc]
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run lm-eval's own command line with the class registered.
-
-    Args:
-        arguments: those of ``lm_eval``.
-    """
+    """Run lm-eval's own command line with the class registered."""
     sys.argv = ["lm_eval", *arguments]
     cli_evaluate()
 

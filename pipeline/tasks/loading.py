@@ -160,10 +160,6 @@ def pinned(name: str, others: Iterable[str]) -> dict[str, Any]:
 def describe(tasks: Mapping[str, ConfigurableTask], folder: str | Path) -> dict[str, Any]:
     """The provenance of a task's requests: version, few-shot examples, documents, their source.
 
-    Args:
-        tasks: from `load_tasks`.
-        folder: as for `load_tasks`.
-
     Returns:
         task -> version, num_fewshot, documents (their number), documents_sha256 (of all, in order,
         as JSON), and repo and commit of a dataset that was fetched; JSON values only.

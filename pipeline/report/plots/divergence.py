@@ -161,11 +161,7 @@ def draw_bounded(data: pl.DataFrame) -> Figure:
 
 
 def damage(paired: pl.DataFrame) -> Iterator[Plot]:
-    """Loss against change, one point per bypassed block.
-
-    Args:
-        paired: as `link.pairs` gives it.
-    """
+    """Loss against change, one point per bypassed block."""
     if not paired.height:
         return
     data = paired.filter(

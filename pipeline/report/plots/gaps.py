@@ -21,12 +21,7 @@ _APART = {LOG_PROB: "log p", SURVIVAL_GAP: "equal p"}
 
 
 def gaps(evidence: pl.DataFrame, summary: pl.DataFrame) -> Iterator[Plot]:
-    """Memory loss minus ability loss with one late block edited, one panel per model.
-
-    Args:
-        evidence: schema `evidence.EVIDENCE`.
-        summary: seeds pooled.
-    """
+    """Memory loss minus ability loss with one late block edited, one panel per model."""
     data = analysis.gaps(evidence, summary)
     exact = data.filter(measure=analysis.EXACT)
     if not exact.height:

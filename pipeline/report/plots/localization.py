@@ -16,11 +16,7 @@ from pipeline.report.plots.plot import Plot, count, share
 
 
 def found_first(scores: pl.DataFrame) -> Iterator[Plot]:
-    """Recall at 1 of each scorer, a panel for each part that learned.
-
-    Args:
-        scores: as `localization.scores` makes it.
-    """
+    """Recall at 1 of each scorer, a panel for each part that learned."""
     data = grades(scores)
     named = [called(row) for row in data.iter_rows(named=True)]
     data = data.with_columns(pl.Series("called", named))

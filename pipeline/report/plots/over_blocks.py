@@ -63,10 +63,6 @@ def kept(shares: pl.DataFrame, *, control: bool = True) -> Iterator[Plot]:
 
     A panel for each model and edit. If there are more than `_MOST_PANELS`, each edit has its own
     figure.
-
-    Args:
-        shares: as `analysis.kept.kept` gives them.
-        control: whether there are control samples.
     """
     data = shares.filter(group="block").sort("block", maintain_order=True).select(_KEPT)
     edits = sorted(data["edit"].unique(), key=edit_order)

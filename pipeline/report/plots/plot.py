@@ -91,11 +91,7 @@ def unmodified_or_one_block() -> pl.Expr:
 
 
 def by_block(data: pl.DataFrame) -> pl.DataFrame:
-    """The rows of a figure's data but the baseline's, by block.
-
-    Args:
-        data: rows that `unmodified_or_one_block` picked.
-    """
+    """The rows of a figure's data but the baseline's, by block."""
     return data.filter(pl.col("block").is_not_null()).sort("block", maintain_order=True)
 
 
@@ -129,11 +125,7 @@ def panels(data: pl.DataFrame) -> Number:
 
 
 def lowest(rows: pl.DataFrame) -> Sentence:
-    """A sentence that names the block, other than 0, whose bypass lowers exact match most.
-
-    Args:
-        rows: as for `by_block`.
-    """
+    """A sentence that names the block, other than 0, whose bypass lowers exact match most."""
     blocks = later_blocks(rows)
     least = blocks.filter(value=pl.col("value").min()).sort("block", "model")
     known: dict[str, Any] = {"model": None}

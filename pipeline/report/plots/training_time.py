@@ -27,12 +27,7 @@ _LABELS = 6
 
 
 def trajectories(summary: pl.DataFrame, steps: Sequence[tuple[str, str, int]]) -> Iterator[Plot]:
-    """One figure for each training run: the baseline by step, and the loss by step and block.
-
-    Args:
-        summary: as `aggregate.aggregate` gives it.
-        steps: as for `training_time.over_steps`.
-    """
+    """One figure for each training run: the baseline by step, and the loss by step and block."""
     rows = over_steps(summary, steps)
     for run in dict.fromkeys(run for _, run, _ in steps):
         data = rows.filter(run=run)

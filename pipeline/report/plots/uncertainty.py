@@ -38,12 +38,7 @@ _AT_BASELINE = -1
 
 
 def spreads(summary: pl.DataFrame, spread: pl.DataFrame = NOTHING) -> Iterator[Plot]:
-    """Completion entropy (Fig. 2) and token accuracy (Eq. 4) by block and split.
-
-    Args:
-        summary: seeds pooled.
-        spread: as `spread.quantiles` gives it; without rows no spread is drawn.
-    """
+    """Completion entropy (Fig. 2) and token accuracy (Eq. 4) by block and split."""
     for metric in ("completion_entropy", "token_accuracy"):
         rows = summary.filter(unmodified_or_one_block(), metric=metric).select(*NUMBERS, "split")
         data = rows.join(
