@@ -139,11 +139,15 @@ def study(asked: Asked, words: Sequence[str] = ()) -> dict[str, Any]:
     check(values, "the audit")  # the model's size is not known yet, and its tasks are not loaded
     require_unused(asked)
     columns, folder = read(asked.samples).columns, origin.get("folder")
-    from pipeline.checkpoints.hub import fetch_files
+    if folder:
+        files = checkpoint_files(Path(folder))
+    else:
+        from pipeline.checkpoints.hub import fetch_files
+
+        files = fetch_files(**origin)
+    require_tokenizer(files.files, asked.model)
     from pipeline.checkpoints.verified import encoder, tokenizer_of
 
-    files = checkpoint_files(Path(folder)) if folder else fetch_files(**origin)
-    require_tokenizer(files.files, asked.model)
     model, tokens = describe(files, asked.model)
     config: Any = model.config
     made = cut(
