@@ -133,19 +133,16 @@ def _tried(engine: Engine, wanted: _Wanted) -> dict[_Key, Certificate]:
     ]
     listed = [_until(edit, block, one) for _, edit, block, one in cases]
     trial = _Trial(replace(engine, interventions=[BASELINE, *listed]))
-    made: dict[_Key, Certificate] = {}
+    found: dict[_Key, list[tuple[int, float, float]]] = {}
     for number, (key, edit, block, _) in enumerate(cases, 1):
-        change, difference = trial.of(number, edit, block)
-        before = made.get(key, Certificate(edit_name(edit.name), _scope(edit), (), 0.0, 0.0))
-        made[key] = replace(
-            before,
-            blocks=(*before.blocks, block),
-            change=max(before.change, change),
-            difference=max(before.difference, difference),
-        )
-    for key, (edit, _) in wanted.items():
-        if is_own(edit.name) and made[key].change == 0:
-            raise _refusal(engine.known, edit, made[key].blocks, "effect", "no value changes")
+        found.setdefault(key, []).append((block, *trial.of(number, edit, block)))
+    made: dict[_Key, Certificate] = {}
+    for key, results in found.items():
+        edit, (blocks, changes, differences) = wanted[key][0], zip(*results, strict=True)
+        if is_own(edit.name) and max(changes) == 0:
+            raise _refusal(engine.known, edit, blocks, "effect", "no value changes")
+        name, scope = edit_name(edit.name), _scope(edit)
+        made[key] = Certificate(name, scope, blocks, max(changes), max(differences))
     return made
 
 

@@ -154,8 +154,8 @@ def detectors(model: PreTrainedModel, parts: Parts, seed: int) -> pl.DataFrame:
             means.append(scored.mean(1))
             count = max(1, round(LEAST_LIKELY * scored.shape[1]))
             least.append(scored.topk(count, largest=False).values.mean(1))
-        for metric, values in (("flat_share", shares), ("likelihood", means), ("min_k", least)):
-            made.append(labelled(part, split, metric, torch.cat(values)))
+        scores = {"flat_share": shares, "likelihood": means, "min_k": least}
+        made += [labelled(part, split, name, torch.cat(each)) for name, each in scores.items()]
     return pl.concat(made)
 
 

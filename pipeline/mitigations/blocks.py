@@ -23,25 +23,15 @@ def edited_blocks(
 ) -> Write:
     """Write a block edit into the weights of the blocks with the best scores.
 
-    A block's score is how much its edit alone lowers the mean log probability of the scored tokens
-    of the rows to forget, minus the same for the rows to keep.
-
-    Args:
-        model: as for every method.
-        forget: likewise.
-        keep: likewise.
-        seed: unused.
-        edit: one of `exporting.EXPORTABLE`.
+    A block's score is how much its edit alone, one of `exporting.EXPORTABLE`, lowers the mean log
+    probability of the scored tokens of the rows to forget, minus the same for the rows to keep.
 
     Source: arXiv 2501.05078 for the identity.
     """
     del seed
-    scores = torch.tensor(
-        [
-            _lowered(model, forget, block, edit) - _lowered(model, keep, block, edit)
-            for block in range(len(anatomy(model).sites))
-        ]
-    )
+    blocks = range(len(anatomy(model).sites))
+    lowered = [[_lowered(model, rows, at, edit) for at in blocks] for rows in (forget, keep)]
+    scores = torch.tensor([a - b for a, b in zip(*lowered, strict=True)])
     order = scores.argsort(descending=True, stable=True).tolist()
 
     def write(copy: PreTrainedModel, count: float) -> None:

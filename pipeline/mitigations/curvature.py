@@ -42,16 +42,12 @@ class Basis(NamedTuple):
 
     def block(self, change: Tensor, share: float) -> Tensor:
         """(o, i) coefficients of (O, I) in the flattest share of the directions of each side."""
-        outputs, inputs = self._flat(share)
+        outputs, inputs = (x[:, : round(share * len(x))] for x in (self.outputs, self.inputs))
         return outputs.T @ change @ inputs
 
     def whole(self, block: Tensor) -> Tensor:
         """(O, I) with these coefficients in the flat block, and zeros elsewhere."""
         return self.outputs[:, : len(block)] @ block @ self.inputs[:, : block.shape[1]].T
-
-    def _flat(self, share: float) -> tuple[Tensor, Tensor]:
-        o, i = (round(share * len(side)) for side in (self.outputs, self.inputs))
-        return self.outputs[:, :o], self.inputs[:, :i]
 
 
 def coherent(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
@@ -83,16 +79,9 @@ def coherent(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Wri
 def factors(
     model: PreTrainedModel, matrices: Sequence[Matrix], tokens: Tensor, labels: Tensor
 ) -> list[tuple[Tensor, Tensor]]:
-    """The sums over all positions of the coupled factors of each matrix.
+    """For each matrix (I, I) and (O, O), the sums over all positions of ‖g‖² a aᵀ and ‖a‖² g gᵀ.
 
-    Args:
-        model: in evaluation mode.
-        matrices: of it.
-        tokens: (B, T) int64.
-        labels: (B, T - 1) int64, of the positions but the last.
-
-    Returns:
-        For each matrix (I, I), the sum of ‖g‖² a aᵀ, and (O, O), the sum of ‖a‖² g gᵀ.
+    `tokens` are (B, T) int64, `labels` (B, T - 1) those of the positions but the last.
     """
     with recorded(matrices) as (read, gradients):
         made = model(input_ids=tokens, use_cache=False).logits[:, :-1].float()
@@ -107,25 +96,26 @@ def factors(
     return found
 
 
+def _eigenvectors(factor: Tensor) -> Tensor:
+    found: Tensor = torch.linalg.eigh(factor).eigenvectors  # ascending: the flattest first
+    return found
+
+
+def _axes(factor: Tensor) -> Tensor:
+    """Unit vectors in the order of the curvature along them."""
+    return torch.eye(len(factor))[:, factor.diagonal().argsort(stable=True)]
+
+
 def eigenbases(
-    model: PreTrainedModel, matrices: Sequence[Matrix], rows: Rows, seed: int
+    model: PreTrainedModel,
+    matrices: Sequence[Matrix],
+    rows: Rows,
+    seed: int,
+    directions: Callable[[Tensor], Tensor] = _eigenvectors,
 ) -> list[Basis]:
     """The eigenvectors of the coupled factors on rows, with labels that the model samples."""
-    # ascending: the flattest first
-    return [
-        Basis(*(torch.linalg.eigh(side).eigenvectors for side in pair))
-        for pair in _summed(model, matrices, rows, seed)
-    ]
-
-
-def _standard(
-    model: PreTrainedModel, matrices: Sequence[Matrix], rows: Rows, seed: int
-) -> list[Basis]:
-    """Unit vectors in the order of the curvature along them."""
-    return [
-        Basis(*(torch.eye(len(side))[:, side.diagonal().argsort(stable=True)] for side in pair))
-        for pair in _summed(model, matrices, rows, seed)
-    ]
+    found = _summed(model, matrices, rows, seed)
+    return [Basis(*(directions(side) for side in pair)) for pair in found]
 
 
 def _rotated(
@@ -184,22 +174,17 @@ def in_block(
 ) -> Write:
     """Change every matrix by what its directions, its weight and the dose give.
 
-    Args:
-        model: as for every method.
-        forget: unused.
-        keep: rows whose curvature decides.
-        seed: of labels and noise.
-        bases: the directions of the matrices.
-        change: of one matrix, (O, I); the dose is the share of the directions of each side.
+    The dose is the share of the directions of each side. `bases` gives those of all matrices, on
+    the rows to keep, and `change` the change (O, I) of one.
     """
     del forget
     matrices = mlp_matrices(model)
-    directions = bases(model, matrices, keep, seed)
+    known = bases(model, matrices, keep, seed)
 
     @torch.no_grad()
     def write(copy: PreTrainedModel, share: float) -> None:
         random = torch.Generator().manual_seed(seed)
-        for matrix, basis in zip(named(copy, matrices), directions, strict=True):
+        for matrix, basis in zip(named(copy, matrices), known, strict=True):
             matrix.add(change(basis, matrix.weight, share, random))
 
     return write
@@ -207,7 +192,7 @@ def in_block(
 
 flat_deleted = partial(in_block, bases=eigenbases, change=_deletion)
 """Delete the flat block of the K-FAC eigenbasis."""
-identity_deleted = partial(in_block, bases=_standard, change=_deletion)
+identity_deleted = partial(in_block, bases=partial(eigenbases, directions=_axes), change=_deletion)
 """The same in the eigenbasis of the identity: the neurons and inputs of least curvature."""
 flat_noise = partial(in_block, bases=eigenbases, change=_noise)
 """Add to the flat block Gaussian noise of the norm that a deletion would remove."""

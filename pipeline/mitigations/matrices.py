@@ -90,12 +90,7 @@ def named(model: PreTrainedModel, matrices: Sequence[Matrix]) -> list[Matrix]:
 
 @contextmanager
 def inputs_scaled(matrices: Sequence[Matrix], gates: Sequence[Tensor]) -> Iterator[None]:
-    """Multiply the inputs of matrices with gates, as long as the context lasts.
-
-    Args:
-        matrices: which.
-        gates: (I,) for each.
-    """
+    """Multiply the inputs of matrices with gates (I,), as long as the context lasts."""
 
     def scale(gate: Tensor) -> Callable[..., tuple[Tensor]]:
         return lambda _module, args: (args[0] * gate,)
@@ -135,11 +130,7 @@ def mean_inputs(
 ) -> list[Tensor]:
     """(I,) for each matrix: the mean of a function of its inputs where scored tokens are predicted.
 
-    Args:
-        model: in evaluation mode.
-        rows: to read.
-        matrices: of the model.
-        of: the function, element by element.
+    `of` is applied element by element.
     """
     sums = [torch.zeros(matrix.weight.shape[1]) for matrix in matrices]
     with recorded(matrices) as (read, _):

@@ -74,7 +74,7 @@ def balanced_subnet(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int)
             return (_nll(copy, matrices, kept, stays) - hurt) / 2
 
         deque(descend(scores, SUBNET_RATE, SUBNET_STEPS, loss), 0)
-        _write_zeros(matrices, [_top(score.detach(), share) for score in scores])
+        _without(matrices, scores)(copy, share)
 
     del model
     return write
@@ -111,10 +111,8 @@ def _nll(
 def _top(score: Tensor, share: float, *, by_row: bool = False) -> Tensor:
     """1 at the share of the largest scores, of all or of each row, else 0."""
     flat = score if by_row else score.flatten()
-    count = round(share * flat.shape[-1])
-    chosen = torch.zeros_like(flat)
-    chosen.scatter_(-1, flat.topk(count, -1).indices, 1.0)
-    return chosen.view_as(score)
+    largest = flat.topk(round(share * flat.shape[-1]), -1).indices
+    return torch.zeros_like(flat).scatter_(-1, largest, 1.0).view_as(score)
 
 
 def _without(
@@ -123,14 +121,9 @@ def _without(
     """Zero the share of the largest scores."""
     fixed = [score.detach() for score in scores]
 
+    @torch.no_grad()
     def write(copy: PreTrainedModel, share: float) -> None:
-        masks = [_top(score, share, by_row=by_row) for score in fixed]
-        _write_zeros(named(copy, matrices), masks)
+        for matrix, score in zip(named(copy, matrices), fixed, strict=True):
+            matrix.weight[_top(score, share, by_row=by_row).bool()] = 0
 
     return write
-
-
-@torch.no_grad()
-def _write_zeros(matrices: Sequence[Matrix], masks: Sequence[Tensor]) -> None:
-    for matrix, mask in zip(matrices, masks, strict=True):
-        matrix.weight[mask.bool()] = 0
