@@ -200,17 +200,12 @@ class _Trial:
         Raises:
             InputError: a check failed.
         """
-        ours, base = self.whole[number], self.whole[0]
-        one = self.engine.interventions[number]
-        earlier = [
-            _Plain(self.engine, before, b)
-            for b in one.blocks[:-1]
-            if (before := one.at(b)) is not None
-        ]
-        plain = _Plain(self.engine, edit, block, earlier)
+        ours, one = self.whole[number], self.engine.interventions[number]
+        before = [_Plain(self.engine, each, b) for b in one.blocks[:-1] if (each := one.at(b))]
+        plain = _Plain(self.engine, edit, block, before)
         expected = plain.read(self.tokens)
         change = plain.change
-        self._require_unchanged(edit, block)
+        self._require_unchanged(plain)
         scale = max(float(x.abs().nan_to_num(0, 0, 0).amax()) for x in (self.stock[-1], expected))
         most = scale * torch.finfo(expected.dtype).eps ** 0.5
 
@@ -218,12 +213,10 @@ class _Trial:
             apart = float((one - other).abs().amax())
             if other.isfinite().all() and not apart <= most:
                 got = f"states that differ by {apart:.3g} of {scale:.3g}"
-                raise _refusal(self.known, edit, (block,), check, got)
+                raise plain.refusal(check, got)
 
-        same = all(torch.equal(*pair) for pair in zip(plain.states, self.stock, strict=False))
-        if not same:
-            got = f"other states before block {block}"
-            raise _refusal(self.known, edit, (block,), "place", got)
+        if not all(torch.equal(*pair) for pair in zip(plain.states, self.stock, strict=False)):
+            raise plain.refusal("place", f"other states before block {block}")
         if is_own(edit.name):
             require("calls", plain.read(self.tokens), expected)
         require("steps", plain.steps(self.tokens), expected)
@@ -233,26 +226,25 @@ class _Trial:
         require("threads", self.threaded[number], ours)
         padded = plain.read(self.tokens, self.padded)
         require("padding", self.masked[number][:, 1:], padded[:, 1:])
-        require("place", base, self.stock[-1])
+        require("place", self.whole[0], self.stock[-1])
         if is_own(edit.name):
-            self._watch(plain, edit, block)
+            self._watch(plain)
         return change, float((ours - expected).abs().amax()) / max(scale, 1e-30)
 
-    def _watch(self, plain: _Plain, edit: Edit, block: int) -> None:
+    def _watch(self, plain: _Plain) -> None:
         """Raise if a function keeps a tensor, changes the gradient mode, or changes the model."""
         made: list[ref[Tensor]] = []
         with torch.set_grad_enabled(True):
             plain.read(self.tokens, made=made)
             if not torch.is_grad_enabled():
-                raise _refusal(self.known, edit, (block,), "model", "gradients that are off")
-        self._require_unchanged(edit, block)
+                raise plain.refusal("model", "gradients that are off")
+        self._require_unchanged(plain)
         if kept := sum(each() is not None for each in made):
-            raise _refusal(self.known, edit, (block,), "memory", f"{kept} tensors that are kept")
+            raise plain.refusal("memory", f"{kept} tensors that are kept")
 
     def _engine(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """(V, B, T, D), by the engine."""
-        made = run(self.engine, tokens, mask=mask, start=_START)
-        return made[self.engine.ends]
+        return run(self.engine, tokens, mask=mask, start=_START)[self.engine.ends]
 
     def _stock(self) -> list[Tensor]:
         """The states after each block (B, T, D) of the unmodified model, then the head's input."""
@@ -269,9 +261,9 @@ class _Trial:
             [weight.requires_grad for weight in model.parameters()],
         )
 
-    def _require_unchanged(self, edit: Edit, block: int) -> None:
+    def _require_unchanged(self, plain: _Plain) -> None:
         if self._model() != self.before or not torch.equal(self._stock()[-1], self.stock[-1]):
-            raise _refusal(self.known, edit, (block,), "model", "a model that has changed")
+            raise plain.refusal("model", "a model that has changed")
 
 
 class _Plain:
@@ -296,6 +288,10 @@ class _Plain:
         self.given: dict[str, Tensor] = {}
         self.first = 0  # position of the first token of a call
         self.made: list[ref[Tensor]] | None = None
+
+    def refusal(self, check: str, got: str) -> InputError:
+        """The error for a failed check."""
+        return _refusal(self.known, self.edit, (self.block,), check, got)
 
     def read(
         self, tokens: Tensor, call: Any = None, made: list[ref[Tensor]] | None = None
@@ -372,7 +368,6 @@ class _Plain:
             given[MEAN] = self.engine.means[self.block, self.where]
         if self.others is not None:
             given[OTHER] = self.others[:, self.first : self.first + length].to(now)
-
         here = Here(now.clone(), site.project, edit, self.known.n_heads, given)
         if self.made is None:
             made = self.rule(here)
