@@ -56,12 +56,13 @@ def outcomes(
             made.append(labelled(part, split, "recited", right))
     if tasks and tokenizer is not None:
         _, documents = measure(model, tokenizer, tasks, [BASELINE])
-        answers = documents.filter(metric="acc").select(
-            *(pl.lit("dose").alias("probe"), pl.lit(0.0).alias("x"), pl.lit("").alias("variant")),
-            *("metric", "value"),
+        answers = documents.filter(metric="acc").with_columns(
             split="task",
             item="doc_id",
             cluster="doc_id",
+            probe=pl.lit("dose"),
+            x=0.0,
+            variant=pl.lit(""),
         )
         made.append(tables.cast(answers, _FILLED))
     return pl.concat(made)
