@@ -22,6 +22,7 @@ from pipeline.analysis.statistics import (
     clustered_rates,
     paired_differences,
 )
+from pipeline.mitigations.schema import REMOVED
 from pipeline.workflow.errors import bad_input
 from pipeline.workflow.tables import Column, Schema, cast, dtypes
 
@@ -59,8 +60,6 @@ CLAIMS: Schema = {
     "verdict": Column(pl.String, "supported, contradicted or undecided"),
 }
 
-KEPT_AT_MOST = 0.1
-"""The share of the seen recitations that stays where a dose counts as removing them."""
 SHARE_MARGIN, AREA_MARGIN = 0.2, 0.1
 """What comes back beyond the twin, and the area between the curves of relearning, from which on a
 text counts as hidden; an interval that lies below counts as removed."""
@@ -135,7 +134,7 @@ class Measured:
     def removes(self, method: str) -> bool:
         """Whether the chosen dose removes enough of what the method saw."""
         seen = self.paired(method, "forget_seen", "recited").filter(pl.col("before") > 0)
-        return bool(len(seen)) and _mean(seen["value"]) <= KEPT_AT_MOST
+        return bool(len(seen)) and _mean(seen["value"]) <= REMOVED
 
     def paired(
         self, method: str, split: str, metric: str, dose: float | None = None

@@ -9,8 +9,8 @@ Shapes: B rows, T positions, D width, F numbers at a site.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
 from transformers import DynamicCache
 
 from pipeline.interventions.edits import ENTERED, MEAN, OTHER, VALUES, Here, rule_of, site_of
@@ -325,11 +326,12 @@ class _Plain:
         for each in self.all:
             each._look_at_sources(tokens, call)
             each.first = 0
-        with ExitStack() as stack:
+        try:
+            with attached(handle for each in self.all for handle in each._hooks()):
+                yield
+        finally:
             for each in self.all:
-                stack.enter_context(each._hooked())
-                stack.callback(each.given.clear)
-            yield
+                each.given.clear()
 
     def _look_at_sources(self, tokens: Tensor, call: Any) -> None:
         if (source := self.rule.source) is not None and OTHER in self.rule.needs:
@@ -337,8 +339,7 @@ class _Plain:
             found = others_of(self.engine.sources, places, tokens, call, None)
             self.others = found[source, self.block, self.where].expand(len(tokens), -1, -1)
 
-    @contextmanager
-    def _hooked(self) -> Iterator[None]:
+    def _hooks(self) -> Iterator[RemovableHandle]:
         site = self.known.sites[self.block]
         tap = site.tap(self.where)
         assert tap is not None  # noqa: S101  `require_editable` has refused it
@@ -350,13 +351,9 @@ class _Plain:
             shape = self.given[ENTERED].shape[:2]
             self.given[VALUES] = site.values.pick(returned.reshape(*shape, -1))
 
-        handles: list[Callable[[], Any]] = [
-            lambda: site.block.register_forward_pre_hook(enter, with_kwargs=True),
-            lambda: site.source.register_forward_hook(project),
-            lambda: attach(tap, partial(self._changed, tap.columns)),
-        ]
-        with attached(each() for each in handles):
-            yield
+        yield site.block.register_forward_pre_hook(enter, with_kwargs=True)
+        yield site.source.register_forward_hook(project)
+        yield attach(tap, partial(self._changed, tap.columns))
 
     def _changed(self, columns: Tensor | None, passing: Tensor) -> Tensor:
         site, edit = self.known.sites[self.block], self.edit

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from pipeline.mitigations import blocks, curvature, neurons, unlearning, weights
 from pipeline.mitigations.neurons import Write
 from pipeline.mitigations.rows import Rows
+from pipeline.mitigations.schema import REMOVED
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,6 @@ METHODS = {
 }
 """Name in the tables -> the method."""
 
-REMOVED = 0.1
-"""The share of the recitations of the seen rows that may stay at the chosen dose."""
 HALVINGS = 3
 """Bisections between two doses of the list to find the chosen one."""
 

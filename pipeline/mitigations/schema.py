@@ -18,6 +18,9 @@ NAMES = (
 REFERENCES = ("none", "twin", "oracle")
 """Methods that every study has, since all others are judged by them."""
 
+REMOVED = 0.1
+"""The share of the recitations of the seen rows that may stay where a dose removes them."""
+
 
 class Mitigations(Section):
     """Methods that are to remove some of the records from a model that has a twin."""

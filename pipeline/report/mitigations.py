@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 from ruamel.yaml import YAML
 
-from pipeline.analysis.mitigations import KEPT_AT_MOST, TABLES
+from pipeline.analysis.mitigations import TABLES
+from pipeline.mitigations.schema import REMOVED
 from pipeline.report import style
 from pipeline.report.appendices import shared
 from pipeline.report.colours import CATEGORIES, GREY, INK, MUTED
@@ -194,7 +195,7 @@ def _of(own: pl.DataFrame, split: str, metric: str, unit: str) -> Number | str:
 
 def _costs(own: pl.DataFrame, method: str) -> list[object]:
     seen = own.filter(split="forget_seen", metric="kept")["value"].to_list()
-    reached = method == "none" or (len(seen) == 1 and seen[0] <= KEPT_AT_MOST)
+    reached = method == "none" or (len(seen) == 1 and seen[0] <= REMOVED)
     dose = Number(f"mitigations/{method}/dose", own["dose"][0], table="mitigations")
     return [method if reached else f"{method} †", dose, *(_of(own, *each) for each in COSTS)]
 
