@@ -173,19 +173,13 @@ def patch(
 
     tokens = source if isinstance(source, Tensor) else None
     model = source if isinstance(source, PreTrainedModel) else None
-    if not (tokens is not None or model) and source not in (None, "baseline"):
+    of_a_row = tokens is not None and tokens.ndim == 1 and not tokens.is_floating_point()
+    if not (of_a_row or model or (tokens is None and source in (None, "baseline"))):
         raise bad_input(
             "the source of a patch",
-            shorten(source),
-            "`baseline`, a model, or token ids (T,) of another sample",
+            shorten(source) if tokens is None else f"a tensor {(*tokens.shape,)} of {tokens.dtype}",
+            "`baseline`, a model, or token ids (T,) of one other sample",
             "pass one of these",
-        )
-    if tokens is not None and (tokens.ndim != 1 or tokens.is_floating_point()):
-        raise bad_input(
-            "the source of a patch",
-            f"a tensor {tuple(tokens.shape)} of {tokens.dtype}",
-            "token ids (T,) of one other sample",
-            "pass one row",
         )
     rule = edit(site, [OTHER], name)(other)
     return replace(rule, source=Source(model, tokens))
