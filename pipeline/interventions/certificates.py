@@ -102,9 +102,8 @@ def certify(engine: Engine) -> None:
         held = {}
     wanted: _Wanted = {}
     for one in engine.interventions:
-        for block in one.blocks:
-            edit = one.at(block)
-            if edit is not None and (key := _key(edit)) not in held:
+        for block, edit in one.placed:
+            if (key := _key(edit)) not in held:
                 wanted.setdefault(key, (edit, []))[1].append((block, one))
     own = {key: found for key, found in wanted.items() if is_own(found[0].name)}
     together = {key: found for key, found in wanted.items() if key not in own}
@@ -202,7 +201,7 @@ class _Trial:
             InputError: a check failed.
         """
         ours, one = self.whole[number], self.engine.interventions[number]
-        before = [_Plain(self.engine, each, b) for b in one.blocks[:-1] if (each := one.at(b))]
+        before = [_Plain(self.engine, each, b) for b, each in one.placed[:-1]]
         plain = _Plain(self.engine, edit, block, before)
         expected = plain.read(self.tokens)
         change = plain.change

@@ -105,8 +105,8 @@ def require_editable(known: Anatomy, interventions: Sequence[Intervention]) -> N
         InputError: says what was found and what was expected.
     """
     for one in interventions:
-        for edit in filter(None, map(one.at, one.blocks)):
-            for got, expected, remedy in _misfits(known, edit, one.blocks[0]):
+        for block, edit in one.placed:
+            for got, expected, remedy in _misfits(known, edit, block):
                 what = f"intervention {one.name}, on {type(known.model).__name__}"
                 raise bad_input(what, got, expected, remedy)
 

@@ -133,6 +133,11 @@ class Intervention:
         return tuple(self.edits)
 
     @property
+    def placed(self) -> list[tuple[int, Edit]]:
+        """The affected blocks, ascending, each with its edit."""
+        return [(block, edit) for block in self.blocks if (edit := self.at(block))]
+
+    @property
     def edit(self) -> str | None:
         """The name of the edit of its blocks, several joined by ``+``; None for the baseline."""
         return "+".join(sorted(set(map(edit_name, self.edits.values())))) or None

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -81,8 +81,7 @@ class Engine:
         """Source -> the blocks and sites whose values its patches put in."""
         places: dict[Source, Places] = {}
         for one in self.interventions:
-            for block in one.blocks if self.sources else ():
-                edit = cast("Edit", one.at(block))
+            for block, edit in one.placed if self.sources else ():
                 if source := rule_of(edit.name).source:
                     places.setdefault(source, set()).add((block, site_of(edit)))
         return places
@@ -242,10 +241,8 @@ def means_of(known: Anatomy, interventions: Sequence[Intervention], tokens: Tens
     Raises:
         ValueError: a mean is needed, and there are no tokens.
     """
-    edits = ((block, one.at(block)) for one in interventions for block in one.blocks)
-    needed = {
-        (block, site_of(edit)) for block, edit in edits if edit and MEAN in rule_of(edit.name).needs
-    }
+    edits = (placed for one in interventions for placed in one.placed)
+    needed = {(block, site_of(edit)) for block, edit in edits if MEAN in rule_of(edit.name).needs}
     if not needed:
         return {}
     if tokens is None:
