@@ -24,7 +24,7 @@ def rounded(values: Tensor, bits: int) -> Tensor:
         values: (…, a multiple of `GROUP`).
         bits: 8 or 4.
     """
-    plain = values.detach().float().contiguous().numpy()
+    plain = values.detach().float().cpu().contiguous().numpy()
     return torch.from_numpy(dequantize(quantize(plain, FORMATS[bits]), FORMATS[bits]))
 
 
