@@ -68,7 +68,7 @@ def write_page(study: str, data: Path, path: Path) -> None:
     words = YAML(typ="safe").load(CODE_PATH / "mitigations.yaml")
     tasks = found.filter(metric="acc_change")["split"].unique(maintain_order=True).to_list()
     methods = found["method"].unique(maintain_order=True).to_list()
-    chosen = found.filter("chosen")
+    chosen = {method: found.filter("chosen", method=method) for method in methods}
     with rc_context(style.RC):
         curves, points = drawn(frontier(found, words), "frontier"), drawn(prices(found), "prices")
     html = template("mitigations.html.jinja").render(
@@ -77,17 +77,11 @@ def write_page(study: str, data: Path, path: Path) -> None:
         title="Forgotten, or only hidden?",
         frontier=curves,
         prices=points,
-        costs=[_costs(chosen.filter(method=method), method) for method in methods],
+        costs=[_costs(own, method) for method, own in chosen.items()],
         tasks=tasks,
         accuracies=[
-            [
-                method,
-                *(
-                    _of(chosen.filter(method=method), task, "acc_change", "points")
-                    for task in tasks
-                ),
-            ]
-            for method in methods
+            [method, *(_of(own, task, "acc_change", "points") for task in tasks)]
+            for method, own in chosen.items()
             if method != "none" and tasks
         ],
         probes=list(PROBES.values()),
