@@ -30,7 +30,7 @@ from pipeline.plan.downloads import require_downloads
 from pipeline.plan.scheduling import Needs
 from pipeline.stages.registry import STAGES
 from pipeline.study.composition import load, switch
-from pipeline.workflow import device
+from pipeline.workflow import board, device
 from pipeline.workflow.dag import FIRST, Dag
 from pipeline.workflow.errors import InputError, disk_problem
 from pipeline.workflow.files import PARAMS
@@ -47,6 +47,7 @@ container: "bypass-memorization.sif"
 
 
 disable_monitor()
+shown = None
 
 try:
     chosen = {group: str(option) for group, option in config.items()}
@@ -63,6 +64,7 @@ try:
     if workflow.is_main_process:
         require_versions()
         if not looks:
+            shown = board.take_over(workflow.logger_manager.logger)
             dag.run_first()
             copy_vega()
         write_marks(dag)
@@ -83,9 +85,21 @@ onstart:
         )
     except InputError as error:
         raise WorkflowError(str(error)) from None
+    if shown:
+        jobs = workflow.dag.needrun_jobs()
+        shown.start(
+            {job.jobid: job.params.stage for job in jobs if job.params.get("stage")}
+        )
+
+
+onsuccess:
+    if shown:
+        shown.stop()
 
 
 onerror:
+    if shown:
+        shown.stop()
     free = shutil.disk_usage(".").free
     if free < 2**20:  # DVC itself then says "No possible cache link types"
         print(

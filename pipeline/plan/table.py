@@ -21,6 +21,7 @@ from pipeline.study.schema import Study
 from pipeline.workflow.dag import Dag, Stage
 from pipeline.workflow.device import free_bytes, visible
 from pipeline.workflow.network import online
+from pipeline.workflow.progress import duration
 
 ROW_BYTES, DOCUMENT_BYTES = 80, 8
 """Of a row of memorization, and of a document of a benchmark under an intervention; doubled."""
@@ -174,14 +175,6 @@ def _row(study: Study, costs: Costs, stage: Stage, device: str, asked: bool, *, 
     elif group == "checkpoint" and model.trained:
         row.stored = costs.size(model.name).parameters * BYTES["float32"]
     return row
-
-
-def duration(seconds: float) -> str:
-    """Seconds in a readable unit, such as ``3.5 h``."""
-    for limit, size, unit in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
-        if seconds < limit:
-            return f"{seconds / size:.2g} {unit}"
-    return f"{seconds / 86_400:.3g} days"
 
 
 def _room(needed: float, free: float) -> str:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import logging
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tqdm import tqdm
 
 from pipeline.workflow import progress
+from pipeline.workflow.board import take_over
 
 
 @pytest.fixture
@@ -30,6 +36,45 @@ def test_in_a_log_a_line_comes_now_and_then(
     assert [before for before, _, _ in said] == ["memorization:  42", "memorization:  83"]
     assert "| 10/24 [" in said[0][2]
     assert said[0][2].endswith(" samples/s]")
+
+
+def test_a_stage_says_how_far_it_is_and_the_board_shows_it(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DVC_STAGE", "memorization@one")
+    logger, said = logging.Logger("snakemake", logging.INFO), io.StringIO()
+    monkeypatch.setattr(said, "isatty", lambda: True)
+    handler = logging.StreamHandler(said)
+    handler.name = "DefaultStreamHandler"
+    logger.addHandler(handler)
+    board = take_over(logger)
+    assert board is not None
+    board._shown.live.console = Console(file=said, force_terminal=True, width=100)
+    board._shown.live.auto_refresh = False
+    board.start({1: "memorization@one", 2: "tokens@one"})
+    logger.info("Execute 1 jobs...", extra={"event": "job_started", "jobs": [0, 1]})
+    report = progress.reporter("memorization of one", "samples")
+    for second in range(1, 6):
+        clock[0] = 100.0 + second
+        report(second * 10, 448)
+    assert (
+        progress.PROGRESS.joinpath("memorization@one").read_text().startswith("50 of 448 samples, ")
+    )
+    board._shown.refresh()
+    assert re.search(r"all stages +0 of 2 ", said.getvalue())
+    assert re.search(r"memorization@one +50 of 448 samples, \d+ (s|min|h) left ", said.getvalue())
+    clock[0] += 60
+    logger.info("Finished", extra={"event": "job_finished", "job_id": 1})
+    logger.info("Building DAG of jobs...")
+    logger.error("what happened")
+    board.stop()
+    assert "memorization@one: done in 65 s" in said.getvalue()
+    assert re.search(r"all stages +1 of 2 ", said.getvalue())
+    assert "what happened" in said.getvalue()
+    assert "Building" not in said.getvalue()
+    assert not progress.PROGRESS.exists()
+    report(400, 448)  # and nobody looks
 
 
 def test_a_librarys_bar_is_lines_in_a_log(
