@@ -86,6 +86,9 @@ def plan(
     check: Annotated[
         bool, typer.Option(help="only ask the hub, for listings, whether every pin is there")
     ] = False,
+    on: Annotated[
+        str | None, typer.Option(help="estimate for a100, h100 or slurm; default: this machine")
+    ] = None,
 ) -> None:
     """Say what the study in force will fetch, compute and store, and what is done already."""
     from pipeline.plan import downloads
@@ -97,7 +100,7 @@ def plan(
         return
     from pipeline.plan.table import plan as make_plan
 
-    print(make_plan(load(), Dag()))
+    print(make_plan(load(), Dag(), on))
 
 
 @app.command()

@@ -6,20 +6,23 @@ All numbers are rough. Without the hub, sizes are estimated (~) or unknown, and 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import networkx
 from huggingface_hub import constants
 
 from pipeline.checkpoints.manifest import BYTES
 from pipeline.checkpoints.schema import Hub
 from pipeline.interventions.interventions import edit_name, is_own
-from pipeline.plan.cost import START_SECONDS, Costs
+from pipeline.plan.cost import SHEETS, START_SECONDS, Costs
 from pipeline.plan.downloads import amount, wants
 from pipeline.study.loops import model_key
 from pipeline.study.schema import Study
 from pipeline.workflow.dag import Dag, Stage
 from pipeline.workflow.device import free_bytes, visible
+from pipeline.workflow.errors import bad_input
 from pipeline.workflow.network import online
 from pipeline.workflow.progress import duration
 
@@ -32,7 +35,10 @@ MITIGATION_SECONDS = 60
 COPIES = 2
 """Of every table: in the working tree, and in DVC's cache, which shares them where it can."""
 
-HEAD = ("stage", "fetch", "compute", "time here", "stored", "state")
+HEAD = ("stage", "fetch", "compute", "time", "stored", "state")
+
+ON = {"a100": "a100", "h100": "h100", "slurm": "a100"}
+"""Other machines that a plan can be for -> their GPU. On `slurm`, jobs run side by side."""
 
 
 @dataclass
@@ -79,9 +85,20 @@ class Row:
         return (self.stage, fetch, flops, duration(self.seconds), stored, state)
 
 
-def plan(study: Study, dag: Dag) -> str:
-    """The plan of the study in force, of these stages, as plain text: table, totals and notes."""
-    device, costs = "cuda" if visible() else "cpu", Costs(study)
+def plan(study: Study, dag: Dag, on: str | None = None) -> str:
+    """The plan of the study in force, of these stages, as plain text: table, totals and notes.
+
+    Args:
+        study: the study in force.
+        dag: its stages.
+        on: one of `ON`; None: this machine.
+
+    Raises:
+        InputError: no such machine.
+    """
+    if on is not None and on not in ON:
+        raise bad_input("--on", on, "one of " + ", ".join(ON), "name one, or leave it out")
+    device, costs = ON[on] if on else "cuda" if visible() else "cpu", Costs(study)
     made = rows(study, dag, costs, device)
     cells = [HEAD, *(row.cells for row in made)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -105,21 +122,26 @@ def plan(study: Study, dag: Dag) -> str:
         f"disk      {download} in {hub}, {_room(fetched, _free(hub))}",
         f"          {amount(stored, 'B')} here, {_room(stored, _free('.'))}",
         f"compute   {amount(sum(row.operations for row in todo), 'FLOP')}",
-        f"time      {duration(sum(row.seconds for row in todo))} on one device, if all "
-        "bypassed rows are decoded; downloads not counted",
+        f"time      {_time(dag, made, on)}, if all bypassed rows are decoded; downloads not "
+        "counted",
     ]
     running = {model_key(address) for address in dag.stale} & set(study.models)
     if memory := {costs.weight_bytes(study.models[key]): key for key in running}:
         needed = max(memory)
-        name, room = study.models[memory[needed]].name, _room(needed, free_bytes(device))
+        free = SHEETS[device].memory if device in SHEETS else free_bytes(device)
+        name, room = study.models[memory[needed]].name, _room(needed, free)
         lines.append(f"memory    {amount(needed, 'B')} of weights for {name}, the largest, {room}")
     if unknown:
         lines.append("unknown   " + ", ".join(unknown))
     usual = "GPU" if device == "cuda" else "processor core"
-    lines += [
-        "",
-        f"Times are rough: from what this study's stages took here, else from a usual {usual}.",
-    ]
+    lines += (
+        ["", *_sheets()]
+        if on
+        else [
+            "",
+            f"Times are rough: from what this study's stages took here, else from a usual {usual}.",
+        ]
+    )
     if not online() and any(isinstance(m.checkpoint, Hub) for m in study.models.values()):
         lines.append("The hub was not asked (no network, or HF_HUB_OFFLINE): ~ is a guess.")
     if own := sorted({edit_name(one.edit) for one in study.interventions if is_own(one.edit)}):
@@ -129,12 +151,40 @@ def plan(study: Study, dag: Dag) -> str:
     return "\n".join(lines)
 
 
+def _time(dag: Dag, made: Sequence[Row], on: str | None) -> str:
+    """All stages one after the other; on a cluster the chain of them that takes longest."""
+    if on != "slurm":
+        return f"{duration(sum(row.seconds for row in made))} on one {on or 'device'}"
+    graph, ends = networkx.DiGraph(dag.edges), dict[str, float]()
+    seconds = {stage.address: row.seconds for stage, row in zip(_ordered(dag), made, strict=True)}
+    for address in networkx.topological_sort(graph):
+        before = max((ends[up] for up in graph.predecessors(address)), default=0.0)
+        ends[address] = before + seconds.get(address, 0.0)
+    return f"{duration(max(ends.values()))} with all jobs side by side, on an {ON[on]} each"
+
+
+def _sheets() -> list[str]:
+    """What is assumed of the GPUs."""
+    lines = [
+        f"{'GPU':5}  {'float32':>12}  {'half precision':>14}  {'memory':>6}   by its data sheet"
+    ]
+    for name, sheet in SHEETS.items():
+        float32, half = amount(sheet.float32, "FLOP/s"), amount(sheet.half, "FLOP/s")
+        lines.append(f"{name:5}  {float32:>12}  {half:>14}  {amount(sheet.memory, 'B'):>6}")
+    return [*lines, "Assumed are a quarter of the peak in float32, and a tenth in half precision."]
+
+
+def _ordered(dag: Dag) -> list[Stage]:
+    order = list(dag.declared)
+    return sorted(dag.stages.values(), key=lambda stage: order.index(stage.group))
+
+
 def rows(study: Study, dag: Dag, costs: Costs, device: str) -> list[Row]:
-    """The rows of the plan, in the order of dvc.yaml; `device` is ``cuda`` or ``cpu``."""
-    order, asked = list(dag.declared), online()
+    """The rows of the plan, in the order of dvc.yaml; `device` is as for `Costs.seconds`."""
+    asked = online()
     return [
         _row(study, costs, stage, device, asked, fresh=stage.address not in dag.stale)
-        for stage in sorted(dag.stages.values(), key=lambda stage: order.index(stage.group))
+        for stage in _ordered(dag)
     ]
 
 

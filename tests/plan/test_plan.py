@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,12 +15,13 @@ import pytest
 from huggingface_hub.errors import CachedRepoTreeNotFoundError
 
 from pipeline.plan import downloads, table
-from pipeline.plan.cost import Costs
+from pipeline.plan.cost import SHEETS, Costs
 from pipeline.plan.downloads import amount
 from pipeline.plan.table import Row, duration, plan, rows
 from pipeline.study.composition import compose, load
 from pipeline.study.schema import Study
 from pipeline.workflow.dag import Stage
+from pipeline.workflow.errors import InputError
 from tests.hub.population import populate
 from tests.hub.server import Hub
 from tests.hub.study import copy_project
@@ -32,16 +34,20 @@ GROUPS = {
 }  # fmt: skip
 
 
-def planned(study: Study, done: tuple[str, ...] = ()) -> tuple[dict[str, Row], str]:
+def planned(
+    study: Study, done: tuple[str, ...] = (), on: str | None = None
+) -> tuple[dict[str, Row], str]:
     """The plan of a study that is not in force: its rows by their stages, and all as text."""
     stages = {}
     for group, section in GROUPS.items():
         for key in [study.study] if section == "study" else getattr(study, section):
             stages[f"{group}@{key}"] = Stage(f"{group}@{key}", (), ())
     stale = frozenset(set(stages) - set(done))
-    dag: Any = SimpleNamespace(stages=stages, stale=stale, declared=tuple(GROUPS))
+    edges = {("corpus@tiny", f"checkpoint@{key}") for key in study.models}
+    edges |= {(f"checkpoint@{key}", f"benchmarks@{key}") for key in study.models}
+    dag: Any = SimpleNamespace(stages=stages, stale=stale, declared=tuple(GROUPS), edges=edges)
     made = rows(study, dag, Costs(study), "cpu")
-    return {row.stage: row for row in made}, plan(study, dag)
+    return {row.stage: row for row in made}, plan(study, dag, on)
 
 
 @pytest.fixture
@@ -99,6 +105,32 @@ def test_what_is_done_costs_nothing(studies: dict[str, Study]) -> None:
     assert states["memorization tiny-neo-12"] == "to do"
     assert sum(r.seconds for r in after.values()) < sum(r.seconds for r in before.values())
     assert f"{len(after) - 4} of {len(after)} to do" in text
+
+
+def test_a_plan_for_another_machine(studies: dict[str, Study]) -> None:
+    paper = studies["paper"]
+    found = {
+        on: re.search(r"^time +([\d.]+) (min|h|days) (.*), if", planned(paper, on=on)[1], re.M)
+        for on in ("a100", "h100", "slurm")
+    }
+    hours = {
+        on: float(each[1]) * {"min": 1 / 60, "h": 1, "days": 24}[each[2]]
+        for on, each in found.items()
+        if each
+    }
+    assert hours["slurm"] < hours["h100"] < hours["a100"] < 16 * hours["h100"]
+    text = planned(paper, on="slurm")[1]
+    assert "with all jobs side by side, on an a100 each" in text
+    assert re.search(r"^h100 +67 TFLOP/s +989 TFLOP/s +80 GB$", text, re.M)
+    assert "of 80 GB free" in text
+    costs, model = Costs(paper), next(iter(paper.models.values()))
+    operations = costs.operations("benchmarks", model)
+    faster = costs.seconds("benchmarks", model, "a100") - costs.seconds("benchmarks", model, "h100")
+    assert paper.evaluation[model.family].dtype == "float32"
+    assert faster == pytest.approx(operations * 4 * (1 / 19.5e12 - 1 / 67e12))
+    assert SHEETS["h100"].rate("bfloat16") == 98.9e12
+    with pytest.raises(InputError, match=r"--on[\s\S]*a100, h100, slurm"):
+        planned(paper, on="tpu")
 
 
 def test_a_model_that_does_not_fit_is_told(
