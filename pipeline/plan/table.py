@@ -181,9 +181,9 @@ def _ordered(dag: Dag) -> list[Stage]:
 
 def rows(study: Study, dag: Dag, costs: Costs, device: str) -> list[Row]:
     """The rows of the plan, in the order of dvc.yaml; `device` is as for `Costs.seconds`."""
-    asked = online()
+    asked, todo = online(), dag.stale | dag.changed  # which has the first stages too
     return [
-        _row(study, costs, stage, device, asked, fresh=stage.address not in dag.stale)
+        _row(study, costs, stage, device, asked, fresh=stage.address not in todo)
         for stage in _ordered(dag)
     ]
 

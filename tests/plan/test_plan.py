@@ -42,10 +42,13 @@ def planned(
     for group, section in GROUPS.items():
         for key in [study.study] if section == "study" else getattr(study, section):
             stages[f"{group}@{key}"] = Stage(f"{group}@{key}", (), ())
-    stale = frozenset(set(stages) - set(done))
+    changed = set(stages) - set(done)
+    stale = frozenset(changed - {f"check@{study.study}"})  # as `Dag` leaves out the first stages
     edges = {("corpus@tiny", f"checkpoint@{key}") for key in study.models}
     edges |= {(f"checkpoint@{key}", f"benchmarks@{key}") for key in study.models}
-    dag: Any = SimpleNamespace(stages=stages, stale=stale, declared=tuple(GROUPS), edges=edges)
+    dag: Any = SimpleNamespace(
+        stages=stages, stale=stale, changed=changed, declared=tuple(GROUPS), edges=edges
+    )
     made = rows(study, dag, Costs(study), "cpu")
     return {row.stage: row for row in made}, plan(study, dag, on)
 
