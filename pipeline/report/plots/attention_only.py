@@ -129,25 +129,31 @@ def _too_low(rows: pl.DataFrame) -> dict[str, Number]:
 def draw_low_ranks(data: pl.DataFrame) -> Figure:
     """Loss and bounds by rank; one panel per map and kind of table."""
     tables = data["table"].unique(maintain_order=True).to_list()
-    kinds = set(data.select("experiment", "table").rows())
-    panels = [kind for kind in product(_MAPS, tables) if kind in kinds]
-    figure, grid = style.panels(len(panels), share_y=False, columns=min(4, len(tables)))
-    for axes, (experiment, table) in zip(grid, panels, strict=True):
-        rows = data.filter(experiment=experiment, table=table).sort("rank")
-        rows = rows.with_columns(low=None, high=None)
-        for statement, label, index in _BOUNDS:
-            part = rows.filter(statement=statement)
-            _curve(axes, part, index, label, x="rank", value="bound")
-        measured = rows.unique("rank", maintain_order=True)
-        _curve(axes, measured, 0, "measured loss", x="rank")
-        style.log_axis(axes.yaxis)
-        axes.yaxis.set_minor_formatter(NullFormatter())
-        axes.set_title(f"{_MAPS[experiment]}, {table}")
-        style.blocks_axis(axes)
-    figure.supxlabel("rank d")
-    figure.supylabel("divergence, nats")
-    style.legend(figure)
-    return figure
+    named = data.with_columns(
+        panel=pl.format("{}, {}", pl.col("experiment").replace(_MAPS), "table")
+    )
+    present = set(named["panel"])
+    panels = (f"{name}, {table}" for name, table in product(_MAPS.values(), tables))
+    return style.facets(
+        named.sort("rank", maintain_order=True),
+        _low_rank,
+        "panel",
+        labels=("rank d", "divergence, nats"),
+        order=[panel for panel in panels if panel in present],
+        share_y=False,
+        columns=min(4, len(tables)),
+    )
+
+
+def _low_rank(axes: Axes, rows: pl.DataFrame) -> None:
+    rows = rows.with_columns(low=None, high=None)
+    for statement, label, index in _BOUNDS:
+        _curve(axes, rows.filter(statement=statement), index, label, x="rank", value="bound")
+    measured = rows.unique("rank", maintain_order=True)
+    _curve(axes, measured, 0, "measured loss", x="rank")
+    style.log_axis(axes.yaxis)
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    style.blocks_axis(axes)
 
 
 def _trained(rows: pl.DataFrame) -> Plot:

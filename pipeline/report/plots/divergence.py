@@ -6,6 +6,7 @@ Source: Theorems 1 and 2 of arXiv 2501.05078, which prints no such figures.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -62,20 +63,17 @@ def triangles(theory: Theory) -> Iterator[Plot]:
 
 def draw_triangles(data: pl.DataFrame) -> Figure:
     """One panel per model and split; bypassed block by rows, block of measurement by columns."""
-    panels = list(data.select("model", "split").unique(maintain_order=True).rows())
-    columns = 4 if len(panels) > 2 else len(panels)
-    figure, grid = style.panels(len(panels), height=2.3, columns=columns, share_y=False)
+    data = data.with_columns(panel=pl.format("{}\n{}", "model", "split"))
+    count = data["panel"].n_unique()
     positive = data.filter(pl.col("relative") > 0)["relative"]
     low, high = (float(positive.min()), float(positive.max())) if len(positive) else (0.1, 1.0)  # type: ignore[arg-type]
     norm = LogNorm(low, high if high > low else 2 * low)
-    for axes, (name, split) in zip(grid, panels, strict=True):
-        rows = data.filter(model=name, split=split)
-        _triangle(axes, rows, norm)
-        axes.set_title(f"{visible(name)}\n{split}")
-    bar = style.scale(figure, grid, norm, colormaps["viridis"], "change / length without a bypass")
+    labels = "block after which the change is measured", "bypassed block"
+    look: Any = {"height": 2.3, "columns": 4 if count > 2 else count, "share_y": False}
+    figure = style.facets(data, partial(_triangle, norm=norm), "panel", labels=labels, **look)
+    label = "change / length without a bypass"
+    bar = style.scale(figure, figure.axes, norm, colormaps["viridis"], label)
     style.log_axis(bar.ax.yaxis)
-    figure.supxlabel("block after which the change is measured")
-    figure.supylabel("bypassed block")
     return figure
 
 
@@ -131,33 +129,24 @@ def bounded(theory: Theory) -> Iterator[Plot]:
 
 def draw_bounded(data: pl.DataFrame) -> Figure:
     """Change and bounds by block; one panel per model."""
-    names = data["model"].unique(maintain_order=True).to_list()
-    figure, grid = style.panels(len(names))
-    for axes, name in zip(grid, names, strict=True):
-        rows = data.filter(model=name).sort("block")
-        for column, label, index in _LINES:
-            band = rows if column == "change" else rows.with_columns(low=None, high=None)
-            style.curve(axes, band, index, label, value=column)
-        for bound in ("printed", "corrected"):
-            over = rows.filter(pl.col(f"{bound}_violated") > 0)
-            axes.scatter(
-                over["block"],
-                style.finite(over[bound]),
-                marker="x",
-                s=60,
-                color=colours.INK,
-                label="exceeded by a sample" if over.height else None,
-                zorder=5,
-            )
-        axes.set_title(visible(name))
-        style.blocks_axis(axes)
-    style.log_axis(grid[0].yaxis)
-    for axes in grid[1:]:
+    labels = BLOCKS_LABEL, "change of the last token, length"
+    figure = style.facets(data.sort("block", maintain_order=True), _bounded, labels=labels)
+    style.log_axis(figure.axes[0].yaxis)
+    for axes in figure.axes[1:]:
         axes.yaxis.set_minor_formatter(NullFormatter())
-    figure.supxlabel(BLOCKS_LABEL)
-    figure.supylabel("change of the last token, length")
-    style.legend(figure)
     return figure
+
+
+def _bounded(axes: Axes, rows: pl.DataFrame) -> None:
+    for column, label, index in _LINES:
+        band = rows if column == "change" else rows.with_columns(low=None, high=None)
+        style.curve(axes, band, index, label, value=column)
+    for bound in ("printed", "corrected"):
+        over = rows.filter(pl.col(f"{bound}_violated") > 0)
+        label = "exceeded by a sample" if over.height else None
+        look: Any = {"marker": "x", "s": 60, "color": colours.INK, "zorder": 5}
+        axes.scatter(over["block"], style.finite(over[bound]), label=label, **look)
+    style.blocks_axis(axes)
 
 
 def damage(paired: pl.DataFrame) -> Iterator[Plot]:
