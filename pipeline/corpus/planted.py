@@ -71,7 +71,7 @@ def write(
             "copies": [record.copies for record in records],
             "tokens": [record.tokens for record in records],
         },
-        schema={name: column.dtype for name, column in RECORDS.items()},
+        schema=tables.dtypes(RECORDS),
     )
     with atomic(folder, directory=True) as temporary:
         tables.write(frame, temporary / "rows.parquet", TRAINING_ROWS, provenance)

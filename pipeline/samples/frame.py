@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pipeline.samples.duplicates import suffix_groups
 from pipeline.samples.schemas import SAMPLES, SPLITS
+from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, Problem, bad_input, shorten
 
 
@@ -44,7 +45,7 @@ def samples_frame(
         "suffix_group": suffix_groups(suffixes),
         "copies": copies,
     }
-    return pl.DataFrame(columns, schema={name: c.dtype for name, c in SAMPLES.items()})
+    return pl.DataFrame(columns, schema=tables.dtypes(SAMPLES))
 
 
 def first_tokens(

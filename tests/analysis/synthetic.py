@@ -89,39 +89,22 @@ class Study:
     def write(self, data: Path) -> list[tuple[str, str]]:
         """Write every table and manifest below `data`; (name, family) of each model."""
         for model in self.models:
-            tables.write(
-                model.interventions,
-                data / "interventions" / f"{model.name}.parquet",
-                schemas.INTERVENTIONS,
-                {},
-            )
-            tables.write(model.samples, data / "samples" / f"{model.family}.parquet", SAMPLES, {})
-            tables.write(
-                model.memorization,
-                data / "memorization" / f"{model.name}.parquet",
-                metrics.MEMORIZATION,
-                {},
-            )
+            name = model.name
             for path, frame, schema in (
-                (f"tokens/{model.name}", model.tokens, schemas.TOKENS),
-                (f"displacement/{model.name}", model.displacement, schemas.DISPLACEMENT),
+                (f"interventions/{name}", model.interventions, schemas.INTERVENTIONS),
+                (f"samples/{model.family}", model.samples, SAMPLES),
+                (f"memorization/{name}", model.memorization, metrics.MEMORIZATION),
+                (f"tokens/{name}", model.tokens, schemas.TOKENS),
+                (f"displacement/{name}", model.displacement, schemas.DISPLACEMENT),
                 (
-                    f"displacement/{model.name}.attention",
+                    f"displacement/{name}.attention",
                     model.attention_change,
                     schemas.ATTENTION_CHANGE,
                 ),
+                (f"benchmarks/{name}", model.benchmarks, schemas.BENCHMARKS),
+                (f"benchmarks/{name}.documents", model.documents, schemas.BENCHMARK_DOCUMENTS),
             ):
                 tables.write(frame, data / f"{path}.parquet", schema, {})
-            benchmarks = data / "benchmarks"
-            tables.write(
-                model.benchmarks, benchmarks / f"{model.name}.parquet", schemas.BENCHMARKS, {}
-            )
-            tables.write(
-                model.documents,
-                benchmarks / f"{model.name}.documents.parquet",
-                schemas.BENCHMARK_DOCUMENTS,
-                {},
-            )
             manifest = data / "checkpoints" / model.name / "manifest.json"
             manifest.parent.mkdir(parents=True)
             manifest.write_text(json.dumps(self.manifests[model.name]), encoding="utf-8")
@@ -239,11 +222,7 @@ def _model(
         as_table(interventions),
         samples,
         memorization,
-        pl.DataFrame(
-            benchmarks,
-            schema={c: column.dtype for c, column in schemas.BENCHMARKS.items()},
-            orient="row",
-        ),
+        pl.DataFrame(benchmarks, schema=tables.dtypes(schemas.BENCHMARKS), orient="row"),
         pl.concat(documents),
         _parameters(n_blocks),
         None,
@@ -357,19 +336,9 @@ def _benchmarks(
         value = float(right.mean())
         stderr = float(right.std(ddof=1) / np.sqrt(N_DOCUMENTS))
         rows.append((intervention.name, task, "acc", value, stderr, N_DOCUMENTS, True, chance))
-        cases.append(
-            pl.DataFrame(
-                {
-                    "intervention": [intervention.name] * N_DOCUMENTS,
-                    "task": [task] * N_DOCUMENTS,
-                    "doc_id": np.arange(N_DOCUMENTS, dtype=np.uint32),
-                    "category": [None] * N_DOCUMENTS,
-                    "metric": ["acc"] * N_DOCUMENTS,
-                    "value": right.astype(np.float64),
-                },
-                schema_overrides={"category": pl.String},
-            )
-        )
+        of = {"intervention": intervention.name, "task": task, "doc_id": range(N_DOCUMENTS)}
+        answered = {"category": None, "metric": "acc", "value": right}
+        cases.append(tables.cast(pl.DataFrame({**of, **answered}), schemas.BENCHMARK_DOCUMENTS))
     perplexity = 8.0 * 40 ** (1 - max(share, 0)) * (1 + 0.02 * random.random())
     rows.append(
         (intervention.name, "tiny_wikitext", "word_perplexity", perplexity, None, 60, False, None)

@@ -170,7 +170,7 @@ def _size(block: int, n_blocks: int, rising: bool) -> float:
 
 
 def _frame(rows: Sequence[tuple[object, ...]], schema: tables.Schema) -> pl.DataFrame:
-    types = {name: column.dtype for name, column in schema.items()}
+    types = tables.dtypes(schema)
     return pl.DataFrame(rows, schema=types, orient="row")
 
 

@@ -38,7 +38,7 @@ def by_hand() -> ModelTables:
             "suffix_group": [0, 1, 2, 3, 4],
             "copies": [64, 64, 32, 32, 0],
         },
-        schema={name: column.dtype for name, column in SAMPLES.items()},
+        schema=tables.dtypes(SAMPLES),
     )
     right = {"baseline": [3, 3, 3, 1, 0], "block-00": [3, 2, 1, 0, 0]}
     memorization = pl.DataFrame(
@@ -62,7 +62,7 @@ def by_hand() -> ModelTables:
             for name, prefixes in right.items()
             for i, n in enumerate(prefixes)
         ],
-        schema={name: column.dtype for name, column in metrics.MEMORIZATION.items()},
+        schema=tables.dtypes(metrics.MEMORIZATION),
     )
     benchmarks = pl.DataFrame(
         [
@@ -74,7 +74,7 @@ def by_hand() -> ModelTables:
                 ("prose", "word_perplexity", 9.0, None, 2, False, None),
             )
         ],
-        schema={name: column.dtype for name, column in schemas.BENCHMARKS.items()},
+        schema=tables.dtypes(schemas.BENCHMARKS),
         orient="row",
     )
     documents = pl.DataFrame(
@@ -83,7 +83,7 @@ def by_hand() -> ModelTables:
             for name in right
             for i, value in enumerate([1.0, 1.0, 0.0, 1.0])
         ],
-        schema={name: column.dtype for name, column in schemas.BENCHMARK_DOCUMENTS.items()},
+        schema=tables.dtypes(schemas.BENCHMARK_DOCUMENTS),
         orient="row",
     )
     return ModelTables(
@@ -164,8 +164,7 @@ def test_a_perplexity_differs_by_its_documents(by_hand: ModelTables) -> None:
             for name, each in log_likelihoods.items()
             for i, value in enumerate(each)
         ],
-        schema={name: column.dtype for name, column in schemas.BENCHMARK_DOCUMENTS.items()}
-        | {"weight": pl.Float64},
+        schema=tables.dtypes(schemas.BENCHMARK_DOCUMENTS) | {"weight": pl.Float64},
         orient="row",
     )
     benchmarks = by_hand.benchmarks

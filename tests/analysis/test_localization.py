@@ -34,7 +34,7 @@ def _table(
         for model, (part, planted, given) in by_model.items()
         for block, score in enumerate(given)
     ]
-    schema = {name: column.dtype for name, column in LOCALIZATION.items()}
+    schema = tables.dtypes(LOCALIZATION)
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 

@@ -117,7 +117,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
         for prompt in (0, 1)
         for name in ("baseline", "block-03")
     ]
-    dtypes = {name: column.dtype for name, column in schemas.GENERATIONS.items()}
+    dtypes = tables.dtypes(schemas.GENERATIONS)
     path = data / "generations" / "tiny-neo-8.parquet"
     tables.write(pl.DataFrame(rows, schema=dtypes), path, schemas.GENERATIONS, {})
     scores = _scores()
@@ -141,7 +141,7 @@ def _scores() -> pl.DataFrame:
         for scorer, quantity in (("identity", "exact_match"), ("zero", "log_prob"))
         for block in range(4)
     ]
-    dtypes = {name: column.dtype for name, column in LOCALIZATION.items()}
+    dtypes = tables.dtypes(LOCALIZATION)
     return pl.DataFrame(rows).select(pl.col(n).cast(dtype) for n, dtype in dtypes.items())
 
 

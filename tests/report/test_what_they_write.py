@@ -26,7 +26,7 @@ def data(tmp_path: Path) -> Path:
             "baseline_perplexity": [1.5, 20.0, 1.5],
             "distinct_bigrams": [1.0, 0.5, 1.0],
         },
-        schema={name: column.dtype for name, column in schemas.GENERATIONS.items()},
+        schema=tables.dtypes(schemas.GENERATIONS),
     )
     tables.write(frame, tmp_path / "generations" / "m.parquet", schemas.GENERATIONS, {})
     return tmp_path

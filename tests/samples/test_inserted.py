@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from pipeline.samples import inserted
 from pipeline.samples.schemas import SAMPLES
+from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 
 WORDS = {"[UNK]": 0} | {f"w{i}": i + 1 for i in range(40)}
@@ -42,7 +43,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch, splits: dict[str, Split], **how: in
 
 def test_the_first_tokens_of_each_long_text(monkeypatch: pytest.MonkeyPatch) -> None:
     made = fetched(monkeypatch, GOOD)
-    assert dict(made.schema) == {name: column.dtype for name, column in SAMPLES.items()}
+    assert dict(made.schema) == tables.dtypes(SAMPLES)
     assert made["split"].to_list() == ["exposed", "memorized", "control"]
     assert made["copies"].to_list() == [4, 16, 0]  # the text inserted 256 times is too short
     assert made["tokens"].to_list() == [

@@ -18,7 +18,7 @@ RECORDS = pl.DataFrame(
         "copies": [64, 32, 1, 0],
         "tokens": [[1, 2, 3, 4], [5, 6, 3, 4], [1, 2, 4, 3], [9, 9, 9, 9]],
     },
-    schema={name: column.dtype for name, column in schemas.RECORDS.items()},
+    schema=tables.dtypes(schemas.RECORDS),
 )
 
 

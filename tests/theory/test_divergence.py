@@ -34,7 +34,7 @@ def some_samples(count=SAMPLE_COUNT, prefix=PREFIX, suffix=3, seed=0):
         "suffix_group": range(count),
         "copies": [1] * count,
     }
-    return pl.DataFrame(rows, schema={name: column.dtype for name, column in SAMPLES.items()})
+    return pl.DataFrame(rows, schema=tables.dtypes(SAMPLES))
 
 
 def double(model):
