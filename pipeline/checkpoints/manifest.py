@@ -88,17 +88,10 @@ def write_manifest(
     origin: Mapping[str, Any],
     files: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """Describe a checkpoint, and write its manifest.
+    """Describe a checkpoint by the fields of `Manifest`, and write them into its folder.
 
-    Args:
-        folder: gets the manifest.
-        model: the model, to be described; its weights are not read, and may be on the meta device.
-        name: as in `Manifest`, and so are family, tokens and seed.
-        family: likewise.
-        tokens: likewise.
-        seed: likewise.
-        origin: likewise; JSON values only.
-        files: likewise; None: all that lie in `folder`.
+    The model's weights are not read, and may be on the meta device. `origin` has JSON values only.
+    Without `files` they are all that lie in `folder`.
     """
     config = model.config
     dtype: Any = str(model.dtype).removeprefix("torch.")  # one of `BYTES`, which pydantic checks

@@ -9,6 +9,7 @@ import pytest
 from pipeline.analysis.evidence import EVIDENCE, evidence
 from pipeline.analysis.views import block_range
 from pipeline.interventions.interventions import BASELINE, Group
+from pipeline.workflow import tables
 from tests.analysis import synthetic
 
 NAME = "tiny-neo-8"
@@ -35,8 +36,17 @@ def exact(model: synthetic.ModelTables, intervention: str) -> np.ndarray:
     return rows.sort("sample_id")["exact_match"].to_numpy()
 
 
+def kept_of(model: synthetic.ModelTables, values: pl.Expr) -> tuple[float, float]:
+    """What block 5 leaves of the lead over control samples, and what it leaves at 0."""
+    means = model.memorization.group_by("intervention", "split").agg(values.mean())
+    mean = {(name, split): value for name, split, value in means.iter_rows()}
+    floor = mean[BASELINE.name, "control"]
+    lead = mean[BASELINE.name, "memorized"] - floor
+    return (mean["block-05", "memorized"] - floor) / lead, -floor / lead
+
+
 def test_the_table_fits_its_schema(evidence_of_paper: pl.DataFrame) -> None:
-    assert evidence_of_paper.schema == {k: c.dtype for k, c in EVIDENCE.items()}
+    assert evidence_of_paper.schema == tables.dtypes(EVIDENCE)
     key = ["model", "task", "metric", "k", "quantity", "edit", "over"]
     assert not evidence_of_paper.select(key).is_duplicated().any()
     assert evidence_of_paper["value"].is_finite().all()
@@ -48,17 +58,7 @@ def test_exact_match_is_kept_of_the_whole_suffix_and_of_its_first_tokens(
     kept = one(rows, metric="exact_match", quantity="kept", over="block-05")
     whole = exact(model, BASELINE.name)
     assert kept["value"] == pytest.approx(exact(model, "block-05").mean() / whole.mean())
-    right = model.memorization.select("intervention", "split", first=pl.col("correct_length") >= 4)
-    share = {
-        (name, split): value
-        for name, split, value in right.group_by("intervention", "split")
-        .agg(pl.mean("first"))
-        .iter_rows()
-    }
-    floor = share[BASELINE.name, "control"]
-    expected = (share["block-05", "memorized"] - floor) / (
-        share[BASELINE.name, "memorized"] - floor
-    )
+    expected, _ = kept_of(model, pl.col("correct_length") >= 4)
     row = one(rows, metric="exact_match_at_k", k=4, over="block-05")
     assert row["value"] == pytest.approx(expected)
     assert sorted(rows["k"].drop_nulls().unique()) == [1, 2, 4, 8]
@@ -67,10 +67,7 @@ def test_exact_match_is_kept_of_the_whole_suffix_and_of_its_first_tokens(
 def test_log_probability_is_kept_without_limits(
     rows: pl.DataFrame, model: synthetic.ModelTables
 ) -> None:
-    means = model.memorization.group_by("intervention", "split").agg(pl.mean("suffix_log_prob"))
-    mean = {(name, split): value for name, split, value in means.iter_rows()}
-    floor = mean[BASELINE.name, "control"]
-    expected = (mean["block-05", "memorized"] - floor) / (mean[BASELINE.name, "memorized"] - floor)
+    expected, _ = kept_of(model, pl.col("suffix_log_prob"))
     row = one(rows, metric="suffix_log_prob", over="block-05")
     assert row["value"] == pytest.approx(expected)
     assert (row["least"], row["most"], row["scale"]) == (None, None, 0)
@@ -132,15 +129,10 @@ def test_averages_and_contrasts_are_taken_sample_by_sample(
 def test_tokens_are_measured_from_the_control_level(
     rows: pl.DataFrame, model: synthetic.ModelTables
 ) -> None:
-    values = model.memorization.group_by("intervention", "split").agg(
-        pl.mean("teacher_forced_accuracy")
-    )
-    mean = {(name, split): value for name, split, value in values.iter_rows()}
-    floor = mean[BASELINE.name, "control"]
+    expected, least = kept_of(model, pl.col("teacher_forced_accuracy"))
     row = one(rows, metric="teacher_forced_accuracy", quantity="kept", over="block-05")
-    expected = (mean["block-05", "memorized"] - floor) / (mean[BASELINE.name, "memorized"] - floor)
     assert row["value"] == pytest.approx(expected)
-    assert row["least"] == pytest.approx(-floor / (mean[BASELINE.name, "memorized"] - floor))
+    assert row["least"] == pytest.approx(least)
 
 
 def test_without_control_samples_there_is_no_level_to_measure_from(

@@ -8,7 +8,7 @@ import pytest
 from pipeline.analysis import views
 from pipeline.analysis.aggregate import aggregate
 from pipeline.analysis.evidence import evidence
-from pipeline.analysis.kept import drops, kept, one_block
+from pipeline.analysis.kept import kept, one_block
 from pipeline.analysis.statistics import student
 from pipeline.interventions import Group
 from tests.analysis import synthetic
@@ -44,13 +44,6 @@ def test_kept_is_the_share_of_the_lead_over_control_samples(name, shares, model)
     assert row["low"] <= expected <= row["high"]
 
 
-def test_the_mean_is_over_the_benchmarks(shares):
-    rows = shares.filter(intervention="block-05")
-    of_tasks = rows.filter(kind="benchmark")["kept"]
-    assert of_tasks.len() > 1
-    assert rows.filter(kind="mean")["kept"].item() == pytest.approx(of_tasks.mean())
-
-
 def test_each_edit_of_a_block_is_a_row(shares):
     rows = shares.filter(group="block", block=5, measure="exact_match")
     assert dict(rows.select("edit", "intervention").iter_rows()) == {
@@ -59,15 +52,6 @@ def test_each_edit_of_a_block_is_a_row(shares):
     }
     assert one_block(shares, "zero")["intervention"].str.ends_with(".zero").all()
     assert not one_block(shares)["intervention"].str.contains(".zero", literal=True).any()
-
-
-def test_drops_are_of_the_score_and_of_the_lead(model, shares):
-    lost = drops(aggregate([model]), shares).filter(intervention="block-05")
-    assert set(lost["scale"]) == {"raw", "corrected"}
-    for (ability,), rows in lost.filter(scale="corrected").group_by("ability"):
-        tasks = rows["tasks"].item().split(", ")
-        of_tasks = shares.filter(pl.col("measure").is_in(tasks), intervention="block-05")
-        assert rows["drop"].item() == pytest.approx(1 - of_tasks["kept"].mean()), ability
 
 
 def test_seeds_are_pooled_by_the_number_of_the_recipes_models(model):

@@ -35,6 +35,10 @@ PYTHIA_70M, GPT_NEO_125M = "EleutherAI/pythia-70m", "EleutherAI/gpt-neo-125m"
 WIDTH, VOCABULARY, PADDED = miniatures.WIDTH, miniatures.VOCABULARY, miniatures.PYTHIA_PADDED
 
 
+Change = Callable[[dict[str, bytes]], Any]
+"""Of a repository's files, by path."""
+
+
 def block_parameters() -> int:
     """Of a block of either family, but for the biases of GPT-NeoX's attention."""
     return 12 * WIDTH * WIDTH + 4 * WIDTH + 6 * WIDTH
@@ -67,26 +71,21 @@ def fetched(
     )
 
 
-def refusal(
-    folder: Path,
-    repo: str,
-    commit: str | None = None,
-    billions: float = 0,
-    step: int | None = None,
-) -> Problem:
+def refused(work: Callable[..., object], *arguments: object, **options: Any) -> Problem:
+    """The one problem with the input that `work` is told of."""
     with pytest.raises(InputError) as caught:
-        fetched(repo, folder, commit, billions, step)
+        work(*arguments, **options)
     (problem,) = caught.value.problems
+    return problem
+
+
+def refusal(folder: Path, repo: str, commit: str | None = None, **options: Any) -> Problem:
+    problem = refused(fetched, repo, folder, commit, **options)
     assert not list(folder.parent.glob(f"*{folder.name}*")), "nothing is left half-written"
     return problem
 
 
-def variant(
-    hub: Hub,
-    change: Callable[[dict[str, bytes]], Any],
-    sharded: bool = False,
-    neo: bool = False,
-) -> str:
+def variant(hub: Hub, change: Change, sharded: bool = False, neo: bool = False) -> str:
     """The commit of mini/odd: a Pythia of two blocks, or a GPT-Neo, changed."""
     files = dict(miniatures.gpt_neo(2) if neo else miniatures.pythia(2, sharded=sharded))
     change(files)
@@ -238,44 +237,37 @@ def test_a_step_with_the_weights_of_the_final_model_is_refused(
     assert made.files["model.safetensors"] == checksum
 
 
-def _config(**changes: object) -> Callable[[dict[str, bytes]], None]:
+def _config(**changes: object) -> Change:
     def change(files: dict[str, bytes]) -> None:
         files["config.json"] = json.dumps(json.loads(files["config.json"]) | changes).encode()
 
     return change
 
 
-@pytest.mark.parametrize(
-    ("case", "change"),
-    list(
-        zip(
-            [
-                *("unknown", "no type", "of images", "code of its own", "no heads", "no number"),
-                *("broken", "a list", "missing", "no tokenizer"),
-            ],
-            [
-                _config(model_type="unheard_of", architectures=["Unheard"]),
-                _config(model_type=None),
-                _config(model_type="vit"),
-                _config(
-                    model_type="unheard_of",
-                    auto_map={"AutoConfig": "code.Config", "AutoModel": "code.M"},
-                ),
-                _config(num_attention_heads=0),
-                _config(hidden_size="wide"),
-                lambda files: files.update({"config.json": b"{"}),
-                lambda files: files.update({"config.json": b"[]"}),
-                lambda files: files.pop("config.json"),
-                lambda files: files.update({"tokenizer.json": b"{}"}),
-            ],
-            strict=True,
-        )
-    ),
-)
+def _content(content: bytes, name: str) -> Change:
+    return lambda files: files.update({name: content})
+
+
+CODE = {"AutoConfig": "code.Config", "AutoModel": "code.M"}
+UNKNOWN: dict[str, Change] = {
+    "unknown": _config(model_type="unheard_of", architectures=["Unheard"]),
+    "no type": _config(model_type=None),
+    "of images": _config(model_type="vit"),
+    "code of its own": _config(model_type="unheard_of", auto_map=CODE),
+    "no heads": _config(num_attention_heads=0),
+    "no number": _config(hidden_size="wide"),
+    "broken": _content(b"{", "config.json"),
+    "a list": _content(b"[]", "config.json"),
+    "missing": lambda files: files.pop("config.json"),
+    "no tokenizer": _content(b"{}", "tokenizer.json"),
+}
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
 def test_a_configuration_that_transformers_does_not_know_is_refused(
-    hub: Hub, tmp_path: Path, case: str, change: Callable[[dict[str, bytes]], Any]
+    hub: Hub, tmp_path: Path, case: str
 ) -> None:
-    commit = variant(hub, change)
+    commit = variant(hub, UNKNOWN[case])
     problem = refusal(tmp_path / "checkpoint", "mini/odd", commit)
     assert problem.what == f"mini/odd at {commit}"
     assert problem.expected == "a configuration and a tokenizer that transformers knows"
@@ -287,7 +279,7 @@ Weights = dict[str, Tensor]
 BIAS = "gpt_neox.layers.1.mlp.dense_4h_to_h.bias"
 
 
-def _tensors(change: Callable[[Weights], Any]) -> Callable[[dict[str, bytes]], None]:
+def _tensors(change: Callable[[Weights], Any]) -> Change:
     def edit(files: dict[str, bytes]) -> None:
         weights = load(files["model.safetensors"])
         change(weights)
@@ -296,7 +288,7 @@ def _tensors(change: Callable[[Weights], Any]) -> Callable[[dict[str, bytes]], N
     return edit
 
 
-UNFIT: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
+UNFIT: dict[str, tuple[Change, str]] = {
     "a tensor missing": (_tensors(lambda w: w.pop(BIAS)), f"1 missing: ['{BIAS}']"),
     "a tensor left over": (
         _tensors(lambda w: w.update({BIAS.replace("1", "2"): w[BIAS].clone()})),
@@ -394,7 +386,7 @@ def test_the_names_of_older_files_are_taken(
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
-def _second_value(delta: float) -> Callable[[dict[str, bytes]], None]:
+def _second_value(delta: float) -> Change:
     """The first tensor of the first shard stands in the second as well, changed by so much."""
 
     def change(files: dict[str, bytes]) -> None:
@@ -405,36 +397,35 @@ def _second_value(delta: float) -> Callable[[dict[str, bytes]], None]:
     return change
 
 
-def _weights(content: bytes, name: str = "model.safetensors") -> Callable[[dict[str, bytes]], None]:
-    return lambda files: files.update({name: content})
-
-
-WHOLE = miniatures.pythia(2)["model.safetensors"]
-INDEX, SHARDS = (
-    "model.safetensors.index.json",
-    [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)],
-)
-UNREADABLE: dict[str, tuple[bool, Callable[[dict[str, bytes]], Any], str]] = {
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+SHARDS = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+WHOLE = miniatures.pythia(2)[SINGLE]
+UNREADABLE: dict[str, tuple[bool, Change, str]] = {
     # sharded or not, what is changed, and what is said
     **{
         f"without shard {shard}": (True, lambda f, s=shard: f.pop(s), f"expected: .*{shard}")
         for shard in SHARDS
     },
-    "empty": (False, _weights(b""), "expected: a safetensors file"),
-    "one byte": (False, _weights(b"\0"), "expected: a safetensors file"),
-    "a pointer": (False, _weights(b"version https://git-lfs\n"), "expected: a safetensors file"),
-    "an endless header": (False, _weights(struct.pack("<Q", 1 << 40)), "a safetensors file"),
-    "cut": (False, _weights(WHOLE[:-100]), "expected: a safetensors file"),
+    **{
+        case: (False, _content(content, SINGLE), "expected: a safetensors file")
+        for case, content in {
+            "empty": b"",
+            "one byte": b"\0",
+            "a pointer": b"version https://git-lfs\n",
+            "an endless header": struct.pack("<Q", 1 << 40),
+            "cut": WHOLE[:-100],
+        }.items()
+    },
     "quantized": (
         False,
-        _weights(save({"weight": torch.zeros(4, dtype=torch.int8)})),
+        _content(save({"weight": torch.zeros(4, dtype=torch.int8)}), SINGLE),
         r"got: +weights stored as I8\n.*\n +remedy: .*not quantized",
     ),
     "a tensor with two values": (True, _second_value(1), f"got: +other values in {SHARDS[0]}"),
     # as in the step revisions of pythia-2.8b, whose one file is of the last step
-    "two sets": (True, _weights(WHOLE), f"model.safetensors, and beside it {INDEX}"),
+    "two sets": (True, _content(WHOLE, SINGLE), f"model.safetensors, and beside it {INDEX}"),
     **{
-        f"the index {index!r}": (True, _weights(index, INDEX), f": {INDEX}\n")
+        f"the index {index!r}": (True, _content(index, INDEX), f": {INDEX}\n")
         for index in (b"{", b"{}", b"[]")
     },
 }
@@ -478,36 +469,33 @@ def test_what_is_loaded_is_what_the_hub_has(hub: Hub, tmp_path: Path, repo: str)
     assert hub.log == [], "it lies in the cache"
 
 
-def test_an_empty_cache_is_filled_again_at_the_same_commit(
-    hub: Hub, hub_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "checkpoint"
-    manifest = fetched(PYTHIA_70M, folder)
+@pytest.fixture
+def emptied(hub_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Manifest:
+    """Of the smallest Pythia, whose weights the cache does not have any more."""
+    manifest = fetched(PYTHIA_70M, tmp_path / "checkpoint")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(hub_home / "another"))
+    return manifest
+
+
+def test_an_empty_cache_is_filled_again_at_the_same_commit(
+    hub: Hub, emptied: Manifest, tmp_path: Path
+) -> None:
     hub.model(PYTHIA_70M).add({"config.json": b"a later commit"})
     hub.log.clear()
-    assert load_model(folder, "float16").num_parameters() == manifest.parameters
+    assert load_model(tmp_path / "checkpoint", "float16").num_parameters() == emptied.parameters
     asked = {request.path.rpartition("/")[2] for request in hub.requests("/resolve/")}
-    assert asked == set(manifest.files)
-    assert all(manifest.origin["commit"] in request.path for request in hub.log)
+    assert asked == set(emptied.files)
+    assert all(emptied.origin["commit"] in request.path for request in hub.log)
 
 
 def test_a_hub_that_has_other_files_under_that_commit_is_refused(
-    hub: Hub, hub_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, emptied: Manifest, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "checkpoint"
-    manifest = fetched(PYTHIA_70M, folder)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(hub_home / "another"))
-    files = hub.model(PYTHIA_70M).files()
-    other = miniatures.pythia(5)
-    hub.model(PYTHIA_70M).add(
-        files | {"model.safetensors": other["model.safetensors"]}, manifest.origin["commit"]
-    )
-    with pytest.raises(InputError) as caught:
-        load_model(folder, "float16")
-    (problem,) = caught.value.problems
-    assert problem.what.endswith("model.safetensors")
-    assert problem.expected == f"sha256 {manifest.files['model.safetensors']}"
+    files = hub.model(PYTHIA_70M).files() | {SINGLE: miniatures.pythia(5)[SINGLE]}
+    hub.model(PYTHIA_70M).add(files, emptied.origin["commit"])
+    problem = refused(load_model, tmp_path / "checkpoint", "float16")
+    assert problem.what.endswith(SINGLE)
+    assert problem.expected == f"sha256 {emptied.files[SINGLE]}"
 
 
 def test_weights_that_were_changed_in_the_cache_are_fetched_again(
@@ -522,20 +510,14 @@ def test_weights_that_were_changed_in_the_cache_are_fetched_again(
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_a_fault_while_loading_is_an_input_error(
-    hub: Hub, hub_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "checkpoint"
-    fetched(PYTHIA_70M, folder)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(hub_home / "another"))
+@pytest.mark.usefixtures("emptied")
+def test_a_fault_while_loading_is_an_input_error(hub: Hub, tmp_path: Path) -> None:
     hub.faults.append(Fault("model.safetensors", "corrupt", times=None))
     with pytest.raises(InputError, match="other content than the hub lists"):
-        load_model(folder, "float16")
+        load_model(tmp_path / "checkpoint", "float16")
 
 
-def _own(
-    tmp_path: Path, change: Callable[[dict[str, bytes]], Any] = lambda files: None
-) -> tuple[Path, Path]:
+def _own(tmp_path: Path, change: Change = lambda files: None) -> tuple[Path, Path]:
     """A user's folder of weights, changed, and the manifest that names it."""
     below, folder = tmp_path / "own", tmp_path / "checkpoint"
     below.mkdir()
@@ -568,10 +550,7 @@ def test_what_does_not_fit_is_refused_whatever_the_manifest_says(
     _, folder = _own(tmp_path, change)
     if not by_header:
         monkeypatch.setattr(loading, "skeleton", lambda *_: None)
-    with pytest.raises(InputError) as caught:
-        load_model(folder, "float32")
-    (problem,) = caught.value.problems
-    assert problem.got.startswith(got)
+    assert refused(load_model, folder, "float32").got.startswith(got)
 
 
 def test_a_users_folder_is_loaded_from_where_it_lies(hub: Hub, tmp_path: Path) -> None:
@@ -589,8 +568,6 @@ def test_a_users_folder_that_changed_is_refused(tmp_path: Path, change: str) -> 
         weights.unlink()
     else:
         weights.write_bytes(weights.read_bytes()[:-1] + b"?")
-    with pytest.raises(InputError) as caught:
-        load_model(folder, "float16")
-    (problem,) = caught.value.problems
+    problem = refused(load_model, folder, "float16")
     assert problem.what == str(weights)
     assert problem.got.startswith("no such file" if change == "gone" else "sha256 ")

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from pipeline.checkpoints import loop, training
 from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.loop import write_checkpoint
-from pipeline.checkpoints.manifest import read_manifest
+from pipeline.checkpoints.manifest import checksums, read_manifest
 from pipeline.checkpoints.schema import Training
 from pipeline.checkpoints.training import build, train
 from pipeline.checkpoints.verified import load_tokenizer
@@ -36,6 +35,12 @@ NEOX = Training(
     seed=0,
 )
 NEO = NEOX.model_copy(update={"architecture": "gpt_neo", "window": 4})
+
+
+@pytest.fixture(params=[NEOX, NEO], ids=["neox", "neo"])
+def recipe(request: pytest.FixtureRequest) -> Training:
+    made: Training = request.param
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -72,27 +77,19 @@ def _checkpoint(recipe: Training, rows: pl.DataFrame, tokenizer: Path, folder: P
     return folder
 
 
-def _hashes(folder: Path) -> dict[str, str]:
-    return {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in folder.iterdir()
-        if path.is_file()
-    }
-
-
-@pytest.mark.parametrize("recipe", [NEOX, NEO], ids=["neox", "neo"])
 def test_training_again_gives_the_same_bytes(
     recipe: Training, rows: pl.DataFrame, tokenizer: Path, tmp_path: Path
 ) -> None:
-    first = _hashes(_checkpoint(recipe, rows, tokenizer, tmp_path / "first"))
+    first = checksums(_checkpoint(recipe, rows, tokenizer, tmp_path / "first"))
     torch.manual_seed(99)  # what others drew must not matter
-    assert _hashes(_checkpoint(recipe, rows, tokenizer, tmp_path / "again")) == first
+    assert checksums(_checkpoint(recipe, rows, tokenizer, tmp_path / "again")) == first
     other = recipe.model_copy(update={"seed": 1})
-    weights = _hashes(_checkpoint(other, rows, tokenizer, tmp_path / "other"))["model.safetensors"]
+    weights = checksums(_checkpoint(other, rows, tokenizer, tmp_path / "other"))[
+        "model.safetensors"
+    ]
     assert weights != first["model.safetensors"]
 
 
-@pytest.mark.parametrize("recipe", [NEOX, NEO], ids=["neox", "neo"])
 def test_the_loss_falls(recipe: Training, rows: pl.DataFrame, tokenizer: Path) -> None:
     trained = train(recipe.model_copy(update={"epochs": 12}), rows, tokenizer)
     assert trained.log.steps == 12 * len(rows) // 4
@@ -101,7 +98,6 @@ def test_the_loss_falls(recipe: Training, rows: pl.DataFrame, tokenizer: Path) -
     assert not trained.model.training
 
 
-@pytest.mark.parametrize("recipe", [NEOX, NEO], ids=["neox", "neo"])
 def test_a_checkpoint_gives_back_the_model_that_was_trained(
     recipe: Training, rows: pl.DataFrame, tokenizer: Path, tmp_path: Path
 ) -> None:
@@ -126,10 +122,9 @@ def test_a_checkpoint_gives_back_the_model_that_was_trained(
     assert manifest.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert manifest.origin == {"recipe": recipe.model_dump()}
     # nothing but the manifest is left out of the manifest
-    assert set(manifest.files) == set(_hashes(folder)) - {"manifest.json"}
+    assert set(manifest.files) == set(checksums(folder)) - {"manifest.json"}
 
 
-@pytest.mark.parametrize("recipe", [NEOX, NEO], ids=["neox", "neo"])
 @pytest.mark.parametrize("step", [0, 1, 7, 19])
 def test_a_training_that_stops_is_a_checkpoint_of_the_whole_one(
     recipe: Training,
