@@ -143,9 +143,9 @@ def _bounded(axes: Axes, rows: pl.DataFrame) -> None:
         style.curve(axes, band, index, label, value=column)
     for bound in ("printed", "corrected"):
         over = rows.filter(pl.col(f"{bound}_violated") > 0)
-        label = "exceeded by a sample" if over.height else None
+        exceeded = "exceeded by a sample" if over.height else None
         look: Any = {"marker": "x", "s": 60, "color": colours.INK, "zorder": 5}
-        axes.scatter(over["block"], style.finite(over[bound]), label=label, **look)
+        axes.scatter(over["block"], style.finite(over[bound]), label=exceeded, **look)
     style.blocks_axis(axes)
 
 
