@@ -122,11 +122,8 @@ def _misfits(known: Anatomy, edit: Edit, block: int) -> Iterator[tuple[str, str,
             "use the edits identity, heads and skip, which such a model allows",
         )
     if known.sites[block].tap(where) is None:
-        got, expected = (
-            f"no module that returns the {where} alone",
-            f"a {where} for the edit {name}",
-        )
-        yield got, expected, "use another site"
+        got = f"no module that returns the {where} alone"
+        yield got, f"a {where} for the edit {name}", "use another site"
     if edit.neurons and where != INNER:
         yield f"neurons of an edit at {where}", "an edit at mlp", "leave them out"
     if edit.heads and (where not in BY_HEAD or edit.name == NOISE):
