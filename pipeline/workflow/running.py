@@ -107,6 +107,13 @@ def evaluating(
         if device != leased:
             print("a GPU is there, but this torch cannot use it: evaluating on the CPU", flush=True)
         torch.set_num_threads(threads)
+        if device == "cpu" and threads > 1 and (slower := slowdown(threads)) > 1.2:
+            print(
+                f"{threads} threads are {slower:.1f} times as slow as one here and now: other work "
+                "keeps the cores busy. Consider run.threads: 1 in params.yaml, or audit --threads 1",
+                file=sys.stderr,
+                flush=True,
+            )
         room = room_for(weight_bytes, device)
         if memory_gb is not None:
             room = min(room, int(memory_gb * 1e9))
@@ -114,3 +121,21 @@ def evaluating(
             require_memory(model, weight_bytes, device, room)
         notes.update(device=device, threads=threads, streamed=weight_bytes > room)
         yield Device(device, room)
+
+
+def slowdown(threads: int) -> float:
+    """The time of a product of small matrices with so many threads, divided by that with one.
+
+    The number of threads stays: a choice by time would change the last digits from run to run.
+    """
+    import torch
+
+    square, seconds = torch.ones(512, 512), dict[int, float]()
+    for number in (1, threads):
+        torch.set_num_threads(number)
+        torch.mm(square, square)  # starts the threads
+        started = time.perf_counter()
+        for _ in range(5):
+            torch.mm(square, square)
+        seconds[number] = time.perf_counter() - started
+    return seconds[threads] / seconds[1]
