@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from lm_eval.tasks import TaskManager
 
-from pipeline.tasks.loading import load_tasks, tasks_in
+from pipeline.tasks.loading import load_tasks, quiet, tasks_in
 from tests import own
 from tests.families import FAMILIES
 
@@ -36,7 +37,7 @@ def test_the_example_of_the_readme(tmp_path, capsys):
     assert f"torch.Size([{1 + own.BLOCKS + 4}, 1, 8])" in capsys.readouterr().out
 
 
-def test_the_example_of_a_folder_of_tasks(tmp_path):
+def test_the_example_of_a_folder_of_tasks(tmp_path, monkeypatch):
     page = "docs/your-own.md"
     (task,) = [block for block in blocks(page, "yaml") if block.startswith("task:")]
     (data,) = blocks(page, "json")
@@ -47,6 +48,11 @@ def test_the_example_of_a_folder_of_tasks(tmp_path):
     assert documents == [json.loads(line) for line in data.splitlines()]
     assert loaded.doc_to_text(documents[0]).endswith("France?\nAnswer:")
     assert loaded.doc_to_choice(documents[0])[loaded.doc_to_target(documents[0])] == "Paris"
+    monkeypatch.chdir(tmp_path)  # where lm-eval itself finds the data, as the page says
+    with quiet():
+        manager = TaskManager(include_path=str(tmp_path), include_defaults=False)
+        (of_lm_eval,) = manager.load(["capitals"])["tasks"].values()
+    assert list(of_lm_eval.eval_docs) == documents
 
 
 def test_the_readme_is_short():

@@ -110,7 +110,7 @@ def evaluating(
         if device == "cpu" and threads > 1 and (slower := slowdown(threads)) > 1.2:
             print(
                 f"{threads} threads are {slower:.1f} times as slow as one here and now: other work "
-                "keeps the cores busy. Consider run.threads: 1 in params.yaml, or audit --threads 1",
+                "keeps the cores busy. Consider run.threads: 1 in params.yaml, or --threads 1",
                 file=sys.stderr,
                 flush=True,
             )
