@@ -120,7 +120,7 @@ def render_numbers(
 
     Args:
         study: its name.
-        summary: schema `rows.SUMMARY`, for the accuracies by category.
+        summary: schema `rows.SUMMARY`, for the metrics and the accuracies by category.
         evidence: schema `evidence.EVIDENCE`, for what one late block leaves.
         judged: as `claims.findings` gives them, for the intervals behind the verdicts.
         figures: those of all pages, for the numbers behind each.
@@ -131,6 +131,7 @@ def render_numbers(
         study=study,
         title="Numbers",
         retention=facts.retention(evidence),
+        metrics=facts.metrics(summary),
         categories=facts.categories(summary),
         judged=judged,
         figures=[(i, figure, _rows(figure), data_table(figure.data)) for i, figure in figures],

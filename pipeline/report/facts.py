@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import compress
+from itertools import compress, product
 from typing import Any
 
 import polars as pl
@@ -16,6 +16,7 @@ from pipeline.analysis.rows import BY_CATEGORY
 from pipeline.analysis.statistics import LEVEL
 from pipeline.analysis.text import MISSING
 from pipeline.interventions.interventions import BASELINE
+from pipeline.measure.metrics import METRICS
 from pipeline.report.browser import Family
 from pipeline.report.numbers import SHARE, Number, spread, summarized
 from pipeline.samples.schemas import SPLITS
@@ -202,6 +203,24 @@ def benchmarks(summary: pl.DataFrame, blind: Mapping[str, Mapping[str, float]]) 
         cells = [_one(of_task.filter(model=model)) for model in models]
         rows.append([f"{task}, {metric}", shown, *cells])
     return ["benchmark", "best without attention" if blind else "chance", *models], rows
+
+
+def metrics(summary: pl.DataFrame) -> Table:
+    """Heading and rows of every metric of memorization: at baseline, and with one block bypassed.
+
+    Those of ``mine/metrics.py`` are among them.
+    """
+    rows = []
+    for metric, split in product(METRICS, SPLITS):
+        for (model,), of in views.memorization(summary, metric.name, split).group_by(
+            "model", maintain_order=True
+        ):
+            bypassed = views.single_blocks(of).filter(pl.col("block") > 0)["value"].drop_nulls()
+            unit = SHARE if metric.unit == "truth" else metric.unit
+            name = f"metrics/{model}/{split}/{metric.name}"
+            cells = [_one(views.baseline(of)), spread(name, bypassed, unit)]
+            rows.append([metric.name, metric.meaning, metric.unit, model, split, *cells])
+    return ["metric", "meaning", "unit", "model", "samples", "baseline", "one block bypassed"], rows
 
 
 def categories(summary: pl.DataFrame) -> Table:

@@ -17,6 +17,7 @@ from typing import Any
 from markupsafe import Markup
 
 from pipeline.analysis.text import MISSING, number, percent, percent_interval
+from pipeline.measure.metrics import METRICS
 from pipeline.workflow.files import write_text
 
 SHARE = "share"
@@ -40,6 +41,9 @@ WRITE: Mapping[str, Callable[[float], str]] = {
 ``change`` is a signed share, ``growth`` the logarithm of a ratio as a change in percent, ``points``
 a difference of shares in percentage points.
 """
+
+
+_UNITS = {m.name: m.unit for m in METRICS if m.unit not in (SHARE, "truth")}
 
 
 @dataclass(frozen=True)
@@ -132,8 +136,7 @@ def summarized(row: Mapping[str, Any]) -> Number:
     """The number of a row of the summary, with its interval."""
     key = ("model", "intervention", "task", "metric", "split", "k", "copies", "category")
     name = "/".join(["summary", *(str(row[c]) for c in key if row[c] is not None)])
-    entropy = row["metric"] == "completion_entropy"
-    unit = "nats" if entropy else "" if row["higher_is_better"] is False else SHARE
+    unit = _UNITS.get(row["metric"], "" if row["higher_is_better"] is False else SHARE)
     return Number(name, row["value"], row["low"], row["high"], unit)
 
 

@@ -11,6 +11,7 @@ from pipeline.analysis import views
 from pipeline.analysis.evidence import TOKENS
 from pipeline.analysis.kept import MOST, one_block
 from pipeline.interventions.interventions import BASELINE, IDENTITY
+from pipeline.measure.metrics import METRICS
 from pipeline.report.numbers import Number, spread, summarized
 
 SHADES = 10
@@ -23,7 +24,13 @@ _MEMORY = {
     "completion_entropy": "completion entropy, nats",
 }
 
-_RATIOS = ("token_accuracy", "completion_entropy")
+_OTHERS = {m.name: m for m in METRICS if m.aggregate and m.name not in _MEMORY}
+"""Metrics that the heatmap shows one at a time, as the reader chooses; ``mine/metrics.py`` too."""
+
+_DIRECT = ("token_accuracy", *(name for name, m in _OTHERS.items() if m.memorized_is_higher))
+"""Those whose ratio to the baseline is shown, not its inverse."""
+
+_RATIOS = ("token_accuracy", "completion_entropy", *(n for n, m in _OTHERS.items() if m.least >= 0))
 """Metrics of which no share is kept above a floor, so that the heatmap shows a ratio."""
 
 
@@ -39,6 +46,7 @@ def heatmaps(summary: pl.DataFrame, shares: pl.DataFrame) -> list[dict[str, Any]
 
     Returns:
         For each model: ``model``, its name; ``lowest``, see `lowest`; ``heading``, the metrics;
+        ``others``, the number of each of `_OTHERS` that is in the heading;
         ``rows``, what is bypassed and a cell for each metric, the first of the baseline. A cell is
         the number and its shade, 0 (nothing is kept) to `SHADES`; each None where unknown.
     """
@@ -60,20 +68,34 @@ def _heatmap(rows: pl.DataFrame) -> dict[str, Any]:
     blocks = [None, *rows["block"].drop_nulls().unique().sort()] if heading else []
     bypassed = ["baseline" if block is None else f"block {block}" for block in blocks]
     listed = [[cells.get((block, label), (None, None)) for label in heading] for block in blocks]
-    return {"heading": heading, "rows": list(zip(bypassed, listed, strict=True))}
+    others = {_worded(name): str(i) for i, name in enumerate(_OTHERS) if _worded(name) in heading}
+    return {
+        "heading": heading,
+        "others": others,
+        "rows": list(zip(bypassed, listed, strict=True)),
+    }
+
+
+def _worded(metric: str) -> str:
+    unit = _OTHERS[metric].unit if metric in _OTHERS else ""
+    words = _MEMORY.get(metric, metric.replace("_", " "))
+    return words if unit in ("", "share", "truth") else f"{words}, {unit}"
 
 
 def _shaded(summary: pl.DataFrame, shares: pl.DataFrame) -> pl.DataFrame:
     """The rows of the heatmaps with their column's ``label`` and their ``shade``."""
     memory = [views.memorization(summary, metric) for metric in _MEMORY]
-    rows = pl.concat([*memory, views.benchmarks(summary).sort("task", maintain_order=True)])
+    others = [views.memorization(summary, metric) for metric in _OTHERS]
+    tasks = views.benchmarks(summary).sort("task", maintain_order=True)
+    rows = pl.concat([*memory, tasks, *others])
+    words = {metric: _worded(metric) for metric in (*_MEMORY, *_OTHERS)}
     memorized, metric = pl.col("task") == views.MEMORIZATION, pl.col("metric")
     task = pl.col("task").str.strip_prefix(views.GENERATED).str.replace_all("_", " ")
     unmodified = pl.col("intervention") == BASELINE.name
     joined = (
         rows.filter(unmodified | views.ONE_BLOCK)
         .with_columns(
-            label=pl.when(memorized).then(metric.replace(_MEMORY)).otherwise(task),
+            label=pl.when(memorized).then(metric.replace(words)).otherwise(task),
             measure=pl.when(memorized).then(metric).otherwise("task"),
         )
         .join(
@@ -88,7 +110,7 @@ def _shaded(summary: pl.DataFrame, shares: pl.DataFrame) -> pl.DataFrame:
     whole = value.filter(unmodified).first().over(of_one)
     inverse = pl.when(value > 0).then(whole / value).otherwise(1.0)
     direct = pl.when(whole > 0).then(value / whole)
-    ratio = pl.when(metric == "token_accuracy").then(direct).otherwise(inverse)
+    ratio = pl.when(metric.is_in(_DIRECT)).then(direct).otherwise(inverse)
     by_ratio = metric.is_in(_RATIOS) | ~pl.col("higher_is_better").fill_null(True)
     known = value.is_finite() & whole.is_not_null()
     share = pl.when(by_ratio).then(pl.when(known).then(ratio)).otherwise("kept")

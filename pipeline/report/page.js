@@ -121,6 +121,18 @@ for (const box of document.querySelectorAll(".switch")) {
   box.prepend(make("div", { class: "tools" }, make("label", {}, `${box.dataset.label} `, select)));
 }
 
+// one more metric in the heatmaps of all models; by a rule, since most are drawn later
+const others = [...document.querySelectorAll(".heat thead .other")];
+if (others.length) {
+  const rule = document.head.appendChild(make("style"));
+  const options = others.map((each) => make("option", { value: each.classList[1] }, each.textContent));
+  const select = make("select", {}, make("option", { value: "" }, "–"), ...options);
+  select.addEventListener("change", () => {
+    rule.textContent = select.value && `.heat .${select.value} { display: table-cell; }`;
+  });
+  document.querySelector(".heat").parentNode.before(make("div", { class: "tools" }, make("label", {}, "One more metric ", select)));
+}
+
 followers.push(() => {
   for (const row of document.querySelectorAll(".heat tbody tr")) {
     const model = row.closest(".heat").dataset.name;

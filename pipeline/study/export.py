@@ -6,6 +6,7 @@ read it back and its logits match those of the edited model.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from huggingface_hub import ModelCard, ModelCardData
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from pipeline.analysis import views
 from pipeline.checkpoints.fit import skeleton
 from pipeline.checkpoints.folder import checkpoint_files
 from pipeline.checkpoints.hub import fetch_files
@@ -35,9 +37,10 @@ from pipeline.interventions.exporting import (
     write_edit,
 )
 from pipeline.interventions.interventions import BASELINE, EDITS, Intervention
+from pipeline.report.numbers import estimate, summarized
+from pipeline.report.texts import are_given
 from pipeline.study.audit import origin_of
 from pipeline.study.composition import load
-from pipeline.study.schema import Study
 from pipeline.workflow.errors import InputError, Problem, bad_input, shorten
 from pipeline.workflow.files import PARAMS, atomic
 from pipeline.workflow.hub import Snapshot, listing, select, snapshot
@@ -54,6 +57,16 @@ MEANING = {
     "scores are largest, by far, at distance 0",
 }
 
+IN_WORDS = {
+    "exact_match": "recited: the greedy continuation is the whole suffix",
+    "token_accuracy": "suffix tokens that the greedy continuation has in their place",
+    "teacher_forced_accuracy": "suffix tokens predicted right after the true ones",
+    "completion_entropy": "uncertainty about the suffix (completion entropy), nats",
+}
+"""The metrics of memorization that a card shows."""
+
+LICENCE = ("license", "license_name", "license_link")
+
 
 @dataclass(frozen=True)
 class Source:
@@ -64,7 +77,6 @@ class Source:
         files: of it.
         origin: for readers.
         card: its own card, if it has one.
-        study: the study in force, if the model belongs to it.
         repo: of the hub, if it comes from there.
     """
 
@@ -72,7 +84,6 @@ class Source:
     files: Snapshot
     origin: str
     card: Path | None = None
-    study: Study | None = None
     repo: str | None = None
 
 
@@ -116,7 +127,7 @@ def export(name: str, edit: str, blocks: str, to: Path) -> float:
             most = max(TOLERANCE, 4 * torch.finfo(dtype).eps if dtype == stored else 0)
             if not differ <= most:
                 raise _not_exact(edit, blocks, differ, most, dtype)
-        card = _card(source, edit, numbers, differ, changed, tokens.numel())
+        card = _card(source, edit, numbers, differ, changed, tokens.numel(), to.name)
         (folder / CARD).write_text(card, encoding="utf-8")
     return differ
 
@@ -164,9 +175,7 @@ def source_of(model: str) -> Source:
         study = load()
         if any(entry.name == model for entry in study.models.values()):
             files = verified(study.data / "checkpoints" / model)
-            return Source(
-                model, files, f"the model `{model}` of the study `{study.study}`", study=study
-            )
+            return Source(model, files, f"the model `{model}` of the study `{study.study}`")
     pin = origin_of(model, also="the name of a model of the study in force, ")
     if "folder" in pin:
         files, own = checkpoint_files(Path(model)), Path(model) / CARD
@@ -228,17 +237,26 @@ def _card(
     differ: float,
     changed: float,
     tokens: int,
+    folder: str,
 ) -> str:
     """The model card, Markdown with a head for the hub."""
-    licence = _licence(source.card)
+    own, known = _head_of(source.card), _same_weights(source.files)
+    origins = [manifest["origin"] for _, manifest in known]
+    repos = [source.repo, *(origin.get("repo") for origin in origins), own.get("base_model")]
+    licence = {key: own[key] for key in LICENCE if isinstance(own.get(key), str)}
     head = ModelCardData(
-        base_model=source.repo,
+        base_model=next(filter(None, repos), None),
         library_name="transformers",
+        pipeline_tag="text-generation",
         tags=["bypass-memorization"],
-        **licence,
+        **{"license": "unknown", **licence},
     )
     listed = ", ".join(map(str, blocks))
     told = licence.get("license", "not stated in the source's card; ask its authors")
+    measured = "\n\n".join(filter(None, (_measured(*each, edit, blocks) for each in known)))
+    if not measured:
+        done = "studies have this model, but not this edit of these blocks" if known else ""
+        measured = f"Nothing: {done or 'no study or audit here has this model'}."
     return f"""---
 {head.to_yaml()}
 ---
@@ -246,6 +264,13 @@ def _card(
 
 The edit `{edit}` is in the weights: {MEANING[edit]}. Blocks count from 0 in the source.
 Stock transformers loads this checkpoint. No code of its own is needed.
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+name = "{folder}"  # this folder, or OWNER/NAME after an upload
+model, tokenizer = AutoModelForCausalLM.from_pretrained(name), AutoTokenizer.from_pretrained(name)
+```
 
 - **Source**: {source.origin}
 - **Licence of the source**: {told}
@@ -260,31 +285,55 @@ are relative to the largest logit where that is above 1.
 
 ## Measured
 
-{_measured(source, edit, blocks)}
+{measured}
 """
 
 
-def _measured(source: Source, edit: str, blocks: Sequence[int]) -> str:
-    """The results of the study in force before and after the edit, as a table."""
-    path = source.study.data / "summary.parquet" if source.study else None
-    if path is None or not path.is_file():
-        return "Nothing: no study has evaluated this model here."
-    summary = pl.read_parquet(path).filter(pl.col("model") == source.name)
+def _same_weights(files: Snapshot) -> list[tuple[Path, dict[str, Any]]]:
+    """The data folder and the manifest of each study or audit here with the same weights."""
+    paths = sorted(Path("data").glob("*/checkpoints/*/manifest.json"))
+    read = [(path.parents[2], json.loads(path.read_text("utf-8"))) for path in paths]
+    weights = {name for name in files.files if name.endswith(".safetensors")} if read else set()
+    sums = {files.files[name] or sha256(files.folder / name) for name in weights}
+    return [
+        (data, manifest)
+        for data, manifest in read
+        if {sum_ for name, sum_ in manifest["files"].items() if name.endswith(".safetensors")}
+        == sums
+    ]
+
+
+def _measured(data: Path, manifest: dict[str, Any], edit: str, blocks: Sequence[int]) -> str:
+    """The results of a study before and after the edit, in words and as a table; empty: none."""
+    if not (path := data / "summary.parquet").is_file():
+        return ""
+    summary = pl.read_parquet(path).filter(model=manifest["name"])
+    memory = pl.col("metric").is_in(list(IN_WORDS)) & (pl.col("task") == views.MEMORIZATION)
+    shown = pl.concat([summary.filter(memory), views.benchmarks(summary)])
     of_edit = (pl.col("edit") == edit) & (
         pl.col("blocks").cast(pl.List(pl.Int64)) == pl.lit(list(blocks), pl.List(pl.Int64))
     )
-    by = ["split", "task", "metric", "k", "copies"]
-    numbers = [*by, "value", "low", "high", "n"]
-    before = summary.filter(pl.col("intervention") == BASELINE.name).select(numbers)
-    after = summary.filter(of_edit).unique(by, maintain_order=True).select(numbers)
-    if after.is_empty():
-        return "Nothing: the study has no intervention of this edit and these blocks."
-    rows = before.join(after, on=by, how="inner", nulls_equal=True, maintain_order="left")
+    by = ["split", "task", "metric"]
+    after = shown.filter(of_edit).unique(by, maintain_order=True)
+    rows = views.baseline(shown).join(after.select(*by, "intervention"), on=by, nulls_equal=True)
+    if rows.is_empty():
+        return ""
+    given = are_given(data, [manifest["family"]])
     lines = [
-        "Value and 95% interval, before and after the edit. Splits are of the study's samples.",
+        f"In the study `{data.name}`, before and after the edit, with 95% intervals:",
         "",
-        *markdown([*by, "n"], rows, {"before": "", "after": "_right"}),
+        "| what | of | before | after |",
+        "|---|---|---|---|",
     ]
+    for before in rows.iter_rows(named=True):
+        same = {key: before[key] for key in by if before[key] is not None}
+        edited = after.filter(**same).row(0, named=True)
+        words, of = f"{before['task']}, {before['metric']}", f"{before['n']} documents"
+        if before["task"] == views.MEMORIZATION:
+            words = IN_WORDS[before["metric"]]
+            of = f"{before['n']} {'' if given else before['split'] + ' '}samples"
+        values = (estimate(summarized(row)) for row in (before, edited))
+        lines.append(f"| {words} | {of} | {' | '.join(values)} |")
     return "\n".join(lines)
 
 
@@ -307,12 +356,10 @@ def markdown(columns: Sequence[str], rows: pl.DataFrame, values: Mapping[str, st
     return lines
 
 
-def _licence(card: Path | None) -> dict[str, Any]:
-    """The entries on the licence in a card's head; empty without any."""
+def _head_of(card: Path | None) -> dict[str, Any]:
+    """The head of a model card; empty without any."""
     try:
         text = card.read_text("utf-8", "replace") if card else "---\n---\n"
-        head = ModelCard(text).data.to_dict()  # type: ignore[no-untyped-call]
+        return dict(ModelCard(text).data.to_dict())  # type: ignore[no-untyped-call]
     except Exception:  # what is no head: YAML's many errors, and ValueError
         return {}
-    keys = ("license", "license_name", "license_link")
-    return {key: head[key] for key in keys if isinstance(head.get(key), str)}

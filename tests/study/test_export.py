@@ -16,11 +16,13 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from pipeline.checkpoints.folder import checkpoint_files
 from pipeline.interventions import Intervention, bypassed
 from pipeline.interventions.exporting import EXPORTABLE, write_edit
+from pipeline.samples.frame import samples_frame
+from pipeline.samples.schemas import SAMPLES
 from pipeline.study import export as exporting
 from pipeline.study.export import export
+from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 from tests.families import FAMILIES, NOT_ADDITIVE, VOCABULARY, cases, tiny
 
@@ -256,35 +258,58 @@ def test_the_card_says_what_was_done_and_what_it_was_made_of(source: Path) -> No
     assert json.loads(Path("to/config.json").read_text())["num_hidden_layers"] == 3
 
 
-def test_the_card_shows_what_the_study_measured(
-    source: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("given", [True, False])
+def test_the_card_shows_what_any_study_of_the_same_weights_measured(
+    source: Path, given: bool
 ) -> None:
+    """Matched by checksum, under whatever name; in words, of a few metrics."""
     rows = [
-        ("mine", "baseline", None, [], 0.9, 0.8, 1.0),
-        ("mine", "block-01.zero", "zero", [1], 0.25, 0.2, 0.3),
-        ("mine", "block-02.zero", "zero", [2], 0.5, 0.4, 0.6),
-        ("other", "block-01.zero", "zero", [1], 0.75, 0.7, 0.8),
+        ("one", "baseline", None, [], "exact_match", 0.9, 0.8, 1.0),
+        ("one", "block-01.zero", "zero", [1], "exact_match", 0.25, 0.2, 0.3),
+        ("one", "block-02.zero", "zero", [2], "exact_match", 0.5, 0.4, 0.6),
+        ("one", "baseline", None, [], "zlib_ratio", 3.0, 2.0, 4.0),
+        ("one", "block-01.zero", "zero", [1], "zlib_ratio", 3.5, 2.5, 4.5),
+        ("other", "baseline", None, [], "exact_match", 0.5, 0.4, 0.6),
+        ("other", "block-01.zero", "zero", [1], "exact_match", 0.75, 0.7, 0.8),
     ]
-    names = ["model", "intervention", "edit", "blocks", "value", "low", "high"]
+    names = ["model", "intervention", "edit", "blocks", "metric", "value", "low", "high"]
     summary = pl.DataFrame(rows, schema=names, orient="row").with_columns(
         pl.col("blocks").cast(pl.List(pl.UInt16)),
-        split=pl.lit("memorized"), task=pl.lit("memorization"), metric=pl.lit("exact_match"),
-        k=pl.lit(None, pl.UInt16), copies=pl.lit(None, pl.UInt32), n=pl.lit(128, pl.UInt32),
+        split=pl.lit("memorized"), task=pl.lit("memorization"), n=pl.lit(128, pl.UInt32),
+        higher_is_better=pl.lit(None, pl.Boolean), category=pl.lit(None, pl.String),
+        k=pl.lit(None, pl.UInt32), copies=pl.lit(None, pl.UInt32),
     )  # fmt: skip
-    summary.write_parquet("summary.parquet")
+    weights = {"model.safetensors": exporting.sha256(source / "model.safetensors")}
+    pin = {"repo": "owner/base", "commit": "0" * 40}
+    for name, files, origin in (
+        ("one", weights, pin), ("other", {"model.safetensors": "0" * 64}, {"repo": "owner/other"})
+    ):  # fmt: skip
+        manifest = {"name": name, "family": "texts", "origin": origin, "files": files}
+        path = Path("data/audit-x/checkpoints", name, "manifest.json")
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(manifest))
+    summary.write_parquet("data/audit-x/summary.parquet")
+    samples = samples_frame(TOKENS.numpy(), 4, ["memorized"] * 3, [None] * 3)
+    samples = samples.with_row_index("row") if given else samples
+    tables.write(samples, Path("data/audit-x/samples/texts.parquet"), SAMPLES, {})
 
-    class Study:
-        data = Path()
-
-    known = exporting.Source("mine", checkpoint_files(source), "a model", study=Study())  # type: ignore[arg-type]
-    monkeypatch.setattr(exporting, "source_of", lambda _: known)
-    export("mine", "zero", "1", Path("to"))
-    numbers = "128 | 0.9 (0.8 to 1) | 0.25 (0.2 to 0.3)"
-    row = f"| memorized | memorization | exact_match |  |  | {numbers} |"
+    export(str(source), "zero", "1", Path("to"))
     card = Path("to/README.md").read_text("utf-8")
-    assert [line for line in card.splitlines() if "exact_match" in line] == [row]
-    export("mine", "zero", "4", Path("none"))
-    assert "no intervention of this edit" in Path("none/README.md").read_text("utf-8")
+    table = [line for line in card.splitlines() if line.startswith("| ")]
+    of = "128 samples" if given else "128 memorized samples"
+    assert table == [
+        "| what | of | before | after |",
+        f"| recited: the greedy continuation is the whole suffix | {of} | "
+        "90.0% [80.0, 100.0] | 25.0% [20.0, 30.0] |",
+    ]
+    head = ModelCard(card).data
+    assert (head.base_model, head.pipeline_tag) == ("owner/base", "text-generation")
+    assert head.license == "unknown"
+    snippet = card.partition("```python\n")[2].partition("```")[0]
+    assert 'name = "to"' in snippet
+    compile(snippet, "card", "exec")
+    export(str(source), "zero", "4", Path("none"))
+    assert "not this edit of these blocks" in Path("none/README.md").read_text("utf-8")
 
 
 @pytest.mark.slow
