@@ -132,6 +132,8 @@ def models(
         "a late block keeps, exact match",
         "a late block keeps, benchmarks",
     ]
+    if not rows:
+        return heading, rows
     known = [any(map(_is_known, column)) for column in zip(*rows, strict=True)]
     return list(compress(heading, known)), [list(compress(row, known)) for row in rows]
 
@@ -219,8 +221,8 @@ def metrics(summary: pl.DataFrame) -> Table:
             unit = SHARE if metric.unit == "truth" else metric.unit
             name = f"metrics/{model}/{split}/{metric.name}"
             cells = [_one(views.baseline(of)), spread(name, bypassed, unit)]
-            rows.append([metric.name, metric.meaning, metric.unit, model, split, *cells])
-    return ["metric", "meaning", "unit", "model", "samples", "baseline", "one block bypassed"], rows
+            rows.append([metric.name, metric.unit, model, split, *cells])
+    return ["metric", "unit", "model", "samples", "baseline", "one block bypassed"], rows
 
 
 def categories(summary: pl.DataFrame) -> Table:

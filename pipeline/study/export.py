@@ -358,8 +358,10 @@ def markdown(columns: Sequence[str], rows: pl.DataFrame, values: Mapping[str, st
 
 def _head_of(card: Path | None) -> dict[str, Any]:
     """The head of a model card; empty without any."""
+    if card is None:
+        return {}
     try:
-        text = card.read_text("utf-8", "replace") if card else "---\n---\n"
+        text = card.read_text("utf-8", "replace")
         return dict(ModelCard(text).data.to_dict())  # type: ignore[no-untyped-call]
     except Exception:  # what is no head: YAML's many errors, and ValueError
         return {}

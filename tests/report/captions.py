@@ -45,12 +45,16 @@ def scatter(data: pl.DataFrame, shares: pl.DataFrame) -> Iterator[tuple[str, Any
     own = shares.filter(LATER, model=data["model"][0], edit="identity")
     able = own.filter(kind="mean").select("block", able="kept")
     both = own.filter(measure="exact_match").join(able, on="block").sort("block")
-    best = max(both.rows(named=True), key=lambda row: row["able"] - row["kept"])
+    apart = sorted((row["able"] - row["kept"], row["block"]) for row in both.rows(named=True))
+    yield "exact", ends(data.filter(~WHOLE)["memorized"])
+    if len(apart) > 1 and apart[-1][0] == apart[-2][0]:  # none of several is named
+        yield "block", ""
+        return
+    best = both.filter(block=apart[-1][1]).row(0, named=True)
     yield "block", str(best["block"])
     yield "able", (best["able"],)
     yield "before", (data.filter(WHOLE)["memorized"][0],)
     yield "after", (data.filter(block=best["block"])["memorized"][0],)
-    yield "exact", ends(data.filter(~WHOLE)["memorized"])
 
 
 def blocks(data: pl.DataFrame) -> Iterator[tuple[str, Any]]:

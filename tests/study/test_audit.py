@@ -183,6 +183,21 @@ def test_a_model_of_the_hub_is_pinned_when_the_audit_begins(
         pinned("own/model@step2")
 
 
+def test_tasks_that_cannot_be_fetched_end_it_before_the_first_job(
+    asked: audit.Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "empty"))
+    words = ["--samples", "text.txt", "--prefix-length", "8", "--suffix-length", "8"]
+    command = _run(tmp_path, "audit", "--model", asked.model, *words, "--tasks", "arc_easy")
+    said, _ = command.communicate()
+    assert command.returncode == 2, said
+    assert "to fetch allenai/ai2_arc" in said
+    assert "HF_HUB_OFFLINE is set" in said
+    assert "Running stage" not in said
+    assert not Path("audits/model/data").exists()
+
+
 def test_samples_beyond_the_context_are_refused_before_anything_is_written(
     asked: audit.Asked, tmp_path: Path
 ) -> None:
