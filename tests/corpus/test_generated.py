@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -8,10 +7,8 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from pipeline.corpus.generated import (
-    END_OF_TEXT,
-    generate,
-)
+from pipeline.checkpoints.manifest import checksums
+from pipeline.corpus.generated import END_OF_TEXT, generate
 from pipeline.corpus.planted import Corpus, write
 from pipeline.corpus.schemas import RECORDS, TRAINING_ROWS
 from pipeline.corpus.tasks import TASKS
@@ -46,14 +43,6 @@ def _facts(side: Side) -> list[list[str]]:
             for thing, place in side.finds
         ),
     ]
-
-
-def _hashes(folder: Path) -> dict[str, str]:
-    return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 def test_every_row_is_full_and_every_record_is_planted_as_often_as_it_says(corpus: Corpus) -> None:
@@ -115,7 +104,7 @@ def test_what_is_written_depends_on_the_arguments_alone(tmp_path: Path) -> None:
     for place in ("here", "there/below"):
         made = generate(seed=3, **SMALL)
         write(made, tmp_path / place / "corpus", tmp_path / place / "tasks", {"seed": 3})
-    first, second = _hashes(tmp_path / "here"), _hashes(tmp_path / "there" / "below")
+    first, second = checksums(tmp_path / "here"), checksums(tmp_path / "there" / "below")
     assert first == second
     assert {"corpus/rows.parquet", "corpus/records.parquet", "tasks/baselines.json"} <= set(first)
     other = generate(seed=4, **SMALL)

@@ -25,15 +25,26 @@ TRAINED_HERE = {"name": "tiny-neo-8", "origin": {"recipe": {}}}
 def data(tmp_path: Path) -> Path:
     """A study of one model, whose broken continuations have a wrong last token."""
     synthetic.study(models={"tiny-neo-8": ("gpt-neo", 8)}, per_copies=16).write(tmp_path)
-    path = tmp_path / "memorization" / "tiny-neo-8.parquet"
-    frame = tables.read(path, metrics.MEMORIZATION)
     right = pl.col("continuation")
     last = pl.lit([640], dtype=pl.List(pl.UInt32))
     wrong = pl.concat_list(right.list.head(right.list.len() - 1), last)
     broken = pl.when("exact_match").then(right).otherwise(wrong)
-    tables.write(frame.with_columns(broken.alias("continuation")), path, metrics.MEMORIZATION, {})
+    rewrite(tmp_path, memorization(tmp_path), continuation=broken)
     shutil.rmtree(tmp_path / "tokens")
     return tmp_path
+
+
+def memorization(data: Path) -> pl.DataFrame:
+    return tables.read(data / "memorization" / "tiny-neo-8.parquet", metrics.MEMORIZATION)
+
+
+def rewrite(data: Path, frame: pl.DataFrame, *changes: pl.Expr, **more: object) -> None:
+    """The table of memorization anew."""
+    path, changed = (
+        data / "memorization" / "tiny-neo-8.parquet",
+        frame.with_columns(changes, **more),
+    )
+    tables.write(changed, path, metrics.MEMORIZATION, {})
 
 
 def _tokenizer(path: Path) -> None:
@@ -48,7 +59,7 @@ def test_samples_that_tell_something_are_chosen(data: Path) -> None:
     assert missing == []
     why = [sample.why for sample in family.samples]
     assert why == ["most surviving", "most fragile", "control"]  # no broken one ends right
-    frame = tables.read(data / "memorization" / "tiny-neo-8.parquet", metrics.MEMORIZATION)
+    frame = memorization(data)
     recited = frame.filter(pl.col("exact_match"), intervention="baseline", split="memorized")
     edited = frame.filter(pl.col("intervention") != "baseline").join(
         recited.select("sample_id"), on="sample_id", how="semi"
@@ -74,18 +85,11 @@ def test_samples_that_tell_something_are_chosen(data: Path) -> None:
 
 
 def test_those_right_again_and_kinds_are_told(data: Path) -> None:
-    path = data / "memorization" / "tiny-neo-8.parquet"
-    frame = tables.read(path, metrics.MEMORIZATION)
     right = pl.col("continuation")
     turned = pl.concat_list(pl.lit([640], dtype=pl.List(pl.UInt32)), right.list.slice(1))
     last = pl.col("correct_length") == 15  # the fixture broke the last token alone
     mended = pl.when(~pl.col("exact_match") & last & (pl.col("sample_id") == 3)).then(turned)
-    tables.write(
-        frame.with_columns(mended.otherwise(right).alias("continuation")),
-        path,
-        metrics.MEMORIZATION,
-        {},
-    )
+    rewrite(data, memorization(data), continuation=mended.otherwise(right))
     samples = data / "samples" / "gpt-neo.parquet"
     known = tables.read(samples, SAMPLES)
     kinds = pl.when(pl.col("sample_id") % 2 == 0).then(pl.lit("even")).otherwise(pl.lit("odd"))
@@ -134,8 +138,7 @@ def test_the_script_gets_a_row_for_each_intervention() -> None:
 
 
 def test_single_tokens_are_read_where_they_were_looked_at(data: Path) -> None:
-    frame = tables.read(data / "memorization" / "tiny-neo-8.parquet", metrics.MEMORIZATION)
-    rows = frame.filter(pl.col("sample_id") < 6).select("intervention", "sample_id")
+    rows = memorization(data).filter(pl.col("sample_id") < 6).select("intervention", "sample_id")
     tokens = rows.join(pl.DataFrame({"position": range(16)}), how="cross").with_columns(
         log_prob=-pl.col("position") / 10,
         rank=pl.col("position") + 1,
@@ -153,16 +156,15 @@ def test_single_tokens_are_read_where_they_were_looked_at(data: Path) -> None:
 
 
 def test_only_what_was_decoded_is_chosen(data: Path) -> None:
-    path = data / "memorization" / "tiny-neo-8.parquet"
-    frame = tables.read(path, metrics.MEMORIZATION)
+    frame = memorization(data)
     chosen = pl.col("sample_id") % 5 == 0
     known = [*metrics.unknown(chosen), pl.when(chosen).then(pl.col("continuation"))]
-    tables.write(frame.with_columns(known, decoded=chosen), path, metrics.MEMORIZATION, {})
+    rewrite(data, frame, *known, decoded=chosen)
     [family], _, missing = choosing.read_browser(data, NAMES, [])
     assert missing == []
     assert {sample.sample_id % 5 for sample in family.samples} == {0}
     assert [f"block-0{block}" for block in range(8)] == family.data()["interventions"][0][1:9]
-    tables.write(frame.with_columns(decoded=False), path, metrics.MEMORIZATION, {})
+    rewrite(data, frame, decoded=pl.lit(False))
     assert choosing.read_browser(data, NAMES, []) == ([], [], [])
 
 

@@ -53,8 +53,14 @@ def passages() -> np.ndarray:
 # ---------------------------------------------------------------------- from a folder
 
 
+def joined(folder: Path, *pinned: str) -> np.ndarray:
+    """The passages of the files, those named with the checksums that they have."""
+    own = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in pinned}
+    return pile.fetch_passages("https://none", checksums() | own, folder, folder.parent / "cache")
+
+
 def test_the_three_files_are_joined(folder: Path, tmp_path: Path) -> None:
-    made = pile.fetch_passages("https://none", checksums(), folder, tmp_path / "cache")
+    made = joined(folder)
     assert made.shape == (ROWS, 200)
     assert made.dtype == np.uint16
     assert made.flags.c_contiguous
@@ -63,12 +69,12 @@ def test_the_three_files_are_joined(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_flipped_byte_is_refused(folder: Path, tmp_path: Path, name: str) -> None:
+def test_a_flipped_byte_is_refused(folder: Path, name: str) -> None:
     content = bytearray((folder / name).read_bytes())
     content[-1] ^= 1
     (folder / name).write_bytes(content)
     with pytest.raises(InputError) as caught:
-        pile.fetch_passages("https://none", checksums(), folder, tmp_path / "cache")
+        joined(folder)
     (problem,) = caught.value.problems
     assert problem.what == f"{folder}/{name}"
     assert hashlib.sha256(content).hexdigest() in problem.got
@@ -76,11 +82,11 @@ def test_a_flipped_byte_is_refused(folder: Path, tmp_path: Path, name: str) -> N
     assert "run.pile_folder" in problem.remedy
 
 
-def test_every_bad_file_is_named(folder: Path, tmp_path: Path) -> None:
+def test_every_bad_file_is_named(folder: Path) -> None:
     (folder / "train_prefix.npy").unlink()
     (folder / "train_suffix.npy").write_bytes(b"")
     with pytest.raises(InputError) as caught:
-        pile.fetch_passages("https://none", checksums(), folder, tmp_path / "cache")
+        joined(folder)
     assert [problem.what.rpartition("/")[2] for problem in caught.value.problems] == NAMES[1:]
 
 
@@ -95,25 +101,19 @@ def test_every_bad_file_is_named(folder: Path, tmp_path: Path) -> None:
     ids=["too short", "wide numbers", "one row", "a pickle"],
 )
 def test_another_array_is_refused_though_its_checksum_is_pinned(
-    folder: Path, tmp_path: Path, array: np.ndarray
+    folder: Path, array: np.ndarray
 ) -> None:
     np.save(folder / "train_suffix.npy", array, allow_pickle=True)
-    pinned = hashlib.sha256((folder / "train_suffix.npy").read_bytes()).hexdigest()
     with pytest.raises(InputError) as caught:
-        pile.fetch_passages(
-            "https://none", checksums() | {"train_suffix.npy": pinned}, folder, tmp_path / "cache"
-        )
+        joined(folder, "train_suffix.npy")
     (problem,) = caught.value.problems
     assert problem.expected.startswith("50 tokens a passage")
 
 
-def test_files_of_different_numbers_of_passages_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_files_of_different_numbers_of_passages_are_refused(folder: Path) -> None:
     np.save(folder / "train_suffix.npy", np.zeros((ROWS - 1, 50), np.uint16))
-    pinned = hashlib.sha256((folder / "train_suffix.npy").read_bytes()).hexdigest()
     with pytest.raises(InputError, match=f"{ROWS}, {ROWS}, {ROWS - 1}"):
-        pile.fetch_passages(
-            "https://none", checksums() | {"train_suffix.npy": pinned}, folder, tmp_path / "cache"
-        )
+        joined(folder, "train_suffix.npy")
 
 
 # ---------------------------------------------------------------------- from the network
