@@ -6,7 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,16 +56,22 @@ def pinned_datasets() -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Project:
-    """A folder with the project in it, and the commands of both engines."""
+    """A folder with the project in it, and the commands of both engines.
+
+    Args:
+        root: the folder.
+        more: of the environment.
+    """
 
     root: Path
+    more: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def environment(self) -> dict[str, str]:
         """The copy's own package comes first, and so does this Python's folder of commands."""
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         own = {"PATH": path, "PYTHONPATH": str(self.root), "OMP_NUM_THREADS": "1"}
-        return {**os.environ, **own}
+        return {**os.environ, **own, **self.more}
 
     def command(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a command in the folder; it has to succeed if it is to be checked."""

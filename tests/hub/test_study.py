@@ -6,14 +6,11 @@ Their entries are the real ones; only sizes and the checksums of the GPT-Neo sam
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import polars as pl
 import pytest
@@ -26,52 +23,30 @@ from pipeline.workflow import tables
 from tests.hub.population import GPT_NEO, GPT_NEO_SAMPLES, PYTHIA
 from tests.hub.server import Fault, Hub
 from tests.hub.study import copy_project
+from tests.project import Project
 
 pytestmark = pytest.mark.slow
 
-BIN = Path(sys.executable).parent
+SHARED = "pipeline/conf/config.yaml"
+"""What every study shares."""
+
 TOKEN = "hf_never-to-be-seen"
 TWELVE = PYTHIA["EleutherAI/pythia-12b"][0]
 
 
-@dataclass(frozen=True)
-class Run:
-    """A checkout of the project, and the environment in which it runs."""
-
-    root: Path
-    environment: dict[str, str]
-
-    def snakemake(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run it, with two jobs at a time."""
-        command = [str(BIN / "snakemake"), "--cores", "2", "--resources", "gpu=2", *arguments]
-        return subprocess.run(
-            command, cwd=self.root, env=self.environment, capture_output=True, text=True
-        )
-
-    def everything_printed(self) -> str:
-        """All logs of the stages."""
-        return "\n".join(path.read_text() for path in (self.root / "logs").rglob("*.log"))
+def snakemake(run: Project, *arguments: str, check: bool = True) -> CompletedProcess[str]:
+    """Project it, with two jobs at a time."""
+    command = ("snakemake", "--cores", "2", "--resources", "gpu=2")
+    return run.command(*command, *arguments, check=check)
 
 
-def _checkout(root: Path, hub: Hub, home: Path, **extra: str) -> Run:
+def _checkout(root: Path, hub: Hub, home: Path, **extra: str) -> Project:
     root.mkdir()
     copy_project(root, hub.url + GPT_NEO_SAMPLES)
-    # a fault that stays is given up on after a second, not after two minutes
-    client = root / "pipeline/workflow/network.py"
-    client.write_text(client.read_text().replace("TRIES = 4", "TRIES = 2"))
-    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
-    return Run(
-        root,
-        {
-            **os.environ,
-            **hub.environment(home),
-            "PATH": path,
-            "PYTHONPATH": str(root),
-            "OMP_NUM_THREADS": "1",
-            "HF_TOKEN": TOKEN,
-            **extra,
-        },
-    )
+    run = Project(root, {**hub.environment(home), "HF_TOKEN": TOKEN, **extra})
+    # a fault that stays is given up on after one more try
+    run.replace("pipeline/workflow/network.py", "WAITS = (1, 2, 4)", "WAITS = (1,)")
+    return run
 
 
 def test_the_paper_study(populated_hub: Hub, tmp_path: Path) -> None:
@@ -89,9 +64,8 @@ def test_the_paper_study(populated_hub: Hub, tmp_path: Path) -> None:
 def test_the_small_study(populated_hub: Hub, tmp_path: Path) -> None:
     home = tmp_path / "home"  # of the Hugging Face cache, which both runs share
     online = _checkout(tmp_path / "online", populated_hub, home)
-    _set(online, "shard_minutes: 1", "shard_minutes: 0.0001")
-    done = online.snakemake("--config", "study=small")
-    assert done.returncode == 0, done.stderr
+    online.replace(SHARED, "shard_minutes: 1", "shard_minutes: 0.0001")
+    snakemake(online, "--config", "study=small")
     the_report_is_there_and_a_second_run_is_idle(online, "small", "gpt-neo-125m", "pythia-410m")
     every_model_has_every_intervention(online, "small")
     the_samples_are_those_that_all_models_memorized(
@@ -100,15 +74,7 @@ def test_the_small_study(populated_hub: Hub, tmp_path: Path) -> None:
     offline_from_the_cache_gives_the_same_bytes(online, populated_hub, home, tmp_path / "offline")
 
 
-def _set(run: Run, old: str, new: str) -> None:
-    """Change a setting that every study shares."""
-    shared = run.root / "pipeline/conf/config.yaml"
-    text = shared.read_text()
-    assert text.count(old) == 1
-    shared.write_text(text.replace(old, new))
-
-
-def _through_faults(populated_hub: Hub, home: Path, root: Path) -> Run:
+def _through_faults(populated_hub: Hub, home: Path, root: Path) -> Project:
     """The study, run through three faults that pass and one that stays until the hub is mended."""
     run = _checkout(root, populated_hub, home)
     with populated_hub.kept():
@@ -119,7 +85,7 @@ def _through_faults(populated_hub: Hub, home: Path, root: Path) -> Run:
             Fault("ai2_arc/resolve/.*parquet", "status", status=500),
             Fault("gpt-neo-1.3B/resolve/.*/config.json", "reset"),
         ]
-        first = run.snakemake("--config", "study=paper")
+        first = snakemake(run, "--config", "study=paper", check=False)
         assert first.returncode != 0
         log = (run.root / "logs/paper/checkpoint/pythia-12b.log").read_text()
         assert "other content than the hub lists" in log
@@ -129,8 +95,7 @@ def _through_faults(populated_hub: Hub, home: Path, root: Path) -> Run:
         assert (run.root / "data/paper/memorization/pythia-6.9b.parquet").exists()
 
         populated_hub.faults.remove(stays)
-        second = run.snakemake("--config", "study=paper")
-        assert second.returncode == 0, second.stderr
+        second = snakemake(run, "--config", "study=paper")
         ran = re.findall(r"^localrule (\w+):", second.stderr, re.MULTILINE)
         # the one model, and what needs all
         # `attribution` is of the study `planted` alone; no table is made in parts
@@ -149,14 +114,14 @@ def _through_faults(populated_hub: Hub, home: Path, root: Path) -> Run:
     return run
 
 
-def the_report_is_there_and_a_second_run_is_idle(online: Run, study: str, *models: str) -> None:
+def the_report_is_there_and_a_second_run_is_idle(online: Project, study: str, *models: str) -> None:
     page = (online.root / f"reports/{study}/index.html").read_text()
     assert all(name in page for name in (*models, "block-11"))
-    again = online.snakemake("--config", f"study={study}")
+    again = snakemake(online, "--config", f"study={study}", check=False)
     assert "Nothing to be done" in again.stdout + again.stderr
 
 
-def every_model_has_every_intervention(online: Run, study: str) -> None:
+def every_model_has_every_intervention(online: Project, study: str) -> None:
     data = online.root / "data" / study
     seen = 0
     for family, models in (("pythia", PYTHIA), ("gpt-neo", GPT_NEO)):
@@ -196,7 +161,7 @@ def every_model_has_every_intervention(online: Run, study: str) -> None:
     assert seen == {"paper": 6, "small": 4}[study]
 
 
-def tables_say_what_determined_them(online: Run) -> None:
+def tables_say_what_determined_them(online: Project) -> None:
     path = online.root / "data/paper/benchmarks/pythia-12b.parquet"
     said = tables.provenance(path)
     assert said["origin"]["commit"] == TWELVE
@@ -206,21 +171,21 @@ def tables_say_what_determined_them(online: Run) -> None:
     assert len(said["tasks"]["wikitext"]["documents_sha256"]) == 64
 
 
-def the_token_is_in_no_log_and_no_file(online: Run) -> None:
-    assert TOKEN not in online.everything_printed()
+def the_token_is_in_no_log_and_no_file(online: Project) -> None:
+    assert not [log for log in (online.root / "logs").rglob("*.log") if TOKEN in log.read_text()]
     for path in [*(online.root / "data").rglob("*"), *(online.root / "reports").rglob("*")]:
         if path.is_file():
             assert TOKEN.encode() not in path.read_bytes(), path
 
 
 def offline_from_the_cache_gives_the_same_bytes(
-    online: Run, populated_hub: Hub, home: Path, root: Path
+    online: Project, populated_hub: Hub, home: Path, root: Path
 ) -> None:
     """Another checkout, without a hub and in parts: neither left a trace in the tables."""
     offline = {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
     run = _checkout(root, populated_hub, home, **offline)
-    _set(run, "shard_minutes: 1", "shard_minutes: 0.0001")
-    _set(run, "\nparts: 1\n", "\nparts: 2\n")
+    run.replace(SHARED, "shard_minutes: 1", "shard_minutes: 0.0001")
+    run.replace(SHARED, "\nparts: 1\n", "\nparts: 2\n")
     # the GPT-Neo samples are no part of the Hugging Face cache
     shutil.copytree(online.root / "data/downloads", run.root / "data/downloads")
     made = [
@@ -233,8 +198,7 @@ def offline_from_the_cache_gives_the_same_bytes(
     ]
     with populated_hub.kept():
         targets = [f"data/small/{path}".removesuffix("/manifest.json") for path in made]
-        done = run.snakemake("--config", "study=small", "--", *targets)
-        assert done.returncode == 0, done.stderr
+        snakemake(run, "--config", "study=small", "--", *targets)
         assert not populated_hub.log
     parts = run.root / "data/small/parts/memorization/gpt-neo-125m"
     assert [len(list((parts / each).glob("*/*"))) for each in ("1-of-2", "2-of-2")] == [3, 3]
@@ -244,7 +208,7 @@ def offline_from_the_cache_gives_the_same_bytes(
 
 
 def the_samples_are_those_that_all_models_memorized(
-    online: Run, study: str, sizes: tuple[str, ...], populated_hub: Hub
+    online: Project, study: str, sizes: tuple[str, ...], populated_hub: Hub
 ) -> None:
     from io import BytesIO
 

@@ -7,9 +7,6 @@ in Hubble's layout, and `hubble` reads them from there: both must see the same.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +20,10 @@ from pipeline.analysis.twins import METRIC
 from pipeline.corpus.schemas import RECORDS
 from pipeline.workflow import tables
 from tests.hub.server import Hub
-from tests.project import commit_all, copy_files
+from tests.project import Project, commit_all, copy_files
 
 pytestmark = pytest.mark.slow
 
-BIN = Path(sys.executable).parent
 OWNER = "allegrolab"
 KEPT = ("hubble-1b-perturbed", "hubble-1b-standard")
 """Models of the study `hubble` that its miniature has, one pair of two."""
@@ -45,38 +41,24 @@ def test_a_twin_shows_what_was_memorized(tmp_path: Path) -> None:
     _shrink_hubble(root)
     commit_all(root)
     with Hub() as hub:
-        environment = {**os.environ, **hub.environment(tmp_path / "home"), "PYTHONPATH": str(root)}
-        environment["PATH"] = f"{BIN}{os.pathsep}{os.environ['PATH']}"
-
-        def run(*command: str) -> str:
-            done = subprocess.run(
-                command, cwd=root, env=environment, capture_output=True, text=True
-            )
-            assert done.returncode == 0, done.stdout + done.stderr
-            return done.stdout
-
+        project = Project(root, hub.environment(tmp_path / "home"))
         twins = "data/twins/summary.parquet"
-        run("snakemake", "--cores", "2", twins, "--config", "study=twins")
+        project.command("snakemake", "--cores", "2", twins, "--config", "study=twins")
         own = _surface(root, "twins", "perturbed")
         _more_copies_more_memory(own)
 
         commits = _serve(hub, root / "data/twins")
-        refused = subprocess.run(
-            [str(BIN / "python"), "-m", "pipeline", "study", "hubble"],
-            cwd=root,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
+        refused = project.command("python", "-m", "pipeline", "study", "hubble", check=False)
         assert refused.returncode == 2
         assert "python -m pipeline pin STUDY" in refused.stderr
-        told = run("python", "-m", "pipeline", "pin", "hubble")
+        pin = ("python", "-m", "pipeline", "pin", "hubble")
+        told = project.command(*pin).stdout
         assert all(commit in told for commit in commits)
-        assert "already" in run("python", "-m", "pipeline", "pin", "hubble")
+        assert "already" in project.command(*pin).stdout
         text = (root / "pipeline/conf/study/hubble.yaml").read_text()
         assert "commit: main" not in text
 
-        run("snakemake", "--cores", "2", "--config", "study=hubble")
+        project.command("snakemake", "--cores", "2", "--config", "study=hubble")
     fetched = _surface(root, "hubble", "1b-perturbed")
     measured = ["intervention", "copies", "value", "low", "high", "n"]
     assert fetched.select(measured).equals(own.select(measured))
