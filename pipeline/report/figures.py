@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,9 +48,21 @@ from pipeline.report.texts import are_given
 from pipeline.workflow import tables
 from pipeline.workflow.files import atomic, write_text
 
+try:  # found where the study runs, in the project's own folder
+    from mine.figures import plots as own
+except ModuleNotFoundError as error:
+    if error.name not in ("mine", "mine.figures"):
+        raise
+
+    def own(summary: pl.DataFrame) -> Iterable[Plot]:
+        """The figures of a project that has none of its own."""
+        return ()
+
+
 INDEX = "figures.json"
 """Beside the figures: order, headings, captions, alternative texts, and where each row is drawn."""
 
+OWN_COLUMN = "see mine/figures.py"
 COLUMNS = "columns.csv"
 """Beside the figures: what the columns of their data mean."""
 
@@ -96,7 +108,10 @@ def write_figures(
             plot.data.write_csv(temporary / f"{plot.name}.csv")
             index.append({**plain_values(plot.words()), "marks": marks})
         used = sorted({column for plot in registry for column in plot.data.columns})
-        meanings = {"column": used, "meaning": [MEANINGS[column] for column in used]}
+        meanings = {
+            "column": used,
+            "meaning": [MEANINGS.get(column, OWN_COLUMN) for column in used],
+        }
         pl.DataFrame(meanings).write_csv(temporary / COLUMNS)
         # the marks are thousands of numbers, too many for one number per line
         write_text(temporary / INDEX, json.dumps(index, ensure_ascii=False) + "\n")
@@ -132,6 +147,7 @@ def plots(
         *perplexity(pooled),
         *quartiles(pooled),
         *doses(pooled),
+        *own(pooled),
     ]
     if theory is not None:
         made += _of_theory(summary, evidence, theory)

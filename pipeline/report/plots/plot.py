@@ -53,6 +53,7 @@ class Plot:
         kind: its entry in captions.yaml; empty: `name`.
         title: its name within the section, such as a model's name; empty: that of captions.yaml.
         section: the heading of its section; empty: that of captions.yaml.
+        sources: its entry, in place of one of captions.yaml.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Plot:
     kind: str = ""
     title: str = ""
     section: str = ""
+    sources: Mapping[str, str] | None = None
 
     def words(self) -> dict[str, Any]:
         """Name, section and title as text; finding, reading, caption and alt as `Sentence`.
@@ -70,7 +72,7 @@ class Plot:
         reading says in one line how to read the figure; the caption holds definitions, intervals
         and sources; the alt text describes it to readers who cannot see it.
         """
-        sources = _CAPTIONS[self.kind or self.name]
+        sources = self.sources or _CAPTIONS[self.kind or self.name]
         place = f"figures/{self.name}"
         values = {**_CAPTIONS["shared"], **named(self.values, place)}
         finding = Sentence(sources["finding"], values)
