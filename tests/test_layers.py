@@ -19,6 +19,7 @@ ORDER = (
     "samples",
     "mitigations",
     "measure",
+    "localization",
     "theory",
     "analysis",
     "report",

@@ -110,21 +110,26 @@ class Folder(Section):
     )
 
 
-class Continued(Section):
-    """How one part of one block of a model of this study memorizes its samples."""
+class Learning(Section):
+    """How some weights of a model of this study memorize its samples."""
 
-    source: Literal["continued"] = "continued"
     seed: Seed = Field(description="of the order of the samples")
-    base: Name = Field(description="the model of this study that it continues from, trained here")
-    block: int = Field(ge=0, lt=2**16, description="the one that learns, 0-based")
-    part: Literal["attention", "mlp", "both"] = Field(
-        description="the part that learns; nothing else of the model changes, not even a norm"
-    )
     batch_rows: Count = Field(description="samples in one step")
     epochs: Count = Field(description="times that every sample is seen in one round")
     most_rounds: Count = Field(description="largest number of rounds")
     recited: float = Field(gt=0, le=1, description="share recited at which it ends earlier")
     learning_rate: float = Field(gt=0, lt=10, description="peak of each round, AdamW")
+
+
+class Continued(Learning):
+    """How one part of one block of a model of this study memorizes its samples."""
+
+    source: Literal["continued"] = "continued"
+    base: Name = Field(description="the model of this study that it continues from, trained here")
+    block: int = Field(ge=0, lt=2**16, description="the one that learns, 0-based")
+    part: Literal["attention", "mlp", "both"] = Field(
+        description="the part that learns; nothing else of the model changes, not even a norm"
+    )
 
 
 Checkpoint = Annotated[Training | Hub | Gguf | Folder | Continued, Field(discriminator="source")]

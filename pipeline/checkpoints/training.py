@@ -7,6 +7,7 @@ same machine gives the same bytes.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,11 @@ def _own_settings(recipe: Training, context: int) -> dict[str, Any]:
 
 
 def train(
-    recipe: Training, rows: pl.DataFrame, tokenizer: Path, stop_after: int | None = None
+    recipe: Training,
+    rows: pl.DataFrame,
+    tokenizer: Path,
+    stop_after: int | None = None,
+    also: Callable[[PreTrainedModel], Callable[[int], None]] | None = None,
 ) -> Trained:
     """Train a model from scratch.
 
@@ -95,6 +100,7 @@ def train(
         tokenizer: the folder of the tokenizer that made the rows.
         stop_after: steps to take of the whole training, so that the model is a checkpoint of it;
             None: all.
+        also: of the model with its initial weights; returns the `also` of `optimize`.
 
     Raises:
         InputError: the training has fewer steps.
@@ -111,7 +117,8 @@ def train(
             "name an earlier step, or add epochs",
         )
     model = build(recipe, len(words), tokens.shape[1], end)
-    log = optimize(model, tokens, labels, order, _optimizers(model, recipe), stop_after)
+    add, optimizers = also and also(model), _optimizers(model, recipe)
+    log = optimize(model, tokens, labels, order, optimizers, stop_after, add)
     return Trained(model, log, words)
 
 

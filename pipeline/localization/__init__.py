@@ -1,0 +1,1 @@
+"""Models in which the place of a memory is known, and scorers that are to find it."""

@@ -1,0 +1,190 @@
+"""Puts a memory into known places of a model, by gradients that reach these places alone.
+
+Fixed seeds and one thread: the same machine gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import polars as pl
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import PreTrainedModel
+
+from pipeline.checkpoints.continued import learn, recited, suffixes
+from pipeline.checkpoints.loop import IGNORED, LARGEST_GRADIENT, row_order
+from pipeline.checkpoints.schema import Learning, Training
+from pipeline.checkpoints.training import train
+from pipeline.localization.schema import Truth
+from pipeline.models.places import BLOCKS, BOTH, GROUPS, HEADS, Masks, Place, grid, masks, thinned
+from pipeline.workflow.files import write_json
+
+GRID_OF = {"head": HEADS, "neurons": GROUPS}
+"""Part of a truth -> the places that are compared; whole blocks for all others."""
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A model with a memory in known places.
+
+    Args:
+        name: of the model.
+        truth: the kind, a key of `localization.truths`.
+        grid: which places are compared, one of `places.GRIDS`.
+        places: names of those that learned.
+        exact_match: share of memorized samples that the model recites.
+        steps: of training.
+    """
+
+    name: str
+    truth: str
+    grid: str
+    places: list[str]
+    exact_match: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class Base:
+    """The model that memories are put into, and what it was made from.
+
+    Args:
+        name: of the model.
+        model: in evaluation mode, float32.
+        recipe: of its training.
+        rows: the training rows, without the memorized samples.
+        tokenizer: its folder.
+    """
+
+    name: str
+    model: PreTrainedModel
+    recipe: Training
+    rows: pl.DataFrame
+    tokenizer: Path
+
+
+def draw(base: PreTrainedModel, truth: Truth, seed: str) -> list[list[Place]]:
+    """The places of each model of one truth: without order, and none of two models alike."""
+    known = grid(base, GRID_OF.get(truth.part, BLOCKS))
+    order = random.Random(seed).sample(known, len(known))  # noqa: S311 - reproducible, not secret
+    return [
+        sorted(order[(start + step) % len(order)] for step in range(truth.spread))
+        for start in range(truth.models)
+    ]
+
+
+def weights(model: PreTrainedModel, truth: Truth, places: list[Place], seed: int) -> Masks:
+    """The weights of a truth's places that learn."""
+    part = BOTH if truth.part == "weights" else truth.part
+    whole = masks(model, [Place(place.block, part, place.index) for place in places])
+    return whole if truth.share is None else thinned(whole, truth.share, seed)
+
+
+def plant(
+    base: Base, truth: Truth, places: list[Place], learning: Learning, samples: pl.DataFrame
+) -> tuple[PreTrainedModel, int]:
+    """A model whose `places` have memorized samples, and the steps of its training.
+
+    Args:
+        base: is left as it is.
+        truth: what of the places learns, and when.
+        places: as of `draw`.
+        learning: the settings of training.
+        samples: to memorize, schema `SAMPLES`, of one prefix and one suffix length.
+    """
+    if truth.pretraining:
+
+        def also(model: PreTrainedModel) -> Callable[[int], None]:
+            own = weights(model, truth, places, learning.seed)
+            return memory(model, own, learning, samples, base.rows.height)
+
+        made = train(base.recipe, base.rows, base.tokenizer, also=also)
+        return made.model, made.log.steps
+    model = copy.deepcopy(base.model)
+    own = weights(model, truth, places, learning.seed)
+    return model, learn(learning, model, samples, own).steps
+
+
+def memory(
+    model: PreTrainedModel, own: Masks, learning: Learning, samples: pl.DataFrame, most: int
+) -> Callable[[int], None]:
+    """What adds the gradients of samples to those of a step of training, for some weights alone.
+
+    Args:
+        model: that is trained.
+        own: whole parameters, the only ones that these samples change directly.
+        learning: gives the samples in a step, and the seed of their order.
+        samples: schema `SAMPLES`.
+        most: steps, at most.
+    """
+    tokens, labels = suffixes(samples)
+    epochs = most * learning.batch_rows // len(tokens) + 1
+    order = row_order(len(tokens), epochs, learning.batch_rows, learning.seed)
+    parameters = [model.get_parameter(name) for name in own]
+
+    def add(step: int) -> None:
+        batch = order[step]
+        logits = model(input_ids=tokens[batch], use_cache=False).logits
+        loss = nn.functional.cross_entropy(
+            logits.flatten(0, 1), labels[batch].flatten(), ignore_index=IGNORED
+        )
+        found = torch.autograd.grad(loss, parameters)
+        size = torch.stack([gradient.norm() for gradient in found]).norm()
+        for parameter, gradient in zip(parameters, found, strict=True):
+            assert parameter.grad is not None  # noqa: S101  for the type checker
+            parameter.grad += gradient * (LARGEST_GRADIENT / size.clamp_min(LARGEST_GRADIENT))
+
+    return add
+
+
+def write(
+    folder: Path,
+    base: Base,
+    truths: dict[str, Truth],
+    learning: Learning,
+    samples: pl.DataFrame,
+) -> None:
+    """Plant every truth in one base, and write what differs from it.
+
+    Args:
+        folder: exists; gets models.json, and NAME.safetensors with the changed parameters.
+        base: is left as it is.
+        truths: kind -> truth.
+        learning: the settings of training.
+        samples: to memorize.
+    """
+    before = dict(base.model.named_parameters())
+    tokens, suffix = torch.tensor(samples["tokens"].to_list()), int(samples["suffix_length"][0])
+    written: list[Planted] = []
+    for kind, truth in truths.items():
+        for places in draw(base.model, truth, f"{base.name} {kind}"):
+            names = [place.name for place in places]
+            name = ".".join([base.name, kind, *names])
+            print(name, flush=True)
+            model, steps = plant(base, truth, places, learning, samples)
+            changed = {
+                key: value.detach().clone()
+                for key, value in model.named_parameters()
+                if not torch.equal(value, before[key])
+            }
+            save_file(changed, folder / f"{name}.safetensors")
+            share, of = recited(model, tokens, suffix), GRID_OF.get(truth.part, BLOCKS)
+            written.append(Planted(name, kind, of, names, share, steps))
+    write_json(folder / "models.json", [asdict(each) for each in written])
+
+
+def read(folder: Path, base: PreTrainedModel) -> Iterator[tuple[Planted, PreTrainedModel]]:
+    """Each planted model of a folder, in evaluation mode; the next one replaces its weights."""
+    model = copy.deepcopy(base)
+    for entry in json.loads((folder / "models.json").read_text(encoding="utf-8")):
+        planted = Planted(**entry)
+        model.load_state_dict(base.state_dict())
+        model.load_state_dict(load_file(folder / f"{planted.name}.safetensors"), strict=False)
+        yield planted, model

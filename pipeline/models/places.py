@@ -1,0 +1,182 @@
+"""Places in a model that may hold a memory, with the weights and the units of each.
+
+Two matrices of each block write to the stream: attention's output projection, and the MLP's last
+matrix. A *unit* is an input of one of them: a dimension of a head's values, or a neuron.
+
+Shapes: H heads, E size of a head, I inputs of a matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from pipeline.models.sites import KEY, QUERY, VALUE, Site, anatomy
+from pipeline.workflow.errors import bad_input
+
+ATTENTION, MLP, BOTH, HEAD, NEURONS = "attention", "mlp", "both", "head", "neurons"
+BLOCKS, HEADS, GROUPS = GRIDS = "blocks", "heads", "neurons"
+"""What the places of one comparison are: whole blocks, heads, or groups of neurons."""
+
+NEURON_GROUPS = 8
+"""Groups of neighbouring neurons, of equal size, in each MLP."""
+
+Masks = Mapping[str, Tensor]
+"""Name of a parameter -> bool of its shape: the weights that belong to a place."""
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """Part of a block.
+
+    Args:
+        block: 0-based.
+        part: `ATTENTION`, `MLP`, `BOTH`, `HEAD` or `NEURONS`.
+        index: of a head, or of a group of neurons; else 0.
+    """
+
+    block: int
+    part: str
+    index: int = 0
+
+    @property
+    def name(self) -> str:
+        """As the tables have it, such as ``block-03`` or ``block-03.head-01``."""
+        part = "" if self.part == BOTH else f".{self.part}"
+        return f"block-{self.block:02}{part}" + (
+            f"-{self.index:02}" if self.part in (HEAD, NEURONS) else ""
+        )
+
+
+def grid(model: PreTrainedModel, kind: str) -> list[Place]:
+    """All places of one kind, in the order of the blocks.
+
+    Args:
+        model: in evaluation mode.
+        kind: one of `GRIDS`.
+    """
+    known = anatomy(model)
+    part = {BLOCKS: BOTH, HEADS: HEAD, GROUPS: NEURONS}[kind]
+    count = {BLOCKS: 1, HEADS: known.n_heads, GROUPS: NEURON_GROUPS}[kind]
+    return [Place(b, part, i) for b in range(len(known.sites)) for i in range(count)]
+
+
+def writers(model: PreTrainedModel) -> list[tuple[nn.Module, nn.Module]]:
+    """Of each block the output projection of attention, and the last matrix of the MLP.
+
+    Raises:
+        InputError: a block without an MLP, or one that does not add both to the stream.
+    """
+    known = anatomy(model)
+    pairs = [(site.attention, site.mlp) for site in known.sites if site.mlp is not None]
+    if not known.additive or len(pairs) < len(known.sites):
+        raise bad_input(
+            "localization",
+            type(model).__name__,
+            "a model whose blocks add attention and MLP to the stream",
+            "take another model",
+        )
+    return pairs
+
+
+def units(model: PreTrainedModel, place: Place) -> tuple[slice, slice]:
+    """The inputs of the two matrices of the place's block that belong to the place."""
+    attention, mlp = (weight_of(module).shape[1] for module in writers(model)[place.block])
+    count = anatomy(model).n_heads if place.part == HEAD else NEURON_GROUPS
+    size = (attention if place.part == HEAD else mlp) // count
+    some = slice(place.index * size, (place.index + 1) * size)
+    return (
+        {BOTH: slice(attention), ATTENTION: slice(attention), HEAD: some}.get(place.part, slice(0)),
+        {BOTH: slice(mlp), MLP: slice(mlp), NEURONS: some}.get(place.part, slice(0)),
+    )
+
+
+def weight_of(module: nn.Module) -> Tensor:
+    """(O, I), a view of the weight of a `Linear` or `Conv1D`."""
+    stored: Tensor = module.weight  # type: ignore[assignment]
+    return stored.T if isinstance(module, Conv1D) else stored
+
+
+def masks(model: PreTrainedModel, places: Iterable[Place]) -> dict[str, Tensor]:
+    """The weights of places: all that compute what they write, without norms.
+
+    Of a head its rows of the projections of queries, keys and values, and its columns of the output
+    projection; of neurons their rows of the matrices before the last, and their columns of that.
+
+    Raises:
+        InputError: heads of a model whose heads share keys and values.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    found: dict[str, Tensor] = {}
+    for place in places:
+        site = anatomy(model).sites[place.block]
+        for parameter, mask in _own(model, site, place):
+            name = names[id(parameter)]
+            found[name] = found.get(name, torch.zeros(parameter.shape, dtype=torch.bool)) | mask
+    return found
+
+
+def thinned(whole: Masks, share: float, seed: int) -> dict[str, Tensor]:
+    """A random share of the masked weights, drawn one by one."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: mask & (torch.rand(mask.shape, generator=generator) < share)
+        for name, mask in whole.items()
+    }
+
+
+def _own(model: PreTrainedModel, site: Site, place: Place) -> list[tuple[nn.Parameter, Tensor]]:
+    if place.part in (ATTENTION, MLP, BOTH):
+        modules = {ATTENTION: site.attention, MLP: site.mlp}
+        chosen = [module for name, module in modules.items() if place.part in (name, BOTH)]
+        return [
+            (parameter, torch.ones(parameter.shape, dtype=torch.bool))
+            for child in site.block.children()
+            if any(each is one for each in child.modules() for one in chosen)
+            for parameter in child.parameters()
+        ]
+    of_attention, of_mlp = units(model, place)
+    if place.part == HEAD:
+        found = [_entries(site.attention, columns=of_attention)]
+        for where in (QUERY, KEY, VALUE):
+            tap, heads = site.projections[where], site.values.heads
+            if tap is None or site.values.groups != heads:
+                raise bad_input(
+                    f"heads of {type(model).__name__}",
+                    f"{site.values.groups} heads of keys and values for {heads} of queries",
+                    "a model in which each head has its own",
+                    "plant in blocks or neurons",
+                )
+            rows = torch.arange(len(weight_of(tap.module))) if tap.columns is None else tap.columns
+            found.append(_entries(tap.module, rows=rows.view(heads, -1)[place.index]))
+    else:
+        whole, last = site.whole_mlp or nn.Module(), site.mlp or nn.Module()
+        found = [_entries(last, columns=of_mlp)]
+        found += [
+            _entries(module, rows=of_mlp)
+            for module in whole.modules()
+            if isinstance(module, (nn.Linear, Conv1D)) and module is not last
+        ]
+    return [pair for pairs in found for pair in pairs]
+
+
+def _entries(
+    module: nn.Module, *, rows: Tensor | slice | None = None, columns: slice | None = None
+) -> list[tuple[nn.Parameter, Tensor]]:
+    """Some rows of a matrix with their biases, or some columns without."""
+    weight: nn.Parameter = module.weight  # type: ignore[assignment]
+    mask = torch.zeros(weight.shape, dtype=torch.bool)
+    view = mask.T if isinstance(module, Conv1D) else mask
+    view[slice(None) if rows is None else rows, slice(None) if columns is None else columns] = True
+    found = [(weight, mask)]
+    bias: nn.Parameter | None = getattr(module, "bias", None)
+    if rows is not None and bias is not None:
+        own = torch.zeros(bias.shape, dtype=torch.bool)
+        own[rows] = True
+        found.append((bias, own))
+    return found
