@@ -17,12 +17,9 @@ Shapes: n rows, T positions, D width, H heads, C = H E, input width of the outpu
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
-from types import ModuleType
 from typing import Literal
 
 import torch
@@ -32,6 +29,7 @@ from transformers import PreTrainedModel
 from pipeline.interventions.interventions import EDITS, OWN_EDITS, Edit, Intervention
 from pipeline.models.sites import ATTENTION, BLOCK, CONTEXT, INNER, MLP, PATTERN, SITES
 from pipeline.workflow.errors import InputError, bad_input, shorten
+from pipeline.workflow.own import load_own, own_code
 
 VALUES, MEAN, ENTERED, OTHER = NEEDS = ("values", "mean", "entered", "other")
 """What an edit may need beyond the values at its site; see `Here`."""
@@ -251,7 +249,7 @@ def rule_of(edit: str | Rule) -> Rule:
     Raises:
         InputError: as for `_loaded`.
     """
-    return edit if isinstance(edit, Rule) else RULES.get(edit) or _loaded(edit, own_code())
+    return edit if isinstance(edit, Rule) else RULES.get(edit) or _loaded(edit, own_code(OWN_EDITS))
 
 
 def site_of(edit: Edit) -> str:
@@ -282,15 +280,6 @@ def with_source(intervention: Intervention, model: PreTrainedModel) -> Intervent
     return replace(intervention, edits=edits)
 
 
-def own_code(folder: Path = OWN_EDITS) -> str:
-    """The digest of all files in the folder of a study's own edits; empty without the folder."""
-    content = hashlib.sha256()
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
-    for file in files:
-        content.update(f"{file.as_posix()}\n".encode() + hashlib.sha256(file.read_bytes()).digest())
-    return content.hexdigest()[:32] if files else ""
-
-
 @cache
 def _loaded(edit: str, code: str) -> Rule:
     """The edit ``edits/FILE.py:FUNCTION``, whose file is executed.
@@ -302,8 +291,6 @@ def _loaded(edit: str, code: str) -> Rule:
     Raises:
         InputError: no such file within the folder, a file that fails, or no edit of that name.
     """
-    path, _, function = edit.partition(":")
-    file = Path(path)
 
     def refusal(got: str) -> InputError:
         return bad_input(
@@ -313,18 +300,7 @@ def _loaded(edit: str, code: str) -> Rule:
             "correct the line, or the file; docs/python.md describes edits of one's own",
         )
 
-    if not file.is_file() or not file.resolve().is_relative_to(OWN_EDITS.resolve()):
-        raise refusal(f"no file {path} that lies in {OWN_EDITS.resolve()}")
-    module = ModuleType(f"own_edits_{file.stem}")
-    try:  # not imported, which would write bytecode into the folder
-        code_of = compile(file.read_bytes(), str(file), "exec")
-        exec(code_of, vars(module))  # noqa: S102  a study's own edit, which its plan names
-    except InputError:
-        raise
-    except Exception as error:  # whatever a user's code raises
-        raise refusal(f"{type(error).__name__} on loading {path}: {error}") from error
-    made = getattr(module, function, None)
+    made = load_own(edit, OWN_EDITS, refusal)
     if not isinstance(made, Rule):
-        kind = "nothing of that name" if made is None else f"a {type(made).__name__}"
-        raise refusal(f"{kind} in {path}")
+        raise refusal(f"a {type(made).__name__} in {edit.partition(':')[0]}")
     return replace(made, name=edit, code=code)

@@ -9,7 +9,6 @@ Shapes: I neurons of one MLP.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 import torch
@@ -48,7 +47,8 @@ def by_gradients(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) ->
     Source: arXiv 2104.08696 (knowledge neurons), all neurons scaled together.
     """
     del seed
-    return _without(contrasted(partial(integrated_gradients, model), forget, keep))
+    last = last_matrices(model)
+    return _without(contrasted(lambda rows: integrated_gradients(model, rows, last), forget, keep))
 
 
 def by_mask(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
@@ -56,7 +56,8 @@ def by_mask(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Writ
 
     Source: arXiv 2311.09060, section 3.2 (Slimming).
     """
-    return _without(contrasted(lambda rows: slimmed(model, rows, seed), forget, keep))
+    last = last_matrices(model)
+    return _without(contrasted(lambda rows: slimmed(model, rows, seed, last), forget, keep))
 
 
 @torch.no_grad()
@@ -68,14 +69,15 @@ def activity(model: PreTrainedModel, rows: Rows, last: Sequence[Matrix]) -> list
     return [mean * m.weight.norm(dim=0) for mean, m in zip(means, last, strict=True)]
 
 
-def integrated_gradients(model: PreTrainedModel, rows: Rows) -> list[Tensor]:
+def integrated_gradients(
+    model: PreTrainedModel, rows: Rows, last: Sequence[Matrix], count: int = NODES
+) -> list[Tensor]:
     """(I,) for each MLP: the part of each neuron in the mean log probability of a scored token.
 
     Gates on all neurons go from 0 to 1 together. The parts sum to the difference that this makes.
     """
-    last = last_matrices(model)
     sums = [torch.zeros(matrix.weight.shape[1]) for matrix in last]
-    nodes, weights = np.polynomial.legendre.leggauss(NODES)
+    nodes, weights = np.polynomial.legendre.leggauss(count)
     for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
         gates = [torch.full((m.weight.shape[1],), float(node), requires_grad=True) for m in last]
         for part in rows.batches():
@@ -86,12 +88,11 @@ def integrated_gradients(model: PreTrainedModel, rows: Rows) -> list[Tensor]:
     return sums
 
 
-def slimmed(model: PreTrainedModel, rows: Rows, seed: int) -> list[Tensor]:
+def slimmed(model: PreTrainedModel, rows: Rows, seed: int, last: Sequence[Matrix]) -> list[Tensor]:
     """(I,) for each MLP: gates in [0, 1] that keep the loss on the rows low, and are few.
 
     From 1, AdamW minimizes the loss plus `SPARSITY` times the mean gate.
     """
-    last = last_matrices(model)
     gates = [torch.ones(matrix.weight.shape[1], requires_grad=True) for matrix in last]
     generator = torch.Generator().manual_seed(seed)
 

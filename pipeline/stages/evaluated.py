@@ -11,12 +11,12 @@ import polars as pl
 
 from pipeline.checkpoints.manifest import read_manifest
 from pipeline.checkpoints.schema import Model
-from pipeline.interventions.edits import own_code
-from pipeline.interventions.interventions import Intervention, is_own
+from pipeline.interventions.interventions import OWN_EDITS, Intervention, is_own
 from pipeline.samples.frame import check_samples
 from pipeline.samples.schemas import SAMPLES
 from pipeline.study.schema import Study
 from pipeline.workflow import tables
+from pipeline.workflow.own import own_code
 from pipeline.workflow.running import Device, costed, determined_by, evaluating
 
 
@@ -69,7 +69,11 @@ class Evaluated:
     def own(self, interventions: Sequence[Intervention]) -> dict[str, object]:
         """What edits of the study's own add to what determines results: their code, and models."""
         own = any(is_own(edit) for one in interventions for edit in one.edits.values())
-        return {"own_edits": own_code(), "sources": self.sources(interventions)} if own else {}
+        return (
+            {"own_edits": own_code(OWN_EDITS), "sources": self.sources(interventions)}
+            if own
+            else {}
+        )
 
     def sources(self, interventions: Sequence[Intervention]) -> dict[str, object]:
         """Model whose values patches put in -> what its weights are."""
