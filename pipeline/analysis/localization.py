@@ -1,228 +1,139 @@
-"""How well each scorer finds the block that learned the memorized samples, where that is known.
+"""How well each scorer finds the places that learned, and what deleting what it names does.
 
-A scorer gives each block of a model a number; the block with the highest number is its guess. The
-models are those with `source: continued`, in which one block learned the samples.
+A scorer gives each place of a model a number. Models that continue from one trained base share its
+weights, so intervals are clustered by base and seed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
 
-from pipeline.analysis.manifests import read_manifests
-from pipeline.analysis.measured import ModelTables, read_tables
-from pipeline.analysis.statistics import wilson
-from pipeline.interventions.interventions import BASELINE, EACH
-from pipeline.measure import schemas
-from pipeline.theory import columns
-from pipeline.workflow import tables
-from pipeline.workflow.tables import Column, Schema
+from pipeline.analysis.statistics import clustered_means, wilson
 
 HALF = 0.5
 """Share of the recited samples: an edit that ends at least this share counts as a fall."""
+MOST_LEFT, MOST_LOST = 0.1, 0.02
+"""Deletion removes a memory at no cost if at most this share of its recitations is left, and at
+most this much of the accuracy on control samples is lost."""
+ALL = "all"
+"""In the column ``truth``: the mean over all models."""
+CLUSTER = ["base", "seed"]
+_MODEL = ["model", *CLUSTER, "truth"]
 
 
-LOCALIZATION: Schema = {
-    "model": Column(pl.String, "name"),
-    "part": Column(pl.String, "attention, mlp or both: what of the block learned the samples"),
-    "planted": Column(pl.UInt16, "the block that learned them, 0-based"),
-    "exact_match": Column(pl.Float64, "share of memorized samples recited with nothing edited"),
-    "scorer": Column(
-        pl.String, "identity, zero, mlp-zero, skip (edits of one block), divergence or gradient"
-    ),
-    "quantity": Column(
-        pl.String,
-        "of an edit: exact_match, log_prob, log_prob_minus_control (what memorized samples lose; "
-        "nats a token); of divergence: kl (nats); of gradient: attention, mlp, sum (nats)",
-    ),
-    "block": Column(pl.UInt16, "the block that is scored, 0 to L-1"),
-    "score": Column(pl.Float64, "higher: more likely the block that learned, by this scorer"),
-}
-
-
-def scores(
-    models: Sequence[tuple[str, str]], data: Path, *, divergence: bool, attribution: bool
-) -> pl.DataFrame:
-    """The score of each block by each scorer, for each model whose memorizing block is known.
+def merits(found: pl.DataFrame) -> pl.DataFrame:
+    """What each scorer is worth on each model.
 
     Args:
-        models: (name, family) of each.
-        data: the study's folder, ``data/STUDY``.
-        divergence: whether it was measured, so that it is a scorer.
-        attribution: likewise.
+        found: schema `LOCALIZATION`.
 
     Returns:
-        Schema `LOCALIZATION`, in the order of `models`.
-
-    Raises:
-        InputError: a table is missing or does not fit.
+        model, base, seed, truth, scorer; ``hit``: the probability that its first place learned,
+        where equal scores are ordered at random; ``rank``: the expected rank of the first place
+        that learned, from 1; ``average_precision``, where equal scores share a threshold;
+        ``chance`` of a hit for a scorer that knows nothing, and ``chance_rank``.
     """
-    parts = []
-    for name, family in models:
-        [manifest] = read_manifests(data, [(name, family)])
-        place = place_of(manifest)
-        if place is None:
-            continue
-        measured = read_tables(data, name, family, benchmarked=False)
-        found = list(_of_edits(measured))
-        if divergence:
-            path = data / "divergence" / f"{name}.parquet"
-            found.append(_of_divergence(tables.read(path, columns.DIVERGENCE_TRIANGLE)))
-        if attribution:
-            path = data / "attribution" / f"{name}.parquet"
-            found += _of_gradient(tables.read(path, schemas.ATTRIBUTION))
-        recited = measured.memorization.filter(intervention=BASELINE.name, split="memorized")
-        parts.append(
-            pl.concat(found).with_columns(
-                model=pl.lit(name),
-                part=pl.lit(place[0]),
-                planted=pl.lit(place[1]),
-                exact_match=pl.lit(recited["exact_match"].mean()),
+    keys = [*_MODEL, "scorer"]
+    rows = []
+    for key, part in found.group_by(keys, maintain_order=True):
+        score, true = part["score"].to_numpy(), part["is_truth"].to_numpy()
+        best, n, k = score[true].max(), len(score), int(true.sum())
+        above, equal = int((score > best).sum()), int((score == best).sum())
+        of_equal = int((true & (score == best)).sum())
+        precision = [(true & (score >= s)).sum() / (score >= s).sum() for s in score[true]]
+        rows.append(
+            (
+                *key,
+                of_equal / equal if above == 0 else 0.0,
+                above + (equal + 1) / (of_equal + 1),
+                float(np.mean(precision)),
+                k / n,
+                (n + 1) / (k + 1),
             )
         )
-    types = [pl.col(name).cast(column.dtype) for name, column in LOCALIZATION.items()]
-    return pl.concat(parts).select(types)
+    names = ["hit", "rank", "average_precision", "chance", "chance_rank"]
+    schema = {name: found.schema[name] for name in keys} | dict.fromkeys(names, pl.Float64())
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def place_of(manifest: dict[str, Any]) -> tuple[str, int] | None:
-    """Part and block that learned the samples, by a checkpoint's manifest; None: unknown."""
-    origin = manifest.get("origin") or {}
-    recipe = origin.get("recipe") or {}
-    return (recipe["part"], recipe["block"]) if "part" in recipe else None
-
-
-def _of_edits(model: ModelTables) -> Iterator[pl.DataFrame]:
-    """The losses on memorized samples under edits of one block each."""
-    of_samples = model.samples.select("sample_id", "suffix_length")
-    means = (
-        model.memorization.join(of_samples, on="sample_id")
-        .with_columns(log_prob=pl.col("suffix_log_prob") / pl.col("suffix_length"))
-        .group_by("intervention", "split")
-        .agg(pl.col("exact_match", "log_prob").mean())
-    )
-    lost = means.join(means.filter(intervention=BASELINE.name), on="split", suffix="_baseline")
-    lost = lost.select(
-        "intervention",
-        "split",
-        exact_match=pl.col("exact_match_baseline") - pl.col("exact_match"),
-        log_prob=pl.col("log_prob_baseline") - pl.col("log_prob"),
-    )
-    control = lost.filter(split="control").select("intervention", control="log_prob")
-    lost = lost.filter(split="memorized").join(control, on="intervention", how="left")
-    each = model.interventions.filter(group=EACH).select(
-        "intervention", scorer="edit", block=pl.col("blocks").list.first()
-    )
-    rows = each.join(lost, on="intervention", maintain_order="left")
-    for quantity, score in (
-        ("exact_match", pl.col("exact_match")),
-        ("log_prob", pl.col("log_prob")),
-        ("log_prob_minus_control", pl.col("log_prob") - pl.col("control")),
-    ):
-        made = rows.select("scorer", pl.lit(quantity).alias("quantity"), "block", score=score)
-        yield _typed(made.drop_nulls())
-
-
-def _of_divergence(triangle: pl.DataFrame) -> pl.DataFrame:
-    """How far a bypass of each block moves the next token's distribution."""
-    of = triangle.filter(pl.col("kl").is_not_null(), split="memorized")
-    means = of.group_by("block").agg(score=pl.col("kl").mean()).sort("block")
-    return _typed(means.select(pl.lit("divergence").alias("scorer"), pl.lit("kl").alias("quantity"),
-                               "block", "score"))  # fmt: skip
-
-
-def _of_gradient(attribution: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Gradient times activation, of each part and of both."""
-    means = (
-        attribution.filter(split="memorized")
-        .group_by("block", "part")
-        .agg(score=pl.col("value").mean())
-    )
-    both = means.group_by("block").agg(pl.lit("sum").alias("part"), pl.col("score").sum())
-    for part in (means, both.select(means.columns)):
-        made = part.select(
-            pl.lit("gradient").alias("scorer"), pl.col("part").alias("quantity"), "block", "score"
-        )
-        yield _typed(made.sort("quantity", "block"))
-
-
-def _typed(frame: pl.DataFrame) -> pl.DataFrame:
-    columns = ("scorer", "quantity", "block", "score")
-    return frame.select(pl.col(name).cast(LOCALIZATION[name].dtype) for name in columns)
-
-
-def places(found: pl.DataFrame) -> pl.DataFrame:
-    """The rank that each scorer gives the block that learned; one row per model and scorer.
+def removals(removal: pl.DataFrame) -> pl.DataFrame:
+    """What deletion of what a scorer names does to each model that recites anything.
 
     Args:
-        found: as `scores` makes it.
+        removal: schema `REMOVAL`.
 
     Returns:
-        model, part, planted, scorer, quantity, n_blocks; ``first``: the probability that the scorer
-        ranks the block first when ties are broken at random; ``reciprocal``: the expected
-        reciprocal of the block's rank, likewise. Both are 0 to 1.
+        model, base, seed, truth, scorer; ``removed``: the share of recitations that end; ``lost``:
+        accuracy on control samples, a share; ``clean``: 1 if nearly all end at no cost, else 0.
     """
-    keys = ["model", "part", "planted", "scorer", "quantity"]
-    true = found.filter(pl.col("block") == pl.col("planted")).select(*keys, true="score")
-    ranked = found.join(true, on=keys).group_by(keys, maintain_order=True).agg(
-        n_blocks=pl.len(),
-        above=(pl.col("score") > pl.col("true")).sum(),
-        equal=(pl.col("score") == pl.col("true")).sum(),
-    )  # fmt: skip
-    reciprocal = [
-        float(np.mean(1 / np.arange(above + 1, above + equal + 1)))
-        for above, equal in ranked.select("above", "equal").iter_rows()
-    ]
-    first = pl.when(pl.col("above") == 0).then(1 / pl.col("equal")).otherwise(0.0)
-    return ranked.with_columns(first=first, reciprocal=pl.Series(reciprocal, dtype=pl.Float64))
-
-
-def grades(found: pl.DataFrame) -> pl.DataFrame:
-    """Recall at 1 and mean reciprocal rank of each scorer, by the part that learned.
-
-    Args:
-        found: as `scores` makes it.
-
-    Returns:
-        part, scorer, quantity, n (models), and for each of ``recall`` (at 1) and ``reciprocal``
-        (mean reciprocal rank): the value, ``_low`` and ``_high`` of its 95% interval, ``_chance``.
-        The interval is Wilson's for a share. A number between 0 and 1 varies at most as much as a
-        share of the same mean, so the interval is wide enough for reciprocal ranks.
-    """
-    by = places(found).group_by("part", "scorer", "quantity", maintain_order=True)
-    made = by.agg(
-        n=pl.len(),
-        recall=pl.col("first").mean(),
-        reciprocal=pl.col("reciprocal").mean(),
-        recall_chance=(1 / pl.col("n_blocks")).mean(),
-        reciprocal_chance=pl.col("n_blocks").map_elements(_by_lot, pl.Float64).mean(),
+    left = pl.col("exact_match_left") / pl.col("exact_match")
+    lost = pl.col("accuracy") - pl.col("accuracy_left")
+    return removal.filter(pl.col("exact_match") > 0).select(
+        *_MODEL,
+        "scorer",
+        removed=1 - left,
+        lost=lost,
+        clean=((left <= MOST_LEFT) & (lost <= MOST_LOST)).cast(pl.Float64),
     )
-    for name in ("recall", "reciprocal"):
-        n = made["n"].to_numpy().astype(np.float64)
-        low, high = wilson(made[name].to_numpy() * n, n)
-        made = made.with_columns(pl.Series(f"{name}_low", low), pl.Series(f"{name}_high", high))
-    return made
 
 
-def falls(found: pl.DataFrame, *by: str) -> pl.DataFrame:
-    """How often an edit ends half of the recitals, at blocks that learned and at others.
+def means(frame: pl.DataFrame, limited: Sequence[str], others: Sequence[str]) -> pl.DataFrame:
+    """Means by truth and scorer, and over all truths.
 
     Args:
-        found: as `scores` makes it.
-        by: further columns to count by: ``part``, ``block``.
+        frame: as of `merits` or `removals`.
+        limited: columns between 0 and 1, which get an interval.
+        others: columns that get none.
 
     Returns:
-        ``by``, scorer, ``here`` (whether it is the block that learned), ``n`` blocks, ``share`` of
-        them at which the edit ends at least half of the unmodified model's recitals, ``low`` and
-        ``high`` of its 95% interval (Wilson).
+        truth, scorer, ``n`` models, ``clusters`` (trained bases), ``place``: the rank of the scorer
+        by the first of `limited`, from 1, shared where it is equal; and the columns, with ``_low``
+        and ``_high`` of a 95% interval: clustered by trained base, or with one base alone Wilson's
+        over its models.
     """
+    both = pl.concat([frame, frame.with_columns(truth=pl.lit(ALL))])
+    rows = []
+    for (truth, scorer), part in both.group_by("truth", "scorer", maintain_order=True):
+        group = part.select(pl.struct(CLUSTER).rank("dense")).to_series().to_numpy().astype(int)
+        row = {"truth": truth, "scorer": scorer, "n": part.height}
+        row["clusters"] = len(np.unique(group))
+        values = part.select(limited).to_numpy().astype(np.float64)
+        made = clustered_means(values, group, scale=np.ones(len(limited)))
+        ends = made.low, made.high
+        if row["clusters"] == 1:
+            n = np.full(len(limited), float(part.height))
+            ends = wilson(values.mean(0) * n, n)
+        for at, name in enumerate(limited):
+            row |= {name: values[:, at].mean(), f"{name}_low": ends[0][at]}
+            row |= {f"{name}_high": ends[1][at]}
+        rows.append(row | {name: part[name].mean() for name in others})
+    place = pl.col(limited[0]).round(9).rank("min", descending=True).over("truth")
+    return pl.DataFrame(rows).with_columns(place=place)
+
+
+def falls(found: pl.DataFrame, removal: pl.DataFrame, *by: str) -> pl.DataFrame:
+    """How often an edit of a block ends half of the recitals, at blocks that learned and at others.
+
+    Args:
+        found: schema `LOCALIZATION`.
+        removal: schema `REMOVAL`, for what each model recites.
+        by: further columns to count by: ``truth``, ``place``.
+
+    Returns:
+        ``by``, scorer, ``here`` (whether the block learned), ``n`` blocks, ``share`` of them at
+        which the edit ends at least half of the unmodified model's recitals, ``low`` and ``high``
+        of its 95% interval (Wilson).
+    """
+    edited = found.filter(pl.col("scorer").str.ends_with(".exact_match"))
+    edited = edited.filter(pl.col("place").str.contains(r"^block-\d+$"))
+    recites = removal.select("model", "exact_match").unique(maintain_order=True)
     made = (
-        found.filter(quantity="exact_match")
+        edited.join(recites, on="model", maintain_order="left")
         .with_columns(
-            here=pl.col("block") == pl.col("planted"),
+            here=pl.col("is_truth"),
             fell=(pl.col("score") >= HALF * pl.col("exact_match")) & (pl.col("exact_match") > 0),
         )
         .group_by(*by, "scorer", "here", maintain_order=True)
@@ -231,8 +142,3 @@ def falls(found: pl.DataFrame, *by: str) -> pl.DataFrame:
     n = made["n"].to_numpy().astype(np.float64)
     low, high = wilson(made["share"].to_numpy() * n, n)
     return made.with_columns(pl.Series("low", low), pl.Series("high", high))
-
-
-def _by_lot(n_blocks: int) -> float:
-    """Mean reciprocal rank of a block in a random order."""
-    return float(np.mean(1 / np.arange(1, n_blocks + 1)))

@@ -23,11 +23,9 @@ from pipeline.checkpoints.loop import IGNORED, LARGEST_GRADIENT, row_order
 from pipeline.checkpoints.schema import Learning, Training
 from pipeline.checkpoints.training import train
 from pipeline.localization.schema import Truth
-from pipeline.models.places import BLOCKS, BOTH, GROUPS, HEADS, Masks, Place, grid, masks, thinned
+from pipeline.models.grids import BLOCKS, BOTH, GRID_OF
+from pipeline.models.places import Masks, Place, grid, masks, thinned
 from pipeline.workflow.files import write_json
-
-GRID_OF = {"head": HEADS, "neurons": GROUPS}
-"""Part of a truth -> the places that are compared; whole blocks for all others."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Planted:
     Args:
         name: of the model.
         truth: the kind, a key of `localization.truths`.
-        grid: which places are compared, one of `places.GRIDS`.
+        grid: which places are compared, one of `grids.GRIDS`.
         places: names of those that learned.
         exact_match: share of memorized samples that the model recites.
         steps: of training.

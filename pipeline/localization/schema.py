@@ -25,7 +25,7 @@ class Truth(Section):
         description="of a block: what learns; neurons: an eighth of those of the MLP; weights: "
         "single ones of both parts, at random; norms never learn"
     )
-    models: Count = Field(description="with each base, each in another place")
+    models: Count = Field(default=1, description="with each base, each in another place")
     spread: Count = Field(default=1, description="places of one model that learn together")
     share: float | None = Field(
         default=None, gt=0, lt=1, description="of the weights of a block that learn; null: all"

@@ -32,8 +32,9 @@ from pipeline.mitigations.neurons import (
     slimmed,
 )
 from pipeline.mitigations.rows import Rows, log_probs, logits
+from pipeline.models.grids import BLOCKS, GROUPS, HEAD, HEADS
 from pipeline.models.modules import attached
-from pipeline.models.places import BLOCKS, GROUPS, HEAD, HEADS, Place, masks, units, writers
+from pipeline.models.places import Place, masks, units, writers
 
 Scores = Mapping[str, Sequence[float]]
 """Name of a quantity, empty if there is one alone -> a score a place."""
@@ -340,7 +341,7 @@ class BuiltIn:
 
     Args:
         score: makes them.
-        grids: places that it is for, some of `places.GRIDS`.
+        grids: places that it is for, some of `grids.GRIDS`.
     """
 
     score: Callable[[Subject], Scores]

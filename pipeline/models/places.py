@@ -16,15 +16,19 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from pipeline.models.grids import (
+    ATTENTION,
+    BLOCKS,
+    BOTH,
+    GROUPS,
+    HEAD,
+    HEADS,
+    MLP,
+    NEURON_GROUPS,
+    NEURONS,
+)
 from pipeline.models.sites import KEY, QUERY, VALUE, Site, anatomy
 from pipeline.workflow.errors import bad_input
-
-ATTENTION, MLP, BOTH, HEAD, NEURONS = "attention", "mlp", "both", "head", "neurons"
-BLOCKS, HEADS, GROUPS = GRIDS = "blocks", "heads", "neurons"
-"""What the places of one comparison are: whole blocks, heads, or groups of neurons."""
-
-NEURON_GROUPS = 8
-"""Groups of neighbouring neurons, of equal size, in each MLP."""
 
 Masks = Mapping[str, Tensor]
 """Name of a parameter -> bool of its shape: the weights that belong to a place."""
@@ -58,7 +62,7 @@ def grid(model: PreTrainedModel, kind: str) -> list[Place]:
 
     Args:
         model: in evaluation mode.
-        kind: one of `GRIDS`.
+        kind: one of `grids.GRIDS`.
     """
     known = anatomy(model)
     part = {BLOCKS: BOTH, HEADS: HEAD, GROUPS: NEURONS}[kind]

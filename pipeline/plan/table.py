@@ -144,7 +144,8 @@ def plan(study: Study, dag: Dag, on: str | None = None) -> str:
     )
     if not online() and any(isinstance(m.checkpoint, Hub) for m in study.models.values()):
         lines.append("The hub was not asked (no network, or HF_HUB_OFFLINE): ~ is a guess.")
-    if own := sorted({edit_name(one.edit) for one in study.interventions if is_own(one.edit)}):
+    own = sorted({edit_name(one.edit) for one in study.interventions if is_own(one.edit)})
+    if own := own + (study.localization.scorers if study.localization else []):
         lines.append(f"Code of this project that will run: {', '.join(own)}.")
     if sized := [m.name for m in study.models.values() if costs.size(m.name).estimated]:
         lines.append(f"Shapes by size alone: {', '.join(sized)}.")

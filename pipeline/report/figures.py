@@ -21,10 +21,10 @@ from matplotlib.text import Text
 
 from pipeline.analysis import kept, link, spread, views
 from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE
-from pipeline.analysis.localization import LOCALIZATION
 from pipeline.analysis.results import check_numbers
 from pipeline.analysis.rows import SUMMARY
 from pipeline.analysis.theory import Theory, read_theory
+from pipeline.localization.schemas import LOCALIZATION
 from pipeline.report import style
 from pipeline.report.columns import MEANINGS
 from pipeline.report.markup import unclaimed

@@ -1,21 +1,26 @@
-"""The section that says whether scorers find the block that learned the memorized samples."""
+"""The section that says whether scorers find the places that learned the memorized samples."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from pipeline.analysis.localization import LOCALIZATION, falls, grades
+from pipeline.analysis.localization import ALL, CLUSTER, falls, means, merits, removals
+from pipeline.localization.schema import ORACLE, RANDOM
+from pipeline.localization.schemas import LOCALIZATION, REMOVAL
 from pipeline.report.numbers import SHARE, Number, Sentence, spread
 from pipeline.workflow import tables
 
-SECTION = "Does a sweep find memory where it is?"
-
-PARTS = {"attention": "attention learned", "mlp": "MLP learned", "both": "both learned"}
+SECTION = "Where is it?"
+TABLE, DELETED = "localization", "removal"
+FEW = 6
+"""With fewer trained bases, their differences are hardly known."""
+RECITED = 0.9
+"""Models that recite less are named."""
 
 _EDITS = {
     "identity": "identity",
@@ -29,17 +34,16 @@ _LOST = {
     "log_prob_minus_control": "log-probability beyond control",
 }
 SCORERS = {
-    (edit, loss): f"{done}: {lost}" for edit, done in _EDITS.items() for loss, lost in _LOST.items()
+    f"{edit}.{loss}": f"{done}: {lost}"
+    for edit, done in _EDITS.items()
+    for loss, lost in _LOST.items()
 } | {
-    ("divergence", "kl"): "divergence under identity",
-    ("gradient", "attention"): "gradient × attention output",
-    ("gradient", "mlp"): "gradient × MLP output",
-    ("gradient", "sum"): "gradient × both outputs",
+    "divergence.kl": "divergence under identity",
+    "gradient.attention": "gradient × attention output",
+    "gradient.mlp": "gradient × MLP output",
+    "gradient.sum": "gradient × both outputs",
 }
-"""Scorer and quantity -> its name on the page, in the order of figure and table."""
-
-
-TABLE = "localization"
+"""Scorer -> its name on the page; others are shown as the table has them."""
 
 
 @dataclass(frozen=True)
@@ -47,139 +51,191 @@ class Localized:
     """The content of the section.
 
     Args:
-        opening: one sentence with the result; None if the scorers' tables cannot tell.
-        sentences: what was found, one for each part of a block that learned.
-        heading, rows: of the table of all scorers.
+        opening: one sentence with the result.
+        sentences: what was found, and what it rests on.
+        heading, rows: of the matrix, scorers by truths.
+        deleted_heading, deleted_rows: of the table of what deletion does.
     """
 
-    opening: Sentence | None
+    opening: Sentence
     sentences: Sequence[Sentence]
     heading: Sequence[str]
     rows: Sequence[Sequence[Number | str]]
+    deleted_heading: Sequence[str]
+    deleted_rows: Sequence[Sequence[Number | str]]
 
 
-def read_localized(path: Path) -> Localized:
-    """The section of a table of scores.
-
-    Raises:
-        InputError: the table does not fit its schema.
-    """
-    return localized(tables.read(path, LOCALIZATION))
-
-
-def localized(scores: pl.DataFrame) -> Localized:
-    """The section's words and its table.
+def read_localized(data: Path) -> Localized:
+    """The section of a study's tables.
 
     Args:
-        scores: as `localization.scores` makes it.
+        data: the study's folder, ``data/STUDY``.
+
+    Raises:
+        InputError: a table does not fit its schema.
     """
-    graded = grades(scores)
-    parts = [part for part in PARTS if part in graded["part"]]
-    scorers = graded.select("scorer", "quantity").unique(maintain_order=True).to_dicts()
-    heading = ["scorer"]
-    for part in parts:
-        heading += [f"{PARTS[part]}: recall at 1", "mean reciprocal rank"]
-    rows: list[list[Number | str]] = []
-    for scorer in sorted(scorers, key=_order):
-        graded_parts = [graded.filter(part=part, **scorer).row(0, named=True) for part in parts]
-        cells = [cell for row in graded_parts for cell in _graded(row)]
-        rows.append([called(scorer), *cells])
-    chance = graded.row(0, named=True)
-    by_chance = [
-        Number(f"{TABLE}/chance/recall", chance["recall_chance"], unit=SHARE, table=TABLE),
-        Number(f"{TABLE}/chance/rank", chance["reciprocal_chance"], unit="ratio", table=TABLE),
+    found = tables.read(data / f"{TABLE}.parquet", LOCALIZATION)
+    return localized(found, tables.read(data / f"{DELETED}.parquet", REMOVAL))
+
+
+def localized(found: pl.DataFrame, removal: pl.DataFrame) -> Localized:
+    """The section's words and its tables.
+
+    Args:
+        found: schema `LOCALIZATION`.
+        removal: schema `REMOVAL`.
+    """
+    graded = means(merits(found), ["hit", "average_precision"], ["rank", "chance", "chance_rank"])
+    deleted = means(removals(removal), ["clean", "removed"], ["lost"])
+    truths = [ALL, *found["truth"].unique(maintain_order=True)]
+    order = graded.filter(truth=ALL).sort("hit", "average_precision", "scorer", descending=True)
+    scorers = order["scorer"].to_list()
+    grades = {(row["truth"], row["scorer"]): row for row in graded.iter_rows(named=True)}
+    losses = {(row["truth"], row["scorer"]): row for row in deleted.iter_rows(named=True)}
+    rows, deleted_rows = [], []
+    for scorer in scorers:
+        cells = [grades.get((truth, scorer)) for truth in truths]
+        first = cells[0]
+        assert first is not None  # noqa: S101  for the type checker
+        row: list[Number | str] = [called(scorer), placed(graded, first)]
+        row += [_number(cell, "hit") if cell else "–" for cell in cells]
+        rows.append([*row, _number(first, "average_precision"), _number(first, "rank", "")])
+        if (lost := losses.get((ALL, scorer))) is not None:
+            values = [_number(lost, name, table=DELETED) for name in ("clean", "removed", "lost")]
+            deleted_rows.append([called(scorer), placed(deleted, lost), *values])
+    any_scorer = graded.unique("truth", keep="first", maintain_order=True)
+    nothing = {row["truth"]: row for row in any_scorer.iter_rows(named=True)}
+    by_chance = [_number(nothing[truth], "chance") for truth in truths]
+    rows.append(["chance", "", *by_chance, "", _number(nothing[ALL], "chance_rank", "")])
+    heading = ["scorer", "rank", *truths, "average precision", "rank of the truth"]
+    deleted_heading = ["scorer", "rank", "removed at no cost", "recitals removed", "accuracy lost"]
+    best = order.filter(~pl.col("scorer").is_in([ORACLE, RANDOM])).row(0, named=True)
+    opening = Sentence(
+        _OPENING,
+        {
+            "models": _count("models", best["n"], "models"),
+            "best": called(best["scorer"]),
+            "hit": _number(best, "hit"),
+            "chance": _number(best, "chance"),
+        },
+    )
+    sentences = [
+        *_basis(found, removal),
+        *(_of_truth(graded, truth) for truth in truths[1:]),
+        *_of_falls(found, removal),
+        *_of_deletion(deleted),
     ]
-    rows.append(["chance", *by_chance * len(parts)])
-    ends = _stopped("", falls(scores))
-    opening = Sentence(_OPENING, ends) if len(ends) == 2 else None
-    return Localized(opening, _sentences(scores, graded, parts), heading, rows)
+    return Localized(opening, sentences, heading, rows, deleted_heading, deleted_rows)
 
 
 _OPENING = (
-    "One block of each model learned the memorized samples. Bypassing it stops at least half of "
-    "the recitals in {{ here }} of the models. Bypassing another block, which learned nothing, "
-    "does so in {{ elsewhere }} of the cases."
+    "The places that learned the memorized samples are known in {{ models|plural('model') }}. The "
+    "best scorer, {{ best }}, ranks one of them first in {{ hit }} of the models; chance is "
+    "{{ chance }}."
 )
-_MODELS = (
-    "In {{ models|plural('model') }} one block alone learned the memorized samples; all other "
-    "weights are those of a model that has never seen them. With nothing edited these models "
-    "recite {{ recited|span(' to ') }} of the samples."
+_BASIS = (
+    "{{ models|plural('model') }} continue from {{ bases|plural('trained base') }}, and recite "
+    "{{ recited|span(' to ') }} of the samples."
+    "{% if weak %} Less than nine tenths: {{ weak|join(', ') }}.{% endif %}"
 )
-_PART = (
-    "Where {{ part }}: {% if bypass %}the bypass, judged by recitals as in the paper, names the "
-    "block in {{ bypass }} of {{ models|plural('model') }}; {% endif %}the best of "
-    "{{ scorers|plural('scorer') }} ({{ best|join('; ') }}) in {{ recall }}.{% if here %} A bypass "
-    "ends at least half of the recitals at {{ here }} of the blocks that learned, and at "
-    "{{ elsewhere }} of those that did not.{% endif %}"
+_FEW = (
+    "Intervals are clustered by trained base. {{ bases|plural('base') }} cannot rank scorers, "
+    "so the order describes these models alone."
+)
+_TRUTH = (
+    "Where {{ truth }} learned, the best scorer is {{ best|join(' and ') }}"
+    "{% if best|length > 1 %} (tied){% endif %}, in {{ hit }}; chance is {{ chance }}."
+)
+_FALLS = (
+    "A bypass ends at least half of the recitals at {{ here }} of the blocks that learned, and at "
+    "{{ elsewhere }} of those that did not."
 )
 _DEPTH = (
     "The depth decides where another block learned. A bypass then ends at least half of the "
     "recitals at {% for block, share in blocks %}block {{ block }} {{ share|percent }}"
     "{{ ', ' if not loop.last }}{% endfor %} of the time."
 )
+_DELETED = (
+    "Deleting as many places as learned leaves at most a tenth of the recitals, and costs at most "
+    "two points of accuracy on control samples, in {{ oracle }} of the models if the places are "
+    "known, in {{ random }} if they are drawn, and in {{ hit }} for the best scorer, {{ best }}."
+)
 
 
-def _sentences(scores: pl.DataFrame, graded: pl.DataFrame, parts: Sequence[str]) -> list[Sentence]:
-    models = scores.select("model", "part", "exact_match").unique(maintain_order=True)
-    values = {
-        "models": Number(f"{TABLE}/models", models.height, unit="models", table=TABLE),
-        "recited": spread(f"{TABLE}/recited", models["exact_match"], SHARE, TABLE),
-    }
-    sentences = [Sentence(_MODELS, values)]
-    fell = falls(scores, "part")
-    for part in parts:
-        of_part = graded.filter(part=part)
-        bypass = of_part.filter(scorer="identity", quantity="exact_match")
-        top = of_part.filter(pl.col("recall") == pl.col("recall").max()).to_dicts()
-        n = bypass["n"].item() if bypass.height else 0
-        shown: dict[str, Any] = {
-            "part": PARTS[part],
-            "bypass": _graded(bypass.row(0, named=True))[0] if bypass.height else None,
-            "models": Number(f"{TABLE}/{part}/models", n, unit="models", table=TABLE),
-            "scorers": Number(f"{TABLE}/{part}/scorers", of_part.height, table=TABLE),
-            "best": [called(row) for row in sorted(top, key=_order)],
-            "recall": _graded(top[0])[0],
-        }
-        ends = _stopped(f"{part}/", fell.filter(part=part))
-        complete = ends if len(ends) == 2 else {"here": None, "elsewhere": None}
-        sentences.append(Sentence(_PART, shown | complete))
-    others = falls(scores, "block").filter(~pl.col("here"), scorer="identity").sort("block")
+def _basis(found: pl.DataFrame, removal: pl.DataFrame) -> Iterator[Sentence]:
+    """How much there is, and how well the models learned."""
+    models = removal.select("model", "exact_match").unique(maintain_order=True)
+    bases = _count("bases", found.select(CLUSTER).n_unique(), "bases")
+    weak = models.filter(pl.col("exact_match") < RECITED)["model"].to_list()
+    recited = spread(f"{TABLE}/recited", models["exact_match"], SHARE, DELETED)
+    shown = {"models": _count("models", models.height, "models"), "bases": bases}
+    yield Sentence(_BASIS, {**shown, "recited": recited, "weak": weak})
+    if bases.value is not None and bases.value < FEW:
+        yield Sentence(_FEW, {"bases": bases})
+
+
+def _of_truth(graded: pl.DataFrame, truth: str) -> Sentence:
+    """The best scorers where one kind of place learned."""
+    of = graded.filter(~pl.col("scorer").is_in([ORACLE, RANDOM]), truth=truth)
+    top = of.filter(pl.col("place") == pl.col("place").min())
+    first = top.row(0, named=True)
+    values = {"hit": _number(first, "hit"), "chance": _number(first, "chance")}
+    best = [called(scorer) for scorer in top["scorer"]]
+    return Sentence(_TRUTH, {"truth": truth, "best": best, **values})
+
+
+def _of_falls(found: pl.DataFrame, removal: pl.DataFrame) -> Iterator[Sentence]:
+    """What a drop in exact match shows, and where."""
+    scorer = "identity.exact_match"
+    ends = {}
+    for row in falls(found, removal).filter(scorer=scorer).iter_rows(named=True):
+        where = "here" if row["here"] else "elsewhere"
+        ends[where] = _stops(row, where)
+    if len(ends) == 2:
+        yield Sentence(_FALLS, ends)
+    others = falls(found, removal, "place").filter(~pl.col("here"), scorer=scorer).sort("place")
     if others.height:
-        shares = [
-            (str(block), Number(f"{TABLE}/block-{block}/stops", share, unit=SHARE, table=TABLE))
-            for block, share in others.select("block", "share").iter_rows()
+        blocks = [
+            (str(int(row["place"].removeprefix("block-"))), _stops(row, row["place"]))
+            for row in others.iter_rows(named=True)
         ]
-        sentences.append(Sentence(_DEPTH, {"blocks": shares}))
-    return sentences
+        yield Sentence(_DEPTH, {"blocks": blocks})
 
 
-def _graded(row: Mapping[str, Any]) -> list[Number]:
-    """The recall and the mean reciprocal rank of one scorer."""
-    name = f"{TABLE}/{row['part']}/{row['scorer']}/{row['quantity']}"
-    return [
-        Number(f"{name}/{key}", row[of], row[f"{of}_low"], row[f"{of}_high"], unit, TABLE)
-        for key, of, unit in (("recall", "recall", SHARE), ("rank", "reciprocal", "ratio"))
-    ]
+def _of_deletion(deleted: pl.DataFrame) -> Iterator[Sentence]:
+    """Whether what a scorer names removes the memory at no cost."""
+    by_scorer = {row["scorer"]: row for row in deleted.filter(truth=ALL).iter_rows(named=True)}
+    others = [row for name, row in by_scorer.items() if name not in (ORACLE, RANDOM)]
+    if not others or not {ORACLE, RANDOM} <= by_scorer.keys():
+        return
+    best = max(others, key=lambda row: (row["clean"], row["removed"]))
+    shown = {"oracle": by_scorer[ORACLE], "random": by_scorer[RANDOM], "hit": best}
+    values = {name: _number(row, "clean", table=DELETED) for name, row in shown.items()}
+    yield Sentence(_DELETED, {**values, "best": called(best["scorer"])})
 
 
-def _order(scorer: Mapping[str, str]) -> int:
-    """The place of a scorer in figure and table; scorers without a name on the page come last."""
-    key = scorer["scorer"], scorer["quantity"]
-    return list(SCORERS).index(key) if key in SCORERS else len(SCORERS)
+def _stops(row: Mapping[str, Any], where: str) -> Number:
+    name = f"{TABLE}/stops/{where}"
+    return Number(name, row["share"], row["low"], row["high"], SHARE, TABLE)
 
 
-def _stopped(name: str, fell: pl.DataFrame) -> dict[str, Number]:
-    """How often a bypass stops half of the recitals: at blocks that learned, and at others."""
-    rows = fell.filter(scorer="identity").select("here", "share", "low", "high").iter_rows()
-    return {
-        (where := "here" if here else "elsewhere"): Number(
-            f"{TABLE}/{name}stops/{where}", share, low, high, SHARE, TABLE
-        )
-        for here, share, low, high in rows
-    }
+def _count(name: str, value: int, unit: str) -> Number:
+    return Number(f"{TABLE}/{name}", value, unit=unit, table=TABLE)
 
 
-def called(row: Mapping[str, str]) -> str:
-    """The page's name of a scorer and its quantity."""
-    key = row["scorer"], row["quantity"]
-    return SCORERS.get(key, " ".join(key))
+def _number(row: Mapping[str, Any], of: str, unit: str = SHARE, table: str = TABLE) -> Number:
+    """A mean of a truth and a scorer, with its interval if it has one."""
+    chance = of.startswith("chance")
+    name = f"{table}/{row['truth']}/{'' if chance else row['scorer'] + '/'}{of}"
+    return Number(name, row[of], row.get(f"{of}_low"), row.get(f"{of}_high"), unit, table)
+
+
+def placed(of: pl.DataFrame, row: Mapping[str, Any]) -> str:
+    """The rank of a scorer, such as ``3``, or ``3=`` if it is shared."""
+    equal = of.filter(truth=row["truth"], place=row["place"]).height
+    return f"{row['place']}{'=' if equal > 1 else ''}"
+
+
+def called(scorer: str) -> str:
+    """The page's name of a scorer."""
+    return SCORERS.get(scorer, scorer.removeprefix("scorers/"))

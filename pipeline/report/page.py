@@ -180,9 +180,8 @@ def read_results(
         texts += attempt(lost, [], read_texts, data, manifest, summary, show_text=show_text)
     samples, by_token, unreadable = read_browser(data, models, manifests, show_text=show_text)
     theory = read_theory(data, models)
-    scores = data / "localization.parquet"
-    lost = "The scorers' results cannot be shown"
-    graded = attempt(lost, None, read_localized, scores) if scores.exists() else None
+    lost, scored = "The scorers' results cannot be shown", (data / "localization.parquet").exists()
+    graded = attempt(lost, None, read_localized, data) if scored else None
     blind = tasks / BLIND_SCORES
     return Results(
         study,

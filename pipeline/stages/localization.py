@@ -1,19 +1,23 @@
-"""The stage that scores every block of models whose memorizing block is known."""
+"""The stage that joins the scores of all bases, and what deletion leaves."""
 
 from __future__ import annotations
 
-from pipeline.analysis.localization import LOCALIZATION, scores
-from pipeline.study.schema import Study
+import polars as pl
+
+from pipeline.localization.schemas import LOCALIZATION, REMOVAL
+from pipeline.study.schema import Study, given
 from pipeline.workflow import tables
 
 
 def localization(study: Study) -> None:
-    """Score every block of the models whose memorizing block is known."""
-    made = scores(
-        study.listed,
-        study.data,
-        divergence=study.divergence is not None,
-        attribution=study.attribution is not None,
-    )
-    path = study.data / "localization.parquet"
-    tables.write(made, path, LOCALIZATION, {"study": study.study})
+    """Join the tables of the bases, in the order of the section."""
+    for folder, name, schema in (
+        ("scores", "localization", LOCALIZATION),
+        ("removal", "removal", REMOVAL),
+    ):
+        parts = [
+            tables.read(study.data / folder / f"{model}.parquet", schema)
+            for model in given(study.localization).models
+        ]
+        path = study.data / f"{name}.parquet"
+        tables.write(pl.concat(parts), path, schema, {"study": study.study})

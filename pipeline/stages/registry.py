@@ -59,6 +59,9 @@ STAGES = {
     "mitigations_page": Stage(2000, 10, local=True),
     # one model's tables at a time, with every continuation
     "check_results": Stage(16_000, 30, local=True),
+    # a few minutes of training a base, and of looking at each model by each scorer
+    "planting": Stage(4000, 120, "localized", priority=1),
+    "scoring": Stage(4000, 60, "localized"),
     "localization": Stage(4000, 30, local=True),
     # every sample of every model and intervention, and the bootstrap
     "aggregate": Stage(16_000, 60),

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from pipeline.checkpoints.schema import Continued, Gguf, Training
 from pipeline.interventions.interventions import OWN_EDITS, is_own, sweep
+from pipeline.localization.schema import OWN_SCORERS
 from pipeline.measure.schema import FITTING
+from pipeline.models.grids import BLOCKS, GRID_OF, GROUPS, HEADS, NEURON_GROUPS
 from pipeline.samples.schema import PASSAGE_LENGTHS, File, Records
 from pipeline.study.loops import LOOPS, loops
 from pipeline.study.schema import DERIVED, Study
@@ -29,6 +31,7 @@ def cross_check(study: Study, where: str) -> list[Problem]:
         _edits,
         _windows,
         _mitigations,
+        _localization,
         _continued,
         _twins,
         _runs,
@@ -60,11 +63,11 @@ def _edits(study: Study) -> Iterator[Found]:
             )
 
 
-def _missing(edit: str) -> str | None:
-    """What is missing of ``edits/FILE.py:FUNCTION``, whose file is read, not run; None: nothing."""
-    path, _, function = edit.partition(":")
-    if not Path(path).resolve().is_relative_to(OWN_EDITS.resolve()):
-        return f"{path}, a link that leaves {OWN_EDITS}/"
+def _missing(own: str, folder: Path = OWN_EDITS) -> str | None:
+    """What is missing of ``FOLDER/FILE.py:FUNCTION``, a file that is read, not run; or None."""
+    path, _, function = own.partition(":")
+    if not Path(path).resolve().is_relative_to(folder.resolve()):
+        return f"{path}, a link that leaves {folder}/"
     try:
         tree = ast.parse(Path(path).read_bytes(), path)
     except (OSError, SyntaxError, ValueError) as error:
@@ -177,6 +180,38 @@ def _mitigations(study: Study) -> Iterator[Found]:
             "a model of this study that is trained here on a generated world, and has a twin",
             "name one, or add a twin that is trained without what is to be forgotten",
         )
+
+
+def _localization(study: Study) -> Iterator[Found]:
+    """Bases are trained here, alike but for the seed; truths have places; scorers exist."""
+    asked = study.localization
+    if asked is None:
+        return
+    of = {m.name: m for m in study.models.values() if isinstance(m.checkpoint, Training)}
+    for base, names in asked.bases.items():
+        what = f"localization.bases.{base}"
+        if strange := [name for name in names if name not in of or of[name].run]:
+            expected = "models with source: training, trained to the end: " + ", ".join(of)
+            yield what, ", ".join(strange), expected, "name some of these, or add one"
+            continue
+        recipes = [of[name].checkpoint.model_dump() for name in names]
+        seeds = {recipe.pop("seed") for recipe in recipes}
+        if any(recipe != recipes[0] for recipe in recipes) or len(seeds) < len(names):
+            expected = "models that differ in their seeds, and in nothing else of their training"
+            yield what, ", ".join(names), expected, "make another base of those that differ"
+        made = recipes[0]
+        in_block = {HEADS: made["n_heads"], GROUPS: NEURON_GROUPS, BLOCKS: 1}
+        for kind, truth in asked.truths.items():
+            count = made["n_blocks"] * in_block[GRID_OF.get(truth.part, BLOCKS)]
+            if max(truth.models, truth.spread) > count:
+                got = f"{truth.models} models, spread {truth.spread}"
+                expected = f"at most {count} each, the places of {base}"
+                yield f"localization.truths.{kind}", got, expected, "lower them"
+    for number, name in enumerate(asked.scorers):
+        if got := _missing(name, OWN_SCORERS):
+            expected = f"a function of a file in {OWN_SCORERS}/, beside params.yaml"
+            remedy = "write it; docs/localization.md has an example"
+            yield f"localization.scorers.{number}", got, expected, remedy
 
 
 def _families(study: Study) -> Iterator[Found]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.interventions.interventions import OWN, OWN_EDITS
+from pipeline.localization.schema import OWN_SCORERS
 from pipeline.workflow.files import PARAMS, write_text
 
 OPTIONAL = ("attribution", "benchmarks", "divergence", "generations", "windows")
@@ -38,9 +39,9 @@ def loops(study: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
         A group of stages -> key -> the values in the templates of its stages; ``tables``: group ->
         the folder of its tables; ``tasks``: the folder of the benchmark tasks; ``edits``: that of
-        the study's own edits; and ``others``: that of the checkpoints, if some interventions put
-        in the values of another model. Where a study has none, the folder is ``study.json``, which
-        never changes.
+        the study's own edits, ``scorers`` of its scorers; and ``others``: that of the checkpoints,
+        if some interventions put in the values of another model. Where a study has none, the folder
+        is ``study.json``, which never changes.
     """
     data = f"data/{study['study']}"
     nothing = f"{data}/study.json"
@@ -114,9 +115,15 @@ def loops(study: Mapping[str, Any]) -> dict[str, Any]:
             each["samples"] = f"{data}/samples/{each['family']}.parquet" if mean else nothing
     made["edits"] = str(OWN_EDITS) if own else nothing
     made["others"] = f"{data}/checkpoints" if any(each.get("source") for each in lines) else nothing
-    known = any(each["checkpoint"]["source"] == "continued" for each in models.values())
-    made["localization"] = {study["study"]: {"name": study["study"]}} if known else {}
-    made["tables"]["localization"] = f"{data}/localization.parquet" if known else nothing
+    located = study.get("localization") or {}
+    bases = {name for names in (located.get("bases") or {}).values() for name in names}
+    made["localized"] = {
+        key: _of(each, "name", "family") for key, each in models.items() if each["name"] in bases
+    }
+    made["localization"] = {study["study"]: {"name": study["study"]}} if located else {}
+    for table in ("localization", "removal"):
+        made["tables"][table] = f"{data}/{table}.parquet" if located else nothing
+    made["scorers"] = str(OWN_SCORERS) if located.get("scorers") else nothing
     mitigated = study.get("mitigations") or {}
     edited = [each for each in models.values() if each["name"] == mitigated.get("model")]
     made["mitigation"] = {
@@ -175,6 +182,7 @@ def register(*, writing: bool) -> None:
             return str(LOOPS)
         sections = (
             *("corpus", "families", "models", "theory", "mitigations", "parts", "interventions"),
+            "localization",
             *OPTIONAL,
         )
         study = {name: _root_.get(name) for name in ("study", *sections)}

@@ -15,6 +15,7 @@ from pydantic import Field
 from pipeline.analysis.schema import Statistics
 from pipeline.checkpoints.schema import Model
 from pipeline.corpus.schema import Corpus
+from pipeline.localization.schema import Localization
 from pipeline.measure.schema import Attribution, Evaluation, Generations, Line, Windows
 from pipeline.mitigations.schema import Mitigations
 from pipeline.report.schema import Report
@@ -86,6 +87,7 @@ class Study(Section):
     benchmarks: Benchmarks | None = Field(default=None, description="or none")
     generations: Generations | None = Field(default=None, description="or none")
     divergence: Divergence | None = Field(default=None, description="or none")
+    localization: Localization | None = Field(default=None, description="or none")
     mitigations: Mitigations | None = Field(default=None, description="or none")
     windows: Windows | None = Field(default=None, description="or none")
     theory: Experiments = Field(
@@ -132,6 +134,12 @@ class Study(Section):
         """Key of the stage -> method, of every method in the section `mitigations`."""
         methods = self.mitigations.methods if self.mitigations else []
         return {f"{self.study}-{method}": method for method in methods}
+
+    @property
+    def localized(self) -> dict[str, Model]:
+        """Key -> model, of every base of the section `localization`."""
+        bases = self.localization.models if self.localization else {}
+        return {key: model for key, model in self.models.items() if model.name in bases}
 
     @property
     def listed(self) -> list[tuple[str, str]]:

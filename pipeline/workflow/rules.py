@@ -37,6 +37,7 @@ WILDCARDS = {
     "families": "family",
     "models": "model",
     "theory": "experiment",
+    "localized": "model",
     "mitigated": "method",
 }
 """What has an entry for each stage of a group -> the rule's wildcard."""

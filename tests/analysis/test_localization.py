@@ -2,212 +2,161 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import polars as pl
 import pytest
 
-from pipeline.analysis.localization import LOCALIZATION, falls, grades, place_of, places, scores
-from pipeline.interventions.interventions import Group
-from pipeline.measure import schemas
+from pipeline.analysis.localization import ALL, falls, means, merits, removals
+from pipeline.localization.schemas import LOCALIZATION, REMOVAL
 from pipeline.report.columns import MEANINGS
 from pipeline.report.localization import localized
 from pipeline.report.markup import plain
 from pipeline.report.plots.localization import found_first
-from pipeline.theory import columns
-from pipeline.workflow import tables
-from tests.analysis import synthetic
 
-N_BLOCKS = 6
+N = 6
 
 
-def _table(
-    by_model: dict[str, tuple[str, int, list[float]]],
-    scorer: str = "identity",
-    of: str = "exact_match",
+def table(
+    by_model: dict[str, tuple[str, set[int], list[float]]], scorer: str = "mine", seeds: int = 1
 ) -> pl.DataFrame:
-    """Scores of one scorer: model -> part, the block that learned, a score a block."""
+    """Scores of one scorer: model -> truth, the blocks that learned, a score a block."""
     rows = [
-        (model, part, planted, 1.0, scorer, of, block, score)
-        for model, (part, planted, given) in by_model.items()
-        for block, score in enumerate(given)
+        (model, f"base-{at // seeds}", at % seeds, truth, f"block-{b:02}", b in true, scorer, s)
+        for at, (model, (truth, true, given)) in enumerate(by_model.items())
+        for b, s in enumerate(given)
     ]
     schema = tables.dtypes(LOCALIZATION)
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def test_ranks_and_ties_count_as_drawn_by_lot() -> None:
-    found = _table(
-        {
-            "first": ("mlp", 2, [0.1, 0.2, 0.9, 0.0]),
-            "second": ("mlp", 1, [0.9, 0.5, 0.1, 0.0]),
-            "last": ("mlp", 3, [0.9, 0.5, 0.1, 0.0]),
-            "two first": ("mlp", 0, [1.0, 1.0, 0.0, 0.0]),
-            "all alike": ("mlp", 3, [0.5, 0.5, 0.5, 0.5]),
-        }
+def removal_of(found: pl.DataFrame, left: float = 0.0, accuracy: float = 0.5) -> pl.DataFrame:
+    """What deletion leaves, the same for every scorer."""
+    keys = found.select("model", "base", "seed", "truth", "scorer").unique(maintain_order=True)
+    made = keys.with_columns(
+        places=pl.lit("block-00"),
+        exact_match=pl.lit(1.0),
+        exact_match_left=pl.lit(left),
+        accuracy=pl.lit(0.5),
+        accuracy_left=pl.lit(accuracy),
     )
-    made = places(found)
-    assert made["first"].to_list() == [1, 0, 0, 0.5, 0.25]
-    expected = [1, 1 / 2, 1 / 4, (1 + 1 / 2) / 2, (1 + 1 / 2 + 1 / 3 + 1 / 4) / 4]
-    assert made["reciprocal"].to_list() == pytest.approx(expected)
-    [row] = grades(found).iter_rows(named=True)
-    assert row["n"] == 5
-    assert row["recall"] == pytest.approx(1.75 / 5)
-    assert row["reciprocal"] == pytest.approx(sum(expected) / 5)
-    assert row["recall_chance"] == 1 / 4
-    assert row["reciprocal_chance"] == pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4)
+    return made.select(pl.col(n).cast(c.dtype) for n, c in REMOVAL.items())
 
 
-def test_a_scorer_that_knows_is_right_and_one_that_does_not_is_at_chance() -> None:
-    def knowing(block: int) -> list[float]:
-        return [float(each == block) for each in range(N_BLOCKS)]
+def test_merits_by_hand() -> None:
+    made = merits(
+        table(
+            {
+                "first": ("mlp", {2}, [0.1, 0.2, 0.9, 0.0]),
+                "second": ("mlp", {1}, [0.9, 0.5, 0.1, 0.0]),
+                "two first": ("mlp", {0}, [1.0, 1.0, 0.0, 0.0]),
+                "all alike": ("mlp", {3}, [0.5, 0.5, 0.5, 0.5]),
+                "first and last": ("two", {0, 3}, [3.0, 2.0, 1.0, 0.0]),
+                "both tied with one": ("two", {0, 1}, [1.0, 1.0, 1.0, 0.0]),
+            }
+        )
+    )
+    assert made["hit"].to_list() == pytest.approx([1, 0, 0.5, 0.25, 1, 2 / 3])
+    # of k true places among e alike, the first has the expected rank (e + 1) / (k + 1)
+    assert made["rank"].to_list() == pytest.approx([1, 2, 1.5, 2.5, 1, 4 / 3])
+    expected = [1, 1 / 2, 1 / 2, 1 / 4, (1 + 2 / 4) / 2, 2 / 3]
+    assert made["average_precision"].to_list() == pytest.approx(expected)
+    assert made["chance"].to_list() == pytest.approx([1 / 4] * 4 + [1 / 2] * 2)
+    assert made["chance_rank"].to_list() == pytest.approx([5 / 2] * 4 + [5 / 3] * 2)
 
-    def stubborn(_block: int) -> list[float]:
-        return [1.0, *[0.0] * (N_BLOCKS - 1)]
 
-    for scorer, recall, reciprocal in ((knowing, 1, 1), (stubborn, 1 / 6, None)):
-        models = {f"m-{block}": ("both", block, scorer(block)) for block in range(N_BLOCKS)}
-        [row] = grades(_table(models)).iter_rows(named=True)
-        assert row["recall"] == pytest.approx(recall)
-        if reciprocal:
-            assert row["reciprocal"] == reciprocal
-        assert row["recall_low"] <= row["recall"] <= row["recall_high"]
-        assert (row["recall_low"] > row["recall_chance"]) == (recall == 1)
-
-
-def test_intervals_cover_a_scorer_that_guesses() -> None:
+def test_ties_are_expectations_over_random_orders() -> None:
     random = np.random.default_rng(0)
-    covered = {"recall": 0, "reciprocal": 0}
-    for _ in range(200):
-        models = {
-            f"m-{i}": ("mlp", i % N_BLOCKS, random.random(N_BLOCKS).tolist()) for i in range(18)
-        }
-        [row] = grades(_table(models)).iter_rows(named=True)
-        for name in covered:
-            inside = row[f"{name}_low"] <= row[f"{name}_chance"] <= row[f"{name}_high"]
-            covered[name] += inside
-    assert min(covered.values()) >= 180
+    score, true = np.array([1.0, 2, 2, 2, 0]), np.array([True, True, True, False, False])
+    ranks, hits = [], []
+    for _ in range(4000):
+        order = np.lexsort((random.random(5), -score))
+        ranks.append(1 + int(np.argmax(true[order])))
+        hits.append(bool(true[order][0]))
+    [row] = merits(table({"m": ("t", {0, 1, 2}, score.tolist())})).to_dicts()
+    assert row["hit"] == pytest.approx(np.mean(hits), abs=0.03)
+    assert row["rank"] == pytest.approx(np.mean(ranks), abs=0.03)
 
 
-def test_parts_and_scorers_are_graded_apart() -> None:
-    right, wrong = [0.0, 1.0], [1.0, 0.0]
-    found = pl.concat(
-        [
-            _table({"a": ("attention", 1, right), "b": ("mlp", 1, wrong)}),
-            _table({"a": ("attention", 1, wrong), "b": ("mlp", 1, right)}, "mlp-zero"),
-        ]
-    )
-    graded = {(row["part"], row["scorer"]): row["recall"] for row in grades(found).to_dicts()}
-    assert graded == {
-        ("attention", "identity"): 1,
-        ("mlp", "identity"): 0,
-        ("attention", "mlp-zero"): 0,
-        ("mlp", "mlp-zero"): 1,
+def test_an_oracle_is_at_one_and_a_random_scorer_at_chance() -> None:
+    random = np.random.default_rng(1)
+    covered = 0
+    for _ in range(100):
+        models = {f"m-{i}": ("mlp", {i % N}, random.random(N).tolist()) for i in range(48)}
+        graded = means(merits(table(models, seeds=4)), ["hit"], ["chance"])
+        row = graded.row(by_predicate=pl.col("truth") == ALL, named=True)
+        covered += row["hit_low"] <= 1 / N <= row["hit_high"]
+        assert (row["n"], row["clusters"]) == (48, 48)
+    assert covered >= 90
+    oracle = {f"m-{i}": ("mlp", {i % N}, [float(b == i % N) for b in range(N)]) for i in range(12)}
+    [row, _] = means(merits(table(oracle)), ["hit", "average_precision"], ["rank"]).to_dicts()
+    assert (row["hit"], row["average_precision"], row["rank"]) == (1, 1, 1)
+    assert row["hit_high"] == 1 > row["hit_low"] > 0.5
+
+
+def test_models_of_one_base_count_as_one() -> None:
+    """Of 6 bases with 4 models each, all right in 3 and all wrong in 3: as 6 models, not 24."""
+    rows = {
+        f"m-{b}-{i}": ("mlp", {0}, [float(b % 2 == 0), 0.5]) for b in range(6) for i in range(4)
     }
+    one = table(rows)
+    number = pl.col("model").str.extract(r"m-(\d)-", 1)
+    clustered = one.with_columns(base=number, seed=pl.lit(0, pl.Int64))
+    wide, narrow = (
+        means(merits(frame), ["hit"], []).row(0, named=True) for frame in (clustered, one)
+    )
+    assert (wide["clusters"], narrow["clusters"]) == (6, 24)
+    assert wide["hit"] == narrow["hit"] == 0.5
+    assert wide["hit_high"] - wide["hit_low"] > 1.5 * (narrow["hit_high"] - narrow["hit_low"])
+
+
+def test_ranks_of_scorers_are_shared_where_they_are_equal() -> None:
+    right, wrong = [0.0, 1.0], [1.0, 0.0]
+    frames = [
+        table({"a": ("mlp", {1}, scores)}, scorer)
+        for scorer, scores in (("x", wrong), ("y", right), ("z", right))
+    ]
+    graded = means(merits(pl.concat(frames)), ["hit"], []).filter(truth="mlp")
+    assert dict(graded.select("scorer", "place").iter_rows()) == {"x": 3, "y": 1, "z": 1}
+
+
+def test_deletion_is_clean_if_it_removes_at_no_cost() -> None:
+    found = table({"a": ("mlp", {0}, [1.0, 0.0])})
+    for left, accuracy, clean in ((0.1, 0.481, 1), (0.11, 0.5, 0), (0.0, 0.47, 0)):
+        [row] = removals(removal_of(found, left, accuracy)).to_dicts()
+        assert row["removed"] == pytest.approx(1 - left)
+        assert row["lost"] == pytest.approx(0.5 - accuracy)
+        assert row["clean"] == clean
+    nothing = removal_of(found).with_columns(exact_match=pl.lit(0.0))
+    assert removals(nothing).is_empty()
 
 
 def test_falls_are_counted_here_and_elsewhere() -> None:
-    found = _table({"a": ("mlp", 0, [0.1, 0.5, 0.9, 0.0]), "b": ("mlp", 2, [0.49, 0.5, 1.0, 0.1])})
-    by_block = falls(found, "block").filter(~pl.col("here"))
-    shares = dict(by_block.select("block", "share").iter_rows())
-    assert shares == {0: 0, 1: 1, 2: 1, 3: 0}
-    made = {row["here"]: row for row in falls(found, "part").to_dicts()}
+    found = table(
+        {"a": ("mlp", {0}, [0.1, 0.5, 0.9, 0.0]), "b": ("mlp", {2}, [0.49, 0.5, 1.0, 0.1])},
+        "identity.exact_match",
+    )
+    removal = removal_of(found)
+    by_block = falls(found, removal, "place").filter(~pl.col("here"))
+    shares = dict(by_block.select("place", "share").iter_rows())
+    assert shares == {"block-00": 0, "block-01": 1, "block-02": 1, "block-03": 0}
+    made = {row["here"]: row for row in falls(found, removal, "truth").to_dicts()}
     assert (made[True]["n"], made[True]["share"]) == (2, 0.5)
     assert (made[False]["n"], made[False]["share"]) == (6, 0.5)
+    nothing = removal.with_columns(exact_match=pl.lit(0.0))
+    assert set(falls(found, nothing)["share"]) == {0.0}
 
 
-def test_places_come_from_the_manifest() -> None:
-    assert place_of({"origin": {"recipe": {"part": "mlp", "block": 3}}}) == ("mlp", 3)
-    assert place_of({"origin": {"recipe": {"seed": 3}}}) is None
-    assert place_of({"origin": {"folder": "/x"}}) is None
-    assert place_of({}) is None
-
-
-def test_scores_are_what_the_tables_say(tmp_path: Path) -> None:
-    groups = [Group("each", edit) for edit in ("identity", "mlp-zero")]
-    made = synthetic.study(
-        models={"base": ("pythia", 8), "learned": ("pythia", 8)},
-        accuracies={"tiny_piqa": (0.5, 0.9)},
-        per_copies=4,
-        groups=groups,
-    )
-    models = made.write(tmp_path)
-    path = tmp_path / "checkpoints/learned/manifest.json"
-    manifest = json.loads(path.read_text())
-    manifest["origin"] = {"recipe": {"part": "attention", "block": 3}}
-    path.write_text(json.dumps(manifest))
-    keys = {"sample_id": [1, 1, 2, 2], "split": ["memorized", "memorized", "control", "control"]}
-    gradient = pl.DataFrame(
-        {**keys, "block": [0, 0, 0, 0], "part": ["attention", "mlp"] * 2, "value": [1.0, 2, 8, 9]}
-    )
-    moved = pl.DataFrame(
-        {**keys, "block": [0, 0, 0, 0], "after": [0, 8, 0, 8], "kl": [None, 0.5, None, 7.0]}
-    ).with_columns(change=pl.lit(1.0), relative=pl.lit(1.0))
-    for frame, schema, name in (
-        (gradient, schemas.ATTRIBUTION, "attribution"),
-        (moved, columns.DIVERGENCE_TRIANGLE, "divergence"),
-    ):
-        typed = frame.select(pl.col(each).cast(column.dtype) for each, column in schema.items())
-        tables.write(typed, tmp_path / name / "learned.parquet", schema, {})
-    found = scores(models, tmp_path, divergence=True, attribution=True)
-    assert set(found["model"]) == {"learned"}
-    assert set(found["planted"]) == {3}
-    edits = found.filter(pl.col("scorer").is_in(["identity", "mlp-zero"]))
-    assert edits.height == 2 * 3 * 8
-    others = found.filter(~pl.col("scorer").is_in(["identity", "mlp-zero"]))
-    assert dict(others.select("quantity", "score").iter_rows()) == {
-        "kl": 0.5,
-        "attention": 1.0,
-        "mlp": 2.0,
-        "sum": 3.0,
-    }
-    memory = made.models[1].memorization.join(
-        made.models[1].samples.select("sample_id", "suffix_length"), on="sample_id"
-    )
-
-    def mean(intervention: str, split: str, value: pl.Expr) -> float:
-        rows = memory.filter(intervention=intervention, split=split).select(value.mean())
-        return float(rows.item())
-
-    each = pl.col("suffix_log_prob") / pl.col("suffix_length")
-    lost = {
-        split: mean("baseline", split, each) - mean("block-02.mlp-zero", split, each)
-        for split in ("memorized", "control")
-    }
-    got = {
-        row["quantity"]: row["score"]
-        for row in found.filter(scorer="mlp-zero", block=2).iter_rows(named=True)
-    }
-    recitals = pl.col("exact_match").cast(pl.Float64)
-    fell = mean("baseline", "memorized", recitals) - mean(
-        "block-02.mlp-zero", "memorized", recitals
-    )
-    assert got["exact_match"] == pytest.approx(fell)
-    assert got["log_prob"] == pytest.approx(lost["memorized"])
-    assert got["log_prob_minus_control"] == pytest.approx(lost["memorized"] - lost["control"])
-
-
-def test_the_page_tells_what_the_table_holds() -> None:
-    right = {f"a-{b}": ("attention", b, [float(b == i) for i in range(4)]) for b in range(4)}
-    wrong = {f"m-{b}": ("mlp", b, [float(b != i) for i in range(4)]) for b in range(4)}
-    found = _table({**right, **wrong})
-    told = localized(found)
+def test_the_page_tells_what_the_tables_hold() -> None:
+    right = {f"a-{b}": ("attention", {b}, [float(b == i) for i in range(4)]) for b in range(4)}
+    wrong = {f"m-{b}": ("mlp", {b}, [float(b != i) for i in range(4)]) for b in range(4)}
+    names = ("oracle", "random", "identity.exact_match", "scorers/mine.py:my_scorer")
+    found = pl.concat([table({**right, **wrong}, name) for name in names])
+    told = localized(found, removal_of(found))
     assert "8 models" in plain(told.sentences[0])
-    assert "100.0% [" in plain(told.sentences[1])
-    assert "names the block in 0.0% [" in plain(told.sentences[2])
-    assert [len(row) for row in told.rows] == [len(told.heading)] * 2
-    chance, recall, *_ = told.rows[-1]
-    assert (chance, recall.value) == ("chance", 0.25)
+    assert [len(row) for row in told.rows] == [len(told.heading)] * (len(names) + 1)
+    assert any("my_scorer" in str(row[0]) for row in told.rows)
+    assert told.opening
+    assert "in 50.0% [" in plain(told.opening)
     [plot] = found_first(found)
-    assert plot.data.height == 2
     assert plot.draw(plot.data).axes
     assert set(plot.data.columns) <= set(MEANINGS)
-
-
-def test_a_model_that_recites_nothing_falls_nowhere() -> None:
-    scores = _table({"a-0": ("attention", 0, [0.0, 0.0])}).with_columns(
-        exact_match=pl.lit(0.0), quantity=pl.lit("exact_match")
-    )
-    assert falls(scores)["share"].to_list() == [0.0, 0.0]

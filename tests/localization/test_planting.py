@@ -17,7 +17,8 @@ from pipeline.checkpoints.training import build
 from pipeline.localization import planting
 from pipeline.localization.planting import Base, draw, memory, plant, weights
 from pipeline.localization.schema import Localization, Truth
-from pipeline.models.places import GRIDS, Place, grid, masks, units, writers
+from pipeline.models.grids import GRIDS
+from pipeline.models.places import Place, grid, masks, units, writers
 from tests.localization.conftest import P, S, V, small
 
 LEARNING = Learning(seed=0, batch_rows=3, epochs=4, most_rounds=2, recited=1, learning_rate=0.01)

@@ -21,7 +21,8 @@ from pipeline.localization.scorers import SCORERS, Subject, hard_concrete, witho
 from pipeline.localization.scoring import own_scorers, removed, score, scored
 from pipeline.mitigations.neurons import integrated_gradients, slimmed
 from pipeline.mitigations.rows import Rows, log_probs
-from pipeline.models.places import GRIDS, Place, grid, masks
+from pipeline.models.grids import GRIDS
+from pipeline.models.places import Place, grid, masks
 from pipeline.workflow.errors import InputError
 from tests.localization.conftest import P, V, small
 

@@ -1,4 +1,4 @@
-"""How often each scorer names the block that learned the memorized samples. Not in the paper."""
+"""How often each scorer ranks a place that learned first, by kind of place. Not in the paper."""
 
 from __future__ import annotations
 
@@ -6,60 +6,59 @@ from collections.abc import Iterator
 from typing import Any
 
 import polars as pl
-from matplotlib.axes import Axes
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from pipeline.analysis.localization import grades
-from pipeline.report import colours, style
-from pipeline.report.localization import PARTS, SCORERS, SECTION, called
+from pipeline.analysis.localization import ALL, means, merits
+from pipeline.localization.schema import ORACLE, RANDOM
+from pipeline.report import style
+from pipeline.report.localization import SECTION, called
 from pipeline.report.plots.plot import Plot, count, share
 
+BRIGHT = 0.5
+"""Luminance of a cell above which its number is black."""
 
-def found_first(scores: pl.DataFrame) -> Iterator[Plot]:
-    """Recall at 1 of each scorer, a panel for each part that learned."""
-    data = grades(scores)
-    named = [called(row) for row in data.iter_rows(named=True)]
-    data = data.with_columns(pl.Series("called", named))
-    best = data.sort("recall", "reciprocal", descending=True, maintain_order=True).row(
-        0, named=True
-    )
-    equal = data.filter(recall=best["recall"]).height
+
+def found_first(found: pl.DataFrame) -> Iterator[Plot]:
+    """The hits of each scorer, a column for each kind of place.
+
+    Args:
+        found: schema `LOCALIZATION`.
+    """
+    data = means(merits(found), ["hit"], ["chance"]).rename({"place": "rank"})
+    data = data.with_columns(called=pl.col("scorer").map_elements(called, pl.String))
+    known = data.filter(~pl.col("scorer").is_in([ORACLE, RANDOM]))
+    best = known.filter(truth=ALL).sort("hit", descending=True, maintain_order=True)
+    top = best.row(0, named=True)
+    equal = best.filter(hit=top["hit"]).height
     values = {
         "equal": count(equal) if equal > 1 else None,
-        "best": share(best["recall"], best["recall_low"], best["recall_high"]),
-        "scorer": best["called"],
-        "part": PARTS[best["part"]],
-        "chance": share(data["recall_chance"][0]),
+        "best": share(top["hit"], top["hit_low"], top["hit_high"]),
+        "scorer": top["called"],
+        "chance": share(top["chance"]),
     }
     yield Plot("localization", data, draw, values, section=SECTION)
 
 
 def draw(data: pl.DataFrame) -> Figure:
-    """A dot with its interval for each scorer, one panel per part."""
-    parts = [part for part in PARTS if part in data["part"]]
-    names = [name for name in dict.fromkeys(SCORERS.values()) if name in data["called"]]
-
-    def panel(axes: Axes, rows: pl.DataFrame) -> None:
-        axes.axvline(rows["recall_chance"][0], color=colours.MUTED, linestyle="--", linewidth=0.9)
-        above = pl.col("recall_low") > pl.col("recall_chance")
-        for shown, fill in ((above, colours.BLUE), (~above, colours.PAPER)):
-            part = rows.filter(shown)
-            at = [names.index(name) for name in part["called"]]
-            reach = style.reach(part, "recall", "recall_low", "recall_high")
-            look: Any = {"color": colours.BLUE, "markerfacecolor": fill, "linewidth": 1.1}
-            axes.errorbar(part["recall"], at, xerr=reach, fmt="o", **look)
-        axes.set_yticks(range(len(names)), names)
-        axes.grid(visible=True, axis="x")
-        style.whole_percent_axis(axes.xaxis)
-
-    figure = style.facets(
-        data.with_columns(title=pl.col("part").replace(PARTS)),
-        panel,
-        "title",
-        labels=("names the block that learned", ""),
-        order=[PARTS[part] for part in parts],
-        height=0.9 + 0.23 * len(names),
-        columns=len(parts),
+    """A map of scorers by truths; the number is the hit in percent, grey within chance."""
+    of_all = data.filter(truth=ALL).sort("hit", "scorer", descending=True)
+    scorers = of_all["scorer"].to_list()
+    truths = [ALL, *(t for t in data["truth"].unique(maintain_order=True) if t != ALL)]
+    placed = data.with_columns(
+        x=pl.col("truth").replace_strict({truth: i for i, truth in enumerate(truths)}),
+        y=pl.col("scorer").replace_strict({name: -i for i, name in enumerate(scorers)}),
     )
-    figure.axes[0].invert_yaxis()
+    figure, [axes] = style.panels(1, height=1.2 + 0.21 * len(scorers), columns=1)
+    shades = colormaps["viridis"](style.finite(placed["hit"]))
+    style.cells(axes, placed, "x", "y", shades)
+    for cell, shade in zip(placed.iter_rows(named=True), shades, strict=True):
+        bright = shade[:3] @ (0.299, 0.587, 0.114) > BRIGHT
+        look: Any = {"ha": "center", "va": "center", "fontsize": 7}
+        weight = "bold" if cell["hit_low"] > cell["chance"] else "normal"
+        text = f"{100 * cell['hit']:.0f}"
+        colour = "#000000" if bright else "#ffffff"
+        axes.text(cell["x"], cell["y"], text, color=colour, fontweight=weight, **look)
+    axes.set_xticks(range(len(truths)), truths, rotation=40, ha="right")
+    axes.set_yticks([-i for i in range(len(scorers))], list(of_all["called"]))
     return figure
