@@ -22,7 +22,7 @@ class Truth(Section):
     """Where some models memorize their samples."""
 
     part: Literal["attention", "mlp", "both", "head", "neurons", "weights"] = Field(
-        description="of a block: what learns; neurons: an eighth of those of the MLP; weights: "
+        description="of a block: what learns; neurons: a quarter of those of the MLP; weights: "
         "single ones of both parts, at random; norms never learn"
     )
     models: Count = Field(default=1, description="with each base, each in another place")

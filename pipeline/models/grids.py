@@ -7,5 +7,5 @@ BLOCKS, HEADS, GROUPS = GRIDS = "blocks", "heads", "neurons"
 GRID_OF = {HEAD: HEADS, NEURONS: GROUPS}
 """Part that learns -> the places that are compared; `BLOCKS` for all others."""
 
-NEURON_GROUPS = 8
+NEURON_GROUPS = 4
 """Groups of neighbouring neurons, of equal size, in each MLP."""

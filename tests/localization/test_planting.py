@@ -45,8 +45,8 @@ def entries(family: str, part: str, place: Place) -> dict[str, torch.Tensor]:
     model = small(family)
     head = torch.zeros(32, dtype=torch.bool)
     head[place.index * 16 : place.index * 16 + 16] = True
-    eighth = torch.zeros(64, dtype=torch.bool)
-    eighth[place.index * 8 : place.index * 8 + 8] = True
+    quarter = torch.zeros(64, dtype=torch.bool)
+    quarter[place.index * 16 : place.index * 16 + 16] = True
     fused = torch.arange(96) // 48 == place.index  # GPT-NeoX: query, key and value of one head
     attention, out, mlp, last = {
         "gpt_neox": ("attention.", "dense.", "mlp.", "dense_4h_to_h."),
@@ -72,9 +72,9 @@ def entries(family: str, part: str, place: Place) -> dict[str, torch.Tensor]:
                 mask[:] = True
             elif part == "neurons":
                 if below.startswith(mlp + last):
-                    mask[:] = eighth if mask.ndim == 2 else False
+                    mask[:] = quarter if mask.ndim == 2 else False
                 else:
-                    mask[eighth] = True
+                    mask[quarter] = True
         if mask.any():
             found[name] = mask
     return found

@@ -94,7 +94,7 @@ def circuit() -> tuple[PreTrainedModel, Rows, Rows, Place]:
 
     Nothing else writes to the stream but noise: small random weights everywhere.
     """
-    model, place = small("llama"), Place(1, "neurons", 3)
+    model, place = small("llama"), Place(1, "neurons", 1)
     with torch.no_grad():
         model.get_input_embeddings().weight[:] = 0
         model.get_input_embeddings().weight[:32] = torch.eye(32)

@@ -22,9 +22,9 @@ import polars as pl
 import pytest
 
 from pipeline.analysis import aggregate
-from pipeline.analysis.localization import LOCALIZATION
 from pipeline.analysis.schema import Thresholds
 from pipeline.interventions.interventions import SWEEP, Group
+from pipeline.localization.schemas import LOCALIZATION, REMOVAL
 from pipeline.measure import schemas
 from pipeline.report import figures, page
 from pipeline.workflow import tables
@@ -122,6 +122,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     tables.write(pl.DataFrame(rows, schema=dtypes), path, schemas.GENERATIONS, {})
     scores = _scores()
     tables.write(scores, data / "localization.parquet", LOCALIZATION, {})
+    tables.write(_removal(scores), data / "removal.parquet", REMOVAL, {})
     synthetic_theory.write(data, synthetic.MODELS)
     figures.write_figures(data / "summary.parquet", root / "figures", data, steps=STEPS)
     reported = [pair for pair in models if pair[0] != "twin-neo-8"]
@@ -133,16 +134,30 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 def _scores() -> pl.DataFrame:
     """Scores of the blocks of models of which one block learned."""
     rows = [
-        {"model": f"{part}-{planted}", "part": part, "planted": planted, "block": block}
-        | {"exact_match": 0.9 + 0.01 * planted, "scorer": scorer, "quantity": quantity}
-        | {"score": (7 * block + 3 * planted + len(scorer)) % 10 / 10}
-        for part in ("attention", "mlp")
-        for planted in range(4)
-        for scorer, quantity in (("identity", "exact_match"), ("zero", "log_prob"))
+        {"model": f"{truth}-{base}", "base": f"base-{base}", "seed": base, "truth": truth}
+        | {"place": f"block-0{block}", "is_truth": block == base, "scorer": scorer}
+        | {"score": (7 * block + 3 * base + len(scorer)) % 10 / 10}
+        for truth in ("attention", "mlp")
+        for base in range(4)
+        for scorer in ("oracle", "random", "identity.exact_match", "zero.log_prob")
         for block in range(4)
     ]
     dtypes = tables.dtypes(LOCALIZATION)
     return pl.DataFrame(rows).select(pl.col(n).cast(dtype) for n, dtype in dtypes.items())
+
+
+def _removal(scores: pl.DataFrame) -> pl.DataFrame:
+    """What is left without the places that the scorers name."""
+    keys = scores.select("model", "base", "seed", "truth", "scorer").unique(maintain_order=True)
+    number = pl.int_range(pl.len())
+    made = keys.with_columns(
+        places=pl.lit("block-00"),
+        exact_match=0.8 + 0.05 * pl.col("seed"),
+        exact_match_left=0.04 * (number % 3),
+        accuracy=pl.lit(0.5),
+        accuracy_left=0.5 - 0.015 * (number % 4),
+    )
+    return made.select(pl.col(n).cast(column.dtype) for n, column in REMOVAL.items())
 
 
 # ------------------------------------------------------------------- the pages and numbers.json
@@ -283,7 +298,7 @@ def _names(made: Made) -> Iterable[str]:
         yield from map(str, summary[column].unique())
     blocks = summary["block"].drop_nulls().unique().to_list()
     yield " ".join(map(str, blocks))
-    yield from (name.rpartition("/")[2] for name in made.starting("localization/block-"))
+    yield from (name.rpartition("/")[2] for name in made.starting("localization/stops/block-"))
     labels = re.findall(r"<strong>Figure (\w+)\.", "".join(made.html.values()))
     yield " ".join(labels)
     yield " ".join(re.findall(r"sample (\d+) \(", made.html["index"]))
@@ -535,27 +550,37 @@ def the_samples(made: Made) -> None:
     assert checked > 10
 
 
-def the_located_blocks(made: Made) -> None:
+def the_located_places(made: Made) -> None:
     scores, shown = made.table("localization"), made.starting("localization/")
+    removal, deleted = made.table("removal"), made.starting("removal/")
     assert shown["models"]["value"] == scores["model"].n_unique()
-    recited = scores["exact_match"].unique().to_list()
+    assert shown["bases"]["value"] == scores.select("base", "seed").n_unique()
+    recited = removal["exact_match"].unique().to_list()
     assert near(shown["recited"], None, min(recited), max(recited))
-    assert near(shown["chance/recall"], 1 / 4)
-    assert near(shown["chance/rank"], fmean([1, 1 / 2, 1 / 3, 1 / 4]))
-    for part in ("attention", "mlp"):
-        for scorer, quantity in (("identity", "exact_match"), ("zero", "log_prob")):
-            own = scores.filter(part=part, scorer=scorer, quantity=quantity)
-            recalls, ranks = [], []
-            for _, blocks in own.group_by("model"):
-                values = blocks.sort("block")["score"].to_list()
-                right = values[blocks["planted"][0]]
+    for truth in ("all", "attention", "mlp"):
+        assert near(shown[f"{truth}/chance"], 1 / 4)
+        for scorer in scores["scorer"].unique():
+            own = scores.filter(pl.lit(truth == "all") | (pl.col("truth") == truth), scorer=scorer)
+            hits, ranks = [], []
+            for _, places in own.group_by("model"):
+                [right] = places.filter("is_truth")["score"]
+                values = places["score"].to_list()
                 above, equal = (sum(v > right for v in values), values.count(right))
-                recalls.append((above == 0) / equal)
-                ranks.append(fmean(1 / (above + 1 + i) for i in range(equal)))
-            row = shown[f"{part}/{scorer}/{quantity}/recall"]
-            assert near(row, fmean(recalls)), (part, scorer)
-            assert near(shown[f"{part}/{scorer}/{quantity}/rank"], fmean(ranks))
+                hits.append((above == 0) / equal)
+                ranks.append(above + (equal + 1) / 2)
+            row = shown[f"{truth}/{scorer}/hit"]
+            assert near(row, fmean(hits)), (truth, scorer)
             assert row["low"] <= row["value"] <= row["high"]
+            if truth == "all":
+                assert near(shown[f"all/{scorer}/rank"], fmean(ranks))
+                assert near(shown[f"all/{scorer}/average_precision"], fmean(1 / r for r in ranks))
+                rows = removal.filter(scorer=scorer).to_dicts()
+                left = [r["exact_match_left"] / r["exact_match"] for r in rows]
+                lost = [r["accuracy"] - r["accuracy_left"] for r in rows]
+                clean = [a <= 0.1 and b <= 0.02 for a, b in zip(left, lost, strict=True)]
+                assert near(deleted[f"all/{scorer}/removed"], 1 - fmean(left))
+                assert near(deleted[f"all/{scorer}/lost"], fmean(lost))
+                assert near(deleted[f"all/{scorer}/clean"], fmean(clean))
 
 
 def the_rows_of_the_figures(made: Made) -> None:
@@ -570,7 +595,7 @@ def the_rows_of_the_figures(made: Made) -> None:
 KINDS: tuple[Callable[[Made], None], ...] = (
     *(summary_rows, exact_match_of_the_samples, the_finding, what_the_study_consists_of),
     *(the_models, the_benchmarks, what_one_late_block_leaves, the_intervals_behind_the_verdicts),
-    *(the_counts_of_verdicts, the_thresholds, the_texts, the_samples, the_located_blocks),
+    *(the_counts_of_verdicts, the_thresholds, the_texts, the_samples, the_located_places),
     the_rows_of_the_figures,
 )
 

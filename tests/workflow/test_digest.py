@@ -32,7 +32,8 @@ CODE = {
     "pipeline/measure/generations.py": {"generations"},
     "pipeline/stages/sweep.py": SWEEPS,
     "pipeline/stages/tokens.py": {"tokens"},
-    "pipeline/interventions/hooks.py": ON_MODELS - {"attribution"} | {"mitigation", "windows"},
+    "pipeline/interventions/hooks.py": ON_MODELS - {"attribution"}
+    | {"mitigation", "scoring", "windows"},
     "pipeline/samples/pile.py": {"samples.pile"},
     "pipeline/theory/low_rank.py": {"theory.low_rank", "theory.constructive"},
     "pipeline/report/page.py": {"report"},
