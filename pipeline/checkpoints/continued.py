@@ -89,7 +89,8 @@ def only(model: PreTrainedModel, own: Masks) -> Iterator[list[nn.Parameter]]:
     hooks = []
     for parameter, mask in learning:
         parameter.requires_grad_(True)
-        hooks.append(parameter.register_hook(mask.to(parameter.dtype).mul))
+        masked = mask.to(parameter.dtype).mul
+        hooks.append(parameter.register_hook(masked))  # type: ignore[no-untyped-call]
     try:
         yield [parameter for parameter, _ in learning]
     finally:

@@ -9,7 +9,7 @@ Shapes: N rows, T tokens, I units of a matrix, O the width of the stream.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -153,7 +153,7 @@ def zero_out(of: Subject) -> Scores:
     return {"": [means[0] - mean for mean in means[1:]]}
 
 
-def without(model: PreTrainedModel, places: Sequence[Place]) -> inputs_scaled:
+def without(model: PreTrainedModel, places: Sequence[Place]) -> AbstractContextManager[None]:
     """A context in which places write nothing but the biases of their block."""
     matrices = written(model)
     gates = [torch.ones(matrix.weight.shape[1]) for matrix in matrices]
@@ -178,9 +178,10 @@ def causal_tracing(of: Subject) -> Scores:
         for offset, columns in enumerate(both):
             at = 2 * place.block + offset
             theirs = nn.functional.linear(read[at][..., columns], other[at].weight[:, columns])
+            biases = [getattr(m.module, "bias", None) for m in (own[at], other[at])]
             bias = None  # it belongs to a place that has all units
-            if columns == slice(own[at].weight.shape[1]) and own[at].module.bias is not None:
-                bias = other[at].module.bias - own[at].module.bias
+            if columns == slice(own[at].weight.shape[1]) and biases[0] is not None:
+                bias = biases[1] - biases[0]
 
             def put(
                 _module: nn.Module,

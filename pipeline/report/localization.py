@@ -92,7 +92,8 @@ def localized(found: pl.DataFrame, removal: pl.DataFrame) -> Localized:
     scorers = order["scorer"].to_list()
     grades = {(row["truth"], row["scorer"]): row for row in graded.iter_rows(named=True)}
     losses = {(row["truth"], row["scorer"]): row for row in deleted.iter_rows(named=True)}
-    rows, deleted_rows = [], []
+    rows: list[list[Number | str]] = []
+    deleted_rows: list[list[Number | str]] = []
     for scorer in scorers:
         cells = [grades.get((truth, scorer)) for truth in truths]
         first = cells[0]

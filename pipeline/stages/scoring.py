@@ -37,8 +37,8 @@ def scoring(study: Study, model: Model) -> None:
         for planted, made in read(data / "planted" / model.name, twin):
             of = Subject(made, memorized, control, grid(made, planted.grid), twin)
             scores = scored(of, planted, own)
-            columns = {"model": planted.name, "base": base, "truth": planted.truth}
-            columns["seed"] = section(model.checkpoint, Training).seed
+            seed = section(model.checkpoint, Training).seed
+            columns = {"model": planted.name, "base": base, "seed": seed, "truth": planted.truth}
             labels = [pl.lit(value).alias(name) for name, value in columns.items()]
             both = scores.with_columns(labels), removed(of, scores).with_columns(labels)
             found.append(both)

@@ -208,10 +208,10 @@ def _localization(study: Study) -> Iterator[Found]:
                 expected = f"at most {count} each, the places of {base}"
                 yield f"localization.truths.{kind}", got, expected, "lower them"
     for number, name in enumerate(asked.scorers):
-        if got := _missing(name, OWN_SCORERS):
+        if missing := _missing(name, OWN_SCORERS):
             expected = f"a function of a file in {OWN_SCORERS}/, beside params.yaml"
             remedy = "write it; docs/localization.md has an example"
-            yield f"localization.scorers.{number}", got, expected, remedy
+            yield f"localization.scorers.{number}", missing, expected, remedy
 
 
 def _families(study: Study) -> Iterator[Found]:
