@@ -12,6 +12,7 @@ from pipeline.report.columns import MEANINGS
 from pipeline.report.localization import localized
 from pipeline.report.markup import plain
 from pipeline.report.plots.localization import found_first
+from pipeline.workflow import tables
 
 N = 6
 
