@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import polars as pl
@@ -23,8 +22,7 @@ from pipeline.analysis.views import block_range
 from pipeline.interventions.interventions import IDENTITY
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """A number and its interval; an end may be infinite."""
 
     value: float
@@ -79,8 +77,7 @@ def pooled(seeds: Sequence[Estimate]) -> Estimate:
     conditions; three seeds could then decide nothing. So the stated error rate is about samples and
     documents; other seeds can only make a verdict undecided more often.
     """
-    ends = ([getattr(seed, end) for seed in seeds] for end in ("value", "low", "high"))
-    return Estimate(*statistics.pooled(*ends))
+    return Estimate(*statistics.pooled(*zip(*seeds, strict=True)))
 
 
 class Measured:

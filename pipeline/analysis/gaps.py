@@ -60,9 +60,7 @@ def _of(evidence: pl.DataFrame, edit: str) -> Iterator[Sequence[object]]:
         for measure, k in measures:
             terms = model.gap(LATE, measure, k)
             if model.has(terms):
-                found = model.estimate(terms, LEVEL)
-                ends = found.value, found.low, found.high
-                yield name, model.family, edit, measure, k, *ends
+                yield name, model.family, edit, measure, k, *model.estimate(terms, LEVEL)
 
 
 def _survivals(summary: pl.DataFrame) -> pl.DataFrame:

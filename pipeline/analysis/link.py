@@ -73,7 +73,7 @@ def pairs(summary: pl.DataFrame, evidence: pl.DataFrame, quantities: pl.DataFram
     return joined.filter(pl.col("mean").is_finite(), pl.col("lost").is_finite())
 
 
-def correlations(paired: pl.DataFrame, seed: int = 0) -> pl.DataFrame:
+def correlations(paired: pl.DataFrame) -> pl.DataFrame:
     """Rank correlation over the blocks of each model, plain, and beyond depth and displacement.
 
     Returns:
@@ -87,9 +87,9 @@ def correlations(paired: pl.DataFrame, seed: int = 0) -> pl.DataFrame:
     for key, part in paired.group_by(by, maintain_order=True) if paired.height else ():
         given = [part[name].cast(pl.Float64).to_numpy() for name in ("block", "displacement")]
         both = part["mean"].to_numpy(), part["lost"].to_numpy()
-        found, beyond = rank_correlation(*both, seed), Correlation()
+        found, beyond = rank_correlation(*both, seed=0), Correlation()
         if not part["displacement"].null_count():
-            beyond = rank_correlation(*both, seed, given=given)
+            beyond = rank_correlation(*both, seed=0, given=given)
         if not math.isnan(found.value):
             rows.append((*key, *astuple(found), *astuple(beyond), part.height))
     names = [field.name for field in fields(Correlation)]

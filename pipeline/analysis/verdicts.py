@@ -33,6 +33,7 @@ from pipeline.analysis.correlation import rank_correlation
 from pipeline.analysis.estimates import Estimate, combined, measured_models
 from pipeline.analysis.schema import Thresholds
 from pipeline.interventions.interventions import IDENTITY
+from pipeline.workflow import tables
 from pipeline.workflow.tables import Column, Schema
 
 VERDICTS_FILE = "verdicts.parquet"
@@ -140,7 +141,7 @@ def _judged(
 ) -> pl.DataFrame:
     """The rows of one claim: conditions, units, models, and the claim itself."""
     level = 1 - error / max(len(conditions), 1)
-    schema = {column: definition.dtype for column, definition in VERDICTS.items()}
+    schema = tables.dtypes(VERDICTS)
     rows = pl.DataFrame([_row(condition, level) for condition in conditions], schema=schema)
     units = rows.group_by("model", "unit", maintain_order=True).agg(rule("every"))
     models = units.group_by("model", maintain_order=True).agg(rule(claim.units))
@@ -175,9 +176,7 @@ def _row(condition: Condition | Ranked, level: float) -> dict[str, Any]:
         needed = model.needed(term, level, condition.offset, compare, threshold)
     return row | {
         "part": condition.part or None,
-        "estimate": _finite(estimate.value),
-        "low": _finite(estimate.low),
-        "high": _finite(estimate.high),
+        **dict(zip(("estimate", "low", "high"), map(_finite, estimate), strict=True)),
         "compare": condition.compare,
         "threshold": condition.threshold,
         "verdict": UNDECIDED if condition.lacks else verdict,

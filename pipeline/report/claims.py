@@ -30,13 +30,11 @@ class Judged:
     Args:
         row: of the frame of verdicts, by column.
         says: the compared quantity, as the start of a sentence.
-        label: the same as text.
         unit: of `numbers.WRITE`.
     """
 
     row: Mapping[str, Any]
     says: Sentence
-    label: str
     unit: str
 
     @property
@@ -237,7 +235,7 @@ def findings(
         under = {edit: _cases(of_claim.filter(edit=edit)) for edit in edits}
         most = main["needed"].max()
         conditions = [
-            Judged(row, _sentence(label, fills), _text(label, fills), unit)
+            Judged(row, _sentence(label, fills), unit)
             for row in main.filter(pl.col("condition").is_not_null()).iter_rows(named=True)
             for label, unit in [words["conditions"][row["condition"]]]
         ]
@@ -319,10 +317,6 @@ def _ratio(evidence: pl.DataFrame, claim: str, families: Mapping[str, str]) -> N
 def _sentence(text: str, values: Mapping[str, Number]) -> Sentence:
     """A sentence of claims.yaml, whose ``{name}`` is a number of `values`."""
     return Sentence(re.sub(r"\{(\w+)\}", r"{{ \1 }}", text), values)
-
-
-def _text(text: str, values: Mapping[str, Number]) -> str:
-    return text.format(**{name: write(n.value or 0.0, n.unit) for name, n in values.items()})
 
 
 def crosswalk(

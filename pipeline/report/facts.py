@@ -153,15 +153,12 @@ def _late(name: str, rows: pl.DataFrame) -> list[Any]:
 
 def _estimates(place: str, model: Measured, terms: Mapping[str, Terms]) -> list[Number | str]:
     """A cell for each estimate of a model, named by its key; a dash for what was not measured."""
-    cells: list[Number | str] = []
-    for what, of in terms.items():
-        if model.has(of):
-            found = model.estimate(of, LEVEL)
-            ends = found.value, found.low, found.high
-            cells.append(Number(f"{place}/{what}", *ends, SHARE, "evidence"))
-        else:
-            cells.append(MISSING)
-    return cells
+    return [
+        Number(f"{place}/{what}", *model.estimate(of, LEVEL), SHARE, "evidence")
+        if model.has(of)
+        else MISSING
+        for what, of in terms.items()
+    ]
 
 
 def retention(evidence: pl.DataFrame) -> Table:

@@ -14,6 +14,7 @@ from pipeline.analysis.text import visible
 from pipeline.analysis.verdicts import CONTRADICTED, SUPPORTED, UNDECIDED, VALUES
 from pipeline.report.claims import Finding, Judged
 from pipeline.report.marks import Told, as_json
+from pipeline.report.markup import plain
 from pipeline.report.numbers import Sentence
 
 WIDTH, NAMES = 300, 84
@@ -63,7 +64,7 @@ def strips(finding: Finding) -> list[Strip]:
     by_label: dict[str, list[Judged]] = {}
     for judged in finding.conditions:
         if math.isfinite(judged.value):
-            by_label.setdefault(judged.label, []).append(judged)
+            by_label.setdefault(plain(judged.says), []).append(judged)
     return [_strip(label, conditions) for label, conditions in by_label.items()]
 
 
@@ -142,6 +143,6 @@ def _told(place: tuple[float, float], judged: Judged) -> Told:
         int(block[1]) if block else None,
         visible(unit),
         visible(judged.row["model"]),
-        visible(" ".join(filter(None, (*words, judged.label)))),
+        visible(" ".join(filter(None, (*words, plain(judged.says))))),
         f"{visible(judged.written)}: {judged.row['verdict']}",
     )

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -301,8 +302,8 @@ def test_attention_only_statements_by_hand(theory: Theory) -> None:
     }
     for words, part in evidence.items():
         assert part in plain(starting(statements, words).evidence)
-    joint = starting(statements, "f_ls loses at most N‖π‖² σ² + (N‖π‖)^{3/2} σ³, with ‖π‖ the l"
-                     "argest joint")  # fmt: skip
+    words = "f_ls loses at most N‖π‖² σ² + (N‖π‖)^{3/2} σ³, with ‖π‖ the largest joint"
+    joint = starting(statements, words)
     assert plain(joint.verdict) == "fails in 4 of 4"
     assert "the loss is 10 times the bound" in plain(joint.evidence)
 
@@ -311,12 +312,7 @@ def test_statements_turn_around_with_the_data(made: Made, theory: Theory) -> Non
     summary, evidence, _ = made
     assert "The bypass does not tell them apart" in said(summary, evidence, theory)[1]
     other = synthetic_theory.attention_only(mlp_bypassed=0.9, power=2.0)
-    told = Theory(
-        theory.triangle,
-        theory.quantities,
-        theory.bounds,
-        {**theory.experiments, "attention_only": other},
-    )
+    told = replace(theory, experiments={**theory.experiments, "attention_only": other})
     stored = routing(other)["mlp"]
     ends = [stored["before"].value, stored["after"].value]
     assert ends == pytest.approx([0.96, 0.9])
@@ -325,13 +321,11 @@ def test_statements_turn_around_with_the_data(made: Made, theory: Theory) -> Non
     assert starting(statements, "What is stored grows").degree == "all"
     assert "a bypass tells two models apart" in said(summary, evidence, told)[1]
     below = other.with_columns(pl.when(pl.col("bound") < 1).then(pl.lit(0.99)).alias("bound"))
-    low = Theory(theory.triangle, theory.quantities, theory.bounds, {"attention_only": below})
+    low = replace(theory, experiments={"attention_only": below})
     assert starting(attention_only_statements(low), "Accuracy is at least").degree == "none"
 
 
-def test_statements_are_counted_in_the_opening(
-    made: Made,
-) -> None:
+def test_statements_are_counted_in_the_opening(made: Made) -> None:
     _, opening = said(*made)
     printed = [s for s in attention_only_statements(made[2]) if s.printed]
     hold = sum(s.degree == "all" for s in printed)
@@ -589,29 +583,22 @@ def test_a_page_without_theory(tmp_path: Path) -> None:
 
 
 def test_hostile_names_stay_text(made: Made, tmp_path: Path) -> None:
-    summary, evidence, theory = (
-        made[0].with_columns(model=pl.lit(HOSTILE)),
-        made[1].with_columns(model=pl.lit(HOSTILE), recipe=pl.lit(HOSTILE)),
-        Theory(
-            *(
-                frame.with_columns(model=pl.lit(HOSTILE))
-                for frame in (made[2].triangle, made[2].quantities, made[2].bounds)
-            ),
-            made[2].experiments,
-            [HOSTILE],
-        ),
-    )
+    summary, evidence, theory = made
+    name = pl.lit(HOSTILE)
+    summary = summary.with_columns(model=name)
+    evidence = evidence.with_columns(model=name, recipe=name)
+    frames = (theory.triangle, theory.quantities, theory.bounds)
+    named = (frame.with_columns(model=name) for frame in frames)
+    theory = Theory(*named, theory.experiments, [HOSTILE])
     drawn_figures = []
-    for plot in figures.plots(summary, evidence, theory)[-8:-4]:
+    for number, plot in enumerate(figures.plots(summary, evidence, theory)[-8:-4], start=1):
         style.save(figures.figure(plot), tmp_path, plot.name)
         svg = (tmp_path / f"{plot.name}.svg").read_text(encoding="utf-8")
         assert "<script" not in svg
         figure = page.PageFigure(**plot.words(), svg=svg, data=plot.data)
-        drawn_figures.append(figure)
+        drawn_figures.append((str(number), figure))
     explained = theory_sections(summary, evidence, theory)
-    html = appendices.render_theory(
-        "s", explained, [(str(i), each) for i, each in enumerate(drawn_figures, start=1)]
-    )
+    html = appendices.render_theory("s", explained, drawn_figures)
     assert html.count("<script") == 1  # the page's own
     assert not re.search("[\u202e\u0007]", html)
     assert Outline(html).open == []
