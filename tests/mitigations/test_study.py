@@ -31,6 +31,7 @@ def values() -> dict[str, object]:
     rest = read_yaml(ROOT / "params.yaml")
     made |= {key: rest[key] for key in ("statistics", "report", "parts", "run", "derived")}
     made |= {
+        "localization": None,
         "windows": None,
         "attribution": None,
         "divergence": None,
