@@ -86,7 +86,8 @@ def localized(found: pl.DataFrame, removal: pl.DataFrame) -> Localized:
         removal: schema `REMOVAL`.
     """
     graded = means(merits(found), ["hit", "average_precision"], ["rank", "chance", "chance_rank"])
-    deleted = means(removals(removal), ["clean", "removed"], ["lost"])
+    left = removals(removal)  # of no model, if none recites
+    deleted = left if left.is_empty() else means(left, ["clean", "removed"], ["lost"])
     truths = [ALL, *found["truth"].unique(maintain_order=True)]
     order = graded.filter(truth=ALL).sort("hit", "average_precision", "scorer", descending=True)
     scorers = order["scorer"].to_list()

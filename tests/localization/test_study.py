@@ -56,7 +56,7 @@ def values() -> dict[str, Any]:
         },
         "scorers": ["scorers/mine.py:my_scorer"],
     }
-    made["localization"]["learning"] |= {"batch_rows": 4, "epochs": 60, "most_rounds": 2}
+    made["localization"]["learning"] |= {"batch_rows": 4, "epochs": 200, "most_rounds": 3}
     return made
 
 
