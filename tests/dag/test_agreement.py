@@ -334,6 +334,7 @@ def test_studies_are_switched_and_kept_apart(project: Project) -> None:
     assert set(project.ran()) <= {"check@mini"}
     assert "study: mini" in (project.root / "params.yaml").read_text()
     assert "Nothing to be done" in project.planned()
+    project.describe()  # what the stubs read
     project.dvc("exp", "run", "-S", "evaluation.pythia.decode=64")
     assert set(project.ran()) - {"check@mini"} == {"memorization@mini-p-1_4b"} | SUMMARY
 
