@@ -19,6 +19,8 @@ SECTION = "Where is it?"
 TABLE, DELETED = "localization", "removal"
 FEW = 6
 """With fewer trained bases, their differences are hardly known."""
+MOST_NAMED = 4
+"""Scorers of equal rank that a sentence names."""
 RECITED = 0.9
 """Models that recite less are named."""
 
@@ -116,7 +118,7 @@ def localized(found: pl.DataFrame, removal: pl.DataFrame) -> Localized:
         _OPENING,
         {
             "models": _count("models", best["n"], "models"),
-            "best": called(best["scorer"]),
+            "best": _tied(order, best),
             "hit": _number(best, "hit"),
             "chance": _number(best, "chance"),
         },
@@ -132,7 +134,7 @@ def localized(found: pl.DataFrame, removal: pl.DataFrame) -> Localized:
 
 _OPENING = (
     "The places that learned the memorized samples are known in {{ models|plural('model') }}. The "
-    "best scorer, {{ best }}, ranks one of them first in {{ hit }} of the models; chance is "
+    "best scorer ({{ best }}) ranks one of them first in {{ hit }} of the models; chance is "
     "{{ chance }}."
 )
 _BASIS = (
@@ -145,8 +147,8 @@ _FEW = (
     "so the order describes these models alone."
 )
 _TRUTH = (
-    "Where {{ truth }} learned, the best scorer is {{ best|join(' and ') }}"
-    "{% if best|length > 1 %} (tied){% endif %}, in {{ hit }}; chance is {{ chance }}."
+    "Where {{ truth }} learned, the best scorer ({{ best }}) is right in {{ hit }}; chance is "
+    "{{ chance }}."
 )
 _FALLS = (
     "A bypass ends at least half of the recitals at {{ here }} of the blocks that learned, and at "
@@ -182,8 +184,15 @@ def _of_truth(graded: pl.DataFrame, truth: str) -> Sentence:
     top = of.filter(pl.col("place") == pl.col("place").min())
     first = top.row(0, named=True)
     values = {"hit": _number(first, "hit"), "chance": _number(first, "chance")}
-    best = [called(scorer) for scorer in top["scorer"]]
-    return Sentence(_TRUTH, {"truth": truth, "best": best, **values})
+    return Sentence(_TRUTH, {"truth": truth, "best": _tied(of, first), **values})
+
+
+def _tied(of: pl.DataFrame, row: Mapping[str, Any]) -> str:
+    """The scorers of one truth that share a rank, without those that stand for best and worst."""
+    known = of.filter(~pl.col("scorer").is_in([ORACLE, RANDOM]), place=row["place"])["scorer"]
+    names = ", ".join(called(scorer) for scorer in known)
+    several = f"{names}; tied" if len(known) > 1 else names
+    return several if len(known) <= MOST_NAMED else "several are tied, see the table"
 
 
 def _of_falls(found: pl.DataFrame, removal: pl.DataFrame) -> Iterator[Sentence]:

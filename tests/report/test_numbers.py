@@ -299,6 +299,7 @@ def _names(made: Made) -> Iterable[str]:
     blocks = summary["block"].drop_nulls().unique().to_list()
     yield " ".join(map(str, blocks))
     yield from (name.rpartition("/")[2] for name in made.starting("localization/stops/block-"))
+    yield from made.table("localization")["model"].unique()
     labels = re.findall(r"<strong>Figure (\w+)\.", "".join(made.html.values()))
     yield " ".join(labels)
     yield " ".join(re.findall(r"sample (\d+) \(", made.html["index"]))
