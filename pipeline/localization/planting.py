@@ -101,7 +101,8 @@ def plant(
 
         def also(model: PreTrainedModel) -> Callable[[int], None]:
             own = weights(model, truth, places, learning.seed)
-            return memory(model, own, learning, samples, base.rows.height)
+            most = base.rows.height * base.recipe.epochs  # a step reads one row at least
+            return memory(model, own, learning, samples, most)
 
         made = train(base.recipe, base.rows, base.tokenizer, also=also)
         return made.model, made.log.steps
