@@ -200,8 +200,9 @@ def test_places_are_drawn_without_repetition() -> None:
     ],
 )
 def test_an_impossible_truth_is_refused(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
+    with pytest.raises(ValidationError) as caught:
         Truth(**wrong)
+    assert said in str(caught.value.errors())
 
 
 @pytest.mark.parametrize(
@@ -215,5 +216,6 @@ def test_an_impossible_truth_is_refused(wrong: dict[str, Any], said: str) -> Non
 def test_an_impossible_section_is_refused(wrong: dict[str, Any], said: str) -> None:
     right = {"bases": {"a": ["m"]}, "truths": {"mlp": TRUTHS["mlp"]}, "learning": LEARNING}
     assert Localization(**right).models == {"m": "a"}
-    with pytest.raises(ValidationError, match=said):
+    with pytest.raises(ValidationError) as caught:
         Localization(**right | wrong)
+    assert said in str(caught.value.errors())
