@@ -109,9 +109,8 @@ class Finding:
         changes: setup -> the cases' verdicts with it, where they differ.
         edits: edits other than the bypass, those with equal verdicts together, such as
             ``zero, mean`` -> the cases' verdicts under them.
-        supported_by: those of these edits under which it is supported in some case.
-        needed: independent samples without which no outcome could support some condition; None:
-            there are enough.
+        needed: independent samples, or documents, without which no outcome could support some
+            condition; None: there are enough.
         lacks: what the study lacks to judge it; empty: nothing.
     """
 
@@ -130,7 +129,6 @@ class Finding:
     conditions: Sequence[Judged]
     changes: Mapping[str, Sentence] = field(default_factory=dict)
     edits: Mapping[str, Sentence] = field(default_factory=dict)
-    supported_by: Sequence[str] = ()
     needed: Number | None = None
     lacks: str = ""
 
@@ -277,7 +275,6 @@ def findings(
                     if (other := _cases(rows.filter(setup=setup))) != cases
                 },
                 edits=_by_verdicts(name, under, case),
-                supported_by=[e for e, found in under.items() if SUPPORTED in found.values()],
                 needed=Number(f"claims/{name}/needed", most, unit="samples", table="verdicts")
                 if isinstance(most, int)
                 else None,
