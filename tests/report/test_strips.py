@@ -10,6 +10,7 @@ from pipeline.analysis.evidence import evidence
 from pipeline.analysis.verdicts import CONTRADICTED, SUPPORTED, UNDECIDED, verdicts
 from pipeline.report import strips
 from pipeline.report.claims import Finding, findings
+from pipeline.report.markup import plain
 from tests.analysis import synthetic
 
 
@@ -23,7 +24,7 @@ def test_every_condition_is_a_mark_of_its_verdict(judged: list[Finding]) -> None
     seen = 0
     for finding in judged:
         for strip in strips.strips(finding):
-            cells = [c for c in finding.conditions if c.label == strip.label]
+            cells = [c for c in finding.conditions if plain(c.says) == strip.label]
             for verdict, name in ((SUPPORTED, "yes"), (CONTRADICTED, "no"), (UNDECIDED, "open")):
                 count = sum(cell.row["verdict"] == verdict for cell in cells)
                 assert strip.paths[name].count("M") == count
@@ -42,7 +43,7 @@ def test_the_zone_is_where_an_interval_counts(judged: list[Finding]) -> None:
             assert zone
             left, right = float(zone[1]), float(zone[2])
             places = {mark[4]: mark[5] for mark in json.loads(strip.marks)["marks"]}
-            for cell in (c for c in finding.conditions if c.label == strip.label):
+            for cell in (c for c in finding.conditions if plain(c.says) == strip.label):
                 if not math.isfinite(cell.value):
                     continue
                 x = places[f"{cell.written}: {cell.row['verdict']}"]
