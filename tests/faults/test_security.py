@@ -68,9 +68,9 @@ def test_no_module_runs_what_a_file_holds(path: Path) -> None:
 
 
 def test_one_module_runs_a_file_of_the_user() -> None:
-    """A study's own edit below ``edits/``, which its plan names."""
+    """A study's own edits and scorers below ``edits/`` and ``scorers/``, which its plan names."""
     running = [path for path in MODULES if "noqa: S102" in path.read_text(encoding="utf-8")]
-    assert [path.name for path in running] == ["edits.py"]
+    assert [path.name for path in running] == ["own.py"]
 
 
 @pytest.mark.parametrize(
