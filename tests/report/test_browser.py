@@ -274,7 +274,7 @@ def test_one_model_at_a_time_and_all_without_scripts(chromium: Browser, four: st
         assert box
         assert box["height"] > 100
         heat = page.locator("section[aria-labelledby=overview]")
-        heat.get_by_label("Model", exact=True).select_option(label="tiny-pythia-12")
+        heat.locator(".switch select").select_option(label="tiny-pythia-12")
         assert heat.locator(".heat tbody:visible tr").count() == 13
     with Visit(chromium, four, java_script_enabled=False) as page:
         section = page.locator("section[aria-labelledby=memorization-against-benchmarks]")

@@ -63,7 +63,8 @@ def test_a_stage_says_how_far_it_is_and_the_board_shows_it(
     )
     board._shown.refresh()
     assert re.search(r"all stages +0 of 2 ", said.getvalue())
-    assert re.search(r"memorization@one +50 of 448 samples, [\d.]+ (s|min|h) left ", said.getvalue())
+    told = r"memorization@one +50 of 448 samples, [\d.]+ (s|min|h) left "
+    assert re.search(told, said.getvalue())
     clock[0] += 60
     logger.info("Finished", extra={"event": "job_finished", "job_id": 1})
     logger.info("Building DAG of jobs...")
