@@ -22,6 +22,7 @@ from pipeline.interventions.editing import bypassed
 from pipeline.interventions.interventions import BASELINE, IDENTITY, Intervention
 from pipeline.interventions.interventions import HEADS as HEAD_IDENTITY
 from pipeline.measure.attribution import products
+from pipeline.mitigations.descent import descend
 from pipeline.mitigations.matrices import Matrix, inputs_scaled, recorded
 from pipeline.mitigations.neurons import (
     MASK_ROWS,
@@ -31,7 +32,7 @@ from pipeline.mitigations.neurons import (
     integrated_gradients,
     slimmed,
 )
-from pipeline.mitigations.rows import Rows, log_probs, logits
+from pipeline.mitigations.rows import Rows, contrasted, log_probs, logits
 from pipeline.models.grids import BLOCKS, GROUPS, HEAD, HEADS
 from pipeline.models.modules import attached
 from pipeline.models.places import Place, masks, units, writers
@@ -48,7 +49,7 @@ INTERPOLATIONS = 5
 SHARPNESS, LOW, HIGH = 2 / 3, -0.1, 1.1
 """Of the Hard Concrete distribution: its temperature, and its ends before it is cut to [0, 1]."""
 OPEN, GATE_RATE = 2.0, 0.1
-"""Of its gates: where they start (log odds), and the learning rate (Adam)."""
+"""Of its gates: where they start (log odds), and the learning rate (AdamW without decay)."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +91,9 @@ def by_place(of: Subject, units_of: Sequence[Tensor]) -> Tensor:
     return torch.stack(sums, -1)
 
 
-def _more(of: Subject, measure: Callable[[Rows], Sequence[Tensor]]) -> Scores:
+def _more(of: Subject, measure: Callable[[Rows], list[Tensor]]) -> Scores:
     """What units have for memorized rows, more than for control rows."""
-    pairs = zip(measure(of.memorized), measure(of.control), strict=True)
-    return {"": by_place(of, [a - b for a, b in pairs]).tolist()}
+    return {"": by_place(of, contrasted(measure, of.memorized, of.control)).tolist()}
 
 
 # --------------------------------------------------------------------------- edits
@@ -316,23 +316,22 @@ def hard_concrete(
         matrices: whose inputs get gates.
     """
     odds = [torch.full((m.weight.shape[1],), OPEN, requires_grad=True) for m in matrices]
-    optimizer = torch.optim.Adam(odds, lr=GATE_RATE)
     generator = torch.Generator().manual_seed(seed)
     shift = SHARPNESS * torch.log(torch.tensor(-LOW / HIGH))
 
     def gate(odd: Tensor) -> Tensor:
         return (odd.sigmoid() * (HIGH - LOW) + LOW).clamp(0, 1)
 
-    for _ in range(MASK_STEPS):
-        part = rows[torch.randint(len(rows), (min(MASK_ROWS, len(rows)),), generator=generator)]
+    def loss() -> Tensor:
+        part = rows[rows.draw(MASK_ROWS, generator)]
         drawn = [torch.rand(odd.shape, generator=generator).clamp(1e-6, 1 - 1e-6) for odd in odds]
         gates = [gate((u.logit() + odd) / SHARPNESS) for u, odd in zip(drawn, odds, strict=True)]
         with inputs_scaled(matrices, gates):
-            loss = -log_probs(model, part).mean()
-        loss = loss + SPARSITY * (torch.cat(odds) - shift).sigmoid().mean()
-        for odd, gradient in zip(odds, torch.autograd.grad(loss, odds), strict=True):
-            odd.grad = gradient
-        optimizer.step()
+            lost = -log_probs(model, part).mean()
+        return lost + SPARSITY * (torch.cat(odds) - shift).sigmoid().mean()
+
+    for _ in descend(odds, GATE_RATE, MASK_STEPS, loss):
+        pass
     return [gate(odd.detach()) for odd in odds]
 
 

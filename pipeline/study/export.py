@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -335,25 +335,6 @@ def _measured(data: Path, manifest: dict[str, Any], edit: str, blocks: Sequence[
         values = (estimate(summarized(row)) for row in (before, edited))
         lines.append(f"| {words} | {of} | {' | '.join(values)} |")
     return "\n".join(lines)
-
-
-def markdown(columns: Sequence[str], rows: pl.DataFrame, values: Mapping[str, str]) -> list[str]:
-    """The lines of a table in Markdown; null is left empty.
-
-    Args:
-        columns: to show.
-        rows: with these, and for each of `values` value, low and high.
-        values: heading -> the end of these three names; shown with its 95% interval.
-    """
-    lines = [f"| {' | '.join((*columns, *values))} |", "|---" * (len(columns) + len(values)) + "|"]
-    for row in rows.iter_rows(named=True):
-        cells = [row[column] for column in columns]
-        for side in values.values():
-            value, low, high = (row[f"{name}{side}"] for name in ("value", "low", "high"))
-            interval = "" if low is None else f" ({low:.4g} to {high:.4g})"
-            cells.append(None if value is None else f"{value:.4g}{interval}")
-        lines.append("| " + " | ".join("" if c is None else str(c) for c in cells) + " |")
-    return lines
 
 
 def _head_of(card: Path | None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -18,7 +19,7 @@ from pipeline.mitigations.parts import halved
 from pipeline.mitigations.schemas import OUTCOMES
 from pipeline.mitigations.subject import subject
 from pipeline.samples.file import samples as cut
-from pipeline.study.export import in_use, markdown
+from pipeline.study.export import in_use
 from pipeline.study.schema import Study, given
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, Problem
@@ -152,5 +153,24 @@ def _measured(study: Study, method: str, dose: float) -> str:
         if name == "mitigations":
             found = found.filter(pl.col("metric").is_in(["kept", "loss_change", "acc_change"]))
         if len(found):
-            lines += [*markdown(columns, found, {"value and 95% interval": ""}), ""]
+            lines += [*_markdown(columns, found, {"value and 95% interval": ""}), ""]
     return "\n".join(lines) or f"Nothing: the study has not measured {method} at this dose."
+
+
+def _markdown(columns: Sequence[str], rows: pl.DataFrame, values: Mapping[str, str]) -> list[str]:
+    """The lines of a table in Markdown; null is left empty.
+
+    Args:
+        columns: to show.
+        rows: with these, and for each of `values` value, low and high.
+        values: heading -> the end of these three names; shown with its 95% interval.
+    """
+    lines = [f"| {' | '.join((*columns, *values))} |", "|---" * (len(columns) + len(values)) + "|"]
+    for row in rows.iter_rows(named=True):
+        cells = [row[column] for column in columns]
+        for side in values.values():
+            value, low, high = (row[f"{name}{side}"] for name in ("value", "low", "high"))
+            interval = "" if low is None else f" ({low:.4g} to {high:.4g})"
+            cells.append(None if value is None else f"{value:.4g}{interval}")
+        lines.append("| " + " | ".join("" if c is None else str(c) for c in cells) + " |")
+    return lines
