@@ -20,9 +20,16 @@ from typing import Literal
 import numpy as np
 
 from pipeline.analysis import views
-from pipeline.analysis.displacement import DISPLACEMENT
 from pipeline.analysis.estimates import Measured, Row, Terms, scaled
-from pipeline.analysis.evidence import CONTRAST, LOG_PROB, QUARTERS, TOKENS
+from pipeline.analysis.evidence import (
+    CONTRAST,
+    DEPTH,
+    DEPTH_AT_EQUAL,
+    LOG_PROB,
+    MOVED,
+    QUARTERS,
+    TOKENS,
+)
 from pipeline.analysis.schema import Thresholds
 
 Compare = Literal["at_least", "at_most", "above"]
@@ -57,25 +64,7 @@ class Condition:
     lacks: str = ""
 
 
-@dataclass(frozen=True)
-class Ranked:
-    """A condition that two numbers of each block correlate positively in rank.
-
-    Args:
-        model, unit, condition: as for `Condition`.
-        one, other: a number for each block.
-        without: a number for each block, whose influence on both is removed; may be empty.
-    """
-
-    model: str
-    unit: str
-    condition: str
-    one: Sequence[float]
-    other: Sequence[float]
-    without: Sequence[float] = ()
-
-
-Conditions = Iterator[Condition | Ranked]
+Conditions = Iterator[Condition]
 
 
 @dataclass(frozen=True)
@@ -250,12 +239,12 @@ def _gap(models: Sequence[Measured], limits: Thresholds) -> Conditions:
 
 def _thesis(models: Sequence[Measured], limits: Thresholds) -> Conditions:
     for model in models:
-        if not model.has(model.gap(CONTRAST)):
-            continue
-        gaps = {b: model.gap(over) for b, over in model.blocks.items()}
-        known = {b: _value(model, terms) for b, terms in gaps.items() if model.has(terms)}
-        yield Ranked(model.name, "depth", "depth_and_gap", list(known), list(known.values()))
-        yield from _condition(model, "quarters", "gap_excess", model.gap(CONTRAST), "above", 0.0)
+        for unit, name, over in (
+            ("depth", "gap_by_depth", DEPTH),
+            ("quarters", "gap_excess", CONTRAST),
+        ):
+            if model.has(model.gap(CONTRAST)):
+                yield from _condition(model, unit, name, model.gap(over), "above", 0.0)
 
 
 def _length(models: Sequence[Measured], limits: Thresholds) -> Conditions:
@@ -274,35 +263,14 @@ def _length(models: Sequence[Measured], limits: Thresholds) -> Conditions:
 
 def _harm_follows(models: Sequence[Measured], limits: Thresholds) -> Conditions:
     for model in models:
-        kept = {over: model.memory(over) for over in model.blocks.values()}
-        if moved := _displacements(model, list(kept.values())):
-            lost = [1 - _value(model, terms) for terms in kept.values()]
-            yield Ranked(model.name, "blocks", "displacement_and_loss", moved, lost)
+        lost = scaled(-1, model.memory(MOVED))
+        yield from _condition(model, "blocks", "loss_by_displacement", lost, "above", 0.0)
 
 
 def _at_equal_displacement(models: Sequence[Measured], limits: Thresholds) -> Conditions:
     for model in models:
-        gaps = [model.gap(over) for over in model.blocks.values()]
-        if moved := _displacements(model, gaps):
-            values = [_value(model, terms) for terms in gaps]
-            yield Ranked(
-                model.name, "blocks", "depth_and_gap_at_equal", list(model.blocks), values, moved
-            )
-
-
-def _displacements(model: Measured, needed: Sequence[Terms]) -> list[float]:
-    """Of each block but the first; empty unless three blocks or more have all that is needed."""
-    moved: list[Terms] = [
-        [(1, Row(views.MEMORIZATION, DISPLACEMENT, DISPLACEMENT, over))]
-        for over in model.blocks.values()
-    ]
-    if len(moved) < 3 or not all(model.has(terms) for terms in [*moved, *needed]):
-        return []
-    return [_value(model, terms) for terms in moved]
-
-
-def _value(model: Measured, terms: Terms) -> float:
-    return model.estimate(terms, 0.95).value
+        gap = model.gap(DEPTH_AT_EQUAL)
+        yield from _condition(model, "blocks", "gap_by_depth_at_equal", gap, "above", 0.0)
 
 
 CLAIMS = {

@@ -2,8 +2,9 @@
 
 One row for each model, measure, edit and set of interventions; written as ``evidence.parquet``. The
 sets are single blocks, quarters of the blocks, averages over the single blocks of a range or over
-the quarters, and contrasts of two of these. Averages and contrasts are taken sample by sample, so
-that errors common to the blocks cancel. Of an edit with several random draws, the first is taken.
+the quarters, contrasts of two of these, and slopes over the single blocks but the first. Averages,
+contrasts and slopes are taken sample by sample, so that errors common to the blocks cancel. Of an
+edit with several random draws, the first is taken.
 
 Quantities:
 
@@ -15,7 +16,9 @@ Quantities:
 - log_ratio: the logarithm of a perplexity's ratio to the baseline's; nats.
 - displacement, attention_change: see `displacement`.
 
-For an average, kept is the average; for a contrast, the difference (no floor).
+For an average, kept is the average; for a contrast, the difference (no floor); for a slope, the
+rise of the least-squares line from the first block to the last, by rank. The blocks of a model are
+all there are, so the error is that of the samples.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from scipy import stats
 
 from pipeline.analysis import views
 from pipeline.analysis.displacement import evidence_rows
@@ -35,6 +39,7 @@ from pipeline.analysis.measured import Grid, ModelTables, grids
 from pipeline.analysis.memorized import k_values
 from pipeline.analysis.rows import Measure
 from pipeline.analysis.statistics import (
+    GRAIN,
     LEVEL,
     clustered_errors,
     effective_number,
@@ -59,7 +64,7 @@ EVIDENCE: Schema = {
     "k": Column(pl.UInt32, "tokens, for exact match at k; else null", nullable=True),
     "quantity": Column(pl.String, "kept, difference, log_ratio, displacement, attention_change"),
     "edit": Column(pl.String, "of all interventions that it is over"),
-    "kind": Column(pl.String, "of what it is over: block, quartile, random, range, contrast"),
+    "kind": Column(pl.String, "block, quartile, random, range, contrast or slope: what it is over"),
     "over": Column(pl.String, "the interventions it is over, by name"),
     "block": Column(pl.UInt16, "0-based, where it is one block alone; else null", nullable=True),
     "blocks": Column(pl.UInt16, "number that one intervention edits; else null", nullable=True),
@@ -80,6 +85,8 @@ AT_K = "exact_match_at_k"
 LATE = "late"
 QUARTERS = "quarters"
 CONTRAST = "late minus middle"
+DEPTH, MOVED, DEPTH_AT_EQUAL = "depth", "displacement", "depth at equal displacement"
+"""Slopes over the blocks in the order of the model, or of how far the edit moves the stream."""
 
 _KEY = ("column", "intervention", "blocks")
 
@@ -187,6 +194,8 @@ def _overs(model: ModelTables) -> Iterator[_Over]:
     """Of each edit the sets of interventions, as far as the model's table has them."""
     rows = model.interventions.with_row_index("column")
     unit = np.eye(rows.height)
+    moved = model.displacement.filter(split="memorized").group_by("intervention")
+    moved_by = dict(moved.agg(pl.mean("others")).drop_nulls().iter_rows())
     for [edit], of_edit in rows.drop_nulls("edit").group_by("edit", maintain_order=True):
         edit = str(edit)
         single: dict[int, tuple[str, _Floats]] = {}
@@ -202,6 +211,11 @@ def _overs(model: ModelTables) -> Iterator[_Over]:
                 yield _Over(edit, "range", name, mean[name])
         if {"middle", LATE} <= set(mean):
             yield _Over(edit, "contrast", CONTRAST, mean[LATE] - mean["middle"])
+        later = {block: single[block] for block in sorted(single) if block > 0}
+        displacements = [moved_by.get(name, math.nan) for name, _ in later.values()]
+        for name, slope in _slopes(np.array(displacements)):
+            of_blocks = np.stack([weights for _, weights in later.values()], axis=1)
+            yield _Over(edit, "slope", name, of_blocks @ slope)
         quarters = of_edit.filter(group=QUARTILE).sort(pl.col("blocks").list.first())
         named = list(quarters.select(_KEY).iter_rows())
         for column, name, blocks in named:
@@ -214,6 +228,25 @@ def _overs(model: ModelTables) -> Iterator[_Over]:
                 yield _Over(edit, "contrast", over, unit[columns[-1]] - unit[column])
         for column, name, blocks in of_edit.filter(group=RANDOM).select(_KEY).iter_rows():
             yield _Over(edit, "random", name, unit[column], blocks=len(blocks))
+
+
+def _slopes(displacements: _Floats) -> Iterator[tuple[str, _Floats]]:
+    """The weights (B,) of each slope over B blocks, whose displacements (B,) are NaN if unknown."""
+    count = len(displacements)
+    if count < 3:
+        return
+    depth, moved = (
+        (ranks - ranks.mean()) / (count - 1)
+        for ranks in (np.arange(count), stats.rankdata(displacements, nan_policy="omit"))
+    )
+    slopes = {DEPTH: depth}
+    if np.isfinite(displacements).all() and moved.any():
+        slopes[MOVED] = moved
+        if count > 3:
+            slopes[DEPTH_AT_EQUAL] = depth - moved * (moved @ depth) / (moved @ moved)
+    for name, ranks in slopes.items():
+        if (size := ranks @ ranks) > GRAIN:
+            yield name, ranks / size
 
 
 def _memory(model: ModelTables, baseline_index: int) -> Iterator[Measure]:
@@ -292,15 +325,17 @@ def _quantities(
     if lead <= reach(float(np.hypot(error, measure.floor_error)), n, scale, LEVEL):
         return  # nothing to lose
     mixed, total = values @ weights, weights.sum(axis=0)
+    span = weights.clip(0).sum(axis=0)  # 1, but for a slope
     above = mixed - measure.floor * total
     kept = above.mean(axis=0) / lead
     _, errors = clustered_errors((above - kept * (unmodified - measure.floor)) / lead, groups)
     errors = np.hypot(errors, (kept - total) / lead * measure.floor_error)
-    limited = total if measure.bounded else None
-    yield "kept", _columns(kept, errors, groups, scale / lead, limited, 1 / lead, measure.floor)
+    least, most = np.where(total > 0.5, [[-measure.floor], [1 - measure.floor]], [-span, span])
+    limits = (least / lead, most / lead) if measure.bounded else None
+    yield "kept", _columns(kept, errors, groups, scale * span / lead, limits)
     if measure.task != views.MEMORIZATION:
         difference, errors = clustered_errors(mixed - unmodified * total, groups)
-        yield "difference", _columns(difference, errors, groups, scale, total * 0)
+        yield "difference", _columns(difference, errors, groups, scale * span, (-span, span))
 
 
 def _log_ratios(
@@ -335,34 +370,27 @@ def _columns(
     value: _Floats,
     stderr: _Floats,
     groups: NDArray[np.integer],
-    scale: float,
-    total: _Floats | None = None,
-    factor: float = 1.0,
-    floor: float = 0.0,
+    scale: float | _Floats,
+    limits: tuple[_Floats, _Floats] | None = None,
 ) -> dict[str, object]:
-    """The columns of a quantity ``factor * (share - floor)``, or of differences of two of them.
+    """The columns of C numbers.
 
     Args:
         value: (C,) the estimates.
         stderr: (C,) their errors.
         groups: (N,) of near-duplicates, or categories.
         scale: of `reach`.
-        total: (C,) 1 for such a quantity, 0 for a difference of two; None: it has no limits.
-        factor: of the quantity.
-        floor: of the quantity.
+        limits: (C,) each, the least and the largest value possible; None: no limits.
     """
-    limits: dict[str, object] = {"least": None, "most": None}
-    if total is not None:
-        share = total > 0.5
-        limits["least"] = np.where(share, -floor, -1.0) * factor
-        limits["most"] = np.where(share, 1 - floor, 1.0) * factor
+    least, most = limits or (None, None)
     return {
         "value": value,
         "stderr": stderr,
         "n": len(groups),
         "n_effective": effective_number(groups),
         "scale": scale,
-        **limits,
+        "least": least,
+        "most": most,
     }
 
 

@@ -24,12 +24,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from pipeline.analysis import views
-from pipeline.analysis.claims import CLAIMS, Claim, Condition, Ranked, Rule
-from pipeline.analysis.correlation import rank_correlation
+from pipeline.analysis.claims import CLAIMS, Claim, Condition, Rule
 from pipeline.analysis.estimates import Estimate, combined, measured_models
 from pipeline.analysis.schema import Thresholds
 from pipeline.interventions.interventions import IDENTITY
@@ -58,7 +56,6 @@ VERDICTS: Schema = {
     "estimate": Column(pl.Float64, "of a condition", nullable=True),
     "low": Column(pl.Float64, "end of its interval; null: unbounded", nullable=True),
     "high": Column(pl.Float64, "likewise", nullable=True),
-    "p_value": Column(pl.Float64, "of a rank correlation, which is judged by it", nullable=True),
     "level": Column(pl.Float64, "of the interval", nullable=True),
     "compare": Column(pl.String, "at_least, at_most or above", nullable=True),
     "threshold": Column(pl.Float64, "with which the estimate is compared", nullable=True),
@@ -74,8 +71,6 @@ VERDICTS: Schema = {
         pl.String, "what the study lacks to judge the condition; null: nothing", nullable=True
     ),
 }
-
-PERMUTATIONS = 9_999
 
 
 def verdicts(evidence: pl.DataFrame, limits: Thresholds | None = None) -> pl.DataFrame:
@@ -136,9 +131,7 @@ def rule(name: Rule) -> pl.Expr:
     )
 
 
-def _judged(
-    name: str, claim: Claim, conditions: Sequence[Condition | Ranked], error: float
-) -> pl.DataFrame:
+def _judged(name: str, claim: Claim, conditions: Sequence[Condition], error: float) -> pl.DataFrame:
     """The rows of one claim: conditions, units, models, and the claim itself."""
     level = 1 - error / max(len(conditions), 1)
     schema = tables.dtypes(VERDICTS)
@@ -154,15 +147,7 @@ def _judged(
     )
 
 
-def _row(condition: Condition | Ranked, level: float) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "model": condition.model,
-        "unit": condition.unit,
-        "condition": condition.condition,
-        "level": level,
-    }
-    if isinstance(condition, Ranked):
-        return row | _correlated(condition, level)
+def _row(condition: Condition, level: float) -> dict[str, Any]:
     sums = [
         model.estimate(terms, level, condition.offset, related=condition.related)
         for model, terms in condition.sums
@@ -174,36 +159,18 @@ def _row(condition: Condition | Ranked, level: float) -> dict[str, Any]:
         [(model, [term])] = condition.sums
         compare, threshold = condition.compare, condition.threshold
         needed = model.needed(term, level, condition.offset, compare, threshold)
-    return row | {
+    return {
+        "model": condition.model,
+        "unit": condition.unit,
+        "condition": condition.condition,
         "part": condition.part or None,
         **dict(zip(("estimate", "low", "high"), map(_finite, estimate), strict=True)),
+        "level": level,
         "compare": condition.compare,
         "threshold": condition.threshold,
         "verdict": UNDECIDED if condition.lacks else verdict,
         "needed": needed,
         "lacks": condition.lacks or None,
-    }
-
-
-def _correlated(condition: Ranked, level: float) -> dict[str, Any]:
-    """The verdict on a rank correlation, by permutation of the blocks."""
-    one, other, without = (
-        np.array(numbers, dtype=np.float64)
-        for numbers in (condition.one, condition.other, condition.without)
-    )
-    given = [without] if len(without) else []
-    found = rank_correlation(one, other, 0, PERMUTATIONS, given)
-    if given:
-        level = (1 + level) / 2  # since this test rejects slightly too often; see there
-    verdict = UNDECIDED
-    if found.p_value <= 1 - level:
-        verdict = SUPPORTED if found.value > 0 else CONTRADICTED
-    return {
-        "estimate": _finite(found.value),
-        "p_value": _finite(found.p_value),
-        "compare": "above",
-        "threshold": 0.0,
-        "verdict": verdict,
     }
 
 

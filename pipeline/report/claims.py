@@ -45,35 +45,14 @@ class Judged:
     @property
     def number(self) -> Number:
         """The estimate with its interval."""
-        low, high = (None if self.ranked else self.row[end] for end in ("low", "high"))
-        return Number(self._name, self.value, low, high, self.unit, "verdicts")
-
-    @property
-    def p_value(self) -> Number | None:
-        """That of a rank correlation, which has no interval."""
-        if not self.ranked or self.row["estimate"] is None:
-            return None
-        return Number(f"{self._name}/p", self.row["p_value"], unit="p-value", table="verdicts")
-
-    @property
-    def ranked(self) -> bool:
-        """Whether it is a rank correlation, which is judged by its p-value."""
-        return self.unit == "correlation"
-
-    @property
-    def _name(self) -> str:
         key = ("claim", "model", "unit", "condition", "part")
-        return "/".join(["verdicts", *(str(self.row[c]) for c in key if self.row[c] is not None)])
+        name = "/".join(["verdicts", *(str(self.row[c]) for c in key if self.row[c] is not None)])
+        return Number(name, self.value, self.row["low"], self.row["high"], self.unit, "verdicts")
 
     @property
     def written(self) -> str:
         """``12.3% [4.5%, 20.1%]``, a question mark where the interval has no end."""
-        if self.ranked:
-            p_value = self.p_value
-            interval = f"(p = {write(p_value.value or 0.0, p_value.unit)})" if p_value else ""
-        else:
-            interval = ends(self.number)
-        return f"{self.write(self.value)} {interval}".strip()
+        return f"{self.write(self.value)} {ends(self.number)}".strip()
 
     def write(self, value: float) -> str:
         """A value of the compared quantity, as text."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -132,6 +132,20 @@ def spread(name: str, values: Iterable[float], unit: str = SHARE, table: str = "
     return Number(name, None, low, high, unit, table)
 
 
+def across(name: str, numbers: Sequence[Number]) -> list[Number]:
+    """One number with its interval; of several their range and that of their intervals.
+
+    The filter ``across`` writes it. Numbers without an interval have only their range.
+    """
+    if len(numbers) < 2:
+        return [replace(number, name=name) for number in numbers]
+    unit, table = numbers[0].unit, numbers[0].table
+    ends = [end for n in numbers for end in (n.low, n.high) if end is not None]
+    values = [n.value for n in numbers if n.value is not None]
+    pairs = ((name, values), (f"{name}/intervals", ends))
+    return [spread(place, found, unit, table) for place, found in pairs if found]
+
+
 def summarized(row: Mapping[str, Any]) -> Number:
     """The number of a row of the summary, with its interval."""
     key = ("model", "intervention", "task", "metric", "split", "k", "copies", "category")
@@ -155,7 +169,8 @@ class Numbers:
         """The filters that format a number; each records it.
 
         ``percent`` (digits=1), ``number`` (digits=4) and ``value`` (in its unit) without the
-        interval, ``interval`` with it, ``ends`` it alone, ``span`` for a range, ``count`` and
+        interval, ``interval`` with it, ``ends`` it alone, ``span`` for a range, ``across`` for
+        what the function `across` gives, ``count`` and
         ``plural`` (noun) for counts, ``times`` for "once" or "4 times".
         """
         return {
@@ -165,6 +180,7 @@ class Numbers:
             "ends": lambda n: self.mark(n, ends(n)),
             "interval": lambda n: self.mark(n, estimate(n)),
             "span": lambda n, between="–", digits=None: self.mark(n, span(n, between, digits)),
+            "across": self._across,
             "count": lambda n: self.mark(n, count(n)),
             "times": lambda n: (
                 "once" if n.value == 1 else Markup("{} times").format(self.mark(n, count(n)))
@@ -173,6 +189,12 @@ class Numbers:
                 self.mark(n, count(n)), noun if 1 in (n.value, n.high) else many or f"{noun}s"
             ),
         }
+
+    def _across(self, numbers: Sequence[Number]) -> Markup:
+        if len(numbers) < 2:
+            return Markup().join(self.mark(n, estimate(n)) for n in numbers)
+        values, ends = (self.mark(n, span(n)) for n in numbers)
+        return Markup("{} (intervals {})").format(values, ends)
 
     def mark(self, shown: Number, text: str) -> Markup:
         """`text`, marked as that of a number."""

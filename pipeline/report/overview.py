@@ -8,11 +8,13 @@ from typing import Any
 import polars as pl
 
 from pipeline.analysis import views
-from pipeline.analysis.evidence import TOKENS
+from pipeline.analysis.estimates import measured_models
+from pipeline.analysis.evidence import LATE, TOKENS
 from pipeline.analysis.kept import MOST, one_block
+from pipeline.analysis.statistics import LEVEL
 from pipeline.interventions.interventions import BASELINE, IDENTITY
 from pipeline.measure.metrics import METRICS
-from pipeline.report.numbers import Number, spread, summarized
+from pipeline.report.numbers import SHARE, Number, across, spread, summarized
 
 SHADES = 10
 """Steps of the heatmap's colour, from nothing kept (0) to all of it."""
@@ -141,12 +143,13 @@ def lowest(summary: pl.DataFrame) -> dict[str, Any]:
     }
 
 
-def finding(summary: pl.DataFrame, shares: pl.DataFrame) -> dict[str, Any]:
-    """The main numbers: memory and ability with the median late block edited, edit by edit.
+def finding(summary: pl.DataFrame, shares: pl.DataFrame, evidence: pl.DataFrame) -> dict[str, Any]:
+    """The main numbers: memory and ability with one late block edited, edit by edit.
 
     Args:
         summary: as `aggregate.aggregate` gives it.
         shares: as `kept.kept` gives it, seeds not pooled.
+        evidence: as `evidence.evidence` gives it.
 
     Returns:
         ``before``: exact match of the baselines, from the lowest to the highest; ``edits``: edit ->
@@ -164,7 +167,7 @@ def finding(summary: pl.DataFrame, shares: pl.DataFrame) -> dict[str, Any]:
             "finding/baseline/exact_match",
             baselines.filter(pl.col("model").is_in(edited))["value"],
         ),
-        "edits": {edit: _of_edit(edit, memory, shares) for edit in edits},
+        "edits": {edit: _of_edit(edit, shares, evidence) for edit in edits},
         "compared": _compared(shares, edits) if len(edits) > 1 else {},
         "several": len(edited) > 1,
         "recited": bool((baselines["value"] > 0).any()),
@@ -173,34 +176,42 @@ def finding(summary: pl.DataFrame, shares: pl.DataFrame) -> dict[str, Any]:
     }
 
 
-def _of_edit(edit: str, memory: pl.DataFrame, shares: pl.DataFrame) -> dict[str, Any]:
+def _of_edit(edit: str, shares: pl.DataFrame, evidence: pl.DataFrame) -> dict[str, Any]:
     """What one edit leaves.
 
     Returns:
-        ``after``: exact match with the median late block edited, over the models; ``ability``: the
-        kept share of the lead over chance, averaged over the benchmarks; ``stopped`` of ``blocks``:
-        blocks other than 0 at which most of exact match is lost.
+        ``after`` and ``ability``: kept of exact match and of the benchmarks' lead over chance, on
+        average over the single late blocks, model by model, see `numbers.across`; ``stopped`` of
+        ``blocks``: blocks other than 0 at which most of exact match is lost, ``surely`` by the
+        whole interval.
     """
     single = one_block(shares, edit).filter(pl.col("block") > 0)
-    exact = single.filter(measure="exact_match")
-    values = exact.join(
-        memory.select("model", "intervention", "value"), on=["model", "intervention"]
-    )
-    stopped, place = exact.filter(pl.col("kept") < MOST), f"finding/{edit}"
-    return {
-        "after": spread(f"{place}/late-block/exact_match", _of_late(values, "value")),
-        "ability": spread(
-            f"{place}/late-block/benchmarks-kept", _of_late(single.filter(kind="mean"), "kept")
-        ),
-        "stopped": Number(f"{place}/stopped", stopped.height, unit="blocks", table="evidence"),
-        "blocks": Number(f"{place}/blocks", exact.height, unit="blocks", table="evidence"),
+    exact, place = single.filter(measure="exact_match"), f"finding/{edit}"
+    models = measured_models(evidence.filter(over=LATE), edit=edit)
+    kept = {
+        "exact_match": [(model, model.memory(LATE)) for model in models],
+        "benchmarks-kept": [(model, model.abilities(LATE)) for model in models],
     }
-
-
-def _of_late(rows: pl.DataFrame, column: str) -> pl.Series:
-    """The median over the late blocks of each model."""
-    medians = views.late_blocks(rows).group_by("model", maintain_order=True).agg(pl.median(column))
-    return medians[column].drop_nulls()
+    after, ability = (
+        across(
+            f"{place}/late-block/{what}",
+            [
+                Number("", *model.estimate(terms, LEVEL), SHARE, "evidence")
+                for model, terms in found
+                if model.has(terms)
+            ],
+        )
+        for what, found in kept.items()
+    )
+    counts = {
+        "stopped": exact.filter(pl.col("kept") < MOST).height,
+        "surely": exact.filter(pl.col("high") < MOST).height,
+        "blocks": exact.height,
+    }
+    return {"after": after, "ability": ability} | {
+        name: Number(f"{place}/{name}", n, unit="blocks", table="evidence")
+        for name, n in counts.items()
+    }
 
 
 def _compared(shares: pl.DataFrame, edits: Sequence[str]) -> dict[str, Any]:

@@ -95,10 +95,9 @@ def _strip(label: str, conditions: Sequence[Judged]) -> Strip:
             # line ends: a line of no length is a dot (round), a square, or invisible (flat)
             dot = "m0-2.5v5" if row["verdict"] == UNDECIDED else "h0"
             paths[_CLASSES[row["verdict"]]] += f"M{x:.1f} {y:.1f}{dot}"
-            if row["p_value"] is None:
-                left = across(-math.inf if row["low"] is None else row["low"])
-                right = across(math.inf if row["high"] is None else row["high"])
-                paths["reach"] += f"M{left:.1f} {y:.1f}H{right:.1f}"
+            left = across(-math.inf if row["low"] is None else row["low"])
+            right = across(math.inf if row["high"] is None else row["high"])
+            paths["reach"] += f"M{left:.1f} {y:.1f}H{right:.1f}"
             marks.append(_told((x, y), judged))
     counts = Counter(judged.row["verdict"] for judged in conditions)
     counted = ", ".join(f"{counts[value]} {value}" for value in VALUES if counts[value])

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 
 from pipeline.analysis import views
 from pipeline.report import style
-from pipeline.report.plots.plot import NUMBERS, Plot, count, extent
+from pipeline.report.numbers import across
+from pipeline.report.plots.plot import NUMBERS, Plot, count, share
 
 
 def doses(summary: pl.DataFrame) -> Iterator[Plot]:
@@ -20,15 +21,20 @@ def doses(summary: pl.DataFrame) -> Iterator[Plot]:
     )
     if not data.height:
         return
-    by_copies = data.group_by("copies").agg("value", lowest=pl.min("value")).sort("copies")
-    (fewest, least, _), (most, largest, _) = by_copies.row(0), by_copies.row(-1)
+    by_copies = data.group_by("copies").agg(lowest=pl.min("value")).sort("copies")
+    fewest, most = by_copies["copies"][0], by_copies["copies"][-1]
     falling = by_copies.reverse()
     enough = falling.filter((pl.col("lowest") > 0.5).cum_prod().cast(pl.Boolean))["copies"]
     values = {
         "fewest": count(fewest),
         "most": count(most),
-        "least": extent(pl.Series(least)),
-        "largest": extent(pl.Series(largest)),
+        **{
+            name: across("", [share(*row) for row in of.select("value", "low", "high").iter_rows()])
+            for name, of in (
+                ("least", data.filter(copies=fewest)),
+                ("largest", data.filter(copies=most)),
+            )
+        },
         "half": count(enough[-1]) if enough.len() else None,
     }
     yield Plot("copies", data, draw_doses, values)

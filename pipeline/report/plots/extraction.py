@@ -9,6 +9,7 @@ Source: (n, p)-discoverable extraction, arXiv 2410.19482.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import polars as pl
 from matplotlib.axes import Axes
@@ -16,7 +17,7 @@ from matplotlib.figure import Figure
 
 from pipeline.analysis import views
 from pipeline.report import style
-from pipeline.report.numbers import Number
+from pipeline.report.numbers import across
 from pipeline.report.plots.plot import NUMBERS, Plot, count, extent, share
 
 TOP_40 = "extractable_top_40"
@@ -58,14 +59,14 @@ def extractions(summary: pl.DataFrame) -> Iterator[Plot]:
     yield Plot("extraction", data, draw_extractions, values)
 
 
-def _out(rows: pl.DataFrame) -> dict[str, Number | None]:
-    """The share of hidden samples that come out; over several models its range."""
-    if not rows.height:
-        return {"hidden": None}
-    if rows.height > 1:
-        return {"hidden": extent(rows["value"]), "models": count(rows.height), "samples": None}
-    ends, [n] = rows.select("value", "low", "high").row(0), rows["n"]
-    return {"hidden": share(*ends), "samples": count(n)}
+def _out(rows: pl.DataFrame) -> dict[str, Any]:
+    """The share of hidden samples that come out, model by model."""
+    shares = [share(*row) for row in rows.select("value", "low", "high").iter_rows()]
+    return {
+        "hidden": across("", shares),
+        "models": count(rows.height),
+        "samples": extent(rows["n"], "samples"),
+    }
 
 
 def typical(summary: pl.DataFrame) -> pl.DataFrame:

@@ -26,7 +26,6 @@ from pipeline.report.plots.plot import (
     count,
     extent,
     later_blocks,
-    share,
     unmodified_or_one_block,
 )
 
@@ -56,29 +55,24 @@ def scatters(summary: pl.DataFrame, shares: pl.DataFrame) -> Iterator[Plot]:
             "model": name,
             "panels": count(data["task"].n_unique()),
             "exact": extent(by_block(data)["memorized"]),
-            **_furthest(name, summary, shares),
+            **_apart(shares.filter(model=name)),
         }
         yield Plot(f"scatter-{slug(name)}", data, draw_scatter, values, "scatter", name)
 
 
-def _furthest(name: str, summary: pl.DataFrame, shares: pl.DataFrame) -> dict[str, Any]:
-    """The block whose bypass leaves most of ability in comparison with memory, if one is known."""
-    single = later_blocks(one_block(shares).filter(model=name))
-    able = single.filter(kind="mean").select("block", able="kept")
-    both = single.filter(measure="exact_match").join(able, on="block", maintain_order="left")
-    apart = (
-        both.filter(pl.col("able").is_not_null())
-        .with_columns(apart=pl.col("able") - pl.col("kept"))
-        .sort("apart", descending=True, maintain_order=True)
-    )
-    if not apart.height or apart["apart"].is_duplicated()[0]:  # none, or several
-        return {"block": ""}
-    block, able_share = apart.select("block", "able").row(0)
-    exact = views.memorization(summary.filter(model=name), "exact_match")
-    [before] = views.baseline(exact)["value"]
-    [after] = views.single_blocks(exact).filter(block=block)["value"]
-    shown = {"before": share(before), "after": share(after), "able": share(able_share)}
-    return {"block": str(block), **shown}
+def _apart(shares: pl.DataFrame) -> dict[str, Any]:
+    """At how many blocks memory loses more than ability, and less, by whole intervals."""
+    single = later_blocks(one_block(shares))
+    able = single.filter(kind="mean").select("block", able="kept", able_low="low", able_high="high")
+    both = single.filter(measure="exact_match").join(able, on="block").drop_nulls()
+    if not both.height:
+        return {"blocks": None}
+    # samples and documents are unrelated
+    above = (pl.col("able") - pl.col("able_low")) ** 2 + (pl.col("high") - pl.col("kept")) ** 2
+    below = (pl.col("able_high") - pl.col("able")) ** 2 + (pl.col("kept") - pl.col("low")) ** 2
+    gap = pl.col("able") - pl.col("kept")
+    found = both.select(memory=gap > above.sqrt(), ability=-gap > below.sqrt()).sum().row(0)
+    return {"blocks": count(both.height), "memory": count(found[0]), "ability": count(found[1])}
 
 
 def draw_scatter(data: pl.DataFrame) -> Figure:
