@@ -8,14 +8,12 @@ import pytest
 from scipy import stats
 
 from pipeline.analysis.aggregate import aggregate
-from pipeline.analysis.correlation import rank_correlation
 from pipeline.analysis.evidence import evidence
 from pipeline.analysis.verdicts import MAIN, verdicts
 from pipeline.interventions import Group
 from pipeline.report import figures
 from pipeline.report.markup import plain
 from tests.analysis import synthetic
-from tests.analysis.verdict_errors import correlations
 
 NAME = "tiny-neo-8"
 FOLLOWS = "displacement"
@@ -118,12 +116,15 @@ def judged(rows, claim):
 
 
 def test_harm_that_follows_displacement_is_shown_and_no_other():
-    story = synthetic.Story(lambda depth: depth, lambda depth: 0.9)
-    models = {NAME: ("gpt-neo", 20)}
-    [made] = synthetic.study(story, models, groups=[Group("each")]).models
-    follows = evidence([with_displacement(made, lambda block: 1 - block / 20)])
-    against = evidence([with_displacement(made, lambda block: block / 20)])
-    unrelated = evidence([with_displacement(made, shuffled)])
+    def made(kept):
+        story = synthetic.Story(kept, lambda depth: 0.9)
+        models = {NAME: ("gpt-neo", 20)}
+        return synthetic.study(story, models, groups=[Group("each")]).models[0]
+
+    rising = made(lambda depth: depth)
+    follows = evidence([with_displacement(rising, lambda block: 1 - block / 20)])
+    against = evidence([with_displacement(rising, lambda block: block / 20)])
+    unrelated = evidence([with_displacement(made(lambda depth: 0.5), shuffled)])
     assert judged(follows, FOLLOWS) == "supported"
     assert judged(against, FOLLOWS) == "contradicted"
     assert judged(unrelated, FOLLOWS) == "undecided"
@@ -136,14 +137,30 @@ def test_the_thesis_is_judged_at_equal_displacement():
     unrelated = evidence([with_displacement(made, shuffled)])
     explained = evidence([with_displacement(made, lambda block: block)])
     assert judged(unrelated, EQUAL) == "supported"
-    assert judged(explained, EQUAL) == "undecided"
+    assert judged(explained, EQUAL) is None
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("follow", [None, 0.0, 0.9])
-def test_unrelated_blocks_are_rarely_decided(follow):
-    """With 200 runs a share of 0.05 stays below 0.1 in 997 of 1,000 cases."""
-    assert correlations(8, 200, follow=follow) < 0.1
+@pytest.mark.parametrize("metric", ["exact_match", "suffix_log_prob", "acc"])
+def test_a_slope_over_depth_is_that_of_least_squares(rows, metric):
+    own = rows.filter(metric=metric, edit="identity", quantity="kept")
+    own = own.filter(task=own["task"][0])
+    kept = own.filter(pl.col("block") > 0).sort("block")["value"].to_numpy()
+    expected = np.polyfit(np.arange(7) / 6, kept, 1)[0]
+    assert own.filter(over="depth")["value"].item() == pytest.approx(expected)
+
+
+def test_slopes_on_displacement_are_those_of_least_squares(model):
+    own = with_displacement(model, lambda block: (block * 3) % 8)
+    rows = evidence([own]).filter(metric="exact_match", edit="zero", quantity="kept")
+    kept = rows.filter(pl.col("block") > 0).sort("block")["value"].to_numpy()
+    depth = np.arange(7) / 6
+    rank = (stats.rankdata((np.arange(1, 8) * 3) % 8) - 1) / 6
+    slopes = {row["over"]: row for row in rows.filter(kind="slope").rows(named=True)}
+    assert slopes["displacement"]["value"] == pytest.approx(np.polyfit(rank, kept, 1)[0])
+    both = np.stack([np.ones(7), depth, rank], axis=1)
+    expected = np.linalg.lstsq(both, kept, rcond=None)[0][1]
+    assert slopes["depth at equal displacement"]["value"] == pytest.approx(expected)
+    assert all(row["stderr"] > 0 and row["most"] == -row["least"] for row in slopes.values())
 
 
 def test_without_displacement_both_are_not_measured(model):
@@ -158,21 +175,6 @@ def test_without_displacement_both_are_not_measured(model):
     assert judged(rows, EQUAL) is None
     metrics = set(aggregate([bare])["metric"])
     assert not metrics & {"displacement", "attention_change", "survival", "survival_gap"}
-
-
-def test_a_partial_correlation_is_that_of_the_residuals():
-    random = np.random.default_rng(0)
-    z = random.normal(size=30)
-    x, y = z + random.normal(size=30), z + random.normal(size=30)
-    ranks = np.array([stats.rankdata(each) for each in (x, y, z)])
-    inverse = np.linalg.inv(np.corrcoef(ranks))
-    found = rank_correlation(x, y, 0, given=[z])
-    assert found.value == pytest.approx(-inverse[0, 1] / np.sqrt(inverse[0, 0] * inverse[1, 1]))
-    assert found.low < found.value < found.high
-    t = found.value * np.sqrt(27 / (1 - found.value**2))
-    assert found.p_value == pytest.approx(2 * stats.t.sf(abs(t), 27), abs=0.04)
-    assert np.isnan(rank_correlation(z, y, 0, given=[z]).value)
-    assert np.isnan(rank_correlation(x[:3], y[:3], 0, given=[z[:3]]).value)
 
 
 def test_the_lead_figure_has_a_panel_for_each_edit(summary, rows):

@@ -15,11 +15,6 @@ Of 1,000 runs with the seed 0, the largest share with a wrong verdict was 0.052,
 perplexity at its threshold, whose rate is 0.049 (four independent intervals at 98.75%; the share's
 own standard error is 0.007); of the other claims at their thresholds 0.031, of size, reasoning,
 quarters and gains 0, because their intervals are wider than they need be.
-
-The two claims on displacement are rank correlations over the blocks, simulated by `correlations`.
-Of 1,000 runs without a relation, the share that was decided is 0.057, 0.046 and 0.049 with 8, 12
-and 24 blocks; at equal displacement, which depth and loss follow by 0.9, 0.044 and 0.050 with 8 and
-12 blocks.
 """
 
 from __future__ import annotations
@@ -34,17 +29,15 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from pipeline.analysis.correlation import rank_correlation
 from pipeline.analysis.evidence import evidence_of, gathered
 from pipeline.analysis.measured import ModelTables
 from pipeline.analysis.statistics import (
-    LEVEL,
     clustered_means,
     clustered_rates,
     paired_differences,
     scale_of_categories,
 )
-from pipeline.analysis.verdicts import CONTRADICTED, MAIN, PERMUTATIONS, SUPPORTED, UNDECIDED
+from pipeline.analysis.verdicts import MAIN, UNDECIDED
 from pipeline.analysis.verdicts import verdicts as frame_of_verdicts
 from pipeline.analysis.views import block_range
 from pipeline.interventions.interventions import BASELINE, SWEEP, sweep
@@ -300,6 +293,9 @@ def truth(world: World, model: str, rows: pl.DataFrame) -> pl.DataFrame:
             single = [columns[f"block-{block:02d}"] for block in block_range(BLOCKS, part)]
             columns[part] = np.mean(single)
         columns["quarters"] = np.mean([columns[f"quartile-{q}"] for q in range(1, 5)])
+        blocks = np.arange(1, BLOCKS)
+        line = np.polyfit(blocks, [columns[f"block-{block:02d}"] for block in blocks], 1)
+        columns["depth"] = line[0] * np.ptp(blocks)
         first, _, second = row["over"].partition(" minus ")
         return float(columns[first] - (columns[second] if second else 0.0))
 
@@ -324,16 +320,7 @@ def verdicts(evidence: pl.DataFrame) -> dict[Key, tuple[str, float]]:
 
 def expected(evidence: pl.DataFrame) -> dict[Key, str]:
     """The true verdict of every condition; *undecided* where a number is at its threshold."""
-    true = {}
-    for key, (verdict, value) in verdicts(evidence).items():
-        if key[3].strip() in RANKED:  # a test, not an interval: its sign is what it tells
-            sign = 0 if np.isnan(value) or abs(value) < 1e-9 else int(np.sign(value))
-            verdict = {1: SUPPORTED, -1: CONTRADICTED}.get(sign, UNDECIDED)
-        true[key] = verdict
-    return true
-
-
-RANKED = ("depth_and_gap", "displacement_and_loss", "depth_and_gap_at_equal")
+    return {key: verdict for key, (verdict, _) in verdicts(evidence).items()}
 
 
 def errors(
@@ -368,31 +355,6 @@ def errors(
                     failed.add(key[0])
         wrong.update(failed)
     return wrong, decided, count
-
-
-def correlations(blocks: int, runs: int, *, follow: float | None, seed: int = 0) -> float:
-    """The share of runs that decide a rank correlation of two unrelated numbers of each block.
-
-    Args:
-        blocks: of the model; the first is left out, as in the claims.
-        runs: simulations.
-        follow: correlation of displacement with depth, and of the loss with displacement, at equal
-            values of which depth and loss are compared; None: displacement and loss alone.
-        seed: of all of them.
-    """
-    random = np.random.default_rng(seed)
-    depth = np.arange(1.0, blocks)
-    scaled, rest = (depth - depth.mean()) / depth.std(), math.sqrt(1 - (follow or 0.0) ** 2)
-    decided = 0
-    for _ in range(runs):
-        noise, lost = random.normal(size=(2, len(depth)))
-        moved = (follow or 0.0) * scaled + rest * noise
-        three = [depth, (follow or 0.0) * moved + rest * lost, moved]
-        one, other, *given = [noise, lost] if follow is None else three
-        level = (1 + LEVEL) / 2 if given else LEVEL
-        found = rank_correlation(one, other, 0, PERMUTATIONS, given)
-        decided += found.p_value <= 1 - level
-    return decided / runs
 
 
 Drawn = tuple[_Floats, NDArray[np.integer], float]

@@ -5,6 +5,7 @@ The data are compared with the tables by `tests.report.figure_data`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,15 @@ Expected = tuple[float | None, ...]
 def ends(column: pl.Series) -> Expected:
     """A range: no value, the smallest, the largest."""
     return None, column.min(), column.max()
+
+
+def across(name: str, rows: pl.DataFrame) -> Iterator[tuple[str, Expected]]:
+    """One number with its interval, or the ranges of several and of their intervals."""
+    if rows.height == 1:
+        yield f"{name}/0", rows.select("value", "low", "high").row(0)
+    else:
+        yield f"{name}/0", ends(rows["value"])
+        yield f"{name}/1", ends(pl.concat([rows["low"], rows["high"]]))
 
 
 def lowest(rows: pl.DataFrame) -> dict[str, Any]:
@@ -43,18 +53,17 @@ def kept(data: pl.DataFrame) -> Iterator[tuple[str, Any]]:
 def scatter(data: pl.DataFrame, shares: pl.DataFrame) -> Iterator[tuple[str, Any]]:
     """One model, with the data of the figure of what is kept."""
     own = shares.filter(LATER, model=data["model"][0], edit="identity")
-    able = own.filter(kind="mean").select("block", able="kept")
-    both = own.filter(measure="exact_match").join(able, on="block").sort("block")
-    apart = sorted((row["able"] - row["kept"], row["block"]) for row in both.rows(named=True))
+    able = own.filter(kind="mean").select("block", able="kept", able_low="low", able_high="high")
+    both = own.filter(measure="exact_match").join(able, on="block")
     yield "exact", ends(data.filter(~WHOLE)["memorized"])
-    if len(apart) > 1 and apart[-1][0] == apart[-2][0]:  # none of several is named
-        yield "block", ""
-        return
-    best = both.filter(block=apart[-1][1]).row(0, named=True)
-    yield "block", str(best["block"])
-    yield "able", (best["able"],)
-    yield "before", (data.filter(WHOLE)["memorized"][0],)
-    yield "after", (data.filter(block=best["block"])["memorized"][0],)
+    yield "blocks", (both.height,)
+    more = less = 0
+    for row in both.rows(named=True):
+        gap = row["able"] - row["kept"]
+        more += gap > math.hypot(row["able"] - row["able_low"], row["high"] - row["kept"])
+        less += -gap > math.hypot(row["able_high"] - row["able"], row["kept"] - row["low"])
+    yield "memory", (more,)
+    yield "ability", (less,)
 
 
 def blocks(data: pl.DataFrame) -> Iterator[tuple[str, Any]]:
@@ -89,9 +98,10 @@ def extraction(data: pl.DataFrame, summary: pl.DataFrame) -> Iterator[tuple[str,
     """With the summary, which says what is hidden from greedy decoding."""
     hidden = summary.filter(metric="hidden_extractable_top_40", split="memorized", k=1000)
     typical = data.filter(label="typical late block").unique(["model", "intervention"])
-    shares = hidden.join(typical, on=["model", "intervention"], how="semi")["value"]
-    yield "hidden", ends(shares)
-    yield "models", (shares.len(),)
+    rows = hidden.join(typical, on=["model", "intervention"], how="semi")
+    yield from across("hidden", rows)
+    yield "models", (rows.height,)
+    yield "samples", ends(rows["n"])
     for name, tries in {"once": 1, "often": 1000}.items():
         yield name, ends(data.filter(WHOLE, k=tries)["value"])
 
@@ -128,12 +138,13 @@ def quartiles(data: pl.DataFrame) -> Iterator[tuple[str, Any]]:
 
 
 def copies(data: pl.DataFrame) -> Iterator[tuple[str, Any]]:
-    by_count = {n: own["value"] for [n], own in data.sort("copies").group_by("copies")}
+    rows = {n: own for [n], own in data.group_by("copies")}
+    by_count = {n: own["value"] for n, own in rows.items()}
     counts = sorted(by_count)
     yield "fewest", (counts[0],)
     yield "most", (counts[-1],)
-    yield "least", ends(by_count[counts[0]])
-    yield "largest", ends(by_count[counts[-1]])
+    yield from across("least", rows[counts[0]])
+    yield from across("largest", rows[counts[-1]])
     for i, n in enumerate(counts):
         if all(by_count[m].min() > 0.5 for m in counts[i:]):
             yield "half", (n,)

@@ -158,6 +158,21 @@ def test_nothing_is_there(tmp_path: Path, made: Made) -> None:
 # ------------------------------------------------------------------------------ the link
 
 
+def test_a_partial_correlation_is_that_of_the_residuals() -> None:
+    random = np.random.default_rng(0)
+    z = random.normal(size=30)
+    x, y = z + random.normal(size=30), z + random.normal(size=30)
+    ranks = np.array([stats.rankdata(each) for each in (x, y, z)])
+    inverse = np.linalg.inv(np.corrcoef(ranks))
+    found = correlation.rank_correlation(x, y, 0, given=[z])
+    assert found.value == pytest.approx(-inverse[0, 1] / np.sqrt(inverse[0, 0] * inverse[1, 1]))
+    assert found.low < found.value < found.high
+    t = found.value * np.sqrt(27 / (1 - found.value**2))
+    assert found.p_value == pytest.approx(2 * stats.t.sf(abs(t), 27), abs=0.04)
+    assert np.isnan(correlation.rank_correlation(z, y, 0, given=[z]).value)
+    assert np.isnan(correlation.rank_correlation(x[:3], y[:3], 0, given=[z[:3]]).value)
+
+
 def test_rank_correlation_is_that_of_scipy() -> None:
     random = np.random.default_rng(0)
     one, other = random.normal(size=(2, 20))
