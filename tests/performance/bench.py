@@ -1,11 +1,12 @@
-"""How much faster the engine is than its rivals, side by side, at the shapes of real models.
+"""How much faster the engine is than its rivals, each at its own best batch, side by side.
 
     python -m tests.performance.bench [REPORT] [--gpu]
 
 Everything runs on one thread, in one process except for memory, with the rivals taking turns; a
-ratio is that of two times of one round. Times are the process's own CPU time, which other work on
-the machine disturbs less than a clock on the wall. Takes about 25 minutes on an idle core. With
-`--gpu`, sweeps in half precision on a CUDA device, timed on the wall.
+ratio is that of two times of one round, per sample and intervention. Times are the process's own
+CPU time, which other work on the machine disturbs less than a clock on the wall. Takes about an
+hour on an idle core, and 8 GB. With `--gpu`, sweeps in half precision on a CUDA device, timed on
+the wall.
 """
 
 import gc
@@ -28,6 +29,7 @@ from transformers import TopKLogitsWarper
 
 from pipeline.interventions import bypassed, complete, completion, decoding, score, sweep, wavefront
 from pipeline.interventions.evaluation import Completions
+from pipeline.interventions.interventions import Intervention
 from pipeline.interventions.memory import Journal
 from pipeline.interventions.near_ties import Alone
 from pipeline.interventions.readout import TOP, read
@@ -49,21 +51,32 @@ from tests.performance.common import (
 
 HEAD = """# How fast
 
-Written by `make bench`. Times are CPU times on one thread; ratios are medians and ranges of three
-rounds in which the rivals take turns. *Plain loop*: one forward and one `generate` an intervention,
-all samples in one batch. *Engine*: all interventions in one pass, then only rows that go wrong are
-decoded; *without decoding*, no row is, and a continuation ends with its first wrong token.
+Written by `make bench`. Times are CPU times on one thread; ratios are medians and ranges of the
+rounds in which the rivals take turns, per sample and intervention. *Loop*: one forward and one
+`generate` an intervention with stock transformers. It is timed for the baseline, one block and one
+quarter, with as many samples in a batch as are fastest of 1, 8, 32 and 128. *Engine*: all
+interventions in one pass at its own choice of batch, then only rows that go wrong are decoded;
+*without decoding*, no row is, and a continuation ends with its first wrong token. *Limit*: the same
+ratio of counted operations of matrix products, which an engine at the loop's rate would reach.
 *Trained* models recite their samples, which are of 64 different tokens so that attention is needed
 for that; the others have random weights. Samples are random, of 32 + 32 tokens. The interventions
-are the baseline, each block and each quartile. Shapes are width x blocks. The engine tries a model
-before it is first used; that does not count. *Safeguard*: measuring the rounding error, and making
-choices that nearly tie again.
+are the baseline, each block and each quarter. Shapes are width x blocks, with a vocabulary of about
+50,000. The engine tries a model before it is first used; that does not count. *Safeguard*:
+measuring the rounding error, and making choices that nearly tie again.
 """
+BATCHES = (1, 8, 32, 128)
 PAIRS = 3
-NEOX, NEO = (Shape(family, 512, 6, heads=8, samples=8) for family in ("GPT-NeoX", "GPT-Neo"))
-PYTHIA = Shape("GPT-NeoX", 768, 12, heads=12, samples=4)
-SMOLLM = Shape("Llama", 576, 30, heads=9, samples=2, vocabulary=49_152, groups=3, inner=1536)
-SWEEPS = ((NEOX, True), (NEO, True), (NEOX, False), (NEO, False), (PYTHIA, False), (SMOLLM, False))
+NEOX, NEO = (Shape(family, 512, 6, heads=8, samples=32) for family in ("GPT-NeoX", "GPT-Neo"))
+PYTHIA = Shape("GPT-NeoX", 768, 12, heads=12, samples=32)
+SMOLLM = Shape("Llama", 576, 30, heads=9, samples=8, vocabulary=49_152, groups=3, inner=1536)
+BILLION = Shape("GPT-NeoX", 2048, 24, heads=16, samples=2)
+SWEEPS = tuple(
+    (shape, trained, PAIRS if shape.width == 512 else 1)
+    for shape, trained in (
+        (NEOX, True), (NEO, True), (NEOX, False), (NEO, False), (PYTHIA, False), (SMOLLM, False),
+        (BILLION, False),
+    )
+)  # fmt: skip
 LARGER = (NEOX, 32), (PYTHIA, 8)  # samples for peak memory: as many as fill the engine's budget
 
 
@@ -136,57 +149,91 @@ def timed_by_part(spent: dict[str, float]) -> Iterator[None]:
         switch()
 
 
-def memorization(shape: Shape, trained: bool, gpu: bool = False) -> tuple[list[str], list[str]]:
-    """Two rows: the sweep against the plain loop, and where the engine's time goes."""
+def some(interventions: Sequence[Intervention]) -> list[int]:
+    """The places of the baseline, one block and one quarter, by which a loop is timed."""
+    return [0, len(interventions) // 2, len(interventions) - 1]
+
+
+def best_batch(work: Callable[[int], object], most: int) -> int:
+    """The size of a batch, at most `most`, at which `work` takes least time for each sample."""
+    sizes = [size for size in BATCHES if size <= most]
+    return min(sizes, key=lambda size: seconds(partial(work, size)) / size)
+
+
+def memorization(
+    shape: Shape, trained: bool, pairs: int, gpu: bool = False
+) -> tuple[list[str], list[str]]:
+    """Two rows: the sweep against the loop, and where the engine's time goes."""
     device, half = ("cuda", torch.float16) if gpu else ("cpu", torch.float32)
     dtype = torch.float32 if trained else half
     model = build(shape, trainable=trained, device=device, dtype=dtype)
     interventions = sweep(shape.blocks)
+    chosen = some(interventions)
     tokens = samples(shape, distinct=64 if trained else None, device=device)
+    many = samples(shape, max(BATCHES), device=device)
     name = f"{shape.name}, {'trained' if trained else 'random'}"
     if trained:
-        steps = memorize(model, tokens, shape.suffix, steps=1000 if gpu else 200, autocast=gpu)
+        steps = memorize(model, tokens, shape.suffix, steps=1000 if gpu else 400, autocast=gpu)
         print(f"{name}: recites after {steps} steps", file=sys.stderr, flush=True)
         for parameter in model.parameters():  # the rotary frequencies stay in float32
             parameter.data = parameter.data.to(half)
-    asked = model, tokens, shape.suffix, interventions
     made: dict[str, Completions] = {}
     spent: dict[str, float] = defaultdict(float)
     journal = Journal()
 
-    def loop() -> None:
-        made["plain"] = plain.complete(*asked, shape.samples)
+    def one(size: int) -> Completions:
+        return plain.complete(model, many[:size], shape.suffix, interventions[:1], size)
 
-    def engine() -> None:
+    # a larger batch of a large model takes minutes, and gains nothing on one thread
+    size = best_batch(one, 8 if shape.width > 1024 and not gpu else max(BATCHES))
+    rows = torch.cat([tokens, many])[: max(size, shape.samples)]
+
+    def loop() -> None:
+        edits = [interventions[i] for i in chosen]
+        made["plain"] = plain.complete(model, rows, shape.suffix, edits, size)
+
+    def engine(tokens: Tensor = tokens) -> None:
         nonlocal journal
         journal = Journal()
         with timed_by_part(spent):
-            made["engine"] = complete(*asked, journal=journal)
+            made["engine"] = complete(model, tokens, shape.suffix, interventions, journal=journal)
 
-    def without_decoding() -> None:
-        made["cut"] = complete(*asked, decode=False)
+    def without_decoding(tokens: Tensor = tokens) -> None:
+        made["cut"] = complete(model, tokens, shape.suffix, interventions, decode=False)
 
+    few = tokens[: min(4, shape.samples)]
+    counted = [partial(plain.complete, model, few, shape.suffix, interventions, len(few))]
+    counted += [partial(each, few) for each in (engine, without_decoding)]
     complete(model, tokens[:1], shape.suffix, interventions[:1])  # tries the model
-    slow, fast, cut = rounds((loop, engine, without_decoding), seconds, PAIRS)
+    most, least, less = (operations(work) if shape.width < 1024 else 0 for work in counted)
+    spent.clear()
+    slow, fast, cut = rounds((loop, engine, without_decoding), seconds, pairs)
+    slow = [each / len(rows) / len(chosen) * shape.samples * len(interventions) for each in slow]
 
     truth = made["plain"]
-    surely = truth.min_margin > journal.tolerance
+    surely = truth.min_margin[:, : shape.samples] > journal.tolerance
     assert surely.float().mean() > (0 if gpu else 0.5), (
         f"{name}: near ties up to {journal.tolerance:.2g}"
     )
-    require_equal(name, made["engine"].continuation[surely], truth.continuation[surely])
-    short = made["cut"].continuation[surely]
-    require_equal(name, short, truth.continuation[surely].where(short >= 0, -1))
+    looped = truth.continuation[:, : shape.samples]
+    require_equal(name, made["engine"].continuation[chosen][surely], looped[surely])
+    short = made["cut"].continuation[chosen][surely]
+    require_equal(name, short, looped[surely].where(short >= 0, -1))
 
     right = (
         (made["engine"].continuation == tokens[:, shape.prefix :].cpu()).long().cumprod(-1).sum(-1)
     )
-    ratios = [compared(slow, fast), compared(slow, cut)]
+    ratios = [f"{size}"]
+    for times, count in ((fast, least), (cut, less)):
+        ratios += [compared(slow, times), f"{most / count:.2f}" if count else "not counted"]
     matched = f"{(right[0] == shape.suffix).float().mean():.2f}"
     decodes = f"{(right < shape.suffix - 1).float().mean():.0%}"
     shares = [f"{spent[part] / sum(spent.values()):.0%}" for part in PARTS]
     ties = [f"{journal.near_ties} of {right.numel() * shape.suffix}", f"{journal.decided_again}"]
-    return noted([name, matched, decodes, *ratios]), noted([name, *shares, *ties])
+    return (
+        noted([name, f"{shape.samples}", matched, decodes, *ratios]),
+        noted([name, *shares, *ties]),
+    )
 
 
 def require_equal(name: str, ours: Tensor, theirs: Tensor) -> None:
@@ -198,11 +245,11 @@ def require_equal(name: str, ours: Tensor, theirs: Tensor) -> None:
 # --------------------------------------------------------------------------- benchmarks
 
 TASKS = {  # questions, choices, tokens of the context and of a continuation
-    "arc_easy": (3, 4, 28, 4),
-    "hellaswag": (1, 4, 55, 22),
-    "piqa": (4, 2, 14, 20),
-    "lambada_openai": (4, 1, 75, 2),
-    "wikitext": (1, 1, 1, 200),
+    "arc_easy": (16, 4, 28, 4),
+    "hellaswag": (8, 4, 55, 22),
+    "piqa": (32, 2, 14, 20),
+    "lambada_openai": (64, 1, 75, 2),
+    "wikitext": (8, 1, 1, 200),
 }
 
 
@@ -235,27 +282,32 @@ def benchmarks(shape: Shape) -> Iterator[list[str]]:
         eos_token="0", pad_token="0", unk_token="0",
     )  # fmt: skip
     logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns of a model that is handed over
-    lm = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=32, device="cpu")
+    chosen = some(interventions)
     made: dict[str, Tensor] = {}
     for task in TASKS:
         requests = requests_like(task, shape.vocabulary)
         items = [((str(i), ""), *request) for i, request in enumerate(requests)]
 
-        def engine(requests: Sequence[tuple[list[int], list[int]]] = requests) -> None:
-            made["engine"] = score(model, requests, interventions).log_prob
-
-        def hflm(items: Sequence[object] = items) -> None:
+        def hflm(size: int, places: Sequence[int]) -> None:
+            lm = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=size, device="cpu")
             answers = []
-            for intervention in interventions:
-                with bypassed(model, intervention):
-                    told = lm._loglikelihood_tokens(items, disable_tqdm=True)
+            for place in places:
+                with bypassed(model, interventions[place]):
+                    told = lm._loglikelihood_tokens(items, disable_tqdm=True)  # noqa: B023
                 answers.append([log_prob for log_prob, _ in told])
             made["hflm"] = torch.tensor(answers, dtype=torch.float64)
 
+        def engine() -> None:
+            made["engine"] = score(model, requests, interventions).log_prob  # noqa: B023
+
+        sizes = [size for size in BATCHES if size <= len(items)]
+        size = min(sizes, key=lambda size: seconds(partial(hflm, size, [0])))
         score(model, requests[:1], interventions[:1])
-        fast, slow = rounds((engine, hflm), seconds, PAIRS)
-        torch.testing.assert_close(made["engine"], made["hflm"], atol=1e-3, rtol=0)
-        yield noted([f"{shape.name}, {task}", compared(slow, fast)])
+        fast, slow = rounds((engine, partial(hflm, size, chosen)), seconds, PAIRS)
+        slow = [each / len(chosen) * len(interventions) for each in slow]
+        torch.testing.assert_close(made["engine"][chosen], made["hflm"], atol=1e-3, rtol=0)
+        row = [f"{shape.name}, {task}", f"{len(items)}", f"{size}", compared(slow, fast)]
+        yield noted(row)
 
 
 # --------------------------------------------------------------------------- memory
@@ -377,16 +429,16 @@ def main() -> None:
         for report in reports:
             report.write_text("\n".join(texts), encoding="utf-8")
 
-    wanted = [(*each, True) for each in ON_GPU] if gpu else [(*each, False) for each in SWEEPS]
+    wanted = [(*each, PAIRS, True) for each in ON_GPU] if gpu else [(*e, False) for e in SWEEPS]
     sweeps, shares = zip(*(memorization(*each) for each in wanted), strict=True)
-    head = ["model", "exact match", "rows that decode"]
-    head += ["plain loop / engine", "plain loop / engine without decoding"]
+    head = ["model", "samples", "exact match", "rows that decode", "loop's batch"]
+    head += ["loop / engine", "limit", "loop / engine without decoding", "limit"]
     show("Memorization sweep", head, sweeps)
     show("Where the engine's time goes", ["model", *PARTS, "near ties", "decided again"], shares)
     if gpu:
         return
-    rows = [row for shape in (NEOX, NEO) for row in benchmarks(shape)]
-    show("Benchmarks", ["requests", "HFLM per intervention / engine"], rows)
+    rows = list(benchmarks(NEOX))
+    show("Benchmarks", ["requests", "number", "HFLM's batch", "HFLM / engine"], rows)
     head = ["prefix + suffix", "loop over windows / rolling", "loop over windows / exact"]
     show("Windows of a document, one in 8 tokens", head, [documents(each) for each in LENGTHS])
     rows = [memory(*each) for each in LARGER]

@@ -45,8 +45,14 @@ def made(models: dict[str, float]) -> pl.DataFrame:
     ("models", "told"),
     [
         ({"m": 0.5}, "(20), 61.0% [60.0, 62.0] come out within 1,000 tries"),
-        ({"a": 0.5, "b": 0.1}, "(20 in each of 2 models), 21–61% (intervals 20–62%) come out within 1,000"),
-        ({"a": 0.5, "b": 0.5}, "(20 in each of 2 models), 61% (intervals 60–62%) come out within 1,000"),
+        (
+            {"a": 0.5, "b": 0.1},
+            "(20 in each of 2 models), 21–61% (intervals 20–62%) come out within 1,000",
+        ),
+        (
+            {"a": 0.5, "b": 0.5},
+            "(20 in each of 2 models), 61% (intervals 60–62%) come out within 1,000",
+        ),
     ],
 )
 def test_the_sentence_is_the_tables(models: dict[str, float], told: str) -> None:
