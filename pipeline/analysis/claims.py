@@ -27,6 +27,7 @@ from pipeline.analysis.evidence import (
     DEPTH_AT_EQUAL,
     LOG_PROB,
     MOVED,
+    MOVED_AT_EQUAL,
     QUARTERS,
     TOKENS,
 )
@@ -239,12 +240,15 @@ def _gap(models: Sequence[Measured], limits: Thresholds) -> Conditions:
 
 def _thesis(models: Sequence[Measured], limits: Thresholds) -> Conditions:
     for model in models:
-        for unit, name, over in (
-            ("depth", "gap_by_depth", DEPTH),
-            ("quarters", "gap_excess", CONTRAST),
-        ):
-            if model.has(model.gap(CONTRAST)):
-                yield from _condition(model, unit, name, model.gap(over), "above", 0.0)
+        if model.has(model.gap(CONTRAST)):
+            yield from _rising(model, "depth", "gap_by_depth", DEPTH)
+            yield from _rising(model, "quarters", "gap_excess", CONTRAST)
+
+
+def _rising(model: Measured, unit: str, name: str, over: str) -> Conditions:
+    """Memory loss minus ability loss rises, by the first token and by the whole suffix."""
+    for condition, k in ((f"{name}_of_first", 1), (name, None)):
+        yield from _condition(model, unit, condition, model.gap(over, k=k), "above", 0.0)
 
 
 def _length(models: Sequence[Measured], limits: Thresholds) -> Conditions:
@@ -263,14 +267,18 @@ def _length(models: Sequence[Measured], limits: Thresholds) -> Conditions:
 
 def _harm_follows(models: Sequence[Measured], limits: Thresholds) -> Conditions:
     for model in models:
-        lost = scaled(-1, model.memory(MOVED))
-        yield from _condition(model, "blocks", "loss_by_displacement", lost, "above", 0.0)
+        for name, over in (
+            ("loss_by_displacement", MOVED),
+            ("loss_by_displacement_at_equal", MOVED_AT_EQUAL),
+        ):
+            if model.has(model.memory(MOVED_AT_EQUAL)):
+                lost = scaled(-1, model.memory(over))
+                yield from _condition(model, "blocks", name, lost, "above", 0.0)
 
 
 def _at_equal_displacement(models: Sequence[Measured], limits: Thresholds) -> Conditions:
     for model in models:
-        gap = model.gap(DEPTH_AT_EQUAL)
-        yield from _condition(model, "blocks", "gap_by_depth_at_equal", gap, "above", 0.0)
+        yield from _rising(model, "blocks", "gap_by_depth_at_equal", DEPTH_AT_EQUAL)
 
 
 CLAIMS = {

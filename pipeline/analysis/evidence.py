@@ -85,7 +85,8 @@ AT_K = "exact_match_at_k"
 LATE = "late"
 QUARTERS = "quarters"
 CONTRAST = "late minus middle"
-DEPTH, MOVED, DEPTH_AT_EQUAL = "depth", "displacement", "depth at equal displacement"
+DEPTH, DEPTH_AT_EQUAL = "depth", "depth at equal displacement"
+MOVED, MOVED_AT_EQUAL = "displacement", "displacement at equal depth"
 """Slopes over the blocks in the order of the model, or of how far the edit moves the stream."""
 
 _KEY = ("column", "intervention", "blocks")
@@ -244,6 +245,7 @@ def _slopes(displacements: _Floats) -> Iterator[tuple[str, _Floats]]:
         slopes[MOVED] = moved
         if count > 3:
             slopes[DEPTH_AT_EQUAL] = depth - moved * (moved @ depth) / (moved @ moved)
+            slopes[MOVED_AT_EQUAL] = moved - depth * (depth @ moved) / (depth @ depth)
     for name, ranks in slopes.items():
         if (size := ranks @ ranks) > GRAIN:
             yield name, ranks / size

@@ -21,7 +21,7 @@ from pipeline.analysis.views import block_range
 from pipeline.interventions.interventions import BASELINE
 from pipeline.measure.schemas import TOKENS
 from pipeline.report.browser import Family, Sample, packed, row
-from pipeline.report.numbers import SHARE, Number, Sentence, spread
+from pipeline.report.numbers import Sentence, spread
 from pipeline.samples.schemas import read_samples
 from pipeline.workflow.errors import InputError
 
@@ -238,11 +238,6 @@ _FIRST_ERROR = (
     "model, get the last token right again{% if control %}; of control samples, which are no "
     "recitations, {{ control|span }} get it right{% endif %}."
 )
-_BY_KIND = (
-    "Of all memorized samples, by kind of record, {{ low|percent(0) }} (“{{ least }}”, the lowest) "
-    "to {{ high|percent(0) }} (“{{ most }}”, the highest) survive such a bypass, over the late "
-    "blocks; the latter survives more often in {{ alike|count }} of {{ of|plural('model') }}."
-)
 _CHOSEN_FROM = (
     "The samples below are chosen from the {{ analysed|count }} per model that were analysed token "
     "by token. Scroll a table sideways to see its last tokens."
@@ -271,26 +266,6 @@ def _sentences(models: Sequence[_Model]) -> list[Sentence]:
         "control": spread(f"{place}/control", control, table=table) if control.len() else None,
     }
     told = [Sentence(_FIRST_ERROR, values)]
-    exact = pl.col("exact_match")
-    by_kind = recited.drop_nulls("kind").group_by("kind").agg(exact.mean())
-    if by_kind["exact_match"].n_unique() > 1:
-        by_kind = by_kind.sort("exact_match", "kind")
-        (least, low), (most, high) = by_kind.row(0), by_kind.row(-1)
-        survive = recited.group_by("model").agg(
-            exact.filter(pl.col("kind") == kind).mean().alias(end)
-            for end, kind in (("low", least), ("high", most))
-        )
-        both = survive.drop_nulls()
-        alike = both.filter(pl.col("high") > pl.col("low"))
-        values = {
-            "most": most,
-            "least": least,
-            "low": Number(f"{place}/{least}/survive", low, unit=SHARE, table=table),
-            "high": Number(f"{place}/{most}/survive", high, unit=SHARE, table=table),
-            "alike": Number(f"{place}/kinds-alike", alike.height),
-            "of": Number(f"{place}/kinds-of", both.height),
-        }
-        told.append(Sentence(_BY_KIND, values))
     analysed = [model.tokenwise.height for model in models]
     if min(analysed):
         among = spread(f"{place}/analysed", analysed, "samples", "tokens")

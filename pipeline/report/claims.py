@@ -88,8 +88,8 @@ class Finding:
         changes: setup -> the cases' verdicts with it, where they differ.
         edits: edits other than the bypass, those with equal verdicts together, such as
             ``zero, mean`` -> the cases' verdicts under them.
-        needed: independent samples, or documents, without which no outcome could support some
-            condition; None: there are enough.
+        short: of what there are too few for any outcome to support some condition, and how many;
+            None: of nothing.
         lacks: what the study lacks to judge it; empty: nothing.
     """
 
@@ -108,7 +108,7 @@ class Finding:
     conditions: Sequence[Judged]
     changes: Mapping[str, Sentence] = field(default_factory=dict)
     edits: Mapping[str, Sentence] = field(default_factory=dict)
-    needed: Number | None = None
+    short: Sentence | None = None
     lacks: str = ""
 
     @property
@@ -210,7 +210,6 @@ def findings(
         main = rows.filter(setup=MAIN)
         cases = _cases(main)
         under = {edit: _cases(of_claim.filter(edit=edit)) for edit in edits}
-        most = main["needed"].max()
         conditions = [
             Judged(row, _sentence(label, fills), unit)
             for row in main.filter(pl.col("condition").is_not_null()).iter_rows(named=True)
@@ -254,13 +253,33 @@ def findings(
                     if (other := _cases(rows.filter(setup=setup))) != cases
                 },
                 edits=_by_verdicts(name, under, case),
-                needed=Number(f"claims/{name}/needed", most, unit="samples", table="verdicts")
-                if isinstance(most, int)
-                else None,
+                short=_short(name, main, evidence),
                 lacks="; ".join(main["lacks"].drop_nulls().unique(maintain_order=True)),
             )
         )
     return made
+
+
+_SHORT = (
+    "a condition needs {{ needed|count }} independent {{ what }}, and there are {{ known|count }} "
+    "in {{ model }}"
+)
+
+
+def _short(claim: str, rows: pl.DataFrame, evidence: pl.DataFrame) -> Sentence | None:
+    """The condition that needs most independent samples, or documents, and how many there are."""
+    lacking = rows.drop_nulls("needed").sort("needed", maintain_order=True)
+    if not lacking.height:
+        return None
+    model, task, needed = lacking.select("model", "part", "needed").row(-1)
+    own = evidence.filter(recipe=model, task=task or views.MEMORIZATION)
+    known = math.floor(own["n_effective"].min())  # type: ignore[arg-type]
+    numbers = {
+        "needed": Number(f"claims/{claim}/needed", needed, unit="samples", table="verdicts"),
+        "known": Number(f"claims/{claim}/known", known, unit="samples", table="evidence"),
+    }
+    what = f"documents of {task}" if task else "memorized samples"
+    return Sentence(_SHORT, {**numbers, "what": what, "model": model})
 
 
 def _by_verdicts(

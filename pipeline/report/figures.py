@@ -137,7 +137,7 @@ def plots(
     made = [
         *counterfactual(pooled),
         *what_is_kept(shares, control="control" in summary["split"]),
-        *scatters(pooled, shares),
+        *scatters(pooled, evidence),
         *blocks(pooled),
         *drops(pooled, shares),
         *gaps(evidence, pooled),

@@ -148,7 +148,7 @@ def finding(summary: pl.DataFrame, shares: pl.DataFrame, evidence: pl.DataFrame)
 
     Args:
         summary: as `aggregate.aggregate` gives it.
-        shares: as `kept.kept` gives it, seeds not pooled.
+        shares: as `kept.kept` gives it, seeds pooled.
         evidence: as `evidence.evidence` gives it.
 
     Returns:
@@ -219,23 +219,27 @@ def _compared(shares: pl.DataFrame, edits: Sequence[str]) -> dict[str, Any]:
 
     Returns:
         ``blocks`` that all edits have; ``every``: those at which each edit ends most exact matches;
-        ``only``: those at which the bypass alone does; ``fewest``: those at which the bypass leaves
-        the fewest tokens right (teacher-forced), of ``tokens``.
+        ``only``: those at which the bypass alone does, ``surely`` by whole intervals; ``fewest``:
+        those at which it leaves the fewest tokens right (teacher-forced), of ``tokens``.
     """
 
-    def side_by_side(measure: str) -> pl.DataFrame:
+    def side_by_side(measure: str, lost: str = "kept", left: str = "kept") -> pl.DataFrame:
         rows = shares.filter(pl.col("block") > 0, group="block", measure=measure)
-        return rows.pivot("edit", index=["model", "block"], values="kept").drop_nulls()
+        bypass = pl.col("edit") == IDENTITY
+        rows = rows.with_columns(shown=pl.when(bypass).then(lost).otherwise(left))
+        return rows.pivot("edit", index=["model", "block"], values="shown").drop_nulls()
 
     exact, tokens = side_by_side("exact_match"), side_by_side(TOKENS)
     others = [edit for edit in edits if edit != IDENTITY]
     if not set(edits) <= set(exact.columns):
         return {}
     ends = {edit: pl.col(edit) < MOST for edit in edits}
+    alone = [ends[IDENTITY], *(~ends[edit] for edit in others)]
     counts = {
         "blocks": exact.height,
         "every": exact.filter(*ends.values()).height,
-        "only": exact.filter(ends[IDENTITY], *(~ends[edit] for edit in others)).height,
+        "only": exact.filter(*alone).height,
+        "surely": side_by_side("exact_match", "high", "low").filter(*alone).height,
         "fewest": tokens.filter(pl.col(IDENTITY) < pl.min_horizontal(others)).height
         if set(edits) <= set(tokens.columns)
         else 0,

@@ -293,7 +293,7 @@ def render(results: Results, numbers: Numbers | None = None) -> str:
         written=results.written,
         graded=results.graded,
         blind=results.blind,
-        finding=overview.finding(summary, shares, results.evidence),
+        finding=overview.finding(summary, kept(results.evidence), results.evidence),
         paper=_paper(judged, results.graded),
         text=_text(manifests),
         facts=facts.overview(summary, manifests, results.samples),
@@ -345,9 +345,10 @@ def _paper(judged: Sequence[Finding], graded: Localized | None) -> dict[str, Any
         return {}
     counts = [(word, words.count(word)) for word in (*VALUES, "not measured") if word in words]
     undecided = [finding for finding in judged if finding.of_paper and finding.word == "undecided"]
-    hopeless = [finding for finding in undecided if finding.needed or finding.lacks]
+    hopeless = [finding for finding in undecided if finding.short or finding.lacks]
     return {
         "first": judged[0],
+        "perplexity": any(c.row["condition"] == "perplexity_growth" for c in judged[0].conditions),
         "hopeless": Number("claims/hopeless", len(hopeless), unit="claims", table="verdicts"),
         "claims": Number("claims/paper", len(words), unit="claims", table="verdicts"),
         "counts": [

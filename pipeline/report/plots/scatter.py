@@ -15,7 +15,8 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
 from pipeline.analysis import views
-from pipeline.analysis.kept import one_block
+from pipeline.analysis.estimates import Measured, measured_models
+from pipeline.analysis.statistics import LEVEL
 from pipeline.analysis.text import slug, visible
 from pipeline.report import colours, style
 from pipeline.report.plots.plot import (
@@ -25,12 +26,11 @@ from pipeline.report.plots.plot import (
     by_block,
     count,
     extent,
-    later_blocks,
     unmodified_or_one_block,
 )
 
 
-def scatters(summary: pl.DataFrame, shares: pl.DataFrame) -> Iterator[Plot]:
+def scatters(summary: pl.DataFrame, evidence: pl.DataFrame) -> Iterator[Plot]:
     """Every benchmark against exact match on memorized samples, one figure per model."""
     single = unmodified_or_one_block()
     x = views.memorization(summary, "exact_match").select(
@@ -49,30 +49,29 @@ def scatters(summary: pl.DataFrame, shares: pl.DataFrame) -> Iterator[Plot]:
         "memorized_low",
         "memorized_high",
     )
+    measured = {
+        views.seeds_name(model.name, len(model.seeds)): model for model in measured_models(evidence)
+    }
     for name, _ in views.models(summary):
         data = joined.filter(model=name)
         values = {
             "model": name,
             "panels": count(data["task"].n_unique()),
             "exact": extent(by_block(data)["memorized"]),
-            **_apart(shares.filter(model=name)),
+            **(_apart(measured[name]) if name in measured else {"blocks": None}),
         }
         yield Plot(f"scatter-{slug(name)}", data, draw_scatter, values, "scatter", name)
 
 
-def _apart(shares: pl.DataFrame) -> dict[str, Any]:
+def _apart(model: Measured) -> dict[str, Any]:
     """At how many blocks memory loses more than ability, and less, by whole intervals."""
-    single = later_blocks(one_block(shares))
-    able = single.filter(kind="mean").select("block", able="kept", able_low="low", able_high="high")
-    both = single.filter(measure="exact_match").join(able, on="block").drop_nulls()
-    if not both.height:
-        return {"blocks": None}
-    # samples and documents are unrelated
-    above = (pl.col("able") - pl.col("able_low")) ** 2 + (pl.col("high") - pl.col("kept")) ** 2
-    below = (pl.col("able_high") - pl.col("able")) ** 2 + (pl.col("kept") - pl.col("low")) ** 2
-    gap = pl.col("able") - pl.col("kept")
-    found = both.select(memory=gap > above.sqrt(), ability=-gap > below.sqrt()).sum().row(0)
-    return {"blocks": count(both.height), "memory": count(found[0]), "ability": count(found[1])}
+    blocks = [over for over in model.blocks.values() if model.has(model.gap(over, k=1))]
+    counts: dict[str, Any] = {"blocks": count(len(blocks)) if blocks else None}
+    for end, k in (("", None), ("_of_first", 1)):
+        gaps = [model.estimate(model.gap(over, k=k), LEVEL) for over in blocks]
+        counts[f"more{end}"] = count(sum(gap.low > 0 for gap in gaps))
+        counts[f"less{end}"] = count(sum(gap.high < 0 for gap in gaps))
+    return counts
 
 
 def draw_scatter(data: pl.DataFrame) -> Figure:
