@@ -19,7 +19,7 @@ import typer
 
 from pipeline.stages import registry
 from pipeline.study.composition import compose, derive, load
-from pipeline.workflow.errors import InputError, bad_input, disk_problem
+from pipeline.workflow.errors import InputError, bad_input, disk_problem, shorten
 from pipeline.workflow.files import PARAMS
 from pipeline.workflow.interruption import watch
 from pipeline.workflow.progress import disable_monitor
@@ -61,7 +61,8 @@ def study(
     with held(PARAMS):
         made = compose({"study": name, **chosen}) if name else derive()
     print(f"{PARAMS} is now study {made.study}: {len(made.models)} models.")
-    print("Next: python -m pipeline plan, which says what it costs; then make run")
+    run = "make run" if Path("Makefile").is_file() else "snakemake --cores all"
+    print(f"Next: python -m pipeline plan, which says what it costs; then {run}")
 
 
 @app.command()
@@ -173,7 +174,10 @@ def audit(
     ] = 8,
     edits: Annotated[
         str | None,
-        typer.Option(help="a document is read under these too, such as block-02,quartile-4"),
+        typer.Option(
+            help="a document is read under these too, such as block-02,quartile-4; "
+            "none: samples are read by the unmodified model alone, which is quick"
+        ),
     ] = None,
     reference: Annotated[
         str | None,
@@ -190,7 +194,6 @@ def audit(
     from pipeline.study import audit as auditing
     from pipeline.study import document as documents
     from pipeline.study.composition import check as check_study
-    from pipeline.study.composition import write
     from pipeline.study.pins import pinned
     from pipeline.workflow.dag import Dag, reproduce
     from pipeline.workflow.interruption import saying
@@ -200,7 +203,12 @@ def audit(
         raise bad_input(
             "audit", "neither or both", "one of --samples and --document", "give one of them"
         )
-    edited = [each.strip() for each in edits.split(",")] if edits else []
+    if samples and edits not in (None, auditing.NO_EDITS):
+        raise bad_input(
+            "--edits", shorten(edits), auditing.NO_EDITS, "name edits for a document alone"
+        )
+    names = (edits or "").split(",") if edits != auditing.NO_EDITS else []
+    edited = [each.strip() for each in names if each.strip()]
     read = documents.Read(document, stride, edited, reference, corpus) if document else None
     if read:
         options["samples"] = read.first()
@@ -224,7 +232,7 @@ def audit(
     page = (asked.shown[1] / ("document" if read else "") / "index.html").absolute()
     with _working_in(asked.folder):
         with held(PARAMS):
-            write(values, PARAMS)
+            auditing.write_params(values)
         if values["datasets"]:  # before the first job
             dag, address = Dag(), f"datasets@{asked.study}"
             require_downloads(load(), [dag.stages[address]] if address in dag.changed else [])

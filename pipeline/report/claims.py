@@ -272,7 +272,11 @@ def _short(claim: str, rows: pl.DataFrame, evidence: pl.DataFrame) -> Sentence |
     if not lacking.height:
         return None
     model, task, needed = lacking.select("model", "part", "needed").row(-1)
-    own = evidence.filter(recipe=model, task=task or views.MEMORIZATION)
+    own = evidence.filter(
+        pl.col("quantity").is_in(("kept", "log_ratio")),
+        recipe=model,
+        task=task or views.MEMORIZATION,
+    )
     known = math.floor(own["n_effective"].min())  # type: ignore[arg-type]
     numbers = {
         "needed": Number(f"claims/{claim}/needed", needed, unit="samples", table="verdicts"),

@@ -159,7 +159,7 @@ def finding(summary: pl.DataFrame, shares: pl.DataFrame, evidence: pl.DataFrame)
     """
     exact = shares.filter(group="block", measure="exact_match")
     edits = views.edits(exact)
-    memory = views.memorization(summary, "exact_match")
+    memory = views.memorization(views.over_seeds(summary), "exact_match")
     edited = exact["model"].unique().to_list()
     baselines = views.baseline(memory)
     return {

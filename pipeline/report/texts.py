@@ -26,6 +26,9 @@ MOST = 5_000
 TEXT_CHARACTERS = 300
 """Longer texts are cut to their start on the page."""
 
+WORDS = ("prefix", "suffix", "continuation")
+"""The two parts of a text, and what the model writes after the first; where text is shown."""
+
 
 @dataclass(frozen=True)
 class Texts:
@@ -38,7 +41,7 @@ class Texts:
         heading, rows: of the page's table, those first that the model knows best.
         left_out: how many rows the table lacks.
         frame: all of them: row, line, sample_id, split (where there are several), recited,
-            tokens_right, tokens, log_prob, and text.
+            tokens_right, tokens, log_prob, and `WORDS`.
     """
 
     model: str
@@ -83,22 +86,30 @@ def read_texts(
             recited="exact_match",
             tokens_right="correct_length",
             log_prob="suffix_log_prob",
+            continuation="continuation",
         )
     )
     frame = (
         samples.join(measured, on="sample_id", maintain_order="left")
         .sort("recited", "log_prob", descending=True, maintain_order=True)
-        .rename({"suffix_length": "tokens", "tokens": "ids"})
-        .with_columns(pl.col("row") + 1)
+        .with_columns(
+            pl.col("row") + 1,
+            tokens="suffix_length",
+            prefix=pl.col("tokens").list.head("prefix_length"),
+            suffix=pl.col("tokens").list.slice("prefix_length", "suffix_length"),
+        )
     )
     several = ["split"] if samples["split"].n_unique() > 1 else []
     kept = [*places, "sample_id", *several, "recited", "tokens_right", "tokens", "log_prob"]
     if show_text and (tokenizer := tokenizer_file(data, [manifest])):
         from tokenizers import Tokenizer
 
-        decoded = Tokenizer.from_file(str(tokenizer)).decode_batch(frame["ids"].to_list())
-        frame = frame.with_columns(text=pl.Series(decoded, dtype=pl.String))
-        kept.append("text")
+        decode = Tokenizer.from_file(str(tokenizer)).decode_batch
+        frame = frame.with_columns(
+            pl.Series(part, decode(frame[part].fill_null([]).to_list()), pl.String)
+            for part in WORDS
+        )
+        kept += WORDS
     exact = views.baseline(summary).filter(model=model, metric="exact_match")
     counts = []
     for split, n, value, low, high in exact.select(
@@ -130,7 +141,7 @@ def read_texts(
 def _table(frame: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Heading and rows, as text: a line or else a row, and what the model knows of it."""
     place = "line" if "line" in frame.columns and frame["line"].null_count() == 0 else "row"
-    others = [name for name in ("split", "text") if name in frame.columns]
+    others = [name for name in ("split", *WORDS) if name in frame.columns]
     heading = [place, "sample", "recited", "first tokens right", "probability", *others]
     rows = []
     for row in frame.iter_rows(named=True):

@@ -77,7 +77,10 @@ def samples(
         frame = frame.filter(pl.col("tokens").list.len() >= total)
     if frame.is_empty():
         raise bad_input(str(path), "no sample", "one or more", "name another file")
-    remedy = "shorten prefix_length or suffix_length, or leave such samples out: skip_short"
+    remedy = (
+        "shorten prefix_length or suffix_length, or leave such samples out: skip_short; of an "
+        "audit the options --prefix-length, --suffix-length, --skip-short"
+    )
     tokens = first_tokens(frame, prefix_length, suffix_length, f"{path}: row", remedy)
     told = {name: frame[name].to_list() for name in ("split", "copies") if name in frame.columns}
     made = samples_frame(

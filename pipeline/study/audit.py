@@ -24,7 +24,7 @@ from pipeline.models.context import context_length
 from pipeline.samples.file import samples as cut
 from pipeline.samples.frame import check_samples
 from pipeline.samples.table_file import COMMA, LINES, is_running_text, read
-from pipeline.study.composition import CONF, check, read_yaml
+from pipeline.study.composition import CONF, check, read_yaml, write
 from pipeline.workflow.errors import bad_input, shorten
 from pipeline.workflow.files import PARAMS, write_text
 from pipeline.workflow.locks import TURN
@@ -35,6 +35,12 @@ AUDITS = Path("audits")
 FAMILY = "audit"
 ORIGIN = "origin"
 """The file of an audit's folder that says which model it belongs to."""
+
+WRITTEN = Path("written")
+"""The file of an audit's folder with the params.yaml that the command wrote last."""
+
+NO_EDITS = "none"
+"""In place of the names of edits: the unmodified model alone."""
 
 UNREAD = {
     "repo": "unread/unread", "commit": "0" * 40, "split": "unread", "documents": 1,
@@ -62,6 +68,7 @@ class Asked:
     show_text: bool = False
     threads: int = 1
     token_budget: int | None = None
+    edits: str | None = None
 
     @property
     def study(self) -> str:
@@ -204,8 +211,9 @@ def _values(asked: Asked, words: Sequence[str], origin: Mapping[str, str]) -> di
             }
         },
         "interventions": [
-            {"blocks": "each", "edit": "identity"},
-            {"blocks": "quartiles", "edit": "identity"},
+            {"blocks": blocks, "edit": "identity"}
+            for blocks in ("each", "quartiles")
+            if asked.edits != NO_EDITS
         ],
         **_benchmarks(asked),
         "evaluation": {
@@ -316,6 +324,24 @@ def prepare(asked: Asked) -> None:
     for link in asked.shown:
         link.parent.mkdir(exist_ok=True)
         _link(link, Path("..") / folder / link)
+
+
+def write_params(values: Mapping[str, Any]) -> None:
+    """Write the params.yaml of the audit whose folder this is.
+
+    Raises:
+        InputError: it was edited since the command wrote it last.
+    """
+    before = PARAMS.read_text("utf-8") if PARAMS.is_file() else ""
+    if WRITTEN.is_file() and before not in ("", WRITTEN.read_text("utf-8")):
+        raise bad_input(
+            str(PARAMS.absolute()),
+            "edits that this command would discard",
+            "the file as the command wrote it",
+            "run `dvc repro` in that folder, which keeps them; or delete the file to discard them",
+        )
+    write(values, PARAMS)
+    write_text(WRITTEN, PARAMS.read_text("utf-8"))
 
 
 def command(words: Sequence[str]) -> str:

@@ -81,7 +81,7 @@ class Study(Section):
         max_length=1, description="by the study's name: task -> its dataset; or none"
     )
     interventions: Annotated[list[Line], Once] = Field(
-        min_length=1, description="beside the baseline, which is always there"
+        description="beside the baseline, which is always there"
     )
     attribution: Attribution | None = Field(default=None, description="or none")
     benchmarks: Benchmarks | None = Field(default=None, description="or none")

@@ -116,23 +116,28 @@ def judged(rows, claim):
 
 
 def test_harm_that_follows_displacement_is_shown_and_no_other():
+    """The middle blocks move the stream most, so that depth and displacement are told apart."""
+
     def made(kept):
         story = synthetic.Story(kept, lambda depth: 0.9)
         models = {NAME: ("gpt-neo", 20)}
         return synthetic.study(story, models, groups=[Group("each")]).models[0]
 
-    rising = made(lambda depth: depth)
-    follows = evidence([with_displacement(rising, lambda block: 1 - block / 20)])
-    against = evidence([with_displacement(rising, lambda block: block / 20)])
-    unrelated = evidence([with_displacement(made(lambda depth: 0.5), shuffled)])
-    assert judged(follows, FOLLOWS) == "supported"
-    assert judged(against, FOLLOWS) == "contradicted"
+    falling = made(lambda depth: abs(2 * depth - 1))
+    middle = evidence([with_displacement(falling, lambda block: 10 - (block - 10).abs())])
+    ends = evidence([with_displacement(falling, lambda block: (block - 10).abs())])
+    equal = made(lambda depth: 0.5)
+    unrelated = evidence([with_displacement(equal, shuffled)])
+    assert judged(middle, FOLLOWS) == "supported"
+    assert judged(ends, FOLLOWS) == "contradicted"
     assert judged(unrelated, FOLLOWS) == "undecided"
+    by_depth = evidence([with_displacement(made(lambda depth: 1 - depth), lambda block: block)])
+    assert judged(by_depth, FOLLOWS) is None, "depth and displacement cannot be told apart"
 
 
 def test_the_thesis_is_judged_at_equal_displacement():
     """Memory loss rises with depth; whether that is all displacement cannot be told apart."""
-    story = synthetic.Story(lambda depth: 1 - 0.8 * depth, lambda depth: 0.9)
+    story = synthetic.Story(lambda depth: max(0.0, 1 - 1.4 * depth), lambda depth: 0.9)
     [made] = synthetic.study(story, {NAME: ("gpt-neo", 20)}, groups=[Group("each")]).models
     unrelated = evidence([with_displacement(made, shuffled)])
     explained = evidence([with_displacement(made, lambda block: block)])
@@ -158,8 +163,9 @@ def test_slopes_on_displacement_are_those_of_least_squares(model):
     slopes = {row["over"]: row for row in rows.filter(kind="slope").rows(named=True)}
     assert slopes["displacement"]["value"] == pytest.approx(np.polyfit(rank, kept, 1)[0])
     both = np.stack([np.ones(7), depth, rank], axis=1)
-    expected = np.linalg.lstsq(both, kept, rcond=None)[0][1]
+    _, expected, moved = np.linalg.lstsq(both, kept, rcond=None)[0]
     assert slopes["depth at equal displacement"]["value"] == pytest.approx(expected)
+    assert slopes["displacement at equal depth"]["value"] == pytest.approx(moved)
     assert all(row["stderr"] > 0 and row["most"] == -row["least"] for row in slopes.values())
 
 

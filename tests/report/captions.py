@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import polars as pl
+from scipy import stats
 
 LABELS = {"reasoning": "reasoning", "language": "language understanding"}
 WHOLE = pl.col("intervention") == "baseline"
@@ -50,20 +51,41 @@ def kept(data: pl.DataFrame) -> Iterator[tuple[str, Any]]:
             yield f"{name}/{edit}", (of.height,)
 
 
-def scatter(data: pl.DataFrame, shares: pl.DataFrame) -> Iterator[tuple[str, Any]]:
-    """One model, with the data of the figure of what is kept."""
-    own = shares.filter(LATER, model=data["model"][0], edit="identity")
-    able = own.filter(kind="mean").select("block", able="kept", able_low="low", able_high="high")
-    both = own.filter(measure="exact_match").join(able, on="block")
+def scatter(data: pl.DataFrame, evidence: pl.DataFrame) -> Iterator[tuple[str, Any]]:
+    """One model, with the evidence on it."""
+    own = evidence.filter(LATER, model=data["model"][0], edit="identity", quantity="kept")
+    t = stats.t.ppf(0.975, own["n_effective"].cast(pl.Float64).to_numpy() - 1)
+    own = own.with_columns(t=pl.Series(t))
+    half = (
+        pl.col("t")
+        * (
+            pl.col("stderr") ** 2 + (pl.col("t") * pl.col("scale") / pl.col("n_effective")) ** 2
+        ).sqrt()
+    )
+    own = own.with_columns(
+        low=pl.max_horizontal(pl.col("value") - half, "least"),
+        high=pl.min_horizontal(pl.col("value") + half, "most"),
+    )
+    tasks = (
+        own.filter(metric="acc")
+        .group_by("block")
+        .agg(
+            able=pl.mean("value"),
+            below=((pl.col("value") - pl.col("low")) ** 2).sum().sqrt() / pl.len(),
+            above=((pl.col("high") - pl.col("value")) ** 2).sum().sqrt() / pl.len(),
+        )
+    )
     yield "exact", ends(data.filter(~WHOLE)["memorized"])
-    yield "blocks", (both.height,)
-    more = less = 0
-    for row in both.rows(named=True):
-        gap = row["able"] - row["kept"]
-        more += gap > math.hypot(row["able"] - row["able_low"], row["high"] - row["kept"])
-        less += -gap > math.hypot(row["able_high"] - row["able"], row["kept"] - row["low"])
-    yield "memory", (more,)
-    yield "ability", (less,)
+    for end, metric, k in (("", "exact_match", None), ("_of_first", "exact_match_at_k", 1)):
+        memory = own.filter(pl.col("k").eq_missing(k), metric=metric).join(tasks, on="block")
+        more = less = 0
+        for row in memory.rows(named=True):
+            gap = row["able"] - row["value"]
+            more += gap > math.hypot(row["below"], row["high"] - row["value"])
+            less += -gap > math.hypot(row["above"], row["value"] - row["low"])
+        yield "blocks", (memory.height,)
+        yield f"more{end}", (more,)
+        yield f"less{end}", (less,)
 
 
 def blocks(data: pl.DataFrame) -> Iterator[tuple[str, Any]]:

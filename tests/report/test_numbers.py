@@ -388,6 +388,9 @@ def the_finding(made: Made) -> None:
         "blocks": exact.height,
         "every": exact.filter(*lost.values()).height,
         "only": exact.filter(lost["identity"], ~lost["zero"]).height,
+        "surely": data.filter(memory, pl.col("high") < 0.5, edit="identity")
+        .join(data.filter(memory, pl.col("low") >= 0.5, edit="zero"), on=["model", "block"])
+        .height,
         "fewest": tokens.filter(pl.col("identity") < pl.col("zero")).height,
         "tokens": tokens.height,
     }
@@ -633,7 +636,7 @@ def test_captions_say_what_the_figures_show(made: Made) -> None:
             said |= _flat(figure[word]["values"], f"figures/{figure['name']}")
     summary = made.table("summary")
     more = {
-        "scatter": [made.figure("kept")],
+        "scatter": [made.table("evidence")],
         "extraction": [summary],
     }
     others = {name for name in made.starting("figures/") if not name.startswith(OF_THEORY)}

@@ -84,7 +84,7 @@ def test_samples_that_tell_something_are_chosen(data: Path) -> None:
     assert "yet 0% of them" in sentence  # the last token is the wrong one
 
 
-def test_those_right_again_and_kinds_are_told(data: Path) -> None:
+def test_a_sample_of_each_kind_is_shown(data: Path) -> None:
     right = pl.col("continuation")
     turned = pl.concat_list(pl.lit([640], dtype=pl.List(pl.UInt32)), right.list.slice(1))
     last = pl.col("correct_length") == 15  # the fixture broke the last token alone
@@ -94,16 +94,11 @@ def test_those_right_again_and_kinds_are_told(data: Path) -> None:
     known = tables.read(samples, SAMPLES)
     kinds = pl.when(pl.col("sample_id") % 2 == 0).then(pl.lit("even")).otherwise(pl.lit("odd"))
     tables.write(known.with_columns(kinds.alias("kind")), samples, SAMPLES, {})
-    [family], told, _ = choosing.read_browser(data, NAMES, [])
+    [family], _, _ = choosing.read_browser(data, NAMES, [])
     why = {sample.why: sample.sample_id for sample in family.samples}
     assert {"kind even", "kind odd"} <= set(why)
     assert why["kind even"] % 2 == 0
     assert why["kind odd"] % 2 == 1
-    assert re.fullmatch(
-        r"Of all memorized samples, by kind of record, \d+% \(“(even|odd)”, the lowest\) to "
-        r"\d+% \(“(even|odd)”, .* survives more often in [01] of 1 model\.",
-        plain(told[1]),
-    )
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 from matplotlib.figure import Figure
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from pipeline.measure.metrics import METRICS
 from pipeline.report import facts, overview, page, style, texts
@@ -36,6 +38,7 @@ def data(tmp_path: Path) -> Path:
         "exact_match": [False, True, False] + [False] * 3,
         "correct_length": [1, 4, 0] + [0] * 3,
         "suffix_log_prob": LOG_PROBS * 2,
+        "continuation": [[2, 0, 0, 0], [8, 9, 10, 11], None] * 2,
     }
     (tmp_path / "memorization").mkdir()
     pl.DataFrame(rows).write_parquet(tmp_path / "memorization/mine.parquet")
@@ -68,6 +71,21 @@ def test_every_text_is_listed_with_its_line(data: Path, summary: pl.DataFrame) -
     ]
     assert listed.frame.columns[:3] == ["row", "line", "sample_id"]
     assert listed.frame["row"].to_list() == [2, 1, 4], "counted from 1"
+
+
+def test_a_text_is_shown_in_its_parts_beside_what_the_model_writes(
+    data: Path, summary: pl.DataFrame
+) -> None:
+    (data / "checkpoints/mine").mkdir(parents=True)
+    words = WordLevel({str(i): i for i in range(18)}, unk_token="0")
+    Tokenizer(words).save(str(data / "checkpoints/mine/tokenizer.json"))
+    [listed] = texts.read_texts(data, MANIFEST, of_one(summary, 1 / 3), show_text=True)
+    assert listed.heading[-3:] == ["prefix", "suffix", "continuation"]
+    assert [row[-3:] for row in listed.rows] == [
+        ["6 7", "8 9 10 11", "8 9 10 11"],
+        ["0 1", "2 3 4 5", "2 0 0 0"],
+        ["12 13", "14 15 16 17", ""],
+    ]
 
 
 def test_samples_of_another_source_are_no_texts_of_the_user(

@@ -217,6 +217,25 @@ def test_another_model_is_not_audited_under_the_name_of_one(
         audit.require_unused(replace(asked, model=str(tmp_path / "other")))
 
 
+def test_edits_of_its_params_are_not_discarded(
+    asked: audit.Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audit.prepare(asked)
+    monkeypatch.chdir(asked.folder)
+    audit.write_params(audit.study(replace(asked, model="model", samples=Path("samples.txt"))))
+    again = audit.study(replace(asked, model="model", samples=Path("samples.txt"), edits="none"))
+    audit.write_params(again)  # with other options
+    params = Path("params.yaml")
+    edited = params.read_text().replace("seed: 0", "seed: 1", 1)
+    params.write_text(edited)
+    with pytest.raises(InputError, match="edits that this command would discard"):
+        audit.write_params(again)
+    assert params.read_text() == edited
+    params.unlink()
+    audit.write_params(again)
+    assert audit.read_yaml(params)["interventions"] == []
+
+
 @pytest.mark.parametrize("links", range(len(audit.LINKED) + 2))
 def test_killed_while_its_folder_is_made_the_same_command_goes_on(
     links: int, asked: audit.Asked, monkeypatch: pytest.MonkeyPatch

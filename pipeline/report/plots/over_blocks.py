@@ -135,6 +135,8 @@ def blocks(summary: pl.DataFrame) -> Iterator[Plot]:
     rows = pl.concat([*memory, views.accuracies(summary)]).filter(unmodified_or_one_block())
     for family in dict.fromkeys(family for _, family in views.models(summary)):
         data = rows.filter(family=family).select(*NUMBERS, "chance")
+        if not data["block"].count():
+            continue
         exact = data.filter(metric="exact_match")
         values = {"family": family, "lowest": lowest(exact), "means": _by_size(exact, summary)}
         values["chance"] = data["chance"].count() > 0

@@ -47,7 +47,7 @@ def spreads(summary: pl.DataFrame, spread: pl.DataFrame = NOTHING) -> Iterator[P
             how="left",
             maintain_order="left",
         )
-        if data.height:
+        if data["block"].count():
             known = _levels(data) if metric == "completion_entropy" else _shares(data)
             values = {"panels": panels(data), **known}
             yield Plot(metric.replace("_", "-"), data, draw_spreads, values)
