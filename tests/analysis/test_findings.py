@@ -200,7 +200,7 @@ def test_a_claim_that_no_outcome_could_support_says_so() -> None:
     assert outcomes(few["quarters"]) == {UNDECIDED}
     assert few["quarters"].short is not None
     needed, known = (few["quarters"].short.values[name] for name in ("needed", "known"))
-    assert known.value == 64
+    assert known.value < needed.value
     assert needed.value is not None
     level = 1 - 0.05 / 4
     scale = 1 / 0.99
