@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from pipeline.checkpoints.loading import model_of
-from pipeline.interventions.certificates import CHECKS, certificates
-from pipeline.interventions.exporting import tokens_to_compare
-from pipeline.interventions.guard import prepare
 from pipeline.interventions.interventions import EACH, EACH_HEAD, HEADS, Group, sweep
-from pipeline.models.sites import anatomy
-from pipeline.study.export import source_of
-from pipeline.workflow.errors import bad_input
+from pipeline.study.checks import missing_edit
+from pipeline.workflow.errors import InputError, Problem, bad_input
 
 
 def certify(model: str, edit: str) -> str:
@@ -29,6 +24,16 @@ def certify(model: str, edit: str) -> str:
         group = Group(EACH_HEAD if edit == HEADS else EACH, edit)
     except ValueError as error:
         raise bad_input("--edit", str(error), "an edit", "docs/concepts.md lists them") from None
+    if problems := [Problem(*each) for each in missing_edit("--edit", edit)]:
+        raise InputError(*problems)
+    # after the checks of the name and the file, since torch is slow to import
+    from pipeline.checkpoints.loading import model_of
+    from pipeline.interventions.certificates import CHECKS, certificates
+    from pipeline.interventions.exporting import tokens_to_compare
+    from pipeline.interventions.guard import prepare
+    from pipeline.models.sites import anatomy
+    from pipeline.study.export import source_of
+
     loaded = model_of(source_of(model).files, "auto")
     known = anatomy(loaded)
     listed = sweep(len(known.sites), [group], known.n_heads)

@@ -54,13 +54,19 @@ def _edits(study: Study) -> Iterator[Found]:
         if line.source is not None and line.source not in names:
             what = f"interventions.{number}.source"
             yield what, line.source, "one of " + ", ".join(names), "name a model of this study"
-        if isinstance(line.edit, str) and is_own(line.edit) and (got := _missing(line.edit)):
-            yield (
-                f"interventions.{number}.edit",
-                got,
-                f"a function of a file in {OWN_EDITS}/, beside params.yaml",
-                "write it; docs/python.md describes edits of one's own",
-            )
+        if isinstance(line.edit, str):
+            yield from missing_edit(f"interventions.{number}.edit", line.edit)
+
+
+def missing_edit(what: str, edit: str) -> Iterator[Found]:
+    """The problem with an edit of one's own whose file or function is missing."""
+    if is_own(edit) and (got := _missing(edit)):
+        yield (
+            what,
+            got,
+            f"a function of a file in {OWN_EDITS}/, beside params.yaml",
+            "write it; docs/python.md describes edits of one's own",
+        )
 
 
 def _missing(own: str, folder: Path = OWN_EDITS) -> str | None:
