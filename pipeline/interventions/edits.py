@@ -79,7 +79,7 @@ class Here:
             raise bad_input(
                 f"here.{name} in the edit {self.edit.name}",
                 "an edit that does not say that it needs it",
-                f"one of {', '.join(self.given) or 'none'}",
+                f"one of {', '.join(('now', 'project', *self.given))}",
                 f"declare the function with {remedy}",
             )
         return self.given[name]

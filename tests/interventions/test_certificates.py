@@ -110,7 +110,7 @@ WRONG = {
     hooks_of_the_model: "model",
     another_shape: "as here.now",
     not_a_tensor: "as here.now",
-    a_need_not_declared: r'needs=\["mean"\]',
+    a_need_not_declared: r'one of now, project\n.*needs=\["mean"\]',
 }
 
 
