@@ -16,12 +16,14 @@ from pipeline.study.loops import LOOPS, loops
 from pipeline.study.schema import DERIVED, Study
 from pipeline.workflow.errors import Problem, shorten
 
+OWN_METRICS = Path("mine/metrics.py")
+
 Found = tuple[str, str, str, str]
 """A problem: what, got, expected, remedy."""
 
 
 def cross_check(study: Study, where: str) -> list[Problem]:
-    """The problems across several values: names used twice, missing references, bad lengths."""
+    """The problems across several values, and those of the metrics in `mine/metrics.py`."""
     checks = (
         _names,
         _keys,
@@ -37,7 +39,13 @@ def cross_check(study: Study, where: str) -> list[Problem]:
         _runs,
         _lengths,
     )
-    return [Problem(f"{where}: {what}", *rest) for check in checks for what, *rest in check(study)]
+    found = [Problem(f"{where}: {what}", *rest) for check in checks for what, *rest in check(study)]
+    if not OWN_METRICS.is_file():
+        return found
+    from pipeline.study.own_metrics import problems  # executes the file
+
+    lengths = (family.suffix_length for family in study.families.values())
+    return found + problems(min(lengths, default=32))
 
 
 def _windows(study: Study) -> Iterator[Found]:

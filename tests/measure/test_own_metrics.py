@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.measure.metrics import METRICS, Metric
+from pipeline.study.own_metrics import fault
 from tests.project import ROOT, copy_files
 
 PAGE = (ROOT / "docs" / "your-own.md").read_text(encoding="utf-8")
@@ -20,6 +22,14 @@ from pipeline.measure.metrics import MEMORIZATION, METRICS
 from pipeline.workflow.digest import digest
 keys = "memorization", "aggregate", "check_results", "corpus", "interventions"
 print(json.dumps([METRICS[-1].name, list(MEMORIZATION), {key: digest(key) for key in keys}]))
+"""
+LOAD = """
+from pipeline.study.composition import load
+from pipeline.workflow.errors import InputError
+try:
+    print(load().study)
+except InputError as error:
+    print(error)
 """
 COMPUTE = """
 from types import SimpleNamespace
@@ -65,3 +75,29 @@ def test_the_example_of_the_page(root: Path) -> None:
 
     (root / "mine" / "metrics.py").write_text("import nowhere\n" + example)
     assert "No module named 'nowhere'" in python(root, SCRIPT, code=1)
+
+    (root / "mine" / "metrics.py").write_text(example)
+    assert "tiny" in python(root, LOAD)
+    for correct, wrong, got in (
+        (
+            "made.rank ",
+            "made.ranks ",
+            "AttributeError: 'Completed' object has no attribute 'ranks'",
+        ),
+        (".mean(-1)", ".mean(0)", "shape (3, 16) for 2 interventions and 3 samples"),
+        ("<= 10).mean", "<= 10).sum", "the value 3.0"),
+        ("Float64", "Float32", "KeyError: Float32"),
+        ("import polars", "import nowhere", "ModuleNotFoundError: No module named 'nowhere'"),
+        ("    Metric(\n", "    dict(\n", "AttributeError: 'dict' object has no attribute 'name'"),
+    ):
+        assert correct in example
+        (root / "mine" / "metrics.py").write_text(example.replace(correct, wrong))
+        said = python(root, LOAD)
+        assert said.count("mine/metrics.py: ") + said.count("- mine/metrics.py\n") == 1
+        assert f"    got:      {got}\n    expected: a" in said, said
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+@pytest.mark.parametrize("length", [1, 32])
+def test_no_metric_of_the_project_is_refused(metric: Metric, length: int) -> None:
+    assert fault(metric, length) is None
