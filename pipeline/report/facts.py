@@ -218,8 +218,8 @@ def metrics(summary: pl.DataFrame) -> Table:
             unit = SHARE if metric.unit == "truth" else metric.unit
             name = f"metrics/{model}/{split}/{metric.name}"
             cells = [_one(views.baseline(of)), spread(name, bypassed, unit)]
-            rows.append([metric.name, metric.unit, model, split, *cells])
-    return ["metric", "unit", "model", "samples", "baseline", "one block bypassed"], rows
+            rows.append([metric.name, metric.meaning, metric.unit, model, split, *cells])
+    return ["metric", "meaning", "unit", "model", "samples", "baseline", "one block bypassed"], rows
 
 
 def categories(summary: pl.DataFrame) -> Table:

@@ -142,8 +142,10 @@ def test_every_metric_can_be_looked_at(summary: pl.DataFrame) -> None:
     named = [m.name for m in METRICS if m.name in measured]
     assert "rouge_l" in named
     heading, rows = facts.metrics(summary)
-    assert heading[:2] == ["metric", "unit"]
-    assert set(named) == {row[0] for row in rows}
+    assert heading[:3] == ["metric", "meaning", "unit"]
+    assert {row[0]: row[1] for row in rows} == {
+        m.name: m.meaning for m in METRICS if m.name in named
+    }
     [first, *_] = overview.heatmaps(summary, pl.DataFrame(schema=_SHARES))
     others = [name for name in named if name not in overview._MEMORY]
     assert len(first["others"]) == len(others)
