@@ -14,16 +14,14 @@ from pipeline.models.grids import BLOCKS, GRID_OF, GROUPS, HEADS, NEURON_GROUPS
 from pipeline.samples.schema import PASSAGE_LENGTHS, File, Records
 from pipeline.study.loops import LOOPS, loops
 from pipeline.study.schema import DERIVED, Study
-from pipeline.workflow.errors import Problem, shorten
-
-OWN_METRICS = Path("mine/metrics.py")
+from pipeline.workflow.errors import InputError, Problem, bad_input, shorten
 
 Found = tuple[str, str, str, str]
 """A problem: what, got, expected, remedy."""
 
 
 def cross_check(study: Study, where: str) -> list[Problem]:
-    """The problems across several values, and those of the metrics in `mine/metrics.py`."""
+    """The problems across several values: names used twice, missing references, bad lengths."""
     checks = (
         _names,
         _keys,
@@ -39,13 +37,42 @@ def cross_check(study: Study, where: str) -> list[Problem]:
         _runs,
         _lengths,
     )
-    found = [Problem(f"{where}: {what}", *rest) for check in checks for what, *rest in check(study)]
-    if not OWN_METRICS.is_file():
-        return found
-    from pipeline.study.own_metrics import problems  # executes the file
+    return [Problem(f"{where}: {what}", *rest) for check in checks for what, *rest in check(study)]
 
-    lengths = (family.suffix_length for family in study.families.values())
-    return found + problems(min(lengths, default=32))
+
+def require_own_metrics(study: Study) -> None:
+    """Raise if a metric of `mine/metrics.py`, which is executed, fails on made-up samples."""
+    file = Path("mine/metrics.py")
+    if not file.is_file():
+        return
+    what, expected = str(file), "a file that can be loaded, with METRICS, a list of Metric(…)"
+    try:
+        import numpy as np
+        import polars as pl
+
+        from pipeline.measure import metrics
+
+        length = min((family.suffix_length for family in study.families.values()), default=32)
+        ids = np.random.default_rng(0).integers(1, 99, (2, 3, length), np.int32)
+        nats = ids / np.float32(9)
+        for each in getattr(metrics, "OWN", ()):
+            what = f"{file}: {each.name}, on made-up suffixes of {length} tokens"
+            expected = f"an array (interventions, samples) of {each.dtype}"
+            expected += f", {each.least:.3g} to {each.most:.3g}"
+            texts = ["text"] * 3 if each.needs == "text" else None
+            made = metrics.Completed(ids[0], ids, ids, nats, -nats, -nats, ids, nats, texts)
+            values = each.function(made).astype(metrics._TYPES[each.dtype])
+            if values.shape != (2, 3):
+                raise ValueError(f"shape {values.shape} for 2 interventions and 3 samples")
+            column = pl.DataFrame({each.name: values.ravel()})
+            if len(unfit := column.filter(~each.possible())):
+                raise ValueError(f"the value {unfit.item(0, 0)}")
+    except InputError:
+        raise
+    except Exception as error:  # whatever a user's code raises
+        got = f"{type(error).__name__}: {error}"
+        remedy = "correct the file; docs/your-own.md has an example"
+        raise bad_input(what, got, expected, remedy) from error
 
 
 def _windows(study: Study) -> Iterator[Found]:

@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from pipeline.interventions.interventions import MisfitError
-from pipeline.study.checks import cross_check, derivation
+from pipeline.study.checks import cross_check, derivation, require_own_metrics
 from pipeline.study.loops import LOOPS, register, write_loops
 from pipeline.study.schema import Study
 from pipeline.workflow.errors import InputError, Problem, bad_input, disk_problem, shorten
@@ -66,6 +66,7 @@ def check(values: object, where: str = str(PARAMS)) -> Study:
         raise InputError(*(_from_pydantic(e, where) for e in error.errors())) from None
     if problems := cross_check(study, where):
         raise InputError(*problems)
+    require_own_metrics(study)
     return study
 
 

@@ -7,12 +7,15 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pipeline.measure.metrics import METRICS, Metric
-from pipeline.study.own_metrics import fault
+from pipeline.measure import metrics
+from pipeline.study.checks import require_own_metrics
+from pipeline.study.composition import load
+from pipeline.workflow.errors import InputError
 from tests.project import ROOT, copy_files
 
 PAGE = (ROOT / "docs" / "your-own.md").read_text(encoding="utf-8")
@@ -84,8 +87,8 @@ def test_the_example_of_the_page(root: Path) -> None:
             "made.ranks ",
             "AttributeError: 'Completed' object has no attribute 'ranks'",
         ),
-        (".mean(-1)", ".mean(0)", "shape (3, 16) for 2 interventions and 3 samples"),
-        ("<= 10).mean", "<= 10).sum", "the value 3.0"),
+        (".mean(-1)", ".mean(0)", "ValueError: shape (3, 16) for 2 interventions and 3 samples"),
+        ("<= 10).mean", "<= 10).sum", "ValueError: the value 3.0"),
         ("Float64", "Float32", "KeyError: Float32"),
         ("import polars", "import nowhere", "ModuleNotFoundError: No module named 'nowhere'"),
         ("    Metric(\n", "    dict(\n", "AttributeError: 'dict' object has no attribute 'name'"),
@@ -97,7 +100,15 @@ def test_the_example_of_the_page(root: Path) -> None:
         assert f"    got:      {got}\n    expected: a" in said, said
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
-@pytest.mark.parametrize("length", [1, 32])
-def test_no_metric_of_the_project_is_refused(metric: Metric, length: int) -> None:
-    assert fault(metric, length) is None
+def test_no_metric_of_the_project_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "metrics.py").touch()
+    study = load(ROOT / "params.yaml")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(metrics, "OWN", metrics.METRICS, raising=False)
+    require_own_metrics(study)
+    monkeypatch.setattr(metrics, "OWN", [replace(metrics.METRICS[-1], most=0)])
+    with pytest.raises(InputError, match=f"mine/metrics.py: {metrics.METRICS[-1].name}"):
+        require_own_metrics(study)
