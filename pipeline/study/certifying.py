@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pipeline.interventions.interventions import EACH, EACH_HEAD, HEADS, Group, sweep
-from pipeline.study.checks import missing_edit
-from pipeline.workflow.errors import InputError, Problem, bad_input
+from pipeline.interventions.interventions import EACH, EACH_HEAD, HEADS, Group, is_own, sweep
+from pipeline.study.checks import missing
+from pipeline.workflow.errors import bad_input
 
 
 def certify(model: str, edit: str) -> str:
@@ -24,10 +24,9 @@ def certify(model: str, edit: str) -> str:
         group = Group(EACH_HEAD if edit == HEADS else EACH, edit)
     except ValueError as error:
         raise bad_input("--edit", str(error), "an edit", "docs/concepts.md lists them") from None
-    if problems := [Problem(*each) for each in missing_edit("--edit", edit)]:
-        raise InputError(*problems)
-    # after the checks of the name and the file, since torch is slow to import
-    from pipeline.checkpoints.loading import model_of
+    if is_own(edit) and (problem := missing("--edit", edit)):
+        raise bad_input(*problem)
+    from pipeline.checkpoints.loading import model_of  # the checks come before: torch is slow
     from pipeline.interventions.certificates import CHECKS, certificates
     from pipeline.interventions.exporting import tokens_to_compare
     from pipeline.interventions.guard import prepare

@@ -57,8 +57,7 @@ def require_own_metrics(study: Study) -> None:
         nats = ids / np.float32(9)
         for each in getattr(metrics, "OWN", ()):
             what = f"{file}: {each.name}, on made-up suffixes of {length} tokens"
-            expected = f"an array (interventions, samples) of {each.dtype}"
-            expected += f", {each.least:.3g} to {each.most:.3g}"
+            expected = f"(V, N) values of {each.dtype}, {each.least:.3g} to {each.most:.3g}"
             texts = ["text"] * 3 if each.needs == "text" else None
             made = metrics.Completed(ids[0], ids, ids, nats, -nats, -nats, ids, nats, texts)
             values = each.function(made).astype(metrics._TYPES[each.dtype])
@@ -70,8 +69,10 @@ def require_own_metrics(study: Study) -> None:
     except InputError:
         raise
     except Exception as error:  # whatever a user's code raises
-        got = f"{type(error).__name__}: {error}"
-        remedy = "correct the file; docs/your-own.md has an example"
+        got, remedy = (
+            f"{type(error).__name__}: {error}",
+            "correct it; docs/your-own.md has an example",
+        )
         raise bad_input(what, got, expected, remedy) from error
 
 
@@ -89,33 +90,26 @@ def _edits(study: Study) -> Iterator[Found]:
         if line.source is not None and line.source not in names:
             what = f"interventions.{number}.source"
             yield what, line.source, "one of " + ", ".join(names), "name a model of this study"
-        if isinstance(line.edit, str):
-            yield from missing_edit(f"interventions.{number}.edit", line.edit)
+        what = f"interventions.{number}.edit"
+        if isinstance(line.edit, str) and is_own(line.edit) and (got := missing(what, line.edit)):
+            yield got
 
 
-def missing_edit(what: str, edit: str) -> Iterator[Found]:
-    """The problem with an edit of one's own whose file or function is missing."""
-    if is_own(edit) and (got := _missing(edit)):
-        yield (
-            what,
-            got,
-            f"a function of a file in {OWN_EDITS}/, beside params.yaml",
-            "write it; docs/python.md describes edits of one's own",
-        )
-
-
-def _missing(own: str, folder: Path = OWN_EDITS) -> str | None:
+def missing(what: str, own: str, folder: Path = OWN_EDITS, page: str = "python") -> Found | None:
     """What is missing of ``FOLDER/FILE.py:FUNCTION``, a file that is read, not run; or None."""
     path, _, function = own.partition(":")
-    if not Path(path).resolve().is_relative_to(folder.resolve()):
-        return f"{path}, a link that leaves {folder}/"
     try:
+        if not Path(path).resolve().is_relative_to(folder.resolve()):
+            raise ValueError(f"a link that leaves {folder}/")
         tree = ast.parse(Path(path).read_bytes(), path)
+        stored = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        if function in {getattr(node, "name", None) for node in tree.body} | stored:
+            return None
+        got = f"{path} without {function}"
     except (OSError, SyntaxError, ValueError) as error:
-        return f"{path}: {error}"
-    stored = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    named = {getattr(node, "name", None) for node in tree.body} | stored
-    return None if function in named else f"{path} without {function}"
+        got = f"{path}: {error}"
+    expected = f"a function of a file in {folder}/, beside params.yaml"
+    return what, got, expected, f"write it; docs/{page}.md has an example"
 
 
 def derivation(study: Study, recorded: Mapping[str, object], where: str) -> list[Problem]:
@@ -249,10 +243,9 @@ def _localization(study: Study) -> Iterator[Found]:
                 expected = f"at most {count} each, the places of {base}"
                 yield f"localization.truths.{kind}", got, expected, "lower them"
     for number, name in enumerate(asked.scorers):
-        if missing := _missing(name, OWN_SCORERS):
-            expected = f"a function of a file in {OWN_SCORERS}/, beside params.yaml"
-            remedy = "write it; docs/localization.md has an example"
-            yield f"localization.scorers.{number}", missing, expected, remedy
+        what = f"localization.scorers.{number}"
+        if problem := missing(what, name, OWN_SCORERS, "localization"):
+            yield problem
 
 
 def _families(study: Study) -> Iterator[Found]:
