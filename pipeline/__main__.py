@@ -251,6 +251,8 @@ def export(
     ] = None,
     edit: Annotated[str | None, typer.Option(help="zero, mlp-zero, skip or identity")] = None,
     blocks: Annotated[str | None, typer.Option(help="such as 3,5; the first is 0")] = None,
+    base_model: Annotated[str | None, typer.Option(help="OWNER/NAME, for the card")] = None,
+    license: Annotated[str | None, typer.Option(help="such as mit, for the card")] = None,
     study: Annotated[str | None, typer.Option(help="in force, with mitigations")] = None,
     method: Annotated[str | None, typer.Option(help="one of its methods, such as kfac")] = None,
     dose: Annotated[float | None, typer.Option(help="of the method")] = None,
@@ -259,7 +261,9 @@ def export(
     if model is not None and edit is not None and blocks is not None:
         from pipeline.study import export as exporting
 
-        differ = exporting.export(model, edit, blocks, to)
+        asked = {"base_model": base_model, "license": license}
+        told = {field: value for field, value in asked.items() if value}
+        differ = exporting.export(model, edit, blocks, to, **told)
         print(f"{to}: {edit} of blocks {blocks}; logits within {differ:.1e} of the edited model's")
         return
     in_force = load()

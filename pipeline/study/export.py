@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,10 @@ from pipeline.interventions.exporting import (
 from pipeline.interventions.interventions import BASELINE, EDITS, Intervention
 from pipeline.report.numbers import estimate, summarized
 from pipeline.report.texts import are_given
+from pipeline.samples.schemas import read_samples
 from pipeline.study.audit import origin_of
 from pipeline.study.composition import load
+from pipeline.study.project import DISTRIBUTION
 from pipeline.workflow.errors import InputError, Problem, bad_input, shorten
 from pipeline.workflow.files import PARAMS, atomic
 from pipeline.workflow.hub import Snapshot, listing, select, snapshot
@@ -87,7 +90,7 @@ class Source:
     repo: str | None = None
 
 
-def export(name: str, edit: str, blocks: str, to: Path) -> float:
+def export(name: str, edit: str, blocks: str, to: Path, **told: str) -> float:
     """Write the checkpoint and its card, atomically.
 
     Args:
@@ -95,6 +98,7 @@ def export(name: str, edit: str, blocks: str, to: Path) -> float:
         edit: one of `EXPORTABLE`.
         blocks: block numbers (0-based), separated by commas.
         to: the folder to create.
+        told: of the card's head, `base_model` and `license`, in place of what the source has.
 
     Returns:
         The largest difference of logits from the edited model, see `exporting.distance`.
@@ -113,6 +117,8 @@ def export(name: str, edit: str, blocks: str, to: Path) -> float:
     write_edit(model, edit, numbers)
     with atomic(to, directory=True) as folder:
         model.save_pretrained(folder)
+        for weights in folder.glob("*.safetensors"):  # written for the owner alone
+            shutil.copymode(folder / "config.json", weights)
         stored = model.dtype
         del model
         tokenizer = {
@@ -127,8 +133,14 @@ def export(name: str, edit: str, blocks: str, to: Path) -> float:
             most = max(TOLERANCE, 4 * torch.finfo(dtype).eps if dtype == stored else 0)
             if not differ <= most:
                 raise _not_exact(edit, blocks, differ, most, dtype)
-        card = _card(source, edit, numbers, differ, changed, tokens.numel(), to.name)
+        card = _card(source, edit, numbers, differ, changed, tokens.numel(), to.name, told)
         (folder / CARD).write_text(card, encoding="utf-8")
+    head = _head_of(to / CARD)
+    if lacks := [key for key in ("base_model", "license") if head.get(key) in (None, "unknown")]:
+        print(
+            f"{to / CARD} does not name {' and '.join(lacks)}: write this into its head before an "
+            "upload, or export with --base-model and --license"
+        )
     return differ
 
 
@@ -206,11 +218,9 @@ def _expected(
 
 def _stock(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     """The written checkpoint, as stock transformers loads it."""
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, local_files_only=True, trust_remote_code=False
-    )
-    model.eval()  # type: ignore[no-untyped-call]
-    return model
+    options = {"dtype": dtype, "local_files_only": True, "trust_remote_code": False}
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, **options)
+    return model.eval()  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _not_exact(
@@ -238,6 +248,7 @@ def _card(
     changed: float,
     tokens: int,
     folder: str,
+    told: Mapping[str, str],
 ) -> str:
     """The model card, Markdown with a head for the hub."""
     own, known = _head_of(source.card), _same_weights(source.files)
@@ -245,14 +256,17 @@ def _card(
     repos = [source.repo, *(origin.get("repo") for origin in origins), own.get("base_model")]
     licence = {key: own[key] for key in LICENCE if isinstance(own.get(key), str)}
     head = ModelCardData(
-        base_model=next(filter(None, repos), None),
         library_name="transformers",
         pipeline_tag="text-generation",
         tags=["bypass-memorization"],
-        **{"license": "unknown", **licence},
+        **{"base_model": next(filter(None, repos), None), "license": "unknown", **licence, **told},
     )
-    listed = ", ".join(map(str, blocks))
-    told = licence.get("license", "not stated in the source's card; ask its authors")
+    listed = f"block{'s' * (len(blocks) > 1)} {', '.join(map(str, blocks))}"
+    project = [
+        f"{each.version}; {'; '.join(each.metadata.get_all('Project-URL', []))}".strip("; ")
+        for each in distributions(name=DISTRIBUTION)
+    ]
+    named = licence.get("license", "not stated in the source's card; ask its authors")
     measured = "\n\n".join(filter(None, (_measured(*each, edit, blocks) for each in known)))
     if not measured:
         done = "studies have this model, but not this edit of these blocks" if known else ""
@@ -260,7 +274,7 @@ def _card(
     return f"""---
 {head.to_yaml()}
 ---
-# {Path(source.name.partition("@")[0]).name}, `{edit}` in blocks {listed}
+# {Path(source.name.partition("@")[0]).name}, `{edit}` in {listed}
 
 The edit `{edit}` is in the weights: {MEANING[edit]}. Blocks count from 0 in the source.
 Stock transformers loads this checkpoint. No code of its own is needed.
@@ -273,15 +287,15 @@ model, tokenizer = AutoModelForCausalLM.from_pretrained(name), AutoTokenizer.fro
 ```
 
 - **Source**: {source.origin}
-- **Licence of the source**: {told}
-- **Edit**: `{edit}` in blocks {listed}
-- **Made with**: `python -m pipeline export` of bypass-memorization
+- **Licence of the source**: {named}
+- **Edit**: `{edit}` in {listed}
+- **Made with**: `python -m pipeline export` of {" ".join([DISTRIBUTION, *project[:1]])}
 
 ## Verified
 
-On {tokens} random tokens in float32, the logits differ by at most {differ:.1e} from those of the
-source with the same edit made by hooks, and by {changed:.1e} from those of the source itself. Both
-are relative to the largest logit where that is above 1.
+On {tokens} random tokens in float32, the logits differ by at most {differ:.2g} of the largest logit
+from those of the source with the same edit made by hooks, and by {changed:.2g} of it from those of
+the source itself. Where no logit is above 1, these are differences as they are.
 
 ## Measured
 
@@ -319,8 +333,11 @@ def _measured(data: Path, manifest: dict[str, Any], edit: str, blocks: Sequence[
     if rows.is_empty():
         return ""
     given = are_given(data, [manifest["family"]])
+    sample = read_samples(data, manifest["family"]).row(0, named=True)
     lines = [
-        f"In the study `{data.name}`, before and after the edit, with 95% intervals:",
+        f"The study `{data.name}` measured this, before and after the edit, with 95% intervals. Of "
+        f"a text the model reads {sample['prefix_length']} tokens (the prefix); it is to continue "
+        f"with the {sample['suffix_length']} that follow (the suffix).",
         "",
         "| what | of | before | after |",
         "|---|---|---|---|",
@@ -331,7 +348,7 @@ def _measured(data: Path, manifest: dict[str, Any], edit: str, blocks: Sequence[
         words, of = f"{before['task']}, {before['metric']}", f"{before['n']} documents"
         if before["task"] == views.MEMORIZATION:
             words = IN_WORDS[before["metric"]]
-            of = f"{before['n']} {'' if given else before['split'] + ' '}samples"
+            of = f"{before['n']} {'' if given else before['split'] + ' '}texts"
         values = (estimate(summarized(row)) for row in (before, edited))
         lines.append(f"| {words} | {of} | {' | '.join(values)} |")
     return "\n".join(lines)

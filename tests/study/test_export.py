@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -252,10 +253,37 @@ def test_the_card_says_what_was_done_and_what_it_was_made_of(source: Path) -> No
     assert (head.license, head.library_name) == ("apache-2.0", "transformers")
     assert "- **Licence of the source**: apache-2.0" in card
     assert "`skip` in blocks 1, 3" in card
+    assert "of bypass-memorization 0.1.0" in card
     assert exporting.sha256(source / "model.safetensors") in card
-    assert "On 128 random tokens in float32, the logits differ by at most 0.0e+00" in card
+    assert (
+        "On 128 random tokens in float32, the logits differ by at most 0 of the largest logit"
+        in card
+    )
+    assert re.search(r"and by (0|[1-9])\.\d+ of it from those of\nthe source itself", card)
+    modes = {file.name: file.stat().st_mode & 0o777 for file in Path("to").iterdir()}
+    assert modes["model.safetensors"] == modes["config.json"] == modes["README.md"]
     assert Path("to/tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
     assert json.loads(Path("to/config.json").read_text())["num_hidden_layers"] == 3
+
+
+def test_the_console_names_what_the_head_of_the_card_lacks(
+    source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export(str(source), "zero", "1", Path("bare"))
+    said = capsys.readouterr().out
+    assert said.startswith("bare/README.md does not name base_model and license:")
+    assert "--base-model and --license" in said
+    assert "# source, `zero` in block 1\n" in Path("bare/README.md").read_text("utf-8")
+
+    export(str(source), "zero", "1", Path("half"), license="mit")
+    assert capsys.readouterr().out.startswith("half/README.md does not name base_model:")
+
+    export(str(source), "zero", "1", Path("to"), base_model="owner/base", license="mit")
+    assert capsys.readouterr().out == ""
+    card = Path("to/README.md").read_text("utf-8")
+    head = ModelCard(card).data
+    assert (head.base_model, head.license) == ("owner/base", "mit")
+    assert "- **Licence of the source**: not stated" in card
 
 
 @pytest.mark.parametrize("given", [True, False])
@@ -296,7 +324,9 @@ def test_the_card_shows_what_any_study_of_the_same_weights_measured(
     export(str(source), "zero", "1", Path("to"))
     card = Path("to/README.md").read_text("utf-8")
     table = [line for line in card.splitlines() if line.startswith("| ")]
-    of = "128 samples" if given else "128 memorized samples"
+    of = "128 texts" if given else "128 memorized texts"
+    prose = " ".join(card.split())
+    assert "reads 4 tokens (the prefix); it is to continue with the 16 that follow" in prose
     assert table == [
         "| what | of | before | after |",
         f"| recited: the greedy continuation is the whole suffix | {of} | "
@@ -321,7 +351,6 @@ def test_the_command_line_writes_a_checkpoint(source: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert (
-        done.stdout == "to: identity of blocks 1,3; logits within 0.0e+00 of the edited model's\n"
-    )
+    said = done.stdout.splitlines()[-1]
+    assert said == "to: identity of blocks 1,3; logits within 0.0e+00 of the edited model's"
     assert (Path("to") / "model.safetensors").is_file()
