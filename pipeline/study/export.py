@@ -218,8 +218,9 @@ def _expected(
 
 def _stock(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     """The written checkpoint, as stock transformers loads it."""
-    options = {"dtype": dtype, "local_files_only": True, "trust_remote_code": False}
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, **options)
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, local_files_only=True, trust_remote_code=False
+    )
     return model.eval()  # type: ignore[no-any-return, no-untyped-call]
 
 

@@ -306,7 +306,7 @@ def test_one_model_is_chosen_for_the_whole_page(large: Page) -> None:
 @pytest.mark.slow
 def test_the_page_is_small(chromium: Browser, four: str) -> None:
     with Visit(chromium, four) as page:
-        assert page.evaluate("document.documentElement.scrollHeight") <= 12_000
+        assert page.evaluate("document.documentElement.scrollHeight") <= 12_500
         assert page.evaluate("document.querySelectorAll('*').length") < 8_000
     assert Path(four.removeprefix("file://")).stat().st_size < 1_000_000
 

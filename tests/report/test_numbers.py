@@ -26,6 +26,7 @@ from pipeline.analysis.schema import Thresholds
 from pipeline.interventions.interventions import SWEEP, Group
 from pipeline.localization.schemas import LOCALIZATION, REMOVAL
 from pipeline.measure import schemas
+from pipeline.measure.metrics import METRICS
 from pipeline.report import figures, page
 from pipeline.workflow import tables
 from tests.analysis import synthetic, synthetic_theory
@@ -300,6 +301,7 @@ def _names(made: Made) -> Iterable[str]:
     yield " ".join(map(str, blocks))
     yield from (name.rpartition("/")[2] for name in made.starting("localization/stops/block-"))
     yield from made.table("localization")["model"].unique()
+    yield from (metric.description for metric in METRICS)
     labels = re.findall(r"<strong>Figure (\w+)\.", "".join(made.html.values()))
     yield " ".join(labels)
     yield " ".join(re.findall(r"sample (\d+) \(", made.html["index"]))
