@@ -301,7 +301,7 @@ def _names(made: Made) -> Iterable[str]:
     yield " ".join(map(str, blocks))
     yield from (name.rpartition("/")[2] for name in made.starting("localization/stops/block-"))
     yield from made.table("localization")["model"].unique()
-    yield from (metric.description for metric in METRICS)
+    yield from (metric.meaning for metric in METRICS)
     labels = re.findall(r"<strong>Figure (\w+)\.", "".join(made.html.values()))
     yield " ".join(labels)
     yield " ".join(re.findall(r"sample (\d+) \(", made.html["index"]))
