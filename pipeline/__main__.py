@@ -207,8 +207,8 @@ def audit(
         raise bad_input(
             "--edits", shorten(edits), auditing.NO_EDITS, "name edits for a document alone"
         )
-    names = (edits or "").split(",") if edits != auditing.NO_EDITS else []
-    edited = [each.strip() for each in names if each.strip()]
+    named = edits if edits != auditing.NO_EDITS else None
+    edited = [each.strip() for each in named.split(",")] if named else []
     read = documents.Read(document, stride, edited, reference, corpus) if document else None
     if read:
         options["samples"] = read.first()

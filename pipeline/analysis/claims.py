@@ -267,13 +267,14 @@ def _length(models: Sequence[Measured], limits: Thresholds) -> Conditions:
 
 def _harm_follows(models: Sequence[Measured], limits: Thresholds) -> Conditions:
     for model in models:
+        if not model.has(model.memory(MOVED_AT_EQUAL)):
+            continue
         for name, over in (
             ("loss_by_displacement", MOVED),
             ("loss_by_displacement_at_equal", MOVED_AT_EQUAL),
         ):
-            if model.has(model.memory(MOVED_AT_EQUAL)):
-                lost = scaled(-1, model.memory(over))
-                yield from _condition(model, "blocks", name, lost, "above", 0.0)
+            lost = scaled(-1, model.memory(over))
+            yield from _condition(model, "blocks", name, lost, "above", 0.0)
 
 
 def _at_equal_displacement(models: Sequence[Measured], limits: Thresholds) -> Conditions:

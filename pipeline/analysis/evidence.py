@@ -236,12 +236,10 @@ def _slopes(displacements: _Floats) -> Iterator[tuple[str, _Floats]]:
     count = len(displacements)
     if count < 3:
         return
-    depth, moved = (
-        (ranks - ranks.mean()) / (count - 1)
-        for ranks in (np.arange(count), stats.rankdata(displacements, nan_policy="omit"))
-    )
+    depth = np.linspace(-0.5, 0.5, count)
     slopes = {DEPTH: depth}
-    if np.isfinite(displacements).all() and moved.any():
+    if np.isfinite(displacements).all() and np.ptp(displacements):
+        moved = (stats.rankdata(displacements) - (count + 1) / 2) / (count - 1)
         slopes[MOVED] = moved
         if count > 3:
             slopes[DEPTH_AT_EQUAL] = depth - moved * (moved @ depth) / (moved @ moved)

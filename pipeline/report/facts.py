@@ -148,10 +148,10 @@ def _late(name: str, rows: pl.DataFrame) -> list[Any]:
         return [MISSING, MISSING]
     model = Measured(rows)
     terms = {"exact_match": model.memory(LATE), "benchmarks": model.abilities(LATE)}
-    return _estimates(f"models/{name}/late-block", model, terms)
+    return estimates(f"models/{name}/late-block", model, terms)
 
 
-def _estimates(place: str, model: Measured, terms: Mapping[str, Terms]) -> list[Number | str]:
+def estimates(place: str, model: Measured, terms: Mapping[str, Terms]) -> list[Number | str]:
     """A cell for each estimate of a model, named by its key; a dash for what was not measured."""
     return [
         Number(f"{place}/{what}", *model.estimate(of, LEVEL), SHARE, "evidence")
@@ -181,7 +181,7 @@ def retention(evidence: pl.DataFrame) -> Table:
                 LOG_PROB: model.memory(LATE, LOG_PROB),
                 **{task: model.ability(task, LATE) for task in tasks},
             }
-            cells = _estimates(f"retention/{edit}/{model.name}", model, terms)
+            cells = estimates(f"retention/{edit}/{model.name}", model, terms)
             rows.append([views.seeds_name(model.name, len(model.seeds)), edit, *cells])
     exact = [f"first {k} token{'s' if k > 1 else ''}" for k in every]
     memory = [*exact, "whole suffix", "teacher-forced accuracy", "log probability"]

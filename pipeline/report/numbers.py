@@ -169,9 +169,9 @@ class Numbers:
         """The filters that format a number; each records it.
 
         ``percent`` (digits=1), ``number`` (digits=4) and ``value`` (in its unit) without the
-        interval, ``interval`` with it, ``ends`` it alone, ``span`` for a range, ``across`` for
-        what the function `across` gives, ``count`` and
-        ``plural`` (noun) for counts, ``times`` for "once" or "4 times".
+        interval, ``interval`` with it, ``ends`` it alone, ``span`` for a range, ``across`` for what
+        the function `across` gives, ``count`` and ``plural`` (noun) for counts, ``times`` for
+        "once" or "4 times".
         """
         return {
             "percent": lambda n, digits=1: self.mark(n, percent_digits(n.value, digits)),

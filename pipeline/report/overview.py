@@ -11,10 +11,10 @@ from pipeline.analysis import views
 from pipeline.analysis.estimates import measured_models
 from pipeline.analysis.evidence import LATE, TOKENS
 from pipeline.analysis.kept import MOST, one_block
-from pipeline.analysis.statistics import LEVEL
 from pipeline.interventions.interventions import BASELINE, IDENTITY
 from pipeline.measure.metrics import METRICS
-from pipeline.report.numbers import SHARE, Number, across, spread, summarized
+from pipeline.report.facts import estimates
+from pipeline.report.numbers import Number, across, spread, summarized
 
 SHADES = 10
 """Steps of the heatmap's colour, from nothing kept (0) to all of it."""
@@ -187,21 +187,16 @@ def _of_edit(edit: str, shares: pl.DataFrame, evidence: pl.DataFrame) -> dict[st
     """
     single = one_block(shares, edit).filter(pl.col("block") > 0)
     exact, place = single.filter(measure="exact_match"), f"finding/{edit}"
-    models = measured_models(evidence.filter(over=LATE), edit=edit)
-    kept = {
-        "exact_match": [(model, model.memory(LATE)) for model in models],
-        "benchmarks-kept": [(model, model.abilities(LATE)) for model in models],
-    }
+    left = [
+        estimates(place, model, {"after": model.memory(LATE), "ability": model.abilities(LATE)})
+        for model in measured_models(evidence.filter(over=LATE), edit=edit)
+    ]
     after, ability = (
         across(
             f"{place}/late-block/{what}",
-            [
-                Number("", *model.estimate(terms, LEVEL), SHARE, "evidence")
-                for model, terms in found
-                if model.has(terms)
-            ],
+            [cell for row in left if isinstance(cell := row[i], Number)],
         )
-        for what, found in kept.items()
+        for i, what in enumerate(("exact_match", "benchmarks-kept"))
     )
     counts = {
         "stopped": exact.filter(pl.col("kept") < MOST).height,

@@ -275,7 +275,7 @@ def render(results: Results, numbers: Numbers | None = None) -> str:
     """
     summary, manifests, judged = results.summary, results.manifests, results.judged
     given, modelled = results.given, facts.models(summary, manifests, results.evidence)
-    shares = kept(results.evidence, pooled=False)
+    shares, pooled = kept(results.evidence, pooled=False), kept(results.evidence)
     main, _ = numbered(results.figures, results.theory)
     sections = dict[str, list[tuple[str, PageFigure]]]()
     for label, figure in main[1:]:
@@ -293,12 +293,12 @@ def render(results: Results, numbers: Numbers | None = None) -> str:
         written=results.written,
         graded=results.graded,
         blind=results.blind,
-        finding=overview.finding(summary, kept(results.evidence), results.evidence),
+        finding=overview.finding(summary, pooled, results.evidence),
         paper=_paper(judged, results.graded),
         text=_text(manifests),
         facts=facts.overview(summary, manifests, results.samples),
         seeds=facts.seeds(manifests),
-        heatmaps=overview.heatmaps(summary, kept(results.evidence)),
+        heatmaps=overview.heatmaps(summary, pooled),
         shades=[str(shade) for shade in range(overview.SHADES + 1)],
         models=([unclaimed(head) if given else head for head in modelled[0]], modelled[1]),
         benchmarks=facts.benchmarks(summary, results.blind),

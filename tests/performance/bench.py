@@ -288,20 +288,21 @@ def benchmarks(shape: Shape) -> Iterator[list[str]]:
         requests = requests_like(task, shape.vocabulary)
         items = [((str(i), ""), *request) for i, request in enumerate(requests)]
 
-        def hflm(size: int, places: Sequence[int]) -> None:
+        def hflm(size: int, places: Sequence[int], items: Sequence[object] = items) -> None:
             lm = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=size, device="cpu")
             answers = []
             for place in places:
                 with bypassed(model, interventions[place]):
-                    told = lm._loglikelihood_tokens(items, disable_tqdm=True)  # noqa: B023
+                    told = lm._loglikelihood_tokens(items, disable_tqdm=True)
                 answers.append([log_prob for log_prob, _ in told])
             made["hflm"] = torch.tensor(answers, dtype=torch.float64)
 
-        def engine() -> None:
-            made["engine"] = score(model, requests, interventions).log_prob  # noqa: B023
+        def engine(requests: Sequence[tuple[list[int], list[int]]] = requests) -> None:
+            made["engine"] = score(model, requests, interventions).log_prob
 
         sizes = [size for size in BATCHES if size <= len(items)]
-        size = min(sizes, key=lambda size: seconds(partial(hflm, size, [0])))
+        times = [seconds(partial(hflm, size, [0])) for size in sizes]
+        size = sizes[times.index(min(times))]
         score(model, requests[:1], interventions[:1])
         fast, slow = rounds((engine, partial(hflm, size, chosen)), seconds, PAIRS)
         slow = [each / len(chosen) * len(interventions) for each in slow]
