@@ -230,10 +230,14 @@ def _last_quarter(models: Sequence[Measured], limits: Thresholds) -> Conditions:
                 yield from _condition(model, other, "last_minus_other", terms, "above", 0.0)
 
 
+OF_FIRST = "_of_first"
+"""How a quantity by the first token of the suffix ends; one without it is by the whole suffix."""
+
+
 def _gap(models: Sequence[Measured], limits: Thresholds) -> Conditions:
     for model in models:
         for unit, over in model.late.items():
-            for name, k in (("gap_of_first", 1), ("gap", None)):
+            for name, k in ((f"gap{OF_FIRST}", 1), ("gap", None)):
                 terms = model.gap(over, k=k)
                 yield from _condition(model, unit, name, terms, "at_least", limits.resists)
 
@@ -247,7 +251,7 @@ def _thesis(models: Sequence[Measured], limits: Thresholds) -> Conditions:
 
 def _rising(model: Measured, unit: str, name: str, over: str) -> Conditions:
     """Memory loss minus ability loss rises, by the first token and by the whole suffix."""
-    for condition, k in ((f"{name}_of_first", 1), (name, None)):
+    for condition, k in ((f"{name}{OF_FIRST}", 1), (name, None)):
         yield from _condition(model, unit, condition, model.gap(over, k=k), "above", 0.0)
 
 

@@ -86,12 +86,17 @@ class Measured:
     Args:
         rows: of the evidence, of one recipe.
         metric: ``acc`` or ``acc_norm``; benchmarks without it use ``acc``.
-        late: the range of blocks that counts as late, see `views.block_range`.
+        late, early: the ranges of blocks that count as such, see `views.block_range`.
         edit: the rows of this edit are taken.
     """
 
     def __init__(
-        self, rows: pl.DataFrame, metric: str = "acc", late: str = "late", edit: str = IDENTITY
+        self,
+        rows: pl.DataFrame,
+        metric: str = "acc",
+        late: str = "late",
+        early: str = "early",
+        edit: str = IDENTITY,
     ) -> None:
         rows = rows.filter(edit=edit)
         self.name: str = rows["recipe"][0]
@@ -104,8 +109,8 @@ class Measured:
         blocks = rows.filter(kind="block").select("block", "over").unique().sort("block")
         self.blocks = dict(blocks.filter(pl.col("block") > 0).iter_rows())
         self.late, self.early = (
-            {f"block {b}": over for b, over in self.blocks.items() if b in among}
-            for among in (block_range(rows["n_blocks"][0], name) for name in (late, "early"))
+            {f"block {b}": over for b, over in blocks.iter_rows() if b in among}
+            for among in (block_range(rows["n_blocks"][0], name) for name in (late, early))
         )
         self.quartiles = sorted(rows.filter(kind="quartile")["over"].unique())
         self.perplexities = sorted(rows.filter(quantity="log_ratio")["task"].unique())
@@ -211,8 +216,12 @@ class Measured:
 
 
 def measured_models(
-    evidence: pl.DataFrame, metric: str = "acc", late: str = "late", edit: str = IDENTITY
+    evidence: pl.DataFrame,
+    metric: str = "acc",
+    late: str = "late",
+    early: str = "early",
+    edit: str = IDENTITY,
 ) -> list[Measured]:
     """The models of the evidence in its order, the seeds of a recipe as one; see `Measured`."""
     parts = evidence.filter(edit=edit).group_by("recipe", maintain_order=True)
-    return [Measured(rows, metric, late, edit) for _, rows in parts]
+    return [Measured(rows, metric, late, early, edit) for _, rows in parts]

@@ -40,14 +40,17 @@ VERDICTS_FILE = "verdicts.parquet"
 SUPPORTED, CONTRADICTED, UNDECIDED = VALUES = ("supported", "contradicted", "undecided")
 
 MAIN = "acc, last quarter"
-BY_NORM = "acc_norm, last quarter"
-BY_HALF = "acc, second half"
-SETUPS = {MAIN: ("acc", "late"), BY_NORM: ("acc_norm", "late"), BY_HALF: ("acc", "second half")}
-"""Setup -> metric of the benchmarks, and the range of blocks that counts as late."""
+SETUPS = {
+    MAIN: ("acc", "late", "early"),
+    "acc_norm, last quarter": ("acc_norm", "late", "early"),
+    "acc, second half": ("acc", "second half", "early"),
+    "acc, from block 0": ("acc", "late", "from block 0"),
+}
+"""Setup -> metric of the benchmarks, and the ranges of blocks that count as late and as early."""
 
 VERDICTS: Schema = {
     "edit": Column(pl.String, "of the interventions by which it is judged"),
-    "setup": Column(pl.String, "metric of the benchmarks and range of late blocks"),
+    "setup": Column(pl.String, "metric of the benchmarks and range of late or early blocks"),
     "claim": Column(pl.String, "its id; report/claims.yaml has its words"),
     "model": Column(pl.String, "model, recipe or family; null: over all of them", nullable=True),
     "unit": Column(pl.String, "block, quarter, …; null: the model as a whole", nullable=True),
@@ -74,7 +77,7 @@ VERDICTS: Schema = {
 
 
 def verdicts(evidence: pl.DataFrame, limits: Thresholds | None = None) -> pl.DataFrame:
-    """Judge every claim under every edit, with the main choices and with two others; see `SETUPS`.
+    """Judge every claim under every edit, with the main choices and with others; see `SETUPS`.
 
     Returns:
         A frame of schema `VERDICTS`. Each claim has a row with a null model. The other setups are
@@ -82,7 +85,7 @@ def verdicts(evidence: pl.DataFrame, limits: Thresholds | None = None) -> pl.Dat
     """
     limits = limits or Thresholds()
     choices = [(edit, MAIN) for edit in views.edits(evidence)]
-    choices += [(IDENTITY, BY_NORM), (IDENTITY, BY_HALF)]
+    choices += [(IDENTITY, setup) for setup in SETUPS if setup != MAIN]
     frames = []
     for edit, setup in choices:
         known = measured_models(evidence, *SETUPS[setup], edit)
@@ -136,8 +139,7 @@ def _judged(name: str, claim: Claim, conditions: Sequence[Condition], error: flo
     level = 1 - error / max(len(conditions), 1)
     schema = tables.dtypes(VERDICTS)
     rows = pl.DataFrame([_row(condition, level) for condition in conditions], schema=schema)
-    units = rows.group_by("model", "unit", maintain_order=True).agg(rule("every"))
-    models = units.group_by("model", maintain_order=True).agg(rule(claim.units))
+    units, models = by_unit_and_model(rows, claim)
     overall = (
         models.select(rule(claim.models)) if models.height else pl.DataFrame({"verdict": [None]})
     )
@@ -145,6 +147,12 @@ def _judged(name: str, claim: Claim, conditions: Sequence[Condition], error: flo
     return pl.concat([pl.DataFrame(schema=schema), *parts], how="diagonal").with_columns(
         claim=pl.lit(name)
     )
+
+
+def by_unit_and_model(conditions: pl.DataFrame, claim: Claim) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The verdict on each unit, and on each model, of the conditions: schema `VERDICTS`."""
+    units = conditions.group_by("model", "unit", maintain_order=True).agg(rule("every"))
+    return units, units.group_by("model", maintain_order=True).agg(rule(claim.units))
 
 
 def _row(condition: Condition, level: float) -> dict[str, Any]:

@@ -109,24 +109,24 @@ def tasks(rows: pl.DataFrame) -> list[str]:
 
 
 def block_range(n_blocks: int, name: str) -> range:
-    """The blocks of a range, 0-based; block 0 is in none, since the paper warns against it.
+    """The blocks of a range, 0-based; the paper warns against block 0, so but one range has it.
 
     Args:
         n_blocks: L.
         name: ``all``; ``early``, the first quarter, or block 1 where that holds none but block 0;
-            ``middle``, the second and third; ``late``, the last (section 4.2.1 of the paper);
-            ``second half``.
+            ``from block 0``, these and block 0; ``middle``, the second and third quarter; ``late``,
+            the last (section 4.2.1 of the paper); ``second half``.
     """
-    quarter = n_blocks // 4
-    last = 3 * n_blocks // 4
-    start, end = {
-        "all": (1, n_blocks),
-        "early": (1, min(n_blocks, max(2, quarter))),
-        "middle": (quarter, last),
-        "late": (last, n_blocks),
-        "second half": ((n_blocks + 1) // 2, n_blocks),
+    quarter = max(1, n_blocks // 4)
+    last = max(1, 3 * n_blocks // 4)
+    return {
+        "all": range(1, n_blocks),
+        "early": range(1, min(n_blocks, max(2, quarter))),
+        "from block 0": range(min(n_blocks, max(2, quarter))),
+        "middle": range(quarter, last),
+        "late": range(last, n_blocks),
+        "second half": range(max(1, (n_blocks + 1) // 2), n_blocks),
     }[name]
-    return range(max(1, start), end)
 
 
 def late_blocks(rows: pl.DataFrame) -> pl.DataFrame:

@@ -17,11 +17,12 @@ import polars as pl
 
 from pipeline.analysis import views
 from pipeline.analysis.manifests import trained_here
+from pipeline.analysis.statistics import clustered_rates
 from pipeline.analysis.views import block_range
 from pipeline.interventions.interventions import BASELINE
 from pipeline.measure.schemas import TOKENS
 from pipeline.report.browser import Family, Sample, packed, row
-from pipeline.report.numbers import Sentence, spread
+from pipeline.report.numbers import SHARE, Number, Sentence, across, spread
 from pipeline.samples.schemas import read_samples
 from pipeline.workflow.errors import InputError
 
@@ -122,7 +123,9 @@ class _Model:
         kind = (
             pl.col("kind") if "kind" in samples.columns else pl.lit(None, pl.String).alias("kind")
         )
-        known = samples.select("sample_id", kind, true=pl.col("tokens").list.get(end - 1))
+        known = samples.select(
+            "sample_id", "suffix_group", kind, true=pl.col("tokens").list.get(end - 1)
+        )
         rows = self._scan.select(
             *("intervention", "sample_id", "split", "exact_match", "correct_length", "decoded"),
             "suffix_log_prob",
@@ -234,9 +237,10 @@ def _pick(ranked: pl.DataFrame) -> list[tuple[str, dict[str, Any]]]:
 
 _FIRST_ERROR = (
     "With one late block bypassed, a broken recitation of a decoded sample has its first error at "
-    "token {{ places|span(' to ') }} (medians, block by block), yet {{ again|span }} of them, by "
-    "model, get the last token right again{% if control %}; of control samples, which are no "
-    "recitations, {{ control|span }} get it right{% endif %}."
+    "token {{ places|span(' to ') }} (medians, block by block). {% if again|length > 1 %}By model, "
+    "{% endif %}{{ again|across }} of them, from {{ broken|count }} samples, get the last token "
+    "right again{% if control %}; of control samples, which are no recitations, "
+    "{{ control|across }}{% endif %}."
 )
 _CHOSEN_FROM = (
     "The samples below are chosen from the {{ analysed|count }} per model that were analysed token "
@@ -255,15 +259,13 @@ def _sentences(models: Sequence[_Model]) -> list[Sentence]:
     if not broken.height:
         return []
     places = broken.group_by("model", "intervention").agg(pl.median("correct_length") + 1)
-    back, control = (
-        rows.group_by("model").agg(pl.mean("again"))["again"]
-        for rows in (broken, late.filter(wrong, split="control"))
-    )
     place, table = "samples-broken", "memorization"
+    numbers = broken.group_by("model").agg(pl.n_unique("sample_id"))["sample_id"]
     values: dict[str, Any] = {
         "places": spread(f"{place}/first-error", places["correct_length"], "tokens", table),
-        "again": spread(f"{place}/right-again", back, table=table),
-        "control": spread(f"{place}/control", control, table=table) if control.len() else None,
+        "again": across(f"{place}/right-again", _right_again(broken)),
+        "broken": spread(f"{place}/samples", numbers, "samples", table),
+        "control": across(f"{place}/control", _right_again(late.filter(wrong, split="control"))),
     }
     told = [Sentence(_FIRST_ERROR, values)]
     analysed = [model.tokenwise.height for model in models]
@@ -271,6 +273,17 @@ def _sentences(models: Sequence[_Model]) -> list[Sentence]:
         among = spread(f"{place}/analysed", analysed, "samples", "tokens")
         told.append(Sentence(_CHOSEN_FROM, {"analysed": among}))
     return told
+
+
+def _right_again(rows: pl.DataFrame) -> list[Number]:
+    """Of each model the share of broken continuations whose last token is right, by sample."""
+    made = []
+    for _, part in rows.group_by("model", maintain_order=True):
+        outcomes = part["again"].to_numpy()[:, None]
+        rate = clustered_rates(outcomes, part["suffix_group"].to_numpy())
+        value, low, high = (float(end[0]) for end in (rate.value, rate.low, rate.high))
+        made.append(Number("", value, low, high, SHARE, "memorization"))
+    return made
 
 
 def _sample(

@@ -14,8 +14,9 @@ import polars as pl
 from ruamel.yaml import YAML
 
 from pipeline.analysis import views
+from pipeline.analysis.claims import CLAIMS, OF_FIRST
 from pipeline.analysis.schema import Thresholds
-from pipeline.analysis.verdicts import MAIN, SUPPORTED, VALUES
+from pipeline.analysis.verdicts import MAIN, SUPPORTED, VALUES, by_unit_and_model
 from pipeline.interventions.interventions import IDENTITY
 from pipeline.report.numbers import SHARE, Number, Sentence, ends, spread, write
 
@@ -86,6 +87,8 @@ class Finding:
         units: model or family -> the verdicts of its units.
         conditions: all of them.
         changes: setup -> the cases' verdicts with it, where they differ.
+        lengths: ``first token``, ``whole suffix`` -> the cases' verdicts by it alone, where a claim
+            is judged by both.
         edits: edits other than the bypass, those with equal verdicts together, such as
             ``zero, mean`` -> the cases' verdicts under them.
         short: of what there are too few for any outcome to support some condition, and how many;
@@ -107,6 +110,7 @@ class Finding:
     units: Mapping[str, Sequence[str]]
     conditions: Sequence[Judged]
     changes: Mapping[str, Sentence] = field(default_factory=dict)
+    lengths: Mapping[str, Sentence] = field(default_factory=dict)
     edits: Mapping[str, Sentence] = field(default_factory=dict)
     short: Sentence | None = None
     lacks: str = ""
@@ -252,6 +256,7 @@ def findings(
                     for setup, sentence in words["setups"].items()
                     if (other := _cases(rows.filter(setup=setup))) != cases
                 },
+                lengths=_by_length(name, main, case),
                 edits=_by_verdicts(name, under, case),
                 short=_short(name, main, evidence),
                 lacks="; ".join(main["lacks"].drop_nulls().unique(maintain_order=True)),
@@ -284,6 +289,20 @@ def _short(claim: str, rows: pl.DataFrame, evidence: pl.DataFrame) -> Sentence |
     }
     what = f"documents of {task}" if task else "memorized samples"
     return Sentence(_SHORT, {**numbers, "what": what, "model": model})
+
+
+def _by_length(claim: str, rows: pl.DataFrame, case: str) -> dict[str, Sentence]:
+    """The verdicts by the first token alone and by the whole suffix alone."""
+    conditions = rows.drop_nulls("condition")
+    of_first = pl.col("condition").str.ends_with(OF_FIRST)
+    if not conditions.filter(of_first).height:
+        return {}
+    made = {}
+    for length, part in (("first token", of_first), ("whole suffix", ~of_first)):
+        _, models = by_unit_and_model(conditions.filter(part), CLAIMS[claim])
+        name = f"claims/{claim}/{length.replace(' ', '-')}"
+        made[length] = counted(name, models["verdict"].to_list(), case)
+    return made
 
 
 def _by_verdicts(

@@ -22,6 +22,7 @@ NEVER = {"late-block", "early-block", "gains", "quarters"}
 """Claims that are wrong in every model where no bypass does anything."""
 
 BY_NORM = "With acc_norm in place of acc"
+BLOCK_0 = "With block 0 as an early block"
 
 Judged = dict[str, Finding]
 
@@ -262,6 +263,31 @@ def test_which_verdicts_depend_on_the_metric(evidence_of_paper: pl.DataFrame) ->
     ruined = acc.with_columns(metric=pl.lit("acc_norm"), value=pl.col("value") * 0)
     late = judged_from(pl.concat([evidence_of_paper, ruined]))["late-block"]
     assert plain(late.changes[BY_NORM]) == "contradicted in 4 of 4 models"
+
+
+def test_block_0_can_change_the_verdict_on_early_blocks(evidence_of_paper: pl.DataFrame) -> None:
+    """It is left out; where it alone collapses nothing, the page says what it would change."""
+    assert not any(BLOCK_0 in f.changes for f in judged_from(evidence_of_paper).values())
+    harmless = pl.when(pl.col("block") == 0).then(1.0).otherwise("value")
+    rows = evidence_of_paper.with_columns(value=harmless)
+    judged = judged_from(rows)
+    assert [claim for claim, f in judged.items() if BLOCK_0 in f.changes] == ["early-block"]
+    assert plain(judged["early-block"].verdict) == "supported in 4 of 4 models"
+    changed = judged["early-block"].changes[BLOCK_0]  # of 12 blocks, two others decide
+    assert plain(changed) == "supported in 2 of 4 models, contradicted in 2"
+
+
+def test_the_first_token_and_the_whole_suffix_are_also_judged_alone(
+    judged: Judged,
+) -> None:
+    gap = judged["gap"]
+    assert {length: plain(verdict) for length, verdict in gap.lengths.items()} == {
+        "first token": "undecided in 4 of 4 models",
+        "whole suffix": "supported in 4 of 4 models",
+    }
+    assert plain(gap.verdict) == "undecided in 4 of 4 models"
+    by_both = {claim for claim, finding in judged.items() if finding.lengths}
+    assert by_both == {"gap", "thesis"}  # displacement is not measured here
 
 
 def test_every_finding_says_where_it_is_from_and_when_it_is_shown(

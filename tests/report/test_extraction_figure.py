@@ -44,20 +44,28 @@ def made(models: dict[str, float]) -> pl.DataFrame:
 @pytest.mark.parametrize(
     ("models", "told"),
     [
-        ({"m": 0.5}, "(20), 61.0% [60.0, 62.0] come out within 1,000 tries"),
         (
-            {"a": 0.5, "b": 0.1},
-            "(20 in each of 2 models), 21–61% (intervals 20–62%) come out within 1,000",
+            {"m": 0.5},
+            "(20 at each of 3 blocks), 59–61% (intervals 58–62%) come out within 1,000 tries",
         ),
         (
-            {"a": 0.5, "b": 0.5},
-            "(20 in each of 2 models), 61% (intervals 60–62%) come out within 1,000",
+            {"a": 0.5, "b": 0.1},
+            "(20 at each of 6 blocks of 2 models), 19–61% (intervals 18–62%) come out within 1,000",
         ),
     ],
 )
 def test_the_sentence_is_the_tables(models: dict[str, float], told: str) -> None:
     [plot] = extractions(made(models))
-    assert told in plain(plot.words()["finding"])
+    words = plot.words()
+    assert told in plain(words["finding"])
+    assert plain(words["caption"]).count("1 and 11") == len(models)
+
+
+def test_a_late_block_that_hides_nothing_leaves_the_others() -> None:
+    rows = made({"m": 0.5})
+    hides = (pl.col("metric") == f"hidden_{extraction.TOP_40}") & (pl.col("block") == 11)
+    [plot] = extractions(rows.filter(~hides.fill_null(value=False)))
+    assert "(20 at each of 2 blocks), 59–60%" in plain(plot.words()["finding"])
 
 
 def test_without_tries_there_is_no_figure() -> None:

@@ -1,7 +1,8 @@
 """How many memorized samples come out within n tries of sampling. Not in the paper.
 
-A typical block of a range is the one whose bypass leaves the median exact match, the lower of two;
-so no block is picked by its extraction curve.
+The curves are of the block of a range whose bypass leaves the median exact match, the lower of two
+and the first of several that leave the same; so no block is picked by its extraction curve. The
+sentence is about all late blocks.
 
 Source: (n, p)-discoverable extraction, arXiv 2410.19482.
 """
@@ -26,15 +27,15 @@ TRIES = 1_000
 
 WHOLE, EARLY, LATE, QUARTILE = (
     "baseline",
-    "typical early block",
-    "typical late block",
+    "an early block",
+    "a late block",
     "last quarter",
 )
 
 
 def extractions(summary: pl.DataFrame) -> Iterator[Plot]:
-    """The share of memorized samples extracted within n tries, under typical interventions."""
-    chosen = typical(summary)
+    """The share of memorized samples extracted within n tries, under one block of each range."""
+    chosen = drawn(summary)
     order = [(views.models(summary), "model", 0), (chosen.rows(), "label", 2)]
     ranks = [
         pl.col(name).cast(pl.Enum(list(dict.fromkeys(row[at] for row in rows))))
@@ -55,6 +56,7 @@ def extractions(summary: pl.DataFrame) -> Iterator[Plot]:
         "tries": count(TRIES),
         "recited": (views.baseline(views.memorization(summary, "exact_match"))["value"] > 0).any(),
         **_out(hidden(summary)),
+        "blocks": _blocks(summary, chosen.filter(pl.col("model").is_in(data["model"]))),
     }
     yield Plot("extraction", data, draw_extractions, values)
 
@@ -64,13 +66,25 @@ def _out(rows: pl.DataFrame) -> dict[str, Any]:
     shares = [share(*row) for row in rows.select("value", "low", "high").iter_rows()]
     return {
         "hidden": across("", shares),
-        "models": count(rows.height),
+        "models": count(rows["model"].n_unique()),
+        "hiding": count(rows.height),
         "samples": extent(rows["n"], "samples"),
     }
 
 
-def typical(summary: pl.DataFrame) -> pl.DataFrame:
-    """The interventions that stand for all: (model, intervention, label), in drawing order.
+def _blocks(summary: pl.DataFrame, chosen: pl.DataFrame) -> dict[str, list[str]]:
+    """Model -> the early and the late block that are drawn, as far as it has them."""
+    blocks = summary.select("model", "intervention", "block").unique()
+    rows = chosen.filter(pl.col("label").is_in((EARLY, LATE)))
+    rows = rows.join(blocks, on=["model", "intervention"], maintain_order="left")
+    return {
+        str(model): part["block"].cast(pl.String).to_list()
+        for [model], part in rows.group_by("model", maintain_order=True)
+    }
+
+
+def drawn(summary: pl.DataFrame) -> pl.DataFrame:
+    """The interventions that are drawn: (model, intervention, label), in drawing order.
 
     Block 0 is left out: the paper warns that its bypass may look spuriously good.
     """
@@ -99,11 +113,10 @@ def typical(summary: pl.DataFrame) -> pl.DataFrame:
 def hidden(summary: pl.DataFrame) -> pl.DataFrame:
     """The rows of the summary that tell what sampling extracts of the texts a bypass hides.
 
-    The bypass is that of each model's typical late block, the number of tries is `TRIES`. A model
-    of which no text is hidden has no row.
+    One row for each late block whose bypass hides a text; the number of tries is `TRIES`.
     """
-    late = typical(summary).filter(label=LATE)
     rows = views.memorization(summary, f"hidden_{TOP_40}").filter(k=TRIES)
+    late = views.late_blocks(views.single_blocks(views.memorization(summary, "exact_match")))
     return rows.join(late, on=["model", "intervention"], how="semi", maintain_order="left")
 
 
