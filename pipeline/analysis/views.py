@@ -129,16 +129,17 @@ def block_range(n_blocks: int, name: str) -> range:
     }[name]
 
 
-def late_blocks(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows of late blocks, see `block_range`.
+def late_blocks(rows: pl.DataFrame, name: str = "late") -> pl.DataFrame:
+    """The rows of late blocks, or of those of another range; see `block_range`.
 
     Args:
         rows: with model and block, null where several or none are edited; with every model's last.
+        name: of the range.
     """
     ranges = [
         (last, block)
         for last in rows["block"].drop_nulls().unique()
-        for block in block_range(last + 1, "late")
+        for block in block_range(last + 1, name)
     ]
     dtype = rows.schema["block"]
     known = pl.DataFrame(ranges, schema={"last": dtype, "block": dtype}, orient="row")

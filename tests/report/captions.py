@@ -119,10 +119,14 @@ def length(data: pl.DataFrame) -> Iterator[tuple[str, Any]]:
 def extraction(data: pl.DataFrame, summary: pl.DataFrame) -> Iterator[tuple[str, Any]]:
     """With the summary, which says what is hidden from greedy decoding."""
     hidden = summary.filter(metric="hidden_extractable_top_40", split="memorized", k=1000)
-    typical = data.filter(label="typical late block").unique(["model", "intervention"])
-    rows = hidden.join(typical, on=["model", "intervention"], how="semi")
+    single = (pl.col("group") == "each") & (pl.col("edit") == "identity")
+    last = summary.filter(single).group_by("model").agg(count=pl.col("block").max() + 1)
+    late = pl.col("block") >= pl.max_horizontal(1, 3 * pl.col("count").cast(pl.Int64) // 4)
+    rows = hidden.filter(single, pl.col("n") >= 10).join(last, on="model").filter(late)
     yield from across("hidden", rows)
-    yield "models", (rows.height,)
+    yield "models", (rows["model"].n_unique(),)
+    yield "hiding", (rows.height,)
+    yield "least", (10,)
     yield "samples", ends(rows["n"])
     for name, tries in {"once": 1, "often": 1000}.items():
         yield name, ends(data.filter(WHOLE, k=tries)["value"])

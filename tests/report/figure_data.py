@@ -20,7 +20,6 @@ WHOLE = pl.col("intervention") == "baseline"
 ONE_BLOCK = pl.col("group") == "each"
 MEAN = "benchmarks, mean lead over chance"
 LENGTHS = (1, 4, 16)
-TYPICAL = "typical {} block"
 
 
 Steps = Sequence[tuple[str, str, int]]
@@ -264,12 +263,12 @@ def _extraction(summary: pl.DataFrame) -> pl.DataFrame:
     tries = memorized(summary, "extractable_top_40")
     for [model], rows in memorized(summary, "exact_match").group_by("model", maintain_order=True):
         single = rows.filter(SINGLE & (pl.col("block") > 0)).sort("value", "block")
-        early = single.filter(4 * pl.col("block") < rows["block"].max() + 1)
+        early = single.filter(pl.col("block") < max(2, (rows["block"].max() + 1) // 4))
         last = rows.filter(group="quartiles").sort(pl.col("blocks").list.first())
         chosen = {"baseline": "baseline"}
-        for name, own in (("early", early), ("late", late(single))):
+        for label, own in (("an early block", early), ("a late block", late(single))):
             if own.height:
-                chosen[own["intervention"][(own.height - 1) // 2]] = TYPICAL.format(name)
+                chosen[own["intervention"][(own.height - 1) // 2]] = label
         if last.height:
             chosen[last["intervention"][-1]] = "last quarter"
         labels = pl.DataFrame({"intervention": list(chosen), "label": list(chosen.values())})

@@ -46,11 +46,11 @@ def made(models: dict[str, float]) -> pl.DataFrame:
     [
         (
             {"m": 0.5},
-            "(20 at each of 3 blocks), 59–61% (intervals 58–62%) come out within 1,000 tries",
+            "(20 at each of 3 blocks that hide 10 or more), 59–61% (intervals 58–62%) come out within 1,000 tries",
         ),
         (
             {"a": 0.5, "b": 0.1},
-            "(20 at each of 6 blocks of 2 models), 19–61% (intervals 18–62%) come out within 1,000",
+            "(20 at each of 6 blocks of 2 models that hide 10 or more), 19–61% (intervals 18–62%)",
         ),
     ],
 )
@@ -62,10 +62,12 @@ def test_the_sentence_is_the_tables(models: dict[str, float], told: str) -> None
 
 
 def test_a_late_block_that_hides_nothing_leaves_the_others() -> None:
-    rows = made({"m": 0.5})
     hides = (pl.col("metric") == f"hidden_{extraction.TOP_40}") & (pl.col("block") == 11)
-    [plot] = extractions(rows.filter(~hides.fill_null(value=False)))
-    assert "(20 at each of 2 blocks), 59–60%" in plain(plot.words()["finding"])
+    rows = made({"m": 0.5}).filter(~hides.fill_null(value=False))
+    [plot] = extractions(rows)
+    assert "(20 at each of 2 blocks that hide 10 or more), 59–60%" in plain(plot.words()["finding"])
+    [plot] = extractions(rows.with_columns(n=9))
+    assert "hides 10 memorized samples" in plain(plot.words()["finding"])
 
 
 def test_without_tries_there_is_no_figure() -> None:

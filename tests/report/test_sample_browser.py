@@ -81,7 +81,9 @@ def test_samples_that_tell_something_are_chosen(data: Path) -> None:
     low, high = places["correct_length"].min(), places["correct_length"].max()
     assert f"at token {low:g}" in sentence
     assert f"{high:g} (medians" in sentence
-    assert "yet 0% of them" in sentence  # the last token is the wrong one
+    again = sentence.split("block by block). ")[1]
+    assert again.startswith("0.0% [0.0, ")  # the last token is the wrong one
+    assert f"from {broken['sample_id'].n_unique()} samples" in again
 
 
 def test_a_sample_of_each_kind_is_shown(data: Path) -> None:

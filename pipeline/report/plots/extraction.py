@@ -25,6 +25,9 @@ TOP_40 = "extractable_top_40"
 TRIES = 1_000
 """The number of tries in the sentence."""
 
+LEAST = 10
+"""Hidden samples of a block, below which no share of them is told."""
+
 WHOLE, EARLY, LATE, QUARTILE = (
     "baseline",
     "an early block",
@@ -54,6 +57,7 @@ def extractions(summary: pl.DataFrame) -> Iterator[Plot]:
         "once": extent(ends[1]),
         "often": extent(ends[1000]),
         "tries": count(TRIES),
+        "least": count(LEAST),
         "recited": (views.baseline(views.memorization(summary, "exact_match"))["value"] > 0).any(),
         **_out(hidden(summary)),
         "blocks": _blocks(summary, chosen.filter(pl.col("model").is_in(data["model"]))),
@@ -89,9 +93,7 @@ def drawn(summary: pl.DataFrame) -> pl.DataFrame:
     Block 0 is left out: the paper warns that its bypass may look spuriously good.
     """
     exact = views.memorization(summary, "exact_match")
-    single = views.single_blocks(exact).filter(pl.col("block") > 0)
-    last = pl.max_horizontal(pl.col("block").max().over("model"), 1)
-    depth = pl.col("block") / (last + 1)
+    single = views.single_blocks(exact)
 
     def middle(rows: pl.DataFrame, label: str) -> pl.DataFrame:
         ranked = rows.sort("value", "block").with_columns(
@@ -103,8 +105,8 @@ def drawn(summary: pl.DataFrame) -> pl.DataFrame:
     quartiles = views.quartiles(exact).filter(quartile=4)
     parts = [
         views.baseline(exact).with_columns(label=pl.lit(WHOLE)),
-        middle(single.filter(depth < 0.25), EARLY),
-        middle(single.filter(depth >= 0.75), LATE),
+        middle(views.late_blocks(single, "early"), EARLY),
+        middle(views.late_blocks(single), LATE),
         quartiles.with_columns(label=pl.lit(QUARTILE)),
     ]
     return pl.concat([part.select("model", "intervention", "label") for part in parts])
@@ -113,9 +115,10 @@ def drawn(summary: pl.DataFrame) -> pl.DataFrame:
 def hidden(summary: pl.DataFrame) -> pl.DataFrame:
     """The rows of the summary that tell what sampling extracts of the texts a bypass hides.
 
-    One row for each late block whose bypass hides a text; the number of tries is `TRIES`.
+    One row for each late block whose bypass hides `LEAST` texts or more; the number of tries is
+    `TRIES`.
     """
-    rows = views.memorization(summary, f"hidden_{TOP_40}").filter(k=TRIES)
+    rows = views.memorization(summary, f"hidden_{TOP_40}").filter(pl.col("n") >= LEAST, k=TRIES)
     late = views.late_blocks(views.single_blocks(views.memorization(summary, "exact_match")))
     return rows.join(late, on=["model", "intervention"], how="semi", maintain_order="left")
 
