@@ -240,6 +240,31 @@ def _stored(
     return shapes, getattr(torch, DTYPES[max(DTYPES, key=numbers.__getitem__)])
 
 
+def require_numbers(folder: Path, files: Collection[str], where: str) -> None:
+    """Raise if a tensor of the weights holds NaN, which a model spreads to all that it returns.
+
+    Args:
+        folder: as for `skeleton`, and so are the others.
+        files: likewise.
+        where: likewise.
+
+    Raises:
+        InputError: one does; the first is named.
+    """
+    for name in _weight_files(folder, files, where):
+        with safe_open(folder / name, framework="pt") as weights:
+            for key in weights.keys():  # noqa: SIM118 - not a mapping
+                if weights.get_slice(key).get_dtype() not in DTYPES:
+                    continue
+                if bad := int((values := weights.get_tensor(key)).isnan().sum()):
+                    raise bad_input(
+                        f"{where}: {key} in {name}",
+                        f"NaN in {bad} of {values.numel()} numbers",
+                        "finite weights",
+                        "name a checkpoint from before its training failed",
+                    )
+
+
 def _require_equal(folder: Path, key: str, one: str, other: str, where: str) -> None:
     """Raise if two files hold a tensor with different values, since either could be loaded."""
     values = []

@@ -69,8 +69,10 @@ def write_description(
     Files without a checksum get one. `billions` of parameters are the study's; None: not given.
 
     Raises:
-        InputError: a size other than the study's.
+        InputError: a size other than the study's, or weights that are NaN.
     """
+    from pipeline.checkpoints.fit import require_numbers  # imports torch, which takes seconds
+
     model, tokens = described
     size = model.num_parameters() / 1e9
     if billions is not None and abs(size - billions) > SIZE_TOLERANCE * billions:
@@ -80,6 +82,7 @@ def write_description(
             f"{billions:g}, as the study says of {name}",
             "name the right repository, or correct `billions` of this model",
         )
+    require_numbers(checkpoint.folder, checkpoint.files, where)
     stored = checkpoint.files.items()
     files = {path: known or sha256(checkpoint.folder / path) for path, known in stored}
     with atomic(folder, directory=True) as temporary:

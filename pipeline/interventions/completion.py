@@ -19,6 +19,7 @@ from pipeline.interventions.evaluation import (
     Completions,
     Progress,
     forbidden_tokens,
+    one_at_a_time,
     require_completable,
     silent,
 )
@@ -30,6 +31,7 @@ from pipeline.interventions.overflow import finite
 from pipeline.interventions.wavefront import Engine, teacher_forced
 
 
+@one_at_a_time
 @torch.inference_mode()
 def complete(
     model: PreTrainedModel,
@@ -70,7 +72,8 @@ def complete(
         On the CPU, in the order of `interventions` and `tokens`.
 
     Raises:
-        InputError: an unsupported model, a block beyond the last, or NaN or infinity in float32.
+        InputError: an unsupported model, a block beyond the last, tokens that are not those of the
+            model, or NaN or infinity in float32.
         ValueError: the model is in training mode, P or S would be 0, or `decode` is not of N.
     """
     require_completable(model, tokens, suffix_length)

@@ -8,20 +8,46 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields
+from functools import wraps
 from importlib import import_module
-from typing import Any
+from numbers import Integral
+from threading import Lock, RLock
+from typing import Any, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pipeline.workflow.errors import InputError, Problem
+from pipeline.models.context import stated_length
+from pipeline.models.sites import require_stock
+from pipeline.workflow.errors import InputError, Problem, bad_input, shorten
 
 Request = tuple[Sequence[int], Sequence[int]]
 """Token ids of a context and of the continuation to score, one or more of each."""
 
 Progress = Callable[[int, int], None]
 """Called after each batch with the numbers of finished items and of all items."""
+
+
+_Options = ParamSpec("_Options")
+_Result = TypeVar("_Result")
+_LOCKS: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
+_LOOKING_UP = Lock()
+
+
+def one_at_a_time(evaluate: Callable[_Options, _Result]) -> Callable[_Options, _Result]:
+    """Let threads that evaluate one model wait for each other, since its modules are hooked."""
+
+    @wraps(evaluate)
+    def alone(*options: _Options.args, **named: _Options.kwargs) -> _Result:
+        model: Any = options[0] if options else named["model"]
+        with _LOOKING_UP:
+            lock = _LOCKS.setdefault(model, RLock())
+        with lock:
+            return evaluate(*options, **named)
+
+    return alone
 
 
 def silent(_done: int, _total: int) -> None:
@@ -153,49 +179,98 @@ def require_completable(model: PreTrainedModel, tokens: Tensor, suffix_length: i
     """Raise unless the model can complete `tokens`.
 
     Args:
-        model: must be in evaluation mode.
-        tokens: (N, P+S) token ids.
+        model: must be a stock one, in evaluation mode.
+        tokens: (N, P+S) token ids; N at least 1.
         suffix_length: S; P and S must be at least 1.
 
     Raises:
+        InputError: an unsupported model; or tokens of another shape or type, outside of the
+            vocabulary, or beyond the context.
         ValueError: the model is in training mode, or P or S would be 0.
     """
-    _require_evaluation_mode(model)
+    _require_usable(model)
+    _require_ids(model, tokens)
     if not 0 < suffix_length < tokens.shape[1]:
         raise ValueError(
             f"a suffix of {suffix_length} in rows of {tokens.shape[1]}: prefix and suffix need a "
             "token each"
         )
+    longest = stated_length(model.config)
+    if longest and tokens.shape[1] - 1 > longest:  # the last token is not read
+        raise bad_input(
+            "the samples",
+            f"rows of {tokens.shape[1]} tokens",
+            f"at most {longest + 1}: the model's context is {longest}",
+            "shorten the samples",
+        )
+
+
+def _require_ids(model: PreTrainedModel, tokens: Tensor) -> None:
+    """Raise unless `tokens` is a tensor (N, T) of the model's token ids; N at least 1.
+
+    Raises:
+        InputError: it is not.
+    """
+    vocabulary = model.config.get_text_config().vocab_size
+    kind = getattr(tokens, "dtype", type(tokens).__name__)
+    shape = tuple(getattr(tokens, "shape", ()))
+    got = f"{kind} of shape {shape}" if shape else str(kind)
+    if kind in (torch.int64, torch.int32) and len(shape) == 2 and shape[0]:
+        outside = ((tokens < 0) | (tokens >= vocabulary)).nonzero()
+        if not len(outside):
+            return
+        sample, position = outside[0].tolist()
+        got = f"token {int(tokens[sample, position])} in sample {sample} at position {position}"
+    raise bad_input(
+        "the tokens of samples",
+        got,
+        f"a torch.int64 tensor (samples, tokens) of ids from 0 to {vocabulary - 1}, of one sample "
+        "or more",
+        "make them with the model's own tokenizer, return_tensors='pt'",
+    )
 
 
 def require_scorable(model: PreTrainedModel, requests: Sequence[Request], max_length: int) -> None:
     """Raise unless the model can score `requests`.
 
     Args:
-        model: must be in evaluation mode.
+        model: must be a stock one, in evaluation mode.
         requests: R of them.
         max_length: positions that the model may see.
 
     Raises:
         ValueError: the model is in training mode.
-        InputError: a request with an empty side or a continuation longer than `max_length`.
+        InputError: an unsupported model; or a request with an empty side, a continuation longer
+            than `max_length`, or what is no token id.
     """
-    _require_evaluation_mode(model)
-    problems = [
-        Problem(
-            what=f"request {r}",
-            got=f"{len(context)} tokens of context, {len(continuation)} of continuation",
-            expected=f"at least 1 of context, and 1 to {max_length} of continuation",
-            remedy="leave out or shorten the document it comes from",
+    _require_usable(model)
+    vocabulary = model.config.get_text_config().vocab_size
+    problems = []
+    for r, (context, continuation) in enumerate(requests):
+        got = f"{len(context)} tokens of context, {len(continuation)} of continuation"
+        if len(context) and 1 <= len(continuation) <= max_length:
+            ids = [*context, *continuation]
+            odd = next(
+                (x for x in ids if not isinstance(x, Integral) or not 0 <= x < vocabulary), None
+            )
+            if odd is None:
+                continue
+            got = f"{shorten(odd)} among its tokens"
+        problems.append(
+            Problem(
+                what=f"request {r}",
+                got=got,
+                expected=f"lists of token ids from 0 to {vocabulary - 1}: at least 1 of context, "
+                f"and 1 to {max_length} of continuation",
+                remedy="leave out or shorten the document it comes from; of a tensor: tolist()",
+            )
         )
-        for r, (context, continuation) in enumerate(requests)
-        if not context or not 1 <= len(continuation) <= max_length
-    ]
     if problems:
         raise InputError(*problems)
 
 
-def _require_evaluation_mode(model: PreTrainedModel) -> None:
+def _require_usable(model: PreTrainedModel) -> None:
+    require_stock(model)
     if model.training:
         raise ValueError("the model is in training mode, where dropout acts; call model.eval()")
 

@@ -20,6 +20,13 @@ from pipeline.models.context import CPU_BYTES, CPU_TOKENS
 from pipeline.models.sites import Anatomy
 
 _SHARE_OF_FREE = 0.5  # the rest is for the kernels' own workspaces
+_OUT_OF_MEMORY = (
+    "DefaultCPUAllocator",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+)  # in a bare RuntimeError of torch
 
 _Result = TypeVar("_Result")
 _Tensors = TypeVar("_Tensors", bound=Results)
@@ -126,7 +133,7 @@ def in_batches(
         journal: records halvings.
 
     Raises:
-        torch.OutOfMemoryError: a single item is too much.
+        RuntimeError, MemoryError: a single item is too much.
     """
     results: list[_Result] = []
     limit = len(costs) if largest is None else largest
@@ -142,7 +149,7 @@ def in_batches(
         size = stop - start
         try:
             results.append(work(range(start, stop)))
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             if size == 1 or not _out_of_memory(error):
                 raise
         else:
@@ -163,6 +170,7 @@ def joined(parts: Sequence[_Tensors]) -> _Tensors:
     return type(parts[0])(**made)
 
 
-def _out_of_memory(error: RuntimeError) -> bool:
-    # On a CPU torch raises a bare RuntimeError.
-    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+def _out_of_memory(error: Exception) -> bool:
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return any(words in str(error) for words in _OUT_OF_MEMORY)

@@ -29,6 +29,7 @@ from pipeline.interventions.evaluation import (
     Likelihoods,
     Progress,
     Request,
+    one_at_a_time,
     require_scorable,
     silent,
 )
@@ -40,12 +41,14 @@ from pipeline.interventions.overflow import finite
 from pipeline.interventions.readout import read
 from pipeline.interventions.wavefront import Engine, run
 from pipeline.models.context import context_length
+from pipeline.models.sites import require_stock
 from pipeline.workflow.errors import bad_input
 
 _LEAST_SAVED = 0.2  # share of tokens saved, below which continuations are read one by one
 _PAD_UP_TO = 1024  # tokens of a batch before branches: larger ones only need more padding
 
 
+@one_at_a_time
 @torch.inference_mode()
 def score(
     model: PreTrainedModel,
@@ -81,9 +84,11 @@ def score(
 
     Raises:
         InputError: an unsupported model, a block beyond the last, a request with an empty side or
-            with a continuation longer than `max_length`, or NaN or infinity in float32.
+            with a continuation longer than `max_length` or with what is no token id, or NaN or
+            infinity in float32.
         ValueError: the model is in training mode, or an edit lacks its calibration tokens.
     """
+    require_stock(model)
     max_length = max_length or context_length(model.config)
     require_scorable(model, requests, max_length)
     longest = max((len(context) + len(rest) for context, rest in requests), default=1) - 1

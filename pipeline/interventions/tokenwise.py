@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pipeline.interventions.evaluation import Results, require_completable
+from pipeline.interventions.evaluation import Results, one_at_a_time, require_completable
 from pipeline.interventions.guard import prepare
 from pipeline.interventions.interventions import Intervention
 from pipeline.interventions.memory import Journal, in_batches, joined
@@ -60,6 +60,7 @@ class Tokenwise(Results):
     margin: Tensor
 
 
+@one_at_a_time
 @torch.inference_mode()
 def look(
     model: PreTrainedModel,

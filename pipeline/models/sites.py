@@ -176,9 +176,10 @@ def anatomy(model: PreTrainedModel) -> Anatomy:
 
     Raises:
         InputError: not a causal decoder, a block without ordinary attention, or adapters, whatever
-            their values; says what was found.
+            their values; or as for `require_stock`. Says what was found.
     """
     if model not in _KNOWN or _KNOWN[model][0] != _state(model):
+        require_stock(model)
         adapters = [n for n, m in model.named_modules() if type(m).__module__.startswith("peft.")]
         if adapters:
             raise bad_input(
@@ -191,6 +192,29 @@ def anatomy(model: PreTrainedModel) -> Anatomy:
             found = replace(_find(model), model=None)  # would keep its own key alive
         _KNOWN[model] = _state(model), found  # transformers adds hooks when it first runs
     return replace(_KNOWN[model][1], model=model)
+
+
+def require_stock(model: Any) -> None:
+    """Raise for a model in a wrapper, or of several precisions.
+
+    Raises:
+        InputError: it is one of these.
+    """
+    if not hasattr(model, "config"):
+        raise bad_input(
+            "the model",
+            type(model).__name__,
+            "a stock transformers model",
+            "give the model inside: of DataParallel, model.module",
+        )
+    kinds = {str(w.dtype) for w in model.parameters() if w.is_floating_point()}
+    if len(kinds) > 1:
+        raise bad_input(
+            f"the weights of {type(model).__name__} ({model.config.model_type})",
+            " and ".join(sorted(kinds)),
+            "one precision",
+            "convert them: model.float(), or model.to(torch.bfloat16)",
+        )
 
 
 def _state(model: nn.Module) -> _State:

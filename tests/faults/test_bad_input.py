@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 import torch
 from ruamel.yaml import YAML
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -350,6 +351,12 @@ def _no_tokenizer(folder: Path) -> None:
         path.unlink()
 
 
+def _not_a_number(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["gpt_neox.final_layer_norm.weight"][1] = float("nan")
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
 def _index(value: object) -> Callable[[Path], None]:
     return lambda folder: (
         (folder / "model.safetensors.index.json").write_text(json.dumps(value)) and None
@@ -361,6 +368,7 @@ CHECKPOINTS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     "a pickle by another name": (_pickle_renamed, ("a safetensors file",)),
     "code of its own": (_remote_code, ("needs no code of its own",)),
     "a tokenizer with code of its own": (_remote_tokenizer, ("needs no code of its own",)),
+    "weights that are NaN": (_not_a_number, ("final_layer_norm.weight", "NaN in 1 of ")),
     "no tokenizer": (_no_tokenizer, ("no tokenizer; config.json", "tokenizer.json")),
     "an index of other files": (_index({"weight_map": {"w": "x.safetensors"}}), ("x.safetensors",)),
     "an index of a file above": (_index({"weight_map": {"w": "../x"}}), ("../x",)),

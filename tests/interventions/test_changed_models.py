@@ -161,6 +161,19 @@ def test_logits_are_the_same_with_gradients_and_without(family, edit):
             assert torch.equal(model(tokens, use_cache=False).logits, ours)
 
 
+def test_a_wrapper_and_several_precisions_are_refused():
+    model = copy.deepcopy(tiny("llama"))
+    model.model.layers[1].half()
+    for wrong, said in ((model, "float16 and torch.float32"), (nn.DataParallel(model), "Parallel")):
+        for call in (
+            lambda wrong=wrong: complete(wrong, half_remembered(tiny("llama"), 1), 4, [BASELINE]),
+            lambda wrong=wrong: score(wrong, [([1], [2])], [BASELINE]),
+            lambda wrong=wrong: bypassed(wrong, [1]).__enter__(),
+        ):
+            with pytest.raises(InputError, match=rf"got: +.*{said}"):
+                call()
+
+
 @four
 @pytest.mark.parametrize("blocks", [torch.tensor([1, 2]), [1.5], [float("nan")], ["1"]])
 def test_blocks_that_are_no_integers_are_taken_as_such_or_refused(family, blocks):

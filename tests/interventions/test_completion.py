@@ -3,6 +3,7 @@
 import copy
 import math
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from pipeline.interventions.tokenwise import look
 from pipeline.measure.attribution import products
 from pipeline.models.precision import at_least_single
 from pipeline.workflow.errors import InputError
-from tests.families import BLOCKS, END_OF_TEXT, FAMILIES, VOCABULARY, cases, tiny
+from tests.families import BLOCKS, CONTEXT, END_OF_TEXT, FAMILIES, VOCABULARY, cases, tiny
 from tests.interventions.cases import (
     PREFIX,
     SUFFIX,
@@ -376,6 +377,43 @@ def test_training_mode_is_refused():
     model = copy.deepcopy(tiny("llama")).train()
     with pytest.raises(ValueError, match=r"model\.eval"):
         complete(model, torch.ones(1, 8, dtype=torch.int64), 4, [BASELINE])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "got"),
+    [
+        ([[5, 6, 7]], "list"),
+        (torch.ones(2, 8), "torch.float32"),
+        (torch.ones(2, 8, dtype=torch.int16), "torch.int16"),
+        (torch.ones(8, dtype=torch.int64), r"shape \(8,\)"),
+        (torch.ones(0, 8, dtype=torch.int64), r"shape \(0, 8\)"),
+        (
+            torch.tensor([[5] * 8, [5, 5, VOCABULARY, 5] + [5] * 4]),
+            f"token {VOCABULARY} in sample 1 at",
+        ),
+        (torch.tensor([[5] * 7 + [-1]]), "token -1 in sample 0 at position 7"),
+        (torch.ones(1, CONTEXT + 2, dtype=torch.int64), f"rows of {CONTEXT + 2} tokens"),
+    ],
+)
+def test_what_is_no_sample_of_the_model_is_refused(tokens, got):
+    with pytest.raises(InputError, match=rf"got: +.*{got}"):
+        complete(tiny("llama"), tokens, 4, [BASELINE])
+
+
+def test_rows_that_fill_the_context_and_32_bits_are_taken():
+    tokens = torch.ones(1, CONTEXT + 1, dtype=torch.int32)
+    assert complete(tiny("llama"), tokens, 4, [BASELINE]).exact_match.shape == (1, 1)
+
+
+def test_threads_that_share_a_model_wait_for_each_other():
+    model = copy.deepcopy(tiny("gpt_neox"))
+    tokens, asked = random_tokens(2), [([5, 6], [7])]
+    alone = complete(tiny("gpt_neox"), tokens, SUFFIX, SWEEP)
+    with ThreadPoolExecutor(4) as threads:
+        made = [threads.submit(complete, model, tokens, SUFFIX, SWEEP) for _ in range(6)]
+        scored = threads.submit(score, model=model, requests=asked, interventions=SWEEP)
+    assert all(torch.equal(one.result().continuation, alone.continuation) for one in made)
+    assert scored.result().log_prob.shape == (len(SWEEP), 1)
 
 
 @pytest.mark.parametrize("suffix", [0, 8, 9])

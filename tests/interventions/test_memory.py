@@ -42,8 +42,12 @@ OUT_OF_MEMORY = pytest.mark.parametrize(
     [
         torch.OutOfMemoryError("no memory"),
         RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"),
+        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        MemoryError("no memory"),
     ],
-    ids=["gpu", "cpu"],
+    ids=["gpu", "cpu", "cuda", "cublas", "cudnn", "python"],
 )
 
 

@@ -155,6 +155,21 @@ def test_unfit_requests_are_refused_together():
     assert [each.what for each in refused.value.problems] == ["request 0", "request 2", "request 3"]
 
 
+@pytest.mark.parametrize(
+    ("request_", "got"),
+    [
+        (([VOCABULARY], [2]), f"{VOCABULARY} among"),
+        (([1], [2, VOCABULARY]), f"{VOCABULARY} among"),
+        (([1], [-1]), "-1 among"),
+        (([1.0], [2]), r"1\.0 among"),
+        ((torch.tensor([1, 3]), torch.tensor([2])), r"tensor\(1\) among"),
+    ],
+)
+def test_what_is_no_token_is_refused(request_, got):
+    with pytest.raises(InputError, match=rf"request 1\n +got: +{got} its tokens"):
+        score(tiny("llama"), [([1], [2]), request_], [BASELINE])
+
+
 def test_training_mode_is_refused():
     with pytest.raises(ValueError, match=r"model\.eval"):
         score(copy.deepcopy(tiny("llama")).train(), [([1], [2])], [BASELINE])
