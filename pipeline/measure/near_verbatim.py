@@ -105,7 +105,8 @@ def bounds(
         ValueError: the model is in training mode, P or S would be 0, or another argument is out of
             its range.
     """
-    require_completable(model, tokens, suffix_length)
+    if len(tokens):  # without samples the bounds are empty
+        require_completable(model, tokens, suffix_length)
     if d < 0 or width < 1 or (top_k is not None and top_k < 1) or distance not in DISTANCES:
         raise ValueError(
             f"d {d}, width {width}, top_k {top_k}, distance {distance!r}; expected d of 0 or more, "
