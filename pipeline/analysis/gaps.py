@@ -67,7 +67,7 @@ def _survivals(summary: pl.DataFrame) -> pl.DataFrame:
     """The mean over the late blocks of each model and edit; their samples are the same."""
     rows = summary.filter(pl.col("block").is_not_null(), metric=SURVIVAL_GAP, group=EACH)
     return (
-        views.late_blocks(rows)
+        views.in_range(rows, LATE)
         .group_by("model", "family", "edit", maintain_order=True)
         .agg(
             pl.lit(SURVIVAL_GAP).alias("measure"),

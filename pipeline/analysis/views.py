@@ -129,8 +129,8 @@ def block_range(n_blocks: int, name: str) -> range:
     }[name]
 
 
-def late_blocks(rows: pl.DataFrame, name: str = "late") -> pl.DataFrame:
-    """The rows of late blocks, or of those of another range; see `block_range`.
+def in_range(rows: pl.DataFrame, name: str) -> pl.DataFrame:
+    """The rows of the blocks of a range; see `block_range`.
 
     Args:
         rows: with model and block, null where several or none are edited; with every model's last.
@@ -144,8 +144,8 @@ def late_blocks(rows: pl.DataFrame, name: str = "late") -> pl.DataFrame:
     dtype = rows.schema["block"]
     known = pl.DataFrame(ranges, schema={"last": dtype, "block": dtype}, orient="row")
     numbered = rows.with_columns(last=pl.col("block").max().over("model"))
-    late = numbered.join(known, on=["last", "block"], how="semi", maintain_order="left")
-    return late.drop("last")
+    chosen = numbered.join(known, on=["last", "block"], how="semi", maintain_order="left")
+    return chosen.drop("last")
 
 
 _SEEDS = "{} ({} seeds)"

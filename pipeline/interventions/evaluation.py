@@ -188,7 +188,7 @@ def require_completable(model: PreTrainedModel, tokens: Tensor, suffix_length: i
             vocabulary, or beyond the context.
         ValueError: the model is in training mode, or P or S would be 0.
     """
-    _require_usable(model)
+    require_usable(model)
     _require_ids(model, tokens)
     if not 0 < suffix_length < tokens.shape[1]:
         raise ValueError(
@@ -234,16 +234,14 @@ def require_scorable(model: PreTrainedModel, requests: Sequence[Request], max_le
     """Raise unless the model can score `requests`.
 
     Args:
-        model: must be a stock one, in evaluation mode.
+        model: see `require_usable`.
         requests: R of them.
         max_length: positions that the model may see.
 
     Raises:
-        ValueError: the model is in training mode.
-        InputError: an unsupported model; or a request with an empty side, a continuation longer
-            than `max_length`, or what is no token id.
+        InputError: a request with an empty side, a continuation longer than `max_length`, or what
+            is no token id.
     """
-    _require_usable(model)
     vocabulary = model.config.get_text_config().vocab_size
     problems = []
     for r, (context, continuation) in enumerate(requests):
@@ -269,7 +267,8 @@ def require_scorable(model: PreTrainedModel, requests: Sequence[Request], max_le
         raise InputError(*problems)
 
 
-def _require_usable(model: PreTrainedModel) -> None:
+def require_usable(model: PreTrainedModel) -> None:
+    """Raise for a model in training mode, or as `require_stock` does."""
     require_stock(model)
     if model.training:
         raise ValueError("the model is in training mode, where dropout acts; call model.eval()")

@@ -31,6 +31,7 @@ from pipeline.interventions.evaluation import (
     Request,
     one_at_a_time,
     require_scorable,
+    require_usable,
     silent,
 )
 from pipeline.interventions.guard import prepare
@@ -41,7 +42,6 @@ from pipeline.interventions.overflow import finite
 from pipeline.interventions.readout import read
 from pipeline.interventions.wavefront import Engine, run
 from pipeline.models.context import context_length
-from pipeline.models.sites import require_stock
 from pipeline.workflow.errors import bad_input
 
 _LEAST_SAVED = 0.2  # share of tokens saved, below which continuations are read one by one
@@ -88,7 +88,7 @@ def score(
             infinity in float32.
         ValueError: the model is in training mode, or an edit lacks its calibration tokens.
     """
-    require_stock(model)
+    require_usable(model)
     max_length = max_length or context_length(model.config)
     require_scorable(model, requests, max_length)
     longest = max((len(context) + len(rest) for context, rest in requests), default=1) - 1

@@ -105,8 +105,8 @@ def drawn(summary: pl.DataFrame) -> pl.DataFrame:
     quartiles = views.quartiles(exact).filter(quartile=4)
     parts = [
         views.baseline(exact).with_columns(label=pl.lit(WHOLE)),
-        middle(views.late_blocks(single, "early"), EARLY),
-        middle(views.late_blocks(single), LATE),
+        middle(views.in_range(single, "early"), EARLY),
+        middle(views.in_range(single, "late"), LATE),
         quartiles.with_columns(label=pl.lit(QUARTILE)),
     ]
     return pl.concat([part.select("model", "intervention", "label") for part in parts])
@@ -119,7 +119,8 @@ def hidden(summary: pl.DataFrame) -> pl.DataFrame:
     `TRIES`.
     """
     rows = views.memorization(summary, f"hidden_{TOP_40}").filter(pl.col("n") >= LEAST, k=TRIES)
-    late = views.late_blocks(views.single_blocks(views.memorization(summary, "exact_match")))
+    single = views.single_blocks(views.memorization(summary, "exact_match"))
+    late = views.in_range(single, "late")
     return rows.join(late, on=["model", "intervention"], how="semi", maintain_order="left")
 
 
