@@ -47,10 +47,10 @@ class Condition:
         condition: the compared quantity; report/claims.yaml names it for readers.
         sums: model and terms, added over the models.
         compare: how; `threshold`: with what.
-        part: tells apart conditions of one quantity, such as by a task's name.
+        part: tells apart conditions of one quantity, such as by a task's name; None: it has none.
         offset: added to the sum.
         related: whether the terms are of the same samples, see `estimates.combined`.
-        lacks: what the study lacks, without which the condition is undecided; empty: nothing.
+        lacks: what the study lacks, without which the condition is undecided; None: nothing.
     """
 
     model: str
@@ -59,10 +59,10 @@ class Condition:
     sums: Sequence[tuple[Measured, Terms]]
     compare: Compare
     threshold: float
-    part: str = ""
+    part: str | None = None
     offset: float = 0.0
     related: bool = False
-    lacks: str = ""
+    lacks: str | None = None
 
 
 Conditions = Iterator[Condition]
@@ -85,7 +85,7 @@ class Claim:
 
 def _condition(
     model: Measured, unit: str, name: str, terms: Terms, compare: Compare, threshold: float,
-    part: str = "", offset: float = 0.0, *, related: bool = False,
+    part: str | None = None, offset: float = 0.0, *, related: bool = False,
 ) -> Conditions:  # fmt: skip
     """The condition, if every seed of the model has what it compares."""
     if model.has(terms):
@@ -109,40 +109,36 @@ def _cheap_perplexity(model: Measured, unit: str, over: str, share: float) -> Co
         yield from _condition(model, unit, "perplexity_growth", terms, "at_most", limit, task)
 
 
-def _late_block(models: Sequence[Measured], limits: Thresholds) -> Conditions:
-    for model in models:
-        for unit, over in model.late.items() if model.metrics else ():
-            yield from _reduced(model, unit, over, limits.reduced)
-            for task in model.metrics:
-                yield from _condition(
-                    model, unit, "lead_change", model.ability(task, over), "at_least",
-                    -limits.little_cost, task, offset=-1,
-                )  # fmt: skip
-            yield from _cheap_perplexity(model, unit, over, limits.little_cost)
-
-
-def _early_block(models: Sequence[Measured], limits: Thresholds) -> Conditions:
-    for model in models:
-        for unit, over in model.early.items() if model.metrics else ():
-            yield from _reduced(model, unit, over, limits.collapsed)
+def _late_block(model: Measured, limits: Thresholds) -> Conditions:
+    for unit, over in model.late.items() if model.metrics else ():
+        yield from _reduced(model, unit, over, limits.reduced)
+        for task in model.metrics:
             yield from _condition(
-                model, unit, "mean_lead_change", model.abilities(over), "at_most",
-                -limits.collapsed, offset=-1,
+                model, unit, "lead_change", model.ability(task, over), "at_least",
+                -limits.little_cost, task, offset=-1,
             )  # fmt: skip
+        yield from _cheap_perplexity(model, unit, over, limits.little_cost)
 
 
-def _perplexity(models: Sequence[Measured], limits: Thresholds) -> Conditions:
-    for model in models:
-        for unit, over in model.late.items():
-            yield from _cheap_perplexity(model, unit, over, limits.little_cost)
+def _early_block(model: Measured, limits: Thresholds) -> Conditions:
+    for unit, over in model.early.items() if model.metrics else ():
+        yield from _reduced(model, unit, over, limits.collapsed)
+        yield from _condition(
+            model, unit, "mean_lead_change", model.abilities(over), "at_most",
+            -limits.collapsed, offset=-1,
+        )  # fmt: skip
 
 
-def _gains(models: Sequence[Measured], limits: Thresholds) -> Conditions:
-    for model in models:
-        for block, over in model.blocks.items():
-            for task in model.metrics:
-                terms, unit = model.ability(task, over, "difference"), f"block {block}, {task}"
-                yield from _condition(model, unit, "score_change", terms, "above", 0.0)
+def _perplexity(model: Measured, limits: Thresholds) -> Conditions:
+    for unit, over in model.late.items():
+        yield from _cheap_perplexity(model, unit, over, limits.little_cost)
+
+
+def _gains(model: Measured, limits: Thresholds) -> Conditions:
+    for block, over in model.blocks.items():
+        for task in model.metrics:
+            terms, unit = model.ability(task, over, "difference"), f"block {block}, {task}"
+            yield from _condition(model, unit, "score_change", terms, "above", 0.0)
 
 
 LEAST_SIZES = LEAST_SEEDS = 3
@@ -183,123 +179,114 @@ def _larger_models(models: Sequence[Measured], limits: Thresholds) -> Conditions
             span * limits.resists,
             f"{len(members)} models",
             related=True,
-            lacks=", and ".join(filter(None, lacks)),
+            lacks=", and ".join(filter(None, lacks)) or None,
         )
 
 
-def _texts(models: Sequence[Measured], limits: Thresholds) -> Conditions:
-    """No threshold on the collapse of texts was set, and a few prompts are too few to judge."""
-    return iter(())
-
-
-def _reasoning(models: Sequence[Measured], limits: Thresholds) -> Conditions:
-    for model in models:
-        reasoning, language = (
-            [
-                task
-                for task in model.metrics
-                if task.removeprefix(views.GENERATED) in views.ABILITIES[ability]
-                and model.has(model.ability(task, "all"))
-            ]
-            for ability in ("reasoning", "language")
+def _reasoning(model: Measured, limits: Thresholds) -> Conditions:
+    reasoning, language = (
+        [
+            task
+            for task in model.metrics
+            if task.removeprefix(views.GENERATED) in views.ABILITIES[ability]
+            and model.has(model.ability(task, "all"))
+        ]
+        for ability in ("reasoning", "language")
+    )
+    if reasoning and language:
+        terms = [
+            *model.abilities("all", reasoning),
+            *scaled(-1, model.abilities("all", language)),
+        ]
+        yield from _condition(
+            model, "average", "language_minus_reasoning", terms, "at_least", limits.resists
         )
-        if reasoning and language:
-            terms = [
-                *model.abilities("all", reasoning),
-                *scaled(-1, model.abilities("all", language)),
-            ]
-            yield from _condition(
-                model, "average", "language_minus_reasoning", terms, "at_least", limits.resists
-            )
 
 
-def _quarters(models: Sequence[Measured], limits: Thresholds) -> Conditions:
-    for model in models:
-        for over in model.quartiles:
-            yield from _condition(
-                model, over, "exact_match_kept", model.memory(over), "at_most", limits.near_zero
-            )
+def _quarters(model: Measured, limits: Thresholds) -> Conditions:
+    for over in model.quartiles:
+        yield from _condition(
+            model, over, "exact_match_kept", model.memory(over), "at_most", limits.near_zero
+        )
 
 
-def _last_quarter(models: Sequence[Measured], limits: Thresholds) -> Conditions:
-    for model in models:
-        *others, last = model.quartiles or [""]
-        contrasts = {other: model.abilities(f"{last} minus {other}") for other in others}
-        if len(contrasts) == 3 and all(model.has(terms) for terms in contrasts.values()):
-            for other, terms in contrasts.items():
-                yield from _condition(model, other, "last_minus_other", terms, "above", 0.0)
+def _last_quarter(model: Measured, limits: Thresholds) -> Conditions:
+    *others, last = model.quartiles or [""]
+    contrasts = {other: model.abilities(f"{last} minus {other}") for other in others}
+    if len(contrasts) == 3 and all(model.has(terms) for terms in contrasts.values()):
+        for other, terms in contrasts.items():
+            yield from _condition(model, other, "last_minus_other", terms, "above", 0.0)
 
 
 OF_FIRST = "_of_first"
 """How a quantity by the first token of the suffix ends; one without it is by the whole suffix."""
 
 
-def _gap(models: Sequence[Measured], limits: Thresholds) -> Conditions:
-    for model in models:
-        for unit, over in model.late.items():
-            for name, k in ((f"gap{OF_FIRST}", 1), ("gap", None)):
-                terms = model.gap(over, k=k)
-                yield from _condition(model, unit, name, terms, "at_least", limits.resists)
-
-
-def _thesis(models: Sequence[Measured], limits: Thresholds) -> Conditions:
-    for model in models:
-        if model.has(model.gap(CONTRAST)):
-            yield from _rising(model, "depth", "gap_by_depth", DEPTH)
-            yield from _rising(model, "quarters", "gap_excess", CONTRAST)
-
-
-def _rising(model: Measured, unit: str, name: str, over: str) -> Conditions:
-    """Memory loss minus ability loss rises, by the first token and by the whole suffix."""
+def _of_gap(
+    model: Measured, unit: str, name: str, over: str, compare: Compare, threshold: float
+) -> Conditions:
+    """Memory loss minus ability loss, by the first token and by the whole suffix."""
     for condition, k in ((f"{name}{OF_FIRST}", 1), (name, None)):
-        yield from _condition(model, unit, condition, model.gap(over, k=k), "above", 0.0)
+        yield from _condition(model, unit, condition, model.gap(over, k=k), compare, threshold)
 
 
-def _length(models: Sequence[Measured], limits: Thresholds) -> Conditions:
-    for model in models:
-        for unit, over in model.late.items():
-            exact, tokens = model.memory(over), model.memory(over, metric=TOKENS)
-            if model.has(tokens):
-                yield from _reduced(model, unit, over, limits.reduced)
-                # the share of the loss of exact match, minus the loss of tokens
-                terms = [*scaled(-limits.by_length, exact), *tokens]
-                yield from _condition(
-                    model, unit, "loss_beyond_tokens", terms, "at_least", 0.0,
-                    offset=limits.by_length - 1, related=True,
-                )  # fmt: skip
+def _gap(model: Measured, limits: Thresholds) -> Conditions:
+    for unit, over in model.late.items():
+        yield from _of_gap(model, unit, "gap", over, "at_least", limits.resists)
 
 
-def _harm_follows(models: Sequence[Measured], limits: Thresholds) -> Conditions:
-    for model in models:
-        if not model.has(model.memory(MOVED_AT_EQUAL)):
-            continue
-        for name, over in (
-            ("loss_by_displacement", MOVED),
-            ("loss_by_displacement_at_equal", MOVED_AT_EQUAL),
-        ):
+def _thesis(model: Measured, limits: Thresholds) -> Conditions:
+    if model.has(model.gap(CONTRAST)):
+        yield from _of_gap(model, "depth", "gap_by_depth", DEPTH, "above", 0.0)
+        yield from _of_gap(model, "quarters", "gap_excess", CONTRAST, "above", 0.0)
+
+
+def _length(model: Measured, limits: Thresholds) -> Conditions:
+    for unit, over in model.late.items():
+        exact, tokens = model.memory(over), model.memory(over, metric=TOKENS)
+        if model.has(tokens):
+            yield from _reduced(model, unit, over, limits.reduced)
+            # the share of the loss of exact match, minus the loss of tokens
+            terms = [*scaled(-limits.by_length, exact), *tokens]
+            yield from _condition(
+                model, unit, "loss_beyond_tokens", terms, "at_least", 0.0,
+                offset=limits.by_length - 1, related=True,
+            )  # fmt: skip
+
+
+def _harm_follows(model: Measured, limits: Thresholds) -> Conditions:
+    if model.has(model.memory(MOVED_AT_EQUAL)):
+        for end, over in (("", MOVED), ("_at_equal", MOVED_AT_EQUAL)):
             lost = scaled(-1, model.memory(over))
-            yield from _condition(model, "blocks", name, lost, "above", 0.0)
+            yield from _condition(model, "blocks", f"loss_by_displacement{end}", lost, "above", 0.0)
 
 
-def _at_equal_displacement(models: Sequence[Measured], limits: Thresholds) -> Conditions:
-    for model in models:
-        yield from _rising(model, "blocks", "gap_by_depth_at_equal", DEPTH_AT_EQUAL)
+def _at_equal_displacement(model: Measured, limits: Thresholds) -> Conditions:
+    yield from _of_gap(model, "blocks", "gap_by_depth_at_equal", DEPTH_AT_EQUAL, "above", 0.0)
+
+
+def _each(
+    of_model: Callable[[Measured, Thresholds], Conditions],
+) -> Callable[[Sequence[Measured], Thresholds], Conditions]:
+    """The conditions of all models, from those of one."""
+    return lambda models, limits: (each for model in models for each in of_model(model, limits))
 
 
 CLAIMS = {
-    "late-block": Claim(_late_block, "most"),
-    "early-block": Claim(_early_block, "most"),
-    "late-perplexity": Claim(_perplexity, "most"),
-    "gains": Claim(_gains, "some", "some"),
+    "late-block": Claim(_each(_late_block), "most"),
+    "early-block": Claim(_each(_early_block), "most"),
+    "late-perplexity": Claim(_each(_perplexity), "most"),
+    "gains": Claim(_each(_gains), "some", "some"),
     "larger-models": Claim(_larger_models),
-    "texts": Claim(_texts),
-    "reasoning": Claim(_reasoning),
-    "quarters": Claim(_quarters),
-    "last-quarter": Claim(_last_quarter),
-    "gap": Claim(_gap, "most"),
-    "thesis": Claim(_thesis),
-    "length": Claim(_length, "most"),
-    "displacement": Claim(_harm_follows),
-    "equal-displacement": Claim(_at_equal_displacement),
+    # a few prompts are too few to judge, and no threshold on the collapse of texts was set
+    "texts": Claim(lambda models, limits: iter(())),
+    "reasoning": Claim(_each(_reasoning)),
+    "quarters": Claim(_each(_quarters)),
+    "last-quarter": Claim(_each(_last_quarter)),
+    "gap": Claim(_each(_gap), "most"),
+    "thesis": Claim(_each(_thesis)),
+    "length": Claim(_each(_length), "most"),
+    "displacement": Claim(_each(_harm_follows)),
+    "equal-displacement": Claim(_each(_at_equal_displacement)),
 }
 """Those of the paper in its order, then those on memory loss minus ability loss, then ours."""

@@ -21,13 +21,9 @@ from numpy.typing import NDArray
 
 from pipeline.analysis import views
 from pipeline.analysis.measured import Grid, ModelTables
-from pipeline.analysis.statistics import (
-    clustered_errors,
-    clustered_means,
-    effective_number,
-)
+from pipeline.analysis.statistics import clustered_means
 from pipeline.analysis.survival import Tokens, survival
-from pipeline.interventions.interventions import BASELINE, EACH
+from pipeline.interventions.interventions import BASELINE
 
 DISPLACEMENT = "displacement"
 DISPLACEMENT_FIRST = "displacement_first"
@@ -65,13 +61,13 @@ def _means(
     model: ModelTables, rows: pl.DataFrame, metric: str, column: str, seed: int
 ) -> Iterator[pl.DataFrame]:
     for split, of_split in rows.group_by("split", maintain_order=True):
-        if grid := _grid(model, of_split, column):
-            means = clustered_means(grid.floats(column), grid.groups)
+        if grid := grid_of(model, of_split, column):
+            means = clustered_means(grid.values(column).astype(np.float64), grid.groups)
             yield _frame(grid.names, str(split[0]), metric, len(grid.groups), vars(means))
 
 
-def _grid(model: ModelTables, rows: pl.DataFrame, column: str) -> Grid | None:
-    """The grid of those interventions that occur; None where a value is unknown."""
+def grid_of(model: ModelTables, rows: pl.DataFrame, column: str) -> Grid | None:
+    """The grid of those interventions that occur; None without rows or with an unknown value."""
     if not rows.height or rows[column].null_count():
         return None
     known = model.samples.select("sample_id", "suffix_group")
@@ -80,8 +76,8 @@ def _grid(model: ModelTables, rows: pl.DataFrame, column: str) -> Grid | None:
 
 
 def _survivals(model: ModelTables, seed: int) -> Iterator[pl.DataFrame]:
-    names = model.interventions["intervention"].to_list()
-    parts = {split: _greedy(model, split, names) for split in ("memorized", "control")}
+    names = model.names
+    parts = {split: _greedy(model, split) for split in ("memorized", "control")}
     compared = survival(parts["memorized"], parts["control"], seed)
     if compared is None:
         return
@@ -93,7 +89,7 @@ def _survivals(model: ModelTables, seed: int) -> Iterator[pl.DataFrame]:
     yield _frame([BASELINE.name], "memorized", SURVIVAL_MATCHED, n, matched)
 
 
-def _greedy(model: ModelTables, split: str, names: list[str]) -> Tokens:
+def _greedy(model: ModelTables, split: str) -> Tokens:
     """The true tokens of a split that the baseline chooses greedily."""
     of_sample = model.samples.select("sample_id", "suffix_group")
     rows = model.tokens.filter(split=split).with_columns(stays=pl.col("greedy") == pl.col("token"))
@@ -101,7 +97,7 @@ def _greedy(model: ModelTables, split: str, names: list[str]) -> Tokens:
         of_sample, on="sample_id", maintain_order="left"
     )
     right = baseline["stays"].to_numpy()
-    stays = rows["stays"].to_numpy().reshape(len(names), -1)
+    stays = rows["stays"].to_numpy().reshape(len(model.names), -1)
     return Tokens(
         baseline["log_prob"].cast(pl.Float64).to_numpy()[right],
         baseline["suffix_group"].to_numpy()[right],
@@ -114,40 +110,3 @@ def _frame(
 ) -> pl.DataFrame:
     same = {"task": views.MEMORIZATION, "split": split, "metric": metric, "n": n}
     return pl.DataFrame({"intervention": names, **same, "low": None, "high": None, **made})
-
-
-def evidence_rows(model: ModelTables) -> Iterator[pl.DataFrame]:
-    """Displacement and attention_change under each edit of one block.
-
-    They are rows of the evidence of kind ``block``; attention_change is of control samples, which
-    are ordinary text.
-    """
-    blocks = (
-        model.interventions.filter(group=EACH)
-        .select("intervention", "edit", block=pl.col("blocks").list.first())
-        .unique(["edit", "block"], keep="first", maintain_order=True)
-        .sort("block", maintain_order=True)
-    )
-    moved = model.displacement.filter(split="memorized").drop("block")
-    ordinary = model.attention_change.filter(split="control")
-    for quantity, rows in (
-        (DISPLACEMENT, blocks.join(moved, on="intervention", maintain_order="left")),
-        (ATTENTION_CHANGE, blocks.join(ordinary, on="block", maintain_order="left")),
-    ):
-        grid = _grid(model, rows.drop_nulls("sample_id"), "others")
-        if grid is None or len(grid.groups) < 2:
-            continue
-        mean, error = clustered_errors(grid.floats("others"), grid.groups)
-        yield (
-            pl.DataFrame({"over": grid.names, "value": mean, "stderr": error})
-            .join(blocks.rename({"intervention": "over"}), on="over", maintain_order="left")
-            .with_columns(
-                kind=pl.lit("block"),
-                metric=pl.lit(quantity),
-                quantity=pl.lit(quantity),
-                n=pl.lit(len(grid.groups)),
-                n_effective=pl.lit(effective_number(grid.groups)),
-                least=pl.lit(0.0),
-                blocks=pl.lit(1),
-            )
-        )

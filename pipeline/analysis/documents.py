@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from pipeline.analysis.measured import Grid
-from pipeline.analysis.statistics import Link
+from pipeline.analysis.measured import Grid, ModelTables
+from pipeline.analysis.statistics import Link, same
+
+_Floats = NDArray[np.float64]
 
 
 class Documents(NamedTuple):
@@ -21,58 +22,42 @@ class Documents(NamedTuple):
         weights: (N,) words or bytes, where lm-eval divides by their sum; else 1.
         groups: (N,) documents of one category have the same number, all of them different numbers
             where the task has no categories.
+        link: how lm-eval's value follows from their mean, found by trial rather than by the
+            metric's name; None: in no known way.
     """
 
-    values: NDArray[np.float64]
-    weights: NDArray[np.float64]
+    values: _Floats
+    weights: _Floats
     groups: NDArray[np.integer]
+    link: Link | None
 
 
-def by_document(
-    documents: pl.DataFrame, task: object, metric: object, names: Sequence[str]
-) -> Documents | None:
-    """The values of one metric of a task; None if the table is incomplete."""
-    grid = Grid(documents.filter(task=task, metric=metric), names, "doc_id")
-    if not grid.complete:
+def by_document(model: ModelTables, task: object, metric: object) -> Documents | None:
+    """The documents of one metric of a task; None without benchmarks or with documents missing."""
+    grid = Grid(model.documents.filter(task=task, metric=metric), model.names, "doc_id")
+    if model.benchmarks is None or not grid.complete:
         return None
-    weighted = "weight" in documents.columns
-    weights = grid.first["weight"].to_numpy() if weighted else np.ones(grid.first.height)
-    category = grid.first["category"]
-    alone = pl.Series(range(len(category)))
+    first, values = grid.first, grid.values("value")
+    weights = first["weight"].to_numpy() if "weight" in first.columns else np.ones(first.height)
+    category = first["category"]
+    alone = pl.Series(range(first.height))
     groups = (alone if category.null_count() else category.rank("dense")).to_numpy()
-    return Documents(grid.values("value"), weights, groups)
-
-
-def same(means: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The mean itself."""
-    return means
-
-
-def perplexity(means: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The perplexity, from the mean log-likelihood in nats per word or byte."""
-    with np.errstate(over="ignore"):
-        value: NDArray[np.float64] = np.exp(-means)
-    return value
-
-
-def bits(means: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Bits, from the mean log-likelihood in nats."""
-    value: NDArray[np.float64] = means / -np.log(2.0)
-    return value
-
-
-def link_of(
-    values: NDArray[np.float64], weights: NDArray[np.float64], reported: NDArray[np.float64]
-) -> Link | None:
-    """How lm-eval's values follow from the documents', found by trial rather than by metric name.
-
-    Args:
-        values: (N, V).
-        weights: (N,).
-        reported: (V,) lm-eval's values.
-    """
+    reported = Grid(model.benchmarks.filter(task=task, metric=metric), model.names, "task")
     means = values.sum(axis=0) / weights.sum()
     for link in (same, perplexity, bits):
-        if np.allclose(link(means), reported, rtol=1e-6, atol=1e-9):
-            return link
-    return None
+        if np.allclose(link(means), reported.values("value")[0], rtol=1e-6, atol=1e-9):
+            return Documents(values, weights, groups, link)
+    return Documents(values, weights, groups, None)
+
+
+def perplexity(means: _Floats) -> _Floats:
+    """The perplexity, from the mean log-likelihood in nats per word or byte."""
+    with np.errstate(over="ignore"):
+        value: _Floats = np.exp(-means)
+    return value
+
+
+def bits(means: _Floats) -> _Floats:
+    """Bits, from the mean log-likelihood in nats."""
+    value: _Floats = means / -np.log(2.0)
+    return value

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import polars as pl
 
-from pipeline.analysis import statistics, views
+from pipeline.analysis import views
 from pipeline.analysis.evidence import AT_K, interval
-from pipeline.analysis.statistics import reach
+from pipeline.analysis.statistics import pooled, reach
 from pipeline.analysis.views import block_range
 from pipeline.interventions.interventions import IDENTITY
 
@@ -52,7 +52,7 @@ def scaled(factor: float, terms: Terms) -> Terms:
 def combined(
     parts: Sequence[tuple[float, Estimate]], offset: float = 0.0, *, related: bool = False
 ) -> Estimate:
-    """The sum of multiples of some estimates.
+    """The sum of multiples of some estimates; of one alone, the estimate itself.
 
     Args:
         parts: factor and estimate.
@@ -61,6 +61,8 @@ def combined(
             the ends of the intervals are added, which is never too narrow. Otherwise the estimates
             are from unrelated samples or documents, and the squares of the distances are added.
     """
+    if len(parts) == 1 and (parts[0][0], offset) == (1, 0):
+        return parts[0][1]  # rounding would move its ends
     value = offset + math.fsum(factor * part.value for factor, part in parts)
     below = [f * (part.value - (part.low if f > 0 else part.high)) for f, part in parts]
     above = [f * ((part.high if f > 0 else part.low) - part.value) for f, part in parts]
@@ -68,16 +70,6 @@ def combined(
         math.fsum(distances) if related else math.hypot(*distances) for distances in (below, above)
     )
     return Estimate(value, value - low, value + high)
-
-
-def pooled(seeds: Sequence[Estimate]) -> Estimate:
-    """One estimate for several seeds of one recipe: their mean.
-
-    See `statistics.pooled`. The second of its intervals is not widened for the number of
-    conditions; three seeds could then decide nothing. So the stated error rate is about samples and
-    documents; other seeds can only make a verdict undecided more often.
-    """
-    return Estimate(*statistics.pooled(*zip(*seeds, strict=True)))
 
 
 class Measured:
@@ -143,19 +135,19 @@ class Measured:
     def estimate(
         self, terms: Terms, level: float, offset: float = 0.0, *, related: bool = False
     ) -> Estimate:
-        """The sum of the terms, computed for each seed and pooled over the seeds."""
-        if len(terms) == 1 and terms[0][0] == 1 and not offset:
-            return pooled([self._row(seed, terms[0][1], level) for seed in self.seeds])
-        return pooled(
-            [
-                combined(
-                    [(factor, self._row(seed, row, level)) for factor, row in terms],
-                    offset,
-                    related=related,
-                )
-                for seed in self.seeds
-            ]
-        )
+        """The sum of the terms, computed for each seed and pooled over the seeds.
+
+        See `statistics.pooled`. The interval between the seeds is not widened for the number of
+        conditions; three seeds could then decide nothing. So the stated error rate is about samples
+        and documents; other seeds can only make a verdict undecided more often.
+        """
+        seeds = [
+            combined(
+                [(f, self._row(seed, row, level)) for f, row in terms], offset, related=related
+            )
+            for seed in self.seeds
+        ]
+        return Estimate(*pooled(*zip(*seeds, strict=True)))
 
     def _row(self, seed: str, row: Row, level: float) -> Estimate:
         numbers = self._rows.get((seed, *row), (math.nan, None, 0.0, 0.0, None, None))

@@ -33,8 +33,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from pipeline.analysis import views
-from pipeline.analysis.displacement import evidence_rows
-from pipeline.analysis.documents import by_document, link_of, perplexity
+from pipeline.analysis.displacement import ATTENTION_CHANGE, DISPLACEMENT, grid_of
+from pipeline.analysis.documents import by_document, perplexity
 from pipeline.analysis.measured import Grid, ModelTables, grids
 from pipeline.analysis.memorized import k_values
 from pipeline.analysis.rows import Measure
@@ -108,8 +108,7 @@ def gathered(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
 
     Models of one recipe are all given the name of the first as their recipe.
     """
-    schema = tables.dtypes(EVIDENCE)
-    rows = pl.concat([pl.DataFrame(schema=schema), *parts])
+    rows = pl.concat([tables.empty(EVIDENCE), *parts])
     return rows.with_columns(recipe=pl.col("model").first().over("recipe"))
 
 
@@ -153,20 +152,12 @@ def evidence_of(model: ModelTables) -> pl.DataFrame:
     Returns:
         A frame of schema `EVIDENCE`; `recipe` is the model's key, or its name.
     """
-    names = model.interventions["intervention"].to_list()
-    baseline_index = names.index(BASELINE.name)
-    parts = []
-    if overs := list(_overs(model)):
-        weights = np.stack([over.weights for over in overs], axis=1)
-        for measure in (*_memory(model, baseline_index), *_abilities(model, names)):
-            for quantity, columns in _quantities(measure, weights, baseline_index):
-                parts.append(_frame(measure, quantity, overs, columns))
-        parts += _log_ratios(model, names, overs, weights, baseline_index)
-    parts += [
-        part.with_columns(task=pl.lit(views.MEMORIZATION), scale=pl.lit(0.0), most=pl.lit(None))
-        for part in evidence_rows(model)
-    ]
-    schema = tables.dtypes(EVIDENCE)
+    overs, baseline = list(_overs(model)), model.names.index(BASELINE.name)
+    parts = [tables.empty(EVIDENCE)]
+    if overs:
+        for measure in (*_memory(model), *_abilities(model)):
+            parts += _quantities(measure, overs, baseline)
+        parts += [*_log_ratios(model, overs, baseline), *_displacements(model, overs)]
     constants = {
         "model": model.name,
         "recipe": model.recipe or model.name,
@@ -174,21 +165,10 @@ def evidence_of(model: ModelTables) -> pl.DataFrame:
         "parameters": model.parameters,
         "n_blocks": model.n_blocks,
     }
-    return pl.concat(
-        [
-            pl.DataFrame(schema=schema),
-            *(
-                part.with_columns(
-                    *(pl.lit(v).alias(k) for k, v in constants.items()),
-                    *(pl.lit(None).alias(name) for name in {"k"} - set(part.columns)),
-                    pl.col("stderr").fill_nan(None),
-                )
-                .select(pl.col(name).cast(dtype) for name, dtype in schema.items())
-                .filter(pl.col("value").is_finite())
-                for part in parts
-            ),
-        ]
-    )
+    told = {name: pl.lit(value) for name, value in constants.items()}
+    rows = pl.concat(tables.cast(part.with_columns(**told), EVIDENCE) for part in parts)
+    known = rows.filter(pl.col("value").is_finite())
+    return known.with_columns(pl.col("stderr").fill_nan(None))
 
 
 def _overs(model: ModelTables) -> Iterator[_Over]:
@@ -249,70 +229,53 @@ def _slopes(displacements: _Floats) -> Iterator[tuple[str, _Floats]]:
             yield name, ranks / size
 
 
-def _memory(model: ModelTables, baseline_index: int) -> Iterator[Measure]:
-    """Exact match, whole and of the first tokens, single tokens, and log probability."""
+def _memory(model: ModelTables) -> Iterator[Measure]:
+    """Exact match, whole and of the first tokens, single tokens, and log probability.
+
+    Of memorized samples, from the unmodified model's level on control samples.
+    """
     splits = grids(model)
     if "memorized" not in splits:
         return
     memorized, control = splits["memorized"], splits.get("control")
-    yield _above_control("exact_match", memorized, control, "exact_match", baseline_index)
-    if control is None:
-        return  # without the floor, part of these losses would not be memory
-    for metric in (TOKENS, LOG_PROB):
-        yield _above_control(metric, memorized, control, metric, baseline_index)
-    for k in k_values(memorized.suffix_length)[:-1]:
-        yield _above_control(AT_K, memorized, control, "correct_length", baseline_index, k)
+    measured: list[tuple[str, str, int | None]] = [("exact_match", "exact_match", None)]
+    if control is not None:  # without the floor, part of these losses would not be memory
+        measured += [(metric, metric, None) for metric in (TOKENS, LOG_PROB)]
+        measured += [(AT_K, "correct_length", k) for k in k_values(memorized.suffix_length)[:-1]]
+    for metric, column, k in measured:
+        floor = error = 0.0
+        if control is not None and len(control.groups) > 1:
+            unmodified = _values(control, column, k)[:, [control.baseline]]
+            [floor], [error] = clustered_errors(unmodified, control.groups)
+        yield Measure(
+            metric, _values(memorized, column, k), memorized.groups,
+            labels={} if k is None else {"k": k}, floor=float(floor),
+            floor_error=float(np.nan_to_num(error)), bounded=metric != LOG_PROB,
+        )  # fmt: skip
 
 
-def _above_control(
-    metric: str,
-    memorized: Grid,
-    control: Grid | None,
-    column: str,
-    baseline_index: int,
-    k: int | None = None,
-) -> Measure:
-    """A measure of memorized samples, from the unmodified model's level on control samples."""
-
-    def values(grid: Grid) -> _Floats:
-        found = grid.floats(column)
-        return found if k is None else (found >= k).astype(np.float64)
-
-    floor = error = 0.0
-    if control is not None and len(control.groups) > 1:
-        mean, errors = clustered_errors(values(control)[:, [baseline_index]], control.groups)
-        floor, error = float(mean[0]), float(np.nan_to_num(errors[0]))
-    return Measure(
-        metric, values(memorized), memorized.groups, labels={} if k is None else {"k": k},
-        floor=floor, floor_error=error, bounded=metric != LOG_PROB,
-    )  # fmt: skip
+def _values(grid: Grid, column: str, k: int | None) -> _Floats:
+    """(N, V) a column, or whether it is at least k."""
+    found = grid.values(column)
+    return (found if k is None else found >= k).astype(np.float64)
 
 
-def _abilities(model: ModelTables, names: Sequence[str]) -> Iterator[Measure]:
+def _abilities(model: ModelTables) -> Iterator[Measure]:
     """The shares of right answers of every benchmark whose documents are known."""
     if model.benchmarks is None:
         return
     rows = model.benchmarks.filter("higher_is_better")
     chances = rows.select("task", "metric", "chance").unique().sort("task", "metric")
     for task, metric, chance in chances.iter_rows():
-        answers = by_document(model.documents, task, metric, names)
+        answers = by_document(model, task, metric)
         if answers is not None and np.isin(answers.values, (0.0, 1.0)).all():
             yield Measure(metric, answers.values, answers.groups, task, floor=chance or 0.0)
 
 
 def _quantities(
-    measure: Measure, weights: _Floats, baseline_index: int
-) -> Iterator[tuple[str, dict[str, object]]]:
-    """The quantities of one measure over each combination of interventions.
-
-    Args:
-        measure: N samples under V interventions.
-        weights: (V, C) the combinations.
-        baseline_index: the baseline's column of the measure.
-
-    Yields:
-        name, and columns of `EVIDENCE` as `_columns` makes them.
-    """
+    measure: Measure, overs: Sequence[_Over], baseline_index: int
+) -> Iterator[pl.DataFrame]:
+    """The quantities of one measure over each combination of interventions."""
     values, groups, scale = measure.values, measure.groups, float(measure.bounded)
     if measure.task != views.MEMORIZATION:
         scale *= scale_of_categories(groups)
@@ -324,6 +287,7 @@ def _quantities(
     n = effective_number(groups)
     if lead <= reach(float(np.hypot(error, measure.floor_error)), n, scale, LEVEL):
         return  # nothing to lose
+    weights = _weights(overs)
     mixed, total = values @ weights, weights.sum(axis=0)
     span = weights.clip(0).sum(axis=0)  # 1, but for a slope
     above = mixed - measure.floor * total
@@ -331,80 +295,99 @@ def _quantities(
     _, errors = clustered_errors((above - kept * (unmodified - measure.floor)) / lead, groups)
     errors = np.hypot(errors, (kept - total) / lead * measure.floor_error)
     least, most = np.where(total > 0.5, [[-measure.floor], [1 - measure.floor]], [-span, span])
-    limits = (least / lead, most / lead) if measure.bounded else None
-    yield "kept", _columns(kept, errors, groups, scale * span / lead, limits)
+    limits = (least / lead, most / lead) if measure.bounded else (None, None)
+    yield _frame(measure, "kept", overs, kept, errors, scale * span / lead, limits)
     if measure.task != views.MEMORIZATION:
         difference, errors = clustered_errors(mixed - unmodified * total, groups)
-        yield "difference", _columns(difference, errors, groups, scale * span, (-span, span))
+        limits = -span, span
+        yield _frame(measure, "difference", overs, difference, errors, scale * span, limits)
 
 
 def _log_ratios(
-    model: ModelTables,
-    names: Sequence[str],
-    overs: Sequence[_Over],
-    weights: _Floats,
-    baseline_index: int,
+    model: ModelTables, overs: Sequence[_Over], baseline_index: int
 ) -> Iterator[pl.DataFrame]:
     """The log ratios of word perplexities; those of averages are averages of the logarithms."""
     if model.benchmarks is None:
         return
-    rows = model.benchmarks.filter(metric=views.WORD_PERPLEXITY)
-    for task in rows["task"].unique().sort():
-        likelihoods = by_document(model.documents, task, views.WORD_PERPLEXITY, names)
-        if likelihoods is None:
+    weights = _weights(overs)
+    for task in model.benchmarks.filter(metric=views.WORD_PERPLEXITY)["task"].unique().sort():
+        likelihoods = by_document(model, task, views.WORD_PERPLEXITY)
+        if likelihoods is None or likelihoods.link is not perplexity:
             continue
-        values, sizes, groups = likelihoods
-        order = pl.col("intervention").cast(pl.Enum(names))
-        reported = rows.filter(task=task).sort(order)["value"].to_numpy()
-        if link_of(values, sizes, reported) is not perplexity:
-            continue
+        values, sizes, groups, _ = likelihoods
         change = values @ weights - values[:, [baseline_index]] * weights.sum(axis=0)
         ratio, errors = clustered_errors(-change, groups, sizes)
         measure = Measure(views.WORD_PERPLEXITY, values, groups, task)
-        columns = _columns(ratio, errors, groups, 0.0)
-        columns["n_effective"] = effective_number(groups, sizes)  # long texts count for more
-        yield _frame(measure, "log_ratio", overs, columns)
+        # long texts count for more
+        yield _frame(measure, "log_ratio", overs, ratio, errors, sizes=sizes)
 
 
-def _columns(
-    value: _Floats,
-    stderr: _Floats,
-    groups: NDArray[np.integer],
-    scale: float | _Floats,
-    limits: tuple[_Floats, _Floats] | None = None,
-) -> dict[str, object]:
-    """The columns of C numbers.
+def _displacements(model: ModelTables, overs: Sequence[_Over]) -> Iterator[pl.DataFrame]:
+    """Displacement and attention_change under each edit of one block.
 
-    Args:
-        value: (C,) the estimates.
-        stderr: (C,) their errors.
-        groups: (N,) of near-duplicates, or categories.
-        scale: of `reach`.
-        limits: (C,) each, the least and the largest value possible; None: no limits.
+    The latter is of control samples, which are ordinary text.
     """
-    least, most = limits or (None, None)
-    return {
-        "value": value,
-        "stderr": stderr,
-        "n": len(groups),
-        "n_effective": effective_number(groups),
-        "scale": scale,
-        "least": least,
-        "most": most,
-    }
+    single = {over.over: over for over in overs if over.kind == "block"}
+    columns = {"intervention": list(single), "block": [over.block for over in single.values()]}
+    blocks = pl.DataFrame(columns, schema={"intervention": pl.String, "block": pl.UInt16})
+    blocks = blocks.sort("block", maintain_order=True)
+    moved = model.displacement.filter(split="memorized").drop("block")
+    ordinary = model.attention_change.filter(split="control")
+    for quantity, key, rows in (
+        (DISPLACEMENT, "intervention", moved),
+        (ATTENTION_CHANGE, "block", ordinary),
+    ):
+        grid = grid_of(model, blocks.join(rows, on=key, maintain_order="left"), "others")
+        if grid is None or len(grid.groups) < 2:
+            continue
+        measure = Measure(quantity, _values(grid, "others", None), grid.groups)
+        mean, error = clustered_errors(measure.values, measure.groups)
+        of = [single[name] for name in grid.names]
+        yield _frame(measure, quantity, of, mean, error, limits=(0.0, None))
+
+
+def _weights(overs: Sequence[_Over]) -> _Floats:
+    """(V, C) the combinations of interventions."""
+    return np.stack([over.weights for over in overs], axis=1)
 
 
 def _frame(
-    measure: Measure, quantity: str, overs: Sequence[_Over], columns: dict[str, object]
+    measure: Measure,
+    quantity: str,
+    overs: Sequence[_Over],
+    value: _Floats,
+    stderr: _Floats,
+    scale: float | _Floats = 0.0,
+    limits: tuple[_Floats | float | None, _Floats | None] = (None, None),
+    sizes: _Floats | None = None,
 ) -> pl.DataFrame:
+    """The rows of one quantity.
+
+    Args:
+        measure: of N samples or documents.
+        quantity: as in `EVIDENCE`.
+        overs: the C combinations of interventions.
+        value: (C,) the estimates.
+        stderr: (C,) their errors.
+        scale: of `reach`.
+        limits: the least and the largest value possible; None: no limit.
+        sizes: (N,) of the documents, where they count by these.
+    """
     names = ("edit", "kind", "over", "block", "blocks")
     return pl.DataFrame(
         {
             "task": measure.task,
             "metric": measure.metric,
-            "quantity": quantity,
+            "k": None,
             **measure.labels,
+            "quantity": quantity,
             **{name: [getattr(over, name) for over in overs] for name in names},
-            **columns,
+            "value": value,
+            "stderr": stderr,
+            "n": len(measure.values),
+            "n_effective": effective_number(measure.groups, sizes),
+            "scale": scale,
+            "least": limits[0],
+            "most": limits[1],
         }
     )

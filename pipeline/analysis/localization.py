@@ -101,7 +101,7 @@ def means(frame: pl.DataFrame, limited: Sequence[str], others: Sequence[str]) ->
         row = {"truth": truth, "scorer": scorer, "n": part.height}
         row["clusters"] = len(np.unique(group))
         values = part.select(limited).to_numpy().astype(np.float64)
-        made = clustered_means(values, group, scale=np.ones(len(limited)))
+        made = clustered_means(values, group, scale=1.0)
         ends = made.low, made.high
         if row["clusters"] == 1:
             n = np.full(len(limited), float(part.height))

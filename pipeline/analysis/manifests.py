@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.workflow.errors import InputError, Problem, shorten
+from pipeline.workflow.errors import bad_input, shorten
 
 
-def read_manifests(data: Path, models: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-    """The manifest of every model's checkpoint, in the order of `models`.
+def read_manifest(data: Path, name: str) -> dict[str, Any]:
+    """The manifest of a model's checkpoint.
 
     Raises:
-        InputError: a manifest is missing, is not JSON, or has no number of blocks.
+        InputError: it is missing, is not JSON, or has no number of blocks.
     """
-    manifests, problems = [], []
-    for name, _ in models:
-        path = data / "checkpoints" / name / "manifest.json"
-        try:
-            manifest = json.loads(path.read_text(encoding="utf-8"))
-            manifests.append({**manifest, "n_blocks": int(manifest["n_blocks"])})
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            problems.append(
-                Problem(
-                    str(path),
-                    shorten(str(error)),
-                    "the manifest of a checkpoint, with n_blocks",
-                    "make the checkpoint again: delete its folder and run its stage",
-                )
-            )
-    if problems:
-        raise InputError(*problems)
-    return manifests
+    path = data / "checkpoints" / name / "manifest.json"
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        return {**manifest, "n_blocks": int(manifest["n_blocks"])}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise bad_input(
+            str(path),
+            shorten(str(error)),
+            "the manifest of a checkpoint, with n_blocks",
+            "make the checkpoint again: delete its folder and run its stage",
+        ) from error
 
 
 def trained_here(manifest: Mapping[str, Any]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from pipeline.analysis.manifests import read_manifests, recipe_key
+from pipeline.analysis.manifests import read_manifest, recipe_key
+from pipeline.interventions.interventions import BASELINE
 from pipeline.measure import metrics, schemas
 from pipeline.samples.schemas import SPLITS, read_samples
 from pipeline.workflow import tables
 from pipeline.workflow.errors import Problem, bad_input, shorten
+from pipeline.workflow.tables import Schema
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,11 @@ class ModelTables:
         default_factory=lambda: tables.empty(schemas.ATTENTION_CHANGE)
     )
 
+    @property
+    def names(self) -> list[str]:
+        """Of the V interventions, as planned."""
+        return self.interventions["intervention"].to_list()
+
 
 def read_tables(
     data: Path, name: str, family: str, *, benchmarked: bool = True, twin: str | None = None
@@ -65,52 +72,49 @@ def read_tables(
     """Read the tables of one model; `twin` was not shown the samples.
 
     Raises:
-        InputError: a table or the manifest is missing, or does not fit its schema.
+        InputError: a table or the manifest is missing, or does not fit its schema; or the twin has
+            another number of blocks.
     """
-    [manifest] = read_manifests(data, [(name, family)])
-    benchmarks = data / "benchmarks" / f"{name}.parquet"
-    documents = data / "benchmarks" / f"{name}.documents.parquet"
-    samples = read_samples(data, family)
-    path = data / "memorization" / f"{name}.parquet"
+    manifest = read_manifest(data, name)
+
+    def read(file: str, schema: Schema) -> pl.DataFrame:
+        return tables.read(data / f"{file}.parquet", schema)
+
     # without the continuations, which take most of the table's memory
+    path = data / "memorization" / f"{name}.parquet"
     memorization = tables.read(path, metrics.MEMORIZATION, without={"continuation"})
     if twin:
-        _require_twin(data, twin, family, manifest)
+        blocks = read_manifest(data, twin)["n_blocks"]
+        if blocks != manifest["n_blocks"]:
+            raise bad_input(
+                f"{twin}, the twin of {name}",
+                f"{blocks} blocks",
+                f"{manifest['n_blocks']}, those of {name}",
+                "name as the twin a model of the same shape",
+            )
         key = ["intervention", "sample_id"]
         unused = set(metrics.MEMORIZATION) - {*key, "exact_match"}
-        other = data / "memorization" / f"{twin}.parquet"
-        known = tables.read(other, metrics.MEMORIZATION, without=unused)
-        known = known.rename({"exact_match": "twin_exact_match"})
+        other = tables.read(path.with_name(f"{twin}.parquet"), metrics.MEMORIZATION, without=unused)
+        known = other.rename({"exact_match": "twin_exact_match"})
         memorization = memorization.join(known, on=key, how="left", maintain_order="left")
+    documents = tables.empty(schemas.BENCHMARK_DOCUMENTS)
+    if benchmarked:
+        documents = read(f"benchmarks/{name}.documents", schemas.BENCHMARK_DOCUMENTS)
     return ModelTables(
         name,
         family,
         manifest["n_blocks"],
-        tables.read(data / "interventions" / f"{name}.parquet", schemas.INTERVENTIONS),
-        samples,
+        read(f"interventions/{name}", schemas.INTERVENTIONS),
+        read_samples(data, family),
         memorization,
-        tables.read(benchmarks, schemas.BENCHMARKS) if benchmarked else None,
-        tables.read(documents, schemas.BENCHMARK_DOCUMENTS)
-        if benchmarked
-        else tables.empty(schemas.BENCHMARK_DOCUMENTS),
+        read(f"benchmarks/{name}", schemas.BENCHMARKS) if benchmarked else None,
+        documents,
         manifest.get("parameters"),
         recipe_key(manifest),
-        tables.read(data / "tokens" / f"{name}.parquet", schemas.TOKENS),
-        tables.read(data / "displacement" / f"{name}.parquet", schemas.DISPLACEMENT),
-        tables.read(data / "displacement" / f"{name}.attention.parquet", schemas.ATTENTION_CHANGE),
+        read(f"tokens/{name}", schemas.TOKENS),
+        read(f"displacement/{name}", schemas.DISPLACEMENT),
+        read(f"displacement/{name}.attention", schemas.ATTENTION_CHANGE),
     )
-
-
-def _require_twin(data: Path, twin: str, family: str, manifest: Mapping[str, Any]) -> None:
-    """Raise if the twin of the model of this manifest has another number of blocks."""
-    [other] = read_manifests(data, [(twin, family)])
-    if other["n_blocks"] != manifest["n_blocks"]:
-        raise bad_input(
-            f"{twin}, the twin of {manifest['name']}",
-            f"{other['n_blocks']} blocks",
-            f"{manifest['n_blocks']}, those of {manifest['name']}",
-            "name as the twin a model of the same shape",
-        )
 
 
 class Grid:
@@ -128,44 +132,31 @@ class Grid:
 
     def __init__(self, rows: pl.DataFrame, names: Sequence[str], key: str = "sample_id") -> None:
         order = pl.col("intervention").cast(pl.Enum(names), strict=False)
-        rows = rows.filter(pl.col("intervention").is_in(names))
-        self.names = list(names)
-        self._rows = rows.sort(order, key)
+        rows = rows.filter(pl.col("intervention").is_in(names)).sort(order, key)
+        self.names, self._rows = list(names), rows
         self._shape = (len(names), rows.height // len(names))
-        self.first = self._rows.head(self._shape[1])
-        expected = pl.DataFrame({"intervention": names}).join(
-            self.first.select(key), how="cross", maintain_order="left_right"
-        )
-        self.complete = bool(rows.height) and expected.equals(
-            self._rows.select("intervention", key)
-        )
+        self.first = rows.head(self._shape[1])
+        expected = tables.crossed(pl.DataFrame({"intervention": names}), self.first.select(key))
+        self.complete = bool(rows.height) and expected.equals(rows.select("intervention", key))
 
     def known(self, column: str) -> bool:
-        """Whether any sample has a value."""
-        return self._rows[column].null_count() < self._rows.height
+        """Whether the table has the column, with a value for any sample."""
+        rows = self._rows
+        return column in rows.columns and rows[column].null_count() < rows.height
 
     def values(self, column: str) -> NDArray[Any]:
         """(N, V), by ascending key."""
         return self._rows[column].to_numpy().reshape(self._shape).T
 
-    def floats(self, column: str) -> NDArray[np.float64]:
-        """As `values`; NaN where unknown."""
-        return self._rows[column].cast(pl.Float64).to_numpy().reshape(self._shape).T
+    @property
+    def baseline(self) -> int:
+        """The column of the unmodified model."""
+        return self.names.index(BASELINE.name)
 
     @property
     def groups(self) -> NDArray[np.integer]:
         """(N,) the groups of near-duplicates of the samples."""
         return self.first["suffix_group"].to_numpy()
-
-    @property
-    def decoded(self) -> NDArray[np.bool_]:
-        """(N,) whether the samples' continuations were decoded."""
-        return self.first["decoded"].to_numpy()
-
-    @property
-    def copies(self) -> NDArray[np.float64]:
-        """(N,) times in the training data; NaN where unknown."""
-        return self.first["copies"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
 
     @property
     def suffix_length(self) -> int:
@@ -175,67 +166,47 @@ class Grid:
 
 def grids(model: ModelTables) -> dict[str, Grid]:
     """The memorization table of each split that has samples; see `grid_problems`."""
-    names = model.interventions["intervention"].to_list()
     of_sample = model.samples.select("sample_id", "suffix_group", "suffix_length", "copies")
     frame = model.memorization.join(of_sample, on="sample_id")
     splits = {split: frame.filter(split=split) for split in SPLITS}
-    return {split: Grid(rows, names) for split, rows in splits.items() if rows.height}
+    return {split: Grid(rows, model.names) for split, rows in splits.items() if rows.height}
 
 
 def grid_problems(model: ModelTables) -> list[Problem]:
     """A problem for each hole: each intervention must hold every sample, task and metric once."""
-    expected = model.interventions["intervention"].to_list()
     samples = model.samples.select("sample_id", "split").sort("sample_id")
-    problems = _of_grid(
-        f"memorization of {model.name}",
-        expected,
-        model.memorization.select("intervention", "sample_id", "split"),
-        samples,
-        "samples",
-    )
-    if model.benchmarks is None:
-        return problems
-    tasks = model.benchmarks.select("task", "metric").unique().sort("task", "metric")
-    return problems + _of_grid(
-        f"benchmarks of {model.name}",
-        expected,
-        model.benchmarks.select("intervention", "task", "metric"),
-        tasks,
-        "tasks and metrics",
-    )
-
-
-def _of_grid(
-    what: str, expected: Sequence[str], rows: pl.DataFrame, cells: pl.DataFrame, noun: str
-) -> list[Problem]:
-    """Compare `rows` (intervention and a cell) with every expected intervention times `cells`."""
+    checked = [("memorization", model.memorization, samples, "samples")]
+    if model.benchmarks is not None:
+        tasks = model.benchmarks.select("task", "metric").unique().sort("task", "metric")
+        checked.append(("benchmarks", model.benchmarks, tasks, "tasks and metrics"))
     remedy = "make the table again: delete it and run the stage that writes it"
-    present = set(rows["intervention"])
-    whole = pl.DataFrame({"intervention": sorted(present)}).join(cells, how="cross")
-    states = {
-        "lacks": whole.join(rows, on=whole.columns, how="anti"),
-        "holds unknown": rows.join(whole, on=whole.columns, how="anti"),
-    }
-    missing = [name for name in expected if name not in present]
-    strange = sorted(present - set(expected))
-    twice = int(rows.is_duplicated().sum())
-    listed = "of the interventions table"
-    found = [
-        (
-            "interventions",
-            missing and f"without {shorten(missing)}",
-            f"all {len(expected)} {listed}",
-        ),
-        ("interventions", strange and shorten(strange), f"only those {listed}"),
-        ("rows", twice and f"{twice} that occur twice or more", "each row once"),
-        *(
-            (
-                noun,
-                frame.height
-                and f"{state} {frame.height}, in {shorten(sorted(set(frame['intervention'])))}",
-                f"the same {cells.height} under every intervention",
-            )
-            for state, frame in states.items()
-        ),
+    return [
+        Problem(f"{table} of {model.name}, {of}", got, wanted, remedy)
+        for table, rows, cells, noun in checked
+        for of, got, wanted in _holes(model.names, rows, cells, noun)
     ]
-    return [Problem(f"{what}, {of}", str(got), wanted, remedy) for of, got, wanted in found if got]
+
+
+def _holes(
+    expected: Sequence[str], rows: pl.DataFrame, cells: pl.DataFrame, noun: str
+) -> Iterator[tuple[str, str, str]]:
+    """Of what `rows` have too few or too many, what they have, and what they should have.
+
+    Each of the expected interventions should have each of the `cells` once.
+    """
+    rows = rows.select("intervention", *cells.columns)
+    present = set(rows["intervention"])
+    listed = "of the interventions table"
+    if missing := [name for name in expected if name not in present]:
+        yield "interventions", f"without {shorten(missing)}", f"all {len(expected)} {listed}"
+    if strange := sorted(present - set(expected)):
+        yield "interventions", shorten(strange), f"only those {listed}"
+    if twice := int(rows.is_duplicated().sum()):
+        yield "rows", f"{twice} that occur twice or more", "each row once"
+    whole = tables.crossed(pl.DataFrame({"intervention": sorted(present)}), cells)
+    for state, one, other in (("lacks", whole, rows), ("holds unknown", rows, whole)):
+        found = one.join(other, on=whole.columns, how="anti")
+        if found.height:
+            names = shorten(sorted(set(found["intervention"])))
+            wanted = f"the same {cells.height} under every intervention"
+            yield noun, f"{state} {found.height}, in {names}", wanted

@@ -1,4 +1,13 @@
-"""Estimates of memorization: every metric of every split, with intervals and differences."""
+"""Estimates of memorization: every metric of every split, with intervals and differences.
+
+Of a model with a twin also counterfactual memorization: what the model recites because the samples
+were in its training data. A baseline may recite a text that it never saw, since the text is easy,
+or famous. Its twin was trained on the same text without the samples. What the model recites and its
+twin does not is due to the samples, and so is what a bypass leaves of that.
+
+Source: Zhang et al. (2021), arXiv 2112.12938, who take the difference of expected accuracies over
+many models; here it is the difference of exact match between two, as in Hubble, arXiv 2510.19811.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +18,33 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from pipeline.analysis import twins
 from pipeline.analysis.measured import Grid, ModelTables, grids
 from pipeline.analysis.rows import Measure, rows_of
 from pipeline.analysis.statistics import (
+    LEVEL,
+    Estimates,
+    clustered_errors,
     clustered_means,
     clustered_rates,
+    effective_number,
     paired_differences,
+    reach,
 )
-from pipeline.interventions.interventions import BASELINE
 from pipeline.measure.extraction import SCHEMES, TRIES, out_within
 from pipeline.measure.metrics import METRICS, Metric
+
+COUNTERFACTUAL = "counterfactual_by_copies"
+"""Exact match of a model minus its twin's, of the samples with one number of copies; -1 to 1."""
 
 CELLS = 1 << 23
 """Number of values whose differences are tested at once, 64 MB; it takes about five times that."""
 
 
-def of_memorization(model: ModelTables, seed: int) -> list[pl.DataFrame]:
+def of_memorization(model: ModelTables, seed: int) -> Iterator[pl.DataFrame]:
     """The rows of one model's memorization table, a frame per split and kind of estimate."""
-    names = model.interventions["intervention"].to_list()
-    return [
-        rows.with_columns(pl.lit(split).alias("split"))
-        for split, grid in grids(model).items()
-        for rows in _split(model, names, grid, k_values(grid.suffix_length), seed)
-    ]
+    for split, grid in grids(model).items():
+        for rows in _split(grid, seed):
+            yield rows.with_columns(split=pl.lit(split))
 
 
 def k_values(suffix_length: int) -> list[int]:
@@ -42,20 +54,19 @@ def k_values(suffix_length: int) -> list[int]:
     ]
 
 
-def _split(
-    model: ModelTables, names: Sequence[str], grid: Grid, lengths: Sequence[int], seed: int
-) -> Iterator[pl.DataFrame]:
+def _split(grid: Grid, seed: int) -> Iterator[pl.DataFrame]:
     """The rows of one split, a frame per kind of estimate."""
     groups, exact, right = grid.groups, grid.values("exact_match"), grid.values("correct_length")
+    known = grid.first["decoded"].to_numpy()
     shown = [each for each in METRICS if each.aggregate and grid.known(each.name)]
     decoded = [each for each in shown if each.needs == "greedy continuation"]
-    some = bool(decoded) and not grid.decoded.all()
+    some = bool(decoded) and not known.all()
     whole = [each for each in shown if not (some and each in decoded)]
     log_probs = {metric: grid.values(column) for metric, column in SCHEMES.items()}
     measures = [
         *(
             Measure("exact_match_at_k", right >= k, groups, rate=True, labels={"k": k})
-            for k in lengths
+            for k in k_values(grid.suffix_length)
         ),
         *(_measure(each, grid.values(each.name), groups) for each in whole),
         *(
@@ -64,25 +75,26 @@ def _split(
             for n in TRIES
         ),
     ]
-    yield from _estimated(model, names, measures, seed)
-    if some and grid.decoded.any():
-        known = grid.decoded
+    yield from _estimated(grid, measures, seed)
+    if some and known.any():
         measures = [
             _measure(each, grid.values(each.name)[known], groups[known]) for each in decoded
         ]
-        yield from _estimated(model, names, measures, seed)
+        yield from _estimated(grid, measures, seed)
     for metric, values in log_probs.items():
-        yield from _hidden(model, names, metric, exact, values, groups)
-    for copies in np.unique(grid.copies[~np.isnan(grid.copies)]):
-        chosen = grid.copies == copies
-        labels = {"copies": int(copies)}
-        by_copies = Measure(
-            "exact_match_by_copies", exact[chosen], groups[chosen], rate=True, labels=labels
-        )
-        yield from _estimated(model, names, [by_copies], seed)
-    if "twin_exact_match" in model.memorization.columns:
+        yield from _hidden(grid, metric, values)
+    copies = grid.first["copies"].cast(pl.Float64).to_numpy()
+    by_copies = [
+        ({"copies": int(count)}, copies == count) for count in np.unique(copies[~np.isnan(copies)])
+    ]
+    for labels, of in by_copies:
+        recited = Measure("exact_match_by_copies", exact[of], groups[of], rate=True, labels=labels)
+        yield from _estimated(grid, [recited], seed)
+    if grid.known("twin_exact_match"):
         beyond = exact.astype(np.float64) - grid.values("twin_exact_match")
-        yield from twins.by_copies(model, names, beyond, grid.copies, groups, seed)
+        for labels, of in by_copies:
+            measure = Measure(COUNTERFACTUAL, beyond[of], groups[of], labels=labels)
+            yield _counterfactual(grid, measure, seed)
 
 
 def _measure(metric: Metric, values: NDArray[Any], groups: NDArray[np.integer]) -> Measure:
@@ -90,63 +102,52 @@ def _measure(metric: Metric, values: NDArray[Any], groups: NDArray[np.integer]) 
     return Measure(metric.name, values, groups, rate=metric.aggregate == "rate", bounded=bounded)
 
 
-def _hidden(
-    model: ModelTables,
-    names: Sequence[str],
-    metric: str,
-    exact: NDArray[np.bool_],
-    log_probs: NDArray[np.float64],
-    groups: NDArray[np.integer],
-) -> Iterator[pl.DataFrame]:
+def _hidden(grid: Grid, metric: str, log_probs: NDArray[np.float64]) -> Iterator[pl.DataFrame]:
     """The share of samples that sampling still extracts although an intervention ends the recital.
 
-    Args:
-        model: of the rows.
-        names: of the V interventions.
-        metric: of `extraction.SCHEMES`.
-        exact: (N, V) exact match.
-        log_probs: (N, V) nats, those of the metric.
-        groups: (N,) of the samples.
+    `log_probs` (N, V), nats, are those of the metric, which is of `extraction.SCHEMES`.
     """
-    whole = names.index(BASELINE.name)
-    for v, name in enumerate(names):
-        hidden = exact[:, whole] & ~exact[:, v]
-        if not hidden.any():
-            continue
-        for n in TRIES:
-            out = out_within(log_probs[hidden, v, None], n)
-            measure = Measure(f"hidden_{metric}", out, groups[hidden], rate=True, labels={"k": n})
-            yield rows_of(model, [name], measure, clustered_rates(out, measure.groups))
+    exact = grid.values("exact_match")
+    for v, name in enumerate(grid.names):
+        hidden = exact[:, grid.baseline] & ~exact[:, v]
+        for n in TRIES if hidden.any() else ():
+            out, groups = out_within(log_probs[hidden, v, None], n), grid.groups[hidden]
+            measure = Measure(f"hidden_{metric}", out, groups, rate=True, labels={"k": n})
+            yield rows_of([name], measure, clustered_rates(out, groups))
 
 
-def _estimated(
-    model: ModelTables,
-    names: Sequence[str],
-    measures: Sequence[Measure],
-    seed: int,
-) -> Iterator[pl.DataFrame]:
+def _counterfactual(grid: Grid, measure: Measure, seed: int) -> pl.DataFrame:
+    """The rows of `COUNTERFACTUAL` for one number of copies.
+
+    The intervals are those of `statistics.reach`, which have a width even where no sample differs
+    between the two: few samples cannot show that nothing is memorized.
+    """
+    values, groups = measure.values, measure.groups
+    mean, stderr = clustered_errors(values, groups)
+    n = effective_number(groups)
+    half = np.array([reach(each, n, 1.0, LEVEL) for each in stderr])
+    estimates = Estimates(mean, np.maximum(mean - half, -1.0), np.minimum(mean + half, 1.0))
+    differences = paired_differences(values, values[:, [grid.baseline]], groups, seed)
+    return rows_of(grid.names, measure, estimates, differences)
+
+
+def _estimated(grid: Grid, measures: Sequence[Measure], seed: int) -> Iterator[pl.DataFrame]:
     """A frame per measure of the same samples.
 
     Measures that fit into memory together share the draws of the differences, which take long.
     """
-    whole, n, groups = names.index(BASELINE.name), len(names), measures[0].groups
+    n, groups = len(grid.names), measures[0].groups
     at_once = max(1, CELLS // (len(groups) * n))
-    if len(measures) > at_once:
-        for start in range(0, len(measures), at_once):
-            yield from _estimated(model, names, measures[start : start + at_once], seed)
-        return
-    stacked = np.concatenate([m.values.astype(np.float64) for m in measures], axis=1)
-    columns = [slice(i * n, (i + 1) * n) for i in range(len(measures))]
-    unmodified = np.repeat(np.arange(len(measures)) * n + whole, n)
-    scale = np.repeat([float(m.bounded) for m in measures], n)
-    differences = paired_differences(stacked, stacked[:, unmodified], groups, seed, scale=scale)
-    mean = np.repeat([not m.rate for m in measures], n)
-    means = clustered_means(stacked[:, mean], groups, scale=scale[mean]) if mean.any() else None
-    done = 0  # columns of `means`
-    for measure, here in zip(measures, columns, strict=True):
-        if measure.rate or means is None:
-            estimates = clustered_rates(measure.values.astype(np.bool_), groups)
-        else:
-            estimates = means[done : done + n]
-            done += n
-        yield rows_of(model, names, measure, estimates, differences[here])
+    for start in range(0, len(measures), at_once):
+        some = measures[start : start + at_once]
+        stacked = np.concatenate([m.values.astype(np.float64) for m in some], axis=1)
+        unmodified = np.repeat(np.arange(len(some)) * n + grid.baseline, n)
+        scale = np.repeat([float(m.bounded) for m in some], n)
+        differences = paired_differences(stacked, stacked[:, unmodified], groups, seed, scale=scale)
+        for i, measure in enumerate(some):
+            of = slice(i * n, (i + 1) * n)
+            if measure.rate:
+                estimates = clustered_rates(measure.values.astype(np.bool_), groups)
+            else:
+                estimates = clustered_means(stacked[:, of], groups, scale=scale[of])
+            yield rows_of(grid.names, measure, estimates, differences[of])

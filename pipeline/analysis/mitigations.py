@@ -408,8 +408,8 @@ def _means(frame: pl.DataFrame) -> Row:
 def _change(both: pl.DataFrame, *, shares: bool) -> Row:
     """The mean of ``value`` minus that of ``before``, item by item; shares lie between 0 and 1."""
     values, before = (both[name].to_numpy()[:, None] for name in ("value", "before"))
-    groups, scale = both["cluster"].to_numpy(), np.ones(1) if shares else None
-    found = paired_differences(values, before, groups, 0, draws=1, scale=scale)
+    groups = both["cluster"].to_numpy()
+    found = paired_differences(values, before, groups, 0, draws=1, scale=float(shares))
     return _row(found, len(both))
 
 

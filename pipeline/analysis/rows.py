@@ -97,20 +97,23 @@ class Measure:
 
 
 def rows_of(
-    model: ModelTables,
     names: Sequence[str],
     measure: Measure,
     estimates: Estimates,
     differences: Differences | None = None,
 ) -> pl.DataFrame:
-    """One row per intervention; the split is filled in by the caller."""
-    n = len(measure.values)
-    constants = {"task": measure.task, "metric": measure.metric, "n": n, **measure.labels}
-    frame = pl.DataFrame({"intervention": names, **vars(estimates)}).with_columns(
-        **difference_columns(differences),
-        **{name: pl.lit(value) for name, value in constants.items()},
+    """One row per intervention, for `finish`; the split is filled in by the caller."""
+    return pl.DataFrame(
+        {
+            "intervention": names,
+            "task": measure.task,
+            "metric": measure.metric,
+            "n": len(measure.values),
+            **measure.labels,
+            **vars(estimates),
+            **difference_columns(differences),
+        }
     )
-    return finish(frame, model)
 
 
 def difference_columns(differences: Differences | None) -> dict[str, pl.Series]:

@@ -5,8 +5,8 @@ Samples with nearly equal suffixes are not independent of each other, so they ar
 
 Shapes: N samples, C columns (interventions times metrics), G groups. `values` is (N, C). `groups`
 (N,) has the same number for samples that belong together. A mean is the sum of its values over that
-of the `weights` (N,), None: all 1. A monotone `link`, None: the mean itself, is applied to each
-mean. `scale` (C,) is that of `reach` for values between 0 and 1; 0, or None: no limits are known.
+of the `weights` (N,), None: all 1. A monotone `link` is applied to each mean. `scale`, one number
+or (C,), is that of `reach` for values between 0 and 1; 0: no limits are known.
 """
 
 from __future__ import annotations
@@ -27,6 +27,12 @@ DRAWS = 2000
 _Floats = NDArray[np.float64]
 Link = Callable[[_Floats], _Floats]
 """Maps a mean to the reported number, such as a log-likelihood to a perplexity."""
+
+
+def same(means: _Floats) -> _Floats:
+    """The mean itself."""
+    return means
+
 
 _Z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
 _CHUNK = 128  # bootstrap draws at once: 128 x 15,000 counts are 15 MB
@@ -128,8 +134,8 @@ def clustered_means(
     values: _Floats,
     groups: NDArray[np.integer],
     weights: _Floats | None = None,
-    link: Link | None = None,
-    scale: _Floats | None = None,
+    link: Link = same,
+    scale: _Floats | float = 0.0,
 ) -> Estimates:
     """Means with the wider of Student's interval and Hall's, which follows skewed values.
 
@@ -145,15 +151,15 @@ def clustered_means(
     known = np.isfinite(values).all(axis=0)
     sizes, sums = _group_sums(np.where(known, values, 0.0), groups, weights)
     mean, changes = _jackknife(sizes, (sums,))
-    limited = np.zeros(mean.shape) if scale is None else scale
+    limited = np.broadcast_to(scale, mean.shape)
     below, above = _distances(changes, effective_number(groups, weights), limited)
-    low, high = np.sort([_linked(link, mean - below), _linked(link, mean + above)], axis=0)
+    low, high = np.sort([link(mean - below), link(mean + above)], axis=0)
     low = np.where(limited > 0, np.maximum(low, 0.0), low)
     high = np.where(limited > 0, np.minimum(high, 1.0), high)
     with np.errstate(invalid="ignore"):  # the mean of infinities of both signs
         value = np.where(known, mean, values.mean(axis=0))
     ends = (np.where(known, end, np.nan) for end in (low, high))
-    return Estimates(_linked(link, value), *ends)
+    return Estimates(link(value), *ends)
 
 
 def paired_differences(
@@ -163,8 +169,8 @@ def paired_differences(
     seed: int,
     draws: int = DRAWS,
     weights: _Floats | None = None,
-    link: Link | None = None,
-    scale: _Floats | None = None,
+    link: Link = same,
+    scale: _Floats | float = 0.0,
 ) -> Differences:
     """Differences of two means over the same samples, with intervals and p-values.
 
@@ -188,10 +194,10 @@ def paired_differences(
         values, baseline = np.where(known, values, 0.0), np.where(known, baseline, 0.0)
     sizes, change = _group_sums(values - baseline, groups, weights)
     pair: tuple[_Floats, ...] = (change,)  # alone, so that no change is a difference of exactly 0
-    if link is not None:
+    if link is not same:
         pair = tuple(_group_sums(each, groups, weights)[1] for each in (values, baseline))
     difference, changes = _jackknife(sizes, pair, link)
-    limited = np.zeros(difference.shape) if scale is None else scale
+    limited = np.broadcast_to(scale, difference.shape)
     below, above = _distances(changes, effective_number(groups, weights), limited)
     least = np.where(limited > 0, -1.0, -np.inf)
     fields = (
@@ -320,7 +326,7 @@ def pooled(
 
 
 def _jackknife(
-    sizes: _Floats, sums: tuple[_Floats, ...], link: Link | None = None
+    sizes: _Floats, sums: tuple[_Floats, ...], link: Link = same
 ) -> tuple[_Floats, _Floats]:
     """A mean, or the difference of two, and what each group contributes to it.
 
@@ -333,8 +339,8 @@ def _jackknife(
     for each in sums:
         mean = each.sum(axis=0) / total
         change = (each - sizes[:, None] * mean) / others
-        value = _linked(link, mean)
-        parts.append((value, change if link is None else value - link(mean - change)))
+        value = link(mean)
+        parts.append((value, change if link is same else value - link(mean - change)))
     if len(parts) == 1:
         return parts[0]
     (value, change), (less, change_of_less) = parts
@@ -359,9 +365,7 @@ def _distances(changes: _Floats, n: float, scale: _Floats) -> tuple[_Floats, _Fl
     after a cubic transformation, which removes the skewness; `reach` where that is wider.
     """
     errors = _jackknife_error(changes)
-    half = np.array(
-        [reach(*pair, LEVEL) for pair in zip(errors, [n] * len(errors), scale, strict=True)]
-    )
+    half = np.array([reach(error, n, of, LEVEL) for error, of in zip(errors, scale, strict=True)])
     half = np.where(np.isfinite(half) & (half > GRAIN * GRAIN), half, np.nan)
     spread = (changes**2).mean(axis=0) ** 1.5
     skewness = np.divide(
@@ -416,10 +420,6 @@ def percentiles(drawn: _Floats) -> tuple[_Floats, _Floats]:
     low, high = np.quantile(np.where(known, drawn, np.nan), ends, axis=0)
     # rounded outwards, so that the interval of equal values contains them
     return np.floor(low / GRAIN) * GRAIN, np.ceil(high / GRAIN) * GRAIN
-
-
-def _linked(link: Link | None, means: _Floats) -> _Floats:
-    return means if link is None else link(means)
 
 
 def _group_sums(

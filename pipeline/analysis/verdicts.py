@@ -12,7 +12,7 @@ model by model, and in the counts of blocks. The rate is one for each claim; it 
 the claims, nor among the edits. Bonferroni's bound needs nothing of how the estimates depend on
 each other.
 
-Models of one recipe that differ in their training seed are one case: see `estimates.pooled`.
+Models of one recipe that differ in their training seed are one case: see `Measured.estimate`.
 
 Source: for equivalence by inclusion of an interval Schuirmann (1987), J. Pharmacokinetics and
 Biopharmaceutics 15, 657-680; the logic of three values is Kleene's.
@@ -137,16 +137,14 @@ def rule(name: Rule) -> pl.Expr:
 def _judged(name: str, claim: Claim, conditions: Sequence[Condition], error: float) -> pl.DataFrame:
     """The rows of one claim: conditions, units, models, and the claim itself."""
     level = 1 - error / max(len(conditions), 1)
-    schema = tables.dtypes(VERDICTS)
-    rows = pl.DataFrame([_row(condition, level) for condition in conditions], schema=schema)
+    judged = [_row(condition, level) for condition in conditions]
+    rows = pl.DataFrame(judged, schema=tables.dtypes(VERDICTS))
     units, models = by_unit_and_model(rows, claim)
     overall = (
         models.select(rule(claim.models)) if models.height else pl.DataFrame({"verdict": [None]})
     )
-    parts = [overall, models, units, rows]
-    return pl.concat([pl.DataFrame(schema=schema), *parts], how="diagonal").with_columns(
-        claim=pl.lit(name)
-    )
+    parts = [tables.empty(VERDICTS), overall, models, units, rows]
+    return pl.concat(parts, how="diagonal").with_columns(claim=pl.lit(name))
 
 
 def by_unit_and_model(conditions: pl.DataFrame, claim: Claim) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -160,27 +158,17 @@ def _row(condition: Condition, level: float) -> dict[str, Any]:
         model.estimate(terms, level, condition.offset, related=condition.related)
         for model, terms in condition.sums
     ]
-    estimate = sums[0] if len(sums) == 1 else combined([(1, s) for s in sums], related=True)
-    verdict = compared(estimate, condition.compare, condition.threshold)
-    needed = None
+    estimate = combined([(1, each) for each in sums], related=True)
+    compare, threshold = condition.compare, condition.threshold
+    verdict, needed = compared(estimate, compare, threshold), None
     if verdict == UNDECIDED and len(sums) == 1 and len(condition.sums[0][1]) == 1:
         [(model, [term])] = condition.sums
-        compare, threshold = condition.compare, condition.threshold
         needed = model.needed(term, level, condition.offset, compare, threshold)
+    ends = (end if math.isfinite(end) else None for end in estimate)
     return {
-        "model": condition.model,
-        "unit": condition.unit,
-        "condition": condition.condition,
-        "part": condition.part or None,
-        **dict(zip(("estimate", "low", "high"), map(_finite, estimate), strict=True)),
+        **{name: value for name, value in vars(condition).items() if name in VERDICTS},
+        **dict(zip(("estimate", "low", "high"), ends, strict=True)),
         "level": level,
-        "compare": condition.compare,
-        "threshold": condition.threshold,
         "verdict": UNDECIDED if condition.lacks else verdict,
         "needed": needed,
-        "lacks": condition.lacks or None,
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

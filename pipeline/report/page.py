@@ -21,7 +21,7 @@ import polars as pl
 from pipeline.analysis import views
 from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE, gathered
 from pipeline.analysis.kept import kept
-from pipeline.analysis.manifests import pretrained, read_manifests, trained_here
+from pipeline.analysis.manifests import pretrained, read_manifest, trained_here
 from pipeline.analysis.results import check_numbers
 from pipeline.analysis.rows import SUMMARY
 from pipeline.analysis.schema import Thresholds
@@ -159,9 +159,9 @@ def read_results(
 
     manifests = list[Mapping[str, object]]()
     for name, family in models:
-        named = [{"name": name, "family": family}]
+        named = {"name": name, "family": family}
         lost = f"{name} has no checkpoint"
-        manifests += attempt(lost, named, read_manifests, data, [(name, family)])
+        manifests.append(attempt(lost, named, read_manifest, data, name))
     if stale := tables.provenance(data / "summary.parquet").get("stale"):
         assert isinstance(stale, list)  # noqa: S101
         missing.append(

@@ -277,7 +277,7 @@ def test_the_grid_is_whole(study: synthetic.Study, summary: pl.DataFrame) -> Non
     assert (summary["value"] <= summary["high"]).all()
 
 
-def test_every_defect_is_named(study: synthetic.Study) -> None:
+def test_every_defect_is_named(study: synthetic.Study, tmp_path: Path) -> None:
     first, second, third, fourth = study.models
     lacking = first.memorization.filter(
         (pl.col("intervention") != "block-03")
@@ -285,15 +285,15 @@ def test_every_defect_is_named(study: synthetic.Study) -> None:
     )
     twice = pl.concat([second.benchmarks, second.benchmarks.head(1)])
     moved = third.memorization.with_columns(pl.lit("control").alias("split"))
+    spoiled = [
+        replace(first, memorization=lacking),
+        replace(second, benchmarks=twice),
+        replace(third, memorization=moved),
+        fourth,
+    ]
+    models = replace(study, models=spoiled).write(tmp_path)
     with pytest.raises(InputError) as caught:
-        aggregate(
-            [
-                replace(first, memorization=lacking),
-                replace(second, benchmarks=twice),
-                replace(third, memorization=moved),
-                fourth,
-            ]
-        )
+        write_summary("tiny", models, tmp_path, tmp_path / "summary.parquet")
     message = str(caught.value)
     for expected in (
         "memorization of tiny-pythia-8",

@@ -12,7 +12,7 @@ from scipy import stats
 
 from pipeline.analysis.aggregate import aggregate, write_summary
 from pipeline.analysis.measured import ModelTables
-from pipeline.analysis.twins import METRIC
+from pipeline.analysis.memorized import COUNTERFACTUAL
 from tests.analysis import synthetic
 
 
@@ -31,7 +31,7 @@ def model() -> ModelTables:
 
 
 def test_it_is_the_difference_of_exact_match_at_each_number_of_copies(model: ModelTables) -> None:
-    rows = aggregate([model]).filter(metric=METRIC)
+    rows = aggregate([model]).filter(metric=COUNTERFACTUAL)
     known = model.samples.select("sample_id", "copies", "suffix_group")
     by_hand = model.memorization.join(known, on="sample_id").with_columns(
         beyond=pl.col("exact_match").cast(pl.Int8) - pl.col("twin_exact_match").cast(pl.Int8)
@@ -52,7 +52,7 @@ def test_it_is_the_difference_of_exact_match_at_each_number_of_copies(model: Mod
 
 def test_equal_twins_leave_an_interval_around_nothing() -> None:
     model = paired(0.0)
-    rows = aggregate([model]).filter(metric=METRIC)
+    rows = aggregate([model]).filter(metric=COUNTERFACTUAL)
     assert (rows["value"] == 0).all()
     for row in rows.iter_rows(named=True):  # t²/n, as for a share that is 0 in all samples
         own = model.samples.filter(copies=row["copies"])
@@ -65,7 +65,7 @@ def test_equal_twins_leave_an_interval_around_nothing() -> None:
 
 def test_a_model_without_a_twin_has_no_such_rows(model: ModelTables) -> None:
     alone = replace(model, memorization=model.memorization.drop("twin_exact_match"))
-    assert aggregate([alone]).filter(metric=METRIC).height == 0
+    assert aggregate([alone]).filter(metric=COUNTERFACTUAL).height == 0
 
 
 def test_a_twin_is_no_model_of_the_summary(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_twin_is_no_model_of_the_summary(tmp_path: Path) -> None:
     assert set(alone["model"]) == {"seen", "twin"}
     compared = write_summary("s", models, tmp_path, path, twins={"seen": "twin"})
     assert set(compared["model"]) == {"seen"}
-    assert compared.filter(metric=METRIC).height
+    assert compared.filter(metric=COUNTERFACTUAL).height
     for table in ("evidence", "verdicts"):
         judged = pl.read_parquet(tmp_path / f"{table}.parquet")
         assert set(judged["model"].drop_nulls()) == {"seen"}

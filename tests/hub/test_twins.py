@@ -15,8 +15,8 @@ import pytest
 from ruamel.yaml import YAML
 from transformers import AutoTokenizer
 
+from pipeline.analysis.memorized import COUNTERFACTUAL
 from pipeline.analysis.rows import SUMMARY
-from pipeline.analysis.twins import METRIC
 from pipeline.corpus.schemas import RECORDS
 from pipeline.workflow import tables
 from tests.hub.server import Hub
@@ -132,7 +132,7 @@ def _serve(hub: Hub, data: Path) -> list[str]:
 
 def _surface(root: Path, study: str, model: str) -> pl.DataFrame:
     summary = tables.read(root / f"data/{study}/summary.parquet", SUMMARY)
-    return summary.filter(model=model, metric=METRIC).sort("copies", "intervention")
+    return summary.filter(model=model, metric=COUNTERFACTUAL).sort("copies", "intervention")
 
 
 def _more_copies_more_memory(surface: pl.DataFrame) -> None:

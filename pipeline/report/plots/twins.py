@@ -1,6 +1,6 @@
 """Counterfactual memorization: exact match of a model minus its twin's, by copies and block.
 
-Not in the paper. The twin never saw the samples (see `analysis.twins`).
+Not in the paper. The twin never saw the samples (see `analysis.memorized`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from pipeline.analysis.twins import METRIC
+from pipeline.analysis.memorized import COUNTERFACTUAL
 from pipeline.report import style
 from pipeline.report.plots.plot import (
     BLOCKS_LABEL,
@@ -32,7 +32,7 @@ WIDEST = 16
 
 def counterfactual(summary: pl.DataFrame) -> Iterator[Plot]:
     """One figure: a surface of copies by blocks for each model with a twin."""
-    data = summary.filter(pl.col("metric") == METRIC, unmodified_or_one_block()).select(
+    data = summary.filter(pl.col("metric") == COUNTERFACTUAL, unmodified_or_one_block()).select(
         *NUMBERS, "copies"
     )
     if not data.height:
