@@ -76,6 +76,8 @@ def pairs(summary: pl.DataFrame, evidence: pl.DataFrame, quantities: pl.DataFram
 def correlations(paired: pl.DataFrame) -> pl.DataFrame:
     """Rank correlation over the blocks of each model, plain, and beyond depth and displacement.
 
+    Without block 0, whose bypass the paper warns can look spuriously good.
+
     Returns:
         model, quantity, measure, value, low, high, p_value, blocks, and ``beyond``, ``beyond_low``,
         ``beyond_high``, ``beyond_p_value``: the partial correlation at equal depth (the block's
@@ -84,7 +86,8 @@ def correlations(paired: pl.DataFrame) -> pl.DataFrame:
     """
     rows = []
     by = ("model", "quantity", "measure")
-    for key, part in paired.group_by(by, maintain_order=True) if paired.height else ():
+    later = paired.filter(pl.col("block") > 0) if paired.height else paired
+    for key, part in later.group_by(by, maintain_order=True) if later.height else ():
         given = [part[name].cast(pl.Float64).to_numpy() for name in ("block", "displacement")]
         both = part["mean"].to_numpy(), part["lost"].to_numpy()
         found, beyond = rank_correlation(*both, seed=0), Correlation()
@@ -99,7 +102,7 @@ def correlations(paired: pl.DataFrame) -> pl.DataFrame:
     return made.with_columns(pl.col(numbers[len(names) :]).fill_nan(None))
 
 
-def along(ranks: pl.DataFrame, value: str = "value") -> pl.DataFrame:
-    """The correlations that are significantly above 0."""
+def along(ranks: pl.DataFrame, value: str = "value", sign: int = 1) -> pl.DataFrame:
+    """The correlations that are significantly above 0, or below it with a `sign` of -1."""
     p_value = "p_value" if value == "value" else f"{value}_p_value"
-    return ranks.filter(pl.col(value) > 0, pl.col(p_value) <= SIGNIFICANT)
+    return ranks.filter(sign * pl.col(value) > 0, pl.col(p_value) <= SIGNIFICANT)

@@ -87,10 +87,9 @@ class Finding:
         units: model or family -> the verdicts of its units.
         conditions: all of them.
         changes: setup -> the cases' verdicts with it, where they differ.
-        lengths: ``first token``, ``whole suffix`` -> the cases' verdicts by it alone, where a claim
-            is judged by both.
+        parts: see `PARTS` -> the cases' verdicts by a part of the conditions.
         edits: edits other than the bypass, those with equal verdicts together, such as
-            ``zero, mean`` -> the cases' verdicts under them.
+            ``zero, mean`` -> the cases' verdicts under them, and by each of `parts`.
         short: of what there are too few for any outcome to support some condition, and how many;
             None: of nothing.
         lacks: what the study lacks to judge it; empty: nothing.
@@ -110,8 +109,8 @@ class Finding:
     units: Mapping[str, Sequence[str]]
     conditions: Sequence[Judged]
     changes: Mapping[str, Sentence] = field(default_factory=dict)
-    lengths: Mapping[str, Sentence] = field(default_factory=dict)
-    edits: Mapping[str, Sentence] = field(default_factory=dict)
+    parts: Mapping[str, Sentence] = field(default_factory=dict)
+    edits: Mapping[str, tuple[Sentence, Mapping[str, Sentence]]] = field(default_factory=dict)
     short: Sentence | None = None
     lacks: str = ""
 
@@ -213,7 +212,7 @@ def findings(
         rows = of_claim.filter(edit=IDENTITY)
         main = rows.filter(setup=MAIN)
         cases = _cases(main)
-        under = {edit: _cases(of_claim.filter(edit=edit)) for edit in edits}
+        under = {edit: of_claim.filter(edit=edit) for edit in edits}
         conditions = [
             Judged(row, _sentence(label, fills), unit)
             for row in main.filter(pl.col("condition").is_not_null()).iter_rows(named=True)
@@ -256,7 +255,7 @@ def findings(
                     for setup, sentence in words["setups"].items()
                     if (other := _cases(rows.filter(setup=setup))) != cases
                 },
-                lengths=_by_length(name, main, case),
+                parts=_counted_parts(f"claims/{name}", _by_part(main), case),
                 edits=_by_verdicts(name, under, case),
                 short=_short(name, main, evidence),
                 lacks="; ".join(main["lacks"].drop_nulls().unique(maintain_order=True)),
@@ -266,8 +265,8 @@ def findings(
 
 
 _SHORT = (
-    "a condition needs {{ needed|count }} independent {{ what }}, and there are {{ known|count }} "
-    "in {{ model }}"
+    "a condition needs what {{ needed|count }} independent {{ what }} tell, and those of "
+    "{{ model }} tell as much as {{ known|count }}"
 )
 
 
@@ -291,30 +290,49 @@ def _short(claim: str, rows: pl.DataFrame, evidence: pl.DataFrame) -> Sentence |
     return Sentence(_SHORT, {**numbers, "what": what, "model": model})
 
 
-def _by_length(claim: str, rows: pl.DataFrame, case: str) -> dict[str, Sentence]:
-    """The verdicts by the first token alone and by the whole suffix alone."""
+PARTS = {
+    "by the first token alone": pl.col("condition").str.ends_with(OF_FIRST),
+    "by the whole suffix alone": ~pl.col("condition").str.ends_with(OF_FIRST),
+    "without perplexity": pl.col("condition") != "perplexity_growth",
+}
+"""Part -> the conditions that belong to it."""
+
+
+def _by_part(rows: pl.DataFrame) -> dict[str, dict[str, str]]:
+    """Part -> model -> verdict, for `PARTS` that hold some of a claim's conditions and not all."""
     conditions = rows.drop_nulls("condition")
-    of_first = pl.col("condition").str.ends_with(OF_FIRST)
-    if not conditions.filter(of_first).height:
-        return {}
     made = {}
-    for length, part in (("first token", of_first), ("whole suffix", ~of_first)):
-        _, models = by_unit_and_model(conditions.filter(part), CLAIMS[claim])
-        name = f"claims/{claim}/{length.replace(' ', '-')}"
-        made[length] = counted(name, models["verdict"].to_list(), case)
+    for name, belongs in PARTS.items():
+        if 0 < (part := conditions.filter(belongs)).height < conditions.height:
+            _, models = by_unit_and_model(part, CLAIMS[rows["claim"][0]])
+            made[name] = _cases(models.with_columns(unit=None))
     return made
 
 
 def _by_verdicts(
-    claim: str, under: Mapping[str, Mapping[str, str]], case: str
+    claim: str, under: Mapping[str, pl.DataFrame], case: str
+) -> dict[str, tuple[Sentence, dict[str, Sentence]]]:
+    """Edits with equal verdicts -> these, and those by a part that differ; named by the first."""
+    alike: dict[tuple[tuple[str, ...], ...], list[str]] = {}
+    for edit, rows in under.items():
+        found = [_cases(rows), *_by_part(rows).values()]
+        alike.setdefault(tuple(tuple(sorted(each.values())) for each in found), []).append(edit)
+    made = {}
+    for edits in alike.values():
+        cases, place = _cases(under[edits[0]]), f"claims/{claim}/{edits[0]}"
+        parts = _by_part(under[edits[0]])
+        differing = {name: part for name, part in parts.items() if part != cases}
+        verdicts = counted(place, list(cases.values()), case)
+        made[", ".join(edits)] = verdicts, _counted_parts(place, differing, case)
+    return made
+
+
+def _counted_parts(
+    place: str, parts: Mapping[str, Mapping[str, str]], case: str
 ) -> dict[str, Sentence]:
-    """Edits with equal counts of verdicts -> these; the numbers are named by the first edit."""
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for edit, found in under.items():
-        alike.setdefault(tuple(sorted(found.values())), []).append(edit)
     return {
-        ", ".join(edits): counted(f"claims/{claim}/{edits[0]}", verdicts, case)
-        for verdicts, edits in alike.items()
+        name: counted(f"{place}/{name.replace(' ', '-')}", list(verdicts.values()), case)
+        for name, verdicts in parts.items()
     }
 
 

@@ -154,6 +154,7 @@ def finding(summary: pl.DataFrame, shares: pl.DataFrame, evidence: pl.DataFrame)
     Returns:
         ``before``: exact match of the baselines, from the lowest to the highest; ``edits``: edit ->
         the numbers of `_of_edit`, the bypass first; ``compared``: those of `_compared`;
+        ``uncounted``: model -> the benchmarks of which it has no lead over chance beyond its error;
         ``several``: whether several models have these; ``recited``: whether any baseline recites a
         sample; ``studied``: all models; ``samples``: memorized ones per model.
     """
@@ -169,11 +170,19 @@ def finding(summary: pl.DataFrame, shares: pl.DataFrame, evidence: pl.DataFrame)
         ),
         "edits": {edit: _of_edit(edit, shares, evidence) for edit in edits},
         "compared": _compared(shares, edits) if len(edits) > 1 else {},
+        "uncounted": _uncounted(summary, evidence),
         "several": len(edited) > 1,
         "recited": bool((baselines["value"] > 0).any()),
         "studied": Number("finding/studied", len(views.models(summary)), unit="models"),
         "samples": spread("finding/samples", baselines["n"].to_list() or [0], "samples"),
     }
+
+
+def _uncounted(summary: pl.DataFrame, evidence: pl.DataFrame) -> dict[str, list[str]]:
+    asked = views.tasks(views.accuracies(views.baseline(summary)))
+    counted = {model.name: model.metrics for model in measured_models(evidence)}
+    left_out = {model: [t for t in asked if t not in tasks] for model, tasks in counted.items()}
+    return {model: tasks for model, tasks in left_out.items() if tasks}
 
 
 def _of_edit(edit: str, shares: pl.DataFrame, evidence: pl.DataFrame) -> dict[str, Any]:

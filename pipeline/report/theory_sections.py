@@ -124,7 +124,8 @@ def _told(ranks: pl.DataFrame, quantity: str, measure: str) -> dict[str, Any]:
         "beyond_along": count(link.along(rows, "beyond").height),
     }
     words = Sentence(WORDS["sections"]["often"], often)
-    return {"tells": part if along else "does not tell", "often": words}
+    against = count(link.along(rows, sign=-1).height)
+    return {"tells": part if along else "does not tell", "often": words, "against": against}
 
 
 def _table(ranks: pl.DataFrame) -> tuple[list[str], list[list[Number | str]]]:

@@ -1,5 +1,6 @@
 """Every verdict flips when the data flip, and none is wrong more often than it says."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -163,8 +164,8 @@ def test_every_edit_is_judged() -> None:
     found = judged_of([model])
     early = found["early-block"]
     assert outcomes(early) == {SUPPORTED}
-    assert plain(early.edits["zero"]) == "contradicted in 1 of 1 model"
-    assert plain(found["quarters"].edits["zero"]) == "not measured"
+    assert plain(early.edits["zero"][0]) == "contradicted in 1 of 1 model"
+    assert plain(found["quarters"].edits["zero"][0]) == "not measured"
     assert all(condition.row["edit"] == "identity" for condition in early.conditions)
 
 
@@ -281,13 +282,23 @@ def test_the_first_token_and_the_whole_suffix_are_also_judged_alone(
     judged: Judged,
 ) -> None:
     gap = judged["gap"]
-    assert {length: plain(verdict) for length, verdict in gap.lengths.items()} == {
-        "first token": "undecided in 4 of 4 models",
-        "whole suffix": "supported in 4 of 4 models",
+    assert {length: plain(verdict) for length, verdict in gap.parts.items()} == {
+        "by the first token alone": "undecided in 4 of 4 models",
+        "by the whole suffix alone": "supported in 4 of 4 models",
     }
     assert plain(gap.verdict) == "undecided in 4 of 4 models"
-    by_both = {claim for claim, finding in judged.items() if finding.lengths}
+    by_both = {c for c, finding in judged.items() if "by the first token alone" in finding.parts}
     assert by_both == {"gap", "thesis"}  # displacement is not measured here
+
+
+def test_late_blocks_are_also_judged_without_perplexity(evidence_of_paper: pl.DataFrame) -> None:
+    """A perplexity that doubles contradicts the claim, and only that part of it."""
+    ruined = pl.when(quantity="log_ratio").then(math.log(2)).otherwise("value")
+    late = judged_from(evidence_of_paper.with_columns(value=ruined))["late-block"]
+    before = judged_from(evidence_of_paper)["late-block"]
+    assert plain(late.verdict) == "contradicted in 4 of 4 models"
+    assert list(late.parts) == ["without perplexity"]
+    assert plain(late.parts["without perplexity"]) == plain(before.parts["without perplexity"])
 
 
 def test_every_finding_says_where_it_is_from_and_when_it_is_shown(
