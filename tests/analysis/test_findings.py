@@ -293,12 +293,16 @@ def test_the_first_token_and_the_whole_suffix_are_also_judged_alone(
 
 def test_late_blocks_are_also_judged_without_perplexity(evidence_of_paper: pl.DataFrame) -> None:
     """A perplexity that doubles contradicts the claim, and only that part of it."""
-    ruined = pl.when(quantity="log_ratio").then(math.log(2)).otherwise("value")
-    late = judged_from(evidence_of_paper.with_columns(value=ruined))["late-block"]
-    before = judged_from(evidence_of_paper)["late-block"]
+    before = judged_from(evidence_of_paper)["late-block"]  # its perplexity has no documents
+    assert not before.parts
+    of_piqa = evidence_of_paper.filter(task="tiny_piqa", metric="acc", quantity="difference")
+    named = {"task": "tiny_wikitext", "metric": "word_perplexity", "quantity": "log_ratio"}
+    columns = {name: pl.lit(value) for name, value in named.items()}
+    doubled = of_piqa.with_columns(**columns, value=math.log(2), stderr=0.01)
+    late = judged_from(pl.concat([evidence_of_paper, doubled]))["late-block"]
     assert plain(late.verdict) == "contradicted in 4 of 4 models"
     assert list(late.parts) == ["without perplexity"]
-    assert plain(late.parts["without perplexity"]) == plain(before.parts["without perplexity"])
+    assert plain(late.parts["without perplexity"]) == plain(before.verdict)
 
 
 def test_every_finding_says_where_it_is_from_and_when_it_is_shown(

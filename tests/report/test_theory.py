@@ -344,7 +344,7 @@ def test_statements_are_counted_in_the_opening(made: Made) -> None:
     _, opening = said(*made)
     printed = [s for s in attention_only_statements(made[2]) if s.printed]
     hold = sum(s.degree == "all" for s in printed)
-    assert f"Of {len(printed)} statements as printed, {hold} hold in every case" in opening
+    assert f"Of {len(printed)} readings of what is printed, {hold} hold in every case" in opening
 
 
 # ------------------------------------------------------------------------------ the figures
