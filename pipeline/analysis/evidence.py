@@ -241,7 +241,8 @@ def _memory(model: ModelTables) -> Iterator[Measure]:
     measured: list[tuple[str, str, int | None]] = [("exact_match", "exact_match", None)]
     if control is not None:  # without the floor, part of these losses would not be memory
         measured += [(metric, metric, None) for metric in (TOKENS, LOG_PROB)]
-        measured += [(AT_K, "correct_length", k) for k in k_values(memorized.suffix_length)[:-1]]
+        *lengths, _ = k_values(memorized.first["suffix_length"][0])
+        measured += [(AT_K, "correct_length", k) for k in lengths]
     for metric, column, k in measured:
         floor = error = 0.0
         if control is not None and len(control.groups) > 1:

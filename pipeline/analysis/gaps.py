@@ -8,8 +8,6 @@ for the log probability, and for tokens of equal probability, which needs no ben
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 import polars as pl
 
 from pipeline.analysis import views
@@ -21,7 +19,13 @@ from pipeline.interventions.interventions import EACH
 
 EXACT = "exact_match"
 
-COLUMNS = ("model", "family", "edit", "measure", "k", "gap", "low", "high")
+_COLUMNS = pl.Schema(
+    {
+        **dict.fromkeys(("model", "family", "edit", "measure"), pl.String()),
+        "k": pl.UInt32(),
+        **dict.fromkeys(("gap", "low", "high"), pl.Float64()),
+    }
+)
 
 
 def gaps(evidence: pl.DataFrame, summary: pl.DataFrame) -> pl.DataFrame:
@@ -37,30 +41,20 @@ def gaps(evidence: pl.DataFrame, summary: pl.DataFrame) -> pl.DataFrame:
         leads; for `SURVIVAL_GAP` the loss of memorized minus that of control tokens), low, high
         (95%).
     """
-    schema = dict.fromkeys(COLUMNS[:4], pl.String) | {"k": pl.UInt32}
-    rows = pl.DataFrame(
-        [
-            row
-            for edit in evidence["edit"].unique(maintain_order=True)
-            for row in _of(evidence, edit)
-        ],
-        schema=schema | dict.fromkeys(COLUMNS[5:], pl.Float64),
-        orient="row",
-    )
-    return pl.concat(
-        [rows, _survivals(summary).select(pl.col(c).cast(rows.schema[c]) for c in COLUMNS)]
-    )
-
-
-def _of(evidence: pl.DataFrame, edit: str) -> Iterator[Sequence[object]]:
     lengths = evidence.filter(metric=AT_K)["k"].unique().sort()
     measures = [(EXACT, k) for k in [*lengths, None]] + [(LOG_PROB, None)]
-    for model in measured_models(evidence, edit=edit):
-        name = views.seeds_name(model.name, len(model.seeds))
-        for measure, k in measures:
-            terms = model.gap(LATE, measure, k)
-            if model.has(terms):
-                yield name, model.family, edit, measure, k, *model.estimate(terms, LEVEL)
+    rows = [
+        (
+            *(views.seeds_name(model.name, len(model.seeds)), model.family, edit, measure, k),
+            *model.estimate(terms, LEVEL),
+        )
+        for edit in evidence["edit"].unique(maintain_order=True)
+        for model in measured_models(evidence, edit=edit)
+        for measure, k in measures
+        if model.has(terms := model.gap(LATE, measure, k))
+    ]
+    made = pl.DataFrame(rows, schema=_COLUMNS, orient="row")
+    return pl.concat([made, _survivals(summary).select(*_COLUMNS).cast(_COLUMNS)])
 
 
 def _survivals(summary: pl.DataFrame) -> pl.DataFrame:

@@ -65,32 +65,26 @@ def drops(summary: pl.DataFrame, shares: pl.DataFrame) -> pl.DataFrame:
     of_score = views.single_blocks(scores).join(
         baselines.filter(pl.col("baseline") > 0), on=["model", "task"], maintain_order="left"
     )
+    key, whole = ("model", "family", "intervention", "block"), pl.col("baseline")
     ends = {
-        "low": pl.coalesce(pl.col("baseline") + pl.col("difference_low"), "low"),
-        "high": pl.coalesce(pl.col("baseline") + pl.col("difference_high"), "high"),
+        end: pl.coalesce(whole + pl.col(f"difference_{end}"), end).clip(0, 1) / whole
+        for end in ("low", "high")
     }
-    raw = of_score.with_columns(
-        (end.clip(0, 1) / pl.col("baseline")).alias(name) for name, end in ends.items()
-    ).with_columns(kept=pl.col("value") / pl.col("baseline"), measure=pl.col("task"))
-    corrected = one_block(shares).filter(kind="benchmark")
+    raw = of_score.select(*key, measure="task", kept=pl.col("value") / whole, **ends)
+    corrected = one_block(shares).filter(kind="benchmark").select(raw.columns)
     ability = {name: kind for kind, names in views.ABILITIES.items() for name in names}
-    columns = ("model", "family", "intervention", "block", "measure", "kept", "low", "high")
+    task = pl.col("measure").str.strip_prefix(views.GENERATED)
     rows = pl.concat(
-        frame.select(*columns, pl.lit(scale).alias("scale"))
+        frame.with_columns(
+            scale=pl.lit(scale),
+            ability=task.replace_strict(ability, default=None, return_dtype=pl.String),
+        )
         for scale, frame in zip(SCALES, (raw, corrected), strict=True)
-    ).with_columns(
-        pl.col("measure")
-        .str.strip_prefix(views.GENERATED)
-        .replace_strict(ability, default=None, return_dtype=pl.String)
-        .alias("ability")
     )
-    by = ("model", "family", "intervention", "block", "scale", "ability")
+    by = (*key, "scale", "ability")
+    lost = {"drop": "kept", "low": "high", "high": "low"}
     return mean_over_tasks(rows.drop_nulls("ability"), *by).select(
-        *by,
-        drop=1 - pl.col("kept"),
-        low=1 - pl.col("high"),
-        high=1 - pl.col("low"),
-        tasks="tasks",
+        *by, **{name: 1 - pl.col(left) for name, left in lost.items()}, tasks="tasks"
     )
 
 
@@ -123,10 +117,15 @@ def _shares(evidence: pl.DataFrame) -> pl.DataFrame:
     rows = rows.rename({"kind": "group", "over": "intervention"})
     numbers = rows.select("value", "stderr", "n_effective", "scale", "least", "most")
     ends = [interval(row, LEVEL) for row in numbers.iter_rows()]
-    low, high = zip(*ends, strict=True) if ends else ((), ())
-    return rows.with_columns(
-        pl.Series("low", low, dtype=pl.Float64),
-        pl.Series("high", high, dtype=pl.Float64),
-        pl.when(memory).then("metric").otherwise("task").alias("measure"),
-        pl.when(memory).then(pl.lit("memorization")).otherwise(pl.lit("benchmark")).alias("kind"),
-    ).rename({"value": "kept"})
+    schema = dict.fromkeys(("low", "high"), pl.Float64)
+    return (
+        rows.hstack(pl.DataFrame(ends, schema=schema, orient="row"))
+        .with_columns(
+            pl.when(memory).then("metric").otherwise("task").alias("measure"),
+            pl.when(memory)
+            .then(pl.lit("memorization"))
+            .otherwise(pl.lit("benchmark"))
+            .alias("kind"),
+        )
+        .rename({"value": "kept"})
+    )

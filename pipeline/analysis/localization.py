@@ -106,9 +106,8 @@ def means(frame: pl.DataFrame, limited: Sequence[str], others: Sequence[str]) ->
         if row["clusters"] == 1:
             n = np.full(len(limited), float(part.height))
             ends = wilson(values.mean(0) * n, n)
-        for at, name in enumerate(limited):
-            row |= {name: values[:, at].mean(), f"{name}_low": ends[0][at]}
-            row |= {f"{name}_high": ends[1][at]}
+        for name, *numbers in zip(limited, values.mean(0), *ends, strict=True):
+            row |= zip((name, f"{name}_low", f"{name}_high"), numbers, strict=True)
         rows.append(row | {name: part[name].mean() for name in others})
     place = pl.col(limited[0]).round(9).rank("min", descending=True).over("truth")
     return pl.DataFrame(rows).with_columns(place=place)
@@ -127,8 +126,9 @@ def falls(found: pl.DataFrame, removal: pl.DataFrame, *by: str) -> pl.DataFrame:
         which the edit ends at least half of the unmodified model's recitals, ``low`` and ``high``
         of its 95% interval (Wilson).
     """
-    edited = found.filter(pl.col("scorer").str.ends_with(".exact_match"))
-    edited = edited.filter(pl.col("place").str.contains(r"^block-\d+$"))
+    edited = found.filter(
+        pl.col("scorer").str.ends_with(".exact_match"), pl.col("place").str.contains(r"^block-\d+$")
+    )
     recites = removal.select("model", "exact_match").unique(maintain_order=True)
     made = (
         edited.join(recites, on="model", maintain_order="left")

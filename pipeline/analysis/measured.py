@@ -158,11 +158,6 @@ class Grid:
         """(N,) the groups of near-duplicates of the samples."""
         return self.first["suffix_group"].to_numpy()
 
-    @property
-    def suffix_length(self) -> int:
-        """S, tokens."""
-        return int(self.first["suffix_length"][0])
-
 
 def grids(model: ModelTables) -> dict[str, Grid]:
     """The memorization table of each split that has samples; see `grid_problems`."""

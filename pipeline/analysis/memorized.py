@@ -49,9 +49,7 @@ def of_memorization(model: ModelTables, seed: int) -> Iterator[pl.DataFrame]:
 
 def k_values(suffix_length: int) -> list[int]:
     """The lengths at which exact match is reported: 1, 2, 4, … below S, and S itself."""
-    return [1 << i for i in range(suffix_length.bit_length()) if 1 << i < suffix_length] + [
-        suffix_length
-    ]
+    return [*(1 << i for i in range((suffix_length - 1).bit_length())), suffix_length]
 
 
 def _split(grid: Grid, seed: int) -> Iterator[pl.DataFrame]:
@@ -66,7 +64,7 @@ def _split(grid: Grid, seed: int) -> Iterator[pl.DataFrame]:
     measures = [
         *(
             Measure("exact_match_at_k", right >= k, groups, rate=True, labels={"k": k})
-            for k in k_values(grid.suffix_length)
+            for k in k_values(grid.first["suffix_length"][0])
         ),
         *(_measure(each, grid.values(each.name), groups) for each in whole),
         *(

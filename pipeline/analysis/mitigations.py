@@ -214,12 +214,12 @@ def _of_dose(measured: Measured, method: str, dose: float) -> Iterator[Row]:
     outcomes = measured.at(method, dose).filter(~pl.col("metric").is_in(SCORES))
     for (split, metric), frame in outcomes.group_by(["split", "metric"], maintain_order=True):
         shares = metric in ("recited", "acc")
-        yield {"split": split, "metric": metric, **(_rates if shares else _means)(frame)}
+        yield {"split": split, "metric": metric, **_level(frame, shares=shares)}
         both = measured.paired(method, str(split), str(metric), dose)
         if metric == "recited":
             recited = both.filter(pl.col("before") > 0)
             if len(recited):
-                yield {"split": split, "metric": "kept", **_rates(recited)}
+                yield {"split": split, "metric": "kept", **_level(recited)}
         elif method != "none" and metric != "price":
             yield {"split": split, "metric": f"{metric}_change", **_change(both, shares=shares)}
     yield from _matched(measured, method, dose)
@@ -242,7 +242,7 @@ def _matched(measured: Measured, method: str, dose: float) -> Iterator[Row]:
             del left[taken[-1]]
     if taken:
         both = measured.paired(method, "keep_held_out", "recited", dose)
-        kept = _rates(both.filter(pl.col("item").is_in(taken)))
+        kept = _level(both.filter(pl.col("item").is_in(taken)))
         yield {"split": "keep_matched", "metric": "kept", **kept}
 
 
@@ -270,7 +270,7 @@ def _probed(measured: Measured, method: str) -> Iterator[Row]:
         at = dict(zip(PROBE, key, strict=True))
         if at["variant"] == "reference":
             continue
-        row, verdict = _rates(frame), None
+        row, verdict = _level(frame), None
         if at["probe"] == "edited":
             verdict = "untouched" if row["low"] > 0.5 else None
         elif at["probe"] not in ("undone", "relearning"):
@@ -395,14 +395,11 @@ def _mean(values: pl.Series) -> float:
     return float(values.to_numpy().mean())
 
 
-def _rates(frame: pl.DataFrame) -> Row:
-    hits = frame["value"].to_numpy()[:, None] > 0
-    return _row(clustered_rates(hits, frame["cluster"].to_numpy()), len(frame))
-
-
-def _means(frame: pl.DataFrame) -> Row:
-    values = frame["value"].to_numpy()[:, None]
-    return _row(clustered_means(values, frame["cluster"].to_numpy()), len(frame))
+def _level(frame: pl.DataFrame, *, shares: bool = True) -> Row:
+    """The mean of ``value``, or the share of items where it is above 0."""
+    values, groups = frame["value"].to_numpy()[:, None], frame["cluster"].to_numpy()
+    found = clustered_rates(values > 0, groups) if shares else clustered_means(values, groups)
+    return _row(found, len(frame))
 
 
 def _change(both: pl.DataFrame, *, shares: bool) -> Row:

@@ -56,19 +56,6 @@ def known(rows: pl.DataFrame, characters: int) -> Known:
     )
 
 
-def false_positives(rows: pl.DataFrame) -> Estimates | None:
-    """How often windows are extractable that are not known, with an interval at 95%.
-
-    Args:
-        rows: rolling windows of the baseline, of a model that does not know the documents, or of
-            texts that a model cannot know.
-
-    Returns:
-        One rate; None without windows.
-    """
-    return None if rows.is_empty() else extractable(rows)
-
-
 def extractable(rows: pl.DataFrame) -> Estimates:
     """The share of windows that are extractable, with an interval at 95%.
 

@@ -103,16 +103,10 @@ def rows_of(
     differences: Differences | None = None,
 ) -> pl.DataFrame:
     """One row per intervention, for `finish`; the split is filled in by the caller."""
+    told = {"task": measure.task, "metric": measure.metric, "n": len(measure.values)}
+    changes = difference_columns(differences)
     return pl.DataFrame(
-        {
-            "intervention": names,
-            "task": measure.task,
-            "metric": measure.metric,
-            "n": len(measure.values),
-            **measure.labels,
-            **vars(estimates),
-            **difference_columns(differences),
-        }
+        {"intervention": names, **told, **measure.labels, **vars(estimates), **changes}
     )
 
 

@@ -41,8 +41,6 @@ def quantiles(summary: pl.DataFrame, data: Path) -> pl.DataFrame:
         InputError: a table is missing or does not fit its schema.
     """
     known = summary.filter(pl.col("metric").is_in(METRICS))
-    pooled = views.over_seeds(known).select("recipe", "model").unique(maintain_order=True)
-    names = dict(pooled.iter_rows())
     unused = set(MEMORIZATION) - {*_KEY, *METRICS}
     parts = [NOTHING]
     members = known.select("recipe", "model").unique(maintain_order=True)
@@ -51,11 +49,11 @@ def quantiles(summary: pl.DataFrame, data: Path) -> pl.DataFrame:
             tables.read(data / "memorization" / f"{name}.parquet", MEMORIZATION, without=unused)
             for name in rows["model"]
         )
-        for metric in METRICS:
-            own = samples.group_by(_KEY, maintain_order=True).agg(
-                pl.col(metric).quantile(share, "linear").alias(column)
-                for column, share in QUANTILES.items()
-            )
-            told = {"model": pl.lit(names[recipe]), "metric": pl.lit(metric)}
-            parts.append(own.with_columns(**told).select(NOTHING.columns))
+        long = samples.unpivot(METRICS, index=_KEY, variable_name="metric")
+        made = long.group_by(*_KEY, "metric", maintain_order=True).agg(
+            pl.col("value").quantile(share, "linear").alias(column)
+            for column, share in QUANTILES.items()
+        )
+        name = views.seeds_name(str(recipe), rows.height)
+        parts.append(made.select(pl.lit(name).alias("model"), pl.all()))
     return pl.concat(parts)

@@ -76,14 +76,9 @@ def survival(memorized: Tokens, control: Tokens, seed: int, draws: int = DRAWS) 
     value = _matched(counts, ones)
     if np.isnan(value).any():
         return None
-    pairs = zip(
-        *(
-            times_drawn(len(sizes), seed + number, draws)
-            for number, (sizes, _) in enumerate(counts)
-        ),
-        strict=True,
-    )
-    low, high = percentiles(np.concatenate([_matched(counts, list(pair)) for pair in pairs]))
+    times = [times_drawn(len(sizes), seed + i, draws) for i, (sizes, _) in enumerate(counts)]
+    drawn = [_matched(counts, list(pair)) for pair in zip(*times, strict=True)]
+    low, high = percentiles(np.concatenate(drawn))
     width = np.where(high - low > _LEAST_WIDTH, 0.0, np.nan)
     fields = zip(value[0], low + width, high + width, strict=True)
     memorized_stay, control_stay, gap = (Estimates(*each) for each in fields)

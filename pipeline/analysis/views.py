@@ -136,16 +136,12 @@ def in_range(rows: pl.DataFrame, name: str) -> pl.DataFrame:
         rows: with model and block, null where several or none are edited; with every model's last.
         name: of the range.
     """
-    ranges = [
-        (last, block)
-        for last in rows["block"].drop_nulls().unique()
-        for block in block_range(last + 1, name)
+    last = pl.col("block").max().over("model")
+    among = [
+        (last == n) & pl.col("block").is_in(block_range(n + 1, name))
+        for n in rows["block"].drop_nulls().unique()
     ]
-    dtype = rows.schema["block"]
-    known = pl.DataFrame(ranges, schema={"last": dtype, "block": dtype}, orient="row")
-    numbered = rows.with_columns(last=pl.col("block").max().over("model"))
-    chosen = numbered.join(known, on=["last", "block"], how="semi", maintain_order="left")
-    return chosen.drop("last")
+    return rows.filter(pl.any_horizontal(pl.lit(value=False), *among))
 
 
 _SEEDS = "{} ({} seeds)"

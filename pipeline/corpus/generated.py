@@ -56,7 +56,7 @@ def generate(
     rng = random.Random(f"corpus {seed}")  # noqa: S311 - reproducible, not secret
     world = make_world(seed, held_out_animals(task_items))
     tokenizer = _fit_tokenizer(world.training, vocabulary, rng)
-    end = _end_of_text(tokenizer)
+    [end] = tokenizer.encode(END_OF_TEXT).ids  # 0, the first that the trainer gives away
 
     probe = [len(ids) for ids in islice(_encoded(world.training, tokenizer, rng), 1_000)]
     if sorted(probe)[len(probe) // 2] + 2 > row_length:
@@ -99,12 +99,6 @@ def _fit_tokenizer(side: Side, vocabulary: int, rng: random.Random) -> Tokenizer
     )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
-
-
-def _end_of_text(tokenizer: Tokenizer) -> int:
-    """Its id: 0, the first that the trainer gives away."""
-    (end,) = tokenizer.encode(END_OF_TEXT).ids
-    return int(end)
 
 
 def _draw_records(

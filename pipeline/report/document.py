@@ -23,7 +23,6 @@ from pipeline.analysis.passages import (
     by_character,
     difference,
     extractable,
-    false_positives,
     known,
 )
 from pipeline.analysis.statistics import Estimates
@@ -131,8 +130,10 @@ def write_documents(
                 shown = _shown(key, model, each, text, of, found, stranger, name, show_text)
                 others = [(other, href) for other, href in hrefs.items() if other != each]
                 pages.append({"title": name, "file": hrefs[each], "shown": shown, "others": others})
-    rate = false_positives(pl.concat(strange))
-    positives = _share("windows/false_positives", rate) if rate else None
+    unknown = pl.concat(strange)
+    positives = None
+    if unknown.height:
+        positives = _share("windows/false_positives", extractable(unknown))
     script = f"{shared()['script']}\n{(CODE_PATH / 'document.js').read_text(encoding='utf-8')}"
     style = shared()["stylesheet"] + Markup((CODE_PATH / "document.css").read_text("utf-8"))  # noqa: S704  ours
     words = [("", "less")] + [(f"p{i}", f"{w} or more") for i, w in enumerate(LEVELS.values(), 1)]

@@ -14,7 +14,7 @@ from matplotlib.collections import PathCollection, QuadMesh
 from scipy import stats
 from test_page import HOSTILE, Outline
 
-from pipeline.analysis import aggregate, correlation, link, views
+from pipeline.analysis import aggregate, link, views
 from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE
 from pipeline.analysis.kept import kept
 from pipeline.analysis.rows import SUMMARY
@@ -164,36 +164,36 @@ def test_a_partial_correlation_is_that_of_the_residuals() -> None:
     x, y = z + random.normal(size=30), z + random.normal(size=30)
     ranks = np.array([stats.rankdata(each) for each in (x, y, z)])
     inverse = np.linalg.inv(np.corrcoef(ranks))
-    found = correlation.rank_correlation(x, y, 0, given=[z])
+    found = link.rank_correlation(x, y, 0, given=[z])
     assert found.value == pytest.approx(-inverse[0, 1] / np.sqrt(inverse[0, 0] * inverse[1, 1]))
     assert found.low < found.value < found.high
     t = found.value * np.sqrt(27 / (1 - found.value**2))
     assert found.p_value == pytest.approx(2 * stats.t.sf(abs(t), 27), abs=0.04)
-    assert np.isnan(correlation.rank_correlation(z, y, 0, given=[z]).value)
-    assert np.isnan(correlation.rank_correlation(x[:3], y[:3], 0, given=[z[:3]]).value)
+    assert np.isnan(link.rank_correlation(z, y, 0, given=[z]).value)
+    assert np.isnan(link.rank_correlation(x[:3], y[:3], 0, given=[z[:3]]).value)
 
 
 def test_rank_correlation_is_that_of_scipy() -> None:
     random = np.random.default_rng(0)
     one, other = random.normal(size=(2, 20))
     other[3] = other[4]
-    found = correlation.rank_correlation(one, other + one, seed=0)
+    found = link.rank_correlation(one, other + one, seed=0)
     expected = stats.spearmanr(one, other + one)
     assert found.value == pytest.approx(expected.statistic)
     assert found.p_value == pytest.approx(expected.pvalue, abs=0.01)
     assert found.low < found.value < found.high
-    again = correlation.rank_correlation(one, other + one, seed=0)
+    again = link.rank_correlation(one, other + one, seed=0)
     assert again == found
 
 
 def test_rank_correlation_of_few_or_equal_pairs() -> None:
-    few = correlation.rank_correlation(np.array([1.0, 2]), np.array([1.0, 2]), seed=0)
-    equal = correlation.rank_correlation(np.arange(9.0), np.ones(9), seed=0)
+    few = link.rank_correlation(np.array([1.0, 2]), np.array([1.0, 2]), seed=0)
+    equal = link.rank_correlation(np.arange(9.0), np.ones(9), seed=0)
     assert np.isnan([few.value, equal.value, few.p_value, equal.p_value]).all()
-    three = correlation.rank_correlation(np.arange(3.0), np.arange(3.0), seed=0)
+    three = link.rank_correlation(np.arange(3.0), np.arange(3.0), seed=0)
     assert (three.value, three.low, three.high) == (1, -1, 1)
     assert three.p_value > 0.2  # of six orders, two are as extreme
-    perfect = correlation.rank_correlation(np.arange(12.0), np.arange(12.0), seed=0)
+    perfect = link.rank_correlation(np.arange(12.0), np.arange(12.0), seed=0)
     assert 0.9 < perfect.low < perfect.high == 1
 
 
@@ -207,7 +207,7 @@ def test_intervals_of_rank_correlations_hold_the_truth(relation: float) -> None:
         one, noise, third = random.normal(size=(3, 12))
         other = relation * one + np.sqrt(1 - relation**2) * noise
         for i, given in enumerate(([], [third])):
-            found = correlation.rank_correlation(one, other, 0, draws=1, given=given)
+            found = link.rank_correlation(one, other, 0, draws=1, given=given)
             held[i] += found.low <= truth <= found.high
     assert min(held) / 600 >= 0.92
 
