@@ -26,7 +26,7 @@ from pipeline.analysis.results import check_numbers
 from pipeline.analysis.rows import SUMMARY
 from pipeline.analysis.schema import Thresholds
 from pipeline.analysis.theory import read_theory
-from pipeline.analysis.verdicts import VALUES, VERDICTS, VERDICTS_FILE, verdicts
+from pipeline.analysis.verdicts import SUPPORTED, VALUES, VERDICTS, VERDICTS_FILE, verdicts
 from pipeline.report import facts, overview
 from pipeline.report.appendices import (
     Numbered,
@@ -348,6 +348,11 @@ def _paper(judged: Sequence[Finding], graded: Localized | None) -> dict[str, Any
     hopeless = [finding for finding in undecided if finding.short or finding.lacks]
     return {
         "first": judged[0],
+        "survives": [
+            edits
+            for edits, (verdict, _) in judged[0].edits.items()
+            if SUPPORTED in dict(verdict.values["counts"])
+        ],
         "perplexity": any(c.row["condition"] == "perplexity_growth" for c in judged[0].conditions),
         "hopeless": Number("claims/hopeless", len(hopeless), unit="claims", table="verdicts"),
         "claims": Number("claims/paper", len(words), unit="claims", table="verdicts"),
