@@ -2,9 +2,11 @@
 
 import re
 import tomllib
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[1]
@@ -34,6 +36,17 @@ def test_the_badges_are_true():
 def test_the_classifiers_name_every_python_that_is_allowed():
     named = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if ":: 3." in line]
     assert PROJECT["requires-python"] == f">={named[0]}"
+
+
+def test_the_tested_set_installs_on_the_lowest_python():
+    """Its first patch release, since distributions keep an early one: Debian 12 has 3.11.2."""
+    lowest = PROJECT["requires-python"].removeprefix(">=") + ".0"
+    pinned = (ROOT / "constraints.txt").read_text().splitlines()
+    named = {f"{found.name}=={found.version.partition('+')[0]}": found for found in distributions()}
+    tested = [found for name, found in named.items() if name in pinned]
+    allowed = {found.name: found.metadata["Requires-Python"] or "" for found in tested}
+    assert "torch" in allowed
+    assert {name: need for name, need in allowed.items() if lowest not in SpecifierSet(need)} == {}
 
 
 @pytest.mark.parametrize("form", sorted((ROOT / ".github/ISSUE_TEMPLATE").iterdir()), ids=str)
