@@ -73,5 +73,30 @@ def test_the_workflow_catalog_lists_it():
     assert set(usage["mandatory-flags"]) == {"desc", "flags"}
 
 
+def test_the_image_is_that_of_the_tested_set():
+    """One version of Python, and one name of the image wherever it is made or used."""
+    recipe = (ROOT / "Dockerfile").read_text()
+    lowest = PROJECT["requires-python"].removeprefix(">=")
+    assert f"\nFROM docker.io/library/python:{lowest}-" in recipe
+    assert f"on Python {lowest}." in (ROOT / "constraints.txt").read_text()
+    image = re.search(r'^container: "(.+)"$', (ROOT / "Snakefile").read_text(), re.M)
+    assert image
+    assert image[1] in recipe
+    assert image[1] in (ROOT / "docs/clusters.md").read_text()
+
+
+def test_the_image_has_nothing_that_git_ignores():
+    """But the results of studies, which `.dockerignore` leaves out with their folders."""
+    names = [
+        {line.strip("/").removeprefix("**/") for line in (ROOT / file).read_text().splitlines()}
+        for file in (".gitignore", ".dockerignore", ".dvc/.gitignore")
+    ]
+    ignored = {
+        name for name in names[0] if name and not name.startswith(("#", "data/", "reports/"))
+    }
+    assert ignored | {f".dvc/{name}" for name in names[2] if name} <= names[1]
+    assert {"data/*", "reports/*"} <= names[1]
+
+
 def test_a_typed_package():
     assert (ROOT / "pipeline" / "py.typed").is_file()
