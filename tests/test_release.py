@@ -2,9 +2,11 @@
 
 import re
 import tomllib
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[1]
@@ -36,6 +38,17 @@ def test_the_classifiers_name_every_python_that_is_allowed():
     assert PROJECT["requires-python"] == f">={named[0]}"
 
 
+def test_the_tested_set_installs_on_the_lowest_python():
+    """Its first patch release, since distributions keep an early one: Debian 12 has 3.11.2."""
+    lowest = PROJECT["requires-python"].removeprefix(">=") + ".0"
+    pinned = (ROOT / "constraints.txt").read_text().splitlines()
+    named = {f"{found.name}=={found.version.partition('+')[0]}": found for found in distributions()}
+    tested = [found for name, found in named.items() if name in pinned]
+    allowed = {found.name: found.metadata["Requires-Python"] or "" for found in tested}
+    assert "torch" in allowed
+    assert {name: need for name, need in allowed.items() if lowest not in SpecifierSet(need)} == {}
+
+
 @pytest.mark.parametrize("form", sorted((ROOT / ".github/ISSUE_TEMPLATE").iterdir()), ids=str)
 def test_an_issue_form(form):
     made = YAML(typ="safe").load(form)
@@ -58,6 +71,31 @@ def test_the_workflow_catalog_lists_it():
     assert set(deployment) == {"conda", "apptainer", "apptainer+conda", "report"}
     assert deployment["apptainer"] == ("container:" in (ROOT / "Snakefile").read_text())
     assert set(usage["mandatory-flags"]) == {"desc", "flags"}
+
+
+def test_the_image_is_that_of_the_tested_set():
+    """One version of Python, and one name of the image wherever it is made or used."""
+    recipe = (ROOT / "Dockerfile").read_text()
+    lowest = PROJECT["requires-python"].removeprefix(">=")
+    assert f"\nFROM docker.io/library/python:{lowest}-" in recipe
+    assert f"on Python {lowest}." in (ROOT / "constraints.txt").read_text()
+    image = re.search(r'^container: "(.+)"$', (ROOT / "Snakefile").read_text(), re.M)
+    assert image
+    assert image[1] in recipe
+    assert image[1] in (ROOT / "docs/clusters.md").read_text()
+
+
+def test_the_image_has_nothing_that_git_ignores():
+    """But the results of studies, which `.dockerignore` leaves out with their folders."""
+    names = [
+        {line.strip("/").removeprefix("**/") for line in (ROOT / file).read_text().splitlines()}
+        for file in (".gitignore", ".dockerignore", ".dvc/.gitignore")
+    ]
+    ignored = {
+        name for name in names[0] if name and not name.startswith(("#", "data/", "reports/"))
+    }
+    assert ignored | {f".dvc/{name}" for name in names[2] if name} <= names[1]
+    assert {"data/*", "reports/*"} <= names[1]
 
 
 def test_a_typed_package():

@@ -9,11 +9,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
+import psutil
 from dvc.exceptions import NotDvcRepoError
 from dvc.lock import LockError
 from dvc.repo import Repo
-from dvc.rwlock import rwlock
+from dvc.rwlock import _edit_rwlock, rwlock
 from dvc.scm import SCMError
 from filelock import FileLock, Timeout
 
@@ -57,6 +59,32 @@ def naming_the_holder() -> Iterator[None]:
         ) from error
 
 
+def _alive(entry: dict[str, Any]) -> bool:
+    """Whether the process in an entry of DVC's list of locks still runs the command in it."""
+    try:
+        command = psutil.Process(entry["pid"]).cmdline()
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True
+    # without its first word: a script's path may follow the interpreter, or be `-m NAME`
+    return " ".join(command).endswith(entry["cmd"].partition(" ")[2])
+
+
+def _drop_leftovers(repo: Repo, hardlink: bool) -> None:
+    """Remove from DVC's list of locks what a killed run left there.
+
+    DVC does so unless a process has the same id. In a container that is started again, ids repeat.
+    """
+    with _edit_rwlock(repo.tmp_dir, repo.fs, hardlink) as locks:
+        written, read = locks["write"], locks["read"]
+        locks["write"] = {path: entry for path, entry in written.items() if _alive(entry)}
+        alive = {
+            path: [entry for entry in entries if _alive(entry)] for path, entries in read.items()
+        }
+        locks["read"] = {path: entries for path, entries in alive.items() if entries}
+
+
 @contextmanager
 def held(path: Path) -> Iterator[None]:
     """Lock a file that stages depend on, to write it while no stage that reads it runs or starts.
@@ -68,6 +96,7 @@ def held(path: Path) -> Iterator[None]:
     hardlink = repo.config["core"].get("hardlink_lock", False)
     with ExitStack() as stack:
         with naming_the_holder():
+            _drop_leftovers(repo, hardlink)
             lock = rwlock(
                 repo.tmp_dir, repo.fs, " ".join(sys.argv), [], [str(path.absolute())], hardlink
             )
