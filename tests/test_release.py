@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,31 @@ def test_the_workflow_catalog_lists_it():
     assert set(deployment) == {"conda", "apptainer", "apptainer+conda", "report"}
     assert deployment["apptainer"] == ("container:" in (ROOT / "Snakefile").read_text())
     assert set(usage["mandatory-flags"]) == {"desc", "flags"}
+
+
+@pytest.mark.parametrize(
+    ("remote", "page"),
+    [
+        ("https://git.example.org/lab/study.git", "https://git.example.org/lab/study"),
+        ("https://user:token@git.example.org/lab/study", "https://git.example.org/lab/study"),
+        ("git@git.example.org:lab/study.git", "https://git.example.org/lab/study"),
+        ("ssh://git@git.example.org:2222/lab/study.git/", "https://git.example.org/lab/study"),
+        ("/home/lab/study", None),
+        ("../study.git", None),
+        ("file:///home/lab/study", None),
+        ("", None),
+    ],
+)
+def test_the_site_links_to_the_repository(remote, page):
+    found = spec_from_file_location("repository", ROOT / "docs" / "_hooks" / "repository.py")
+    hook = module_from_spec(found)
+    found.loader.exec_module(hook)
+    assert hook.address(remote) == page
+    assert "docs/_hooks/repository.py" in (ROOT / "mkdocs.yml").read_text()
+
+
+def test_one_address():
+    assert PROJECT["urls"].get("Repository") == CITED.get("repository-code")
 
 
 def test_a_typed_package():
