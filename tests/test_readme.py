@@ -48,9 +48,11 @@ def test_the_example_of_a_folder_of_tasks(tmp_path, monkeypatch):
     assert documents == [json.loads(line) for line in data.splitlines()]
     assert loaded.doc_to_text(documents[0]).endswith("France?\nAnswer:")
     assert loaded.doc_to_choice(documents[0])[loaded.doc_to_target(documents[0])] == "Paris"
-    monkeypatch.chdir(tmp_path)  # where lm-eval itself finds the data, as the page says
     with quiet():
         manager = TaskManager(include_path=str(tmp_path), include_defaults=False)
+        with pytest.raises(FileNotFoundError):  # lm-eval itself looks in the present folder
+            manager.load(["capitals"])
+        monkeypatch.chdir(tmp_path)
         (of_lm_eval,) = manager.load(["capitals"])["tasks"].values()
     assert list(of_lm_eval.eval_docs) == documents
 

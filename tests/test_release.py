@@ -3,6 +3,7 @@
 import re
 import tomllib
 from importlib.metadata import distributions
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,31 @@ def test_the_image_has_nothing_that_git_ignores():
     }
     assert ignored | {f".dvc/{name}" for name in names[2] if name} <= names[1]
     assert {"data/*", "reports/*"} <= names[1]
+
+
+@pytest.mark.parametrize(
+    ("remote", "page"),
+    [
+        ("https://git.example.org/lab/study.git", "https://git.example.org/lab/study"),
+        ("https://user:token@git.example.org/lab/study", "https://git.example.org/lab/study"),
+        ("git@git.example.org:lab/study.git", "https://git.example.org/lab/study"),
+        ("ssh://git@git.example.org:2222/lab/study.git/", "https://git.example.org/lab/study"),
+        ("/home/lab/study", None),
+        ("../study.git", None),
+        ("file:///home/lab/study", None),
+        ("", None),
+    ],
+)
+def test_the_site_links_to_the_repository(remote, page):
+    found = spec_from_file_location("repository", ROOT / "docs" / "_hooks" / "repository.py")
+    hook = module_from_spec(found)
+    found.loader.exec_module(hook)
+    assert hook.address(remote) == page
+    assert "docs/_hooks/repository.py" in (ROOT / "mkdocs.yml").read_text()
+
+
+def test_one_address():
+    assert PROJECT["urls"].get("Repository") == CITED.get("repository-code")
 
 
 def test_a_typed_package():

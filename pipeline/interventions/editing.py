@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from transformers import PreTrainedModel
 
 from pipeline.interventions.edits import MEAN, rule_of
+from pipeline.interventions.evaluation import lock_of
 from pipeline.interventions.guard import prepare
 from pipeline.interventions.hooks import BlockRows, hooked
 from pipeline.interventions.interventions import IDENTITY, Intervention
@@ -22,6 +23,8 @@ def bypassed(
     model: PreTrainedModel, what: Intervention | Iterable[int]
 ) -> Iterator[PreTrainedModel]:
     """Edit blocks of a model while the context lasts, for any use of the model.
+
+    Other threads that evaluate or edit the model wait for the end of the context.
 
     Args:
         model: a stock causal language model in evaluation mode.
@@ -44,8 +47,9 @@ def bypassed(
             expected="edits of all positions, without a mean or the values of another text",
             remedy="use complete or score, which know the prefix and take tokens to calibrate on",
         )
-    known = prepare(model, [what]).known
-    edits = [what.at(block) for block in range(len(known.sites))]
-    rows = [BlockRows(edits={edit: slice(None)} if edit else {}) for edit in edits]
-    with hooked(known, rows, fast=False):
-        yield model
+    with lock_of(model):
+        known = prepare(model, [what]).known
+        edits = [what.at(block) for block in range(len(known.sites))]
+        rows = [BlockRows(edits={edit: slice(None)} if edit else {}) for edit in edits]
+        with hooked(known, rows, fast=False):
+            yield model

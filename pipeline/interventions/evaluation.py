@@ -36,15 +36,25 @@ _LOCKS: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 _LOOKING_UP = Lock()
 
 
+def lock_of(model: nn.Module) -> Any:
+    """The lock that threads which hook the modules of `model` wait for.
+
+    Raises:
+        InputError: it is no model.
+    """
+    if not isinstance(model, nn.Module):
+        require_stock(model)
+    with _LOOKING_UP:
+        return _LOCKS.setdefault(model, RLock())
+
+
 def one_at_a_time(evaluate: Callable[_Options, _Result]) -> Callable[_Options, _Result]:
     """Let threads that evaluate one model wait for each other, since its modules are hooked."""
 
     @wraps(evaluate)
     def alone(*options: _Options.args, **named: _Options.kwargs) -> _Result:
-        model: Any = options[0] if options else named["model"]
-        with _LOOKING_UP:
-            lock = _LOCKS.setdefault(model, RLock())
-        with lock:
+        model: Any = options[0] if options else named.get("model")
+        with lock_of(model):
             return evaluate(*options, **named)
 
     return alone
@@ -189,24 +199,21 @@ def require_completable(model: PreTrainedModel, tokens: Tensor, suffix_length: i
         ValueError: the model is in training mode, or P or S would be 0.
     """
     require_usable(model)
-    _require_ids(model, tokens)
+    require_rows(model, tokens, "the tokens of samples")
     if not 0 < suffix_length < tokens.shape[1]:
         raise ValueError(
             f"a suffix of {suffix_length} in rows of {tokens.shape[1]}: prefix and suffix need a "
             "token each"
         )
-    longest = stated_length(model.config)
-    if longest and tokens.shape[1] - 1 > longest:  # the last token is not read
-        raise bad_input(
-            "the samples",
-            f"rows of {tokens.shape[1]} tokens",
-            f"at most {longest + 1}: the model's context is {longest}",
-            "shorten the samples",
-        )
 
 
-def _require_ids(model: PreTrainedModel, tokens: Tensor) -> None:
-    """Raise unless `tokens` is a tensor (N, T) of the model's token ids; N at least 1.
+def require_rows(model: PreTrainedModel, tokens: Tensor, what: str) -> None:
+    """Raise unless `tokens` is a tensor (N, T) of token ids that the model can read.
+
+    Args:
+        model: its context may be T - 1, since the last token of a sample is not read.
+        tokens: N and T at least 1.
+        what: names them in errors.
 
     Raises:
         InputError: it is not.
@@ -215,19 +222,24 @@ def _require_ids(model: PreTrainedModel, tokens: Tensor) -> None:
     kind = getattr(tokens, "dtype", type(tokens).__name__)
     shape = tuple(getattr(tokens, "shape", ()))
     got = f"{kind} of shape {shape}" if shape else str(kind)
-    if kind in (torch.int64, torch.int32) and len(shape) == 2 and shape[0]:
-        outside = ((tokens < 0) | (tokens >= vocabulary)).nonzero()
-        if not len(outside):
-            return
-        sample, position = outside[0].tolist()
-        got = f"token {int(tokens[sample, position])} in sample {sample} at position {position}"
-    raise bad_input(
-        "the tokens of samples",
-        got,
+    expected = (
         f"a torch.int64 tensor (samples, tokens) of ids from 0 to {vocabulary - 1}, of one sample "
-        "or more",
-        "make them with the model's own tokenizer, return_tensors='pt'",
+        "and token or more"
     )
+    remedy = "make them with the model's own tokenizer, return_tensors='pt'"
+    if kind in (torch.int64, torch.int32) and len(shape) == 2 and all(shape):
+        longest = stated_length(model.config)
+        outside = ((tokens < 0) | (tokens >= vocabulary)).nonzero()
+        if len(outside):
+            sample, position = outside[0].tolist()
+            got = f"token {int(tokens[sample, position])} in sample {sample} at position {position}"
+        elif longest and shape[1] - 1 > longest:
+            got = f"rows of {shape[1]} tokens"
+            expected = f"at most {longest + 1}: the model's context is {longest}"
+            remedy = "shorten the rows"
+        else:
+            return
+    raise bad_input(what, got, expected, remedy)
 
 
 def require_scorable(model: PreTrainedModel, requests: Sequence[Request], max_length: int) -> None:

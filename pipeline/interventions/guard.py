@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from pipeline.interventions.certificates import certify
 from pipeline.interventions.edits import Source, rule_of
+from pipeline.interventions.evaluation import require_rows
 from pipeline.interventions.hooks import require_editable
 from pipeline.interventions.interventions import BASELINE, Intervention, block_name, bypass
 from pipeline.interventions.memory import Journal
@@ -73,7 +74,7 @@ def prepare(
 
     Raises:
         InputError: the model is not supported, or lacks a block, a head or the site of an edit; or
-            as for `require_length`.
+            as for `require_length`, or `require_rows` of `calibration`.
         ValueError: an edit lacks its calibration tokens.
     """
     known = proven(model)
@@ -81,6 +82,8 @@ def prepare(
     build_trie(interventions, len(known.sites))  # raises if a block does not exist
     require_editable(known, interventions)
     sources = sources_of(known, interventions)
+    if calibration is not None:
+        require_rows(model, calibration, "the calibration tokens")
     means = means_of(known, interventions, calibration)
     made = Engine(known, interventions, means, journal or Journal(), token_budget)
     made = replace(made, sources=sources)

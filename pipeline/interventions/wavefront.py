@@ -39,6 +39,7 @@ from pipeline.interventions.memory import token_budget as free_tokens
 from pipeline.interventions.readout import Readout, read
 from pipeline.interventions.sources import Places, others_of, recording
 from pipeline.interventions.trie import Trie, build_trie
+from pipeline.models.context import stated_length
 from pipeline.models.modules import attached, states_out
 from pipeline.models.precision import at_least_single
 from pipeline.models.sites import Anatomy, masked_call
@@ -233,7 +234,8 @@ def means_of(known: Anatomy, interventions: Sequence[Intervention], tokens: Tens
     Args:
         known: of the model.
         interventions: those that are to be run; often none needs a mean.
-        tokens: (C, T) int64; up to `CALIBRATION_ROWS` of them, evenly spread, are read.
+        tokens: (C, T) int64; up to `CALIBRATION_ROWS` of them, evenly spread, are read, up to the
+            model's context.
 
     Returns:
         The mean over rows and positions, in float64; the model computes in float32 at least.
@@ -248,7 +250,8 @@ def means_of(known: Anatomy, interventions: Sequence[Intervention], tokens: Tens
     if tokens is None:
         raise ValueError("an edit needs a mean over calibration tokens; pass some")
     count = min(CALIBRATION_ROWS, len(tokens))
-    rows = tokens[torch.arange(count) * len(tokens) // count].to(known.model.device)
+    rows = tokens[torch.arange(count) * len(tokens) // count, : stated_length(known.model.config)]
+    rows = rows.to(known.model.device)
     sums: dict[tuple[int, str], Tensor] = {}
 
     def add(key: tuple[int, str], values: Tensor) -> None:

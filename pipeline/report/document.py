@@ -149,6 +149,7 @@ def write_documents(
     whole = {
         "title": "What the model knows of the documents" if len(texts) > 1 else next(iter(texts)),
         "rows": rows,
+        "totals": [(name, _total(name, rows, texts)) for name in models] if len(texts) > 1 else [],
         "heading": ["document", "model", "intervention", *_HEADING],
         "positives": positives,
         "referred": reference is not None,
@@ -203,6 +204,30 @@ def _row(key: str, found: Known, told: Mapping[str, Any], at: int) -> dict[str, 
         for what, value in values.items()
     ]
     return {"cells": cells, "values": values}
+
+
+def _total(
+    model: str, rows: Sequence[Mapping[str, Any]], texts: Mapping[str, str]
+) -> dict[str, Number]:
+    """How much an unmodified model knows of the documents that are as long as a window."""
+    found = {
+        row["document"]: row["values"]
+        for row in rows
+        if (row["model"], row["intervention"]) == (model, BASELINE.name)
+    }
+    known = sum(each["extractable"] > 0 for each in found.values())
+    covered = sum(each["coverage"] * len(texts[name]) for name, each in found.items())
+    share = covered / sum(len(texts[name]) for name in found) if found else 0.0
+    values = {"known": known, "documents": len(found), "coverage": share}
+    return {
+        what: Number(
+            f"windows/{model}/{what}",
+            value,
+            unit=SHARE if what == "coverage" else "documents",
+            table=TABLE,
+        )
+        for what, value in values.items()
+    }
 
 
 def _by_copies(windows: pl.DataFrame) -> list[dict[str, Any]]:

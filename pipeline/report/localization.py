@@ -215,14 +215,15 @@ def _of_falls(found: pl.DataFrame, removal: pl.DataFrame) -> Iterator[Sentence]:
 
 def _of_deletion(deleted: pl.DataFrame) -> Iterator[Sentence]:
     """Whether what a scorer names removes the memory at no cost."""
-    by_scorer = {row["scorer"]: row for row in deleted.filter(truth=ALL).iter_rows(named=True)}
+    of = deleted.filter(truth=ALL)
+    by_scorer = {row["scorer"]: row for row in of.iter_rows(named=True)}
     others = [row for name, row in by_scorer.items() if name not in (ORACLE, RANDOM)]
     if not others or not {ORACLE, RANDOM} <= by_scorer.keys():
         return
-    best = max(others, key=lambda row: (row["clean"], row["removed"]))
+    best = min(others, key=lambda row: row["place"])
     shown = {"oracle": by_scorer[ORACLE], "random": by_scorer[RANDOM], "hit": best}
     values = {name: _number(row, "clean", table=DELETED) for name, row in shown.items()}
-    yield Sentence(_DELETED, {**values, "best": called(best["scorer"])})
+    yield Sentence(_DELETED, {**values, "best": _tied(of, best)})
 
 
 def _stops(row: Mapping[str, Any], where: str) -> Number:

@@ -26,7 +26,8 @@ import psutil
 GRACE_SECONDS = 3.0
 POLL_SECONDS = 1.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-STARTERS = {"dvc", "snakemake", "pipeline"}
+AUDIT = "pipeline"
+STARTERS = {"dvc", "snakemake", AUDIT}
 
 _lines: list[Callable[[], str]] = [lambda: "what is finished is kept; the same command goes on"]
 _telling = threading.RLock()
@@ -35,14 +36,20 @@ _told = False
 
 
 def watch() -> None:
-    """End this process on SIGTERM or Ctrl-C from now on; call once, in the main thread."""
+    """End this process on SIGTERM or Ctrl-C from now on; call once, in the main thread.
+
+    A stage of an audit says nothing, since the audit does.
+    """
+    global _told
+    starters = _starters()
+    _told = AUDIT in starters.values()
     read, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, and `&` in a script, ignore it
             signal.signal(number, _leave)
-    threading.Thread(target=_stand_by, args=(read, _starters()), daemon=True).start()
+    threading.Thread(target=_stand_by, args=(read, [*starters]), daemon=True).start()
 
 
 @contextmanager
@@ -81,18 +88,18 @@ def _tell() -> None:
             os.write(2, f"\ninterrupted: {_lines[-1]()}\n".encode())
 
 
-def _starters() -> list[psutil.Process]:
-    """The `dvc`, or the audit, that runs this command as a stage, and the `snakemake` above it."""
+def _starters() -> dict[psutil.Process, str]:
+    """The `dvc` that runs this command as a stage, and the `snakemake` or audit above it."""
     if "DVC_STAGE" not in os.environ:
-        return []
-    found = []
+        return {}
+    found = {}
     for process in psutil.Process().parents():
         try:
             words = process.cmdline()[:3]  # python -m snakemake
         except psutil.Error:
             continue
-        if STARTERS & {Path(word).name for word in words}:
-            found.append(process)
+        for name in STARTERS & {Path(word).name for word in words}:
+            found[process] = name
     return found
 
 

@@ -158,6 +158,9 @@ def test_the_page_tells_what_the_tables_hold() -> None:
     assert any("my_scorer" in str(row[0]) for row in told.rows)
     assert told.opening
     assert "in 50.0% [" in plain(told.opening)
+    deleted = [plain(each) for each in told.sentences if "the best scorer" in plain(each)]
+    assert deleted
+    assert all("my_scorer; tied" in each for each in deleted), "all delete as cleanly"
     nothing = localized(found, removal_of(found).with_columns(exact_match=pl.lit(0.0)))
     assert not nothing.deleted_rows
     assert "8 models" in plain(nothing.sentences[0])

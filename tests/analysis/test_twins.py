@@ -13,6 +13,7 @@ from scipy import stats
 from pipeline.analysis.aggregate import aggregate, write_summary
 from pipeline.analysis.measured import ModelTables
 from pipeline.analysis.memorized import COUNTERFACTUAL
+from pipeline.report.figures import plots
 from tests.analysis import synthetic
 
 
@@ -79,3 +80,6 @@ def test_a_twin_is_no_model_of_the_summary(tmp_path: Path) -> None:
     for table in ("evidence", "verdicts"):
         judged = pl.read_parquet(tmp_path / f"{table}.parquet")
         assert set(judged["model"].drop_nulls()) == {"seen"}
+    drawn = plots(compared, pl.read_parquet(tmp_path / "evidence.parquet"))
+    assert drawn[0].name == "twins", "the page leads with it"
+    assert all(set(plot.data["model"].drop_nulls()) == {"seen"} for plot in drawn)

@@ -2,6 +2,8 @@
 
 import contextlib
 import copy
+from concurrent.futures import ThreadPoolExecutor
+from time import sleep
 
 import pytest
 import torch
@@ -56,6 +58,21 @@ def test_the_model_is_restored_bit_for_bit_after_an_exception(family):
     assert torch.equal(model(tokens).logits, before)
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_threads_that_edit_a_model_wait_for_each_other():
+    model, tokens = copy.deepcopy(tiny("llama")), random_tokens(2, PREFIX)
+
+    @torch.inference_mode()
+    def logits(block):
+        with bypassed(model, [block]):
+            sleep(0.01)
+            return model(tokens).logits
+
+    alone = [logits(block) for block in range(BLOCKS)]
+    with ThreadPoolExecutor(4) as threads:
+        together = list(threads.map(logits, range(BLOCKS)))
+    assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))
 
 
 @pytest.mark.parametrize("edit", ["identity", "zero", "noise", "skip", "mlp-zero"])

@@ -405,6 +405,48 @@ def test_rows_that_fill_the_context_and_32_bits_are_taken():
     assert complete(tiny("llama"), tokens, 4, [BASELINE]).exact_match.shape == (1, 1)
 
 
+def test_a_mean_over_rows_that_fill_the_context_is_over_the_context():
+    tokens = torch.randint(4, 60, (2, CONTEXT + 1), generator=torch.Generator().manual_seed(0))
+    mean = [Intervention("one", {1: "mean"})]
+    filled, inside = (
+        complete(tiny("gpt2"), tokens, 4, mean, calibration_tokens=calibration)
+        for calibration in (None, tokens[:, :-1])
+    )
+    assert torch.equal(filled.entropy, inside.entropy)
+
+
+@pytest.mark.parametrize(
+    ("calibration", "got"),
+    [
+        ([[1, 2]], "list"),
+        (torch.ones(2, 3), r"float32 of shape \(2, 3\)"),
+        (torch.ones(2, 3, dtype=torch.int16), r"int16 of shape \(2, 3\)"),
+        (torch.ones(3, dtype=torch.int64), r"int64 of shape \(3,\)"),
+        (torch.ones(0, 3, dtype=torch.int64), r"int64 of shape \(0, 3\)"),
+        (torch.ones(3, 0, dtype=torch.int64), r"int64 of shape \(3, 0\)"),
+        (torch.full((1, 3), 9999), "token 9999 in sample 0 at position 0"),
+        (torch.ones(1, CONTEXT + 2, dtype=torch.int64), rf"rows of {CONTEXT + 2} tokens"),
+    ],
+)
+@pytest.mark.parametrize("edit", ["mean", "zero"])
+def test_calibration_tokens_that_are_none_are_refused(calibration, got, edit):
+    listed = [Intervention("one", {1: edit})]
+    refused = rf"the calibration tokens\n +got: +[a-z.]*{got}\n +expected: "
+    with pytest.raises(InputError, match=refused):
+        complete(tiny("gpt2"), random_tokens(2), SUFFIX, listed, calibration_tokens=calibration)
+    with pytest.raises(InputError, match=refused):
+        score(tiny("gpt2"), [([5], [6])], listed, calibration_tokens=calibration)
+
+
+@pytest.mark.parametrize("model", ["gpt2", None])
+def test_what_is_no_model_is_refused(model):
+    refused = r"the model\n +got: +(str|NoneType)\n +expected: a stock transformers model"
+    with pytest.raises(InputError, match=refused):
+        complete(model, random_tokens(2), SUFFIX, [BASELINE])
+    with pytest.raises(InputError, match=refused):
+        score(model, [([5], [6])], [BASELINE])
+
+
 def test_threads_that_share_a_model_wait_for_each_other():
     model = copy.deepcopy(tiny("gpt_neox"))
     tokens, asked = random_tokens(2), [([5, 6], [7])]

@@ -177,6 +177,12 @@ def test_a_folder_gives_a_table_and_a_page_each(tmp_path):
     for href, _ in links:
         assert (out / href).is_file()
     assert 'class="part"' not in page
+    plain = re.sub(r"<[^>]*>", "", page)
+    assert "m knows passages of 3 of 3 documents: " in plain
+    found = numbers(out)
+    each = [found[f"windows/m/{number}/baseline/coverage"]["value"] for number in range(3)]
+    long = [len(texts[f"<{i}>.txt"]) for i in range(3)]
+    assert found["windows/m/coverage"]["value"] == pytest.approx(np.average(each, weights=long))
 
 
 def test_a_megabyte_makes_a_page_below_five(tmp_path):

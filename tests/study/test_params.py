@@ -19,6 +19,7 @@ from pipeline.stages import registry
 from pipeline.study.composition import CONF, check, compose, load, switch, write
 from pipeline.study.schema import Study
 from pipeline.workflow.errors import InputError
+from tests.project import Project, commit_all, copy_files
 
 ROOT = Path(__file__).parents[2]
 Values = dict[str, Any]
@@ -210,6 +211,24 @@ def test_naming_the_study_in_force_keeps_its_edits(
     assert switch({"study": "tiny"}, dry_run=True).statistics.seed == 777
     with pytest.raises(InputError, match="python -m pipeline study other seeds=three"):
         switch({"study": "other", "seeds": "three"}, dry_run=True)
+
+
+def test_studies_are_switched_there_and_back(tmp_path: Path) -> None:
+    copy_files(tmp_path)
+    commit_all(tmp_path)
+    project = Project(tmp_path)
+
+    def bytes_after(name: str) -> tuple[bytes, bytes]:
+        command = project.command(sys.executable, "-m", "pipeline", "study", name)
+        told, after = command.stdout.splitlines()
+        assert told.startswith(f"params.yaml is now study {name}: ")
+        assert after.startswith("Next: python -m pipeline plan")
+        return (tmp_path / "params.yaml").read_bytes(), (tmp_path / "loops.yaml").read_bytes()
+
+    before = (ROOT / "params.yaml").read_bytes(), (ROOT / "loops.yaml").read_bytes()
+    sizes = bytes_after("sizes")
+    assert bytes_after("tiny") == before != sizes
+    assert bytes_after("sizes") == sizes
 
 
 def test_a_param_is_set_in_the_study_in_force(tmp_path: Path) -> None:

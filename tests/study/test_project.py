@@ -12,16 +12,25 @@ import venv
 import zipfile
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from pipeline.study.project import FILES, init
 from pipeline.workflow.errors import InputError
 from tests import own
+from tests.test_readme import blocks
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 NAME = "bypass-memorization"
+EDIT = """from pipeline.interventions import edit
+
+
+@edit(site="attention")
+def halve(here):
+    return 0.5 * here.now
+"""
 
 
 def tracked(*folders: str) -> set[str]:
@@ -109,8 +118,25 @@ def test_both_engines_know_the_study(project: Path, python: Path) -> None:
     )
 
 
+def test_an_edit_of_ones_own_is_tracked(project: Path, python: Path) -> None:
+    (project / "edits").mkdir()
+    (project / "edits" / "mine.py").write_text(EDIT)
+    params = project / "params.yaml"
+    before = params.read_text("utf-8")
+    params.write_text(before.replace("edit: noise", "edit: edits/mine.py:halve"), "utf-8")
+    assert "tiny: 4 models" in run(python.with_name(NAME), "study", cwd=project, python=python)
+    dry = run(python, "-m", "snakemake", "--dry-run", cwd=project, python=python)
+    assert re.search(r"rule memorization:\n    input: .*\bedits\b", dry), dry
+    params.write_text(before, "utf-8")
+    run(python.with_name(NAME), "study", cwd=project, python=python)
+
+
 def test_a_study_of_ones_own_runs_through_to_its_page(project: Path, python: Path) -> None:
     mine = project / "mine"
+    examples = blocks("docs/your-own.md", "python")
+    for name, word in (("metrics.py", "METRICS = "), ("figures.py", "def plots")):
+        (example,) = [code for code in examples if word in code]
+        (mine / name).write_text(example.replace('"rouge_l"', '"top_10_accuracy"'))
     own.write_checkpoint(mine / "model", "llama", steps=20)
     (mine / "text.txt").write_text(own.text(300))
     command = [python.with_name(NAME), "audit", "--model", "mine/model", "--samples"]
@@ -118,8 +144,20 @@ def test_a_study_of_ones_own_runs_through_to_its_page(project: Path, python: Pat
     said = run(*command, cwd=project, python=python)
     page = project / "reports" / "audit-mine" / "index.html"
     assert f"the report: {page}" in said
-    assert "<html" in page.read_text("utf-8")
-    assert (project / "data" / "audit-mine" / "summary.parquet").is_file()
+    assert "ROUGE-L ranges over" in page.read_text("utf-8")
+    numbers = page.with_name("numbers.html").read_text("utf-8")
+    assert "suffix tokens of rank 10 or better" in numbers
+    summary = pl.read_parquet(project / "data" / "audit-mine" / "summary.parquet")
+    assert summary.filter(metric="top_10_accuracy")["value"].is_between(0, 1).all()
+    said = run(python, "-m", "dvc", "status", cwd=project / "audits" / "mine", python=python)
+    assert "up to date" in said
+    with (mine / "metrics.py").open("a") as code:
+        code.write("METRICS[0] = METRICS[0]\n")
+    run(python, "-m", "dvc", "repro", "code", cwd=project / "audits" / "mine", python=python)
+    said = run(python, "-m", "dvc", "status", cwd=project / "audits" / "mine", python=python)
+    stale = set(re.findall(r"^(\w+)@", said, re.M))
+    assert {"memorization", "aggregate"} <= stale
+    assert not stale & {"samples", "checkpoint", "tokens", "interventions"}
 
 
 def test_a_folder_that_holds_something_is_refused(project: Path, python: Path) -> None:

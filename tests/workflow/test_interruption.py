@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -29,3 +34,39 @@ def test_who_comes_second_waits_until_the_line_is_written(
     interruption._tell()
     assert capfd.readouterr().err == "\ninterrupted: 2 of 6 shards are kept\n"
     first.join()
+
+
+STAGE = """
+import time
+from pipeline.workflow.interruption import watch
+watch()
+print("ready", flush=True)
+time.sleep(600)
+"""
+AUDIT = f"""
+import os, subprocess, sys
+from pipeline.workflow.interruption import saying, watch
+watch()
+dvc = '"$0" -c "$1"; :'  # leaves the stage to itself if it is killed
+with saying(lambda: "finished stages are kept"):
+    stage = ["sh", "-c", dvc, sys.executable, {STAGE!r}]
+    subprocess.run(stage, env={{**os.environ, "DVC_STAGE": "one@tiny"}})
+"""
+
+
+@pytest.mark.parametrize("group", [False, True], ids=["the audit alone", "all, as Ctrl-C does"])
+def test_an_audit_speaks_for_its_stages(tmp_path: Path, group: bool) -> None:
+    (tmp_path / "pipeline").write_text(AUDIT)  # the name by which a stage knows an audit
+    with subprocess.Popen(
+        [sys.executable, str(tmp_path / "pipeline")],
+        env={**os.environ, "PYTHONPATH": str(Path(interruption.__file__).parents[2])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert running.stdout.readline() == "ready\n"
+        (os.killpg if group else os.kill)(running.pid, signal.SIGTERM)
+        assert running.stderr.read() == "\ninterrupted: finished stages are kept\n"
