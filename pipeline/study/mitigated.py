@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 from transformers import PreTrainedModel
 
-from pipeline.analysis.mitigations import TABLES, Measured, durability
+from pipeline.analysis.mitigations import TABLES, durability, measured
 from pipeline.checkpoints.folder import checkpoint_files
 from pipeline.checkpoints.loading import model_of
 from pipeline.checkpoints.verified import encoder, tokenizer_of
@@ -103,17 +103,17 @@ def probe(
         for name, folder in folders.items()
         if folder is not None
     }
-    original, measured = models.get("none"), {}
+    original, found = models.get("none"), {}
     for name, each in models.items():
         fits = original if name == "edited" and _fits(original, each) else None
         later = probes(each, parts, HALVES_SEED, fits, reference=name == "twin")
         both = pl.concat([outcomes(each, parts), later]).with_columns(dose=pl.lit(0.0))
-        measured[name] = tables.cast(both, OUTCOMES)
+        found[name] = tables.cast(both, OUTCOMES)
     if original is None:
         recited = pl.when(pl.col("metric") == "recited").then(1.0).otherwise(pl.col("value"))
-        measured["none"] = measured["edited"].with_columns(value=recited)
-    found = durability(Measured(str(edited_model), measured)).filter(method="edited")
-    return found.drop("model", "method", "dose")
+        found["none"] = found["edited"].with_columns(value=recited)
+    judged = durability(measured(str(edited_model), found)).filter(method="edited")
+    return judged.drop("model", "method", "dose")
 
 
 def _fits(before: PreTrainedModel | None, after: PreTrainedModel) -> bool:

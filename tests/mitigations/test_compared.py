@@ -16,10 +16,10 @@ from pipeline.analysis.mitigations import (
     DURABILITY,
     MITIGATIONS,
     TABLES,
-    Measured,
     area_under_curve,
     claims,
     durability,
+    measured,
     mitigations,
 )
 from pipeline.mitigations.schemas import OUTCOMES
@@ -92,25 +92,22 @@ ALL = dict.fromkeys(SPLITS[:4], MOST)
 
 
 @pytest.fixture(scope="module")
-def measured() -> Measured:
+def methods() -> Mapping[str, pl.DataFrame]:
     kept = {"keep_seen": 60, "keep_held_out": 52}
     cost = {"text": 1.1, "control": 1.2, "forget_held_out": 4.0}
-    return Measured(
-        "m",
-        {
-            "none": outcomes(0, ALL, {}, curve=(MOST, MOST, MOST), detects=True),
-            "twin": outcomes(0, {}, {"forget_held_out": 5.0}, reference=(0, 0, 2)),
-            "random": outcomes(0.5, ALL, {"text": 1.3}, curve=(MOST, MOST, MOST), price=0.302),
-            "kfac": outcomes(0.5, kept, cost, curve=(0, 1, 2), price=0.101),
-            "noise": outcomes(0.6, kept, {**cost, "text": 1.105}, curve=(0, 0, 1), price=0.3),
-            "identity": outcomes(0.4, kept, {**cost, "text": 1.4}, sampled=12, price=0.41),
-            "coherent": outcomes(
-                0.02, ALL | {"forget_seen": 4, "forget_held_out": 6},
-                {"text": 1.005, "control": 2.0}, sampled=74, curve=(6, 60, 76), price=0.005,
-            ),
-            "balanced-subnet": outcomes(0.1, ALL, {"text": 1.2}, price=0.1),
-        },
-    )  # fmt: skip
+    return {
+        "none": outcomes(0, ALL, {}, curve=(MOST, MOST, MOST), detects=True),
+        "twin": outcomes(0, {}, {"forget_held_out": 5.0}, reference=(0, 0, 2)),
+        "random": outcomes(0.5, ALL, {"text": 1.3}, curve=(MOST, MOST, MOST), price=0.302),
+        "kfac": outcomes(0.5, kept, cost, curve=(0, 1, 2), price=0.101),
+        "noise": outcomes(0.6, kept, {**cost, "text": 1.105}, curve=(0, 0, 1), price=0.3),
+        "identity": outcomes(0.4, kept, {**cost, "text": 1.4}, sampled=12, price=0.41),
+        "coherent": outcomes(
+            0.02, ALL | {"forget_seen": 4, "forget_held_out": 6},
+            {"text": 1.005, "control": 2.0}, sampled=74, curve=(6, 60, 76), price=0.005,
+        ),
+        "balanced-subnet": outcomes(0.1, ALL, {"text": 1.2}, price=0.1),
+    }  # fmt: skip
 
 
 def only(frame: pl.DataFrame, **wanted: object) -> dict[str, object]:
@@ -119,8 +116,8 @@ def only(frame: pl.DataFrame, **wanted: object) -> dict[str, object]:
     return found.row(0, named=True)
 
 
-def test_what_is_kept_and_what_it_costs(measured: Measured) -> None:
-    found = mitigations(measured)
+def test_what_is_kept_and_what_it_costs(methods: Mapping[str, pl.DataFrame]) -> None:
+    found = mitigations(measured("m", methods))
     tables._check(found, "x", MITIGATIONS)
     kept = only(found, method="kfac", split="keep_held_out", metric="kept")
     assert (kept["value"], kept["n"]) == (52 / 79, 79)  # of those recited before
@@ -136,15 +133,17 @@ def test_what_is_kept_and_what_it_costs(measured: Measured) -> None:
     assert found.filter(method="twin")["chosen"].all()
 
 
-def test_kept_rows_are_matched_by_their_loss_before(measured: Measured) -> None:
+def test_kept_rows_are_matched_by_their_loss_before(methods: Mapping[str, pl.DataFrame]) -> None:
     """The nearest row to keep for each held-out row, in the order of their losses."""
-    before = measured.at("none").filter(pl.col("metric") == "loss", pl.col("item") > 0)
+    before = methods["none"].filter(pl.col("metric") == "loss", pl.col("item") > 0)
     loss = {s: before.filter(split=s).sort("item")["value"].to_list() for s in SPLITS}
     left = dict(enumerate(loss["keep_held_out"], 1))
     for wanted in sorted(loss["forget_held_out"]):
         left.pop(min(left, key=lambda item: abs(left[item] - wanted)))
     assert not left  # as many rows to keep: all are matched
-    matched = only(mitigations(measured), method="kfac", split="keep_matched", metric="kept")
+    matched = only(
+        mitigations(measured("m", methods)), method="kfac", split="keep_matched", metric="kept"
+    )
     assert (matched["value"], matched["n"]) == (52 / 79, 79)
 
 
@@ -159,14 +158,16 @@ def test_kept_rows_are_matched_by_their_loss_before(measured: Measured) -> None:
         ("balanced-subnet", "untouched"),
     ],
 )
-def test_the_verdict_of_all_probes(measured: Measured, method: str, verdict: str) -> None:
-    found = durability(measured)
+def test_the_verdict_of_all_probes(
+    methods: Mapping[str, pl.DataFrame], method: str, verdict: str
+) -> None:
+    found = durability(measured("m", methods))
     tables._check(found, "x", DURABILITY)
     assert only(found, method=method, probe="all")["verdict"] == verdict
 
 
-def test_probes_one_by_one(measured: Measured) -> None:
-    found = durability(measured)
+def test_probes_one_by_one(methods: Mapping[str, pl.DataFrame]) -> None:
+    found = durability(measured("m", methods))
     sampled = only(found, method="coherent", probe="sampling")
     assert (sampled["value"], sampled["verdict"], sampled["n"]) == (74 / 79, "hidden", 79)
     assert only(found, method="coherent", probe="int4")["verdict"] == "removed"
@@ -180,9 +181,8 @@ def test_probes_one_by_one(measured: Measured) -> None:
     assert area["verdict"] == "hidden"
 
 
-def test_without_a_twin_relearning_has_no_verdict(measured: Measured) -> None:
-    methods = {name: measured.methods[name] for name in ("none", "coherent")}
-    found = durability(Measured("m", methods))
+def test_without_a_twin_relearning_has_no_verdict(methods: Mapping[str, pl.DataFrame]) -> None:
+    found = durability(measured("m", {name: methods[name] for name in ("none", "coherent")}))
     assert only(found, method="coherent", variant="area")["verdict"] is None
     assert only(found, method="coherent", probe="sampling")["verdict"] == "hidden"
 
@@ -201,8 +201,8 @@ def test_the_area_under_the_curve_is_that_of_scikit_learn() -> None:
     assert float(found.high[0]) == pytest.approx(np.quantile(drawn, 0.975), abs=0.02)
 
 
-def test_claims(measured: Measured) -> None:
-    found = claims(measured)
+def test_claims(methods: Mapping[str, pl.DataFrame]) -> None:
+    found = claims(measured("m", methods))
     tables._check(found, "x", CLAIMS)
     by_contrast = dict(zip(found["contrast"], found["verdict"], strict=True))
     assert by_contrast["noise minus kfac: loss of unseen text"] == "supported"
@@ -219,8 +219,10 @@ def test_claims(measured: Measured) -> None:
     assert by_contrast["flat share: recited records against unseen text"] == "supported"
 
 
-def test_the_page_shows_every_method_and_verdict(measured: Measured, tmp_path: Path) -> None:
-    made = {name: make(measured) for name, (make, _) in TABLES.items()}
+def test_the_page_shows_every_method_and_verdict(
+    methods: Mapping[str, pl.DataFrame], tmp_path: Path
+) -> None:
+    made = {name: make(measured("m", methods)) for name, (make, _) in TABLES.items()}
     for name, table in made.items():
         tables.write(table, tmp_path / f"{name}.parquet", TABLES[name][1], {})
     page = tmp_path / "mitigations.html"
@@ -229,7 +231,7 @@ def test_the_page_shows_every_method_and_verdict(measured: Measured, tmp_path: P
     document = fromstring(html)
     costs, durable, settled = document.xpath("//table")
     cells = [[td.text_content() for td in row.xpath("th|td")] for row in costs.xpath(".//tr")]
-    assert [row[0].split()[0] for row in cells[1:]] == list(measured.methods)
+    assert [row[0].split()[0] for row in cells[1:]] == list(methods)
     unreached = {row[0].split()[0] for row in cells[1:] if "†" in row[0]}
     assert unreached == {"random", "balanced-subnet"}
     kfac = next(row for row in cells if row[0] == "kfac")
