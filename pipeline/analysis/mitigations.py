@@ -8,18 +8,22 @@ Shapes: N items.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from pipeline.analysis.statistics import (
+    LEVEL,
     Estimates,
+    clustered_errors,
     clustered_means,
     clustered_rates,
+    effective_number,
     paired_differences,
+    reach,
 )
 from pipeline.mitigations.schema import REMOVED
 from pipeline.workflow.errors import bad_input
@@ -167,22 +171,28 @@ TABLES = {
 """Name of the file -> what makes the table, and its schema."""
 
 
-def area_under_curve(positive: NDArray[np.float64], negative: NDArray[np.float64]) -> Estimates:
-    """The probability that a positive scores above a negative, with DeLong's interval.
+def area_under_curve(positive: pl.DataFrame, negative: pl.DataFrame) -> Row:
+    """The probability that a positive scores above a negative, with DeLong's error, by cluster.
+
+    The interval is widened as that of a share, so that it has a width even where all do.
 
     Args:
-        positive: scores of the ones to be found.
-        negative: scores of the others.
+        positive: ``value`` and ``cluster`` of the ones to be found.
+        negative: those of the others.
 
-    Source: DeLong et al. 1988.
+    Source: DeLong et al. 1988; `statistics.reach`.
     """
-    above = positive[:, None] > negative[None]
-    wins = above + 0.5 * (positive[:, None] == negative[None])
-    value = wins.mean()
-    spread = wins.mean(1).var(ddof=1) / len(positive) + wins.mean(0).var(ddof=1) / len(negative)
-    half = 1.96 * np.sqrt(spread)
-    ends = np.clip([value - half, value + half], 0, 1)
-    return Estimates(*(np.array([end]) for end in (value, *ends)))
+    one, two = (side["value"].to_numpy() for side in (positive, negative))
+    wins = (one[:, None] > two) + 0.5 * (one[:, None] == two)
+    groups = [side["cluster"].to_numpy() for side in (positive, negative)]
+    errors = [
+        float(clustered_errors(wins.mean(1 - at)[:, None], own)[1][0])
+        for at, own in enumerate(groups)
+    ]
+    value, fewest = float(wins.mean()), min(map(effective_number, groups))
+    half = reach(math.hypot(*errors), fewest, 1.0, LEVEL)
+    ends = max(value - half, 0.0), min(value + half, 1.0)
+    return dict(zip(INTERVAL, (value, *ends, len(one) + len(two)), strict=True))
 
 
 # ------------------------------------------------------------------------- what is removed
@@ -223,13 +233,12 @@ def _detected(found: pl.DataFrame) -> Iterator[Row]:
     scores = found.filter(method="none", probe="dose")
     hit = scores.filter("recited", pl.col("split").str.contains("forget|keep"))
     for metric in SCORES:
-        positive = hit.filter(metric=metric)["value"].to_numpy()
+        positive = hit.filter(metric=metric)
         for split in ("control", "text"):
-            negative = scores.filter(split=split, metric=metric)["value"].to_numpy()
-            if len(positive) > 1 and len(negative) > 1:
+            negative = scores.filter(split=split, metric=metric)
+            if len(positive) and len(negative):
                 area = area_under_curve(positive, negative)
-                row = _row(area, len(positive) + len(negative))
-                yield {"split": split, "metric": f"auc_{metric}", **row}
+                yield {"split": split, "metric": f"auc_{metric}", **area}
 
 
 # ------------------------------------------------------------------------- does it stay away
