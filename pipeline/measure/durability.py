@@ -88,10 +88,10 @@ def changed_prefixes(rows: Rows, seed: int) -> Iterator[tuple[str, float, Rows]]
     """
     by = max(1, (rows.tokens.shape[1] - rows.first) // CHANGE)
     random = torch.Generator().manual_seed(seed)
-    one = rows.tokens.clone()
-    other = torch.randint(len(rows), (len(rows),), generator=random)
-    middle = rows.first // 2
-    one[:, middle] = rows.tokens[other, middle - 1]  # a token of these texts, from another place
+    one, known, middle = rows.tokens.clone(), rows.tokens.unique(), rows.first // 2
+    by_another = torch.randint(1, len(known), (len(rows),), generator=random)
+    at = torch.searchsorted(known, one[:, middle].contiguous()) + by_another
+    one[:, middle] = known[at % len(known)]  # another token of these texts
     yield "longer", float(by), Rows(rows.tokens, rows.first + by)
     yield "shorter", float(-by), Rows(rows.tokens[:, by:], rows.first - by)
     yield "shifted", 0.0, Rows(rows.tokens[:, by:], rows.first)

@@ -151,6 +151,13 @@ def test_changed_prefixes_by_hand() -> None:
     one = changed["one token changed"][1].tokens
     assert (one != rows.tokens).sum(1).tolist() == [1, 1]
     assert one[:, 8:].equal(rows.tokens[:, 8:])
+    assert set(one.flatten().tolist()) <= set(rows.tokens.flatten().tolist())
+
+
+def test_one_token_changes_in_every_row_of_texts_that_repeat_a_few_tokens() -> None:
+    rows = Rows(torch.arange(1, 241).view(20, 12) // 2 % 3, 8)
+    [one] = [made.tokens for name, _, made in changed_prefixes(rows, 0) if name.startswith("one")]
+    assert (one != rows.tokens).sum(1).tolist() == [1] * 20
 
 
 # ------------------------------------------------------------------- outcomes and the price
