@@ -146,7 +146,8 @@ def mitigations(found: pl.DataFrame) -> pl.DataFrame:
 def durability(found: pl.DataFrame) -> pl.DataFrame:
     """Schema `DURABILITY`: every method and probe, with verdicts against the method ``twin``.
 
-    Without a twin nothing is expected to come back, and relearning has no verdict.
+    Without a twin nothing is expected to come back by other probes. What comes back by relearning
+    may then be learned anew, so that it leaves the verdict undecided.
     """
     rows: list[Row] = []
     held_out = found.filter((pl.col("probe") != "dose") | (pl.col("metric") == "recited"))
@@ -263,7 +264,7 @@ def _probed(own: pl.DataFrame, twin: pl.DataFrame) -> Iterator[Row]:
         yield {**at, **row, "verdict": verdict}
     curve = own.filter(probe="relearning").sort("item", "x")
     area = _change(_areas(curve), "twin", shares=True)
-    verdict = _verdict(area, AREA_MARGIN, "removed", "hidden") if judged else None
+    verdict = _verdict(area, AREA_MARGIN, "removed", "hidden" if judged else "undecided")
     last = curve["x"].max()
     yield {"probe": "relearning", "x": last, "variant": "area", **area, "verdict": verdict}
 

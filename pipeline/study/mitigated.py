@@ -86,7 +86,8 @@ def probe(
         prefix_length: P, tokens.
         suffix_length: S, tokens.
         before: folder of the checkpoint before the edit; None: every sample counts as recited then.
-        twin: folder of a checkpoint that never saw the samples; None: relearning has no verdict.
+        twin: folder of a checkpoint that never saw the samples; None: what comes back by relearning
+            may be learned anew, and leaves the verdict undecided.
 
     Returns:
         The columns of `DURABILITY` from ``probe`` on.

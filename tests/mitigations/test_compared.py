@@ -181,9 +181,18 @@ def test_probes_one_by_one(methods: Mapping[str, pl.DataFrame]) -> None:
     assert area["verdict"] == "hidden"
 
 
-def test_without_a_twin_relearning_has_no_verdict(methods: Mapping[str, pl.DataFrame]) -> None:
-    found = durability(measured("m", {name: methods[name] for name in ("none", "coherent")}))
-    assert only(found, method="coherent", variant="area")["verdict"] is None
+def test_without_a_twin_what_is_relearned_is_not_called_removed(
+    methods: Mapping[str, pl.DataFrame],
+) -> None:
+    """All come back in one step of fine-tuning, and by no other probe; or none do."""
+    again = {"returns": (0, MOST, MOST), "stays": (0, 0, 0)}
+    edited = {name: outcomes(0.5, {}, {}, curve=curve) for name, curve in again.items()}
+    found = durability(
+        measured("m", {name: methods[name] for name in ("none", "coherent")} | edited)
+    )
+    verdicts = {name: only(found, method=name, probe="all")["verdict"] for name in edited}
+    assert verdicts == {"returns": "undecided", "stays": "removed"}
+    assert only(found, method="returns", variant="area")["verdict"] == "undecided"
     assert only(found, method="coherent", probe="sampling")["verdict"] == "hidden"
 
 
