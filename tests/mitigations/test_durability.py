@@ -10,14 +10,23 @@ import polars as pl
 import pytest
 import torch
 
-from pipeline.measure.durability import TRIES, changed_prefixes, probes, undone
+from pipeline.measure.durability import (
+    FORMATS,
+    GROUP,
+    STEPS,
+    TRIES,
+    changed_prefixes,
+    probes,
+    quantized,
+    relearned,
+    rounded,
+    undone,
+)
 from pipeline.measure.mitigated import detectors, outcomes, price
-from pipeline.mitigations import relearning
 from pipeline.mitigations.matrices import last_matrices, mlp_matrices
 from pipeline.mitigations.methods import METHODS, edited
-from pipeline.mitigations.parts import HELD_OUT, SEEN, Part, Parts, halved, study_parts
-from pipeline.mitigations.rounding import FORMATS, GROUP, quantized, rounded
 from pipeline.mitigations.rows import Rows, log_probs, recited
+from pipeline.mitigations.subject import HELD_OUT, SEEN, Part, Parts, halved, study_parts
 from pipeline.samples.frame import samples_frame
 from tests.mitigations.conftest import P, T, World
 
@@ -76,7 +85,7 @@ def test_relearning_is_plain_fine_tuning(world: World) -> None:
     write = METHODS["wanda"].prepare(world.model, world.forget, world.keep, 0)
     start = edited(world.model, write, 0.1)
     before = copy.deepcopy(start.state_dict())
-    for step, model in relearning.relearned(start, rows, 3, (0, 1, 3)):
+    for step, model in relearned(start, rows, 3, (0, 1, 3)):
         seen[step] = float(model.model.layers[0].mlp.up_proj.weight.detach().sum())
     assert all(value.equal(before[name]) for name, value in start.state_dict().items())
     made, order = copy.deepcopy(start), torch.Generator().manual_seed(3)
@@ -120,7 +129,7 @@ def test_every_probe_of_an_edit_and_of_its_undoing(world: World) -> None:
     assert of_probe["relearning", 0.0, ""] == at_once
     assert of_probe["relearning", 0.0, "reference"] == at_once
     steps = {x for probe, x, variant in of_probe if probe == "relearning" and not variant}
-    assert steps == set(map(float, relearning.STEPS))
+    assert steps == set(map(float, STEPS))
     variants = {variant for probe, _, variant in of_probe if probe == "prefix"}
     assert variants == {"longer", "shorter", "shifted", "one token changed"}
     assert sum(at_once) < len(at_once)
