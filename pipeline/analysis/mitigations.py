@@ -230,9 +230,13 @@ def _matched(found: pl.DataFrame) -> list[int]:
 
 
 def _detected(found: pl.DataFrame) -> Iterator[Row]:
-    """The areas under the curve of three scores, for recited records against other windows."""
+    """The areas under the curve of three scores, for recited records against other windows.
+
+    The recited ones are of the kinds to forget, as the unseen records are: a score that differs
+    between kinds, as it does between the kinds that a method reads and others, shows no memory.
+    """
     scores = found.filter(method="none", probe="dose")
-    hit = scores.filter("recited", pl.col("split").str.contains("forget|keep"))
+    hit = scores.filter("recited", pl.col("split").str.starts_with("forget"))
     for metric in SCORES:
         positive = hit.filter(metric=metric)
         for split in ("control", "text"):

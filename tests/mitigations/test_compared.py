@@ -252,6 +252,20 @@ def test_claims(methods: Mapping[str, pl.DataFrame]) -> None:
     assert by_contrast["flat share: recited records against unseen text"] == "supported"
 
 
+def test_records_of_other_kinds_do_not_move_the_area_under_the_curve(
+    methods: Mapping[str, pl.DataFrame],
+) -> None:
+    """A score that is low for the kinds to keep says nothing of the memory of those to forget."""
+    kept = pl.col("split").str.starts_with("keep") & (pl.col("metric") == "flat_share")
+    moved = methods["none"].with_columns(pl.when(kept).then(-9.0).otherwise("value").alias("value"))
+    areas = [
+        mitigations(measured("m", {"none": none})).filter(split="control", metric="auc_flat_share")
+        for none in (methods["none"], moved)
+    ]
+    assert areas[0].equals(areas[1])
+    assert areas[0]["value"][0] == pytest.approx(0.5, abs=0.1)
+
+
 def test_the_page_shows_every_method_and_verdict(
     methods: Mapping[str, pl.DataFrame], tmp_path: Path
 ) -> None:
