@@ -98,8 +98,8 @@ def subject(data: Path, asked: Mitigations, entry: Model, corpus: Corpus) -> Sub
         corpus: that it was trained on, a generated world.
 
     Raises:
-        InputError: no memorized record, or no record of the control, is of a kind to forget; or
-            none of another kind was memorized.
+        InputError: no memorized record, or no record of the control, is of a kind to forget; none
+            of another kind was memorized; or there are not two of either, for two halves.
     """
     model, tokenizer = load(data / "checkpoints" / entry.name, "float32")
     samples = read_samples(data, entry.family)
@@ -165,7 +165,11 @@ def study_parts(
 
 
 def halved(samples: pl.DataFrame, seed: int) -> Parts:
-    """Two halves of any samples, all to be forgotten; without records that stay, and text."""
+    """Two halves of any samples, all to be forgotten; without records that stay, and text.
+
+    Raises:
+        InputError: there are no two suffixes that differ.
+    """
     seen, held_out = _halves(samples, seed)
     return Parts({SEEN: seen, HELD_OUT: held_out}, torch.zeros(0, 0, dtype=torch.int64))
 
@@ -196,6 +200,13 @@ def texts(
 def _halves(samples: pl.DataFrame, seed: int) -> tuple[Part, Part]:
     """Two halves at random; samples with nearly equal suffixes go into the same one."""
     groups = samples["suffix_group"].unique(maintain_order=True).to_list()
+    if len(groups) < 2:
+        raise bad_input(
+            "samples to divide",
+            f"{samples.height} with {len(groups)} suffixes that differ",
+            "two suffixes or more, for two halves",
+            "name or plant more samples",
+        )
     random.Random(f"halves {seed}").shuffle(groups)  # noqa: S311 - reproducible, not secret
     first = set(groups[: len(groups) // 2])
     seen = pl.col("suffix_group").is_in(first)

@@ -28,6 +28,7 @@ from pipeline.mitigations.methods import METHODS, edited
 from pipeline.mitigations.rows import Rows, log_probs, recited
 from pipeline.mitigations.subject import HELD_OUT, SEEN, Part, Parts, halved, study_parts
 from pipeline.samples.frame import samples_frame
+from pipeline.workflow.errors import InputError
 from tests.mitigations.conftest import P, T, World
 
 
@@ -258,3 +259,8 @@ def test_halves_of_kinds_do_not_overlap_and_keep_groups_together() -> None:
     assert {kind[item] for item in kept} == {"log"}
     assert len(parts.keep) == 3 + len(parts.splits["keep_seen"].items)
     assert len(halved(samples(), 0).splits[SEEN].items) in (19, 20, 21)
+
+
+def test_one_suffix_cannot_be_halved() -> None:
+    with pytest.raises(InputError, match="1 with 1 suffixes"):
+        halved(samples().head(1), 0)
