@@ -8,19 +8,22 @@ Shapes: N items.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from pipeline.analysis.statistics import (
+    LEVEL,
     Estimates,
+    clustered_errors,
     clustered_means,
     clustered_rates,
+    effective_number,
     paired_differences,
+    reach,
 )
 from pipeline.mitigations.schema import REMOVED
 from pipeline.workflow.errors import bad_input
@@ -88,97 +91,77 @@ Row = dict[str, Any]
 """Of a table, by column; ends of intervals are NaN where unknown."""
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What was measured of all methods on one model.
+def measured(model: str, methods: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+    """What was measured of all methods on one model, beside what it was before the edit.
 
     Args:
         model: its name.
-        methods: method -> schema `OUTCOMES`; ``none`` is among them, and ``twin`` if there is one:
-            without it, nothing is expected to come back, and relearning has no verdict.
+        methods: method -> schema `OUTCOMES`; ``none`` is among them.
+
+    Returns:
+        `OUTCOMES` with model, method, ``chosen`` (whether the dose is the one whose durability was
+        measured), ``before`` (the value of the unmodified model at no dose) and ``recited``
+        (whether it recites the row); both null where it has none.
 
     Raises:
         InputError: the unmodified model recites none of the rows to forget of either half.
     """
-
-    model: str
-    methods: Mapping[str, pl.DataFrame]
-
-    def __post_init__(self) -> None:
-        lacking = {"forget_seen", "forget_held_out"} - set(self.recited()["split"])
-        if lacking:
-            raise bad_input(
-                f"{self.model}: {', '.join(sorted(lacking))}",
-                "no row that it recites before the edit",
-                "some rows that it recites, in both halves",
-                "train it longer, plant the records more often, or name samples that it recites",
-            )
-
-    def dose(self, method: str) -> float:
-        """The dose whose durability was measured."""
-        return float(self._probes(method)["dose"][0])
-
-    def at(self, method: str, dose: float | None = None) -> pl.DataFrame:
-        """The outcomes of one dose; None: of the chosen one."""
-        wanted = self.dose(method) if dose is None else dose
-        return self.methods[method].filter(probe="dose", dose=wanted)
-
-    def doses(self, method: str) -> list[float]:
-        """The doses, ascending."""
-        return sorted(self.methods[method].filter(probe="dose")["dose"].unique().to_list())
-
-    def recited(self) -> pl.DataFrame:
-        """The rows that the unmodified model recites."""
-        return self.at("none").filter(pl.col("value") > 0, metric="recited")
-
-    def removes(self, method: str) -> bool:
-        """Whether the chosen dose removes enough of what the method saw."""
-        seen = self.paired(method, "forget_seen", "recited").filter(pl.col("before") > 0)
-        return bool(len(seen)) and _mean(seen["value"]) <= REMOVED
-
-    def paired(
-        self, method: str, split: str, metric: str, dose: float | None = None
-    ) -> pl.DataFrame:
-        """Items of a split with their values before (``before``) and after an edit (``value``)."""
-        wanted = {"split": split, "metric": metric}
-        before = self.at("none").filter(**wanted).select(*KEY, before="value")
-        return self.at(method, dose).filter(**wanted).join(before, on=KEY, maintain_order="left")
-
-    def held_out(self, method: str) -> pl.DataFrame:
-        """The probes of the held-out rows that the unmodified model recites."""
-        edited = self.at(method).filter(metric="recited").with_columns(probe=pl.lit("edited"))
-        rows = self.recited().filter(split="forget_held_out")
-        made = pl.concat([edited, self._probes(method)])
-        return made.join(rows, on=KEY, how="semi", maintain_order="left")
-
-    def _probes(self, method: str) -> pl.DataFrame:
-        return self.methods[method].filter(pl.col("probe") != "dose")
-
-
-def mitigations(measured: Measured) -> pl.DataFrame:
-    """Schema `MITIGATIONS`: every method, dose, split and metric."""
-    rows = [
-        {"method": method, "dose": dose, "chosen": dose == measured.dose(method), **row}
-        for method in measured.methods
-        for dose in measured.doses(method)
-        for row in _of_dose(measured, method, dose)
+    probes = pl.col("probe") != "dose"
+    known = methods["none"].filter(~probes).select(*KEY, "metric", before="value")
+    recited = known.filter(metric="recited").select(*KEY, recited=pl.col("before") > 0)
+    lacking = {"forget_seen", "forget_held_out"} - set(recited.filter("recited")["split"])
+    if lacking:
+        raise bad_input(
+            f"{model}: {', '.join(sorted(lacking))}",
+            "no row that it recites before the edit",
+            "some rows that it recites, in both halves",
+            "train it longer, plant the records more often, or name samples that it recites",
+        )
+    chosen = pl.col("dose") == pl.col("dose").filter(probes).first()
+    of_methods = [
+        outcomes.with_columns(model=pl.lit(model), method=pl.lit(method), chosen=chosen)
+        for method, outcomes in methods.items()
     ]
-    return _table(measured, rows, MITIGATIONS)
+    return (
+        pl.concat(of_methods)
+        .join(known, on=[*KEY, "metric"], how="left", maintain_order="left")
+        .join(recited, on=KEY, how="left", maintain_order="left")
+    )
 
 
-def durability(measured: Measured) -> pl.DataFrame:
-    """Schema `DURABILITY`: every method and probe, with verdicts against the twin."""
+def mitigations(found: pl.DataFrame) -> pl.DataFrame:
+    """Schema `MITIGATIONS`: every method, dose, split and metric of what `measured` gives."""
+    rows, taken = [], _matched(found)
+    doses = found.filter(~pl.col("metric").is_in(SCORES), probe="dose")
+    for (method, dose, chosen), own in doses.group_by(
+        ["method", "dose", "chosen"], maintain_order=True
+    ):
+        named = {"method": method, "dose": dose, "chosen": chosen}
+        rows += [named | row for row in _of_dose(own, taken)]
+        if method == "none":
+            rows += [named | row for row in _detected(found)]
+    return _table(found, rows, MITIGATIONS)
+
+
+def durability(found: pl.DataFrame) -> pl.DataFrame:
+    """Schema `DURABILITY`: every method and probe, with verdicts against the method ``twin``.
+
+    Without a twin nothing is expected to come back by other probes. What comes back by relearning
+    may then be learned anew, so that it leaves the verdict undecided.
+    """
     rows: list[Row] = []
-    for method in measured.methods:
-        of_method = list(_probed(measured, method))
-        named = {"method": method, "dose": measured.dose(method)}
+    held_out = found.filter((pl.col("probe") != "dose") | (pl.col("metric") == "recited"))
+    held_out = held_out.filter("chosen", "recited", split="forget_held_out")
+    for (method, dose), own in held_out.group_by(["method", "dose"], maintain_order=True):
+        of_method = list(_probed(own, held_out.filter(method="twin")))
+        named = {"method": method, "dose": dose}
         rows += [named | row for row in (*of_method, _overall(of_method))]
-    return _table(measured, rows, DURABILITY)
+    return _table(found, rows, DURABILITY)
 
 
-def claims(measured: Measured) -> pl.DataFrame:
+def claims(found: pl.DataFrame) -> pl.DataFrame:
     """Schema `CLAIMS`: each claim that the methods at hand can settle."""
-    return _table(measured, list(_claims(measured)), CLAIMS)
+    return _table(found, list(_claims(found)), CLAIMS)
 
 
 TABLES = {
@@ -189,103 +172,104 @@ TABLES = {
 """Name of the file -> what makes the table, and its schema."""
 
 
-def area_under_curve(positive: NDArray[np.float64], negative: NDArray[np.float64]) -> Estimates:
-    """The probability that a positive scores above a negative, with DeLong's interval.
+def area_under_curve(positive: pl.DataFrame, negative: pl.DataFrame) -> Row:
+    """The probability that a positive scores above a negative, with DeLong's error, by cluster.
+
+    The interval is widened as that of a share, so that it has a width even where all do.
 
     Args:
-        positive: scores of the ones to be found.
-        negative: scores of the others.
+        positive: ``value`` and ``cluster`` of the ones to be found.
+        negative: those of the others.
 
-    Source: DeLong et al. 1988.
+    Source: DeLong et al. 1988; `statistics.reach`.
     """
-    above = positive[:, None] > negative[None]
-    wins = above + 0.5 * (positive[:, None] == negative[None])
-    value = wins.mean()
-    spread = wins.mean(1).var(ddof=1) / len(positive) + wins.mean(0).var(ddof=1) / len(negative)
-    half = 1.96 * np.sqrt(spread)
-    ends = np.clip([value - half, value + half], 0, 1)
-    return Estimates(*(np.array([end]) for end in (value, *ends)))
+    one, two = (side["value"].to_numpy() for side in (positive, negative))
+    wins = (one[:, None] > two) + 0.5 * (one[:, None] == two)
+    groups = [side["cluster"].to_numpy() for side in (positive, negative)]
+    errors = [
+        float(clustered_errors(wins.mean(1 - at)[:, None], own)[1][0])
+        for at, own in enumerate(groups)
+    ]
+    value, fewest = float(wins.mean()), min(map(effective_number, groups))
+    half = reach(math.hypot(*errors), fewest, 1.0, LEVEL)
+    ends = max(value - half, 0.0), min(value + half, 1.0)
+    return dict(zip(INTERVAL, (value, *ends, len(one) + len(two)), strict=True))
 
 
 # ------------------------------------------------------------------------- what is removed
 
 
-def _of_dose(measured: Measured, method: str, dose: float) -> Iterator[Row]:
-    outcomes = measured.at(method, dose).filter(~pl.col("metric").is_in(SCORES))
-    for (split, metric), frame in outcomes.group_by(["split", "metric"], maintain_order=True):
+def _of_dose(own: pl.DataFrame, taken: list[int]) -> Iterator[Row]:
+    """The rows of one dose of a method."""
+    for (split, metric), part in own.group_by(["split", "metric"], maintain_order=True):
         shares = metric in ("recited", "acc")
-        yield {"split": split, "metric": metric, **_level(frame, shares=shares)}
-        both = measured.paired(method, str(split), str(metric), dose)
+        yield {"split": split, "metric": metric, **(_rates if shares else _means)(part)}
         if metric == "recited":
-            recited = both.filter(pl.col("before") > 0)
-            if len(recited):
-                yield {"split": split, "metric": "kept", **_level(recited)}
-        elif method != "none" and metric != "price":
-            yield {"split": split, "metric": f"{metric}_change", **_change(both, shares=shares)}
-    yield from _matched(measured, method, dose)
-    if method == "none":
-        yield from _detected(measured)
+            if len(kept := part.filter("recited")):
+                yield {"split": split, "metric": "kept", **_rates(kept)}
+        elif own["method"][0] != "none" and metric != "price":
+            yield {"split": split, "metric": f"{metric}_change", **_change(part, shares=shares)}
+    if taken:
+        matched = own.filter(pl.col("item").is_in(taken), split="keep_held_out", metric="recited")
+        yield {"split": "keep_matched", "metric": "kept", **_rates(matched)}
 
 
-def _matched(measured: Measured, method: str, dose: float) -> Iterator[Row]:
-    """What stays of recited rows of other kinds that were as likely as the rows to forget.
+def _matched(found: pl.DataFrame) -> list[int]:
+    """Recited rows of other kinds that were as likely as the rows to forget.
 
     Each held-out row is matched with the row to keep that is nearest in loss and not yet taken.
     """
-    loss = measured.at("none").filter(metric="loss")
-    loss = loss.join(measured.recited(), on=KEY, how="semi", maintain_order="left")
+    loss = found.filter("recited", method="none", probe="dose", metric="loss")
     left = dict(loss.filter(split="keep_held_out").select("item", "value").iter_rows())
-    taken = []
+    taken: list[int] = []
     for wanted in loss.filter(split="forget_held_out")["value"].sort().to_list():
         if left:
             taken.append(min(left, key=lambda item: abs(left[item] - wanted)))
             del left[taken[-1]]
-    if taken:
-        both = measured.paired(method, "keep_held_out", "recited", dose)
-        kept = _level(both.filter(pl.col("item").is_in(taken)))
-        yield {"split": "keep_matched", "metric": "kept", **kept}
+    return taken
 
 
-def _detected(measured: Measured) -> Iterator[Row]:
-    """The areas under the curve of three scores, for recited records against other windows."""
-    hit = measured.recited().filter(pl.col("split").str.contains("forget|keep"))
+def _detected(found: pl.DataFrame) -> Iterator[Row]:
+    """The areas under the curve of three scores, for recited records against other windows.
+
+    The recited ones are of the kinds to forget, as the unseen records are: a score that differs
+    between kinds, as it does between the kinds that a method reads and others, shows no memory.
+    """
+    scores = found.filter(method="none", probe="dose")
+    hit = scores.filter("recited", pl.col("split").str.starts_with("forget"))
     for metric in SCORES:
-        scored = measured.at("none").filter(metric=metric)
-        positive = scored.join(hit, on=KEY, how="semi")["value"].to_numpy()
+        positive = hit.filter(metric=metric)
         for split in ("control", "text"):
-            negative = scored.filter(split=split)["value"].to_numpy()
-            if len(positive) > 1 and len(negative) > 1:
-                found = area_under_curve(positive, negative)
-                row = _row(found, len(positive) + len(negative))
-                yield {"split": split, "metric": f"auc_{metric}", **row}
+            negative = scores.filter(split=split, metric=metric)
+            if len(positive) and len(negative):
+                area = area_under_curve(positive, negative)
+                yield {"split": split, "metric": f"auc_{metric}", **area}
 
 
 # ------------------------------------------------------------------------- does it stay away
 
 
-def _probed(measured: Measured, method: str) -> Iterator[Row]:
-    own = measured.held_out(method)
-    twin = measured.held_out("twin") if "twin" in measured.methods else None
-    for key, frame in own.group_by(PROBE, maintain_order=True):
-        at = dict(zip(PROBE, key, strict=True))
-        if at["variant"] == "reference":
-            continue
-        row, verdict = _level(frame), None
-        if at["probe"] == "edited":
-            verdict = "untouched" if row["low"] > 0.5 else None
-        elif at["probe"] not in ("undone", "relearning"):
-            reference = frame.with_columns(value=0.0) if twin is None else twin.filter(**at)
-            beyond = _change(_with_before(frame, reference), shares=True)
+def _probed(own: pl.DataFrame, twin: pl.DataFrame) -> Iterator[Row]:
+    """The rows of one method; relearning is compared with the twin's in its other order."""
+    judged = len(twin) > 0
+    learned = (pl.col("probe") == "relearning") & (pl.col("variant") == "")
+    expected = twin.filter(~learned).with_columns(pl.col("variant").replace("reference", ""))
+    expected = expected.select(*PROBE, "item", twin="value")
+    own = own.filter(pl.col("variant") != "reference")
+    own = own.join(expected, on=[*PROBE, "item"], how="left", maintain_order="left")
+    own = own.with_columns(pl.col("twin") if judged else pl.lit(0.0).alias("twin"))
+    for (probe, x, variant), part in own.group_by(PROBE, maintain_order=True):
+        at, row, verdict = {"probe": probe, "x": x, "variant": variant}, _rates(part), None
+        if probe == "dose":
+            at["probe"], verdict = "edited", "untouched" if row["low"] > 0.5 else None
+        elif probe not in ("undone", "relearning"):
+            beyond = _change(part, "twin", shares=True)
             verdict = _verdict(beyond, SHARE_MARGIN, "removed", "hidden")
         yield {**at, **row, "verdict": verdict}
-    # the area between the curves of relearning of a model and its twin; of no twin that below
-    curve = _areas(own.filter(variant=""))
-    other = curve.with_columns(value=0.0)
-    if twin is not None:
-        other = _areas(twin.filter(variant="reference"))
-    area = _change(_with_before(curve, other), shares=True)
-    verdict = None if twin is None else _verdict(area, AREA_MARGIN, "removed", "hidden")
-    last = own.filter(probe="relearning")["x"].max()
+    curve = own.filter(probe="relearning").sort("item", "x")
+    area = _change(_areas(curve), "twin", shares=True)
+    verdict = _verdict(area, AREA_MARGIN, "removed", "hidden" if judged else "undecided")
+    last = curve["x"].max()
     yield {"probe": "relearning", "x": last, "variant": "area", **area, "verdict": verdict}
 
 
@@ -303,30 +287,32 @@ def _overall(rows: list[Row]) -> Row:
     return {"probe": "all", "x": 0.0, "variant": "", "verdict": verdict}
 
 
-def _areas(probes: pl.DataFrame) -> pl.DataFrame:
-    """For each item the mean height of its curve of relearning over log(1 + steps)."""
-    curve = probes.filter(probe="relearning").sort("item", "x")
-    steps = np.log1p(curve["x"].unique().sort().to_numpy())
-    heights = curve["value"].to_numpy().reshape(-1, len(steps))
-    items = curve.select("item", "cluster").unique(maintain_order=True)
-    return items.with_columns(pl.Series("value", np.trapezoid(heights, steps) / steps[-1]))
+def _areas(curves: pl.DataFrame) -> pl.DataFrame:
+    """For each item the mean height over log(1 + steps) of its curve, and of the twin's.
 
-
-def _with_before(own: pl.DataFrame, reference: pl.DataFrame) -> pl.DataFrame:
-    before = reference.select("item", before="value")
-    return own.join(before, on="item", maintain_order="left")
+    Args:
+        curves: sorted by item and step.
+    """
+    steps = np.log1p(curves["x"].unique().sort().to_numpy())
+    heights = curves.select("value", "twin").to_numpy().reshape(-1, len(steps), 2)
+    value, twin = np.trapezoid(heights, steps, axis=1).T / steps[-1]
+    clusters = curves.gather_every(len(steps))["cluster"]
+    return pl.DataFrame({"value": value, "twin": twin, "cluster": clusters})
 
 
 # ------------------------------------------------------------------------- what is settled
 
 
-def _claims(measured: Measured) -> Iterator[Row]:
+def _claims(found: pl.DataFrame) -> Iterator[Row]:
+    doses = found.filter(probe="dose")
+    chosen = doses.filter("chosen")
+    seen = chosen.filter("recited", split="forget_seen", metric="recited")
     for claim, method, other, factor, split in CONTRASTS:
-        if not {method, other} <= set(measured.methods):
+        if not {method, other} <= set(doses["method"]):
             continue
         of_other = other if factor == 1 else f"a tenth of {other}"
         contrast = f"{method} minus {of_other}: loss of unseen {SPLITS[split]}"
-        row, bound = _cost(measured, method, other, factor, split), 0.0
+        row, bound = _cost(chosen.filter(split=split), method, other, factor), 0.0
         verdict = _verdict(row, bound, "supported", "contradicted")
         if claim == "A":
             bound, verdict = FRONTIER, "undecided"
@@ -334,39 +320,37 @@ def _claims(measured: Measured) -> Iterator[Row]:
                 verdict = "supported"
             elif row["low"] > bound or row["high"] < -bound:
                 verdict = "contradicted"
-        if not (measured.removes(method) and measured.removes(other)):
+        if any(_mean(seen.filter(method=each)["value"]) > REMOVED for each in (method, other)):
             verdict = "undecided"
         yield {"claim": claim, "contrast": contrast, **row, "bound": bound, "verdict": verdict}
-    yield from _priced(measured)
-    for row in _detected(measured):
+    yield from _priced(doses.filter(split="text"))
+    for row in _detected(found):
         if row["metric"] == "auc_flat_share":
             against = {"control": "records", "text": "text"}[row["split"]]
             contrast = f"flat share: recited records against unseen {against}"
             yield _above("D", contrast, row, DETECTS)
 
 
-def _cost(measured: Measured, method: str, other: str, factor: float, split: str) -> Row:
-    """The change of loss by a method minus a factor times that by another, at the chosen doses."""
-    one, two = (measured.paired(each, split, "loss") for each in (method, other))
-    both = one.join(two.select("item", other="value"), on="item")
-    change = pl.col("value") - pl.col("before") - factor * (pl.col("other") - pl.col("before"))
-    return _change(both.with_columns(value=change, before=0.0), shares=False)
+def _cost(chosen: pl.DataFrame, method: str, other: str, factor: float) -> Row:
+    """The change of loss by a method minus a factor times that by another."""
+    change = pl.col("value") - pl.col("before")
+    one, two = (chosen.filter(method=each, metric="loss") for each in (method, other))
+    both = one.join(two.select("item", other=factor * change), on="item")
+    return _change(both.with_columns(value=change - pl.col("other"), before=0.0), shares=False)
 
 
-def _priced(measured: Measured) -> Iterator[Row]:
+def _priced(text: pl.DataFrame) -> Iterator[Row]:
     """The share of doses whose predicted price is within 10% of the measured change."""
     within = []
-    for method in measured.methods:
-        for dose in measured.doses(method):
-            predicted = measured.at(method, dose).filter(metric="price")["value"]
-            both = measured.paired(method, "text", "loss", dose)
-            change = _mean(both["value"]) - _mean(both["before"])
-            if len(predicted) and abs(change) >= PRICED:
-                within.append(abs(_mean(predicted) - change) <= TENTH * abs(change))
+    for _, own in text.group_by(["method", "dose"], maintain_order=True):
+        loss, predicted = own.filter(metric="loss"), own.filter(metric="price")["value"]
+        change = _mean(loss["value"]) - _mean(loss["before"])
+        if len(predicted) and abs(change) >= PRICED:
+            within.append(abs(_mean(predicted) - change) <= TENTH * abs(change))
     if within:
-        found = clustered_rates(np.array(within)[:, None], np.arange(len(within)))
+        share = clustered_rates(np.array(within)[:, None], np.arange(len(within)))
         contrast = "doses whose price is predicted within 10%"
-        yield _above("C", contrast, _row(found, len(within)), 0.5)
+        yield _above("C", contrast, _row(share, len(within)), 0.5)
 
 
 def _above(claim: str, contrast: str, row: Row, bound: float) -> Row:
@@ -384,30 +368,33 @@ def _verdict(row: Row, bound: float, below: str, above: str) -> str:
 # ------------------------------------------------------------------------- estimates
 
 
-def _table(measured: Measured, rows: list[Row], schema: Schema) -> pl.DataFrame:
+def _table(found: pl.DataFrame, rows: list[Row], schema: Schema) -> pl.DataFrame:
     frame = pl.DataFrame(
-        rows, schema={n: kind for n, kind in dtypes(schema).items() if n != "model"}
+        [{"model": found["model"][0], **row} for row in rows], schema=dtypes(schema)
     )
-    return cast(frame.with_columns(model=pl.lit(measured.model)).fill_nan(None), schema)
+    return cast(frame.fill_nan(None), schema)
 
 
 def _mean(values: pl.Series) -> float:
     return float(values.to_numpy().mean())
 
 
-def _level(frame: pl.DataFrame, *, shares: bool = True) -> Row:
-    """The mean of ``value``, or the share of items where it is above 0."""
-    values, groups = frame["value"].to_numpy()[:, None], frame["cluster"].to_numpy()
-    found = clustered_rates(values > 0, groups) if shares else clustered_means(values, groups)
-    return _row(found, len(frame))
+def _rates(part: pl.DataFrame) -> Row:
+    hits = part["value"].to_numpy()[:, None] > 0
+    return _row(clustered_rates(hits, part["cluster"].to_numpy()), len(part))
 
 
-def _change(both: pl.DataFrame, *, shares: bool) -> Row:
-    """The mean of ``value`` minus that of ``before``, item by item; shares lie between 0 and 1."""
-    values, before = (both[name].to_numpy()[:, None] for name in ("value", "before"))
-    groups = both["cluster"].to_numpy()
-    found = paired_differences(values, before, groups, 0, draws=1, scale=float(shares))
-    return _row(found, len(both))
+def _means(part: pl.DataFrame) -> Row:
+    values = part["value"].to_numpy()[:, None]
+    return _row(clustered_means(values, part["cluster"].to_numpy()), len(part))
+
+
+def _change(part: pl.DataFrame, than: str = "before", *, shares: bool) -> Row:
+    """The mean of ``value`` minus another column, item by item; shares lie between 0 and 1."""
+    values, before = (part[name].to_numpy()[:, None] for name in ("value", than))
+    groups, scale = part["cluster"].to_numpy(), np.ones(1) if shares else None
+    change = paired_differences(values, before, groups, 0, draws=1, scale=scale)
+    return _row(change, len(part))
 
 
 def _row(found: Estimates, n: int) -> Row:

@@ -18,9 +18,9 @@ from pipeline.interventions.interventions import BASELINE
 from pipeline.measure.benchmarks import measure
 from pipeline.mitigations.curvature import COHERENT_SHARE, eigenbases
 from pipeline.mitigations.matrices import mlp_matrices, recorded
-from pipeline.mitigations.parts import TEXT, Part, Parts
-from pipeline.mitigations.rows import Rows, log_probs, log_probs_of, logits, margins_of
+from pipeline.mitigations.rows import Rows, all_log_probs, log_probs, logits, recited
 from pipeline.mitigations.schemas import OUTCOMES
+from pipeline.mitigations.subject import TEXT, Part, Parts
 from pipeline.workflow import tables
 
 STEP = 0.02
@@ -50,10 +50,9 @@ def outcomes(
     """
     made = []
     for split, part in parts.splits.items():
-        right, loss = _scores(model, part.rows)
-        made.append(labelled(part, split, "loss", loss))
+        made.append(labelled(part, split, "loss", -all_log_probs(model, part.rows).mean(-1)))
         if split != TEXT:
-            made.append(labelled(part, split, "recited", right))
+            made.append(labelled(part, split, "recited", recited(model, part.rows)))
     if tasks and tokenizer is not None:
         _, documents = measure(model, tokenizer, tasks, [BASELINE])
         answers = documents.filter(metric="acc").with_columns(
@@ -158,14 +157,3 @@ def detectors(model: PreTrainedModel, parts: Parts, seed: int) -> pl.DataFrame:
         scores = {"flat_share": shares, "likelihood": means, "min_k": least}
         made += [labelled(part, split, name, torch.cat(each)) for name, each in scores.items()]
     return pl.concat(made)
-
-
-@torch.no_grad()
-def _scores(model: PreTrainedModel, rows: Rows) -> tuple[Tensor, Tensor]:
-    """(N,) whether recited, and (N,) mean loss of the scored tokens."""
-    right, loss = [], []
-    for part in rows.batches():
-        made = logits(model, part)
-        right.append((margins_of(made, part) > 0).all(-1))
-        loss.append(-log_probs_of(made, part).mean(-1))
-    return torch.cat(right), torch.cat(loss)

@@ -96,14 +96,20 @@ def factors(
     return found
 
 
-def _eigenvectors(factor: Tensor) -> Tensor:
+def _eigenvectors(factor: Tensor, _random: torch.Generator) -> Tensor:
     found: Tensor = torch.linalg.eigh(factor).eigenvectors  # ascending: the flattest first
     return found
 
 
-def _axes(factor: Tensor) -> Tensor:
+def _axes(factor: Tensor, _random: torch.Generator) -> Tensor:
     """Unit vectors in the order of the curvature along them."""
     return torch.eye(len(factor))[:, factor.diagonal().argsort(stable=True)]
+
+
+def _turned(factor: Tensor, random: torch.Generator) -> Tensor:
+    """Random orthogonal directions."""
+    found: Tensor = torch.linalg.qr(torch.randn(factor.shape, generator=random)).Q
+    return found
 
 
 def eigenbases(
@@ -111,30 +117,12 @@ def eigenbases(
     matrices: Sequence[Matrix],
     rows: Rows,
     seed: int,
-    directions: Callable[[Tensor], Tensor] = _eigenvectors,
+    directions: Callable[[Tensor, torch.Generator], Tensor] = _eigenvectors,
 ) -> list[Basis]:
-    """The eigenvectors of the coupled factors on rows, with labels that the model samples."""
-    found = _summed(model, matrices, rows, seed)
-    return [Basis(*(directions(side) for side in pair)) for pair in found]
+    """The eigenvectors of the coupled factors on rows, with labels that the model samples.
 
-
-def _rotated(
-    model: PreTrainedModel, matrices: Sequence[Matrix], rows: Rows, seed: int
-) -> list[Basis]:
-    """Random orthogonal directions."""
-    del model, rows
-    random = torch.Generator().manual_seed(seed)
-
-    def turned(size: int) -> Tensor:
-        made: Tensor = torch.linalg.qr(torch.randn(size, size, generator=random)).Q
-        return made
-
-    return [Basis(*(turned(size) for size in reversed(m.weight.shape))) for m in matrices]
-
-
-def _summed(
-    model: PreTrainedModel, matrices: Sequence[Matrix], rows: Rows, seed: int
-) -> list[tuple[Tensor, Tensor]]:
+    `directions` gives other columns for a factor.
+    """
     random = torch.Generator().manual_seed(seed)
     total: list[tuple[Tensor, Tensor]] = []
     for part in rows.batches():
@@ -143,7 +131,8 @@ def _summed(
         labels = torch.multinomial(likely.flatten(0, 1), 1, generator=random)
         made = factors(model, matrices, part.tokens, labels.view(likely.shape[:2]))
         total = [(a + c, b + d) for (a, b), (c, d) in zip(total or made, made, strict=True)]
-    return total
+    random.manual_seed(seed)
+    return [Basis(*(directions(side, random) for side in pair)) for pair in total]
 
 
 def _deletion(basis: Basis, weight: Tensor, share: float, _random: torch.Generator) -> Tensor:
@@ -169,17 +158,16 @@ def in_block(
     keep: Rows,
     seed: int,
     *,
-    bases: Callable[[PreTrainedModel, Sequence[Matrix], Rows, int], list[Basis]],
     change: Callable[[Basis, Tensor, float, torch.Generator], Tensor],
+    directions: Callable[[Tensor, torch.Generator], Tensor] = _eigenvectors,
 ) -> Write:
-    """Change every matrix by what its directions, its weight and the dose give.
+    """Change every matrix by what its directions on the rows to keep, its weight and the dose give.
 
-    The dose is the share of the directions of each side. `bases` gives those of all matrices, on
-    the rows to keep, and `change` the change (O, I) of one.
+    The dose is the share of the directions of each side. `change` gives the change (O, I).
     """
     del forget
     matrices = mlp_matrices(model)
-    known = bases(model, matrices, keep, seed)
+    known = eigenbases(model, matrices, keep, seed, directions)
 
     @torch.no_grad()
     def write(copy: PreTrainedModel, share: float) -> None:
@@ -190,15 +178,15 @@ def in_block(
     return write
 
 
-flat_deleted = partial(in_block, bases=eigenbases, change=_deletion)
+flat_deleted = partial(in_block, change=_deletion)
 """Delete the flat block of the K-FAC eigenbasis."""
-identity_deleted = partial(in_block, bases=partial(eigenbases, directions=_axes), change=_deletion)
+identity_deleted = partial(in_block, change=_deletion, directions=_axes)
 """The same in the eigenbasis of the identity: the neurons and inputs of least curvature."""
-flat_noise = partial(in_block, bases=eigenbases, change=_noise)
+flat_noise = partial(in_block, change=_noise)
 """Add to the flat block Gaussian noise of the norm that a deletion would remove."""
-random_block = partial(in_block, bases=_rotated, change=_deletion)
+random_block = partial(in_block, change=_deletion, directions=_turned)
 """Delete a block of the same size in random orthogonal directions."""
-random_weights = partial(in_block, bases=eigenbases, change=_scattered)
+random_weights = partial(in_block, change=_scattered)
 """Change as many random weights as the flat block has, by noise of the norm of its deletion."""
 
 

@@ -33,18 +33,13 @@ class Matrix:
     module: nn.Module
 
     @property
-    def transposed(self) -> bool:
-        """Whether the weight is stored as (I, O)."""
-        return isinstance(self.module, Conv1D)
-
-    @property
     def weight(self) -> Tensor:
         """(O, I), a view of the weight."""
         return self.oriented(self.module.weight)  # type: ignore[arg-type]
 
     def oriented(self, stored: Tensor) -> Tensor:
         """(O, I) of what is stored as the weight is, or the reverse."""
-        return stored.T if self.transposed else stored
+        return stored.T if isinstance(self.module, Conv1D) else stored
 
     @torch.no_grad()
     def add(self, change: Tensor) -> None:

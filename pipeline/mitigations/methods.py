@@ -12,10 +12,20 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedModel
 
-from pipeline.mitigations import blocks, curvature, neurons, unlearning, weights
-from pipeline.mitigations.neurons import Write
+from pipeline.mitigations.blocks import identity, zero
+from pipeline.mitigations.curvature import (
+    coherent,
+    flat_deleted,
+    flat_noise,
+    identity_deleted,
+    random_block,
+    random_weights,
+)
+from pipeline.mitigations.neurons import Write, by_activation, by_gradients, by_mask
 from pipeline.mitigations.rows import Rows
 from pipeline.mitigations.schema import REMOVED
+from pipeline.mitigations.unlearning import gradient_difference, npo
+from pipeline.mitigations.weights import balanced_subnet, optimal_damage, wanda
 
 
 @dataclass(frozen=True)
@@ -46,52 +56,39 @@ def nothing(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Writ
     return lambda _copy, _dose: None
 
 
+_BLOCKS = ("blocks", (1, 2, 3, 4, 5), True)
 _NEURONS = ("share of neurons", (0.01, 0.03, 0.1, 0.2, 0.4), False)
 _WEIGHTS = ("share of weights", (0.003, 0.01, 0.03, 0.1, 0.3), False)
-_BLOCKS = ("blocks", (1, 2, 3, 4, 5), True)
 _FLAT = ("share of each side", (0.2, 0.35, 0.5, 0.6, 0.7, 0.8), False)
-_STEPS = ("steps", (2, 5, 10, 20, 40), True)
 _NORM = ("norm over that of all matrices", (0.01, 0.02, 0.04, 0.08, 0.16, 0.32), False)
-
+_STEPS = ("steps", (2, 5, 10, 20, 40), True)
 _BYPASS, _CHANG, _KFAC = "arXiv 2501.05078", "arXiv 2311.09060", "arXiv 2510.24256"
 _SMARTER, _CONTROL = "smarter/memorization_kfac", "control"
 
 METHODS = {
     "none": Method(nothing, "nothing", "none", (0,), True, _CONTROL),
-    "block-identity": Method(
-        blocks.identity, "attention bypassed in chosen blocks", *_BLOCKS, _BYPASS
-    ),
-    "block-zero": Method(blocks.zero, "attention removed from chosen blocks", *_BLOCKS, _BYPASS),
-    "neurons-activation": Method(
-        neurons.by_activation, "most active neurons zeroed", *_NEURONS, _CHANG
-    ),
+    "block-identity": Method(identity, "attention bypassed in chosen blocks", *_BLOCKS, _BYPASS),
+    "block-zero": Method(zero, "attention removed from chosen blocks", *_BLOCKS, _BYPASS),
+    "neurons-activation": Method(by_activation, "most active neurons zeroed", *_NEURONS, _CHANG),
     "neurons-gradients": Method(
-        neurons.by_gradients, "neurons of integrated gradients zeroed", *_NEURONS, "2104.08696"
+        by_gradients, "neurons of integrated gradients zeroed", *_NEURONS, "2104.08696"
     ),
-    "neurons-mask": Method(neurons.by_mask, "neurons of a learned mask zeroed", *_NEURONS, _CHANG),
-    "wanda": Method(weights.wanda, "weights by input norms zeroed", *_WEIGHTS, "arXiv 2306.11695"),
-    "obd": Method(
-        weights.optimal_damage, "weights by saliency zeroed", *_WEIGHTS, "LeCun et al. 1989"
-    ),
+    "neurons-mask": Method(by_mask, "neurons of a learned mask zeroed", *_NEURONS, _CHANG),
+    "wanda": Method(wanda, "weights by input norms zeroed", *_WEIGHTS, "arXiv 2306.11695"),
+    "obd": Method(optimal_damage, "weights by saliency zeroed", *_WEIGHTS, "LeCun et al. 1989"),
     "balanced-subnet": Method(
-        weights.balanced_subnet, "weights of a learned mask zeroed", *_WEIGHTS, "arXiv 2410.02159"
+        balanced_subnet, "weights of a learned mask zeroed", *_WEIGHTS, "arXiv 2410.02159"
     ),
-    "kfac": Method(curvature.flat_deleted, "flat block of curvature deleted", *_FLAT, _KFAC),
-    "identity": Method(
-        curvature.identity_deleted, "flat neurons and inputs deleted", *_FLAT, _KFAC
-    ),
-    "noise": Method(curvature.flat_noise, "noise in the flat block", *_FLAT, _SMARTER),
-    "coherent": Method(
-        curvature.coherent, "step against the margins in the flat block", *_NORM, _SMARTER
-    ),
+    "kfac": Method(flat_deleted, "flat block of curvature deleted", *_FLAT, _KFAC),
+    "identity": Method(identity_deleted, "flat neurons and inputs deleted", *_FLAT, _KFAC),
+    "noise": Method(flat_noise, "noise in the flat block", *_FLAT, _SMARTER),
+    "coherent": Method(coherent, "step against the margins in the flat block", *_NORM, _SMARTER),
     "gradient-difference": Method(
-        unlearning.gradient_difference, "gradient difference", *_STEPS, "arXiv 2203.12817"
+        gradient_difference, "gradient difference", *_STEPS, "arXiv 2203.12817"
     ),
-    "npo": Method(unlearning.npo, "negative preference optimization", *_STEPS, "arXiv 2404.05868"),
-    "random": Method(
-        curvature.random_weights, "as many random weights changed as much", *_FLAT, _CONTROL
-    ),
-    "random-block": Method(curvature.random_block, "a random block deleted", *_FLAT, _CONTROL),
+    "npo": Method(npo, "negative preference optimization", *_STEPS, "arXiv 2404.05868"),
+    "random": Method(random_weights, "as many random weights changed as much", *_FLAT, _CONTROL),
+    "random-block": Method(random_block, "a random block deleted", *_FLAT, _CONTROL),
 }
 """Name in the tables -> the method."""
 

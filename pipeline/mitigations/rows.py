@@ -60,22 +60,13 @@ def logits(model: Callable[..., Any], rows: Rows) -> Tensor:
 
 def log_probs(model: Callable[..., Any], rows: Rows) -> Tensor:
     """(N, T - first) log probability of each scored token, nats; keeps gradients."""
-    return log_probs_of(logits(model, rows), rows)
+    made = logits(model, rows).log_softmax(-1)
+    return made.gather(-1, rows.tokens[:, rows.first :, None])[..., 0]
 
 
 def margins(model: PreTrainedModel, rows: Rows) -> Tensor:
     """(N, T - first) logit of each scored token minus the largest of the others."""
-    return margins_of(logits(model, rows), rows)
-
-
-def log_probs_of(made: Tensor, rows: Rows) -> Tensor:
-    """The same as `log_probs`, of what `logits` gives."""
-    return made.log_softmax(-1).gather(-1, rows.tokens[:, rows.first :, None])[..., 0]
-
-
-def margins_of(made: Tensor, rows: Rows) -> Tensor:
-    """The same as `margins`, of what `logits` gives."""
-    right = rows.tokens[:, rows.first :, None]
+    made, right = logits(model, rows), rows.tokens[:, rows.first :, None]
     others = made.scatter(-1, right, -torch.inf).amax(-1)
     return made.gather(-1, right)[..., 0] - others
 
@@ -92,3 +83,9 @@ def recited(model: PreTrainedModel, rows: Rows) -> Tensor:
     It does if and only if each of them is the most likely one after those before it.
     """
     return torch.cat([(margins(model, part) > 0).all(-1) for part in rows.batches()])
+
+
+@torch.no_grad()
+def all_log_probs(model: PreTrainedModel, rows: Rows) -> Tensor:
+    """As `log_probs`, without gradients, in batches."""
+    return torch.cat([log_probs(model, part) for part in rows.batches()])

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Annotated
 
 from pydantic import Field, field_validator
 
 from pipeline.workflow.schema import Count, Name, Once, Section, Seed, problem
 
-NAMES = (
-    *("none", "twin", "oracle", "random", "random-block", "block-identity", "block-zero"),
-    *("neurons-activation", "neurons-gradients", "neurons-mask", "wanda", "obd"),
-    *("balanced-subnet", "kfac", "identity", "noise", "coherent", "gradient-difference", "npo"),
-)
-"""The methods, without their code, so that a study is checked without torch."""
-
 REFERENCES = ("none", "twin", "oracle")
 """Methods that every study has, since all others are judged by them."""
+CONTROLS = ("random", "random-block")
+PANELS = {
+    "blocks and neurons": (
+        *("block-identity", "block-zero"),
+        *("neurons-activation", "neurons-gradients", "neurons-mask"),
+    ),
+    "single weights": ("wanda", "obd", "balanced-subnet"),
+    "flat block of curvature": ("kfac", "identity", "noise", "coherent"),
+    "unlearning": ("gradient-difference", "npo"),
+}
+"""The other methods by panel of the figure, in the order drawn."""
+NAMES = (*REFERENCES, *CONTROLS, *chain.from_iterable(PANELS.values()))
+"""Without their code, so that a study is checked without torch."""
 
 REMOVED = 0.1
 """The share of the recitations of the seen rows that may stay where a dose removes them."""

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from pipeline.mitigations.descent import descend
 from pipeline.mitigations.neurons import Write
-from pipeline.mitigations.rows import Rows, log_probs
+from pipeline.mitigations.rows import Rows, all_log_probs, log_probs
 
 RATE, BATCH_ROWS = 3e-4, 16
 """Learning rate and rows of each kind in a step."""
@@ -46,8 +46,7 @@ def npo_loss(now: Tensor, before: Tensor) -> Tensor:
 
 
 def _descent(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int, loss: Loss) -> Write:
-    with torch.no_grad():
-        before = torch.cat([log_probs(model, part) for part in forget.batches()])
+    before = all_log_probs(model, forget)
 
     def write(copy: PreTrainedModel, steps: float) -> None:
         generator = torch.Generator().manual_seed(seed)

@@ -8,17 +8,15 @@ from typing import Any
 
 import polars as pl
 from matplotlib import rc_context
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
-from ruamel.yaml import YAML
 
 from pipeline.analysis.mitigations import TABLES
-from pipeline.mitigations.schema import REMOVED
+from pipeline.mitigations.schema import CONTROLS, PANELS, REMOVED
 from pipeline.report import style
 from pipeline.report.appendices import shared
 from pipeline.report.colours import CATEGORIES, GREY, INK, MUTED
-from pipeline.report.markup import CODE_PATH, template
+from pipeline.report.markup import template
 from pipeline.report.numbers import SHARE, Number
 from pipeline.workflow import tables
 from pipeline.workflow.files import write_text
@@ -49,6 +47,16 @@ PROBES = {
     "undone": "undone",
 }
 """Probe with its x or variant -> heading."""
+CLAIMS = {
+    "A": "Deletion of the flat block, the same in the basis of the identity, and noise of the same "
+    "norm cost equally much",
+    "B": "A coherent step in the flat block costs a tenth of the deletion",
+    "B, same kind": "It costs unseen records of the same kinds less, too",
+    "order": "Deletion in the curvature's basis costs less than BalancedSubnet",
+    "C": "Two Taylor orders predict the price within 10% at most doses",
+    "D": "The share of activation in flat directions tells recited windows from others",
+}
+"""Claim -> its words."""
 
 
 def write_page(study: str, data: Path, path: Path) -> None:
@@ -65,45 +73,57 @@ def write_page(study: str, data: Path, path: Path) -> None:
     found, probes, judged = (
         tables.read(data / f"{name}.parquet", schema) for name, (_, schema) in TABLES.items()
     )
-    words = YAML(typ="safe").load(CODE_PATH / "mitigations.yaml")
     tasks = found.filter(metric="acc_change")["split"].unique(maintain_order=True).to_list()
-    methods = found["method"].unique(maintain_order=True).to_list()
-    chosen = {method: found.filter("chosen", method=method) for method in methods}
+    groups = found.filter("chosen").group_by("method", maintain_order=True)
+    chosen = {str(method): own for (method,), own in groups}
     with rc_context(style.RC):
-        curves, points = drawn(frontier(found, words), "frontier"), drawn(prices(found), "prices")
+        curves, points = drawn(frontier(found), "frontier"), drawn(prices(found), "prices")
     html = template("mitigations.html.jinja").render(
         **shared(),
         study=study,
         title="Forgotten, or only hidden?",
         frontier=curves,
         prices=points,
-        costs=[_costs(own, method) for method, own in chosen.items()],
+        costs=[_costs(method, own) for method, own in chosen.items()],
         tasks=tasks,
         accuracies=[
-            [method, *(_of(own, task, "acc_change", "points") for task in tasks)]
+            [method, *(_shown(own, task, "acc_change", "points") for task in tasks)]
             for method, own in chosen.items()
             if method != "none" and tasks
         ],
         probes=list(PROBES.values()),
-        durable=[_durable(probes.filter(method=method), method) for method in methods],
-        claims=[_claim(row, words["claims"]) for row in judged.iter_rows(named=True)],
+        durable=[_durable(method, probes.filter(method=method)) for method in chosen],
+        claims=[_claim(row) for row in judged.iter_rows(named=True)],
     )
     write_text(path, html)
 
 
-def frontier(found: pl.DataFrame, words: dict[str, Any]) -> Figure:
+def frontier(found: pl.DataFrame) -> Figure:
     """Recitation kept against the change of the loss on unseen text, a curve a method."""
-    names = words["panels"]
-    figure, axes = style.panels(len(names), height=2.6)
-    for ax, (title, methods) in zip(axes, names.items(), strict=True):
+    recited = found.filter(split="forget_held_out", metric="kept")
+    free = recited.filter(method="none").with_columns(value=0.0, low=0.0, high=0.0)
+    cost = pl.concat([found.filter(split="text", metric="loss_change"), free])
+    both = recited.join(cost, on=["method", "dose"], suffix="_cost").sort("dose")
+    figure, axes = style.panels(len(PANELS), height=2.6)
+    for ax, (title, methods) in zip(axes, PANELS.items(), strict=True):
         ax.set_title(title)
-        for method in words["controls"]:
-            _curve(ax, found, method, GREY, "o")
-        for i, method in enumerate(methods):
-            _curve(ax, found, method, CATEGORIES[i], style.MARKERS[i])
+        looks = [(control, GREY, "o") for control in CONTROLS]
+        looks += zip(methods, CATEGORIES, style.MARKERS, strict=False)
+        for method, colour, marker in looks:
+            if len(points := both.filter(method=method)):
+                ax.errorbar(
+                    points["value_cost"],
+                    points["value"],
+                    xerr=style.reach(points, "value_cost", "low_cost", "high_cost"),
+                    yerr=style.reach(points, "value", "low", "high"),
+                    fmt=f"{marker}-",
+                    color=colour,
+                    elinewidth=0.6,
+                    label=method,
+                )
         for method, marker in (("twin", "*"), ("oracle", "P"), ("none", "x")):
-            x, y = _points(found, method)
-            ax.plot(x["value"], y["value"], marker, color=INK, label=method, markersize=8)
+            at = both.filter(method=method).select("value_cost", "value").get_columns()
+            ax.plot(*at, marker, color=INK, label=method, markersize=8)
         _cost_axis(ax.xaxis)
         ax.set_ylim(-0.03, 1.03)
         ax.legend(fontsize=7, loc="upper right")
@@ -151,50 +171,25 @@ def drawn(figure: Figure, name: str) -> str:
         return (Path(folder) / f"{name}.svg").read_text(encoding="utf-8")
 
 
-def _curve(ax: Axes, found: pl.DataFrame, method: str, colour: str, marker: str) -> None:
-    x, y = _points(found, method)
-    if len(x):
-        ax.errorbar(
-            x["value"],
-            y["value"],
-            xerr=style.reach(x, "value", "low", "high"),
-            yerr=style.reach(y, "value", "low", "high"),
-            fmt=f"{marker}-",
-            color=colour,
-            elinewidth=0.6,
-            label=method,
-        )
-
-
-def _points(found: pl.DataFrame, method: str) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Cost and recitation of each dose, ascending; the cost of no change is 0."""
-    own = found.filter(method=method).sort("dose")
-    recited = own.filter(split="forget_held_out", metric="kept")
-    cost = own.filter(split="text", metric="loss_change")
-    if method == "none":
-        cost = recited.with_columns(value=0.0, low=0.0, high=0.0)
-    return cost, recited
-
-
 def _estimate(name: str, row: dict[str, Any], unit: str) -> Number:
     return Number(name, row["value"], row["low"], row["high"], unit, name.partition("/")[0])
 
 
-def _of(own: pl.DataFrame, split: str, metric: str, unit: str) -> Number | str:
+def _shown(own: pl.DataFrame, split: str, metric: str, unit: str) -> Number | str:
     """The number of a method's split and metric; empty where it was not measured."""
     for row in own.filter(split=split, metric=metric).iter_rows(named=True):
         return _estimate(f"mitigations/{row['method']}/{split}/{metric}", row, unit)
     return ""
 
 
-def _costs(own: pl.DataFrame, method: str) -> list[object]:
-    seen = own.filter(split="forget_seen", metric="kept")["value"].to_list()
-    reached = method == "none" or (len(seen) == 1 and seen[0] <= REMOVED)
+def _costs(method: str, own: pl.DataFrame) -> list[object]:
+    [seen] = own.filter(split="forget_seen", metric="kept")["value"]
+    reached = method == "none" or seen <= REMOVED
     dose = Number(f"mitigations/{method}/dose", own["dose"][0], table="mitigations")
-    return [method if reached else f"{method} †", dose, *(_of(own, *each) for each in COSTS)]
+    return [method if reached else f"{method} †", dose, *(_shown(own, *each) for each in COSTS)]
 
 
-def _durable(own: pl.DataFrame, method: str) -> list[object]:
+def _durable(method: str, own: pl.DataFrame) -> list[object]:
     rows = {_probe(row): row for row in own.iter_rows(named=True)}
     cells: list[object] = [method, rows["all"]["verdict"]]
     for probe in PROBES:
@@ -211,8 +206,8 @@ def _probe(row: dict[str, Any]) -> str:
     return f"{row['probe']} {row['variant'] or format(row['x'], 'g')}"
 
 
-def _claim(row: dict[str, Any], words: dict[str, str]) -> list[object]:
+def _claim(row: dict[str, Any]) -> list[object]:
     name = f"mitigation_claims/{row['claim']}/{row['contrast']}"
-    value = _estimate(name, row, "")
+    value, words = _estimate(name, row, ""), f"{row['claim']}: {CLAIMS[row['claim']]}"
     bound = Number(f"{name}/bound", row["bound"], table="mitigation_claims")
-    return [f"{row['claim']}: {words[row['claim']]}", row["verdict"], row["contrast"], value, bound]
+    return [words, row["verdict"], row["contrast"], value, bound]

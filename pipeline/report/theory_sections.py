@@ -112,7 +112,7 @@ def _predicts(ranks: pl.DataFrame) -> Sentence:
 
 
 def _told(ranks: pl.DataFrame, quantity: str, measure: str) -> dict[str, Any]:
-    """Whether a quantity predicts a loss (tells, in part, does not tell), and how often."""
+    """Whether a quantity predicts a loss (tells, in part, is not found to tell), and how often."""
     rows = ranks.filter(quantity=quantity, measure=measure)
     along = link.along(rows).height
     part = "tells" if along == rows.height else "tells only in part"
@@ -124,8 +124,11 @@ def _told(ranks: pl.DataFrame, quantity: str, measure: str) -> dict[str, Any]:
         "beyond_along": count(link.along(rows, "beyond").height),
     }
     words = Sentence(WORDS["sections"]["often"], often)
-    against = count(link.along(rows, sign=-1).height)
-    return {"tells": part if along else "does not tell", "often": words, "against": against}
+    against = {
+        name: count(link.along(rows, value, sign=-1).height)
+        for name, value in (("against", "value"), ("beyond_against", "beyond"))
+    }
+    return {"tells": part if along else "is not found to tell", "often": words, **against}
 
 
 def _table(ranks: pl.DataFrame) -> tuple[list[str], list[list[Number | str]]]:

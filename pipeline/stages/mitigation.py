@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
 
 import polars as pl
 import torch
+from transformers import PreTrainedModel
 
 from pipeline.measure.durability import probes
 from pipeline.measure.mitigated import detectors, labelled, outcomes, price
 from pipeline.mitigations.methods import METHODS, chosen_dose, edited
-from pipeline.mitigations.parts import TEXT
 from pipeline.mitigations.rows import recited
 from pipeline.mitigations.schemas import OUTCOMES
-from pipeline.mitigations.subject import Subject, other_model, subject
+from pipeline.mitigations.subject import TEXT, Subject, other_model, subject
 from pipeline.study.schema import Study, given
 from pipeline.tasks.loading import load_tasks
 from pipeline.workflow import tables
 from pipeline.workflow.progress import reporter
 from pipeline.workflow.running import costed, determined_by
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from transformers import PreTrainedModel
-
-    Look = Callable[[PreTrainedModel], pl.DataFrame]
 
 
 def mitigation(study: Study, name: str) -> None:
@@ -37,46 +31,40 @@ def mitigation(study: Study, name: str) -> None:
         tasks = (
             load_tasks(benchmarks.tasks, study.tasks, benchmarks.num_fewshot) if benchmarks else {}
         )
-
-        def look(model: PreTrainedModel) -> pl.DataFrame:
-            return outcomes(model, known.parts, known.tokenizer, tasks)
-
-        if name in METHODS:
-            dose, changed, frames = _doses(name, known, look, asked.seed)
-        else:
-            dose, changed = 0.0, other_model(name, known)
-            frames = [look(changed).with_columns(dose=pl.lit(dose))]
+        at, chosen, doses = _doses(name, known, asked.seed)
+        report, frames = reporter(f"doses of {name}", "doses"), list[pl.DataFrame]()
+        for done, dose in enumerate(doses, 1):
+            model, text = at(dose), known.parts.splits[TEXT]
+            found = [outcomes(model, known.parts, known.tokenizer, tasks)]
+            if name == "none":
+                found.append(detectors(model, known.parts, asked.seed))
+            elif name in METHODS:
+                predicted = price(known.model, model, text.rows, asked.seed)
+                found.append(labelled(text, TEXT, "price", predicted))
+            frames += [frame.with_columns(dose=pl.lit(dose)) for frame in found]
+            report(done, len(doses))
         before = known.model if name in METHODS else None
-        found = probes(changed, known.parts, asked.seed, before, reference=name == "twin")
-        made = tables.cast(pl.concat([*frames, found.with_columns(dose=pl.lit(dose))]), OUTCOMES)
+        last = probes(at(chosen), known.parts, asked.seed, before, reference=name == "twin")
+        made = pl.concat([*frames, last.with_columns(dose=pl.lit(chosen))])
         settings = asked.model_dump(exclude={"methods"})
         provenance = determined_by(study.study, mitigations=settings, method=name)
-        tables.write(made, study.data / "mitigation" / f"{name}.parquet", OUTCOMES, provenance)
+        path = study.data / "mitigation" / f"{name}.parquet"
+        tables.write(tables.cast(made, OUTCOMES), path, OUTCOMES, provenance)
 
 
 def _doses(
-    name: str, known: Subject, look: Look, seed: int
-) -> tuple[float, PreTrainedModel, list[pl.DataFrame]]:
-    """The chosen dose, its model, and the outcomes of every dose with their predicted price."""
-    method, forget, text = METHODS[name], known.parts.forget, known.parts.splits[TEXT]
+    name: str, known: Subject, seed: int
+) -> tuple[Callable[[float], PreTrainedModel], float, list[float]]:
+    """What gives the model of a dose, the chosen dose, and all doses."""
+    if name not in METHODS:
+        other = other_model(name, known)
+        return lambda _dose: other, 0.0, [0.0]
+    method, forget = METHODS[name], known.parts.forget
     write = method.prepare(known.model, forget, known.parts.keep, seed)
-    at_first = recited(known.model, forget)
+    at, before = partial(edited, known.model, write), recited(known.model, forget)
 
     def left(dose: float) -> float:
-        hits = recited(edited(known.model, write, dose), forget)[at_first]
-        return float(hits.double().mean())
+        return float(recited(at(dose), forget)[before].double().mean())
 
     chosen = chosen_dose(method, left)
-    report, frames = reporter(f"doses of {name}", "doses"), []
-    doses = sorted({*map(float, method.doses), chosen})
-    for done, dose in enumerate(doses, 1):
-        model = edited(known.model, write, dose)
-        found = [look(model)]
-        if name == "none":
-            found.append(detectors(model, known.parts, seed))
-        else:
-            predicted = price(known.model, model, text.rows, seed)
-            found.append(labelled(text, TEXT, "price", predicted))
-        frames += [frame.with_columns(dose=pl.lit(dose)) for frame in found]
-        report(done, len(doses))
-    return chosen, edited(known.model, write, chosen), frames
+    return at, chosen, sorted({*map(float, method.doses), chosen})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.analysis.mitigations import TABLES, Measured
+from pipeline.analysis.mitigations import TABLES, measured
 from pipeline.mitigations.schemas import OUTCOMES
 from pipeline.study.schema import Study, given
 from pipeline.workflow import tables
@@ -13,7 +13,7 @@ def mitigations(study: Study) -> None:
     asked = given(study.mitigations)
     folder = study.data / "mitigation"
     read = {m: tables.read(folder / f"{m}.parquet", OUTCOMES) for m in asked.methods}
-    measured = Measured(asked.model, read)
+    found = measured(asked.model, read)
     for name, (make, schema) in TABLES.items():
         path = study.data / f"{name}.parquet"
-        tables.write(make(measured), path, schema, {"study": study.study})
+        tables.write(make(found), path, schema, {"study": study.study})

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
 from transformers import PreTrainedModel
 
-from pipeline.analysis.mitigations import TABLES, Measured, durability
+from pipeline.analysis.mitigations import TABLES, durability, measured
 from pipeline.checkpoints.folder import checkpoint_files
 from pipeline.checkpoints.loading import model_of
 from pipeline.checkpoints.verified import encoder, tokenizer_of
 from pipeline.measure.durability import probes
 from pipeline.measure.mitigated import outcomes
 from pipeline.mitigations.methods import METHODS, edited
-from pipeline.mitigations.parts import halved
 from pipeline.mitigations.schemas import OUTCOMES
-from pipeline.mitigations.subject import subject
+from pipeline.mitigations.subject import halved, subject
 from pipeline.samples.file import samples as cut
 from pipeline.study.export import in_use
 from pipeline.study.schema import Study, given
@@ -55,8 +55,10 @@ def export(study: Study, method: str, dose: float, to: Path) -> None:
     if method not in METHODS:
         expected = f"one of {', '.join(METHODS)}"
         problems.append(Problem("--method", method, expected, "the others are no edits"))
-    if not dose >= 0:
-        problems.append(Problem("--dose", str(dose), "0 or more", "see the page of mitigations"))
+    share = method in METHODS and METHODS[method].dose.startswith("share")
+    if not 0 <= dose <= (1 if share else math.inf):
+        expected = "a share, 0 to 1" if share else "0 or more"
+        problems.append(Problem("--dose", str(dose), expected, "see the page of mitigations"))
     problems += in_use(to)
     if problems:
         raise InputError(*problems)
@@ -86,7 +88,8 @@ def probe(
         prefix_length: P, tokens.
         suffix_length: S, tokens.
         before: folder of the checkpoint before the edit; None: every sample counts as recited then.
-        twin: folder of a checkpoint that never saw the samples; None: relearning has no verdict.
+        twin: folder of a checkpoint that never saw the samples; None: what comes back by relearning
+            may be learned anew, and leaves the verdict undecided.
 
     Returns:
         The columns of `DURABILITY` from ``probe`` on.
@@ -103,17 +106,17 @@ def probe(
         for name, folder in folders.items()
         if folder is not None
     }
-    original, measured = models.get("none"), {}
+    original, found = models.get("none"), {}
     for name, each in models.items():
         fits = original if name == "edited" and _fits(original, each) else None
         later = probes(each, parts, HALVES_SEED, fits, reference=name == "twin")
         both = pl.concat([outcomes(each, parts), later]).with_columns(dose=pl.lit(0.0))
-        measured[name] = tables.cast(both, OUTCOMES)
+        found[name] = tables.cast(both, OUTCOMES)
     if original is None:
         recited = pl.when(pl.col("metric") == "recited").then(1.0).otherwise(pl.col("value"))
-        measured["none"] = measured["edited"].with_columns(value=recited)
-    found = durability(Measured(str(edited_model), measured)).filter(method="edited")
-    return found.drop("model", "method", "dose")
+        found["none"] = found["edited"].with_columns(value=recited)
+    judged = durability(measured(str(edited_model), found)).filter(method="edited")
+    return judged.drop("model", "method", "dose")
 
 
 def _fits(before: PreTrainedModel | None, after: PreTrainedModel) -> bool:
@@ -126,7 +129,12 @@ def _fits(before: PreTrainedModel | None, after: PreTrainedModel) -> bool:
 
 def _card(study: Study, model: str, method: str, dose: float) -> str:
     """The model card, Markdown with a head for the hub."""
-    known = METHODS[method]
+    known, lines = METHODS[method], list[str]()
+    for name, columns in SHOWN.items():
+        if (path := study.data / f"{name}.parquet").is_file():
+            found = tables.read(path, TABLES[name][1]).filter(method=method, dose=dose)
+            lines += _markdown(found, columns)
+    measured = "\n".join(lines) or f"Nothing: the study has not measured {method} at this dose."
     return f"""---
 library_name: transformers
 tags: [bypass-memorization]
@@ -138,39 +146,21 @@ An edit of the model `{model}` of the study `{study.study}` that is to remove me
 
 ## Measured
 
-{_measured(study, method, dose)}
+{measured}
 """
 
 
-def _measured(study: Study, method: str, dose: float) -> str:
-    """What the study measured of a method at a dose, as tables."""
-    lines = list[str]()
-    for name, columns in SHOWN.items():
-        path = study.data / f"{name}.parquet"
-        if not path.is_file():
-            continue
-        found = tables.read(path, TABLES[name][1]).filter(method=method, dose=dose)
-        if name == "mitigations":
-            found = found.filter(pl.col("metric").is_in(["kept", "loss_change", "acc_change"]))
-        if len(found):
-            lines += [*_markdown(columns, found, {"value and 95% interval": ""}), ""]
-    return "\n".join(lines) or f"Nothing: the study has not measured {method} at this dose."
-
-
-def _markdown(columns: Sequence[str], rows: pl.DataFrame, values: Mapping[str, str]) -> list[str]:
-    """The lines of a table in Markdown; null is left empty.
-
-    Args:
-        columns: to show.
-        rows: with these, and for each of `values` value, low and high.
-        values: heading -> the end of these three names; shown with its 95% interval.
-    """
-    lines = [f"| {' | '.join((*columns, *values))} |", "|---" * (len(columns) + len(values)) + "|"]
+def _markdown(rows: pl.DataFrame, columns: Sequence[str]) -> list[str]:
+    """The lines of a table in Markdown: some columns, and value, low and high in the last."""
+    if "metric" in columns:
+        rows = rows.filter(pl.col("metric").is_in(["kept", "loss_change", "acc_change"]))
+    if not len(rows):
+        return []
+    lines = [f"| {' | '.join(columns)} | value and 95% interval |", "|---" * len(columns) + "|---|"]
     for row in rows.iter_rows(named=True):
+        value, low, high = (row[name] for name in ("value", "low", "high"))
+        interval = "" if low is None else f" ({low:.4g} to {high:.4g})"
         cells = [row[column] for column in columns]
-        for side in values.values():
-            value, low, high = (row[f"{name}{side}"] for name in ("value", "low", "high"))
-            interval = "" if low is None else f" ({low:.4g} to {high:.4g})"
-            cells.append(None if value is None else f"{value:.4g}{interval}")
+        cells.append(None if value is None else f"{value:.4g}{interval}")
         lines.append("| " + " | ".join("" if c is None else str(c) for c in cells) + " |")
-    return lines
+    return [*lines, ""]

@@ -6,8 +6,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipeline.analysis.estimates import Estimate, combined, pooled
-from pipeline.analysis.statistics import clustered_errors, effective_number, reach, student
+from pipeline.analysis.estimates import Estimate, combined
+from pipeline.analysis.statistics import (
+    clustered_errors,
+    effective_number,
+    pooled,
+    reach,
+    student,
+)
 from pipeline.analysis.verdicts import (
     CONTRADICTED,
     MAIN,
@@ -64,12 +70,12 @@ def test_intervals_of_sums() -> None:
 
 def test_seeds_widen_the_interval() -> None:
     seeds = [Estimate(v, v - 0.1, v + 0.1) for v in (0.2, 0.5, 0.8)]
-    found = pooled(seeds)
-    assert found.value == pytest.approx(0.5)
-    assert (found.low, found.high) == pytest.approx(student(np.array([0.2, 0.5, 0.8])))
-    alike = pooled([seeds[0]] * 3)
-    assert (alike.low, alike.high) == pytest.approx((0.1, 0.3))
-    assert pooled(seeds[:1]) == seeds[0]
+    value, *ends = pooled(*zip(*seeds, strict=True))
+    assert value == pytest.approx(0.5)
+    assert ends == pytest.approx(student(np.array([0.2, 0.5, 0.8])))
+    _, *alike = pooled(*zip(*[seeds[0]] * 3, strict=True))
+    assert alike == pytest.approx((0.1, 0.3))
+    assert Estimate(*pooled(*zip(seeds[0], strict=True))) == seeds[0]
 
 
 def test_the_error_is_shared_among_all_conditions(evidence_of_paper: pl.DataFrame) -> None:

@@ -10,15 +10,25 @@ import polars as pl
 import pytest
 import torch
 
-from pipeline.measure.durability import TRIES, changed_prefixes, probes, undone
+from pipeline.measure.durability import (
+    FORMATS,
+    GROUP,
+    STEPS,
+    TRIES,
+    changed_prefixes,
+    probes,
+    quantized,
+    relearned,
+    rounded,
+    undone,
+)
 from pipeline.measure.mitigated import detectors, outcomes, price
-from pipeline.mitigations import relearning
 from pipeline.mitigations.matrices import last_matrices, mlp_matrices
 from pipeline.mitigations.methods import METHODS, edited
-from pipeline.mitigations.parts import HELD_OUT, SEEN, Part, Parts, halved, study_parts
-from pipeline.mitigations.rounding import FORMATS, GROUP, quantized, rounded
 from pipeline.mitigations.rows import Rows, log_probs, recited
+from pipeline.mitigations.subject import HELD_OUT, SEEN, Part, Parts, halved, study_parts
 from pipeline.samples.frame import samples_frame
+from pipeline.workflow.errors import InputError
 from tests.mitigations.conftest import P, T, World
 
 
@@ -76,7 +86,7 @@ def test_relearning_is_plain_fine_tuning(world: World) -> None:
     write = METHODS["wanda"].prepare(world.model, world.forget, world.keep, 0)
     start = edited(world.model, write, 0.1)
     before = copy.deepcopy(start.state_dict())
-    for step, model in relearning.relearned(start, rows, 3, (0, 1, 3)):
+    for step, model in relearned(start, rows, 3, (0, 1, 3)):
         seen[step] = float(model.model.layers[0].mlp.up_proj.weight.detach().sum())
     assert all(value.equal(before[name]) for name, value in start.state_dict().items())
     made, order = copy.deepcopy(start), torch.Generator().manual_seed(3)
@@ -120,7 +130,7 @@ def test_every_probe_of_an_edit_and_of_its_undoing(world: World) -> None:
     assert of_probe["relearning", 0.0, ""] == at_once
     assert of_probe["relearning", 0.0, "reference"] == at_once
     steps = {x for probe, x, variant in of_probe if probe == "relearning" and not variant}
-    assert steps == set(map(float, relearning.STEPS))
+    assert steps == set(map(float, STEPS))
     variants = {variant for probe, _, variant in of_probe if probe == "prefix"}
     assert variants == {"longer", "shorter", "shifted", "one token changed"}
     assert sum(at_once) < len(at_once)
@@ -151,6 +161,13 @@ def test_changed_prefixes_by_hand() -> None:
     one = changed["one token changed"][1].tokens
     assert (one != rows.tokens).sum(1).tolist() == [1, 1]
     assert one[:, 8:].equal(rows.tokens[:, 8:])
+    assert set(one.flatten().tolist()) <= set(rows.tokens.flatten().tolist())
+
+
+def test_one_token_changes_in_every_row_of_texts_that_repeat_a_few_tokens() -> None:
+    rows = Rows(torch.arange(1, 241).view(20, 12) // 2 % 3, 8)
+    [one] = [made.tokens for name, _, made in changed_prefixes(rows, 0) if name.startswith("one")]
+    assert (one != rows.tokens).sum(1).tolist() == [1] * 20
 
 
 # ------------------------------------------------------------------- outcomes and the price
@@ -242,3 +259,8 @@ def test_halves_of_kinds_do_not_overlap_and_keep_groups_together() -> None:
     assert {kind[item] for item in kept} == {"log"}
     assert len(parts.keep) == 3 + len(parts.splits["keep_seen"].items)
     assert len(halved(samples(), 0).splits[SEEN].items) in (19, 20, 21)
+
+
+def test_one_suffix_cannot_be_halved() -> None:
+    with pytest.raises(InputError, match="1 with 1 suffixes"):
+        halved(samples().head(1), 0)

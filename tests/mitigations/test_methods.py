@@ -180,12 +180,9 @@ def test_the_flat_block_is_deleted_and_nothing_else() -> None:
 
 
 def test_flat_directions_are_those_of_least_curvature(world: World) -> None:
-    matrices = mlp_matrices(world.model)
-    for basis, (a, g) in zip(
-        curvature.eigenbases(world.model, matrices, world.keep, 3),
-        curvature._summed(world.model, matrices, world.keep, 3),
-        strict=True,
-    ):
+    of = world.model, mlp_matrices(world.model), world.keep, 3
+    factors = curvature.eigenbases(*of, directions=lambda factor, _random: factor)
+    for basis, (a, g) in zip(curvature.eigenbases(*of), factors, strict=True):
         for side, directions in ((a, basis.inputs), (g, basis.outputs)):
             along = (directions * (side @ directions)).sum(0)
             assert (along.diff() > -1e-4 * along.abs().max()).all()
@@ -293,7 +290,7 @@ def test_blocks_are_chosen_by_their_effect() -> None:
     with torch.no_grad():
         attention.o_proj.weight.zero_()
     rows = Rows(torch.randint(0, 48, (8, 12), generator=torch.Generator().manual_seed(0)), 4)
-    lowered = [blocks._lowered(model, rows, block, "zero") for block in (0, 1)]
+    lowered = blocks.lowered(model, rows, "zero").tolist()
     assert lowered[0] == pytest.approx(0, abs=1e-6)
     before = nll(model, rows)
     changed = copy.deepcopy(model)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import polars as pl
 import pytest
@@ -15,7 +19,7 @@ from pipeline.__main__ import app
 from pipeline.mitigations.methods import METHODS, edited
 from pipeline.mitigations.subject import other_model, subject
 from pipeline.stages import registry
-from pipeline.study.composition import check, read_yaml
+from pipeline.study.composition import check, compose, read_yaml
 from pipeline.study.composition import write as write_params
 from pipeline.study.loops import loops
 from pipeline.study.schema import Study, given
@@ -25,19 +29,17 @@ ROOT = Path(__file__).parents[2]
 METHODS_HERE = ["none", "twin", "kfac", "oracle"]
 
 
-def values() -> dict[str, object]:
+@cache
+def composed() -> dict[str, Any]:
+    """The study `arena` as it is composed."""
+    with TemporaryDirectory() as folder:
+        compose({"study": "arena"}, ROOT / "pipeline/conf", Path(folder, "params.yaml"))
+        return read_yaml(Path(folder, "params.yaml"))
+
+
+def values() -> dict[str, Any]:
     """The study `arena` with two blocks, few records and few texts."""
-    made = read_yaml(ROOT / "pipeline/conf/study/arena.yaml")
-    rest = read_yaml(ROOT / "params.yaml")
-    made |= {key: rest[key] for key in ("statistics", "report", "parts", "run", "derived")}
-    made |= {
-        "localization": None,
-        "windows": None,
-        "attribution": None,
-        "divergence": None,
-        "generations": None,
-        "theory": {},
-    }
+    made = deepcopy(composed())
     made["corpus"]["arena"] |= {
         "vocabulary": 400, "world_tokens": 4000, "records": {1: 10, 40: 30}, "control_records": 10,
         "task_items": 8,
@@ -136,6 +138,7 @@ def test_an_export_is_the_edited_model_and_states_its_durability(study: Study) -
         (["--study", "arena", "--method", "kfac"], "--dose None"),
         (["--study", "arena", "--method", "twin", "--dose", "1"], "the others are no edits"),
         (["--study", "arena", "--method", "kfac", "--dose", "-1"], "see the page of mitigations"),
+        (["--study", "arena", "--method", "wanda", "--dose", "1.5"], "a share, 0 to 1"),
     ],
 )
 def test_an_export_that_is_not_possible(study: Study, words: list[str], expected: str) -> None:
@@ -160,7 +163,7 @@ def test_the_durability_of_any_folder(study: Study) -> None:
 def test_the_check_of_the_model(study: Study) -> None:
     del study
     wrong = values()
-    wrong["mitigations"] |= {"model": "twin"}  # type: ignore[operator]
+    wrong["mitigations"] |= {"model": "twin"}
     with pytest.raises(InputError, match="has a twin"):
         check(wrong)
     assert "arena-kfac" in loops(values())["mitigation"]
