@@ -86,6 +86,7 @@ def document(
         )
     cut = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     ends = np.array(cut["offset_mapping"], np.int64).reshape(-1, 2)
+    ends[1:, 0] = np.minimum(ends[1:, 0], ends[:-1, 1])  # GPT-NeoX's leaves out leading spaces
     return Document(name, np.array(cut["input_ids"], np.int64), ends, reference)
 
 

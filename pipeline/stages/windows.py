@@ -24,14 +24,16 @@ def windows(study: Study, model: Model) -> None:
     """Measure every window of the documents, and let the model recite from a seed in each."""
     evaluated, asked, journal = Evaluated(study, model), given(study.windows), Journal()
     listed = {one.name: one for one in read_listed(study.data, model.name)}
-    if unknown := [name for name in asked.interventions if name not in listed]:
+    # of the reference the baseline alone is used, and it may have fewer blocks
+    edits = [] if model.name == asked.reference else asked.interventions
+    if unknown := [name for name in edits if name not in listed]:
         raise bad_input(
             f"windows.interventions, of {model.name}",
             ", ".join(unknown),
             "some of " + ", ".join(listed),
             "name interventions of the study",
         )
-    chosen = [listed[name] for name in (BASELINE.name, *asked.interventions)]
+    chosen = [listed[name] for name in dict.fromkeys((BASELINE.name, *edits))]
     found = [(name, text, False) for name, text in texts(Path(asked.documents)).items()]
     if asked.reference_text:
         found += [(name, text, True) for name, text in texts(Path(asked.reference_text)).items()]

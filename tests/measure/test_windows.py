@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from tokenizers.processors import ByteLevel
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TopKLogitsWarper
 
 from pipeline.interventions.interventions import BASELINE, Intervention
@@ -93,6 +94,35 @@ def test_a_context_with_little_room_shortens_the_chunks():
     assert made["start"].to_list() == [*range(0, 200 - CONTEXT + 6 + 1, 3)]
     with pytest.raises(InputError, match="the model's context"):
         measure(model, [text_of(200)], CONTEXT, 6)
+
+
+@pytest.mark.parametrize("trim", [False, True])
+def test_tokens_lie_at_the_characters_whose_bytes_they_are(tmp_path, trim):
+    """Tokens that cut a character have all of it; no space is left out, as GPT-NeoX's does."""
+    tokenizer = own.write_tokenizer(tmp_path)
+    tokenizer.backend_tokenizer.post_processor = ByteLevel(trim_offsets=trim)
+    text = "ab  cd\r\n\n é日 😀😀<eos>  e\u0301 \t x " + "long" * 3000
+    made = document("a", text, tokenizer)
+    of_byte = [i for i, letter in enumerate(text) for _ in letter.encode()]
+    at = 0
+    for token, (first, end) in zip(made.tokens.tolist(), made.ends.tolist(), strict=True):
+        name = tokenizer.convert_ids_to_tokens(token)
+        size = 5 if name == "<eos>" else len(name)  # text of special tokens is read as such
+        inside = of_byte[at : at + size]
+        assert first == inside[0]
+        assert end >= inside[-1] + (not text[inside[-1]].isspace())
+        at += size
+    assert at == len(text.encode())
+
+
+@pytest.mark.parametrize("stride", [1, S + 3, 50])
+@pytest.mark.parametrize("length", [P + S, P + S + 1, 2 * P + S, 61])
+def test_the_last_window_ends_with_the_document_or_a_stride_before_it(model, stride, length):
+    book = text_of(length)
+    book = book._replace(tokens=book.tokens % 61)
+    found = measure(model, [book, text_of(0)], P, S, stride=stride).filter(reading="rolling")
+    assert found["start"].to_list() == [*range(0, length - P - S + 1, stride)]
+    assert length - stride < found["start"].max() + P + S <= length
 
 
 def test_a_document_without_a_window_is_left_out(model):
