@@ -26,6 +26,7 @@ from pipeline.analysis.passages import (
 )
 from pipeline.analysis.text import visible
 from pipeline.interventions.interventions import BASELINE
+from pipeline.measure.passages import EXTRACTABLE
 from pipeline.measure.schemas import RECITED, ROLLING, WINDOWS
 from pipeline.report.appendices import content_hash, shared
 from pipeline.report.markup import CODE_PATH, template
@@ -43,15 +44,15 @@ TABLE = "windows"
 
 
 _COLUMNS = {
-    "windows": "windows",
-    "extractable": "known windows",
-    "coverage": "coverage",
-    "longest": "longest run, tokens",
-    "recited_from": "recited from character",
-    "verbatim": "recited verbatim, tokens",
-    "recall": "near-verbatim recall",
+    "windows": ("windows", "windows"),
+    "extractable": ("known windows", "windows"),
+    "coverage": ("coverage", SHARE),
+    "longest": ("longest run, tokens", "tokens"),
+    "recited_from": ("recited from character", "characters"),
+    "verbatim": ("recited verbatim, tokens", "tokens"),
+    "recall": ("near-verbatim recall", SHARE),
 }
-"""Columns of the table of documents, and their headings."""
+"""Columns of the table of documents, their headings and units."""
 
 
 def write_documents(
@@ -87,7 +88,7 @@ def write_documents(
         stranger = tables.read(windows / f"{reference}.parquet", WINDOWS)
         stranger = stranger.filter(intervention=BASELINE.name, reading=ROLLING, reference=False)
         strange.append(stranger)
-    rows, differences, pages = [], [], dict[str, dict[str, Any]]({"index.html": {}})
+    totals, rows, differences, pages = [], [], [], dict[str, dict[str, Any]]({"index.html": {}})
     alone = len(texts) == len(models) == 1
     for model in models:
         table = tables.read(windows / f"{model}.parquet", WINDOWS)
@@ -100,7 +101,13 @@ def write_documents(
             told = {what: _number(f"{model}/{what}", value, unit) for (what, value), unit in told}
             differences.append((model, told))
         own = table.filter(reference=False, reading=ROLLING)
-        for number, (name, text) in enumerate(texts.items()):
+        short = [name for name in texts if name not in own["document"]]
+        in_all = own.partition_by("intervention", as_dict=True).items()
+        edits = [_total(f"{model}/{edit}", edit, these) for (edit,), these in in_all]
+        count = _number(f"{model}/short", len(short), "documents")
+        totals.append({"model": model, "edits": edits, "count": count, "short": short})
+        for number, (name, whole) in enumerate(texts.items()):
+            text = whole.replace("\r\n", " \n")  # of equal length
             of = own.filter(document=name).partition_by("intervention", as_dict=True)
             found = {edit: known(these, len(text)) for (edit,), these in of.items()}
             hrefs = {edit: f"{model}-{number:04d}-{edit}.html" for edit in found}
@@ -117,7 +124,7 @@ def write_documents(
                 named = dict(zip(_COLUMNS, values, strict=True))
                 key = f"{model}/{number}/{edit}"
                 cells = [
-                    _number(f"{key}/{what}", value, SHARE if type(value) is float else "tokens")
+                    _number(f"{key}/{what}", value, _COLUMNS[what][1])
                     for what, value in named.items()
                 ]
                 keys = {"document": name, "model": model, "intervention": edit}
@@ -137,14 +144,20 @@ def write_documents(
         "levels": words,
         "show_text": show_text,
         "title": "What the model knows of the documents" if len(texts) > 1 else next(iter(texts)),
-        "rows": [],
+        "totals": [],
         "shown": None,
         "others": [],
     }
     unknown = pl.concat(strange)
     pages["index.html"] |= {
+        "totals": totals,
         "rows": rows,
-        "heading": ["document", "model", "intervention", *_COLUMNS.values()],
+        "heading": [
+            "document",
+            "model",
+            "intervention",
+            *(heading for heading, _ in _COLUMNS.values()),
+        ],
         "positives": None if unknown.is_empty() else _share("false_positives", unknown),
         "referred": reference is not None,
         "differences": differences,
@@ -166,6 +179,19 @@ def write_documents(
 
 def _number(name: str, value: float, unit: str) -> Number:
     return Number(f"windows/{name}", value, unit=unit, table=TABLE)
+
+
+def _total(name: str, edit: str, windows: pl.DataFrame) -> dict[str, Any]:
+    """How many windows, and documents, are known of all that a model read under one edit."""
+    surely = windows.filter(pl.col("log_prob_top_40") >= EXTRACTABLE)
+    return {
+        "name": edit,
+        "known": _number(f"{name}/known", len(surely), "windows"),
+        "windows": _number(f"{name}/windows", len(windows), "windows"),
+        "share": _share(f"{name}/share", windows),
+        "in": _number(f"{name}/in", surely["document"].n_unique(), "documents"),
+        "documents": _number(f"{name}/documents", windows["document"].n_unique(), "documents"),
+    }
 
 
 def _share(name: str, windows: pl.DataFrame) -> Number:
@@ -223,7 +249,10 @@ def _shown(
         end = int(rows["end_character"][run.last])
         place = f"{key}/passages/{number}"
         sizes = {"first": first, "characters": end - first, "tokens": run.end - run.start}
-        cells = [_number(f"{place}/{what}", size, "characters") for what, size in sizes.items()]
+        cells = [
+            _number(f"{place}/{what}", size, "tokens" if what == "tokens" else "characters")
+            for what, size in sizes.items()
+        ]
         cells += [
             _number(f"{place}/{each}", float(np.exp(surest[first:end].max())), "p-value")
             for each, surest in beside.items()
@@ -260,7 +289,9 @@ def _strip(levels: Sequence[int], linked: bool) -> Markup:
 
 
 def _parts(text: str, levels: NDArray[np.integer], marks: Mapping[int, Markup]) -> Iterator[Markup]:
-    """The text in parts that end with a line, each run of one colour in an element.
+    """The text in parts, each run of one colour in an element.
+
+    A part ends with a line; in a line longer than a part with a word, or anywhere in a long word.
 
     Args:
         text: the document.
@@ -271,7 +302,8 @@ def _parts(text: str, levels: NDArray[np.integer], marks: Mapping[int, Markup]) 
     cuts = set[int]()
     at = 0
     while at + PART < len(text):
-        at = text.find("\n", at + PART) + 1 or len(text)
+        ends = (text.find(end, at + PART, at + 2 * PART) + 1 for end in "\n ")
+        at = min(next(filter(None, ends), at + 2 * PART), len(text))
         cuts.add(at)
     edges = sorted({0, len(text), *changes, *cuts, *marks})
     part = list[Markup]()
