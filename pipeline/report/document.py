@@ -97,11 +97,12 @@ def write_documents(
         strange.append(of_baseline.filter(reference=True, reading=ROLLING))
         if both := difference(of_baseline):
             units = ("windows", "difference", "nats", SHARE)
-            told = zip(both._asdict().items(), units, strict=True)
-            told = {what: _number(f"{model}/{what}", value, unit) for (what, value), unit in told}
-            differences.append((model, told))
+            named = zip(both._fields, both, units, strict=True)
+            shown = {what: _number(f"{model}/{what}", value, unit) for what, value, unit in named}
+            differences.append((model, shown))
         own = table.filter(reference=False, reading=ROLLING)
-        short = [name for name in texts if name not in own["document"]]
+        long = set(own["document"])
+        short = [name for name in texts if name not in long]
         in_all = own.partition_by("intervention", as_dict=True).items()
         edits = [_total(f"{model}/{edit}", edit, these) for (edit,), these in in_all]
         count = _number(f"{model}/short", len(short), "documents")
@@ -121,17 +122,17 @@ def write_documents(
                 start = these.filter(start=told["start"])["first_character"][0]
                 recall = told["near_verbatim_recall"]
                 values = (*found[edit][:4], int(start), told["verbatim"], recall)
-                named = dict(zip(_COLUMNS, values, strict=True))
+                row = dict(zip(_COLUMNS, values, strict=True))
                 key = f"{model}/{number}/{edit}"
                 cells = [
                     _number(f"{key}/{what}", value, _COLUMNS[what][1])
-                    for what, value in named.items()
+                    for what, value in row.items()
                 ]
                 keys = {"document": name, "model": model, "intervention": edit}
-                rows.append({"told": keys | named, "cells": cells, "href": hrefs[edit]})
-                shown = _shown(key, text, these, found[edit], beside, show_text=show_text)
+                rows.append({"told": keys | row, "cells": cells, "href": hrefs[edit]})
+                page = keys | _shown(key, text, these, found[edit], beside, show_text=show_text)
                 others = [(other, href) for other, href in hrefs.items() if other != edit]
-                pages[hrefs[edit]] = {"title": name, "shown": keys | shown, "others": others}
+                pages[hrefs[edit]] = {"title": name, "shown": page, "others": others}
     script = f"{shared()['script']}\n{(CODE_PATH / 'document.js').read_text(encoding='utf-8')}"
     style = shared()["stylesheet"] + Markup((CODE_PATH / "document.css").read_text("utf-8"))  # noqa: S704  ours
     words = [("", "less")] + [(f"p{i}", f"{w} or more") for i, w in enumerate(LEVELS.values(), 1)]
