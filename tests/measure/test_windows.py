@@ -118,10 +118,10 @@ def test_tokens_lie_at_the_characters_whose_bytes_they_are(tmp_path, trim):
 
 @pytest.mark.parametrize("stride", [1, S + 3, 50])
 @pytest.mark.parametrize("length", [P + S, P + S + 1, 2 * P + S, 61])
-def test_the_last_window_ends_with_the_document_or_a_stride_before_it(model, stride, length):
+def test_the_last_window_ends_with_the_document_or_a_stride_before_it(neox, stride, length):
     book = text_of(length)
     book = book._replace(tokens=book.tokens % 61)
-    found = measure(model, [book, text_of(0)], P, S, stride=stride).filter(reading="rolling")
+    found = measure(neox, [book, text_of(0)], P, S, stride=stride).filter(reading="rolling")
     assert found["start"].to_list() == [*range(0, length - P - S + 1, stride)]
     assert length - stride < found["start"].max() + P + S <= length
 

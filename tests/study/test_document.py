@@ -39,9 +39,12 @@ def test_a_document_is_the_file_that_a_link_leads_to_and_a_folder_all_its_texts(
     (tmp_path / "texts" / "b.txt").write_text("\ufeffb")
     (tmp_path / "texts" / "below" / "a").write_text("a")
     (tmp_path / "texts" / ".hidden").write_text("h")
+    (tmp_path / "texts" / ".git").mkdir()
+    (tmp_path / "texts" / ".git" / "config").write_text("h")
+    (tmp_path / "texts" / os.fsdecode(b"z\xff.txt")).write_text("z")
     (tmp_path / "link").symlink_to(tmp_path / "texts" / "b.txt")
     assert texts(tmp_path / "link") == {"b.txt": "b"}
-    assert texts(tmp_path / "texts") == {"b.txt": "b", "below/a": "a"}
+    assert texts(tmp_path / "texts") == {"b.txt": "b", "below/a": "a", r"z\xff.txt": "z"}
     (tmp_path / "texts" / "c.csv").write_text("text\nc\n")
     with pytest.raises(InputError, match=r"a table: .*c\.csv"):
         files(tmp_path / "texts")
