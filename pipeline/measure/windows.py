@@ -109,7 +109,7 @@ def measure(
 
     Args:
         model: in evaluation mode, on any device.
-        documents: those shorter than P + S tokens have no window.
+        documents: one or more; those shorter than P + S tokens have no window.
         prefix_length: P.
         suffix_length: S.
         interventions: V of them, distinct.
@@ -137,13 +137,23 @@ def measure(
             "lower prefix_length or suffix_length",
         )
     per_chunk = 1 + min(prefix_length, context - total) // stride
-    windows = pl.concat(
-        _listed(number, each, prefix_length, suffix_length, stride, per_chunk)
-        for number, each in enumerate(documents)
-    )
+    found = []
+    for number, (name, tokens, ends, reference) in enumerate(documents):
+        starts = np.arange(0, len(tokens) - total + 1, stride)
+        columns = {
+            "start": starts,
+            "context": prefix_length + np.arange(len(starts)) % per_chunk * stride,
+            "first_character": ends[starts + prefix_length, 0],
+            "end_character": ends[starts + total - 1, 1],
+        }
+        of = pl.lit(number).alias("number"), pl.lit(name).alias("document")
+        found.append(pl.DataFrame(columns).with_columns(*of, reference=reference))
+    lengths = {"prefix_length": prefix_length, "suffix_length": suffix_length}
+    windows = pl.concat(found).with_columns(**lengths)
     chosen = np.unique(np.arange(exact) * len(windows) // max(1, exact))[: len(windows)]
-    begun = windows.filter(context=prefix_length)
-    chunks = _rows(documents, begun, total + (per_chunk - 1) * stride)
+    chunks = _rows(
+        documents, windows.filter(context=prefix_length), total + (per_chunk - 1) * stride
+    )
     engine = prepare(model, interventions, chunks, journal, token_budget, chunks.shape[1] - 1)
     names = pl.DataFrame({"intervention": [one.name for one in interventions]})
     alone = windows[chosen].with_columns(context=prefix_length)
@@ -160,8 +170,8 @@ def measure(
             ))  # fmt: skip
 
         determined_by = [prefix_length, suffix_length, stride, *rows.tolist()]
-        lengths = [rows.shape[1]] * len(rows)
-        read = sharded(kept, model, interventions, lengths, determined_by, work)
+        sizes = [rows.shape[1]] * len(rows)
+        read = sharded(kept, model, interventions, sizes, determined_by, work)
         after = listed["context"].to_numpy() - prefix_length  # tokens after a chunk's first
         at = (after == 0).cumsum() - 1, after // stride
         every = crossed(names, listed.with_columns(reading=pl.lit(reading))).with_columns(
@@ -169,33 +179,6 @@ def measure(
         )
         tables.append(cast(every, WINDOWS))
     return pl.concat(tables)
-
-
-def _listed(
-    number: int,
-    document: Document,
-    prefix_length: int,
-    suffix_length: int,
-    stride: int,
-    per_chunk: int,
-) -> pl.DataFrame:
-    """The windows of document `number`; a window whose context is P begins a chunk."""
-    name, tokens, ends, reference = document
-    starts = np.arange(0, len(tokens) - prefix_length - suffix_length + 1, stride)
-    return pl.DataFrame(
-        {
-            "start": starts,
-            "context": prefix_length + np.arange(len(starts)) % per_chunk * stride,
-            "first_character": ends[starts + prefix_length, 0],
-            "end_character": ends[starts + prefix_length + suffix_length - 1, 1],
-        }
-    ).with_columns(
-        number=number,
-        document=pl.lit(name),
-        reference=reference,
-        prefix_length=prefix_length,
-        suffix_length=suffix_length,
-    )
 
 
 def _rows(documents: Sequence[Document], chunks: pl.DataFrame, length: int) -> Tensor:

@@ -242,9 +242,10 @@ def _shown(
 
     Returns:
         ``columns``, headings of the probabilities of each passage; ``passages``, number, cells and
-        text of each; ``parts`` of the text, with its colours; ``strip``, the minimap.
+        text of each; ``parts`` of the text, with its colours; ``strip``, number, place in percent,
+        level and its words for each cell of the minimap.
     """
-    passages, places = [], {}
+    words, passages, places = ["less than a millionth", *LEVELS.values()], [], {}
     for number, run in enumerate(found.runs[:PASSAGES], start=1):
         first = int(rows["first_character"][run.first])
         end = int(rows["end_character"][run.last])
@@ -265,28 +266,16 @@ def _shown(
     anchors = {edge: Markup('<a class="at" id="c{}"></a>').format(i)
                for i, edge in enumerate(edges[:-1])}  # fmt: skip
     marks = anchors | {at: anchors.get(at, Markup()) + mark for at, mark in places.items()}
+    cells_of = [levels[a:b].max(initial=0) for a, b in pairwise(edges)]
     return {
         "columns": [f"p, {each}" for each in beside],
         "passages": passages,
         "parts": list(_parts(text, levels, marks)) if show_text else [],
-        "strip": _strip([int(levels[a:b].max(initial=0)) for a, b in pairwise(edges)], show_text),
+        "strip": [
+            (str(i), str(round(100 * i / CELLS)), str(level), words[level])
+            for i, level in enumerate(cells_of)
+        ],
     }
-
-
-def _strip(levels: Sequence[int], linked: bool) -> Markup:
-    """The cells of the strip; links where the text is shown."""
-    words = ["less than a millionth", *LEVELS.values()]
-    cell = (
-        '<a href="#c{0}" class="p{1}" aria-label="at {2}%: {3}"></a>'
-        if linked
-        else '<span class="p{1}" title="at {2}%: {3}"></span>'
-    )
-    return Markup("\n").join(
-        Markup(cell).format(  # noqa: S704  ours
-            i, level, round(100 * i / len(levels)), words[level]
-        )
-        for i, level in enumerate(levels)
-    )
 
 
 def _parts(text: str, levels: NDArray[np.integer], marks: Mapping[int, Markup]) -> Iterator[Markup]:
