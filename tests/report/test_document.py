@@ -188,6 +188,13 @@ def test_a_folder_gives_a_table_and_a_page_each(tmp_path):
     assert "1 document shorter than a window of m is left out: short" in words
 
 
+def test_documents_without_a_window_are_named(tmp_path):
+    found = numbers(written(tmp_path, {"a": "short", "b": ""}))
+    assert found["windows/m/short"]["value"] == 2
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "are left out: a, b" in page
+
+
 def test_a_long_line_is_cut_and_the_ends_of_lines_of_windows_are_no_characters(tmp_path):
     text = "one line of words " * 3000 + "\r\n" * 10 + "letters" * 3000
     page = (written(tmp_path, {"book": text}) / "index.html").read_text()
