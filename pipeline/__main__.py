@@ -211,7 +211,7 @@ def audit(
     edited = [each.strip() for each in named.split(",")] if named else []
     read = documents.Read(document, stride, edited, reference, corpus) if document else None
     if read:
-        options["samples"] = read.first()
+        options["samples"] = read.longest()
     begun = auditing.AUDITS / name / auditing.ORIGIN
     commits = {each: pinned(each, begun) for each in (model, reference) if each}
     parted = [word.rpartition("=") for word in sys.argv[1:]]  # --model=NAME is one word

@@ -392,7 +392,7 @@ def _means(part: pl.DataFrame) -> Row:
 def _change(part: pl.DataFrame, than: str = "before", *, shares: bool) -> Row:
     """The mean of ``value`` minus another column, item by item; shares lie between 0 and 1."""
     values, before = (part[name].to_numpy()[:, None] for name in ("value", than))
-    groups, scale = part["cluster"].to_numpy(), np.ones(1) if shares else None
+    groups, scale = part["cluster"].to_numpy(), np.ones(1) if shares else 0.0
     change = paired_differences(values, before, groups, 0, draws=1, scale=scale)
     return _row(change, len(part))
 

@@ -12,7 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipeline.analysis.statistics import Estimates, clustered_rates
-from pipeline.measure.passages import EXTRACTABLE, Run, covered, longest, runs
+from pipeline.measure.passages import EXTRACTABLE, Run, runs
 from pipeline.measure.schemas import EXACT, ROLLING
 
 
@@ -25,6 +25,7 @@ class Known(NamedTuple):
         coverage: share of the document's characters in suffixes of these, 0 to 1.
         longest: tokens of the longest run.
         runs: all runs, the longest first.
+        surest: as `by_character` gives it.
     """
 
     windows: int
@@ -32,6 +33,7 @@ class Known(NamedTuple):
     coverage: float
     longest: int
     runs: list[Run]
+    surest: NDArray[np.float64]
 
 
 def known(rows: pl.DataFrame, characters: int) -> Known:
@@ -43,17 +45,20 @@ def known(rows: pl.DataFrame, characters: int) -> Known:
     """
     surely = rows["log_prob_top_40"].to_numpy() >= EXTRACTABLE
     suffixes = (rows["start"] + rows["prefix_length"]).to_numpy()
-    length = int(rows["suffix_length"][0])
-    found = runs(suffixes, length, surely)
-    best = longest(found)
-    ends = rows.select("first_character", "end_character").to_numpy()[surely]
-    return Known(
-        len(rows),
-        int(surely.sum()),
-        covered(ends, max(1, characters)),
-        0 if best is None else best.end - best.start,
-        sorted(found, key=lambda run: run.start - run.end),
-    )
+    found = runs(suffixes, int(rows["suffix_length"][0]), surely)
+    longest = found[0].end - found[0].start if found else 0
+    surest = by_character(rows, characters)
+    coverage = float((surest >= EXTRACTABLE).mean())
+    return Known(len(rows), int(surely.sum()), coverage, longest, found, surest)
+
+
+def by_character(rows: pl.DataFrame, characters: int) -> NDArray[np.float64]:
+    """(characters,) log p of the surest window over each character; -inf where there is none."""
+    surest = np.full(characters, -np.inf)
+    columns = ("log_prob_top_40", "first_character", "end_character")
+    for log_prob, first, end in rows.select(columns).sort("log_prob_top_40").iter_rows():
+        surest[first:end] = log_prob
+    return surest
 
 
 def extractable(rows: pl.DataFrame) -> Estimates:
@@ -97,12 +102,3 @@ def difference(rows: pl.DataFrame) -> Difference | None:
     rolled, alone = (each.to_numpy() >= EXTRACTABLE for each in columns)
     agree = float((rolled == alone).mean())
     return Difference(len(both), float(np.median(change)), float(np.abs(change).max()), agree)
-
-
-def by_character(rows: pl.DataFrame, characters: int) -> NDArray[np.float64]:
-    """(characters,) log p of the surest window over each character; -inf where there is none."""
-    surest = np.full(characters, -np.inf)
-    columns = ("log_prob_top_40", "first_character", "end_character")
-    for log_prob, first, end in rows.select(columns).sort("log_prob_top_40").iter_rows():
-        surest[first:end] = log_prob
-    return surest

@@ -41,7 +41,7 @@ from pipeline.interventions.memory import in_batches
 from pipeline.interventions.readout import pieces
 from pipeline.interventions.wavefront import Engine
 from pipeline.models.precision import at_least_single
-from pipeline.workflow.errors import InputError, bad_input
+from pipeline.workflow.errors import bad_input
 
 DISTANCES = ("hamming", "levenshtein")
 _OTHER, _OUTSIDE = -1, -2
@@ -197,7 +197,13 @@ class _Search:
         tokens, probabilities = [], []
         for rows, logits in pieces(self.engine.known, states):
             if not logits.isfinite().all():
-                raise _not_finite()
+                raise bad_input(
+                    "near-verbatim bounds",
+                    "NaN or infinity in the logits, in float32",
+                    "finite logits",
+                    "leave out the intervention: `complete` names it; if it is the baseline, the "
+                    "weights are broken",
+                )
             if self.top_k is not None and self.top_k < logits.shape[1]:
                 least = logits.topk(self.top_k).values[:, -1:]
                 logits = logits.masked_fill(logits < least, -torch.inf)
@@ -240,13 +246,3 @@ class _Search:
         kept = torch.zeros_like(search, dtype=torch.bool)
         kept[order[rank < self.width]] = True
         return kept & (token != _OTHER)
-
-
-def _not_finite() -> InputError:
-    return bad_input(
-        "near-verbatim bounds",
-        "NaN or infinity in the logits, in float32",
-        "finite logits",
-        "leave out the intervention: `complete` names it; if it is the baseline, the weights are "
-        "broken",
-    )

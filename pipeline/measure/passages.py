@@ -1,4 +1,4 @@
-"""What windows of a document say about it: shares, runs and near-verbatim recall.
+"""What windows of a document say about it: runs and near-verbatim recall.
 
 Needs no torch, since reports use it as well.
 """
@@ -21,19 +21,6 @@ Source: arXiv 2505.12546, which reports shares of a book with p_z of 1/1000 or m
 
 LEAST_BLOCK, MOST_GAP = 20, 3
 """Tokens of a near-verbatim block at least, and between two matches of one block at most."""
-
-
-def covered(ends: NDArray[np.integer], length: int) -> float:
-    """The share of a text that lies in at least one of some stretches.
-
-    Args:
-        ends: (N, 2) first and last character of each, the last one exclusive.
-        length: characters of the text, 1 or more.
-    """
-    changes = np.zeros(length + 1, np.int64)
-    np.add.at(changes, ends[:, 0], 1)
-    np.add.at(changes, ends[:, 1], -1)
-    return float((changes[:-1].cumsum() > 0).mean())
 
 
 class Run(NamedTuple):
@@ -59,7 +46,7 @@ def runs(suffixes: NDArray[np.integer], length: int, known: NDArray[np.bool_]) -
         known: (N,) whether the window is extractable.
 
     Returns:
-        In the order of the text. One window alone is a run of S tokens.
+        The longest first, equals in the order of the text. One window alone is a run of S tokens.
     """
     found: list[Run] = []
     for number in np.flatnonzero(known).tolist():
@@ -68,12 +55,7 @@ def runs(suffixes: NDArray[np.integer], length: int, known: NDArray[np.bool_]) -
             found[-1] = found[-1]._replace(last=number, end=start + length)
         else:
             found.append(Run(number, number, start, start + length))
-    return found
-
-
-def longest(found: Sequence[Run]) -> Run | None:
-    """The longest run, the first among equals; None if there is none."""
-    return max(found, key=lambda run: run.end - run.start, default=None)
+    return sorted(found, key=lambda run: run.start - run.end)
 
 
 def recall(written: Sequence[int], true: Sequence[int]) -> float:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, GetCoreSchemaHandler
 
-from pipeline.interventions.interventions import Group
+from pipeline.interventions.interventions import BASELINE, Group
 from pipeline.workflow.schema import Count, Dtype, Length, Name, Once, OwnPath, Section, Seed
 
 FITTING = (
@@ -70,6 +70,11 @@ class Windows(Section):
     interventions: Annotated[list[str], Once] = Field(
         default=[], description="names of interventions, beside the baseline"
     )
+
+    def of(self, model: str) -> list[str]:
+        """Names of the interventions under which a model is read: of the reference the baseline."""
+        edits = [] if model == self.reference else self.interventions
+        return list(dict.fromkeys((BASELINE.name, *edits)))
 
 
 class Evaluation(Section):

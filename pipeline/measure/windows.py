@@ -38,14 +38,14 @@ from pipeline.interventions.interventions import BASELINE, Intervention
 from pipeline.interventions.memory import Journal, in_batches
 from pipeline.interventions.overflow import not_finite
 from pipeline.interventions.wavefront import Engine, teacher_forced
-from pipeline.measure.passages import EXTRACTABLE, longest, recall, runs
+from pipeline.measure.passages import EXTRACTABLE, recall, runs
 from pipeline.measure.schemas import EXACT, RECITED, ROLLING, WINDOWS
 from pipeline.measure.sharded import sharded
 from pipeline.models.context import context_length
 from pipeline.models.precision import at_least_single
 from pipeline.workflow.errors import bad_input
 from pipeline.workflow.shards import Shards
-from pipeline.workflow.tables import cast, crossed, empty
+from pipeline.workflow.tables import cast, crossed, dtypes
 
 RECITED_TOKENS = 500
 """Tokens that a model recites from a seed, at most."""
@@ -86,6 +86,7 @@ def document(
         )
     cut = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     ends = np.array(cut["offset_mapping"], np.int64).reshape(-1, 2)
+    ends[1:, 0] = np.minimum(ends[1:, 0], ends[:-1, 1])  # GPT-NeoX's leaves out leading spaces
     return Document(name, np.array(cut["input_ids"], np.int64), ends, reference)
 
 
@@ -108,7 +109,7 @@ def measure(
 
     Args:
         model: in evaluation mode, on any device.
-        documents: those shorter than P + S tokens have no window.
+        documents: one or more; those shorter than P + S tokens have no window.
         prefix_length: P.
         suffix_length: S.
         interventions: V of them, distinct.
@@ -136,21 +137,31 @@ def measure(
             "lower prefix_length or suffix_length",
         )
     per_chunk = 1 + min(prefix_length, context - total) // stride
-    starts = [range(0, len(each.tokens) - total + 1, stride) for each in documents]
-    listed = [(number, start) for number, of in enumerate(starts) for start in of]
-    chosen = sorted({i * len(listed) // exact for i in range(exact)}) if listed else []
-    rolling = [(number, start) for number, of in enumerate(starts) for start in of[::per_chunk]]
-    calibration = _rows(documents, rolling, total + (per_chunk - 1) * stride)
-    engine = prepare(
-        model, interventions, calibration, journal, token_budget, calibration.shape[1] - 1
+    found = []
+    for number, (name, tokens, ends, reference) in enumerate(documents):
+        starts = np.arange(0, len(tokens) - total + 1, stride)
+        columns = {
+            "start": starts,
+            "context": prefix_length + np.arange(len(starts)) % per_chunk * stride,
+            "first_character": ends[starts + prefix_length, 0],
+            "end_character": ends[starts + total - 1, 1],
+        }
+        of = pl.lit(number).alias("number"), pl.lit(name).alias("document")
+        found.append(pl.DataFrame(columns).with_columns(*of, reference=reference))
+    lengths = {"prefix_length": prefix_length, "suffix_length": suffix_length}
+    windows = pl.concat(found).with_columns(**lengths)
+    chosen = np.unique(np.arange(exact) * len(windows) // max(1, exact))[: len(windows)]
+    chunks = _rows(
+        documents, windows.filter(context=prefix_length), total + (per_chunk - 1) * stride
     )
+    engine = prepare(model, interventions, chunks, journal, token_budget, chunks.shape[1] - 1)
     names = pl.DataFrame({"intervention": [one.name for one in interventions]})
+    alone = windows[chosen].with_columns(context=prefix_length)
     tables = []
-    for reading, chunks, count in (
-        (ROLLING, rolling, per_chunk),
-        (EXACT, [listed[i] for i in chosen], 1),
+    for reading, listed, rows, count, kept in (
+        (ROLLING, windows, chunks, per_chunk, shards),
+        (EXACT, alone, _rows(documents, alone, total), 1, None),
     ):
-        rows = _rows(documents, chunks, total + (count - 1) * stride)
 
         def work(part: range, rows: Tensor = rows, count: int = count) -> dict[str, NDArray[Any]]:
             of = rows[part.start : part.stop]
@@ -158,24 +169,23 @@ def measure(
                 part.start + n, len(rows)
             ))  # fmt: skip
 
-        kept = shards if reading == ROLLING else None
         determined_by = [prefix_length, suffix_length, stride, *rows.tolist()]
-        lengths = [rows.shape[1]] * len(rows)
-        read = sharded(kept, model, interventions, lengths, determined_by, work)
-        of_chunks = _described(documents, chunks, prefix_length, suffix_length, stride, count)
-        every = crossed(names, of_chunks.with_columns(reading=pl.lit(reading)))
-        every = every.with_columns(pl.Series(name, read[name].ravel()) for name in _COLUMNS)
-        tables.append(every.filter(pl.col("first_character").is_not_null()))
-    return cast(pl.concat(tables), WINDOWS)
+        sizes = [rows.shape[1]] * len(rows)
+        read = sharded(kept, model, interventions, sizes, determined_by, work)
+        after = listed["context"].to_numpy() - prefix_length  # tokens after a chunk's first
+        at = (after == 0).cumsum() - 1, after // stride
+        every = crossed(names, listed.with_columns(reading=pl.lit(reading))).with_columns(
+            pl.Series(name, read[name][:, *at].ravel()) for name in _COLUMNS
+        )
+        tables.append(cast(every, WINDOWS))
+    return pl.concat(tables)
 
 
-def _rows(documents: Sequence[Document], chunks: Sequence[tuple[int, int]], length: int) -> Tensor:
-    """(N, length) int64, the tokens of chunks; 0 behind a document's end, where no window reads."""
-    rows = torch.zeros(len(chunks), length, dtype=torch.int64)
-    for row, (number, start) in zip(rows, chunks, strict=True):
-        tokens = torch.from_numpy(documents[number].tokens[start : start + length])
-        row[: len(tokens)] = tokens
-    return rows
+def _rows(documents: Sequence[Document], chunks: pl.DataFrame, length: int) -> Tensor:
+    """(N, length) int64, the tokens of chunks; repeated behind a document's end."""
+    places = chunks.select("number", "start").iter_rows()
+    rows = [np.resize(documents[n].tokens[at : at + length], length) for n, at in places]
+    return torch.from_numpy(np.array(rows, np.int64).reshape(-1, length))
 
 
 def _read(
@@ -205,39 +215,6 @@ def _read(
         _, v, n, _ = values.isnan().nonzero()[0].tolist()
         raise not_finite(engine, v, rows[n, :-1], f"chunk {n}")
     return dict(zip(_COLUMNS, values.numpy(), strict=True))
-
-
-def _described(
-    documents: Sequence[Document],
-    chunks: Sequence[tuple[int, int]],
-    prefix_length: int,
-    suffix_length: int,
-    stride: int,
-    count: int,
-) -> pl.DataFrame:
-    """N x K rows, the windows of chunks; without characters where a document is too short."""
-    rows = []
-    for number, first in chunks:
-        name, tokens, ends, reference = documents[number]
-        for offset in range(0, count * stride, stride):
-            start = first + offset
-            suffix, end = start + prefix_length, start + prefix_length + suffix_length
-            inside = end <= len(tokens)
-            characters = (ends[suffix, 0], ends[end - 1, 1]) if inside else (None, None)
-            of = name, reference, start, prefix_length + offset
-            rows.append((*of, *map(_whole, characters)))
-    return pl.DataFrame(
-        rows,
-        schema={
-            **{"document": pl.String, "reference": pl.Boolean, "start": pl.UInt32},
-            **dict.fromkeys(("context", "first_character", "end_character"), pl.UInt32),
-        },
-        orient="row",
-    ).with_columns(prefix_length=prefix_length, suffix_length=suffix_length)
-
-
-def _whole(number: Any) -> int | None:
-    return None if number is None else int(number)
 
 
 def recite(
@@ -271,18 +248,18 @@ def recite(
     Raises:
         InputError: as for `completion.complete`.
     """
-    made = [empty(RECITED)]
+    made = list[dict[str, Any]]()
     of_baseline = windows.filter(intervention=BASELINE.name, reading=ROLLING)
-    for name, tokens, _, _ in documents:
-        rows = of_baseline.filter(document=name)
+    for name, tokens, _, reference in documents:
+        rows = of_baseline.filter(document=name, reference=reference)
         if rows.is_empty():
             continue
         prefix, suffix = int(rows["prefix_length"][0]), int(rows["suffix_length"][0])
-        surely = rows["log_prob_top_40"].to_numpy()
+        surely = rows["log_prob_top_40"].to_numpy() >= EXTRACTABLE
         starts = rows["start"].to_numpy().astype(np.int64)
-        run = longest(runs(starts + prefix, suffix, surely >= EXTRACTABLE))
+        found = runs(starts + prefix, suffix, surely)
         likeliest = int(rows["log_prob"].to_numpy().argmax())
-        seed = int(starts[likeliest if run is None else run.first])
+        seed = int(starts[found[0].first if found else likeliest])
         length = min(RECITED_TOKENS, context_length(model.config) - prefix)
         text = torch.from_numpy(tokens[seed : seed + prefix + length])[None]
         true = text[0, prefix:]
@@ -290,19 +267,16 @@ def recite(
             model, text, len(true), interventions, token_budget=token_budget, journal=journal
         )
         for one, written in zip(interventions, completed.continuation[:, 0], strict=True):
-            wrong = (written != true).nonzero()
             made.append(
-                pl.DataFrame(
-                    {
-                        "intervention": one.name,
-                        "document": name,
-                        "start": seed,
-                        "seed_length": prefix,
-                        "length": len(true),
-                        "verbatim": int(wrong[0]) if len(wrong) else len(true),
-                        "near_verbatim_recall": recall(written.tolist(), true.tolist()),
-                        "text": str(tokenizer.decode(written)),
-                    }
-                )
+                {
+                    "intervention": one.name,
+                    "document": name,
+                    "start": seed,
+                    "seed_length": prefix,
+                    "length": len(true),
+                    "verbatim": int((written == true).cumprod(0).sum()),
+                    "near_verbatim_recall": recall(written.tolist(), true.tolist()),
+                    "text": str(tokenizer.decode(written)),
+                }
             )
-    return pl.concat([cast(each, RECITED) for each in made])
+    return pl.DataFrame(made, dtypes(RECITED))

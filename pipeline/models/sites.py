@@ -492,7 +492,8 @@ def _values(model: Any, projected: Tensor, mixed: Tensor) -> Values | None:
 def _wiring(model: Any, body: Any, sites: Sequence[Site]) -> tuple[bool, bool]:
     """How attention and MLP are wired into the stream, as `Anatomy` has it: additive, parallel.
 
-    Tested by the outputs of blocks, and the input of the first MLP, when both parts add zero.
+    Tested by the outputs of blocks when both parts add zero; and by the input of the first MLP when
+    attention adds zero, and when it adds something else.
     """
     if any(site.mlp is None for site in sites):
         return False, False
@@ -502,6 +503,9 @@ def _wiring(model: Any, body: Any, sites: Sequence[Site]) -> tuple[bool, bool]:
     def nothing(_module: nn.Module, _args: Any, returned: Tensor) -> Tensor:
         return torch.zeros_like(returned)
 
+    def something(_module: nn.Module, _args: Any, returned: Tensor) -> Tensor:
+        return torch.linspace(0, 1, returned.shape[-1]).to(returned).expand_as(returned)
+
     def compare(_module: nn.Module, args: Any, kwargs: dict[str, Any], returned: Any) -> None:
         passed.append(torch.equal(states_in(args, kwargs), states_out(returned)))
 
@@ -510,7 +514,8 @@ def _wiring(model: Any, body: Any, sites: Sequence[Site]) -> tuple[bool, bool]:
 
     first = sites[0].whole_mlp
     with attached(() if first is None else [first.register_forward_pre_hook(look)]):
-        _read(model, body, _ROWS[0])
+        with attached([sites[0].attention.register_forward_hook(something)]):
+            _read(model, body, _ROWS[0])
         zeroed = [
             module.register_forward_hook(nothing)
             for site in sites

@@ -196,8 +196,7 @@ class Costs:
             documents = Path(given(study.windows).documents)
             listed = documents.rglob("*") if documents.is_dir() else [documents]
             read = sum(each.stat().st_size for each in listed if each.is_file()) / TOKEN_BYTES
-            edits = len(given(study.windows).interventions)
-            return token * 3 * read * (1 + edits)
+            return token * 3 * read * len(given(study.windows).of(model.name))
         if group not in ("memorization", "tokens", "benchmarks"):
             return 0.0
         _, passes, branches = self._shared(model)

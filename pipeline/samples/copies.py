@@ -50,7 +50,7 @@ def exact_copies(corpus: Sequence[str], passages: Sequence[str]) -> NDArray[np.i
     Returns:
         (N,) numbers from 0.
     """
-    text = "\0".join(corpus).encode()
+    text = b"\xff".join(each.encode() for each in corpus)  # a byte that UTF-8 never has
     if not text:
         return np.zeros(len(passages), np.int64)
     array = divsufsort(text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
 from pipeline.samples.table_file import is_running_text, read
@@ -9,21 +11,19 @@ from pipeline.workflow.errors import bad_input
 
 
 def files(path: Path) -> dict[str, Path]:
-    """Name -> the file of each document, by name; hidden files are left out.
+    r"""Name -> the file of each document, by name; hidden files are left out.
 
     Args:
         path: a text file, named as the file that it links to; or a folder, whose files are named by
-            their place in it.
+            their place in it. Bytes that are not UTF-8 are written as ``\xff``.
 
     Raises:
         InputError: there is no file, or one that is no plain text.
     """
     found = {path.resolve().name: path}
     if path.is_dir():
-        below = {each.relative_to(path): each for each in path.rglob("*") if each.is_file()}
-        listed = sorted((name.as_posix(), name) for name in below)
-        shown = [(name, at) for name, at in listed if not any(p[0] == "." for p in at.parts)]
-        found = {name: below[at] for name, at in shown}
+        below = {str(each.relative_to(path)): each for each in path.rglob("*") if each.is_file()}
+        found = {name: below[name] for name in sorted(below) if not re.search(r"(^|/)\.", name)}
     odd = [str(each) for each in found.values() if not is_running_text(each)]
     if odd or not found:
         raise bad_input(
@@ -32,7 +32,7 @@ def files(path: Path) -> dict[str, Path]:
             "text files",
             "name a text file, or a folder of text files alone",
         )
-    return found
+    return {os.fsencode(at).decode("utf-8", "backslashreplace"): each for at, each in found.items()}
 
 
 def texts(path: Path) -> dict[str, str]:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from pipeline.checkpoints.loading import load
 from pipeline.checkpoints.schema import Model
-from pipeline.interventions.interventions import BASELINE
 from pipeline.interventions.memory import Journal
 from pipeline.measure import schemas
 from pipeline.measure.listed import read_listed
@@ -24,17 +23,15 @@ def windows(study: Study, model: Model) -> None:
     """Measure every window of the documents, and let the model recite from a seed in each."""
     evaluated, asked, journal = Evaluated(study, model), given(study.windows), Journal()
     listed = {one.name: one for one in read_listed(study.data, model.name)}
-    if unknown := [name for name in asked.interventions if name not in listed]:
+    if unknown := [name for name in asked.of(model.name) if name not in listed]:
         raise bad_input(
             f"windows.interventions, of {model.name}",
             ", ".join(unknown),
             "some of " + ", ".join(listed),
             "name interventions of the study",
         )
-    chosen = [listed[name] for name in (BASELINE.name, *asked.interventions)]
-    found = [(name, text, False) for name, text in texts(Path(asked.documents)).items()]
-    if asked.reference_text:
-        found += [(name, text, True) for name, text in texts(Path(asked.reference_text)).items()]
+    chosen = [listed[name] for name in asked.of(model.name)]
+    sources = (asked.documents, False), (asked.reference_text, True)
     determined_by = evaluated.determined_by(windows=asked.model_dump(exclude={"corpus"}))
     budget = study.run.token_budget
     with (
@@ -47,7 +44,10 @@ def windows(study: Study, model: Model) -> None:
     ):
         loaded, tokenizer = load(evaluated.folder, evaluated.dtype, *device)
         documents = [
-            document(name, text, tokenizer, reference=reference) for name, text, reference in found
+            document(name, text, tokenizer, reference=reference)
+            for path, reference in sources
+            if path
+            for name, text in texts(Path(path)).items()
         ]
         made = measure(
             loaded,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.checkpoints.folder import checkpoint_files, describe, require_tokenizer
-from pipeline.samples.texts import files
+from pipeline.samples.texts import files, texts
 from pipeline.study.audit import Asked, _link, origin_of
 from pipeline.workflow.errors import bad_input
 
@@ -43,15 +43,17 @@ class Read:
         named = self.reference is not None and Path(self.reference).is_file()
         return Path(str(self.reference)) if named else None
 
-    def first(self) -> Path:
-        """The first document: the study of the audit has its samples.
+    def longest(self) -> Path:
+        """The longest document, once all texts were read: the study of the audit has its samples.
 
         Raises:
-            InputError: there is no document, or one, or one of the corpus, that is no plain text.
+            InputError: there is no document; or one, or a text of reference or corpus, that is no
+                plain text in UTF-8.
         """
-        if self.corpus is not None:
-            files(self.corpus)
-        return next(iter(files(self.path).values()))
+        for other in filter(None, (self.corpus, self.reference_text)):
+            texts(other)
+        found = texts(self.path)
+        return files(self.path)[max(found, key=lambda name: len(found[name]))]
 
 
 def added(values: dict[str, Any], asked: Asked, read: Read) -> dict[str, Any]:

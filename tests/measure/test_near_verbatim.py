@@ -13,6 +13,7 @@ from pipeline.interventions.interventions import BASELINE
 from pipeline.measure.near_verbatim import bounds
 from tests.families import FAMILIES
 from tests.families import VOCABULARY as VOCABULARY_OF_FAMILIES
+from tests.measure.sampling import agrees, distances, drawn
 from tests.oracle import plain
 
 VOCABULARY, PREFIX, SUFFIX, D = 12, 3, 6, 2
@@ -63,19 +64,6 @@ def their_mass(model, prefix: Tensor, length: int, drawn_from: tuple) -> list[np
     return masses
 
 
-def levenshtein(suffixes: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """(n,) the fewest edits from each to z: the whole table, a row at a time."""
-    row = np.tile(np.arange(len(z) + 1), (len(suffixes), 1))
-    for t in range(suffixes.shape[1]):
-        new = np.empty_like(row)
-        new[:, 0] = t + 1
-        for j in range(1, len(z) + 1):
-            swapped = row[:, j - 1] + (suffixes[:, t] != z[j - 1])
-            new[:, j] = np.minimum(np.minimum(row[:, j] + 1, new[:, j - 1] + 1), swapped)
-        row = new
-    return row[:, -1]
-
-
 @pytest.mark.parametrize("length", [4, pytest.param(SUFFIX, marks=pytest.mark.slow)])
 def test_every_suffix_enumerated(small, tokens, length) -> None:
     suffixes = np.indices((VOCABULARY,) * length).reshape(length, -1).T
@@ -93,7 +81,7 @@ def test_every_suffix_enumerated(small, tokens, length) -> None:
             with torch.inference_mode(), plain.bypassed(small, edit):
                 masses = their_mass(small, row[:PREFIX], length, drawn_from)
             z = row[PREFIX:].numpy()
-            away = {"hamming": (suffixes != z).sum(1), "levenshtein": levenshtein(suffixes, z)}
+            away = distances(suffixes, z)
             for (distance, k, width), (lower, upper) in found.items():
                 mass = masses[drawn_from.index(k)]
                 truth = np.array([mass[away[distance] <= d].sum() for d in range(D + 1)])
@@ -161,24 +149,17 @@ def test_equal_logits_for_the_last_place_are_all_drawn_from() -> None:
 
 
 def test_sampling_agrees(small, tokens) -> None:
-    row, n = tokens[0], 20_000
+    row = tokens[0]
     torch.manual_seed(0)
-    for edit in EDITS[:2]:
+    for edit in EDITS:
         with plain.bypassed(small, edit):
-            drawn = small.generate(
-                row[:PREFIX].repeat(n, 1), attention_mask=torch.ones(n, PREFIX).long(),
-                do_sample=True, top_k=5, max_new_tokens=SUFFIX, eos_token_id=None, pad_token_id=0,
-            )[:, PREFIX:].numpy()  # fmt: skip
-        z = row[PREFIX:].numpy()
-        away = {"hamming": (drawn != z).sum(1), "levenshtein": levenshtein(drawn, z)}
-        for distance, each in away.items():
+            suffixes = drawn(small, row[:PREFIX], SUFFIX, 20_000, top_k=5)
+        for distance, away in distances(suffixes, row[PREFIX:].numpy()).items():
             lower, upper = bounds(
                 small, row[None], SUFFIX, D, 30, distance=distance, top_k=5, interventions=[edit]
             )
             for d in range(D + 1):
-                share = (each <= d).mean()
-                error = 4 * np.sqrt(max(share * (1 - share), 1 / n) / n)
-                assert float(lower[0, 0, d]) - error <= share <= float(upper[0, 0, d]) + error
+                assert agrees(away <= d, float(lower[0, 0, d]), float(upper[0, 0, d]))
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,18 @@
 """Every window of a document: against a plain loop, and what follows from the windows."""
 
 import copy
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
+from tokenizers.processors import ByteLevel
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TopKLogitsWarper
 
 from pipeline.interventions.interventions import BASELINE, Intervention
 from pipeline.measure import schemas
-from pipeline.measure.passages import EXTRACTABLE, Run, covered, longest, recall, runs
+from pipeline.measure.passages import EXTRACTABLE, Run, recall, runs
 from pipeline.measure.windows import Document, document, measure, recite
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
@@ -95,6 +97,57 @@ def test_a_context_with_little_room_shortens_the_chunks():
         measure(model, [text_of(200)], CONTEXT, 6)
 
 
+@pytest.mark.parametrize("trim", [False, True])
+def test_tokens_lie_at_the_characters_whose_bytes_they_are(tmp_path, trim):
+    """Tokens that cut a character have all of it; no space is left out, as GPT-NeoX's does."""
+    tokenizer = own.write_tokenizer(tmp_path)
+    tokenizer.backend_tokenizer.post_processor = ByteLevel(trim_offsets=trim)
+    text = "ab  cd\r\n\n é日 😀😀<eos>  e\u0301 \t x " + "long" * 3000
+    made = document("a", text, tokenizer)
+    of_byte = [i for i, letter in enumerate(text) for _ in letter.encode()]
+    at = 0
+    for token, (first, end) in zip(made.tokens.tolist(), made.ends.tolist(), strict=True):
+        name = tokenizer.convert_ids_to_tokens(token)
+        size = 5 if name == "<eos>" else len(name)  # text of special tokens is read as such
+        inside = of_byte[at : at + size]
+        assert first == inside[0]
+        assert end >= inside[-1] + (not text[inside[-1]].isspace())
+        at += size
+    assert at == len(text.encode())
+
+
+@pytest.mark.parametrize("stride", [1, S + 3, 50])
+@pytest.mark.parametrize("length", [P + S, P + S + 1, 2 * P + S, 61])
+def test_the_last_window_ends_with_the_document_or_a_stride_before_it(neox, stride, length):
+    book = text_of(length)
+    book = book._replace(tokens=book.tokens % 61)
+    found = measure(neox, [book, text_of(0)], P, S, stride=stride).filter(reading="rolling")
+    assert found["start"].to_list() == [*range(0, length - P - S + 1, stride)]
+    assert length - stride < found["start"].max() + P + S <= length
+
+
+def test_means_are_over_the_documents_tokens_and_not_over_padding(neox):
+    """What token 0 is like changes nothing where no document has it."""
+    other = copy.deepcopy(neox)
+    weight = other.get_output_embeddings().weight.detach().clone()
+    other.get_output_embeddings().weight = torch.nn.Parameter(weight)
+    other.get_input_embeddings().weight.data[0] += 100
+    book = text_of(P + S)._replace(tokens=np.arange(1, P + S + 1))
+    edits = [BASELINE, Intervention("mean", {1: "mean"})]
+    each = [measure(one, [book], P, S, edits, exact=0)["log_prob"] for one in (neox, other)]
+    np.testing.assert_array_equal(*each)
+
+
+def test_a_reference_text_may_have_a_documents_name(neox):
+    book = text_of(100)._replace(tokens=np.arange(100) % 61)
+    windows = measure(neox, [book, book._replace(reference=True)], P, S)
+    alone = windows.filter(~pl.col("reference"))
+    surest = pl.when(reference=True, start=80).then(0.0).otherwise("log_prob")
+    words = SimpleNamespace(decode=str)
+    seen = recite(neox, [book], windows.with_columns(log_prob=surest), [BASELINE], words)
+    assert seen.equals(recite(neox, [book], alone, [BASELINE], words))
+
+
 def test_a_document_without_a_window_is_left_out(model):
     short = text_of(P + S - 1)
     made = measure(model, [short], P, S)
@@ -141,18 +194,11 @@ def test_logits_that_are_not_finite_are_named(model):
 # ------------------------------------------------------------------ what follows from the windows
 
 
-def test_coverage_counts_each_character_once():
-    assert covered(np.array([[0, 4], [2, 6], [8, 10]]), 20) == 8 / 20
-    assert covered(np.empty((0, 2), int), 5) == 0
-
-
 def test_runs_are_windows_whose_suffixes_touch():
     suffixes = np.arange(10, 50, 5)
     known = np.array([1, 0, 1, 1, 0, 0, 1, 0], bool)
-    assert runs(suffixes, 5, known) == [Run(0, 0, 10, 15), Run(2, 3, 20, 30), Run(6, 6, 40, 45)]
+    assert runs(suffixes, 5, known) == [Run(2, 3, 20, 30), Run(0, 0, 10, 15), Run(6, 6, 40, 45)]
     assert runs(suffixes, 10, known) == [Run(0, 3, 10, 35), Run(6, 6, 40, 50)]
-    assert longest(runs(suffixes, 10, known)) == Run(0, 3, 10, 35)
-    assert longest([]) is None
 
 
 def test_recall_forgives_a_changed_word_and_ignores_short_matches():

@@ -177,12 +177,32 @@ def test_a_folder_gives_a_table_and_a_page_each(tmp_path):
     for href, _ in links:
         assert (out / href).is_file()
     assert 'class="part"' not in page
-    plain = re.sub(r"<[^>]*>", "", page)
-    assert "m knows passages of 3 of 3 documents: " in plain
     found = numbers(out)
-    each = [found[f"windows/m/{number}/baseline/coverage"]["value"] for number in range(3)]
-    long = [len(texts[f"<{i}>.txt"]) for i in range(3)]
-    assert found["windows/m/coverage"]["value"] == pytest.approx(np.average(each, weights=long))
+    whole = sum(found[f"windows/m/{i}/baseline/extractable"]["value"] for i in range(3))
+    assert found["windows/m/baseline/known"]["value"] == whole > 0
+    share = found["windows/m/baseline/share"]
+    assert share["low"] < share["value"] < share["high"]
+    assert (found["windows/m/b/known"]["value"], found["windows/m/b/in"]["value"]) == (0, 0)
+    words = " ".join(unescape(re.sub(r"<[^>]*>", "", page)).split())
+    assert "in 3 of 3 documents" in words
+    assert "1 document shorter than a window of m is left out: short" in words
+
+
+def test_documents_without_a_window_are_named(tmp_path):
+    found = numbers(written(tmp_path, {"a": "short", "b": ""}))
+    assert found["windows/m/short"]["value"] == 2
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "are left out: a, b" in page
+
+
+def test_a_long_line_is_cut_and_the_ends_of_lines_of_windows_are_no_characters(tmp_path):
+    text = "one line of words " * 3000 + "\r\n" * 10 + "letters" * 3000
+    page = (written(tmp_path, {"book": text}) / "index.html").read_text()
+    parts = re.findall(r'<div class="part">(.*?)</div>', page, flags=re.DOTALL)
+    bare = [unescape(re.sub(r"<a [^>]*>[^<]*</a>|<[^>]*>", "", part)) for part in parts]
+    assert "".join(bare) == text.replace("\r\n", " \n")
+    assert max(map(len, bare)) <= 6000
+    assert all(part.endswith((" ", "\n")) for part in bare[:15])
 
 
 def test_a_megabyte_makes_a_page_below_five(tmp_path):

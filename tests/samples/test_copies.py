@@ -31,6 +31,7 @@ def test_exact_copies_are_those_that_a_plain_search_counts():
     assert max(expected) > 5
     assert min(expected) == 0
     assert exact_copies([""], ["a"]).tolist() == [0]
+    assert exact_copies(["ab", "cd"], ["b\0c"]).tolist() == [0]  # not across two texts
 
 
 @pytest.mark.parametrize(("changed", "found"), [(0, True), (1, True), (3, True), (20, False)])

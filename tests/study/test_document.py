@@ -12,6 +12,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from transformers import AutoModelForCausalLM
 
 from pipeline.measure.schemas import RECITED, WINDOWS
 from pipeline.samples.texts import files, texts
@@ -38,15 +39,33 @@ def test_a_document_is_the_file_that_a_link_leads_to_and_a_folder_all_its_texts(
     (tmp_path / "texts" / "b.txt").write_text("\ufeffb")
     (tmp_path / "texts" / "below" / "a").write_text("a")
     (tmp_path / "texts" / ".hidden").write_text("h")
+    (tmp_path / "texts" / ".git").mkdir()
+    (tmp_path / "texts" / ".git" / "config").write_text("h")
+    (tmp_path / "texts" / os.fsdecode(b"z\xff.txt")).write_text("z")
     (tmp_path / "link").symlink_to(tmp_path / "texts" / "b.txt")
     assert texts(tmp_path / "link") == {"b.txt": "b"}
-    assert texts(tmp_path / "texts") == {"b.txt": "b", "below/a": "a"}
+    assert texts(tmp_path / "texts") == {"b.txt": "b", "below/a": "a", r"z\xff.txt": "z"}
     (tmp_path / "texts" / "c.csv").write_text("text\nc\n")
     with pytest.raises(InputError, match=r"a table: .*c\.csv"):
         files(tmp_path / "texts")
     (tmp_path / "nothing").mkdir()
     with pytest.raises(InputError, match="no file"):
         files(tmp_path / "nothing")
+
+
+def test_the_longest_document_is_the_studys_sample_and_all_are_read_first(
+    asked: audit.Asked, tmp_path: Path
+) -> None:
+    (tmp_path / "texts").mkdir()
+    for name, words in (("a", ""), ("b", "too short"), ("c", own.text())):
+        (tmp_path / "texts" / name).write_text(words)
+    read = documents.Read(tmp_path / "texts", 8, (), None, tmp_path / "texts")
+    assert read.longest() == tmp_path / "texts" / "c"
+    audit.study(replace(asked, samples=read.longest()))
+    (tmp_path / "texts" / "d").write_bytes(b"\xff")
+    for broken in (read, replace(read, path=Path("book.txt"))):
+        with pytest.raises(InputError, match="UTF-8"):
+            broken.longest()
 
 
 @pytest.mark.parametrize("kind", ["none", "text", "model"])
@@ -101,7 +120,12 @@ def test_samples_and_document_exclude_each_other(tmp_path: Path) -> None:
 def test_killed_and_repeated_it_goes_on_to_the_page(model: Path, tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_text(own.text(words=3000))
     words = ["--model", str(model), "--document", "book.txt", "--name", "mine", "--edits"]
-    words += ["block-01", "--prefix-length", "8", "--suffix-length", "8", "--show-text"]
+    words += ["baseline,block-03", "--prefix-length", "8", "--suffix-length", "8", "--show-text"]
+    config = own.CONFIGS["llama"]()
+    config.num_hidden_layers = 2  # the edit is none of the reference's
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "other")
+    own.write_tokenizer(tmp_path / "other")
+    words += ["--reference", "other"]
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts/a.txt").write_text(own.text(words=3000) * 2)
     words += ["--corpus", "texts"]
@@ -118,7 +142,9 @@ def test_killed_and_repeated_it_goes_on_to_the_page(model: Path, tmp_path: Path)
     assert "resuming: " in said
     data = tmp_path / "data/audit-mine/windows"
     made = tables.read(data / "mine.parquet", WINDOWS)
-    assert set(made["intervention"]) == {"baseline", "block-01"}
+    assert set(made["intervention"]) == {"baseline", "block-03"}
+    reference = tables.read(data / "reference.parquet", WINDOWS)
+    assert set(reference["intervention"]) == {"baseline"}
     assert made.filter(pl.col("log_prob") > 0).is_empty()
     assert tables.read(data / "mine.recited.parquet", RECITED).height == 2
     page = (tmp_path / "reports/audit-mine/document/index.html").read_text("utf-8")
