@@ -62,6 +62,17 @@ def test_values_are_those_written_down_for_the_family(family):
 
 
 @every_family
+def test_an_attention_that_writes_zero_is_wired_as_before(family):
+    """As in the export of a model whose first block has the edit zero."""
+    model = copy.deepcopy(tiny(family))
+    output = plain.parts(model)[0].output
+    with torch.no_grad():
+        for parameter in output.parameters():
+            parameter.zero_()
+    assert anatomy(model).parallel == anatomy(tiny(family)).parallel
+
+
+@every_family
 def test_finding_leaves_the_model_as_it_was(family):
     model = copy.deepcopy(tiny(family))
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
