@@ -150,6 +150,8 @@ def measure(
         found.append(pl.DataFrame(columns).with_columns(*of, reference=reference))
     lengths = {"prefix_length": prefix_length, "suffix_length": suffix_length}
     windows = pl.concat(found).with_columns(**lengths)
+    if windows.is_empty():
+        return pl.DataFrame(schema=dtypes(WINDOWS))
     chosen = np.unique(np.arange(exact) * len(windows) // max(1, exact))[: len(windows)]
     chunks = _rows(
         documents, windows.filter(context=prefix_length), total + (per_chunk - 1) * stride
