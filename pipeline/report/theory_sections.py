@@ -86,6 +86,7 @@ def _theorems(summary: pl.DataFrame, evidence: pl.DataFrame, theory: Theory) -> 
         first=count(violations(bounds, "printed_violated")),
         cases=count(bounds.height),
         second=count(violations(bounds, "next_printed_violated")),
+        later=count(bounds["next_printed_violated"].count()),
         exceeded=count(violations(bounds, "violated") + violations(bounds, "next_violated")),
         printed=slack(bounds, "printed"),
         corrected=slack(bounds, "bound"),

@@ -231,9 +231,9 @@ def test_losses_are_those_of_the_summary(made: Made) -> None:
 
 def test_the_verdict_turns_around_with_the_data(made: Made, tmp_path: Path) -> None:
     theorems, _ = said(*made)
-    assert "The bound as printed does not tell which blocks memorization needs" in theorems
+    assert "The bound as printed is not found to tell which blocks memorization needs" in theorems
     assert "in 0 of 1 model (ρ -" in theorems
-    logits = "For the change that reaches the logits, that correlation is above 0 in {} of 1 model"
+    logits = "that reaches the logits, that correlation is above 0, beyond chance, in {} of 1 model"
     assert logits.format(1) in theorems
     assert "the damage itself" in theorems
     turned, _ = said(*make(tmp_path, rising=True))
@@ -272,7 +272,7 @@ def test_theorems_hold_or_fail_as_the_tables_say(theory: Theory, tmp_path: Path)
     second = starting(theorem_statements(broken.bounds), "Theorem 2: ")
     assert plain(second.verdict) == f"fails in 1 of {7 * N}"  # there is no block after the last
     opening, _ = said(summary, evidence, broken)
-    assert f"is exceeded in 2 of {8 * N} cases, that of Theorem 2 in 1;" in opening
+    assert f"is exceeded in 2 of {8 * N} cases, that of Theorem 2 in 1 of {7 * N};" in opening
     assert "are never exceeded" in opening
 
 
