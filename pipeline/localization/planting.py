@@ -19,13 +19,16 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from pipeline.checkpoints.continued import learn, recited, suffixes
-from pipeline.checkpoints.loop import IGNORED, LARGEST_GRADIENT, row_order
+from pipeline.checkpoints.loop import IGNORED, LARGEST_GRADIENT, adamw, row_order
 from pipeline.checkpoints.schema import Learning, Training
 from pipeline.checkpoints.training import train
 from pipeline.localization.schema import Truth
 from pipeline.models.grids import BLOCKS, BOTH, GRID_OF
 from pipeline.models.places import Masks, Place, grid, masks, thinned
 from pipeline.workflow.files import write_json
+
+LEARNS_FROM = 0.75
+"""Share of a training from scratch after which a memory of pretraining is learned."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +104,8 @@ def plant(
 
         def also(model: PreTrainedModel) -> Callable[[int], None]:
             own = weights(model, truth, places, learning.seed)
-            most = base.rows.height * base.recipe.epochs  # a step reads one row at least
-            return memory(model, own, learning, samples, most)
+            steps = base.rows.height * base.recipe.epochs // base.recipe.batch_rows
+            return memory(model, own, learning, samples, steps)
 
         made = train(base.recipe, base.rows, base.tokenizer, also=also)
         return made.model, made.log.steps
@@ -112,35 +115,45 @@ def plant(
 
 
 def memory(
-    model: PreTrainedModel, own: Masks, learning: Learning, samples: pl.DataFrame, most: int
+    model: PreTrainedModel, own: Masks, learning: Learning, samples: pl.DataFrame, steps: int
 ) -> Callable[[int], None]:
-    """What adds the gradients of samples to those of a step of training, for some weights alone.
+    """What lets some weights learn samples in the last quarter of a training, beside the others.
+
+    They have an AdamW of their own. The passes that fine-tuning takes at most are spread over the
+    steps of training; one whose samples are recited already is left out.
 
     Args:
         model: that is trained.
-        own: whole parameters, the only ones that these samples change directly.
-        learning: gives the samples in a step, and the seed of their order.
+        own: the only weights that these samples change directly.
+        learning: gives the passes, the samples in each, their order, and the learning rate.
         samples: schema `SAMPLES`.
-        most: steps, at most.
+        steps: of the training.
     """
     tokens, labels = suffixes(samples)
-    epochs = most * learning.batch_rows // len(tokens) + 1
-    order = row_order(len(tokens), epochs, learning.batch_rows, learning.seed)
-    parameters = [model.get_parameter(name) for name in own]
+    epochs, first = learning.epochs * learning.most_rounds, int(steps * LEARNS_FROM)
+    passes = row_order(len(tokens), epochs, learning.batch_rows, learning.seed)
+    order = passes.tensor_split(steps - first)
+    parameters = {model.get_parameter(name): mask for name, mask in own.items()}
+    optimizer = adamw(parameters, learning.learning_rate)
 
-    def add(step: int) -> None:
-        batch = order[step]
-        logits = model(input_ids=tokens[batch], use_cache=False).logits
-        loss = nn.functional.cross_entropy(
-            logits.flatten(0, 1), labels[batch].flatten(), ignore_index=IGNORED
-        )
-        found = torch.autograd.grad(loss, parameters)
-        size = torch.stack([gradient.norm() for gradient in found]).norm()
-        for parameter, gradient in zip(parameters, found, strict=True):
-            assert parameter.grad is not None  # noqa: S101  for the type checker
-            parameter.grad += gradient * (LARGEST_GRADIENT / size.clamp_min(LARGEST_GRADIENT))
+    def read(step: int) -> None:
+        of_training = [parameter.grad for parameter in parameters]
+        for batch in order[step - first] if step >= first else ():
+            logits = model(input_ids=tokens[batch], use_cache=False).logits
+            if bool(((logits.argmax(-1) == labels[batch]) | (labels[batch] == IGNORED)).all()):
+                continue
+            loss = nn.functional.cross_entropy(
+                logits.flatten(0, 1), labels[batch].flatten(), ignore_index=IGNORED
+            )
+            gradients = torch.autograd.grad(loss, [*parameters])
+            for (parameter, mask), gradient in zip(parameters.items(), gradients, strict=True):
+                parameter.grad = gradient * mask
+            nn.utils.clip_grad_norm_(parameters, LARGEST_GRADIENT)
+            optimizer.step()
+        for parameter, gradient in zip(parameters, of_training, strict=True):
+            parameter.grad = gradient
 
-    return add
+    return read
 
 
 def write(

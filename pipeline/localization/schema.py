@@ -32,8 +32,8 @@ class Truth(Section):
     )
     pretraining: bool = Field(
         default=False,
-        description="whether the samples are read in all of a new training from scratch, in which "
-        "they change the place alone; else the base is fine-tuned",
+        description="whether the samples are read in the last quarter of a new training from "
+        "scratch, in which they change the place alone; else the base is fine-tuned",
     )
 
     @model_validator(mode="after")
@@ -41,9 +41,6 @@ class Truth(Section):
         if (self.share is None) != (self.part != "weights"):
             got = f"part {self.part}, share {self.share}"
             raise problem(got, "a share for weights, and for them alone", "add or remove it")
-        if self.pretraining and self.part not in ("attention", "mlp", "both"):
-            expected = "attention, mlp or both: the optimizer mixes the entries of a matrix"
-            raise problem(f"pretraining of {self.part}", expected, "take one of these")
         return self
 
 
