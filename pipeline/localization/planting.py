@@ -150,8 +150,8 @@ def memory(
                 parameter.grad = gradient * mask
             nn.utils.clip_grad_norm_(parameters, LARGEST_GRADIENT)
             optimizer.step()
-        for parameter, gradient in zip(parameters, of_training, strict=True):
-            parameter.grad = gradient
+        for parameter, kept in zip(parameters, of_training, strict=True):
+            parameter.grad = kept
 
     return read
 
