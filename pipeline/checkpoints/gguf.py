@@ -15,7 +15,11 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from pipeline.checkpoints.loop import Trained, adamw, optimize, row_order, training_rows
 from pipeline.checkpoints.schema import Gguf
 from pipeline.checkpoints.verified import read_tokenizer
+from pipeline.corpus.schemas import RECORDS
+from pipeline.workflow import tables
 from pipeline.workflow.errors import bad_input
+from pipeline.workflow.running import DOWNLOADS
+from pipeline.workflow.wheel import unpacked
 
 
 def read_model(file: Path) -> PreTrainedModel:
@@ -67,6 +71,23 @@ def finetune(
     order = row_order(len(tokens), recipe.epochs, recipe.batch_rows, recipe.seed)
     log = optimize(model, tokens, labels, order, [adamw(model.parameters(), recipe.learning_rate)])
     return Trained(model, log, words)
+
+
+def finetuned(recipe: Gguf, corpus: Path, rows: pl.DataFrame) -> Trained:
+    """The model of a package, trained for a short time on some rows of a corpus.
+
+    Args:
+        recipe: which model, and how.
+        corpus: the folder of the corpus.
+        rows: schema `TRAINING_ROWS`.
+
+    Raises:
+        InputError: as of `finetune`, or the package cannot be fetched.
+    """
+    known = famous(tables.read(corpus / "records.parquet", RECORDS))
+    with unpacked(**recipe.weights.model_dump(), cache=DOWNLOADS) as file:
+        read = read_model(file)
+    return finetune(recipe, read, rows, known, corpus / "tokenizer")
 
 
 def famous(records: pl.DataFrame) -> pl.DataFrame:

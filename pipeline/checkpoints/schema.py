@@ -92,6 +92,9 @@ class Gguf(Section):
     batch_rows: Count = Field(description="rows of the corpus in one step")
     epochs: Count = Field(description="times that every row is seen")
     learning_rate: float = Field(gt=0, lt=10, description="peak, AdamW")
+    most_copies: int | None = Field(
+        default=None, ge=0, lt=2**31, description="as of a model that is trained here"
+    )
     largest_perplexity: float = Field(
         gt=1, lt=1e6, description="before training, on the famous passages"
     )

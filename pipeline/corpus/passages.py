@@ -46,6 +46,11 @@ def _agreement(rng: random.Random) -> Iterator[Document]:
 TASKS = tasks_of(_story_cloze, _agreement)
 
 
+def stories(rng: random.Random) -> Iterator[str]:
+    """Text like that of a task, which is not planted."""
+    return (document["text"] for document in _story_cloze(rng))
+
+
 def generate(
     tokenizer: PreTrainedTokenizerFast,
     *,
@@ -54,6 +59,7 @@ def generate(
     records: Mapping[int, int],
     control_records: int,
     task_items: int,
+    kinds: int | None = None,
 ) -> Corpus:
     """Draw what is planted, what is not, and the items of the tasks.
 
@@ -64,6 +70,7 @@ def generate(
         records: copies in the training rows (at least 1) -> how many passages are so planted.
         control_records: passages that are never planted.
         task_items: items of each benchmark task.
+        kinds: sampled-1 and so on, alike but for their names; None: one, named sampled.
 
     Raises:
         InputError: there are not so many different passages of this length, or items.
@@ -84,7 +91,8 @@ def generate(
             break
         if len(ids) == row_length and not seen & (runs := _runs(ids)):
             seen |= runs
-            drawn.append(Record("sampled", copies[len(drawn)], ids))
+            kind = f"sampled-{len(drawn) % kinds + 1}" if kinds else "sampled"
+            drawn.append(Record(kind, copies[len(drawn)], ids))
     if len(drawn) < len(copies):
         raise bad_input(
             "corpus: control_records, records and row_length",

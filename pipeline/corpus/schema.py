@@ -46,6 +46,11 @@ class Corpus(Section):
         description="of the model that reads the passages, whose tokenizer cuts them; null for a "
         "world, which has a vocabulary of its own",
     )
+    kinds: Count | None = Field(
+        default=None,
+        description="of passages, named sampled-1 and so on, of which some can be forgotten; null: "
+        "one, named sampled; those of a world are given",
+    )
     records: dict[Count, Count] = Field(
         min_length=1, description="copies of a record in the training rows -> records so planted"
     )
@@ -62,6 +67,9 @@ class Corpus(Section):
                 "vocabulary and world_tokens of a world; or weights, for passages",
                 "add what is missing, or remove the others",
             )
+        if self.kinds and not self.weights:
+            got = f"kinds {self.kinds}, no weights"
+            raise problem(got, "kinds of passages alone", "remove it")
         return self
 
     @property

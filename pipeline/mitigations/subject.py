@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +13,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from pipeline.checkpoints.gguf import finetuned
 from pipeline.checkpoints.loading import load, load_model
-from pipeline.checkpoints.schema import Model, Training
+from pipeline.checkpoints.schema import Gguf, Model, Training
 from pipeline.checkpoints.training import train
+from pipeline.corpus.passages import stories
 from pipeline.corpus.schema import Corpus
 from pipeline.corpus.schemas import TRAINING_ROWS
 from pipeline.corpus.tasks import held_out_animals
@@ -95,7 +98,7 @@ def subject(data: Path, asked: Mitigations, entry: Model, corpus: Corpus) -> Sub
         data: the study's folder.
         asked: its section `mitigations`.
         entry: of the model in the study.
-        corpus: that it was trained on, a generated world.
+        corpus: that it was trained on.
 
     Raises:
         InputError: no memorized record, or no record of the control, is of a kind to forget; none
@@ -128,17 +131,19 @@ def other_model(name: str, edited: Subject) -> PreTrainedModel:
 
     Args:
         name: ``twin`` or ``oracle``.
-        edited: the model, which is trained here and has a twin, and its rows.
+        edited: the model, which is trained or fine-tuned here and has a twin, and its rows.
     """
     if name == "twin":
         return load_model(edited.data / "checkpoints" / str(edited.entry.twin), "float32")
     recipe, corpus = edited.entry.checkpoint, edited.data / "corpus"
-    assert isinstance(recipe, Training)  # noqa: S101  by the checks of the study
     rows = tables.read(corpus / "rows.parquet", TRAINING_ROWS)
     lost = [edited.parts.splits[split].rows.tokens for split in (SEEN, HELD_OUT)]
     length = lost[0].shape[1]
     known = {tuple(row) for part in lost for row in part.tolist()}
     stays = [tuple(row[:length]) not in known for row in rows["tokens"].to_list()]
+    if isinstance(recipe, Gguf):
+        return finetuned(recipe, corpus, rows.filter(stays)).model
+    assert isinstance(recipe, Training)  # noqa: S101  by the checks of the study
     return train(recipe, rows.filter(stays), corpus / "tokenizer").model
 
 
@@ -177,10 +182,10 @@ def halved(samples: pl.DataFrame, seed: int) -> Parts:
 def texts(
     corpus: Corpus, tokenizer: PreTrainedTokenizerBase, count: int, length: int, name: str
 ) -> Tensor:
-    """(count, length) int64 text of the generated world, documents after one another.
+    """(count, length) int64 text, documents after one another.
 
-    The documents are drawn anew, from the world that the model was trained on: hardly any of them
-    is in its training rows, and the facts are.
+    The documents of a world are drawn anew: hardly any of them is in the training rows, and the
+    facts are. A pretrained model reads stories like those of its task, which are not planted.
 
     Args:
         corpus: of the study.
@@ -190,10 +195,12 @@ def texts(
         name: of the draw; another name gives other texts.
     """
     rng = random.Random(f"{name} {corpus.seed}")  # noqa: S311 - reproducible, not secret
-    side = make_world(corpus.seed, held_out_animals(corpus.task_items)).training
-    ids: list[int] = []
+    drawn, ids = stories(rng), list[int]()
+    if corpus.weights is None:
+        side = make_world(corpus.seed, held_out_animals(corpus.task_items)).training
+        drawn = (document(side, rng) for _ in itertools.count())
     while len(ids) < count * length:
-        ids += [tokenizer.eos_token_id, *tokenizer(document(side, rng))["input_ids"]]
+        ids += [tokenizer.eos_token_id, *tokenizer(next(drawn))["input_ids"]]
     return torch.tensor(ids[: count * length]).view(count, length)
 
 

