@@ -27,7 +27,7 @@ from pipeline.analysis.statistics import (
 )
 from pipeline.mitigations.schema import REMOVED
 from pipeline.workflow.errors import bad_input
-from pipeline.workflow.tables import Column, Schema, cast, dtypes
+from pipeline.workflow.tables import Column, Schema, dtypes
 
 INTERVAL: Schema = {
     "value": Column(pl.Float64, "estimate"),
@@ -99,9 +99,9 @@ def measured(model: str, methods: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
         methods: method -> schema `OUTCOMES`; ``none`` is among them.
 
     Returns:
-        `OUTCOMES` with model, method, ``chosen`` (whether the dose is the one whose durability was
-        measured), ``before`` (the value of the unmodified model at no dose) and ``recited``
-        (whether it recites the row); both null where it has none.
+        `OUTCOMES` with model, method, ``chosen`` (whether it is the dose of the probes), ``before``
+        (the value of the unmodified model) and ``recited`` (whether it recites the row); both null
+        where it has none.
 
     Raises:
         InputError: the unmodified model recites none of the rows to forget of either half.
@@ -133,12 +133,11 @@ def mitigations(found: pl.DataFrame) -> pl.DataFrame:
     """Schema `MITIGATIONS`: every method, dose, split and metric of what `measured` gives."""
     rows, taken = [], _matched(found)
     doses = found.filter(~pl.col("metric").is_in(SCORES), probe="dose")
-    for (method, dose, chosen), own in doses.group_by(
-        ["method", "dose", "chosen"], maintain_order=True
-    ):
-        named = {"method": method, "dose": dose, "chosen": chosen}
+    keys = ["method", "dose", "chosen"]
+    for key, own in doses.group_by(keys, maintain_order=True):
+        named = dict(zip(keys, key, strict=True))
         rows += [named | row for row in _of_dose(own, taken)]
-        if method == "none":
+        if named["method"] == "none":
             rows += [named | row for row in _detected(found)]
     return _table(found, rows, MITIGATIONS)
 
@@ -173,13 +172,9 @@ TABLES = {
 
 
 def area_under_curve(positive: pl.DataFrame, negative: pl.DataFrame) -> Row:
-    """The probability that a positive scores above a negative, with DeLong's error, by cluster.
+    """The probability that a positive is above a negative, with DeLong's error by cluster.
 
     The interval is widened as that of a share, so that it has a width even where all do.
-
-    Args:
-        positive: ``value`` and ``cluster`` of the ones to be found.
-        negative: those of the others.
 
     Source: DeLong et al. 1988; `statistics.reach`.
     """
@@ -196,22 +191,20 @@ def area_under_curve(positive: pl.DataFrame, negative: pl.DataFrame) -> Row:
     return dict(zip(INTERVAL, (value, *ends, len(one) + len(two)), strict=True))
 
 
-# ------------------------------------------------------------------------- what is removed
-
-
 def _of_dose(own: pl.DataFrame, taken: list[int]) -> Iterator[Row]:
     """The rows of one dose of a method."""
     for (split, metric), part in own.group_by(["split", "metric"], maintain_order=True):
         shares = metric in ("recited", "acc")
-        yield {"split": split, "metric": metric, **(_rates if shares else _means)(part)}
+        yield {"split": split, "metric": metric, **_mean(part, shares=shares)}
         if metric == "recited":
             if len(kept := part.filter("recited")):
-                yield {"split": split, "metric": "kept", **_rates(kept)}
+                yield {"split": split, "metric": "kept", **_mean(kept)}
         elif own["method"][0] != "none" and metric != "price":
-            yield {"split": split, "metric": f"{metric}_change", **_change(part, shares=shares)}
+            change = _mean(part, "before", shares=shares)
+            yield {"split": split, "metric": f"{metric}_change", **change}
     if taken:
         matched = own.filter(pl.col("item").is_in(taken), split="keep_held_out", metric="recited")
-        yield {"split": "keep_matched", "metric": "kept", **_rates(matched)}
+        yield {"split": "keep_matched", "metric": "kept", **_mean(matched)}
 
 
 def _matched(found: pl.DataFrame) -> list[int]:
@@ -246,28 +239,25 @@ def _detected(found: pl.DataFrame) -> Iterator[Row]:
                 yield {"split": split, "metric": f"auc_{metric}", **area}
 
 
-# ------------------------------------------------------------------------- does it stay away
-
-
 def _probed(own: pl.DataFrame, twin: pl.DataFrame) -> Iterator[Row]:
     """The rows of one method; relearning is compared with the twin's in its other order."""
     judged = len(twin) > 0
     learned = (pl.col("probe") == "relearning") & (pl.col("variant") == "")
-    expected = twin.filter(~learned).with_columns(pl.col("variant").replace("reference", ""))
-    expected = expected.select(*PROBE, "item", twin="value")
+    variant = pl.col("variant").replace("reference", "")
+    expected = twin.filter(~learned).select("probe", "x", variant, "item", twin="value")
     own = own.filter(pl.col("variant") != "reference")
     own = own.join(expected, on=[*PROBE, "item"], how="left", maintain_order="left")
-    own = own.with_columns(pl.col("twin") if judged else pl.lit(0.0).alias("twin"))
+    if not judged:
+        own = own.with_columns(twin=0.0)
     for (probe, x, variant), part in own.group_by(PROBE, maintain_order=True):
-        at, row, verdict = {"probe": probe, "x": x, "variant": variant}, _rates(part), None
+        at, row, verdict = {"probe": probe, "x": x, "variant": variant}, _mean(part), None
         if probe == "dose":
             at["probe"], verdict = "edited", "untouched" if row["low"] > 0.5 else None
         elif probe not in ("undone", "relearning"):
-            beyond = _change(part, "twin", shares=True)
-            verdict = _verdict(beyond, SHARE_MARGIN, "removed", "hidden")
+            verdict = _verdict(_mean(part, "twin"), SHARE_MARGIN, "removed", "hidden")
         yield {**at, **row, "verdict": verdict}
     curve = own.filter(probe="relearning").sort("item", "x")
-    area = _change(_areas(curve), "twin", shares=True)
+    area = _mean(_areas(curve), "twin")
     verdict = _verdict(area, AREA_MARGIN, "removed", "hidden" if judged else "undecided")
     last = curve["x"].max()
     yield {"probe": "relearning", "x": last, "variant": "area", **area, "verdict": verdict}
@@ -276,23 +266,17 @@ def _probed(own: pl.DataFrame, twin: pl.DataFrame) -> Iterator[Row]:
 def _overall(rows: list[Row]) -> Row:
     """The verdict of all probes together."""
     verdicts = {row["verdict"] for row in rows} - {None}
-    edited = next(row for row in rows if row["probe"] == "edited")
-    verdict = "removed" if verdicts == {"removed"} else "undecided"
-    if edited["verdict"] == "untouched":
+    most_left = next(row["high"] for row in rows if row["probe"] == "edited")
+    verdict = "undecided"
+    if "untouched" in verdicts:
         verdict = "untouched"
-    elif edited["high"] >= 0.5:
-        verdict = "undecided"
-    elif "hidden" in verdicts:
-        verdict = "hidden"
+    elif most_left < 0.5 and (verdicts == {"removed"} or "hidden" in verdicts):
+        verdict = "hidden" if "hidden" in verdicts else "removed"
     return {"probe": "all", "x": 0.0, "variant": "", "verdict": verdict}
 
 
 def _areas(curves: pl.DataFrame) -> pl.DataFrame:
-    """For each item the mean height over log(1 + steps) of its curve, and of the twin's.
-
-    Args:
-        curves: sorted by item and step.
-    """
+    """For each item the mean height over log(1 + steps) of its curve, and of the twin's."""
     steps = np.log1p(curves["x"].unique().sort().to_numpy())
     heights = curves.select("value", "twin").to_numpy().reshape(-1, len(steps), 2)
     value, twin = np.trapezoid(heights, steps, axis=1).T / steps[-1]
@@ -300,27 +284,23 @@ def _areas(curves: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame({"value": value, "twin": twin, "cluster": clusters})
 
 
-# ------------------------------------------------------------------------- what is settled
-
-
 def _claims(found: pl.DataFrame) -> Iterator[Row]:
     doses = found.filter(probe="dose")
     chosen = doses.filter("chosen")
     seen = chosen.filter("recited", split="forget_seen", metric="recited")
+    left = dict(seen.group_by("method").agg(pl.mean("value")).iter_rows())
     for claim, method, other, factor, split in CONTRASTS:
-        if not {method, other} <= set(doses["method"]):
+        if not {method, other} <= left.keys():
             continue
         of_other = other if factor == 1 else f"a tenth of {other}"
         contrast = f"{method} minus {of_other}: loss of unseen {SPLITS[split]}"
-        row, bound = _cost(chosen.filter(split=split), method, other, factor), 0.0
-        verdict = _verdict(row, bound, "supported", "contradicted")
-        if claim == "A":
-            bound, verdict = FRONTIER, "undecided"
-            if max(abs(row["low"]), abs(row["high"])) < bound:
-                verdict = "supported"
-            elif row["low"] > bound or row["high"] < -bound:
-                verdict = "contradicted"
-        if any(_mean(seen.filter(method=each)["value"]) > REMOVED for each in (method, other)):
+        row = _cost(chosen.filter(split=split), method, other, factor)
+        judged, bound = row, 0.0
+        if claim == "A":  # the size of the difference, of either sign
+            low, high = row["low"], row["high"]
+            judged, bound = {"low": max(low, -high), "high": max(high, -low)}, FRONTIER
+        verdict = _verdict(judged, bound, "supported", "contradicted")
+        if max(left[method], left[other]) > REMOVED:
             verdict = "undecided"
         yield {"claim": claim, "contrast": contrast, **row, "bound": bound, "verdict": verdict}
     yield from _priced(doses.filter(split="text"))
@@ -335,22 +315,21 @@ def _cost(chosen: pl.DataFrame, method: str, other: str, factor: float) -> Row:
     """The change of loss by a method minus a factor times that by another."""
     change = pl.col("value") - pl.col("before")
     one, two = (chosen.filter(method=each, metric="loss") for each in (method, other))
-    both = one.join(two.select("item", other=factor * change), on="item")
-    return _change(both.with_columns(value=change - pl.col("other"), before=0.0), shares=False)
+    own = one.select("item", "cluster", value=change)
+    both = own.join(two.select("item", other=factor * change), on="item")
+    return _mean(both, "other", shares=False)
 
 
 def _priced(text: pl.DataFrame) -> Iterator[Row]:
     """The share of doses whose predicted price is within 10% of the measured change."""
-    within = []
-    for _, own in text.group_by(["method", "dose"], maintain_order=True):
-        loss, predicted = own.filter(metric="loss"), own.filter(metric="price")["value"]
-        change = _mean(loss["value"]) - _mean(loss["before"])
-        if len(predicted) and abs(change) >= PRICED:
-            within.append(abs(_mean(predicted) - change) <= TENTH * abs(change))
-    if within:
-        share = clustered_rates(np.array(within)[:, None], np.arange(len(within)))
-        contrast = "doses whose price is predicted within 10%"
-        yield _above("C", contrast, _row(share, len(within)), 0.5)
+    loss, price = pl.col("metric") == "loss", pl.col("value").filter(metric="price").mean()
+    change = (pl.col("value") - pl.col("before")).filter(loss).mean()
+    doses = text.group_by("method", "dose", maintain_order=True).agg(price=price, change=change)
+    doses = doses.drop_nulls("price").filter(pl.col("change").abs() >= PRICED)
+    within = (pl.col("price") - pl.col("change")).abs() <= TENTH * pl.col("change").abs()
+    if len(doses):
+        share = _mean(doses.select(value=within, cluster=pl.int_range(pl.len())))
+        yield _above("C", "doses whose price is predicted within 10%", share, 0.5)
 
 
 def _above(claim: str, contrast: str, row: Row, bound: float) -> Row:
@@ -365,38 +344,22 @@ def _verdict(row: Row, bound: float, below: str, above: str) -> str:
     return above if row["low"] > bound else "undecided"
 
 
-# ------------------------------------------------------------------------- estimates
-
-
 def _table(found: pl.DataFrame, rows: list[Row], schema: Schema) -> pl.DataFrame:
-    frame = pl.DataFrame(
-        [{"model": found["model"][0], **row} for row in rows], schema=dtypes(schema)
-    )
-    return cast(frame.fill_nan(None), schema)
+    named = [{"model": found["model"][0]} | row for row in rows]
+    return pl.DataFrame(named, schema=dtypes(schema)).fill_nan(None)
 
 
-def _mean(values: pl.Series) -> float:
-    return float(values.to_numpy().mean())
+def _mean(part: pl.DataFrame, than: str | None = None, *, shares: bool = True) -> Row:
+    """The mean of ``value``, or of its difference from another column, item by item.
 
-
-def _rates(part: pl.DataFrame) -> Row:
-    hits = part["value"].to_numpy()[:, None] > 0
-    return _row(clustered_rates(hits, part["cluster"].to_numpy()), len(part))
-
-
-def _means(part: pl.DataFrame) -> Row:
-    values = part["value"].to_numpy()[:, None]
-    return _row(clustered_means(values, part["cluster"].to_numpy()), len(part))
-
-
-def _change(part: pl.DataFrame, than: str = "before", *, shares: bool) -> Row:
-    """The mean of ``value`` minus another column, item by item; shares lie between 0 and 1."""
-    values, before = (part[name].to_numpy()[:, None] for name in ("value", than))
-    groups, scale = part["cluster"].to_numpy(), np.ones(1) if shares else 0.0
-    change = paired_differences(values, before, groups, 0, draws=1, scale=scale)
-    return _row(change, len(part))
-
-
-def _row(found: Estimates, n: int) -> Row:
+    Shares are values between 0 and 1.
+    """
+    values, groups = part["value"].to_numpy()[:, None], part["cluster"].to_numpy()
+    found: Estimates
+    if than is not None:
+        before, scale = part[than].to_numpy()[:, None], 1.0 if shares else 0.0
+        found = paired_differences(values, before, groups, 0, draws=1, scale=scale)
+    else:
+        found = clustered_rates(values > 0, groups) if shares else clustered_means(values, groups)
     ends = (float(getattr(found, end)[0]) for end in ("value", "low", "high"))
-    return dict(zip(INTERVAL, (*ends, n), strict=True))
+    return dict(zip(INTERVAL, (*ends, len(part)), strict=True))

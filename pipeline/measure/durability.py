@@ -19,7 +19,8 @@ from transformers.pytorch_utils import Conv1D
 
 from pipeline.measure.extraction import out_within
 from pipeline.measure.mitigated import labelled, origin
-from pipeline.mitigations.descent import descend
+from pipeline.mitigations.descent import BATCH_ROWS, descend
+from pipeline.mitigations.matrices import Matrix
 from pipeline.mitigations.rows import Rows, all_log_probs, log_probs, recited
 from pipeline.mitigations.subject import HELD_OUT, SEEN, Parts
 
@@ -30,10 +31,8 @@ FORMATS = {8: GGMLQuantizationType.Q8_0, 4: GGMLQuantizationType.Q4_0}
 """Bits -> the format of GGUF, whose scales are float16."""
 GROUP = 32
 """Neighbours within a row that share a scale."""
-RATE, BATCH_ROWS = 1e-3, 16
-"""Of relearning: learning rate, and rows of a step."""
-STEPS = (0, 1, 2, 5, 10, 20, 50)
-"""Steps of relearning after which the model is looked at."""
+RATE, STEPS = 1e-3, (0, 1, 2, 5, 10, 20, 50)
+"""Of relearning: learning rate, and the steps after which the model is looked at."""
 
 
 def probes(
@@ -43,57 +42,52 @@ def probes(
     before: PreTrainedModel | None = None,
     reference: bool = False,
 ) -> pl.DataFrame:
-    """Every probe of a model.
+    """Every probe of a model, on the held-out rows to forget.
 
     Args:
         model: the edited one, in evaluation mode, on the CPU.
-        parts: with the seen and the held-out rows to forget.
+        parts: with both halves of the rows to forget.
         seed: of the order of relearning.
         before: the model before the edit, whose weights are put back; None: this is left out.
         reference: whether this is the twin, which relearns in another order as well: the curve
             that all others, its own among them, are compared with.
 
     Returns:
-        `OUTCOMES` without the dose.
+        `OUTCOMES` with a dose of 0.
     """
     part, first = parts.splits[HELD_OUT], parts.splits[SEEN].rows
     rows, found = part.rows, list[pl.DataFrame]()
 
-    def add(
-        probe: str, x: float, values: Tensor, variant: str = "", metric: str = "recited"
-    ) -> None:
-        found.append(labelled(part, HELD_OUT, metric, values, probe, float(x), variant))
+    def add(probe: str, x: float, values: Tensor, variant: str = "", of: str = "recited") -> None:
+        found.append(labelled(part, HELD_OUT, of, values, probe, x, variant))
 
     suffixes = all_log_probs(model, rows).double().sum(-1).numpy()
     for tries in TRIES:
         out = torch.from_numpy(out_within(suffixes, tries))
-        add("sampling", tries, out, metric="extractable")
+        add("sampling", tries, out, of="extractable")
     for bits in FORMATS:
         add(f"int{bits}", bits, recited(quantized(model, bits), rows))
     for name, by, changed in changed_prefixes(rows, seed):
         add("prefix", by, recited(model, changed), name)
     if before is not None:
         add("undone", 0, recited(undone(model, before), rows))
-    for variant, order in ({"": seed} | ({"reference": seed + 1} if reference else {})).items():
-        for step, learner in relearned(model, first, order):
+    for order, variant in enumerate(("", "reference") if reference else ("",)):
+        for step, learner in relearned(model, first, seed + order):
             add("relearning", step, recited(learner, rows), variant)
     return pl.concat(found)
 
 
-@torch.no_grad()
 def undone(model: PreTrainedModel, before: PreTrainedModel) -> PreTrainedModel:
     """A copy of an edited model in which the weights that differ are those before the edit."""
-    made, weights = copy.deepcopy(model), origin(before, model)
-    for name, value in made.named_parameters():
-        value.copy_(weights[name])
+    made = copy.deepcopy(model)
+    made.load_state_dict(origin(before, model), strict=False)  # without those that are tied
     return made
 
 
-def changed_prefixes(rows: Rows, seed: int) -> Iterator[tuple[str, float, Rows]]:
+def changed_prefixes(rows: Rows, seed: int) -> Iterator[tuple[str, int, Rows]]:
     """The rows with other prefixes: name, change of the length, rows.
 
-    Tokens of the suffix serve as more of the prefix, so where the prefix is longer or shifted, the
-    suffix is shorter.
+    Where the prefix is longer or shifted, its last tokens are the first ones of the suffix.
     """
     by = max(1, (rows.tokens.shape[1] - rows.first) // CHANGE)
     random = torch.Generator().manual_seed(seed)
@@ -102,34 +96,28 @@ def changed_prefixes(rows: Rows, seed: int) -> Iterator[tuple[str, float, Rows]]
     by_another = torch.randint(1, len(known), (len(rows),), generator=random)
     at = torch.searchsorted(known, one[:, middle].contiguous()) + by_another
     one[:, middle] = known[at % len(known)]  # another token of these texts
-    yield "longer", float(by), Rows(rows.tokens, rows.first + by)
-    yield "shorter", float(-by), Rows(rows.tokens[:, by:], rows.first - by)
-    yield "shifted", 0.0, Rows(rows.tokens[:, by:], rows.first)
-    yield "one token changed", 0.0, Rows(one, rows.first)
+    yield "longer", by, Rows(rows.tokens, rows.first + by)
+    yield "shorter", -by, Rows(rows.tokens[:, by:], rows.first - by)
+    yield "shifted", 0, Rows(rows.tokens[:, by:], rows.first)
+    yield "one token changed", 0, Rows(one, rows.first)
 
 
 def rounded(values: Tensor, bits: int) -> Tensor:
-    """The values after rounding, float32, of the same shape.
-
-    Args:
-        values: (…, a multiple of `GROUP`).
-        bits: 8 or 4.
-    """
+    """The values (…, a multiple of `GROUP`) after rounding to 8 or 4 bits, float32."""
     plain = values.detach().float().cpu().contiguous().numpy()
     return torch.from_numpy(dequantize(quantize(plain, FORMATS[bits]), FORMATS[bits]))
 
 
+@torch.no_grad()
 def quantized(model: PreTrainedModel, bits: int) -> PreTrainedModel:
     """A copy whose matrices are rounded; embeddings, norms and biases stay, as does a matrix whose
     rows `GROUP` does not divide, or that is tied to an embedding.
     """
     made = copy.deepcopy(model)
     embeddings = {id(m.weight) for m in made.modules() if isinstance(m, nn.Embedding)}
-    with torch.no_grad():
-        for module in made.modules():
-            if not isinstance(module, (nn.Linear, Conv1D)) or id(module.weight) in embeddings:
-                continue
-            weight = module.weight.T if isinstance(module, Conv1D) else module.weight
+    for name, module in made.named_modules():
+        if isinstance(module, (nn.Linear, Conv1D)) and id(module.weight) not in embeddings:
+            weight = Matrix(name, module).weight
             if weight.shape[1] % GROUP == 0:
                 weight.copy_(rounded(weight, bits))
     return made
@@ -138,16 +126,10 @@ def quantized(model: PreTrainedModel, bits: int) -> PreTrainedModel:
 def relearned(
     model: PreTrainedModel, rows: Rows, seed: int, steps: Sequence[int] = STEPS
 ) -> Iterator[tuple[int, PreTrainedModel]]:
-    """Train a copy of the model on whole rows.
-
-    Args:
-        model: stays as it is.
-        rows: the texts to learn; all their tokens but the first are scored.
-        seed: of their order.
-        steps: after which to look, ascending.
+    """Train a copy of the model on whole rows, in an order that the seed gives.
 
     Yields:
-        The number of steps taken, and the copy, which the next step changes.
+        After these steps, ascending: their number, and the copy, which the next step changes.
     """
     made, whole = copy.deepcopy(model), Rows(rows.tokens, 1)
     generator = torch.Generator().manual_seed(seed)

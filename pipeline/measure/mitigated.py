@@ -27,8 +27,6 @@ STEP = 0.02
 """Of the central difference, as a share of the change of the weights."""
 LEAST_LIKELY = 0.2
 """The share of a row's tokens, the least likely ones, that Min-K% averages."""
-_FILLED = {name: column for name, column in OUTCOMES.items() if name != "dose"}
-"""What a measurement fills in."""
 
 
 def outcomes(
@@ -37,16 +35,9 @@ def outcomes(
     tokenizer: PreTrainedTokenizerBase | None = None,
     tasks: Mapping[str, Any] | None = None,
 ) -> pl.DataFrame:
-    """Whether each row is recited, its loss, and whether each document is answered.
+    """Whether each row is recited, its loss, and whether each document of the tasks is answered.
 
-    Args:
-        model: in evaluation mode, on the CPU.
-        parts: the rows.
-        tokenizer: the model's own; None where there are no tasks.
-        tasks: as `tasks.loading.load_tasks` gives them.
-
-    Returns:
-        `OUTCOMES` without the dose.
+    The table is `OUTCOMES` with a dose of 0.
     """
     made = []
     for split, part in parts.splits.items():
@@ -54,16 +45,12 @@ def outcomes(
         if split != TEXT:
             made.append(labelled(part, split, "recited", recited(model, part.rows)))
     if tasks and tokenizer is not None:
+        words = {"probe": pl.lit("dose"), "variant": pl.lit("")}
         _, documents = measure(model, tokenizer, tasks, [BASELINE])
         answers = documents.filter(metric="acc").with_columns(
-            split="task",
-            item="doc_id",
-            cluster="doc_id",
-            probe=pl.lit("dose"),
-            x=0.0,
-            variant=pl.lit(""),
+            split="task", item="doc_id", cluster="doc_id", x=0.0, dose=0.0, **words
         )
-        made.append(tables.cast(answers, _FILLED))
+        made.append(tables.cast(answers, OUTCOMES))
     return pl.concat(made)
 
 
@@ -76,12 +63,10 @@ def labelled(
     x: float = 0.0,
     variant: str = "",
 ) -> pl.DataFrame:
-    """One value of each row of a split, as rows of a table: `OUTCOMES` without the dose."""
-    where = {"probe": probe, "x": x, "variant": variant, "split": split, "metric": metric}
-    items = {"item": list(part.items), "cluster": list(part.clusters)}
-    return pl.DataFrame(
-        {**where, **items, "value": values.double().tolist()}, schema=tables.dtypes(_FILLED)
-    )
+    """One value of each row of a split, as rows of `OUTCOMES` with a dose of 0."""
+    items = list(part.items), list(part.clusters), values.double().tolist()
+    columns = (probe, 0.0, x, variant, split, metric, *items)
+    return pl.DataFrame(dict(zip(OUTCOMES, columns, strict=True)), schema=tables.dtypes(OUTCOMES))
 
 
 def origin(before: PreTrainedModel, after: PreTrainedModel) -> dict[str, Tensor]:
@@ -97,12 +82,6 @@ def price(before: PreTrainedModel, after: PreTrainedModel, rows: Rows, seed: int
 
     With s the first-order shift of a token's loss: the mean of s over the true labels, plus the
     mean of s²/2 over labels that the model samples. No parameter is free.
-
-    Args:
-        before: the model.
-        after: the same with an edit in its weights; biases that it alone has were zero.
-        rows: any.
-        seed: of the sampled labels.
 
     Source: public repository smarter/memorization_kfac, theory/paper.
     """
@@ -130,19 +109,15 @@ def detectors(model: PreTrainedModel, parts: Parts, seed: int) -> pl.DataFrame:
 
     ``flat_share`` is the share of the squared activations in the flat directions of each matrix's
     inputs, mean over matrices; ``min_k`` the mean log probability of the least likely tokens;
-    ``likelihood`` that of all. All over the suffix.
-
-    Returns:
-        As `outcomes`.
+    ``likelihood`` that of all. All over the suffix. The table is as that of `outcomes`.
     """
     matrices = mlp_matrices(model)
     bases = eigenbases(model, matrices, parts.keep, seed)
     suffix = parts.forget.first
     made = []
     for split, part in parts.splits.items():
-        rows = Rows(part.rows.tokens, suffix)
-        shares, means, least = [], [], []
-        for batch in rows.batches():
+        found = []
+        for batch in Rows(part.rows.tokens, suffix).batches():
             with recorded(matrices) as (read, _), torch.no_grad():
                 scored = log_probs(model, batch)
             flat = []
@@ -150,10 +125,8 @@ def detectors(model: PreTrainedModel, parts: Parts, seed: int) -> pl.DataFrame:
                 energy = (inputs[:, suffix:] @ basis.inputs).square().sum(1)
                 count = round(COHERENT_SHARE * energy.shape[1])
                 flat.append(energy[:, :count].sum(1) / energy.sum(1))
-            shares.append(torch.stack(flat).mean(0))
-            means.append(scored.mean(1))
-            count = max(1, round(LEAST_LIKELY * scored.shape[1]))
-            least.append(scored.topk(count, largest=False).values.mean(1))
-        scores = {"flat_share": shares, "likelihood": means, "min_k": least}
-        made += [labelled(part, split, name, torch.cat(each)) for name, each in scores.items()]
+            least = scored.topk(max(1, round(LEAST_LIKELY * scored.shape[1])), largest=False)
+            found.append((torch.stack(flat).mean(0), scored.mean(1), least.values.mean(1)))
+        scores = zip(("flat_share", "likelihood", "min_k"), zip(*found, strict=True), strict=True)
+        made += [labelled(part, split, name, torch.cat(each)) for name, each in scores]
     return pl.concat(made)

@@ -13,7 +13,7 @@ Source: arXiv 2510.24256; the coupling: public repository smarter/memorization_k
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,20 +22,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pipeline.mitigations.matrices import Matrix, mlp_matrices, named, recorded
-from pipeline.mitigations.neurons import Write
-from pipeline.mitigations.rows import Rows, margins
+from pipeline.mitigations.rows import Rows, Write, margins
 
 COHERENT_SHARE = 0.6
 """The share of the directions of each side onto which the coherent step is projected."""
 
 
 class Basis(NamedTuple):
-    """Directions of one matrix, the flattest first.
-
-    Args:
-        inputs: (I, I) columns.
-        outputs: (O, O) columns.
-    """
+    """Directions of one matrix, (I, I) and (O, O) columns, the flattest first."""
 
     inputs: Tensor
     outputs: Tensor
@@ -59,15 +53,14 @@ def coherent(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Wri
     """
     matrices = mlp_matrices(model)
     bases = eigenbases(model, matrices, keep, seed)
-    sums = [torch.zeros(matrix.weight.shape) for matrix in matrices]
-    stored: list[Any] = [matrix.module.weight for matrix in matrices]
     for part in forget.batches():
-        gradients = torch.autograd.grad(margins(model, part).sum(), stored)
-        for total, matrix, gradient in zip(sums, matrices, gradients, strict=True):
-            total += matrix.oriented(gradient)
-    steps = [b.whole(b.block(s, COHERENT_SHARE)) for b, s in zip(bases, sums, strict=True)]
-    length = _norm(steps)
-    whole = _norm([matrix.weight.detach() for matrix in matrices])
+        margins(model, part).sum().backward()  # type: ignore[no-untyped-call]
+    steps = []
+    for matrix, basis in zip(matrices, bases, strict=True):
+        gradient = matrix.oriented(matrix.module.weight.grad)  # type: ignore[arg-type, union-attr]
+        steps.append(basis.whole(basis.block(gradient, COHERENT_SHARE)))
+    model.zero_grad()
+    length, whole = _norm(steps), _norm(matrix.weight.detach() for matrix in matrices)
 
     def write(copy: PreTrainedModel, dose: float) -> None:
         for matrix, step in zip(named(copy, matrices), steps, strict=True):
@@ -96,20 +89,18 @@ def factors(
     return found
 
 
-def _eigenvectors(factor: Tensor, _random: torch.Generator) -> Tensor:
-    found: Tensor = torch.linalg.eigh(factor).eigenvectors  # ascending: the flattest first
-    return found
+def _eigenvectors(factor: Tensor, _random: torch.Generator) -> Any:
+    return torch.linalg.eigh(factor).eigenvectors  # ascending: the flattest first
 
 
-def _axes(factor: Tensor, _random: torch.Generator) -> Tensor:
+def _axes(factor: Tensor, _random: torch.Generator) -> Any:
     """Unit vectors in the order of the curvature along them."""
     return torch.eye(len(factor))[:, factor.diagonal().argsort(stable=True)]
 
 
-def _turned(factor: Tensor, random: torch.Generator) -> Tensor:
+def _turned(factor: Tensor, random: torch.Generator) -> Any:
     """Random orthogonal directions."""
-    found: Tensor = torch.linalg.qr(torch.randn(factor.shape, generator=random)).Q
-    return found
+    return torch.linalg.qr(torch.randn(factor.shape, generator=random)).Q
 
 
 def eigenbases(
@@ -117,12 +108,9 @@ def eigenbases(
     matrices: Sequence[Matrix],
     rows: Rows,
     seed: int,
-    directions: Callable[[Tensor, torch.Generator], Tensor] = _eigenvectors,
+    directions: Callable[[Tensor, torch.Generator], Any] = _eigenvectors,
 ) -> list[Basis]:
-    """The eigenvectors of the coupled factors on rows, with labels that the model samples.
-
-    `directions` gives other columns for a factor.
-    """
+    """The eigenvectors, or other directions, of the coupled factors, with labels of the model."""
     random = torch.Generator().manual_seed(seed)
     total: list[tuple[Tensor, Tensor]] = []
     for part in rows.batches():
@@ -135,17 +123,15 @@ def eigenbases(
     return [Basis(*(directions(side, random) for side in pair)) for pair in total]
 
 
-def _deletion(basis: Basis, weight: Tensor, share: float, _random: torch.Generator) -> Tensor:
-    return -basis.whole(basis.block(weight, share))
+def _deletion(basis: Basis, _weight: Tensor, block: Tensor, _random: torch.Generator) -> Tensor:
+    return -basis.whole(block)
 
 
-def _noise(basis: Basis, weight: Tensor, share: float, random: torch.Generator) -> Tensor:
-    block = basis.block(weight, share)
+def _noise(basis: Basis, _weight: Tensor, block: Tensor, random: torch.Generator) -> Tensor:
     return basis.whole(_of_norm(torch.randn(block.shape, generator=random), block))
 
 
-def _scattered(basis: Basis, weight: Tensor, share: float, random: torch.Generator) -> Tensor:
-    block = basis.block(weight, share)
+def _scattered(_basis: Basis, weight: Tensor, block: Tensor, random: torch.Generator) -> Tensor:
     change = torch.zeros(weight.numel())
     chosen = torch.randperm(len(change), generator=random)[: block.numel()]
     change[chosen] = torch.randn(len(chosen), generator=random)
@@ -154,18 +140,16 @@ def _scattered(basis: Basis, weight: Tensor, share: float, random: torch.Generat
 
 def in_block(
     model: PreTrainedModel,
-    forget: Rows,
+    _forget: Rows,
     keep: Rows,
     seed: int,
     *,
-    change: Callable[[Basis, Tensor, float, torch.Generator], Tensor],
-    directions: Callable[[Tensor, torch.Generator], Tensor] = _eigenvectors,
+    change: Callable[[Basis, Tensor, Tensor, torch.Generator], Tensor],
+    directions: Callable[[Tensor, torch.Generator], Any] = _eigenvectors,
 ) -> Write:
-    """Change every matrix by what its directions on the rows to keep, its weight and the dose give.
-
-    The dose is the share of the directions of each side. `change` gives the change (O, I).
+    """Change every matrix (O, I) by what its directions on the rows to keep, its weight and this
+    weight's flat block give. The dose is the share of the directions of each side.
     """
-    del forget
     matrices = mlp_matrices(model)
     known = eigenbases(model, matrices, keep, seed, directions)
 
@@ -173,7 +157,8 @@ def in_block(
     def write(copy: PreTrainedModel, share: float) -> None:
         random = torch.Generator().manual_seed(seed)
         for matrix, basis in zip(named(copy, matrices), known, strict=True):
-            matrix.add(change(basis, matrix.weight, share, random))
+            block = basis.block(matrix.weight, share)
+            matrix.add(change(basis, matrix.weight, block, random))
 
     return write
 
@@ -192,9 +177,8 @@ random_weights = partial(in_block, change=_scattered)
 
 def _of_norm(change: Tensor, like: Tensor) -> Tensor:
     """A tensor scaled to the norm of another; unchanged if it is zero."""
-    scale: Tensor = like.norm() / change.norm().clamp(min=1e-30)
-    return change * scale
+    return change * (like.norm() / change.norm().clamp(min=1e-30))
 
 
-def _norm(parts: Sequence[Tensor]) -> float:
+def _norm(parts: Iterable[Tensor]) -> float:
     return math.sqrt(sum(float(part.square().sum()) for part in parts))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +23,7 @@ from pipeline.workflow.errors import bad_input
 
 @dataclass(frozen=True)
 class Matrix:
-    """One matrix of an MLP.
-
-    Args:
-        name: of its module in the model.
-        module: a `Linear`, or a `Conv1D`, which stores its weight transposed.
-    """
+    """One matrix of an MLP: a `Linear`, or a `Conv1D`, which stores its weight transposed."""
 
     name: str
     module: nn.Module
@@ -49,9 +45,6 @@ class Matrix:
 
 def mlp_matrices(model: PreTrainedModel) -> list[Matrix]:
     """The matrices of all MLPs, in the order of the blocks.
-
-    Args:
-        model: in evaluation mode.
 
     Raises:
         InputError: a block has no MLP of dense matrices.
@@ -87,11 +80,11 @@ def named(model: PreTrainedModel, matrices: Sequence[Matrix]) -> list[Matrix]:
 def inputs_scaled(matrices: Sequence[Matrix], gates: Sequence[Tensor]) -> Iterator[None]:
     """Multiply the inputs of matrices with gates (I,), as long as the context lasts."""
 
-    def scale(gate: Tensor) -> Callable[..., tuple[Tensor]]:
-        return lambda _module, args: (args[0] * gate,)
+    def scale(gate: Tensor, _module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
+        return (args[0] * gate,)
 
     pairs = zip(matrices, gates, strict=True)
-    with attached([m.module.register_forward_pre_hook(scale(gate)) for m, gate in pairs]):
+    with attached(m.module.register_forward_pre_hook(partial(scale, gate)) for m, gate in pairs):
         yield
 
 
@@ -102,20 +95,14 @@ def recorded(matrices: Sequence[Matrix]) -> Iterator[tuple[list[Tensor], list[Te
     Yields:
         Two lists in the order of `matrices`: inputs (B, T, I) and gradients (B, T, O).
     """
-    read: list[Tensor] = [torch.empty(0)] * len(matrices)
-    gradients: list[Tensor] = [torch.empty(0)] * len(matrices)
+    read, gradients = ([torch.empty(0)] * len(matrices) for _ in range(2))
 
-    def keep(at: int) -> Callable[..., None]:
-        def hook(_module: nn.Module, args: tuple[Tensor], returned: Tensor) -> None:
-            read[at] = args[0].detach()
-            if returned.requires_grad:
-                returned.register_hook(  # type: ignore[no-untyped-call]
-                    lambda gradient: gradients.__setitem__(at, gradient)
-                )
+    def keep(at: int, _module: nn.Module, args: tuple[Tensor], returned: Tensor) -> None:
+        read[at] = args[0].detach()
+        if returned.requires_grad:
+            returned.register_hook(partial(gradients.__setitem__, at))  # type: ignore[no-untyped-call]
 
-        return hook
-
-    with attached([m.module.register_forward_hook(keep(i)) for i, m in enumerate(matrices)]):
+    with attached(m.module.register_forward_hook(partial(keep, i)) for i, m in enumerate(matrices)):
         yield read, gradients
 
 
@@ -123,10 +110,7 @@ def recorded(matrices: Sequence[Matrix]) -> Iterator[tuple[list[Tensor], list[Te
 def mean_inputs(
     model: PreTrainedModel, rows: Rows, matrices: Sequence[Matrix], of: Callable[[Tensor], Tensor]
 ) -> list[Tensor]:
-    """(I,) for each matrix: the mean of a function of its inputs where scored tokens are predicted.
-
-    `of` is applied element by element.
-    """
+    """(I,) for each matrix: the mean of a function of its inputs where tokens are scored."""
     sums = [torch.zeros(matrix.weight.shape[1]) for matrix in matrices]
     with recorded(matrices) as (read, _):
         for part in rows.batches():

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
+import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from pipeline.mitigations.blocks import identity, zero
+from pipeline.interventions.editing import bypassed
+from pipeline.interventions.exporting import write_edit
+from pipeline.interventions.interventions import BASELINE, Intervention
 from pipeline.mitigations.curvature import (
     coherent,
     flat_deleted,
@@ -21,15 +26,21 @@ from pipeline.mitigations.curvature import (
     random_block,
     random_weights,
 )
-from pipeline.mitigations.neurons import Write, by_activation, by_gradients, by_mask
-from pipeline.mitigations.rows import Rows
+from pipeline.mitigations.descent import gradient_difference, npo
+from pipeline.mitigations.neurons import (
+    balanced_subnet,
+    by_activation,
+    by_gradients,
+    by_mask,
+    optimal_damage,
+    wanda,
+)
+from pipeline.mitigations.rows import Rows, Write, all_log_probs, contrasted
 from pipeline.mitigations.schema import REMOVED
-from pipeline.mitigations.unlearning import gradient_difference, npo
-from pipeline.mitigations.weights import balanced_subnet, optimal_damage, wanda
+from pipeline.models.sites import anatomy
 
 
-@dataclass(frozen=True)
-class Method:
+class Method(NamedTuple):
     """One method.
 
     Args:
@@ -50,9 +61,40 @@ class Method:
     source: str
 
 
-def nothing(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
+def edited_blocks(
+    model: PreTrainedModel, forget: Rows, keep: Rows, _seed: int, *, edit: str
+) -> Write:
+    """Write a block edit, one of `exporting.EXPORTABLE`, into the blocks with the best scores.
+
+    A block's score is what its edit alone costs the rows to forget, minus the same for the others.
+    The dose is the number of blocks.
+    """
+    [scores] = contrasted(lambda rows: [lowered(model, rows, edit)], forget, keep)
+    order = scores.argsort(descending=True, stable=True).tolist()
+
+    def write(copy: PreTrainedModel, count: float) -> None:
+        if chosen := order[: round(count)]:
+            write_edit(copy, edit, sorted(chosen))
+
+    return write
+
+
+identity = partial(edited_blocks, edit="identity")
+zero = partial(edited_blocks, edit="zero")
+
+
+def lowered(model: PreTrainedModel, rows: Rows, edit: str) -> Tensor:
+    """How much an edit of each block alone lowers the mean log probability, nats a token."""
+    alone = [Intervention(edit, {block: edit}) for block in range(len(anatomy(model).sites))]
+    means = []
+    for intervention in (BASELINE, *alone):
+        with bypassed(model, intervention):
+            means.append(all_log_probs(model, rows).double().mean())
+    return means[0] - torch.stack(means[1:])
+
+
+def nothing(_model: PreTrainedModel, _forget: Rows, _keep: Rows, _seed: int) -> Write:
     """Change nothing."""
-    del model, forget, keep, seed
     return lambda _copy, _dose: None
 
 
@@ -106,12 +148,8 @@ def edited(model: PreTrainedModel, write: Write, dose: float) -> PreTrainedModel
 def chosen_dose(method: Method, left: Callable[[float], float]) -> float:
     """The smallest dose that removes enough of what a method sees, from its list or by bisection.
 
-    Args:
-        method: with its doses.
-        left: dose -> the share of the recitations of the seen rows that stay.
-
-    Returns:
-        The dose; the largest of the list if none removes enough.
+    `left` gives the share of the recitations of the seen rows that a dose leaves. If no dose of the
+    list removes enough, its largest is returned.
     """
     low = 0.0
     for high in method.doses:

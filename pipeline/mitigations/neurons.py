@@ -1,69 +1,77 @@
-"""Neurons of the MLPs that are set to zero: three scores of which ones serve the memory.
+"""Neurons and single weights of the MLPs that are set to zero, by scores of what serves the memory.
 
 A neuron is an input of the last matrix of an MLP; without it, its column is zero. A score is that
-for the rows to forget minus that for the rows to keep. The dose is the share of all neurons.
+for the rows to forget minus that for the rows to keep. The dose is the share of all neurons, or of
+the weights of each matrix.
 
-Shapes: I neurons of one MLP.
+Shapes: I inputs and O outputs of a matrix.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.func import functional_call
 from transformers import PreTrainedModel
 
 from pipeline.mitigations.descent import descend
-from pipeline.mitigations.matrices import Matrix, inputs_scaled, last_matrices, mean_inputs
-from pipeline.mitigations.rows import Rows, contrasted, log_probs
-
-Write = Callable[[PreTrainedModel, float], None]
-"""Writes a dose of an edit into a copy of the model that it was prepared on."""
+from pipeline.mitigations.matrices import (
+    Matrix,
+    inputs_scaled,
+    last_matrices,
+    mean_inputs,
+    mlp_matrices,
+    named,
+    recorded,
+)
+from pipeline.mitigations.rows import Rows, Write, contrasted, log_probs
 
 NODES = 12
 """Of the Gauss-Legendre rule that integrates the gradients."""
-MASK_STEPS, MASK_RATE, SPARSITY = 60, 0.03, 1.0
-"""Steps and learning rate of the learned mask, and the weight of its mean against the loss
-in nats: a gate of no use reaches 0 in half of the steps."""
-MASK_ROWS = 32
-"""Rows of one step of the learned mask."""
+MASK_STEPS, MASK_RATE, MASK_ROWS, SPARSITY = 60, 0.03, 32, 1.0
+"""Steps, learning rate and rows in a step of the learned mask of neurons, and the weight of its
+mean against the loss in nats: a gate of no use reaches 0 in half of the steps."""
+SUBNET_STEPS, SUBNET_RATE, SUBNET_ROWS = 40, 0.05, 32
+"""Steps, learning rate and rows of each kind in a step of BalancedSubnet."""
+ENOUGH = 6.0
+"""Nats a token above which the rows to forget count as forgotten; their loss is cut there."""
 
 
-def by_activation(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
-    """Zero the neurons that are most active on the rows to forget, weighted by what they write.
-
-    Source: arXiv 2311.09060, section 3.2 (activations).
-    """
-    del seed
+def neurons_zeroed(
+    model: PreTrainedModel,
+    forget: Rows,
+    keep: Rows,
+    _seed: int,
+    *,
+    score: Callable[[PreTrainedModel, Rows, Sequence[Matrix]], list[Tensor]],
+) -> Write:
+    """Zero the neurons of the largest scores, over all MLPs."""
     last = last_matrices(model)
-    return _without(contrasted(lambda rows: activity(model, rows, last), forget, keep))
+    scores = contrasted(lambda rows: score(model, rows, last), forget, keep)
+    order = torch.cat(scores).argsort(descending=True, stable=True)
 
+    @torch.no_grad()
+    def write(copy: PreTrainedModel, share: float) -> None:
+        chosen = torch.zeros(len(order), dtype=torch.bool)
+        chosen[order[: round(share * len(order))]] = True
+        parts = torch.split(chosen, [len(each) for each in scores])
+        for matrix, own in zip(named(copy, last), parts, strict=True):
+            matrix.weight[:, own] = 0
 
-def by_gradients(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
-    """Zero the neurons with the largest integrated gradients of the scored tokens.
-
-    Source: arXiv 2104.08696 (knowledge neurons), all neurons scaled together.
-    """
-    del seed
-    last = last_matrices(model)
-    return _without(contrasted(lambda rows: integrated_gradients(model, rows, last), forget, keep))
-
-
-def by_mask(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
-    """Zero the neurons that a sparse mask keeps for the rows to forget, and not for those to keep.
-
-    Source: arXiv 2311.09060, section 3.2 (Slimming).
-    """
-    last = last_matrices(model)
-    return _without(contrasted(lambda rows: slimmed(model, rows, seed, last), forget, keep))
+    return write
 
 
 @torch.no_grad()
 def activity(model: PreTrainedModel, rows: Rows, last: Sequence[Matrix]) -> list[Tensor]:
-    """(I,) for each MLP: the mean of |activation| where scored tokens are predicted, times the
-    norm of what the neuron writes.
+    """(I,) for each matrix: the mean of |input| where scored tokens are predicted, times the norm
+    of what it writes.
+
+    Source: arXiv 2311.09060, section 3.2 (activations).
     """
     means = mean_inputs(model, rows, last, torch.abs)
     return [mean * m.weight.norm(dim=0) for mean, m in zip(means, last, strict=True)]
@@ -72,14 +80,16 @@ def activity(model: PreTrainedModel, rows: Rows, last: Sequence[Matrix]) -> list
 def integrated_gradients(
     model: PreTrainedModel, rows: Rows, last: Sequence[Matrix], count: int = NODES
 ) -> list[Tensor]:
-    """(I,) for each MLP: the part of each neuron in the mean log probability of a scored token.
+    """(I,) for each matrix: the part of each input in the mean log probability of a scored token.
 
-    Gates on all neurons go from 0 to 1 together. The parts sum to the difference that this makes.
+    Gates on all inputs go from 0 to 1 together. The parts sum to the difference that this makes.
+
+    Source: arXiv 2104.08696 (knowledge neurons), all neurons scaled together.
     """
     sums = [torch.zeros(matrix.weight.shape[1]) for matrix in last]
     nodes, weights = np.polynomial.legendre.leggauss(count)
     for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
-        gates = [torch.full((m.weight.shape[1],), float(node), requires_grad=True) for m in last]
+        gates = [torch.full_like(each, float(node), requires_grad=True) for each in sums]
         for part in rows.batches():
             with inputs_scaled(last, gates):
                 total = log_probs(model, part).mean(-1).sum() / len(rows)
@@ -89,9 +99,11 @@ def integrated_gradients(
 
 
 def slimmed(model: PreTrainedModel, rows: Rows, seed: int, last: Sequence[Matrix]) -> list[Tensor]:
-    """(I,) for each MLP: gates in [0, 1] that keep the loss on the rows low, and are few.
+    """(I,) for each matrix: gates in [0, 1] that keep the loss on the rows low, and are few.
 
     From 1, AdamW minimizes the loss plus `SPARSITY` times the mean gate.
+
+    Source: arXiv 2311.09060, section 3.2 (Slimming).
     """
     gates = [torch.ones(matrix.weight.shape[1], requires_grad=True) for matrix in last]
     generator = torch.Generator().manual_seed(seed)
@@ -102,22 +114,113 @@ def slimmed(model: PreTrainedModel, rows: Rows, seed: int, last: Sequence[Matrix
         return lost + SPARSITY * torch.cat(gates).mean()
 
     for _ in descend(gates, MASK_RATE, MASK_STEPS, loss):
-        with torch.no_grad():
-            for gate in gates:
-                gate.clamp_(0, 1)
+        for gate in gates:
+            gate.data.clamp_(0, 1)
     return [gate.detach() for gate in gates]
 
 
-def _without(scores: Sequence[Tensor]) -> Write:
-    """Zero the neurons of the largest scores, over all MLPs."""
-    order = torch.cat(list(scores)).argsort(descending=True, stable=True)
-    sizes = [len(each) for each in scores]
+by_activation = partial(neurons_zeroed, score=activity)
+by_gradients = partial(neurons_zeroed, score=integrated_gradients)
+
+
+def by_mask(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
+    """Zero the neurons that a sparse mask keeps for the rows to forget, and not for the others."""
+    return neurons_zeroed(
+        model, forget, keep, seed, score=lambda own, rows, last: slimmed(own, rows, seed, last)
+    )
+
+
+def weights_zeroed(
+    matrices: Sequence[Matrix], scores: Sequence[Tensor], *, by_row: bool = False
+) -> Write:
+    """Zero the weights of the largest scores, of each matrix or of each of its rows."""
 
     @torch.no_grad()
     def write(copy: PreTrainedModel, share: float) -> None:
-        chosen = torch.zeros(len(order), dtype=torch.bool)
-        chosen[order[: round(share * len(order))]] = True
-        for matrix, own in zip(last_matrices(copy), torch.split(chosen, sizes), strict=True):
-            matrix.weight[:, own] = 0
+        for matrix, score in zip(named(copy, matrices), scores, strict=True):
+            matrix.weight[_top(score, share, by_row=by_row).bool()] = 0
 
     return write
+
+
+@torch.no_grad()
+def wanda(model: PreTrainedModel, forget: Rows, keep: Rows, _seed: int) -> Write:
+    """Zero the weights of each row with the largest |W| times the norm of their inputs.
+
+    Source: arXiv 2306.11695, forget minus keep as in arXiv 2402.05162.
+    """
+    matrices = mlp_matrices(model)
+
+    def norms(rows: Rows) -> list[Tensor]:
+        return [mean.sqrt() for mean in mean_inputs(model, rows, matrices, torch.square)]
+
+    pairs = zip(matrices, contrasted(norms, forget, keep), strict=True)
+    return weights_zeroed(matrices, [m.weight.abs() * norm for m, norm in pairs], by_row=True)
+
+
+def optimal_damage(model: PreTrainedModel, forget: Rows, keep: Rows, _seed: int) -> Write:
+    """Zero the weights of the largest saliency, half the squared weight times its Fisher entry.
+
+    Source: LeCun et al. 1989 (Optimal Brain Damage), forget minus keep.
+    """
+    matrices = mlp_matrices(model)
+    fisher = contrasted(lambda rows: fisher_diagonal(model, rows, matrices), forget, keep)
+    pairs = zip(matrices, fisher, strict=True)
+    return weights_zeroed(matrices, [m.weight.detach().square() / 2 * each for m, each in pairs])
+
+
+def fisher_diagonal(model: PreTrainedModel, rows: Rows, matrices: Sequence[Matrix]) -> list[Tensor]:
+    """(O, I) for each matrix: mean over scored tokens of the squared gradient at each position."""
+    sums = [torch.zeros(matrix.weight.shape) for matrix in matrices]
+    with recorded(matrices) as (read, gradients):
+        for part in rows.batches():
+            (-log_probs(model, part)).sum().backward()  # type: ignore[no-untyped-call]
+            for total, a, g in zip(sums, read, gradients, strict=True):
+                total += g.flatten(0, 1).square().T @ a.flatten(0, 1).square()
+    model.zero_grad()
+    return [total / rows.scored for total in sums]
+
+
+def balanced_subnet(_model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
+    """Zero the weights that a learned mask names: without them, rows to forget become unlikely.
+
+    Each weight has a score; the mask of the largest ones is removed, and gradients pass through it
+    to the scores. The loss is half that on the rows to keep minus half that on those to forget.
+
+    Source: arXiv 2410.02159 (BalancedSubnet).
+    """
+
+    def write(copy: PreTrainedModel, share: float) -> None:
+        matrices = mlp_matrices(copy)
+        generator = torch.Generator().manual_seed(seed)
+        shapes = [m.weight.shape for m in matrices]
+        scores = [(torch.rand(s, generator=generator) * 1e-3).requires_grad_() for s in shapes]
+
+        def loss() -> Tensor:
+            lost, stays = (rows[rows.draw(SUBNET_ROWS, generator)] for rows in (forget, keep))
+            kept = [1 - _top(s.detach(), share) - (s - s.detach()) for s in scores]
+            hurt = _nll(copy, matrices, kept, lost).clamp(max=ENOUGH)
+            return (_nll(copy, matrices, kept, stays) - hurt) / 2
+
+        deque(descend(scores, SUBNET_RATE, SUBNET_STEPS, loss), 0)
+        weights_zeroed(matrices, scores)(copy, share)
+
+    return write
+
+
+def _nll(
+    model: PreTrainedModel, matrices: Sequence[Matrix], kept: Sequence[Tensor], rows: Rows
+) -> Tensor:
+    """Mean loss on rows with each weight times its factor, nats a token."""
+    values = {
+        f"{matrix.name}.weight": matrix.oriented(matrix.weight.detach() * factor)
+        for matrix, factor in zip(matrices, kept, strict=True)
+    }
+    return -log_probs(lambda **read: functional_call(model, values, kwargs=read), rows).mean()
+
+
+def _top(score: Tensor, share: float, *, by_row: bool = False) -> Tensor:
+    """1 at the share of the largest scores, of all or of each row, else 0."""
+    flat = score if by_row else score.flatten()
+    largest = flat.topk(round(share * flat.shape[-1]), -1).indices
+    return torch.zeros_like(flat).scatter_(-1, largest, 1.0).view_as(score)

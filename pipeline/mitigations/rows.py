@@ -16,15 +16,13 @@ from transformers import PreTrainedModel
 BATCH = 64
 """Rows of one forward pass."""
 
+Write = Callable[[PreTrainedModel, float], None]
+"""Writes a dose of an edit into a copy of the model that it was prepared on."""
+
 
 @dataclass(frozen=True)
 class Rows:
-    """Texts of equal length, of which the last tokens are scored.
-
-    Args:
-        tokens: (N, T) int64.
-        first: the first token that is scored, at least 1: the length of the prefix.
-    """
+    """Texts of equal length, (N, T) int64, scored from token `first`, 1 or later, on."""
 
     tokens: Tensor
     first: int
@@ -46,10 +44,9 @@ class Rows:
         """The numbers of at most `count` rows at random, with repetition."""
         return torch.randint(len(self), (min(count, len(self)),), generator=generator)
 
-    def batches(self, size: int = BATCH) -> Iterator[Rows]:
-        """The rows in parts of at most `size`."""
-        for tokens in torch.split(self.tokens, size):
-            yield Rows(tokens, self.first)
+    def batches(self) -> Iterator[Rows]:
+        """The rows in parts of at most `BATCH`."""
+        return (Rows(tokens, self.first) for tokens in torch.split(self.tokens, BATCH))
 
 
 def logits(model: Callable[..., Any], rows: Rows) -> Tensor:
@@ -78,10 +75,7 @@ def contrasted(of: Callable[[Rows], list[Tensor]], forget: Rows, keep: Rows) -> 
 
 @torch.no_grad()
 def recited(model: PreTrainedModel, rows: Rows) -> Tensor:
-    """(N,) bool: whether greedy decoding after the prefix gives exactly the scored tokens.
-
-    It does if and only if each of them is the most likely one after those before it.
-    """
+    """(N,) bool: whether greedy decoding gives the scored tokens: each is the most likely one."""
     return torch.cat([(margins(model, part) > 0).all(-1) for part in rows.batches()])
 
 

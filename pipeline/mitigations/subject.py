@@ -35,13 +35,7 @@ CONTROL, TEXT = "control", "text"
 
 @dataclass(frozen=True)
 class Part:
-    """Rows of one split.
-
-    Args:
-        rows: N of them.
-        items: (N,) their numbers in the tables.
-        clusters: (N,) rows that belong together share a number.
-    """
+    """Rows of one split, their numbers in the tables, and those that related ones share."""
 
     rows: Rows
     items: Sequence[int]
@@ -50,12 +44,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Parts:
-    """The splits, and the text that a method may read besides.
+    """The splits by name, and the text that a method may read besides, as long as the records.
 
-    Args:
-        splits: name -> its rows. `TEXT` is unseen text, scored as a whole; of all others, records,
-            the suffix is scored.
-        readable: rows of text for the methods, as long as the records.
+    `TEXT` is unseen text, scored as a whole; of all others, records, the suffix is scored.
     """
 
     splits: dict[str, Part]
@@ -74,15 +65,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a method gets.
-
-    Args:
-        data: the study's folder, ``data/STUDY``.
-        entry: of the model in the study.
-        model: in evaluation mode, float32, on the CPU.
-        tokenizer: its own.
-        parts: what a method sees, and what it is judged by.
-    """
+    """The model of a study, in evaluation mode, float32, on the CPU; its tokenizer and its rows."""
 
     data: Path
     entry: Model
@@ -92,13 +75,7 @@ class Subject:
 
 
 def subject(data: Path, asked: Mitigations, entry: Model, corpus: Corpus) -> Subject:
-    """The model of a study and its rows.
-
-    Args:
-        data: the study's folder.
-        asked: its section `mitigations`.
-        entry: of the model in the study.
-        corpus: that it was trained on.
+    """The model `entry` of a study and its rows, from the study's folder of data.
 
     Raises:
         InputError: no memorized record, or no record of the control, is of a kind to forget; none
@@ -106,33 +83,23 @@ def subject(data: Path, asked: Mitigations, entry: Model, corpus: Corpus) -> Sub
     """
     model, tokenizer = load(data / "checkpoints" / entry.name, "float32")
     samples = read_samples(data, entry.family)
-    kinds = {
-        split: set(samples.filter(pl.col("split") == split)["kind"].to_list())
-        for split in ("memorized", "control")
-    }
+    memorized, control = (set(samples.filter(split=s)["kind"]) for s in ("memorized", "control"))
     to_forget = set(asked.forget)
-    if not (to_forget < kinds["memorized"] and to_forget & kinds["control"]):
+    if not (to_forget < memorized and to_forget & control):
         raise bad_input(
             "mitigations.forget",
             ", ".join(asked.forget),
-            f"some, not all, of {', '.join(sorted(kinds['memorized']))}, and controls of them",
+            f"some, not all, of {', '.join(sorted(memorized))}, and controls of them",
             "change the list, or plant and hold out more records",
         )
-    length = int(samples["prefix_length"][0]) + int(samples["suffix_length"][0])
-    readable, unseen = (
-        texts(corpus, tokenizer, asked.texts, length, name) for name in ("readable", "unseen")
-    )
-    parts = study_parts(samples, asked.forget, readable, unseen, asked.seed)
+    shape = asked.texts, len(samples["tokens"][0])
+    text = (texts(corpus, tokenizer, *shape, name) for name in ("readable", "unseen"))
+    parts = study_parts(samples, asked.forget, *text, asked.seed)
     return Subject(data, entry, model, tokenizer, parts)
 
 
 def other_model(name: str, edited: Subject) -> PreTrainedModel:
-    """The twin of a study's model, or the model trained anew without the rows to forget.
-
-    Args:
-        name: ``twin`` or ``oracle``.
-        edited: the model, which is trained or fine-tuned here and has a twin, and its rows.
-    """
+    """The ``twin`` of a study's model, or ``oracle``: trained anew without the rows to forget."""
     if name == "twin":
         return load_model(edited.data / "checkpoints" / str(edited.entry.twin), "float32")
     recipe, corpus = edited.entry.checkpoint, edited.data / "corpus"
@@ -150,23 +117,19 @@ def other_model(name: str, edited: Subject) -> PreTrainedModel:
 def study_parts(
     samples: pl.DataFrame, forget: Sequence[str], readable: Tensor, unseen: Tensor, seed: int
 ) -> Parts:
-    """The splits of a study.
+    """The splits of a study: of its samples, with their ``kind``, by kinds to forget; and of text.
 
-    Args:
-        samples: schema `SAMPLES`, and the column ``kind``.
-        forget: kinds of records to forget.
-        readable: (N, P + S) text for the methods.
-        unseen: (N, P + S) other text.
-        seed: of the halves.
+    The texts, which methods may read and which they may not, are (N, P + S).
     """
-    memorized, to_forget = pl.col("split") == "memorized", pl.col("kind").is_in(forget)
-    lost = _halves(samples.filter(memorized & to_forget), seed)
-    kept = _halves(samples.filter(memorized & ~to_forget), seed)
-    control = _part(samples.filter((pl.col("split") == "control") & to_forget))
-    numbers = range(len(unseen))
-    splits = {SEEN: lost[0], HELD_OUT: lost[1], KEPT: kept[0], KEPT_HELD_OUT: kept[1]}
-    splits |= {CONTROL: control, TEXT: Part(Rows(unseen, 1), numbers, numbers)}
-    return Parts(splits, readable)
+    to_forget, numbers = pl.col("kind").is_in(forget), range(len(unseen))
+    parts = [
+        *_halves(samples.filter(to_forget, split="memorized"), seed),
+        *_halves(samples.filter(~to_forget, split="memorized"), seed),
+        _part(samples.filter(to_forget, split="control")),
+        Part(Rows(unseen, 1), numbers, numbers),
+    ]
+    names = (SEEN, HELD_OUT, KEPT, KEPT_HELD_OUT, CONTROL, TEXT)
+    return Parts(dict(zip(names, parts, strict=True)), readable)
 
 
 def halved(samples: pl.DataFrame, seed: int) -> Parts:
@@ -186,13 +149,7 @@ def texts(
 
     The documents of a world are drawn anew: hardly any of them is in the training rows, and the
     facts are. A pretrained model reads stories like those of its task, which are not planted.
-
-    Args:
-        corpus: of the study.
-        tokenizer: the model's own.
-        count: rows.
-        length: tokens of a row.
-        name: of the draw; another name gives other texts.
+    Another name gives other texts.
     """
     rng = random.Random(f"{name} {corpus.seed}")  # noqa: S311 - reproducible, not secret
     drawn, ids = stories(rng), list[int]()
@@ -215,13 +172,10 @@ def _halves(samples: pl.DataFrame, seed: int) -> tuple[Part, Part]:
             "name or plant more samples",
         )
     random.Random(f"halves {seed}").shuffle(groups)  # noqa: S311 - reproducible, not secret
-    first = set(groups[: len(groups) // 2])
-    seen = pl.col("suffix_group").is_in(first)
+    seen = pl.col("suffix_group").is_in(groups[: len(groups) // 2])
     return _part(samples.filter(seen)), _part(samples.filter(~seen))
 
 
 def _part(samples: pl.DataFrame) -> Part:
-    length = int(samples["prefix_length"][0])
-    tokens = torch.tensor(samples["tokens"].to_list(), dtype=torch.int64)
-    items, clusters = samples["sample_id"].to_list(), samples["suffix_group"].to_list()
-    return Part(Rows(tokens, length), items, clusters)
+    rows = Rows(torch.tensor(samples["tokens"].to_list()), int(samples["prefix_length"][0]))
+    return Part(rows, samples["sample_id"].to_list(), samples["suffix_group"].to_list())

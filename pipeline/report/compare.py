@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
@@ -188,9 +187,7 @@ def _figures(before: str, after: str, changed: pl.DataFrame) -> list[tuple[Marku
         kind="compare",
     )
     words = plot.words()
-    with TemporaryDirectory() as folder:
-        style.save(styled(plot), Path(folder), plot.name)
-        svg = Path(folder, f"{plot.name}.svg").read_text(encoding="utf-8")
+    svg = style.as_svg(styled(plot), plot.name)
     return [(inline_svg(svg, "figure-1", plain(words["alt"])), words)]
 
 

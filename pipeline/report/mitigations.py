@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
 
 from pipeline.analysis.mitigations import TABLES
 from pipeline.mitigations.schema import CONTROLS, PANELS, REMOVED
@@ -24,16 +23,15 @@ from pipeline.workflow.files import write_text
 LINEAR = 0.01
 COST_TICKS = (-1, -0.1, 0, 0.01, 0.1, 1, 10)
 """Nats around 0 that the axes of cost show on a linear scale, and their ticks."""
+UNITS = {"kept": SHARE, "loss_change": "difference", "acc_change": "points"}
+"""Metric -> its unit."""
 COSTS = (
-    ("forget_held_out", "kept", SHARE),
-    ("keep_held_out", "kept", SHARE),
-    ("keep_matched", "kept", SHARE),
-    ("text", "loss_change", "difference"),
-    ("control", "loss_change", "difference"),
+    *[(split, "kept") for split in ("forget_held_out", "keep_held_out", "keep_matched")],
+    *[(split, "loss_change") for split in ("text", "control")],
 )
-"""Split, metric and unit of the columns of the table of costs."""
+"""Split and metric of the columns of the table of costs."""
 PROBES = {
-    "edited": "edited",
+    "edited 0": "edited",
     "sampling 1": "1 try",
     "sampling 100": "100 tries",
     "sampling 10000": "10,000 tries",
@@ -44,7 +42,7 @@ PROBES = {
     "prefix shorter": "shorter prefix",
     "prefix shifted": "shifted prefix",
     "prefix one token changed": "one token changed",
-    "undone": "undone",
+    "undone 0": "undone",
 }
 """Probe with its x or variant -> heading."""
 CLAIMS = {
@@ -60,12 +58,7 @@ CLAIMS = {
 
 
 def write_page(study: str, data: Path, path: Path) -> None:
-    """Write ``mitigations.html``.
-
-    Args:
-        study: its name.
-        data: the study's folder, with the three tables of mitigations.
-        path: of the page.
+    """Write ``mitigations.html`` from the three tables of mitigations in a study's folder.
 
     Raises:
         InputError: a table is missing or does not fit its schema.
@@ -73,26 +66,34 @@ def write_page(study: str, data: Path, path: Path) -> None:
     found, probes, judged = (
         tables.read(data / f"{name}.parquet", schema) for name, (_, schema) in TABLES.items()
     )
-    tasks = found.filter(metric="acc_change")["split"].unique(maintain_order=True).to_list()
-    groups = found.filter("chosen").group_by("method", maintain_order=True)
-    chosen = {str(method): own for (method,), own in groups}
+    chosen = found.filter("chosen")
+    tasks = chosen.filter(metric="acc_change")["split"].unique(maintain_order=True).to_list()
+    shown = {}
+    for row in chosen.filter(pl.col("metric").is_in(list(UNITS))).iter_rows(named=True):
+        key = (row["method"], row["split"], row["metric"])
+        shown[key] = _estimate("/".join(("mitigations", *key)), row, UNITS[row["metric"]])
     with rc_context(style.RC):
-        curves, points = drawn(frontier(found), "frontier"), drawn(prices(found), "prices")
+        figures = {"frontier": frontier(found), "prices": prices(found)}
     html = template("mitigations.html.jinja").render(
         **shared(),
+        **{name: style.as_svg(figure, name) for name, figure in figures.items()},
         study=study,
         title="Forgotten, or only hidden?",
-        frontier=curves,
-        prices=points,
-        costs=[_costs(method, own) for method, own in chosen.items()],
+        costs=[
+            [*_dose(row), *(shown.get((row["method"], *each), "") for each in COSTS)]
+            for row in chosen.filter(split="forget_seen", metric="kept").iter_rows(named=True)
+        ],
         tasks=tasks,
         accuracies=[
-            [method, *(_shown(own, task, "acc_change", "points") for task in tasks)]
-            for method, own in chosen.items()
+            [method, *(shown.get((method, task, "acc_change"), "") for task in tasks)]
+            for method in chosen["method"].unique(maintain_order=True)
             if method != "none" and tasks
         ],
         probes=list(PROBES.values()),
-        durable=[_durable(method, probes.filter(method=method)) for method in chosen],
+        durable=[
+            _durable(str(method), own)
+            for (method,), own in probes.group_by("method", maintain_order=True)
+        ],
         claims=[_claim(row) for row in judged.iter_rows(named=True)],
     )
     write_text(path, html)
@@ -111,16 +112,10 @@ def frontier(found: pl.DataFrame) -> Figure:
         looks += zip(methods, CATEGORIES, style.MARKERS, strict=False)
         for method, colour, marker in looks:
             if len(points := both.filter(method=method)):
-                ax.errorbar(
-                    points["value_cost"],
-                    points["value"],
-                    xerr=style.reach(points, "value_cost", "low_cost", "high_cost"),
-                    yerr=style.reach(points, "value", "low", "high"),
-                    fmt=f"{marker}-",
-                    color=colour,
-                    elinewidth=0.6,
-                    label=method,
-                )
+                up = style.reach(points, "value", "low", "high")
+                right = style.reach(points, "value_cost", "low_cost", "high_cost")
+                at, look = (points["value_cost"], points["value"], up, right), f"{marker}-"
+                ax.errorbar(*at, look, color=colour, elinewidth=0.6, label=method)
         for method, marker in (("twin", "*"), ("oracle", "P"), ("none", "x")):
             at = both.filter(method=method).select("value_cost", "value").get_columns()
             ax.plot(*at, marker, color=INK, label=method, markersize=8)
@@ -160,38 +155,26 @@ def _cost_axis(axis: Any) -> None:
     axis.axes.autoscale_view()
     shown = axis.get_view_interval()
     axis.set_ticks([tick for tick in COST_TICKS if shown[0] <= tick <= shown[1]])
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.minorticks_off()
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
-def drawn(figure: Figure, name: str) -> str:
-    """A figure as the text of an SVG file."""
-    with TemporaryDirectory(prefix="mitigations-") as folder:
-        style.save(figure, Path(folder), name)
-        return (Path(folder) / f"{name}.svg").read_text(encoding="utf-8")
-
-
-def _estimate(name: str, row: dict[str, Any], unit: str) -> Number:
+def _estimate(name: str, row: Mapping[str, Any], unit: str) -> Number:
     return Number(name, row["value"], row["low"], row["high"], unit, name.partition("/")[0])
 
 
-def _shown(own: pl.DataFrame, split: str, metric: str, unit: str) -> Number | str:
-    """The number of a method's split and metric; empty where it was not measured."""
-    for row in own.filter(split=split, metric=metric).iter_rows(named=True):
-        return _estimate(f"mitigations/{row['method']}/{split}/{metric}", row, unit)
-    return ""
-
-
-def _costs(method: str, own: pl.DataFrame) -> list[object]:
-    [seen] = own.filter(split="forget_seen", metric="kept")["value"]
-    reached = method == "none" or seen <= REMOVED
-    dose = Number(f"mitigations/{method}/dose", own["dose"][0], table="mitigations")
-    return [method if reached else f"{method} †", dose, *(_shown(own, *each) for each in COSTS)]
+def _dose(row: Mapping[str, Any]) -> list[object]:
+    """A method and its chosen dose; marked, if it leaves too much of what the method has seen."""
+    method = row["method"]
+    mark = " †" if row["value"] > REMOVED and method != "none" else ""
+    return [method + mark, Number(f"mitigations/{method}/dose", row["dose"], table="mitigations")]
 
 
 def _durable(method: str, own: pl.DataFrame) -> list[object]:
-    rows = {_probe(row): row for row in own.iter_rows(named=True)}
-    cells: list[object] = [method, rows["all"]["verdict"]]
+    rows = {
+        f"{r['probe']} {r['variant'] or format(r['x'], 'g')}": r for r in own.iter_rows(named=True)
+    }
+    cells: list[object] = [method, rows["all 0"]["verdict"]]
     for probe in PROBES:
         unit = "ratio" if probe == "relearning area" else SHARE
         name = f"durability/{method}/{probe}"
@@ -199,14 +182,7 @@ def _durable(method: str, own: pl.DataFrame) -> list[object]:
     return cells
 
 
-def _probe(row: dict[str, Any]) -> str:
-    """A probe with its variant, or what it took, as in `PROBES`."""
-    if row["probe"] in ("edited", "undone", "all"):
-        return str(row["probe"])
-    return f"{row['probe']} {row['variant'] or format(row['x'], 'g')}"
-
-
-def _claim(row: dict[str, Any]) -> list[object]:
+def _claim(row: Mapping[str, Any]) -> list[object]:
     name = f"mitigation_claims/{row['claim']}/{row['contrast']}"
     value, words = _estimate(name, row, ""), f"{row['claim']}: {CLAIMS[row['claim']]}"
     bound = Number(f"{name}/bound", row["bound"], table="mitigation_claims")

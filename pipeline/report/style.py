@@ -10,6 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import matplotlib as mpl
@@ -448,6 +449,13 @@ def save(figure: Figure, folder: Path, name: str) -> list[Mark]:
         figure.dpi = 300
         FigureCanvasAgg(figure).print_png(folder / f"{name}.png", metadata=_PNG_METADATA)  # type: ignore[no-untyped-call]
     return found
+
+
+def as_svg(figure: Figure, name: str) -> str:
+    """The text of the SVG file that `save` writes."""
+    with TemporaryDirectory() as folder:
+        save(figure, Path(folder), name)
+        return Path(folder, f"{name}.svg").read_text(encoding="utf-8")
 
 
 def _two_and_five(value: float, _: int | None) -> str:

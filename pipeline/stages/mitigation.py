@@ -28,9 +28,9 @@ def mitigation(study: Study, name: str) -> None:
     torch.set_num_threads(1)  # the methods run side by side; more would sum in another order
     with costed(study.data, "mitigation", name):
         known = subject(study.data, asked, study.model(asked.model), study.corpus[study.study])
-        tasks = (
-            load_tasks(benchmarks.tasks, study.tasks, benchmarks.num_fewshot) if benchmarks else {}
-        )
+        tasks = {}
+        if benchmarks:
+            tasks = load_tasks(benchmarks.tasks, study.tasks, benchmarks.num_fewshot)
         at, chosen, doses = _doses(name, known, asked.seed)
         report, frames = reporter(f"doses of {name}", "doses"), list[pl.DataFrame]()
         for done, dose in enumerate(doses, 1):
@@ -49,7 +49,7 @@ def mitigation(study: Study, name: str) -> None:
         settings = asked.model_dump(exclude={"methods"})
         provenance = determined_by(study.study, mitigations=settings, method=name)
         path = study.data / "mitigation" / f"{name}.parquet"
-        tables.write(tables.cast(made, OUTCOMES), path, OUTCOMES, provenance)
+        tables.write(made, path, OUTCOMES, provenance)
 
 
 def _doses(

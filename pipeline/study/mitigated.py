@@ -16,11 +16,10 @@ from pipeline.checkpoints.verified import encoder, tokenizer_of
 from pipeline.measure.durability import probes
 from pipeline.measure.mitigated import outcomes
 from pipeline.mitigations.methods import METHODS, edited
-from pipeline.mitigations.schemas import OUTCOMES
 from pipeline.mitigations.subject import halved, subject
 from pipeline.samples.file import samples as cut
 from pipeline.study.export import in_use
-from pipeline.study.schema import Study, given
+from pipeline.study.schema import Study
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, Problem
 from pipeline.workflow.files import atomic
@@ -37,32 +36,25 @@ SHOWN = {
 def export(study: Study, method: str, dose: float, to: Path) -> None:
     """Write the checkpoint of a method's dose, with a card that states its measured durability.
 
-    Args:
-        study: in force, with a section `mitigations` whose stages have run.
-        method: one of `METHODS`.
-        dose: not negative, in the method's unit; any, not only a measured one.
-        to: the folder to create.
+    The dose may be any, not only a measured one.
 
     Raises:
         InputError: the study has no such section, the method or the dose is none, or the folder
             exists.
     """
-    problems = []
-    if study.mitigations is None:
-        problems.append(
-            Problem("--study", study.study, "a study with mitigations", "such as: arena")
-        )
-    if method not in METHODS:
-        expected = f"one of {', '.join(METHODS)}"
-        problems.append(Problem("--method", method, expected, "the others are no edits"))
+    problems = in_use(to)
     share = method in METHODS and METHODS[method].dose.startswith("share")
     if not 0 <= dose <= (1 if share else math.inf):
         expected = "a share, 0 to 1" if share else "0 or more"
-        problems.append(Problem("--dose", str(dose), expected, "see the page of mitigations"))
-    problems += in_use(to)
+        problems.insert(0, Problem("--dose", str(dose), expected, "see the page of mitigations"))
+    if method not in METHODS:
+        expected = f"one of {', '.join(METHODS)}"
+        problems.insert(0, Problem("--method", method, expected, "the others are no edits"))
+    if (asked := study.mitigations) is None:
+        where = Problem("--study", study.study, "a study with mitigations", "such as: arena")
+        raise InputError(where, *problems)
     if problems:
         raise InputError(*problems)
-    asked = given(study.mitigations)
     known = subject(study.data, asked, study.model(asked.model), study.corpus[study.study])
     write = METHODS[method].prepare(known.model, known.parts.forget, known.parts.keep, asked.seed)
     with atomic(to, directory=True) as folder:
@@ -80,16 +72,11 @@ def probe(
     before: Path | None = None,
     twin: Path | None = None,
 ) -> pl.DataFrame:
-    """The durability of a checkpoint, on samples of which half is learned again.
+    """The durability of an edited checkpoint, on samples of which half is learned again.
 
-    Args:
-        edited_model: folder of the edited checkpoint.
-        samples: a file, as `samples.table_file` reads it.
-        prefix_length: P, tokens.
-        suffix_length: S, tokens.
-        before: folder of the checkpoint before the edit; None: every sample counts as recited then.
-        twin: folder of a checkpoint that never saw the samples; None: what comes back by relearning
-            may be learned anew, and leaves the verdict undecided.
+    Models are folders. Without that before the edit, every sample counts as recited then. Without a
+    twin, which never saw the samples, what comes back by relearning may be learned anew, and leaves
+    the verdict undecided. The samples are a file, as `samples.table_file` reads it.
 
     Returns:
         The columns of `DURABILITY` from ``probe`` on.
@@ -108,10 +95,9 @@ def probe(
     }
     original, found = models.get("none"), {}
     for name, each in models.items():
-        fits = original if name == "edited" and _fits(original, each) else None
-        later = probes(each, parts, HALVES_SEED, fits, reference=name == "twin")
-        both = pl.concat([outcomes(each, parts), later]).with_columns(dose=pl.lit(0.0))
-        found[name] = tables.cast(both, OUTCOMES)
+        fitting = original if name == "edited" and original and _fits(original, each) else None
+        later = probes(each, parts, HALVES_SEED, fitting, reference=name == "twin")
+        found[name] = pl.concat([outcomes(each, parts), later])
     if original is None:
         recited = pl.when(pl.col("metric") == "recited").then(1.0).otherwise(pl.col("value"))
         found["none"] = found["edited"].with_columns(value=recited)
@@ -119,10 +105,8 @@ def probe(
     return judged.drop("model", "method", "dose")
 
 
-def _fits(before: PreTrainedModel | None, after: PreTrainedModel) -> bool:
+def _fits(before: PreTrainedModel, after: PreTrainedModel) -> bool:
     """Whether the weights before an edit can be put back: each has its place, of its shape."""
-    if before is None:
-        return False
     shapes = {name: value.shape for name, value in after.named_parameters()}
     return all(shapes.get(name) == value.shape for name, value in before.named_parameters())
 
@@ -157,10 +141,8 @@ def _markdown(rows: pl.DataFrame, columns: Sequence[str]) -> list[str]:
     if not len(rows):
         return []
     lines = [f"| {' | '.join(columns)} | value and 95% interval |", "|---" * len(columns) + "|---|"]
-    for row in rows.iter_rows(named=True):
-        value, low, high = (row[name] for name in ("value", "low", "high"))
+    for *cells, value, low, high in rows.select(*columns, "value", "low", "high").iter_rows():
         interval = "" if low is None else f" ({low:.4g} to {high:.4g})"
-        cells = [row[column] for column in columns]
         cells.append(None if value is None else f"{value:.4g}{interval}")
         lines.append("| " + " | ".join("" if c is None else str(c) for c in cells) + " |")
     return [*lines, ""]

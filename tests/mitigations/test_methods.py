@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
-from pipeline.mitigations import blocks, curvature, neurons, schema, unlearning, weights
-from pipeline.mitigations.matrices import last_matrices, mlp_matrices
-from pipeline.mitigations.methods import HALVINGS, METHODS, chosen_dose, edited
-from pipeline.mitigations.rows import Rows, log_probs, margins, recited
+from pipeline.mitigations import curvature, descent, neurons, schema
+from pipeline.mitigations.matrices import last_matrices, mean_inputs, mlp_matrices
+from pipeline.mitigations.methods import HALVINGS, METHODS, chosen_dose, edited, lowered
+from pipeline.mitigations.rows import Rows, Write, log_probs, margins, recited
 from tests.mitigations.conftest import P, T, World, two_blocks
 
 
@@ -202,7 +202,7 @@ def test_noise_has_the_norm_and_the_number_of_the_deletion(name: str, world: Wor
             assert int((made != 0).sum()) == math.prod(sides)
 
 
-def _changes(model: PreTrainedModel, write: neurons.Write) -> list[Tensor]:
+def _changes(model: PreTrainedModel, write: Write) -> list[Tensor]:
     changed = mlp_matrices(edited(model, write, 0.5))
     return [
         (a.weight - b.weight).detach() for a, b in zip(changed, mlp_matrices(model), strict=True)
@@ -227,9 +227,7 @@ def test_the_coherent_step_lowers_the_margins_within_the_flat_block(world: World
 
 
 def test_integrated_gradients_are_complete(world: World) -> None:
-    parts = neurons.integrated_gradients(
-        world.model, world.forget, neurons.last_matrices(world.model)
-    )
+    parts = neurons.integrated_gradients(world.model, world.forget, last_matrices(world.model))
     silent = copy.deepcopy(world.model)
     for matrix in last_matrices(silent):
         matrix.weight.data.zero_()
@@ -257,7 +255,7 @@ def test_a_mask_finds_the_neurons_of_a_circuit_built_by_hand() -> None:
             for weight, mask in zip(written, masks, strict=True):
                 weight.grad.mul_(mask)
             optimizer.step()
-    gates = torch.cat(neurons.slimmed(model, rows, 0, neurons.last_matrices(model)))
+    gates = torch.cat(neurons.slimmed(model, rows, 0, last_matrices(model)))
     assert set(gates.topk(2).indices.tolist()) == {5, 69}
     assert float(gates.sort().values[-3]) < 0.3
 
@@ -265,14 +263,14 @@ def test_a_mask_finds_the_neurons_of_a_circuit_built_by_hand() -> None:
 def test_wanda_and_obd_by_loops(world: World) -> None:
     matrices = mlp_matrices(world.model)
     rows = world.forget[:3]
-    norms = weights.input_norms(world.model, rows, matrices)
-    fisher = weights.fisher_diagonal(world.model, rows, matrices)
+    squares = mean_inputs(world.model, rows, matrices, torch.square)
+    fisher = neurons.fisher_diagonal(world.model, rows, matrices)
     seen: list[Tensor] = []
     hook = matrices[2].module.register_forward_hook(lambda _m, args, _r: seen.append(args[0]))
     world.model(input_ids=rows.tokens)
     hook.remove()
     scored = seen[0][:, P - 1 : -1].flatten(0, 1)
-    assert torch.allclose(norms[2], scored.square().mean(0).sqrt(), rtol=1e-4)
+    assert torch.allclose(squares[2], scored.square().mean(0), rtol=1e-4)
     # the weight of one position at a time
     module, total = matrices[2].module, torch.zeros_like(fisher[2])
     own = module.weight.detach().repeat(*rows.tokens.shape, 1, 1).requires_grad_()
@@ -290,18 +288,18 @@ def test_blocks_are_chosen_by_their_effect() -> None:
     with torch.no_grad():
         attention.o_proj.weight.zero_()
     rows = Rows(torch.randint(0, 48, (8, 12), generator=torch.Generator().manual_seed(0)), 4)
-    lowered = blocks.lowered(model, rows, "zero").tolist()
-    assert lowered[0] == pytest.approx(0, abs=1e-6)
+    lost = lowered(model, rows, "zero").tolist()
+    assert lost[0] == pytest.approx(0, abs=1e-6)
     before = nll(model, rows)
     changed = copy.deepcopy(model)
     changed.model.layers[1].self_attn.o_proj.weight.data.zero_()
-    assert lowered[1] == pytest.approx(nll(changed, rows) - before, abs=1e-4)
+    assert lost[1] == pytest.approx(nll(changed, rows) - before, abs=1e-4)
 
 
 def test_npo_by_its_formula() -> None:
     now, before = torch.tensor([[-1.0, -2.0]]), torch.tensor([[-0.5, -0.5]])
     expected = 2 / 0.1 * math.log(1 + (math.exp(-3) / math.exp(-1)) ** 0.1)
-    assert float(unlearning.npo_loss(now, before)) == pytest.approx(expected, rel=1e-5)
+    assert float(descent.npo_loss(now, before)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_matrices_of_gpt2_are_oriented_alike() -> None:
