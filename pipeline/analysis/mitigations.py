@@ -86,7 +86,6 @@ CONTRASTS = (
 """Claim, a method, the other, the factor of its cost, and the split that both are to cost."""
 SPLITS = {"text": "text", "control": "records of the kinds to forget"}
 
-
 Row = dict[str, Any]
 """Of a table, by column; ends of intervals are NaN where unknown."""
 
@@ -94,14 +93,9 @@ Row = dict[str, Any]
 def measured(model: str, methods: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     """What was measured of all methods on one model, beside what it was before the edit.
 
-    Args:
-        model: its name.
-        methods: method -> schema `OUTCOMES`; ``none`` is among them.
-
-    Returns:
-        `OUTCOMES` with model, method, ``chosen`` (whether it is the dose of the probes), ``before``
-        (the value of the unmodified model) and ``recited`` (whether it recites the row); both null
-        where it has none.
+    The methods' `OUTCOMES`, ``none`` among them, with model, method, ``chosen`` (whether the dose
+    is that of the probes), ``before`` (the value of the unmodified model) and ``recited`` (whether
+    it recites the row); the last two are null where it has no value.
 
     Raises:
         InputError: the unmodified model recites none of the rows to forget of either half.

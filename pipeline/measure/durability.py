@@ -42,24 +42,17 @@ def probes(
     before: PreTrainedModel | None = None,
     reference: bool = False,
 ) -> pl.DataFrame:
-    """Every probe of a model, on the held-out rows to forget.
+    """Every probe of an edited model, on the held-out rows to forget: `OUTCOMES` at a dose of 0.
 
-    Args:
-        model: the edited one, in evaluation mode, on the CPU.
-        parts: with both halves of the rows to forget.
-        seed: of the order of relearning.
-        before: the model before the edit, whose weights are put back; None: this is left out.
-        reference: whether this is the twin, which relearns in another order as well: the curve
-            that all others, its own among them, are compared with.
-
-    Returns:
-        `OUTCOMES` with a dose of 0.
+    The seed is that of the order of relearning. Without a model before the edit, its weights are
+    not put back. The twin is the reference: it relearns in another order as well, the curve that
+    all others, its own among them, are compared with.
     """
     part, first = parts.splits[HELD_OUT], parts.splits[SEEN].rows
     rows, found = part.rows, list[pl.DataFrame]()
 
     def add(probe: str, x: float, values: Tensor, variant: str = "", of: str = "recited") -> None:
-        found.append(labelled(part, HELD_OUT, of, values, probe, x, variant))
+        found.append(labelled(part, HELD_OUT, of, values, (probe, x, variant)))
 
     suffixes = all_log_probs(model, rows).double().sum(-1).numpy()
     for tries in TRIES:

@@ -27,6 +27,8 @@ STEP = 0.02
 """Of the central difference, as a share of the change of the weights."""
 LEAST_LIKELY = 0.2
 """The share of a row's tokens, the least likely ones, that Min-K% averages."""
+UNPROBED = ("dose", 0.0, "")
+"""Probe, x and variant of what is measured at a dose."""
 
 
 def outcomes(
@@ -35,9 +37,8 @@ def outcomes(
     tokenizer: PreTrainedTokenizerBase | None = None,
     tasks: Mapping[str, Any] | None = None,
 ) -> pl.DataFrame:
-    """Whether each row is recited, its loss, and whether each document of the tasks is answered.
-
-    The table is `OUTCOMES` with a dose of 0.
+    """Whether each row is recited, its loss, and whether each document of the tasks is answered:
+    `OUTCOMES` at a dose of 0.
     """
     made = []
     for split, part in parts.splits.items():
@@ -55,15 +56,10 @@ def outcomes(
 
 
 def labelled(
-    part: Part,
-    split: str,
-    metric: str,
-    values: Tensor,
-    probe: str = "dose",
-    x: float = 0.0,
-    variant: str = "",
+    part: Part, split: str, metric: str, values: Tensor, at: tuple[str, float, str] = UNPROBED
 ) -> pl.DataFrame:
-    """One value of each row of a split, as rows of `OUTCOMES` with a dose of 0."""
+    """One value of each row of a split, as rows of `OUTCOMES` at a dose of 0."""
+    probe, x, variant = at
     items = list(part.items), list(part.clusters), values.double().tolist()
     columns = (probe, 0.0, x, variant, split, metric, *items)
     return pl.DataFrame(dict(zip(OUTCOMES, columns, strict=True)), schema=tables.dtypes(OUTCOMES))

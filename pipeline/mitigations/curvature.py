@@ -27,6 +27,9 @@ from pipeline.mitigations.rows import Rows, Write, margins
 COHERENT_SHARE = 0.6
 """The share of the directions of each side onto which the coherent step is projected."""
 
+Directions = Callable[[Tensor, torch.Generator], Any]
+"""Of a factor: columns, the flattest first."""
+
 
 class Basis(NamedTuple):
     """Directions of one matrix, (I, I) and (O, O) columns, the flattest first."""
@@ -57,7 +60,7 @@ def coherent(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Wri
         margins(model, part).sum().backward()  # type: ignore[no-untyped-call]
     steps = []
     for matrix, basis in zip(matrices, bases, strict=True):
-        gradient = matrix.oriented(matrix.module.weight.grad)  # type: ignore[arg-type, union-attr]
+        gradient = matrix.oriented(matrix.module.weight.grad)  # type: ignore[arg-type]
         steps.append(basis.whole(basis.block(gradient, COHERENT_SHARE)))
     model.zero_grad()
     length, whole = _norm(steps), _norm(matrix.weight.detach() for matrix in matrices)
@@ -94,7 +97,7 @@ def _eigenvectors(factor: Tensor, _random: torch.Generator) -> Any:
 
 
 def _axes(factor: Tensor, _random: torch.Generator) -> Any:
-    """Unit vectors in the order of the curvature along them."""
+    """The eigenbasis of the identity: neurons and inputs in the order of their curvature."""
     return torch.eye(len(factor))[:, factor.diagonal().argsort(stable=True)]
 
 
@@ -108,7 +111,7 @@ def eigenbases(
     matrices: Sequence[Matrix],
     rows: Rows,
     seed: int,
-    directions: Callable[[Tensor, torch.Generator], Any] = _eigenvectors,
+    directions: Directions = _eigenvectors,
 ) -> list[Basis]:
     """The eigenvectors, or other directions, of the coupled factors, with labels of the model."""
     random = torch.Generator().manual_seed(seed)
@@ -128,10 +131,12 @@ def _deletion(basis: Basis, _weight: Tensor, block: Tensor, _random: torch.Gener
 
 
 def _noise(basis: Basis, _weight: Tensor, block: Tensor, random: torch.Generator) -> Tensor:
+    """Gaussian noise of the norm of what a deletion removes."""
     return basis.whole(_of_norm(torch.randn(block.shape, generator=random), block))
 
 
 def _scattered(_basis: Basis, weight: Tensor, block: Tensor, random: torch.Generator) -> Tensor:
+    """The same for as many random weights as the block has."""
     change = torch.zeros(weight.numel())
     chosen = torch.randperm(len(change), generator=random)[: block.numel()]
     change[chosen] = torch.randn(len(chosen), generator=random)
@@ -145,7 +150,7 @@ def in_block(
     seed: int,
     *,
     change: Callable[[Basis, Tensor, Tensor, torch.Generator], Tensor],
-    directions: Callable[[Tensor, torch.Generator], Any] = _eigenvectors,
+    directions: Directions = _eigenvectors,
 ) -> Write:
     """Change every matrix (O, I) by what its directions on the rows to keep, its weight and this
     weight's flat block give. The dose is the share of the directions of each side.
@@ -164,20 +169,16 @@ def in_block(
 
 
 flat_deleted = partial(in_block, change=_deletion)
-"""Delete the flat block of the K-FAC eigenbasis."""
 identity_deleted = partial(in_block, change=_deletion, directions=_axes)
-"""The same in the eigenbasis of the identity: the neurons and inputs of least curvature."""
 flat_noise = partial(in_block, change=_noise)
-"""Add to the flat block Gaussian noise of the norm that a deletion would remove."""
 random_block = partial(in_block, change=_deletion, directions=_turned)
-"""Delete a block of the same size in random orthogonal directions."""
 random_weights = partial(in_block, change=_scattered)
-"""Change as many random weights as the flat block has, by noise of the norm of its deletion."""
 
 
 def _of_norm(change: Tensor, like: Tensor) -> Tensor:
     """A tensor scaled to the norm of another; unchanged if it is zero."""
-    return change * (like.norm() / change.norm().clamp(min=1e-30))
+    scale: Tensor = like.norm() / change.norm().clamp(min=1e-30)
+    return change * scale
 
 
 def _norm(parts: Iterable[Tensor]) -> float:

@@ -20,6 +20,10 @@ RATE, BATCH_ROWS = 3e-4, 16
 BETA = 0.1
 """Of NPO, as in its paper."""
 
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""Log probabilities of the scored tokens to forget, (B, S), by the model that is trained and by the
+one before -> the loss."""
+
 
 def descend(
     weights: Iterable[Tensor], rate: float, steps: int, loss: Callable[[], Tensor]
@@ -39,19 +43,8 @@ def descend(
         yield step
 
 
-def unlearned(
-    model: PreTrainedModel,
-    forget: Rows,
-    keep: Rows,
-    seed: int,
-    *,
-    loss: Callable[[Tensor, Tensor], Tensor],
-) -> Write:
-    """Minimize a loss on the rows to forget plus the mean loss on the rows to keep.
-
-    `loss` is of the log probabilities of the scored tokens to forget, (B, S), by the model that is
-    trained and by the one before.
-    """
+def unlearned(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int, *, loss: Loss) -> Write:
+    """Minimize a loss on the rows to forget plus the mean loss on the rows to keep."""
     before = all_log_probs(model, forget)
 
     def write(copy: PreTrainedModel, steps: float) -> None:

@@ -41,14 +41,11 @@ SUBNET_STEPS, SUBNET_RATE, SUBNET_ROWS = 40, 0.05, 32
 ENOUGH = 6.0
 """Nats a token above which the rows to forget count as forgotten; their loss is cut there."""
 
+Score = Callable[[PreTrainedModel, Rows, Sequence[Matrix]], list[Tensor]]
+
 
 def neurons_zeroed(
-    model: PreTrainedModel,
-    forget: Rows,
-    keep: Rows,
-    _seed: int,
-    *,
-    score: Callable[[PreTrainedModel, Rows, Sequence[Matrix]], list[Tensor]],
+    model: PreTrainedModel, forget: Rows, keep: Rows, _seed: int, *, score: Score
 ) -> Write:
     """Zero the neurons of the largest scores, over all MLPs."""
     last = last_matrices(model)

@@ -93,8 +93,8 @@ def subject(data: Path, asked: Mitigations, entry: Model, corpus: Corpus) -> Sub
             "change the list, or plant and hold out more records",
         )
     shape = asked.texts, len(samples["tokens"][0])
-    text = (texts(corpus, tokenizer, *shape, name) for name in ("readable", "unseen"))
-    parts = study_parts(samples, asked.forget, *text, asked.seed)
+    readable, unseen = (texts(corpus, tokenizer, *shape, n) for n in ("readable", "unseen"))
+    parts = study_parts(samples, asked.forget, readable, unseen, asked.seed)
     return Subject(data, entry, model, tokenizer, parts)
 
 

@@ -112,10 +112,13 @@ def frontier(found: pl.DataFrame) -> Figure:
         looks += zip(methods, CATEGORIES, style.MARKERS, strict=False)
         for method, colour, marker in looks:
             if len(points := both.filter(method=method)):
-                up = style.reach(points, "value", "low", "high")
-                right = style.reach(points, "value_cost", "low_cost", "high_cost")
-                at, look = (points["value_cost"], points["value"], up, right), f"{marker}-"
-                ax.errorbar(*at, look, color=colour, elinewidth=0.6, label=method)
+                errors = (
+                    style.reach(points, "value", "low", "high"),
+                    style.reach(points, "value_cost", "low_cost", "high_cost"),
+                )
+                where = points["value_cost"], points["value"]
+                look: Any = {"fmt": f"{marker}-", "color": colour, "elinewidth": 0.6}
+                ax.errorbar(*where, *errors, **look, label=method)
         for method, marker in (("twin", "*"), ("oracle", "P"), ("none", "x")):
             at = both.filter(method=method).select("value_cost", "value").get_columns()
             ax.plot(*at, marker, color=INK, label=method, markersize=8)
