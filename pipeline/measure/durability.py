@@ -121,8 +121,7 @@ def relearned(
 ) -> Iterator[tuple[int, PreTrainedModel]]:
     """Train a copy of the model on whole rows, in an order that the seed gives.
 
-    Yields:
-        After these steps, ascending: their number, and the copy, which the next step changes.
+    Yields the number of steps and the copy after each of `steps`, ascending; it goes on to change.
     """
     made, whole = copy.deepcopy(model), Rows(rows.tokens, 1)
     generator = torch.Generator().manual_seed(seed)

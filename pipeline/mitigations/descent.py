@@ -30,8 +30,7 @@ def descend(
 ) -> Iterator[int]:
     """Minimize a loss of the weights in place, by AdamW at a constant rate, without weight decay.
 
-    Yields:
-        The number of steps taken, from 0 on. The gradients of the weights are not kept.
+    Yields the number of steps taken, from 0 on. The gradients of the weights are not kept.
     """
     trained = list(weights)
     optimizer = torch.optim.AdamW(trained, lr=rate, weight_decay=0.0)
@@ -67,6 +66,6 @@ def npo_loss(now: Tensor, before: Tensor) -> Tensor:
 
 
 gradient_difference = partial(unlearned, loss=lambda now, _before: now.mean())
-"""Raise the loss on the rows to forget. Source: arXiv 2203.12817, as in open-unlearning."""
+"""As in open-unlearning: the loss on the rows to forget is raised."""
 npo = partial(unlearned, loss=npo_loss)
-"""Source: arXiv 2404.05868, with the retain term of open-unlearning."""
+"""With the retain term of open-unlearning."""

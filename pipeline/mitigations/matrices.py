@@ -90,10 +90,8 @@ def inputs_scaled(matrices: Sequence[Matrix], gates: Sequence[Tensor]) -> Iterat
 
 @contextmanager
 def recorded(matrices: Sequence[Matrix]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-    """Record what matrices read, and after a backward pass the gradients by what they return.
-
-    Yields:
-        Two lists in the order of `matrices`: inputs (B, T, I) and gradients (B, T, O).
+    """Record what matrices read, (B, T, I) each, and after a backward pass the gradients by what
+    they return, (B, T, O): two lists in the order of `matrices`.
     """
     read, gradients = ([torch.empty(0)] * len(matrices) for _ in range(2))
 

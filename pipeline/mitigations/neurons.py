@@ -156,10 +156,7 @@ def wanda(model: PreTrainedModel, forget: Rows, keep: Rows, _seed: int) -> Write
 
 
 def optimal_damage(model: PreTrainedModel, forget: Rows, keep: Rows, _seed: int) -> Write:
-    """Zero the weights of the largest saliency, half the squared weight times its Fisher entry.
-
-    Source: LeCun et al. 1989 (Optimal Brain Damage), forget minus keep.
-    """
+    """Optimal Brain Damage: zero the largest half squared weights times their Fisher entries."""
     matrices = mlp_matrices(model)
     fisher = contrasted(lambda rows: fisher_diagonal(model, rows, matrices), forget, keep)
     pairs = zip(matrices, fisher, strict=True)
@@ -183,8 +180,6 @@ def balanced_subnet(_model: PreTrainedModel, forget: Rows, keep: Rows, seed: int
 
     Each weight has a score; the mask of the largest ones is removed, and gradients pass through it
     to the scores. The loss is half that on the rows to keep minus half that on those to forget.
-
-    Source: arXiv 2410.02159 (BalancedSubnet).
     """
 
     def write(copy: PreTrainedModel, share: float) -> None:

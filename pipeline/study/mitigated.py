@@ -74,12 +74,10 @@ def probe(
 ) -> pl.DataFrame:
     """The durability of an edited checkpoint, on samples of which half is learned again.
 
-    Models are folders. Without that before the edit, every sample counts as recited then. Without a
-    twin, which never saw the samples, what comes back by relearning may be learned anew, and leaves
-    the verdict undecided. The samples are a file, as `samples.table_file` reads it.
-
-    Returns:
-        The columns of `DURABILITY` from ``probe`` on.
+    The table has the columns of `DURABILITY` from ``probe`` on. Models are folders. Without that
+    before the edit, every sample counts as recited then. Without a twin, which never saw the
+    samples, what comes back by relearning may be learned anew, and leaves the verdict undecided.
+    The samples are a file, as `samples.table_file` reads it.
 
     Raises:
         InputError: a folder or the samples cannot be read, or no sample was recited before.
