@@ -16,45 +16,12 @@ from pipeline.report import style
 from pipeline.report.appendices import shared
 from pipeline.report.colours import CATEGORIES, GREY, INK, MUTED
 from pipeline.report.markup import template
-from pipeline.report.numbers import SHARE, Number
 from pipeline.workflow import tables
 from pipeline.workflow.files import write_text
 
 LINEAR = 0.01
 COST_TICKS = (-1, -0.1, 0, 0.01, 0.1, 1, 10)
 """Nats around 0 that the axes of cost show on a linear scale, and their ticks."""
-UNITS = {"kept": SHARE, "loss_change": "difference", "acc_change": "points"}
-"""Metric -> its unit."""
-COSTS = (
-    *[(split, "kept") for split in ("forget_held_out", "keep_held_out", "keep_matched")],
-    *[(split, "loss_change") for split in ("text", "control")],
-)
-"""Split and metric of the columns of the table of costs."""
-PROBES = {
-    "edited 0": "edited",
-    "sampling 1": "1 try",
-    "sampling 100": "100 tries",
-    "sampling 10000": "10,000 tries",
-    "int8 8": "8 bits",
-    "int4 4": "4 bits",
-    "relearning area": "area of relearning",
-    "prefix longer": "longer prefix",
-    "prefix shorter": "shorter prefix",
-    "prefix shifted": "shifted prefix",
-    "prefix one token changed": "one token changed",
-    "undone 0": "undone",
-}
-"""Probe with its x or variant -> heading."""
-CLAIMS = {
-    "A": "Deletion of the flat block, the same in the basis of the identity, and noise of the same "
-    "norm cost equally much",
-    "B": "A coherent step in the flat block costs a tenth of the deletion",
-    "B, same kind": "It costs unseen records of the same kinds less, too",
-    "order": "Deletion in the curvature's basis costs less than BalancedSubnet",
-    "C": "Two Taylor orders predict the price within 10% at most doses",
-    "D": "The share of activation in flat directions tells recited windows from others",
-}
-"""Claim -> its words."""
 
 
 def write_page(study: str, data: Path, path: Path) -> None:
@@ -67,11 +34,6 @@ def write_page(study: str, data: Path, path: Path) -> None:
         tables.read(data / f"{name}.parquet", schema) for name, (_, schema) in TABLES.items()
     )
     chosen = found.filter("chosen")
-    tasks = chosen.filter(metric="acc_change")["split"].unique(maintain_order=True).to_list()
-    shown = {}
-    for row in chosen.filter(pl.col("metric").is_in(list(UNITS))).iter_rows(named=True):
-        key = (row["method"], row["split"], row["metric"])
-        shown[key] = _estimate("/".join(("mitigations", *key)), row, UNITS[row["metric"]])
     with rc_context(style.RC):
         figures = {"frontier": frontier(found), "prices": prices(found)}
     html = template("mitigations.html.jinja").render(
@@ -79,22 +41,12 @@ def write_page(study: str, data: Path, path: Path) -> None:
         **{name: style.as_svg(figure, name) for name, figure in figures.items()},
         study=study,
         title="Forgotten, or only hidden?",
-        costs=[
-            [*_dose(row), *(shown.get((row["method"], *each), "") for each in COSTS)]
-            for row in chosen.filter(split="forget_seen", metric="kept").iter_rows(named=True)
-        ],
-        tasks=tasks,
-        accuracies=[
-            [method, *(shown.get((method, task, "acc_change"), "") for task in tasks)]
-            for method in chosen["method"].unique(maintain_order=True)
-            if method != "none" and tasks
-        ],
-        probes=list(PROBES.values()),
-        durable=[
-            _durable(str(method), own)
-            for (method,), own in probes.group_by("method", maintain_order=True)
-        ],
-        claims=[_claim(row) for row in judged.iter_rows(named=True)],
+        methods=chosen["method"].unique(maintain_order=True).to_list(),
+        tasks=chosen.filter(metric="acc_change")["split"].unique(maintain_order=True).to_list(),
+        removed=REMOVED,
+        found={(r["method"], r["split"], r["metric"]): r for r in chosen.iter_rows(named=True)},
+        probed={(row["method"], _probe(row)): row for row in probes.iter_rows(named=True)},
+        claims=judged.to_dicts(),
     )
     write_text(path, html)
 
@@ -162,31 +114,6 @@ def _cost_axis(axis: Any) -> None:
     axis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
-def _estimate(name: str, row: Mapping[str, Any], unit: str) -> Number:
-    return Number(name, row["value"], row["low"], row["high"], unit, name.partition("/")[0])
-
-
-def _dose(row: Mapping[str, Any]) -> list[object]:
-    """A method and its chosen dose; marked, if it leaves too much of what the method has seen."""
-    method = row["method"]
-    mark = " †" if row["value"] > REMOVED and method != "none" else ""
-    return [method + mark, Number(f"mitigations/{method}/dose", row["dose"], table="mitigations")]
-
-
-def _durable(method: str, own: pl.DataFrame) -> list[object]:
-    rows = {
-        f"{r['probe']} {r['variant'] or format(r['x'], 'g')}": r for r in own.iter_rows(named=True)
-    }
-    cells: list[object] = [method, rows["all 0"]["verdict"]]
-    for probe in PROBES:
-        unit = "ratio" if probe == "relearning area" else SHARE
-        name = f"durability/{method}/{probe}"
-        cells.append(_estimate(name, rows[probe], unit) if probe in rows else "")
-    return cells
-
-
-def _claim(row: Mapping[str, Any]) -> list[object]:
-    name = f"mitigation_claims/{row['claim']}/{row['contrast']}"
-    value, words = _estimate(name, row, ""), f"{row['claim']}: {CLAIMS[row['claim']]}"
-    bound = Number(f"{name}/bound", row["bound"], table="mitigation_claims")
-    return [words, row["verdict"], row["contrast"], value, bound]
+def _probe(row: Mapping[str, Any]) -> str:
+    """A probe with its variant, or what it took, as the template names it."""
+    return f"{row['probe']} {row['variant'] or format(row['x'], 'g')}"
