@@ -235,13 +235,12 @@ def _detected(found: pl.DataFrame) -> Iterator[Row]:
 
 def _probed(own: pl.DataFrame, twin: pl.DataFrame) -> Iterator[Row]:
     """The rows of one method; relearning is compared with the twin's in its other order."""
-    judged = len(twin) > 0
     learned = (pl.col("probe") == "relearning") & (pl.col("variant") == "")
     variant = pl.col("variant").replace("reference", "")
     expected = twin.filter(~learned).select("probe", "x", variant, "item", twin="value")
     own = own.filter(pl.col("variant") != "reference")
     own = own.join(expected, on=[*PROBE, "item"], how="left", maintain_order="left")
-    if not judged:
+    if not len(twin):
         own = own.with_columns(twin=0.0)
     for (probe, x, variant), part in own.group_by(PROBE, maintain_order=True):
         at, row, verdict = {"probe": probe, "x": x, "variant": variant}, _mean(part), None
@@ -252,7 +251,7 @@ def _probed(own: pl.DataFrame, twin: pl.DataFrame) -> Iterator[Row]:
         yield {**at, **row, "verdict": verdict}
     curve = own.filter(probe="relearning").sort("item", "x")
     area = _mean(_areas(curve), "twin")
-    verdict = _verdict(area, AREA_MARGIN, "removed", "hidden" if judged else "undecided")
+    verdict = _verdict(area, AREA_MARGIN, "removed", "hidden" if len(twin) else "undecided")
     last = curve["x"].max()
     yield {"probe": "relearning", "x": last, "variant": "area", **area, "verdict": verdict}
 
@@ -300,7 +299,7 @@ def _claims(found: pl.DataFrame) -> Iterator[Row]:
     yield from _priced(doses.filter(split="text"))
     for row in _detected(found):
         if row["metric"] == "auc_flat_share":
-            against = {"control": "records", "text": "text"}[row["split"]]
+            against = "text" if row["split"] == "text" else "records"
             contrast = f"flat share: recited records against unseen {against}"
             yield _above("D", contrast, row, DETECTS)
 

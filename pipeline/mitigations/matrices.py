@@ -52,7 +52,7 @@ def mlp_matrices(model: PreTrainedModel) -> list[Matrix]:
     names = {module: name for name, module in model.named_modules()}
     found: list[Matrix] = []
     for number, site in enumerate(anatomy(model).sites):
-        modules = [] if site.whole_mlp is None else list(site.whole_mlp.modules())
+        modules = () if site.whole_mlp is None else site.whole_mlp.modules()
         own = [Matrix(names[m], m) for m in modules if isinstance(m, (nn.Linear, Conv1D))]
         if site.mlp not in [matrix.module for matrix in own]:
             raise bad_input(

@@ -86,11 +86,7 @@ def probe(
     table = cut(samples, encode, prefix_length, suffix_length, skip_short=False)
     parts = halved(table, HALVES_SEED)
     folders = {"edited": edited_model, "none": before, "twin": twin}
-    models = {
-        name: model_of(checkpoint_files(folder), "float32")
-        for name, folder in folders.items()
-        if folder is not None
-    }
+    models = {n: model_of(checkpoint_files(at), "float32") for n, at in folders.items() if at}
     original, found = models.get("none"), {}
     for name, each in models.items():
         fitting = original if name == "edited" and original and _fits(original, each) else None
