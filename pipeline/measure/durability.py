@@ -85,10 +85,9 @@ def changed_prefixes(rows: Rows, seed: int) -> Iterator[tuple[str, int, Rows]]:
     by = max(1, (rows.tokens.shape[1] - rows.first) // CHANGE)
     random = torch.Generator().manual_seed(seed)
     one, middle = rows.tokens.clone(), rows.first // 2
-    known: Tensor = one.unique()  # type: ignore[no-untyped-call]
+    known, numbers = one.unique(return_inverse=True)  # type: ignore[no-untyped-call]
     by_another = torch.randint(1, len(known), (len(rows),), generator=random)
-    at = torch.searchsorted(known, one[:, middle].contiguous()) + by_another
-    one[:, middle] = known[at % len(known)]  # another token of these texts
+    one[:, middle] = known[(numbers[:, middle] + by_another) % len(known)]  # another one of these
     yield "longer", by, Rows(rows.tokens, rows.first + by)
     yield "shorter", -by, Rows(rows.tokens[:, by:], rows.first - by)
     yield "shifted", 0, Rows(rows.tokens[:, by:], rows.first)

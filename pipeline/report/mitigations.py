@@ -64,13 +64,11 @@ def frontier(found: pl.DataFrame) -> Figure:
         looks += zip(methods, CATEGORIES, style.MARKERS, strict=False)
         for method, colour, marker in looks:
             if len(points := both.filter(method=method)):
-                errors = (
-                    style.reach(points, "value", "low", "high"),
-                    style.reach(points, "value_cost", "low_cost", "high_cost"),
-                )
                 where = points["value_cost"], points["value"]
+                up = style.reach(points, "value", "low", "high")
+                across = style.reach(points, "value_cost", "low_cost", "high_cost")
                 look: Any = {"fmt": f"{marker}-", "color": colour, "elinewidth": 0.6}
-                ax.errorbar(*where, *errors, **look, label=method)
+                ax.errorbar(*where, up, across, **look, label=method)
         for method, marker in (("twin", "*"), ("oracle", "P"), ("none", "x")):
             at = both.filter(method=method).select("value_cost", "value").get_columns()
             ax.plot(*at, marker, color=INK, label=method, markersize=8)
@@ -85,9 +83,8 @@ def frontier(found: pl.DataFrame) -> Figure:
 def prices(found: pl.DataFrame) -> Figure:
     """Predicted against measured change of loss, a point for each method and dose."""
     figure, (ax,) = style.panels(1, height=3.4)
-    measured, predicted = (
-        found.filter(split="text", metric=metric) for metric in ("loss_change", "price")
-    )
+    text = found.filter(split="text")
+    measured, predicted = text.filter(metric="loss_change"), text.filter(metric="price")
     both = measured.join(predicted, on=["method", "dose"], suffix="_predicted")
     for i, (method, points) in enumerate(both.group_by("method", maintain_order=True)):
         colour, marker = CATEGORIES[i % len(CATEGORIES)], style.MARKERS[i // len(CATEGORIES)]
