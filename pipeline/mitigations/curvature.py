@@ -121,7 +121,8 @@ def eigenbases(
             likely = model(input_ids=part.tokens, use_cache=False).logits[:, :-1].softmax(-1)
         labels = torch.multinomial(likely.flatten(0, 1), 1, generator=random)
         made = factors(model, matrices, part.tokens, labels.view(likely.shape[:2]))
-        total = [(a + c, b + d) for (a, b), (c, d) in zip(total or made, made, strict=True)]
+        pairs = zip(total, made, strict=True)
+        total = [(a + c, b + d) for (a, b), (c, d) in pairs] if total else made
     random.manual_seed(seed)
     return [Basis(*(directions(side, random) for side in pair)) for pair in total]
 

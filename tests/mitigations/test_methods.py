@@ -15,7 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 from pipeline.mitigations import curvature, descent, neurons, schema
 from pipeline.mitigations.matrices import last_matrices, mean_inputs, mlp_matrices
 from pipeline.mitigations.methods import HALVINGS, METHODS, chosen_dose, edited, lowered
-from pipeline.mitigations.rows import Rows, Write, log_probs, margins, recited
+from pipeline.mitigations.rows import BATCH, Rows, Write, log_probs, margins, recited
 from tests.mitigations.conftest import P, T, World, two_blocks
 
 
@@ -186,6 +186,22 @@ def test_flat_directions_are_those_of_least_curvature(world: World) -> None:
         for side, directions in ((a, basis.inputs), (g, basis.outputs)):
             along = (directions * (side @ directions)).sum(0)
             assert (along.diff() > -1e-4 * along.abs().max()).all()
+
+
+def test_every_row_counts_once_in_the_factors(world: World) -> None:
+    keep = Rows(world.keep.tokens.repeat(1 + 2 * BATCH // len(world.keep), 1), 1)
+    matrices, random = mlp_matrices(world.model), torch.Generator().manual_seed(3)
+    sums = [(0, 0)] * len(matrices)
+    for tokens in keep.tokens.split(BATCH):
+        with torch.no_grad():
+            likely = world.model(input_ids=tokens).logits[:, :-1].softmax(-1)
+        labels = torch.multinomial(likely.flatten(0, 1), 1, generator=random)
+        made = curvature.factors(world.model, matrices, tokens, labels.view(likely.shape[:2]))
+        sums = [(a + c, g + d) for (a, g), (c, d) in zip(sums, made, strict=True)]
+    found = curvature.eigenbases(world.model, matrices, keep, 3, lambda factor, _random: factor)
+    for basis, (a, g) in zip(found, sums, strict=True):
+        torch.testing.assert_close(basis.inputs, a)
+        torch.testing.assert_close(basis.outputs, g)
 
 
 @pytest.mark.parametrize("name", ["noise", "random"])

@@ -198,7 +198,7 @@ def test_the_check_of_the_model(study: Study) -> None:
     del study
     wrong = values()
     wrong["mitigations"] |= {"model": "twin"}
-    with pytest.raises(InputError, match="has a twin"):
+    with pytest.raises(InputError, match="and a twin"):
         check(wrong)
     assert "arena-kfac" in loops(values())["mitigation"]
     assert loops(read_yaml(ROOT / "params.yaml"))["mitigation"] == {}
