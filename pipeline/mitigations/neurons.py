@@ -1,14 +1,15 @@
-"""Neurons of the MLPs that are set to zero: three scores of which ones serve the memory.
+"""Neurons of the MLPs that are set to zero, and scores of which ones serve the memory.
 
 A neuron is an input of the last matrix of an MLP; without it, its column is zero. A score is that
 for the rows to forget minus that for the rows to keep. The dose is the share of all neurons.
 
-Shapes: I neurons of one MLP.
+Shapes: I neurons of one MLP, or other inputs of a matrix that writes to the stream.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -21,91 +22,131 @@ from pipeline.mitigations.rows import Rows, contrasted, log_probs
 
 Write = Callable[[PreTrainedModel, float], None]
 """Writes a dose of an edit into a copy of the model that it was prepared on."""
+Measure = Callable[[PreTrainedModel, Rows, Sequence[Matrix], int], list[Tensor]]
+"""(I,) for each matrix: a score of each neuron, of model, rows, matrices and seed."""
 
 NODES = 12
 """Of the Gauss-Legendre rule that integrates the gradients."""
 MASK_STEPS, MASK_RATE, SPARSITY = 60, 0.03, 1.0
-"""Steps and learning rate of the learned mask, and the weight of its mean against the loss
+"""Steps and learning rate of a learned mask, and the weight of its mean against the loss
 in nats: a gate of no use reaches 0 in half of the steps."""
 MASK_ROWS = 32
-"""Rows of one step of the learned mask."""
+"""Rows of one step of a learned mask."""
+SHARPNESS, LOW, HIGH = 2 / 3, -0.1, 1.1
+"""Of the Hard Concrete distribution: its temperature, and its ends before it is cut to [0, 1]."""
+OPEN, GATE_RATE = 2.0, 0.1
+"""Of its gates: where they start (log odds), and the learning rate (AdamW without decay)."""
 
 
-def by_activation(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
-    """Zero the neurons that are most active on the rows to forget, weighted by what they write.
-
-    Source: arXiv 2311.09060, section 3.2 (activations).
-    """
-    del seed
+def zeroed(
+    model: PreTrainedModel, forget: Rows, keep: Rows, seed: int, *, measure: Measure
+) -> Write:
+    """Zero the neurons that score most on the rows to forget, beyond those to keep."""
     last = last_matrices(model)
-    return _without(contrasted(lambda rows: activity(model, rows, last), forget, keep))
-
-
-def by_gradients(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
-    """Zero the neurons with the largest integrated gradients of the scored tokens.
-
-    Source: arXiv 2104.08696 (knowledge neurons), all neurons scaled together.
-    """
-    del seed
-    last = last_matrices(model)
-    return _without(contrasted(lambda rows: integrated_gradients(model, rows, last), forget, keep))
-
-
-def by_mask(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
-    """Zero the neurons that a sparse mask keeps for the rows to forget, and not for those to keep.
-
-    Source: arXiv 2311.09060, section 3.2 (Slimming).
-    """
-    last = last_matrices(model)
-    return _without(contrasted(lambda rows: slimmed(model, rows, seed, last), forget, keep))
+    return _without(contrasted(lambda rows: measure(model, rows, last, seed), forget, keep))
 
 
 @torch.no_grad()
-def activity(model: PreTrainedModel, rows: Rows, last: Sequence[Matrix]) -> list[Tensor]:
-    """(I,) for each MLP: the mean of |activation| where scored tokens are predicted, times the
-    norm of what the neuron writes.
+def activity(
+    model: PreTrainedModel, rows: Rows, matrices: Sequence[Matrix], _seed: int = 0
+) -> list[Tensor]:
+    """The mean of |activation| where scored tokens are predicted, times the norm of what the
+    neuron writes.
+
+    Source: arXiv 2311.09060, section 3.2 (activations).
     """
-    means = mean_inputs(model, rows, last, torch.abs)
-    return [mean * m.weight.norm(dim=0) for mean, m in zip(means, last, strict=True)]
+    means = mean_inputs(model, rows, matrices, torch.abs)
+    return [mean * m.weight.norm(dim=0) for mean, m in zip(means, matrices, strict=True)]
 
 
 def integrated_gradients(
-    model: PreTrainedModel, rows: Rows, last: Sequence[Matrix], count: int = NODES
+    model: PreTrainedModel,
+    rows: Rows,
+    matrices: Sequence[Matrix],
+    _seed: int = 0,
+    count: int = NODES,
 ) -> list[Tensor]:
-    """(I,) for each MLP: the part of each neuron in the mean log probability of a scored token.
+    """The part of each neuron in the mean log probability of a scored token.
 
     Gates on all neurons go from 0 to 1 together. The parts sum to the difference that this makes.
+
+    Source: arXiv 2104.08696 (knowledge neurons), all neurons scaled together.
     """
-    sums = [torch.zeros(matrix.weight.shape[1]) for matrix in last]
+    sums = [torch.zeros(matrix.weight.shape[1]) for matrix in matrices]
     nodes, weights = np.polynomial.legendre.leggauss(count)
     for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
-        gates = [torch.full((m.weight.shape[1],), float(node), requires_grad=True) for m in last]
+        gates = _gates(matrices, float(node))
         for part in rows.batches():
-            with inputs_scaled(last, gates):
+            with inputs_scaled(matrices, gates):
                 total = log_probs(model, part).mean(-1).sum() / len(rows)
             for at, gradient in enumerate(torch.autograd.grad(total, gates)):
                 sums[at] += float(weight) * gradient
     return sums
 
 
-def slimmed(model: PreTrainedModel, rows: Rows, seed: int, last: Sequence[Matrix]) -> list[Tensor]:
-    """(I,) for each MLP: gates in [0, 1] that keep the loss on the rows low, and are few.
+def slimmed(
+    model: PreTrainedModel, rows: Rows, matrices: Sequence[Matrix], seed: int = 0
+) -> list[Tensor]:
+    """Gates in [0, 1] that keep the loss on the rows low, and are few.
 
     From 1, AdamW minimizes the loss plus `SPARSITY` times the mean gate.
+
+    Source: arXiv 2311.09060, section 3.2 (Slimming).
     """
-    gates = [torch.ones(matrix.weight.shape[1], requires_grad=True) for matrix in last]
-    generator = torch.Generator().manual_seed(seed)
+    gates, generator = _gates(matrices, 1.0), torch.Generator().manual_seed(seed)
 
     def loss() -> Tensor:
-        with inputs_scaled(last, gates):
-            lost = -log_probs(model, rows[rows.draw(MASK_ROWS, generator)]).mean()
-        return lost + SPARSITY * torch.cat(gates).mean()
+        part = rows[rows.draw(MASK_ROWS, generator)]
+        return _loss(model, part, matrices, gates) + SPARSITY * torch.cat(gates).mean()
 
     for _ in descend(gates, MASK_RATE, MASK_STEPS, loss):
         with torch.no_grad():
             for gate in gates:
                 gate.clamp_(0, 1)
     return [gate.detach() for gate in gates]
+
+
+def hard_concrete(
+    model: PreTrainedModel, rows: Rows, matrices: Sequence[Matrix], seed: int = 0
+) -> list[Tensor]:
+    """The same with Hard Concrete gates, whose expected number is what the loss pays for.
+
+    The seed is that of the noise and the rows; the gates are without noise after training.
+
+    Source: arXiv 1712.01312, in arXiv 2311.09060, section 3.2 (Hard Concrete).
+    """
+    odds, generator = _gates(matrices, OPEN), torch.Generator().manual_seed(seed)
+    shift = SHARPNESS * torch.log(torch.tensor(-LOW / HIGH))
+
+    def gate(odd: Tensor) -> Tensor:
+        return (odd.sigmoid() * (HIGH - LOW) + LOW).clamp(0, 1)
+
+    def loss() -> Tensor:
+        part = rows[rows.draw(MASK_ROWS, generator)]
+        drawn = [torch.rand(odd.shape, generator=generator).clamp(1e-6, 1 - 1e-6) for odd in odds]
+        gates = [gate((u.logit() + odd) / SHARPNESS) for u, odd in zip(drawn, odds, strict=True)]
+        price = (torch.cat(odds) - shift).sigmoid().mean()
+        return _loss(model, part, matrices, gates) + SPARSITY * price
+
+    for _ in descend(odds, GATE_RATE, MASK_STEPS, loss):
+        pass
+    return [gate(odd.detach()) for odd in odds]
+
+
+by_activation = partial(zeroed, measure=activity)
+by_gradients = partial(zeroed, measure=integrated_gradients)
+by_mask = partial(zeroed, measure=slimmed)
+
+
+def _gates(matrices: Sequence[Matrix], value: float) -> list[Tensor]:
+    return [torch.full((m.weight.shape[1],), value, requires_grad=True) for m in matrices]
+
+
+def _loss(
+    model: PreTrainedModel, rows: Rows, matrices: Sequence[Matrix], gates: Sequence[Tensor]
+) -> Tensor:
+    with inputs_scaled(matrices, gates):
+        return -log_probs(model, rows).mean()
 
 
 def _without(scores: Sequence[Tensor]) -> Write:

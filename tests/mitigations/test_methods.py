@@ -257,7 +257,7 @@ def test_a_mask_finds_the_neurons_of_a_circuit_built_by_hand() -> None:
             for weight, mask in zip(written, masks, strict=True):
                 weight.grad.mul_(mask)
             optimizer.step()
-    gates = torch.cat(neurons.slimmed(model, rows, 0, neurons.last_matrices(model)))
+    gates = torch.cat(neurons.slimmed(model, rows, neurons.last_matrices(model)))
     assert set(gates.topk(2).indices.tolist()) == {5, 69}
     assert float(gates.sort().values[-3]) < 0.3
 
