@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
@@ -13,7 +16,7 @@ import pytest
 from pipeline.report.localization import read_localized
 from pipeline.report.markup import plain
 from pipeline.stages import registry
-from pipeline.study.composition import check, read_yaml
+from pipeline.study.composition import check, compose, read_yaml
 from pipeline.study.composition import write as write_params
 from pipeline.study.loops import loops
 from pipeline.study.schema import Study
@@ -31,22 +34,25 @@ def example() -> str:
     return str(code)
 
 
+@cache
+def composed() -> dict[str, Any]:
+    """The study `localize-quick`, composed as for a user."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "params.yaml")
+        compose({"study": "localize-quick"}, ROOT / "pipeline/conf", path)
+        return dict(read_yaml(path))
+
+
 def values() -> dict[str, Any]:
     """The study `localize-quick` with one base of two blocks, few records and few steps."""
-    made = read_yaml(ROOT / "pipeline/conf/study/localize-quick.yaml")
-    del made["defaults"]
-    rest = read_yaml(ROOT / "params.yaml")
-    made |= {key: rest[key] for key in ("statistics", "report", "parts", "run", "derived")}
-    empty = ("attribution", "benchmarks", "divergence", "generations", "mitigations", "windows")
-    made |= dict.fromkeys(empty) | {"theory": {}}
+    made = copy.deepcopy(composed())
     made["corpus"]["localize-quick"] |= {
         "vocabulary": 400, "world_tokens": 4000, "records": {1: 10, 8: 4}, "control_records": 6,
         "task_items": 8,
     }  # fmt: skip
-    recipe = read_yaml(ROOT / "pipeline/conf/shared/training.yaml")
     small = {"n_blocks": 2, "batch_rows": 8, "width": 32, "seed": 3, "epochs": 12}
     made["models"] = {KEY: made["models"][KEY]}
-    made["models"][KEY]["checkpoint"] = recipe | small | {"most_copies": 4}
+    made["models"][KEY]["checkpoint"] |= small
     made["localization"] |= {
         "bases": {"neox": ["neox"]},
         "truths": {
