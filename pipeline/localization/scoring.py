@@ -11,7 +11,6 @@ from typing import Any
 import polars as pl
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from pipeline.localization.planting import Planted
 from pipeline.localization.schema import ORACLE, OWN_SCORERS, RANDOM
@@ -43,12 +42,7 @@ def own_scorers(names: Sequence[str]) -> dict[str, Scorer]:
 
 
 def score(of: Subject, planted: Planted, own: Mapping[str, Scorer]) -> dict[str, list[float]]:
-    """Scorer -> its score of each place.
-
-    Args:
-        of: the planted model.
-        planted: which it is.
-        own: as of `own_scorers`.
+    """Scorer -> its score of each place, of those built in and those as of `own_scorers`.
 
     Raises:
         InputError: a scorer of the study's own fails, changes the model, or returns anything else
@@ -63,9 +57,7 @@ def score(of: Subject, planted: Planted, own: Mapping[str, Scorer]) -> dict[str,
         if planted.grid in scorer.grids:
             for quantity, values in scorer.score(of).items():
                 found[f"{name}.{quantity}" if quantity else name] = [*values]
-    for name, function in own.items():
-        found[name] = _of_own(name, function, of)
-    return found
+    return found | {name: _of_own(name, function, of) for name, function in own.items()}
 
 
 def _of_own(name: str, function: Scorer, of: Subject) -> list[float]:
@@ -92,14 +84,12 @@ def _refusal(name: str) -> Callable[[str], InputError]:
 
 def scored(of: Subject, planted: Planted, own: Mapping[str, Scorer]) -> pl.DataFrame:
     """The scores as rows: place, is_truth, scorer, score."""
-    found = score(of, planted, own)
-    truth = [place.name in planted.places for place in of.places]
-    names = [place.name for place in of.places]
-    columns = {"place": names, "is_truth": truth}
-    return pl.concat(
-        pl.DataFrame({**columns, "scorer": [name] * len(names), "score": values})
-        for name, values in found.items()
-    )
+    rows = [
+        (place.name, place.name in planted.places, scorer, value)
+        for scorer, values in score(of, planted, own).items()
+        for place, value in zip(of.places, values, strict=True)
+    ]
+    return pl.DataFrame(rows, schema=["place", "is_truth", "scorer", "score"], orient="row")
 
 
 def removed(of: Subject, scores: pl.DataFrame) -> pl.DataFrame:
@@ -107,32 +97,27 @@ def removed(of: Subject, scores: pl.DataFrame) -> pl.DataFrame:
 
     It names its best places, as many as learned; the first of those with equal scores.
 
-    Args:
-        of: the planted model.
-        scores: as of `scored`.
-
     Returns:
         scorer, places, and the four shares of `REMOVAL`.
     """
     by_name = {place.name: place for place in of.places}
-    known: dict[tuple[str, ...], tuple[float, float]] = {(): shares(of.model, of, [])}
+    known: dict[tuple[str, ...], tuple[float, float]] = {(): shares(of, [])}
     rows = []
     for (scorer,), part in scores.group_by("scorer", maintain_order=True):
         best = part.sort("score", descending=True, maintain_order=True)["place"]
         chosen = tuple(sorted(best.head(int(part["is_truth"].sum()))))
         if chosen not in known:
-            known[chosen] = shares(of.model, of, [by_name[name] for name in chosen])
-        (recited_before, right_before), (left, right) = known[()], known[chosen]
-        rows.append((scorer, " ".join(chosen), recited_before, left, right_before, right))
+            known[chosen] = shares(of, [by_name[name] for name in chosen])
+        recitals, right = zip(known[()], known[chosen], strict=True)
+        rows.append((scorer, " ".join(chosen), *recitals, *right))
     names = ("exact_match", "exact_match_left", "accuracy", "accuracy_left")
     return pl.DataFrame(rows, schema=["scorer", "places", *names], orient="row")
 
 
 @torch.no_grad()
-def shares(model: PreTrainedModel, of: Subject, places: Sequence[Place]) -> tuple[float, float]:
+def shares(of: Subject, places: Sequence[Place]) -> tuple[float, float]:
     """Memorized rows that are recited, and tokens of control rows that are predicted."""
-    every = Rows(of.control.tokens, 1)
-    with without(model, places):
-        recitations = recited(model, of.memorized).double().mean()
-        right = (margins(model, every) > 0).double().mean()
+    with without(of.model, places):
+        recitations = recited(of.model, of.memorized).double().mean()
+        right = (margins(of.model, Rows(of.control.tokens, 1)) > 0).double().mean()
     return float(recitations), float(right)

@@ -48,23 +48,19 @@ def zeroed(
 
 @torch.no_grad()
 def activity(
-    model: PreTrainedModel, rows: Rows, matrices: Sequence[Matrix], _seed: int = 0
+    model: PreTrainedModel, rows: Rows, last: Sequence[Matrix], _seed: int
 ) -> list[Tensor]:
     """The mean of |activation| where scored tokens are predicted, times the norm of what the
     neuron writes.
 
     Source: arXiv 2311.09060, section 3.2 (activations).
     """
-    means = mean_inputs(model, rows, matrices, torch.abs)
-    return [mean * m.weight.norm(dim=0) for mean, m in zip(means, matrices, strict=True)]
+    means = mean_inputs(model, rows, last, torch.abs)
+    return [mean * m.weight.norm(dim=0) for mean, m in zip(means, last, strict=True)]
 
 
 def integrated_gradients(
-    model: PreTrainedModel,
-    rows: Rows,
-    matrices: Sequence[Matrix],
-    _seed: int = 0,
-    count: int = NODES,
+    model: PreTrainedModel, rows: Rows, last: Sequence[Matrix], _seed: int, count: int = NODES
 ) -> list[Tensor]:
     """The part of each neuron in the mean log probability of a scored token.
 
@@ -72,32 +68,30 @@ def integrated_gradients(
 
     Source: arXiv 2104.08696 (knowledge neurons), all neurons scaled together.
     """
-    sums = [torch.zeros(matrix.weight.shape[1]) for matrix in matrices]
+    sums = [torch.zeros(matrix.weight.shape[1]) for matrix in last]
     nodes, weights = np.polynomial.legendre.leggauss(count)
     for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
-        gates = _gates(matrices, float(node))
+        gates = _gates(last, float(node))
         for part in rows.batches():
-            with inputs_scaled(matrices, gates):
+            with inputs_scaled(last, gates):
                 total = log_probs(model, part).mean(-1).sum() / len(rows)
             for at, gradient in enumerate(torch.autograd.grad(total, gates)):
                 sums[at] += float(weight) * gradient
     return sums
 
 
-def slimmed(
-    model: PreTrainedModel, rows: Rows, matrices: Sequence[Matrix], seed: int = 0
-) -> list[Tensor]:
+def slimmed(model: PreTrainedModel, rows: Rows, last: Sequence[Matrix], seed: int) -> list[Tensor]:
     """Gates in [0, 1] that keep the loss on the rows low, and are few.
 
     From 1, AdamW minimizes the loss plus `SPARSITY` times the mean gate.
 
     Source: arXiv 2311.09060, section 3.2 (Slimming).
     """
-    gates, generator = _gates(matrices, 1.0), torch.Generator().manual_seed(seed)
+    gates, generator = _gates(last, 1.0), torch.Generator().manual_seed(seed)
 
     def loss() -> Tensor:
         part = rows[rows.draw(MASK_ROWS, generator)]
-        return _loss(model, part, matrices, gates) + SPARSITY * torch.cat(gates).mean()
+        return _loss(model, part, last, gates) + SPARSITY * torch.cat(gates).mean()
 
     for _ in descend(gates, MASK_RATE, MASK_STEPS, loss):
         with torch.no_grad():
@@ -107,7 +101,7 @@ def slimmed(
 
 
 def hard_concrete(
-    model: PreTrainedModel, rows: Rows, matrices: Sequence[Matrix], seed: int = 0
+    model: PreTrainedModel, rows: Rows, last: Sequence[Matrix], seed: int
 ) -> list[Tensor]:
     """The same with Hard Concrete gates, whose expected number is what the loss pays for.
 
@@ -115,7 +109,7 @@ def hard_concrete(
 
     Source: arXiv 1712.01312, in arXiv 2311.09060, section 3.2 (Hard Concrete).
     """
-    odds, generator = _gates(matrices, OPEN), torch.Generator().manual_seed(seed)
+    odds, generator = _gates(last, OPEN), torch.Generator().manual_seed(seed)
     shift = SHARPNESS * torch.log(torch.tensor(-LOW / HIGH))
 
     def gate(odd: Tensor) -> Tensor:
@@ -126,7 +120,7 @@ def hard_concrete(
         drawn = [torch.rand(odd.shape, generator=generator).clamp(1e-6, 1 - 1e-6) for odd in odds]
         gates = [gate((u.logit() + odd) / SHARPNESS) for u, odd in zip(drawn, odds, strict=True)]
         price = (torch.cat(odds) - shift).sigmoid().mean()
-        return _loss(model, part, matrices, gates) + SPARSITY * price
+        return _loss(model, part, last, gates) + SPARSITY * price
 
     for _ in descend(odds, GATE_RATE, MASK_STEPS, loss):
         pass
@@ -138,14 +132,14 @@ by_gradients = partial(zeroed, measure=integrated_gradients)
 by_mask = partial(zeroed, measure=slimmed)
 
 
-def _gates(matrices: Sequence[Matrix], value: float) -> list[Tensor]:
-    return [torch.full((m.weight.shape[1],), value, requires_grad=True) for m in matrices]
+def _gates(last: Sequence[Matrix], value: float) -> list[Tensor]:
+    return [torch.full((m.weight.shape[1],), value, requires_grad=True) for m in last]
 
 
 def _loss(
-    model: PreTrainedModel, rows: Rows, matrices: Sequence[Matrix], gates: Sequence[Tensor]
+    model: PreTrainedModel, rows: Rows, last: Sequence[Matrix], gates: Sequence[Tensor]
 ) -> Tensor:
-    with inputs_scaled(matrices, gates):
+    with inputs_scaled(last, gates):
         return -log_probs(model, rows).mean()
 
 

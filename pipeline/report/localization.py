@@ -17,6 +17,7 @@ from pipeline.workflow import tables
 
 SECTION = "Where is it?"
 TABLE, DELETED = "localization", "removal"
+DELETED_HEADING = ["scorer", "rank", "removed at no cost", "recitals removed", "accuracy lost"]
 FEW = 6
 """With fewer trained bases, their differences are hardly known."""
 MOST_NAMED = 4
@@ -36,10 +37,11 @@ _LOST = {
     "log_prob_minus_control": "log-probability beyond control",
 }
 SCORERS = {
-    f"{edit}.{loss}": f"{done}: {lost}"
-    for edit, done in _EDITS.items()
-    for loss, lost in _LOST.items()
-} | {
+    **{
+        f"{edit}.{quantity}": f"{done}: {lost}"
+        for edit, done in _EDITS.items()
+        for quantity, lost in _LOST.items()
+    },
     "divergence.kl": "divergence under identity",
     "gradient.attention": "gradient × attention output",
     "gradient.mlp": "gradient × MLP output",
@@ -68,10 +70,7 @@ class Localized:
 
 
 def read_localized(data: Path) -> Localized:
-    """The section of a study's tables.
-
-    Args:
-        data: the study's folder, ``data/STUDY``.
+    """The section of the tables in a study's folder.
 
     Raises:
         InputError: a table does not fit its schema.
@@ -92,46 +91,39 @@ def localized(found: pl.DataFrame, removal: pl.DataFrame) -> Localized:
     deleted = left if left.is_empty() else means(left, ["clean", "removed"], ["lost"])
     truths = [ALL, *found["truth"].unique(maintain_order=True)]
     order = graded.filter(truth=ALL).sort("hit", "average_precision", "scorer", descending=True)
-    scorers = order["scorer"].to_list()
-    grades = {(row["truth"], row["scorer"]): row for row in graded.iter_rows(named=True)}
-    losses = {(row["truth"], row["scorer"]): row for row in deleted.iter_rows(named=True)}
+    hits = {(row["truth"], row["scorer"]): _number(row, "hit") for row in graded.to_dicts()}
+    losses = {row["scorer"]: row for row in deleted.filter(truth=ALL).to_dicts()}
     rows: list[list[Number | str]] = []
     deleted_rows: list[list[Number | str]] = []
-    for scorer in scorers:
-        cells = [grades.get((truth, scorer)) for truth in truths]
-        first = cells[0]
-        assert first is not None  # noqa: S101  for the type checker
-        row: list[Number | str] = [called(scorer), placed(graded, first)]
-        row += [_number(cell, "hit") if cell else "–" for cell in cells]
-        rows.append([*row, _number(first, "average_precision"), _number(first, "rank", "")])
-        if (lost := losses.get((ALL, scorer))) is not None:
-            values = [_number(lost, name, table=DELETED) for name in ("clean", "removed", "lost")]
-            deleted_rows.append([called(scorer), placed(deleted, lost), *values])
-    any_scorer = graded.unique("truth", keep="first", maintain_order=True)
-    nothing = {row["truth"]: row for row in any_scorer.iter_rows(named=True)}
-    by_chance = [_number(nothing[truth], "chance") for truth in truths]
-    rows.append(["chance", "", *by_chance, "", _number(nothing[ALL], "chance_rank", "")])
-    heading = ["scorer", "rank", *truths, "average precision", "rank of the truth"]
-    deleted_heading = ["scorer", "rank", "removed at no cost", "recitals removed", "accuracy lost"]
-    best = order.filter(~pl.col("scorer").is_in([ORACLE, RANDOM])).row(0, named=True)
-    opening = Sentence(
-        _OPENING,
-        {
-            "models": _count("models", best["n"], "models"),
-            "best": _tied(order, best),
-            "hit": _number(best, "hit"),
-            "chance": _number(best, "chance"),
-        },
+    for row in order.to_dicts():
+        scorer, name = row["scorer"], called(row["scorer"])
+        cells = [hits.get((truth, scorer), "–") for truth in truths]
+        others = _number(row, "average_precision"), _number(row, "rank", "")
+        rows.append([name, placed(graded, row), *cells, *others])
+        if lost := losses.get(scorer):
+            values = [_number(lost, of, table=DELETED) for of in ("clean", "removed", "lost")]
+            deleted_rows.append([name, placed(deleted, lost), *values])
+    chance = {row["truth"]: row for row in graded.unique("truth", keep="first").to_dicts()}
+    by_chance = [_number(chance[truth], "chance") for truth in truths]
+    rows.append(["chance", "", *by_chance, "", _number(chance[ALL], "chance_rank", "")])
+    models = removal.select("model", "exact_match").unique(maintain_order=True)
+    count = _count("models", models.height, "models")
+    return Localized(
+        opening=_of_best(_OPENING, order, models=count),
+        sentences=[
+            *_basis(models, count, found.select(CLUSTER).n_unique()),
+            *(_of_best(_TRUTH, graded.filter(truth=each), truth=each) for each in truths[1:]),
+            *_of_falls(found, removal),
+            *_of_deletion(deleted.filter(truth=ALL)),
+        ],
+        heading=["scorer", "rank", *truths, "average precision", "rank of the truth"],
+        rows=rows,
+        deleted_heading=DELETED_HEADING,
+        deleted_rows=deleted_rows,
     )
-    sentences = [
-        *_basis(found, removal),
-        *(_of_truth(graded, truth) for truth in truths[1:]),
-        *_of_falls(found, removal),
-        *_of_deletion(deleted),
-    ]
-    return Localized(opening, sentences, heading, rows, deleted_heading, deleted_rows)
 
 
+_SEVERAL = "several are tied, see the table"
 _OPENING = (
     "The places that learned the memorized samples are known in {{ models|plural('model') }}. The "
     "best scorer ({{ best }}) ranks one of them first in {{ hit }} of the models; chance is "
@@ -166,64 +158,57 @@ _DELETED = (
 )
 
 
-def _basis(found: pl.DataFrame, removal: pl.DataFrame) -> Iterator[Sentence]:
+def _basis(models: pl.DataFrame, count: Number, clusters: int) -> Iterator[Sentence]:
     """How much there is, and how well the models learned."""
-    models = removal.select("model", "exact_match").unique(maintain_order=True)
-    bases = _count("bases", found.select(CLUSTER).n_unique(), "bases")
+    bases = _count("bases", clusters, "bases")
     weak = models.filter(pl.col("exact_match") < RECITED)["model"].to_list()
     recited = spread(f"{TABLE}/recited", models["exact_match"], SHARE, DELETED)
-    shown = {"models": _count("models", models.height, "models"), "bases": bases}
-    yield Sentence(_BASIS, {**shown, "recited": recited, "weak": weak})
-    if bases.value is not None and bases.value < FEW:
+    yield Sentence(_BASIS, {"models": count, "bases": bases, "recited": recited, "weak": weak})
+    if clusters < FEW:
         yield Sentence(_FEW, {"bases": bases})
 
 
-def _of_truth(graded: pl.DataFrame, truth: str) -> Sentence:
-    """The best scorers where one kind of place learned."""
-    of = graded.filter(~pl.col("scorer").is_in([ORACLE, RANDOM]), truth=truth)
-    top = of.filter(pl.col("place") == pl.col("place").min())
-    first = top.row(0, named=True)
+def _of_best(source: str, of: pl.DataFrame, **more: Any) -> Sentence:
+    """A sentence on the best scorers of one truth."""
+    first, best = _best(of)
     values = {"hit": _number(first, "hit"), "chance": _number(first, "chance")}
-    return Sentence(_TRUTH, {"truth": truth, "best": _tied(of, first), **values})
+    return Sentence(source, {"best": best, **values, **more})
 
 
-def _tied(of: pl.DataFrame, row: Mapping[str, Any]) -> str:
-    """The scorers of one truth that share a rank, without those that stand for best and worst."""
-    known = of.filter(~pl.col("scorer").is_in([ORACLE, RANDOM]), place=row["place"])["scorer"]
-    names = ", ".join(called(scorer) for scorer in known)
-    several = f"{names}; tied" if len(known) > 1 else names
-    return several if len(known) <= MOST_NAMED else "several are tied, see the table"
+def _best(of: pl.DataFrame) -> tuple[Mapping[str, Any], str]:
+    """The first scorer of the best rank of a truth, and all in words, without the references."""
+    known = of.filter(~pl.col("scorer").is_in([ORACLE, RANDOM]))
+    tied = known.filter(place=known["place"].min())
+    words = ", ".join(called(scorer) for scorer in tied["scorer"])
+    if tied.height > 1:
+        words = f"{words}; tied" if tied.height <= MOST_NAMED else _SEVERAL
+    return tied.row(0, named=True), words
 
 
 def _of_falls(found: pl.DataFrame, removal: pl.DataFrame) -> Iterator[Sentence]:
     """What a drop in exact match shows, and where."""
-    scorer = "identity.exact_match"
-    ends = {}
-    for row in falls(found, removal).filter(scorer=scorer).iter_rows(named=True):
-        where = "here" if row["here"] else "elsewhere"
-        ends[where] = _stops(row, where)
+    by_block = falls(found, removal).filter(scorer="identity.exact_match")
+    names = {True: "here", False: "elsewhere"}
+    ends = {names[row["here"]]: _stops(row, names[row["here"]]) for row in by_block.to_dicts()}
     if len(ends) == 2:
         yield Sentence(_FALLS, ends)
-    others = falls(found, removal, "place").filter(~pl.col("here"), scorer=scorer).sort("place")
+    others = falls(found, removal, "place").filter(~pl.col("here"), scorer="identity.exact_match")
     if others.height:
         blocks = [
             (str(int(row["place"].removeprefix("block-"))), _stops(row, row["place"]))
-            for row in others.iter_rows(named=True)
+            for row in others.sort("place").to_dicts()
         ]
         yield Sentence(_DEPTH, {"blocks": blocks})
 
 
 def _of_deletion(deleted: pl.DataFrame) -> Iterator[Sentence]:
     """Whether what a scorer names removes the memory at no cost."""
-    of = deleted.filter(truth=ALL)
-    by_scorer = {row["scorer"]: row for row in of.iter_rows(named=True)}
-    others = [row for name, row in by_scorer.items() if name not in (ORACLE, RANDOM)]
-    if not others or not {ORACLE, RANDOM} <= by_scorer.keys():
-        return
-    best = min(others, key=lambda row: row["place"])
-    shown = {"oracle": by_scorer[ORACLE], "random": by_scorer[RANDOM], "hit": best}
-    values = {name: _number(row, "clean", table=DELETED) for name, row in shown.items()}
-    yield Sentence(_DELETED, {**values, "best": _tied(of, best)})
+    by_scorer = {row["scorer"]: row for row in deleted.to_dicts()}
+    if by_scorer.keys() > {ORACLE, RANDOM}:
+        first, best = _best(deleted)
+        shown = {"oracle": by_scorer[ORACLE], "random": by_scorer[RANDOM], "hit": first}
+        values = {name: _number(row, "clean", table=DELETED) for name, row in shown.items()}
+        yield Sentence(_DELETED, {**values, "best": best})
 
 
 def _stops(row: Mapping[str, Any], where: str) -> Number:

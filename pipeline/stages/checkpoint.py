@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.checkpoints.continued import continue_training
+from pipeline.checkpoints.continued import learn
 from pipeline.checkpoints.folder import describe_folder
 from pipeline.checkpoints.gguf import famous, finetune, read_model
 from pipeline.checkpoints.hub import fetch_checkpoint
 from pipeline.checkpoints.loading import load
 from pipeline.checkpoints.loop import Trained, write_checkpoint
 from pipeline.checkpoints.schema import Continued, Folder, Gguf, Hub, Model, Training
-from pipeline.checkpoints.training import train, without
+from pipeline.checkpoints.training import read_rows, train
 from pipeline.corpus.schemas import RECORDS, TRAINING_ROWS
+from pipeline.models.places import Place, masks
 from pipeline.samples.schemas import read_samples
 from pipeline.study.schema import Study, section
 from pipeline.workflow import tables
@@ -25,12 +26,8 @@ from pipeline.workflow.wheel import unpacked
 def training(study: Study, model: Model) -> None:
     """Train a small model from scratch on the generated corpus."""
     corpus, recipe = study.data / "corpus", section(model.checkpoint, Training)
-    rows = tables.read(corpus / "rows.parquet", TRAINING_ROWS)
-    if recipe.most_copies is not None:
-        records = tables.read(corpus / "records.parquet", RECORDS)
-        rows = without(rows, records, recipe.most_copies)
     with costed(study.data, "checkpoint", model.name):
-        trained = train(recipe, rows, corpus / "tokenizer", model.step)
+        trained = train(recipe, read_rows(corpus, recipe), corpus / "tokenizer", model.step)
         made = recipe.model_dump(exclude={"source"}, exclude_defaults=True)
         step = {} if model.step is None else {"step": model.step}
         _write(study, model, trained, made | step)
@@ -41,7 +38,9 @@ def continued(study: Study, model: Model) -> None:
     recipe, samples = section(model.checkpoint, Continued), read_samples(study.data, model.family)
     with costed(study.data, "checkpoint", model.name):
         base, tokenizer = load(study.data / "checkpoints" / recipe.base, "float32")
-        trained = continue_training(recipe, base, tokenizer, samples.filter(split="memorized"))
+        own = masks(base, [Place(recipe.block, recipe.part)])
+        log = learn(recipe, base, samples.filter(split="memorized"), own)
+        trained = Trained(base, log, tokenizer)
         _write(study, model, trained, recipe.model_dump(exclude={"source"}))
 
 

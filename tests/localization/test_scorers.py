@@ -76,7 +76,7 @@ def test_integrated_gradients_are_complete(family: str) -> None:
         model.get_output_embeddings().weight.mul_(20)
         for matrix in written(model):
             matrix.weight.mul_(5)
-    parts = integrated_gradients(model, rows, written(model), count=scorers.NODES)
+    parts = integrated_gradients(model, rows, written(model), 0, scorers.NODES)
     with torch.no_grad():
         whole = log_probs(model, rows).mean()
         with without(model, grid(model, "blocks")):
@@ -85,9 +85,7 @@ def test_integrated_gradients_are_complete(family: str) -> None:
     assert float(torch.cat(parts).sum()) == pytest.approx(float(whole - nothing), abs=1e-3)
     of = replace(subject(model, model, "blocks"), control=rows_of(3))
     by_block = SCORERS["integrated-gradients"].score(of)[""]
-    control = torch.cat(
-        integrated_gradients(model, of.control, written(model), count=scorers.NODES)
-    )
+    control = torch.cat(integrated_gradients(model, of.control, written(model), 0, scorers.NODES))
     assert sum(by_block) == pytest.approx(float(whole - nothing - control.sum()), abs=2e-3)
 
 
@@ -124,7 +122,7 @@ def test_learned_masks_find_a_circuit_built_by_hand() -> None:
     model, rows, control, place = circuit()
     assert log_probs(model, rows).exp().min() > 0.5
     for mask in (slimmed, hard_concrete):
-        gates = mask(model, rows, written(model))
+        gates = mask(model, rows, written(model), 0)
         assert {*torch.cat(gates).topk(8).indices.tolist()} == {*range(152, 160)}, mask.__name__
     of = Subject(model, rows, control, grid(model, "neurons"), model)
     for name in ("slimming", "hard-concrete", "zero-out", "activations", "integrated-gradients"):
