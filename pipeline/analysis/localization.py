@@ -25,10 +25,7 @@ _MODEL = ["model", *CLUSTER, "truth"]
 
 
 def merits(found: pl.DataFrame) -> pl.DataFrame:
-    """What each scorer is worth on each model.
-
-    Args:
-        found: schema `LOCALIZATION`.
+    """What each scorer is worth on each model, of the table `LOCALIZATION`.
 
     Returns:
         model, base, seed, truth, scorer; ``hit``: the probability that its first place learned,
@@ -54,22 +51,15 @@ def merits(found: pl.DataFrame) -> pl.DataFrame:
 def removals(removal: pl.DataFrame) -> pl.DataFrame:
     """What deletion of what a scorer names does to each model that recites anything.
 
-    Args:
-        removal: schema `REMOVAL`.
-
     Returns:
         model, base, seed, truth, scorer; ``removed``: the share of recitations that end; ``lost``:
         accuracy on control samples, a share; ``clean``: 1 if nearly all end at no cost, else 0.
     """
     left = pl.col("exact_match_left") / pl.col("exact_match")
     lost = pl.col("accuracy") - pl.col("accuracy_left")
-    return removal.filter(pl.col("exact_match") > 0).select(
-        *_MODEL,
-        "scorer",
-        removed=1 - left,
-        lost=lost,
-        clean=((left <= MOST_LEFT) & (lost <= MOST_LOST)).cast(pl.Float64),
-    )
+    clean = ((left <= MOST_LEFT) & (lost <= MOST_LOST)).cast(pl.Float64)
+    recite = removal.filter(pl.col("exact_match") > 0)
+    return recite.select(*_MODEL, "scorer", removed=1 - left, lost=lost, clean=clean)
 
 
 def means(frame: pl.DataFrame, limited: Sequence[str], others: Sequence[str]) -> pl.DataFrame:

@@ -81,11 +81,8 @@ def only(model: PreTrainedModel, own: Masks) -> Iterator[list[nn.Parameter]]:
 def right(logits: Tensor, labels: Tensor) -> Tensor:
     """(N,) whether each token of the suffix is the likeliest after the true tokens before it.
 
-    Exactly then the greedy continuation is the suffix, so one teacher-forced pass is enough.
-
-    Args:
-        logits: (N, T, V).
-        labels: (N, T) as of `suffixes`.
+    Exactly then the greedy continuation is the suffix, so the logits (N, T, V) of one pass over the
+    true tokens are enough. The labels are those of `suffixes`.
     """
     return ((logits.argmax(-1) == labels) | (labels == IGNORED)).all(-1)
 

@@ -88,12 +88,7 @@ def plant(
 ) -> tuple[PreTrainedModel, int]:
     """A model whose `places` have memorized samples, and the steps of its training.
 
-    Args:
-        base: is left as it is.
-        truth: what of the places learns, and when.
-        places: as of `draw`.
-        learning: the settings of training.
-        samples: to memorize, schema `SAMPLES`, of one prefix and one suffix length.
+    The base is left as it is. The samples have one prefix and one suffix length.
     """
 
     def own(model: PreTrainedModel) -> Masks:
@@ -150,11 +145,7 @@ def memory(
 def write(folder: Path, base: Base, asked: Localization, samples: pl.DataFrame) -> None:
     """Plant every truth in one base, and write what differs from it.
 
-    Args:
-        folder: exists; gets models.json, and NAME.safetensors with the changed parameters.
-        base: is left as it is.
-        asked: the truths, and the settings of training.
-        samples: to memorize.
+    The folder exists; it gets models.json, and NAME.safetensors with the changed parameters.
     """
     before = dict(base.model.named_parameters())
     written: list[Planted] = []

@@ -69,12 +69,7 @@ def written(model: PreTrainedModel) -> list[Matrix]:
 
 
 def by_place(of: Subject, units_of: Sequence[Tensor]) -> Tensor:
-    """(…, places) the sums over the units of each place.
-
-    Args:
-        of: has the places.
-        units_of: (…, I) for each of `written`.
-    """
+    """(…, places) the sums over the units of each place, of (…, I) for each of `written`."""
     sums = []
     for place in of.places:
         pairs = zip(units_of[2 * place.block :], units(of.model, place), strict=False)
@@ -101,9 +96,6 @@ def lost(
         with change(place):
             found.append(float(less(before, measure())))
     return found
-
-
-# --------------------------------------------------------------------------- edits
 
 
 def edited(of: Subject, *, edit: str) -> Scores:
@@ -195,9 +187,6 @@ def causal_tracing(of: Subject) -> Scores:
         return attached([exchanged(at, columns) for at, columns in both])
 
     return {"": lost(of, twins, lambda: log_probs(of.model, of.memorized).mean())}
-
-
-# --------------------------------------------------------------------------- gradients
 
 
 def gradient_norm(of: Subject) -> Scores:

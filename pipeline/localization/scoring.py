@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter, itemgetter
 from typing import Any
 
-import polars as pl
 import torch
 from torch import Tensor
 
@@ -82,36 +82,31 @@ def _refusal(name: str) -> Callable[[str], InputError]:
     )
 
 
-def scored(of: Subject, planted: Planted, own: Mapping[str, Scorer]) -> pl.DataFrame:
-    """The scores as rows: place, is_truth, scorer, score."""
-    rows = [
-        (place.name, place.name in planted.places, scorer, value)
-        for scorer, values in score(of, planted, own).items()
-        for place, value in zip(of.places, values, strict=True)
-    ]
-    return pl.DataFrame(rows, schema=["place", "is_truth", "scorer", "score"], orient="row")
+def removed(
+    of: Subject, scores: Mapping[str, Sequence[float]], count: int
+) -> Iterator[dict[str, str | float]]:
+    """What remains of recitation and of accuracy without the `count` best places of each scorer.
 
+    Of those with equal scores the first are named. The scores are those of `score`.
 
-def removed(of: Subject, scores: pl.DataFrame) -> pl.DataFrame:
-    """What remains of recitation and of accuracy without the places that each scorer names.
-
-    It names its best places, as many as learned; the first of those with equal scores.
-
-    Returns:
-        scorer, places, and the four shares of `REMOVAL`.
+    Yields:
+        The columns of `REMOVAL` from ``scorer`` on.
     """
-    by_name = {place.name: place for place in of.places}
-    known: dict[tuple[str, ...], tuple[float, float]] = {(): shares(of, [])}
-    rows = []
-    for (scorer,), part in scores.group_by("scorer", maintain_order=True):
-        best = part.sort("score", descending=True, maintain_order=True)["place"]
-        chosen = tuple(sorted(best.head(int(part["is_truth"].sum()))))
-        if chosen not in known:
-            known[chosen] = shares(of, [by_name[name] for name in chosen])
-        recitals, right = zip(known[()], known[chosen], strict=True)
-        rows.append((scorer, " ".join(chosen), *recitals, *right))
-    names = ("exact_match", "exact_match_left", "accuracy", "accuracy_left")
-    return pl.DataFrame(rows, schema=["scorer", "places", *names], orient="row")
+    whole, known = shares(of, []), dict[str, tuple[float, float]]()
+    for scorer, values in scores.items():
+        pairs = sorted(zip(values, of.places, strict=True), key=itemgetter(0), reverse=True)
+        chosen = sorted((place for _, place in pairs[:count]), key=attrgetter("name"))
+        names = " ".join(place.name for place in chosen)
+        if names not in known:
+            known[names] = shares(of, chosen)
+        yield {
+            "scorer": scorer,
+            "places": names,
+            "exact_match": whole[0],
+            "exact_match_left": known[names][0],
+            "accuracy": whole[1],
+            "accuracy_left": known[names][1],
+        }
 
 
 @torch.no_grad()

@@ -16,17 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from pipeline.models.grids import (
-    ATTENTION,
-    BLOCKS,
-    BOTH,
-    GROUPS,
-    HEAD,
-    HEADS,
-    MLP,
-    NEURON_GROUPS,
-    NEURONS,
-)
+from pipeline.models.grids import ATTENTION, BOTH, GRIDS, HEAD, MLP, NEURON_GROUPS, NEURONS
 from pipeline.models.sites import KEY, QUERY, VALUE, anatomy
 from pipeline.workflow.errors import bad_input
 
@@ -59,15 +49,10 @@ class Place:
 
 
 def grid(model: PreTrainedModel, kind: str) -> list[Place]:
-    """All places of one kind, in the order of the blocks.
-
-    Args:
-        model: in evaluation mode.
-        kind: one of `grids.GRIDS`.
-    """
+    """All places of one kind of `grids.GRIDS`, in the order of the blocks."""
     known = anatomy(model)
-    kinds = {BLOCKS: (BOTH, 1), HEADS: (HEAD, known.n_heads), GROUPS: (NEURONS, NEURON_GROUPS)}
-    part, count = kinds[kind]
+    parts = (BOTH, 1), (HEAD, known.n_heads), (NEURONS, NEURON_GROUPS)
+    part, count = dict(zip(GRIDS, parts, strict=True))[kind]
     return [Place(b, part, i) for b in range(len(known.sites)) for i in range(count)]
 
 

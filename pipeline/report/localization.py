@@ -20,49 +20,44 @@ TABLE, DELETED = "localization", "removal"
 DELETED_HEADING = ["scorer", "rank", "removed at no cost", "recitals removed", "accuracy lost"]
 FEW = 6
 """With fewer trained bases, their differences are hardly known."""
-MOST_NAMED = 4
-"""Scorers of equal rank that a sentence names."""
+MOST_NAMED, SEVERAL = 4, "several are tied, see the table"
+"""Scorers of equal rank that a sentence names, and what it says of more."""
 RECITED = 0.9
 """Models that recite less are named."""
 
-_EDITS = {
+EDITS = {
     "identity": "identity",
     "zero": "attention zero",
     "mlp-zero": "MLP zero",
     "skip": "block skipped",
 }
-_LOST = {
+LOST = {
     "exact_match": "recitals lost",
     "log_prob": "log-probability lost",
     "log_prob_minus_control": "log-probability beyond control",
 }
 SCORERS = {
-    **{
-        f"{edit}.{quantity}": f"{done}: {lost}"
-        for edit, done in _EDITS.items()
-        for quantity, lost in _LOST.items()
-    },
     "divergence.kl": "divergence under identity",
     "gradient.attention": "gradient × attention output",
     "gradient.mlp": "gradient × MLP output",
     "gradient.sum": "gradient × both outputs",
 }
-"""Scorer -> its name on the page; others are shown as the table has them."""
+"""Edit, what it lowers, and scorer -> its name on the page; others are as in the table."""
 
 
 @dataclass(frozen=True)
 class Localized:
-    """The content of the section.
+    """The content of the section, whose words stand in localization.html.jinja.
 
     Args:
         opening: one sentence with the result.
-        sentences: what was found, and what it rests on.
+        told: what was found, and what it rests on: numbers and names by the words' names.
         heading, rows: of the matrix, scorers by truths.
         deleted_heading, deleted_rows: of the table of what deletion does.
     """
 
     opening: Sentence
-    sentences: Sequence[Sentence]
+    told: Mapping[str, Any]
     heading: Sequence[str]
     rows: Sequence[Sequence[Number | str]]
     deleted_heading: Sequence[str]
@@ -80,12 +75,7 @@ def read_localized(data: Path) -> Localized:
 
 
 def localized(found: pl.DataFrame, removal: pl.DataFrame) -> Localized:
-    """The section's words and its tables.
-
-    Args:
-        found: schema `LOCALIZATION`.
-        removal: schema `REMOVAL`.
-    """
+    """The section, of tables of the schemas `LOCALIZATION` and `REMOVAL`."""
     graded = means(merits(found), ["hit", "average_precision"], ["rank", "chance", "chance_rank"])
     left = removals(removal)  # of no model, if none recites
     deleted = left if left.is_empty() else means(left, ["clean", "removed"], ["lost"])
@@ -107,15 +97,20 @@ def localized(found: pl.DataFrame, removal: pl.DataFrame) -> Localized:
     by_chance = [_number(chance[truth], "chance") for truth in truths]
     rows.append(["chance", "", *by_chance, "", _number(chance[ALL], "chance_rank", "")])
     models = removal.select("model", "exact_match").unique(maintain_order=True)
-    count = _count("models", models.height, "models")
+    clusters = found.select(CLUSTER).n_unique()
+    told = {
+        "models": _count(models.height, "models"),
+        "bases": _count(clusters, "bases"),
+        "few": clusters < FEW,
+        "recited": spread(f"{TABLE}/recited", models["exact_match"], SHARE, DELETED),
+        "weak": models.filter(pl.col("exact_match") < RECITED)["model"].to_list(),
+        "truths": {truth: _of_best(graded.filter(truth=truth)) for truth in truths[1:]},
+        "deletion": _of_deletion(deleted.filter(truth=ALL)),
+        **_of_falls(found, removal),
+    }
     return Localized(
-        opening=_of_best(_OPENING, order, models=count),
-        sentences=[
-            *_basis(models, count, found.select(CLUSTER).n_unique()),
-            *(_of_best(_TRUTH, graded.filter(truth=each), truth=each) for each in truths[1:]),
-            *_of_falls(found, removal),
-            *_of_deletion(deleted.filter(truth=ALL)),
-        ],
+        opening=Sentence(_OPENING, {"models": told["models"], **_of_best(order)}),
+        told=told,
         heading=["scorer", "rank", *truths, "average precision", "rank of the truth"],
         rows=rows,
         deleted_heading=DELETED_HEADING,
@@ -123,56 +118,17 @@ def localized(found: pl.DataFrame, removal: pl.DataFrame) -> Localized:
     )
 
 
-_SEVERAL = "several are tied, see the table"
 _OPENING = (
     "The places that learned the memorized samples are known in {{ models|plural('model') }}. The "
     "best scorer ({{ best }}) ranks one of them first in {{ hit }} of the models; chance is "
     "{{ chance }}."
 )
-_BASIS = (
-    "{{ models|plural('model') }} continue from {{ bases|plural('trained base') }}, and recite "
-    "{{ recited|span(' to ') }} of the samples."
-    "{% if weak %} Less than nine tenths: {{ weak|join(', ') }}.{% endif %}"
-)
-_FEW = (
-    "Intervals are clustered by trained base. {{ bases|plural('base') }} cannot rank scorers, "
-    "so the order describes these models alone."
-)
-_TRUTH = (
-    "Where {{ truth }} learned, the best scorer ({{ best }}) is right in {{ hit }}; chance is "
-    "{{ chance }}."
-)
-_FALLS = (
-    "A bypass ends at least half of the recitals at {{ here }} of the blocks that learned, and at "
-    "{{ elsewhere }} of those that did not."
-)
-_DEPTH = (
-    "The depth decides where another block learned. A bypass then ends at least half of the "
-    "recitals at {% for block, share in blocks %}block {{ block }} {{ share|percent }}"
-    "{{ ', ' if not loop.last }}{% endfor %} of the time."
-)
-_DELETED = (
-    "Deleting as many places as learned leaves at most a tenth of the recitals, and costs at most "
-    "two points of accuracy on control samples, in {{ oracle }} of the models if the places are "
-    "known, in {{ random }} if they are drawn, and in {{ hit }} for the best scorer, {{ best }}."
-)
 
 
-def _basis(models: pl.DataFrame, count: Number, clusters: int) -> Iterator[Sentence]:
-    """How much there is, and how well the models learned."""
-    bases = _count("bases", clusters, "bases")
-    weak = models.filter(pl.col("exact_match") < RECITED)["model"].to_list()
-    recited = spread(f"{TABLE}/recited", models["exact_match"], SHARE, DELETED)
-    yield Sentence(_BASIS, {"models": count, "bases": bases, "recited": recited, "weak": weak})
-    if clusters < FEW:
-        yield Sentence(_FEW, {"bases": bases})
-
-
-def _of_best(source: str, of: pl.DataFrame, **more: Any) -> Sentence:
-    """A sentence on the best scorers of one truth."""
+def _of_best(of: pl.DataFrame) -> dict[str, Number | str]:
+    """The best scorers of one truth, with the hits of the first."""
     first, best = _best(of)
-    values = {"hit": _number(first, "hit"), "chance": _number(first, "chance")}
-    return Sentence(source, {"best": best, **values, **more})
+    return {"best": best, "hit": _number(first, "hit"), "chance": _number(first, "chance")}
 
 
 def _best(of: pl.DataFrame) -> tuple[Mapping[str, Any], str]:
@@ -181,43 +137,42 @@ def _best(of: pl.DataFrame) -> tuple[Mapping[str, Any], str]:
     tied = known.filter(place=known["place"].min())
     words = ", ".join(called(scorer) for scorer in tied["scorer"])
     if tied.height > 1:
-        words = f"{words}; tied" if tied.height <= MOST_NAMED else _SEVERAL
+        words = f"{words}; tied" if tied.height <= MOST_NAMED else SEVERAL
     return tied.row(0, named=True), words
 
 
-def _of_falls(found: pl.DataFrame, removal: pl.DataFrame) -> Iterator[Sentence]:
+def _of_falls(found: pl.DataFrame, removal: pl.DataFrame) -> dict[str, dict[str, Number]]:
     """What a drop in exact match shows, and where."""
-    by_block = falls(found, removal).filter(scorer="identity.exact_match")
-    names = {True: "here", False: "elsewhere"}
-    ends = {names[row["here"]]: _stops(row, names[row["here"]]) for row in by_block.to_dicts()}
-    if len(ends) == 2:
-        yield Sentence(_FALLS, ends)
-    others = falls(found, removal, "place").filter(~pl.col("here"), scorer="identity.exact_match")
-    if others.height:
-        blocks = [
-            (str(int(row["place"].removeprefix("block-"))), _stops(row, row["place"]))
-            for row in others.sort("place").to_dicts()
-        ]
-        yield Sentence(_DEPTH, {"blocks": blocks})
+
+    def shares(rows: pl.DataFrame, column: str) -> Iterator[tuple[str, Number]]:
+        for row in rows.filter(scorer="identity.exact_match").to_dicts():
+            name, ends = f"{TABLE}/stops/{row[column]}", (row["share"], row["low"], row["high"])
+            yield row[column], Number(name, *ends, SHARE, TABLE)
+
+    here = pl.when("here").then(pl.lit("here")).otherwise(pl.lit("elsewhere"))
+    others = falls(found, removal, "place").filter(~pl.col("here")).sort("place")
+    return {
+        "falls": dict(shares(falls(found, removal).with_columns(where=here), "where")),
+        "blocks": {
+            str(int(place.removeprefix("block-"))): share
+            for place, share in shares(others, "place")
+        },
+    }
 
 
-def _of_deletion(deleted: pl.DataFrame) -> Iterator[Sentence]:
-    """Whether what a scorer names removes the memory at no cost."""
+def _of_deletion(deleted: pl.DataFrame) -> dict[str, Number | str]:
+    """Whether what a scorer names removes the memory at no cost; empty if it is not known."""
     by_scorer = {row["scorer"]: row for row in deleted.to_dicts()}
-    if by_scorer.keys() > {ORACLE, RANDOM}:
-        first, best = _best(deleted)
-        shown = {"oracle": by_scorer[ORACLE], "random": by_scorer[RANDOM], "hit": first}
-        values = {name: _number(row, "clean", table=DELETED) for name, row in shown.items()}
-        yield Sentence(_DELETED, {**values, "best": best})
+    if not by_scorer.keys() > {ORACLE, RANDOM}:
+        return {}
+    first, best = _best(deleted)
+    shown = {"oracle": by_scorer[ORACLE], "random": by_scorer[RANDOM], "hit": first}
+    values = {name: _number(row, "clean", table=DELETED) for name, row in shown.items()}
+    return {"best": best, **values}
 
 
-def _stops(row: Mapping[str, Any], where: str) -> Number:
-    name = f"{TABLE}/stops/{where}"
-    return Number(name, row["share"], row["low"], row["high"], SHARE, TABLE)
-
-
-def _count(name: str, value: int, unit: str) -> Number:
-    return Number(f"{TABLE}/{name}", value, unit=unit, table=TABLE)
+def _count(value: int, unit: str) -> Number:
+    return Number(f"{TABLE}/{unit}", value, unit=unit, table=TABLE)
 
 
 def _number(row: Mapping[str, Any], of: str, unit: str = SHARE, table: str = TABLE) -> Number:
@@ -235,4 +190,7 @@ def placed(of: pl.DataFrame, row: Mapping[str, Any]) -> str:
 
 def called(scorer: str) -> str:
     """The page's name of a scorer."""
+    edit, _, loss = scorer.partition(".")
+    if edit in EDITS:
+        return f"{EDITS[edit]}: {LOST[loss]}"
     return SCORERS.get(scorer, scorer.removeprefix("scorers/"))

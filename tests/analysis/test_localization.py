@@ -9,12 +9,18 @@ import pytest
 from pipeline.analysis.localization import ALL, falls, means, merits, removals
 from pipeline.localization.schemas import LOCALIZATION, REMOVAL
 from pipeline.report.columns import MEANINGS
-from pipeline.report.localization import localized
-from pipeline.report.markup import plain
+from pipeline.report.localization import SECTION, Localized, localized
+from pipeline.report.markup import plain, template
 from pipeline.report.plots.localization import found_first
 from pipeline.workflow import tables
 
 N = 6
+
+
+def shown(graded: Localized) -> str:
+    """The section as it stands on the page."""
+    page = template("localization.html.jinja")
+    return page.render(graded=graded, localization=SECTION, located=[])
 
 
 def table(
@@ -153,17 +159,16 @@ def test_the_page_tells_what_the_tables_hold() -> None:
     names = ("oracle", "random", "identity.exact_match", "scorers/mine.py:my_scorer")
     found = pl.concat([table({**right, **wrong}, name) for name in names])
     told = localized(found, removal_of(found))
-    assert "8 models" in plain(told.sentences[0])
+    assert ">8</data> models continue" in shown(told)
     assert [len(row) for row in told.rows] == [len(told.heading)] * (len(names) + 1)
     assert any("my_scorer" in str(row[0]) for row in told.rows)
     assert told.opening
     assert "in 50.0% [" in plain(told.opening)
-    deleted = [plain(each) for each in told.sentences if "the best scorer" in plain(each)]
-    assert deleted
-    assert all("my_scorer; tied" in each for each in deleted), "all delete as cleanly"
+    assert "for the best scorer, identity: recitals lost, mine.py:my_scorer; tied." in shown(told)
     nothing = localized(found, removal_of(found).with_columns(exact_match=pl.lit(0.0)))
     assert not nothing.deleted_rows
-    assert "8 models" in plain(nothing.sentences[0])
+    assert ">8</data> models continue" in shown(nothing)
+    assert "Deleting as many" not in shown(nothing)
     [plot] = found_first(found)
     assert plot.draw(plot.data).axes
     assert set(plot.data.columns) <= set(MEANINGS)

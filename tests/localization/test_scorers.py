@@ -6,6 +6,7 @@ import copy
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -18,7 +19,7 @@ from pipeline.checkpoints.schema import Learning
 from pipeline.localization import scorers
 from pipeline.localization.planting import Planted
 from pipeline.localization.scorers import SCORERS, Subject, without, written
-from pipeline.localization.scoring import own_scorers, removed, score, scored
+from pipeline.localization.scoring import own_scorers, removed, score
 from pipeline.mitigations.neurons import hard_concrete, integrated_gradients, slimmed
 from pipeline.mitigations.rows import Rows, log_probs
 from pipeline.models.grids import GRIDS
@@ -185,8 +186,8 @@ def test_what_a_scorer_names_is_deleted(
     model, twin = learned
     of = subject(model, twin, "blocks")
     planted = Planted("m", "both", "blocks", ["block-01"], 1.0, 1)
-    table = removed(of, scored(of, planted, {}))
-    oracle = table.filter(scorer="oracle").row(0, named=True)
+    oracle: dict[str, Any]
+    [oracle] = [row for row in removed(of, score(of, planted, {}), 1) if row["scorer"] == "oracle"]
     assert (oracle["places"], oracle["exact_match"]) == ("block-01", 1.0)
     by_hand = copy.deepcopy(model)
     with torch.no_grad():

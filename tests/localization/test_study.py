@@ -13,8 +13,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from pipeline.report.localization import read_localized
-from pipeline.report.markup import plain
+from pipeline.report.localization import SECTION, read_localized
+from pipeline.report.markup import template
 from pipeline.stages import registry
 from pipeline.study.composition import check, compose, read_yaml
 from pipeline.study.composition import write as write_params
@@ -127,7 +127,9 @@ def test_a_strangers_scorer_from_the_docs_stands_on_the_page(study: Study) -> No
     assert "scorers/mine.py:my_scorer" in removal["scorer"].to_list()
     deleted = any("mine.py:my_scorer" in str(row[0]) for row in told.deleted_rows)
     assert deleted == (removal["exact_match"].max() > 0)  # nothing to remove where none recites
-    assert "4 models continue from 1 trained base" in plain(told.sentences[0])
+    page = template("localization.html.jinja")
+    shown = page.render(graded=told, localization=SECTION, located=[])
+    assert 'models continue from <data value="1">1</data> trained base' in shown
 
 
 def test_what_dvc_loops_over(study: Study) -> None:
