@@ -97,10 +97,8 @@ def means(frame: pl.DataFrame, limited: Sequence[str], others: Sequence[str]) ->
 def falls(found: pl.DataFrame, removal: pl.DataFrame, *by: str) -> pl.DataFrame:
     """How often an edit of a block ends half of the recitals, at blocks that learned and at others.
 
-    Args:
-        found: schema `LOCALIZATION`.
-        removal: schema `REMOVAL`, for what each model recites.
-        by: further columns to count by: ``truth``, ``place``.
+    Of the tables `LOCALIZATION`, and `REMOVAL` for what each model recites; counted also by the
+    columns ``truth`` or ``place``, if these are named.
 
     Returns:
         ``by``, scorer, ``here`` (whether the block learned), ``n`` blocks, ``share`` of them at

@@ -23,7 +23,7 @@ from pipeline.checkpoints.loop import IGNORED, LARGEST_GRADIENT, Trained, adamw,
 from pipeline.checkpoints.schema import Learning
 from pipeline.localization.schema import Localization, Truth
 from pipeline.models.grids import BOTH
-from pipeline.models.places import Masks, Place, grid, masks, thinned
+from pipeline.models.places import Masks, Place, grid, masks
 from pipeline.workflow.files import write_json
 
 LEARNS_FROM = 0.75
@@ -77,10 +77,14 @@ def draw(base: PreTrainedModel, truth: Truth, seed: str) -> list[list[Place]]:
 
 
 def weights(model: PreTrainedModel, truth: Truth, places: list[Place], seed: int) -> Masks:
-    """The weights of a truth's places that learn."""
+    """The weights of a truth's places that learn; of a share of them each is drawn alone."""
     part = BOTH if truth.part == "weights" else truth.part
-    whole = masks(model, [Place(place.block, part, place.index) for place in places])
-    return whole if truth.share is None else thinned(whole, truth.share, seed)
+    own = masks(model, [Place(place.block, part, place.index) for place in places])
+    if truth.share is not None:
+        generator = torch.Generator().manual_seed(seed)
+        for mask in own.values():
+            mask &= torch.rand(mask.shape, generator=generator) < truth.share
+    return own
 
 
 def plant(
@@ -106,14 +110,9 @@ def memory(
 ) -> Callable[[int, int], None]:
     """What lets some weights learn samples in the last quarter of a training, beside the others.
 
-    They have an AdamW of their own. The passes that fine-tuning takes at most are spread over the
-    steps of training; one whose samples are recited already is left out.
-
-    Args:
-        model: that is trained.
-        own: the only weights that these samples change directly.
-        learning: gives the passes, the samples in each, their order, and the learning rate.
-        samples: schema `SAMPLES`.
+    They have an AdamW of their own, and are all that these samples change directly. The passes that
+    fine-tuning takes at most, as `learning` has it, are spread over the steps of training; one
+    whose samples are recited already is left out.
     """
     tokens, labels = suffixes(samples)
     epochs = learning.epochs * learning.most_rounds

@@ -28,7 +28,7 @@ from pipeline.measure.attribution import products
 from pipeline.mitigations import neurons
 from pipeline.mitigations.matrices import Matrix, inputs_scaled, recorded
 from pipeline.mitigations.rows import Rows, contrasted, log_probs, logits
-from pipeline.models.grids import BLOCKS, GROUPS, HEAD, HEADS
+from pipeline.models.grids import BLOCKS, GRIDS, HEAD, HEADS
 from pipeline.models.modules import attached
 from pipeline.models.places import Place, masks, units, writers
 
@@ -37,22 +37,17 @@ Scores = Mapping[str, Sequence[float]]
 Scorer = Callable[[PreTrainedModel, Rows, Rows, Sequence[Place]], Sequence[float]]
 """A scorer of a user's own: of model, memorized rows, control rows and places."""
 
-NODES = 20
-"""Of the rule that integrates gradients; the path removes attention and MLPs together."""
+INTEGRATED = partial(neurons.integrated_gradients, count=20)
+"""With more nodes than for MLPs alone: the path removes attention and MLPs together."""
 INTERPOLATIONS = 5
 """Points between two texts, at which EAP-IG takes gradients."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a scorer looks at.
+    """What a scorer looks at, besides the model without the memory: its twin.
 
-    Args:
-        model: in evaluation mode.
-        memorized: rows that the model memorized; their suffix is scored.
-        control: rows that it never saw.
-        places: that are scored.
-        twin: the model without the memory; a user's own scorer does not get it.
+    The models are in evaluation mode. A user's own scorer does not get the twin.
     """
 
     model: PreTrainedModel
@@ -248,31 +243,24 @@ def attribution(of: Subject, *, points: int) -> Scores:
     return {"": by_place(of, effects).abs().mean(0).tolist()}
 
 
-@dataclass(frozen=True)
-class BuiltIn:
-    """What makes one or more scores of each place, for some of `grids.GRIDS`."""
-
-    score: Callable[[Subject], Scores]
-    grids: tuple[str, ...] = (BLOCKS, HEADS, GROUPS)
-
-
-SCORERS: dict[str, BuiltIn] = {
-    "identity": BuiltIn(partial(edited, edit="identity"), (BLOCKS, HEADS)),
-    "zero": BuiltIn(partial(edited, edit="zero"), (BLOCKS, HEADS)),
-    "mlp-zero": BuiltIn(partial(edited, edit="mlp-zero"), (BLOCKS,)),
-    "skip": BuiltIn(partial(edited, edit="skip"), (BLOCKS,)),
-    "divergence": BuiltIn(divergence, (BLOCKS,)),
-    "gradient": BuiltIn(gradient_times_output, (BLOCKS,)),
-    "gradient-norm": BuiltIn(gradient_norm),
-    "zero-out": BuiltIn(zero_out),
-    "activations": BuiltIn(partial(of_units, measure=neurons.activity)),
-    "integrated-gradients": BuiltIn(
-        partial(of_units, measure=partial(neurons.integrated_gradients, count=NODES))
-    ),
-    "slimming": BuiltIn(partial(of_units, measure=neurons.slimmed)),
-    "hard-concrete": BuiltIn(partial(of_units, measure=neurons.hard_concrete)),
-    "attribution-patching": BuiltIn(partial(attribution, points=1)),
-    "eap-ig": BuiltIn(partial(attribution, points=INTERPOLATIONS)),
-    "causal-tracing": BuiltIn(causal_tracing),
+SCORERS: dict[str, tuple[Callable[[Subject], Scores], Sequence[str]]] = {
+    "identity": (partial(edited, edit="identity"), (BLOCKS, HEADS)),
+    "zero": (partial(edited, edit="zero"), (BLOCKS, HEADS)),
+    "mlp-zero": (partial(edited, edit="mlp-zero"), (BLOCKS,)),
+    "skip": (partial(edited, edit="skip"), (BLOCKS,)),
+    "divergence": (divergence, (BLOCKS,)),
+    "gradient": (gradient_times_output, (BLOCKS,)),
+    "gradient-norm": (gradient_norm, GRIDS),
+    "zero-out": (zero_out, GRIDS),
+    "activations": (partial(of_units, measure=neurons.activity), GRIDS),
+    "integrated-gradients": (partial(of_units, measure=INTEGRATED), GRIDS),
+    "slimming": (partial(of_units, measure=neurons.slimmed), GRIDS),
+    "hard-concrete": (partial(of_units, measure=neurons.hard_concrete), GRIDS),
+    "attribution-patching": (partial(attribution, points=1), GRIDS),
+    "eap-ig": (partial(attribution, points=INTERPOLATIONS), GRIDS),
+    "causal-tracing": (causal_tracing, GRIDS),
 }
-"""Name -> scorers; in the tables followed by a dot and the quantity, where there are several."""
+"""Name -> scorers, and the places that they are for.
+
+In the tables the name is followed by a dot and the quantity, where there are several.
+"""

@@ -53,9 +53,9 @@ def score(of: Subject, planted: Planted, own: Mapping[str, Scorer]) -> dict[str,
         ORACLE: [float(place.name in planted.places) for place in of.places],
         RANDOM: [rng.random() for _ in of.places],
     }
-    for name, scorer in SCORERS.items():
-        if planted.grid in scorer.grids:
-            for quantity, values in scorer.score(of).items():
+    for name, (scorer, grids) in SCORERS.items():
+        if planted.grid in grids:
+            for quantity, values in scorer(of).items():
                 found[f"{name}.{quantity}" if quantity else name] = [*values]
     return found | {name: _of_own(name, function, of) for name, function in own.items()}
 

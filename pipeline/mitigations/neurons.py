@@ -38,18 +38,14 @@ OPEN, GATE_RATE = 2.0, 0.1
 """Of its gates: where they start (log odds), and the learning rate (AdamW without decay)."""
 
 
-def zeroed(
-    model: PreTrainedModel, forget: Rows, keep: Rows, seed: int, *, measure: Measure
-) -> Write:
+def zeroed(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int, *, by: Measure) -> Write:
     """Zero the neurons that score most on the rows to forget, beyond those to keep."""
     last = last_matrices(model)
-    return _without(contrasted(lambda rows: measure(model, rows, last, seed), forget, keep))
+    return _without(contrasted(lambda rows: by(model, rows, last, seed), forget, keep))
 
 
 @torch.no_grad()
-def activity(
-    model: PreTrainedModel, rows: Rows, last: Sequence[Matrix], _seed: int
-) -> list[Tensor]:
+def activity(model: PreTrainedModel, rows: Rows, last: Sequence[Matrix], _: int) -> list[Tensor]:
     """The mean of |activation| where scored tokens are predicted, times the norm of what the
     neuron writes.
 
@@ -60,7 +56,7 @@ def activity(
 
 
 def integrated_gradients(
-    model: PreTrainedModel, rows: Rows, last: Sequence[Matrix], _seed: int, count: int = NODES
+    model: PreTrainedModel, rows: Rows, last: Sequence[Matrix], _: int, count: int = NODES
 ) -> list[Tensor]:
     """The part of each neuron in the mean log probability of a scored token.
 
@@ -91,7 +87,9 @@ def slimmed(model: PreTrainedModel, rows: Rows, last: Sequence[Matrix], seed: in
 
     def loss() -> Tensor:
         part = rows[rows.draw(MASK_ROWS, generator)]
-        return _loss(model, part, last, gates) + SPARSITY * torch.cat(gates).mean()
+        with inputs_scaled(last, gates):
+            lost = -log_probs(model, part).mean()
+        return lost + SPARSITY * torch.cat(gates).mean()
 
     for _ in descend(gates, MASK_RATE, MASK_STEPS, loss):
         with torch.no_grad():
@@ -119,28 +117,22 @@ def hard_concrete(
         part = rows[rows.draw(MASK_ROWS, generator)]
         drawn = [torch.rand(odd.shape, generator=generator).clamp(1e-6, 1 - 1e-6) for odd in odds]
         gates = [gate((u.logit() + odd) / SHARPNESS) for u, odd in zip(drawn, odds, strict=True)]
-        price = (torch.cat(odds) - shift).sigmoid().mean()
-        return _loss(model, part, last, gates) + SPARSITY * price
+        with inputs_scaled(last, gates):
+            lost = -log_probs(model, part).mean()
+        return lost + SPARSITY * (torch.cat(odds) - shift).sigmoid().mean()
 
     for _ in descend(odds, GATE_RATE, MASK_STEPS, loss):
         pass
     return [gate(odd.detach()) for odd in odds]
 
 
-by_activation = partial(zeroed, measure=activity)
-by_gradients = partial(zeroed, measure=integrated_gradients)
-by_mask = partial(zeroed, measure=slimmed)
+by_activation = partial(zeroed, by=activity)
+by_gradients = partial(zeroed, by=integrated_gradients)
+by_mask = partial(zeroed, by=slimmed)
 
 
 def _gates(last: Sequence[Matrix], value: float) -> list[Tensor]:
     return [torch.full((m.weight.shape[1],), value, requires_grad=True) for m in last]
-
-
-def _loss(
-    model: PreTrainedModel, rows: Rows, last: Sequence[Matrix], gates: Sequence[Tensor]
-) -> Tensor:
-    with inputs_scaled(last, gates):
-        return -log_probs(model, rows).mean()
 
 
 def _without(scores: Sequence[Tensor]) -> Write:

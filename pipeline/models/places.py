@@ -117,15 +117,6 @@ def masks(model: PreTrainedModel, places: Iterable[Place]) -> dict[str, Tensor]:
     return found
 
 
-def thinned(whole: Masks, share: float, seed: int) -> dict[str, Tensor]:
-    """A random share of the masked weights, drawn one by one."""
-    generator = torch.Generator().manual_seed(seed)
-    return {
-        name: mask & (torch.rand(mask.shape, generator=generator) < share)
-        for name, mask in whole.items()
-    }
-
-
 def _own(model: PreTrainedModel, place: Place) -> Iterator[tuple[nn.Module, slice | Tensor, slice]]:
     """Modules, with the rows and the columns of their weights that belong to a place.
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from pipeline.workflow import tables
 
 SECTION = "Where is it?"
 TABLE, DELETED = "localization", "removal"
-DELETED_HEADING = ["scorer", "rank", "removed at no cost", "recitals removed", "accuracy lost"]
 FEW = 6
 """With fewer trained bases, their differences are hardly known."""
 MOST_NAMED, SEVERAL = 4, "several are tied, see the table"
@@ -25,6 +23,11 @@ MOST_NAMED, SEVERAL = 4, "several are tied, see the table"
 RECITED = 0.9
 """Models that recite less are named."""
 
+OPENING = (
+    "The places that learned the memorized samples are known in {{ models|plural('model') }}. The "
+    "best scorer ({{ best }}) ranks one of them first in {{ hit }} of the models; chance is "
+    "{{ chance }}."
+)
 EDITS = {
     "identity": "identity",
     "zero": "attention zero",
@@ -45,23 +48,8 @@ SCORERS = {
 """Edit, what it lowers, and scorer -> its name on the page; others are as in the table."""
 
 
-@dataclass(frozen=True)
-class Localized:
-    """The content of the section, whose words stand in localization.html.jinja.
-
-    Args:
-        opening: one sentence with the result.
-        told: what was found, and what it rests on: numbers and names by the words' names.
-        heading, rows: of the matrix, scorers by truths.
-        deleted_heading, deleted_rows: of the table of what deletion does.
-    """
-
-    opening: Sentence
-    told: Mapping[str, Any]
-    heading: Sequence[str]
-    rows: Sequence[Sequence[Number | str]]
-    deleted_heading: Sequence[str]
-    deleted_rows: Sequence[Sequence[Number | str]]
+Localized = Mapping[str, Any]
+"""Numbers, names and tables by their names in localization.html.jinja; and the opening sentence."""
 
 
 def read_localized(data: Path) -> Localized:
@@ -98,31 +86,22 @@ def localized(found: pl.DataFrame, removal: pl.DataFrame) -> Localized:
     rows.append(["chance", "", *by_chance, "", _number(chance[ALL], "chance_rank", "")])
     models = removal.select("model", "exact_match").unique(maintain_order=True)
     clusters = found.select(CLUSTER).n_unique()
-    told = {
-        "models": _count(models.height, "models"),
-        "bases": _count(clusters, "bases"),
+    count = Number(f"{TABLE}/models", models.height, unit="models", table=TABLE)
+    return {
+        "opening": Sentence(OPENING, {"models": count, **_of_best(order)}),
+        "models": count,
+        "bases": Number(f"{TABLE}/bases", clusters, unit="bases", table=TABLE),
         "few": clusters < FEW,
         "recited": spread(f"{TABLE}/recited", models["exact_match"], SHARE, DELETED),
         "weak": models.filter(pl.col("exact_match") < RECITED)["model"].to_list(),
-        "truths": {truth: _of_best(graded.filter(truth=truth)) for truth in truths[1:]},
+        "best": {truth: _of_best(graded.filter(truth=truth)) for truth in truths[1:]},
+        "falls": _of_falls(falls(found, removal)),
+        "blocks": _of_falls(falls(found, removal, "place").filter(~pl.col("here")).sort("place")),
         "deletion": _of_deletion(deleted.filter(truth=ALL)),
-        **_of_falls(found, removal),
+        "heading": ["scorer", "rank", *truths, "average precision", "rank of the truth"],
+        "rows": rows,
+        "deleted_rows": deleted_rows,
     }
-    return Localized(
-        opening=Sentence(_OPENING, {"models": told["models"], **_of_best(order)}),
-        told=told,
-        heading=["scorer", "rank", *truths, "average precision", "rank of the truth"],
-        rows=rows,
-        deleted_heading=DELETED_HEADING,
-        deleted_rows=deleted_rows,
-    )
-
-
-_OPENING = (
-    "The places that learned the memorized samples are known in {{ models|plural('model') }}. The "
-    "best scorer ({{ best }}) ranks one of them first in {{ hit }} of the models; chance is "
-    "{{ chance }}."
-)
 
 
 def _of_best(of: pl.DataFrame) -> dict[str, Number | str]:
@@ -141,23 +120,14 @@ def _best(of: pl.DataFrame) -> tuple[Mapping[str, Any], str]:
     return tied.row(0, named=True), words
 
 
-def _of_falls(found: pl.DataFrame, removal: pl.DataFrame) -> dict[str, dict[str, Number]]:
-    """What a drop in exact match shows, and where."""
-
-    def shares(rows: pl.DataFrame, column: str) -> Iterator[tuple[str, Number]]:
-        for row in rows.filter(scorer="identity.exact_match").to_dicts():
-            name, ends = f"{TABLE}/stops/{row[column]}", (row["share"], row["low"], row["high"])
-            yield row[column], Number(name, *ends, SHARE, TABLE)
-
-    here = pl.when("here").then(pl.lit("here")).otherwise(pl.lit("elsewhere"))
-    others = falls(found, removal, "place").filter(~pl.col("here")).sort("place")
-    return {
-        "falls": dict(shares(falls(found, removal).with_columns(where=here), "where")),
-        "blocks": {
-            str(int(place.removeprefix("block-"))): share
-            for place, share in shares(others, "place")
-        },
-    }
+def _of_falls(counted: pl.DataFrame) -> dict[str, Number]:
+    """How often a bypass ends the recitals: by block, or here, where it learned, and elsewhere."""
+    found = {}
+    for row in counted.filter(scorer="identity.exact_match").to_dicts():
+        where = row.get("place", "here" if row["here"] else "elsewhere")
+        ends = row["share"], row["low"], row["high"]
+        found[where] = Number(f"{TABLE}/stops/{where}", *ends, SHARE, TABLE)
+    return found
 
 
 def _of_deletion(deleted: pl.DataFrame) -> dict[str, Number | str]:
@@ -169,10 +139,6 @@ def _of_deletion(deleted: pl.DataFrame) -> dict[str, Number | str]:
     shown = {"oracle": by_scorer[ORACLE], "random": by_scorer[RANDOM], "hit": first}
     values = {name: _number(row, "clean", table=DELETED) for name, row in shown.items()}
     return {"best": best, **values}
-
-
-def _count(value: int, unit: str) -> Number:
-    return Number(f"{TABLE}/{unit}", value, unit=unit, table=TABLE)
 
 
 def _number(row: Mapping[str, Any], of: str, unit: str = SHARE, table: str = TABLE) -> Number:

@@ -122,10 +122,10 @@ def test_the_stages_give_the_same_tables_again(study: Study) -> None:
 def test_a_strangers_scorer_from_the_docs_stands_on_the_page(study: Study) -> None:
     assert len(example().strip().splitlines()) < 15
     told = read_localized(study.data)
-    assert any("mine.py:my_scorer" in str(row[0]) for row in told.rows)
+    assert any("mine.py:my_scorer" in str(row[0]) for row in told["rows"])
     removal = pl.read_parquet(study.data / "removal.parquet")
     assert "scorers/mine.py:my_scorer" in removal["scorer"].to_list()
-    deleted = any("mine.py:my_scorer" in str(row[0]) for row in told.deleted_rows)
+    deleted = any("mine.py:my_scorer" in str(row[0]) for row in told["deleted_rows"])
     assert deleted == (removal["exact_match"].max() > 0)  # nothing to remove where none recites
     page = template("localization.html.jinja")
     shown = page.render(graded=told, localization=SECTION, located=[])
