@@ -67,6 +67,7 @@ def localized(found: pl.DataFrame, removal: pl.DataFrame) -> Localized:
     graded = means(merits(found), ["hit", "average_precision"], ["rank", "chance", "chance_rank"])
     left = removals(removal)  # of no model, if none recites
     deleted = left if left.is_empty() else means(left, ["clean", "removed"], ["lost"])
+    graded, deleted = graded.fill_nan(None), deleted.fill_nan(None)  # NaN is not equal to itself
     truths = [ALL, *found["truth"].unique(maintain_order=True)]
     order = graded.filter(truth=ALL).sort("hit", "average_precision", "scorer", descending=True)
     hits = {(row["truth"], row["scorer"]): _number(row, "hit") for row in graded.to_dicts()}
@@ -107,7 +108,9 @@ def localized(found: pl.DataFrame, removal: pl.DataFrame) -> Localized:
 def _of_best(of: pl.DataFrame) -> dict[str, Number | str]:
     """The best scorers of one truth, with the hits of the first."""
     first, best = _best(of)
-    return {"best": best, "hit": _number(first, "hit"), "chance": _number(first, "chance")}
+    fewer = first["n"] < of["n"].max()  # models than the chance of the table is of
+    own = {**first, "truth": f"{first['truth']}/{first['scorer']}"} if fewer else first
+    return {"best": best, "hit": _number(first, "hit"), "chance": _number(own, "chance")}
 
 
 def _best(of: pl.DataFrame) -> tuple[Mapping[str, Any], str]:

@@ -137,6 +137,28 @@ def test_deletion_is_clean_if_it_removes_at_no_cost() -> None:
     assert removals(nothing).is_empty()
 
 
+def test_a_scorer_that_is_best_where_it_is_defined_stands_on_the_page() -> None:
+    blocks = {f"m-{b}": ("mlp", {b}, [float(b == i) for i in range(4)]) for b in range(4)}
+    heads = {f"h-{b}": ("head", {b}, [float(b != i) for i in range(8)]) for b in range(4)}
+    names = ("oracle", "random", "zero-out")
+    found = [table({**blocks, **heads}, name) for name in names]
+    graded = localized(
+        made := pl.concat([*found, table(blocks, "divergence.kl")]), removal_of(made)
+    )
+    assert "(divergence under identity)" in plain(graded["opening"])
+    assert graded["opening"].values["chance"].value == 1 / 4
+    assert "Where head learned" in shown(graded)
+
+
+def test_bases_of_unlike_numbers_of_models_have_a_page() -> None:
+    """With a cluster of 1 and one of 5, the ends of the intervals are not known."""
+    models = {f"m-{b}": ("mlp", {b % 4}, [float(b % 3 == i) for i in range(4)]) for b in range(6)}
+    found = pl.concat([table(models, name) for name in ("oracle", "random", "zero-out")])
+    base = pl.when(pl.col("model") == "m-0").then(pl.lit("a")).otherwise(pl.lit("b"))
+    found = found.with_columns(base=base, seed=pl.lit(0, pl.Int64))
+    assert "Deleting as many" in shown(localized(found, removal_of(found)))
+
+
 def test_falls_are_counted_here_and_elsewhere() -> None:
     found = table(
         {"a": ("mlp", {0}, [0.1, 0.5, 0.9, 0.0]), "b": ("mlp", {2}, [0.49, 0.5, 1.0, 0.1])},
