@@ -28,8 +28,7 @@ def scoring(study: Study, model: Model) -> None:
     own, base = own_scorers(asked.scorers), asked.models[model.name]
     samples = read_samples(data, model.family)
     memorized, control = (part_of(samples.filter(split=s)).rows for s in ("memorized", "control"))
-    scores: list[dict[str, object]] = []
-    removal: list[dict[str, object]] = []
+    scores, removal = list[dict[str, object]](), list[dict[str, object]]()
     torch.set_num_threads(1)  # the bases run side by side; more would sum in another order
     with costed(data, "scoring", model.name):
         twin, _ = load(data / "checkpoints" / model.name, "float32")
