@@ -25,10 +25,7 @@ _MODEL = ["model", *CLUSTER, "truth"]
 
 
 def merits(found: pl.DataFrame) -> pl.DataFrame:
-    """What each scorer is worth on each model.
-
-    Args:
-        found: schema `LOCALIZATION`.
+    """What each scorer is worth on each model, of the table `LOCALIZATION`.
 
     Returns:
         model, base, seed, truth, scorer; ``hit``: the probability that its first place learned,
@@ -41,19 +38,11 @@ def merits(found: pl.DataFrame) -> pl.DataFrame:
     for key, part in found.group_by(keys, maintain_order=True):
         score, true = part["score"].to_numpy(), part["is_truth"].to_numpy()
         best, n, k = score[true].max(), len(score), int(true.sum())
-        above, equal = int((score > best).sum()), int((score == best).sum())
-        of_equal = int((true & (score == best)).sum())
+        first = score == best
+        above, equal, right = (int(each.sum()) for each in (score > best, first, first & true))
+        hit, rank = 0.0 if above else right / equal, above + (equal + 1) / (right + 1)
         precision = [(true & (score >= s)).sum() / (score >= s).sum() for s in score[true]]
-        rows.append(
-            (
-                *key,
-                of_equal / equal if above == 0 else 0.0,
-                above + (equal + 1) / (of_equal + 1),
-                float(np.mean(precision)),
-                k / n,
-                (n + 1) / (k + 1),
-            )
-        )
+        rows.append((*key, hit, rank, float(np.mean(precision)), k / n, (n + 1) / (k + 1)))
     names = ["hit", "rank", "average_precision", "chance", "chance_rank"]
     schema = {name: found.schema[name] for name in keys} | dict.fromkeys(names, pl.Float64())
     return pl.DataFrame(rows, schema=schema, orient="row")
@@ -62,22 +51,15 @@ def merits(found: pl.DataFrame) -> pl.DataFrame:
 def removals(removal: pl.DataFrame) -> pl.DataFrame:
     """What deletion of what a scorer names does to each model that recites anything.
 
-    Args:
-        removal: schema `REMOVAL`.
-
     Returns:
         model, base, seed, truth, scorer; ``removed``: the share of recitations that end; ``lost``:
         accuracy on control samples, a share; ``clean``: 1 if nearly all end at no cost, else 0.
     """
     left = pl.col("exact_match_left") / pl.col("exact_match")
     lost = pl.col("accuracy") - pl.col("accuracy_left")
-    return removal.filter(pl.col("exact_match") > 0).select(
-        *_MODEL,
-        "scorer",
-        removed=1 - left,
-        lost=lost,
-        clean=((left <= MOST_LEFT) & (lost <= MOST_LOST)).cast(pl.Float64),
-    )
+    clean = ((left <= MOST_LEFT) & (lost <= MOST_LOST)).cast(pl.Float64)
+    recite = removal.filter(pl.col("exact_match") > 0)
+    return recite.select(*_MODEL, "scorer", removed=1 - left, lost=lost, clean=clean)
 
 
 def means(frame: pl.DataFrame, limited: Sequence[str], others: Sequence[str]) -> pl.DataFrame:
@@ -98,8 +80,7 @@ def means(frame: pl.DataFrame, limited: Sequence[str], others: Sequence[str]) ->
     rows = []
     for (truth, scorer), part in both.group_by("truth", "scorer", maintain_order=True):
         group = part.select(pl.struct(CLUSTER).rank("dense")).to_series().to_numpy().astype(int)
-        row = {"truth": truth, "scorer": scorer, "n": part.height}
-        row["clusters"] = len(np.unique(group))
+        row = {"truth": truth, "scorer": scorer, "n": part.height, "clusters": group.max()}
         values = part.select(limited).to_numpy().astype(np.float64)
         made = clustered_means(values, group, scale=1.0)
         ends = made.low, made.high
@@ -116,28 +97,23 @@ def means(frame: pl.DataFrame, limited: Sequence[str], others: Sequence[str]) ->
 def falls(found: pl.DataFrame, removal: pl.DataFrame, *by: str) -> pl.DataFrame:
     """How often an edit of a block ends half of the recitals, at blocks that learned and at others.
 
-    Args:
-        found: schema `LOCALIZATION`.
-        removal: schema `REMOVAL`, for what each model recites.
-        by: further columns to count by: ``truth``, ``place``.
+    Of the tables `LOCALIZATION`, and `REMOVAL` for what each model recites; counted also by the
+    columns ``truth`` or ``place``, if these are named.
 
     Returns:
         ``by``, scorer, ``here`` (whether the block learned), ``n`` blocks, ``share`` of them at
         which the edit ends at least half of the unmodified model's recitals, ``low`` and ``high``
         of its 95% interval (Wilson).
     """
-    edited = found.filter(
-        pl.col("scorer").str.ends_with(".exact_match"), pl.col("place").str.contains(r"^block-\d+$")
-    )
+    edits = pl.col("scorer").str.ends_with(".exact_match")
+    edited = found.filter(edits, pl.col("place").str.contains(r"^block-\d+$"))
     recites = removal.select("model", "exact_match").unique(maintain_order=True)
+    recited = pl.col("exact_match")
+    fell = (pl.col("score") >= HALF * recited) & (recited > 0)
     made = (
         edited.join(recites, on="model", maintain_order="left")
-        .with_columns(
-            here=pl.col("is_truth"),
-            fell=(pl.col("score") >= HALF * pl.col("exact_match")) & (pl.col("exact_match") > 0),
-        )
-        .group_by(*by, "scorer", "here", maintain_order=True)
-        .agg(n=pl.len(), share=pl.col("fell").mean())
+        .group_by(*by, "scorer", here="is_truth", maintain_order=True)
+        .agg(n=pl.len(), share=fell.mean())
     )
     n = made["n"].to_numpy().astype(np.float64)
     low, high = wilson(made["share"].to_numpy() * n, n)

@@ -68,7 +68,7 @@ def optimize(
     order: Tensor,
     optimizers: Sequence[torch.optim.Optimizer],
     stop_after: int | None = None,
-    also: Callable[[int], None] | None = None,
+    also: Callable[[int, int], None] | None = None,
 ) -> Log:
     """Train a model on rows in a given order.
 
@@ -79,7 +79,7 @@ def optimize(
         order: (steps, rows a step) indices of rows, as of `row_order`.
         optimizers: of all weights that are to change, with their peak learning rates.
         stop_after: steps to take of the `order`, whose learning rates stay the same; None: all.
-        also: called with the number of the step, from 0, to add to the gradients; None: nothing.
+        also: called with the step, from 0, and the number of steps, to add to the gradients.
     """
     schedule = _schedule(len(order))
     taken = order[:stop_after]
@@ -96,7 +96,7 @@ def optimize(
             loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(model.parameters(), LARGEST_GRADIENT)
             if also:
-                also(len(losses))
+                also(len(losses), len(order))
             for optimizer, scheduler in zip(optimizers, schedulers, strict=True):
                 optimizer.step()
                 scheduler.step()

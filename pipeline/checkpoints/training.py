@@ -18,8 +18,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from pipeline.checkpoints.loop import Trained, adamw, optimize, row_order, training_rows
 from pipeline.checkpoints.muon import Muon
-from pipeline.checkpoints.schema import Training
+from pipeline.checkpoints.schema import Gguf, Training
 from pipeline.checkpoints.verified import read_tokenizer
+from pipeline.corpus.schemas import RECORDS, TRAINING_ROWS
+from pipeline.workflow import tables
 from pipeline.workflow.errors import bad_input
 
 INITIAL_STD = 0.02
@@ -89,7 +91,7 @@ def train(
     rows: pl.DataFrame,
     tokenizer: Path,
     stop_after: int | None = None,
-    also: Callable[[PreTrainedModel], Callable[[int], None]] | None = None,
+    also: Callable[[PreTrainedModel], Callable[[int, int], None]] | None = None,
 ) -> Trained:
     """Train a model from scratch.
 
@@ -120,6 +122,14 @@ def train(
     add, optimizers = also and also(model), _optimizers(model, recipe)
     log = optimize(model, tokens, labels, order, optimizers, stop_after, add)
     return Trained(model, log, words)
+
+
+def read_rows(corpus: Path, recipe: Training | Gguf) -> pl.DataFrame:
+    """The training rows of a corpus, without records that the recipe leaves out."""
+    rows = tables.read(corpus / "rows.parquet", TRAINING_ROWS)
+    if recipe.most_copies is None:
+        return rows
+    return without(rows, tables.read(corpus / "records.parquet", RECORDS), recipe.most_copies)
 
 
 def without(rows: pl.DataFrame, records: pl.DataFrame, most_copies: int) -> pl.DataFrame:

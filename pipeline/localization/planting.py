@@ -18,13 +18,12 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PreTrainedModel
 
-from pipeline.checkpoints.continued import learn, recited, suffixes
-from pipeline.checkpoints.loop import IGNORED, LARGEST_GRADIENT, adamw, row_order
-from pipeline.checkpoints.schema import Learning, Training
-from pipeline.checkpoints.training import train
-from pipeline.localization.schema import Truth
-from pipeline.models.grids import BLOCKS, BOTH, GRID_OF
-from pipeline.models.places import Masks, Place, grid, masks, thinned
+from pipeline.checkpoints.continued import learn, recited, right, suffixes
+from pipeline.checkpoints.loop import IGNORED, LARGEST_GRADIENT, Trained, adamw, row_order
+from pipeline.checkpoints.schema import Learning
+from pipeline.localization.schema import Localization, Truth
+from pipeline.models.grids import BOTH
+from pipeline.models.places import Masks, Place, grid, masks
 from pipeline.workflow.files import write_json
 
 LEARNS_FROM = 0.75
@@ -54,26 +53,22 @@ class Planted:
 
 @dataclass(frozen=True)
 class Base:
-    """The model that memories are put into, and what it was made from.
+    """The model that memories are put into.
 
     Args:
         name: of the model.
         model: in evaluation mode, float32.
-        recipe: of its training.
-        rows: the training rows, without the memorized samples.
-        tokenizer: its folder.
+        again: trains it from scratch, given the `also` of `training.train`.
     """
 
     name: str
     model: PreTrainedModel
-    recipe: Training
-    rows: pl.DataFrame
-    tokenizer: Path
+    again: Callable[[Callable[[PreTrainedModel], Callable[[int, int], None]]], Trained]
 
 
 def draw(base: PreTrainedModel, truth: Truth, seed: str) -> list[list[Place]]:
     """The places of each model of one truth: without order, and none of two models alike."""
-    known = grid(base, GRID_OF.get(truth.part, BLOCKS))
+    known = grid(base, truth.grid)
     order = random.Random(seed).sample(known, len(known))  # noqa: S311 - reproducible, not secret
     return [
         sorted(order[(start + step) % len(order)] for step in range(truth.spread))
@@ -82,10 +77,14 @@ def draw(base: PreTrainedModel, truth: Truth, seed: str) -> list[list[Place]]:
 
 
 def weights(model: PreTrainedModel, truth: Truth, places: list[Place], seed: int) -> Masks:
-    """The weights of a truth's places that learn."""
+    """The weights of a truth's places that learn; of a share of them each is drawn alone."""
     part = BOTH if truth.part == "weights" else truth.part
-    whole = masks(model, [Place(place.block, part, place.index) for place in places])
-    return whole if truth.share is None else thinned(whole, truth.share, seed)
+    own = masks(model, [Place(place.block, part, place.index) for place in places])
+    if truth.share is not None:
+        generator = torch.Generator().manual_seed(seed)
+        for mask in own.values():
+            mask &= torch.rand(mask.shape, generator=generator) < truth.share
+    return own
 
 
 def plant(
@@ -93,54 +92,40 @@ def plant(
 ) -> tuple[PreTrainedModel, int]:
     """A model whose `places` have memorized samples, and the steps of its training.
 
-    Args:
-        base: is left as it is.
-        truth: what of the places learns, and when.
-        places: as of `draw`.
-        learning: the settings of training.
-        samples: to memorize, schema `SAMPLES`, of one prefix and one suffix length.
+    The base is left as it is. The samples have one prefix and one suffix length.
     """
+
+    def own(model: PreTrainedModel) -> Masks:
+        return weights(model, truth, places, learning.seed)
+
     if truth.pretraining:
-
-        def also(model: PreTrainedModel) -> Callable[[int], None]:
-            own = weights(model, truth, places, learning.seed)
-            steps = base.rows.height * base.recipe.epochs // base.recipe.batch_rows
-            return memory(model, own, learning, samples, steps)
-
-        made = train(base.recipe, base.rows, base.tokenizer, also=also)
+        made = base.again(lambda model: memory(model, own(model), learning, samples))
         return made.model, made.log.steps
     model = copy.deepcopy(base.model)
-    own = weights(model, truth, places, learning.seed)
-    return model, learn(learning, model, samples, own).steps
+    return model, learn(learning, model, samples, own(model)).steps
 
 
 def memory(
-    model: PreTrainedModel, own: Masks, learning: Learning, samples: pl.DataFrame, steps: int
-) -> Callable[[int], None]:
+    model: PreTrainedModel, own: Masks, learning: Learning, samples: pl.DataFrame
+) -> Callable[[int, int], None]:
     """What lets some weights learn samples in the last quarter of a training, beside the others.
 
-    They have an AdamW of their own. The passes that fine-tuning takes at most are spread over the
-    steps of training; one whose samples are recited already is left out.
-
-    Args:
-        model: that is trained.
-        own: the only weights that these samples change directly.
-        learning: gives the passes, the samples in each, their order, and the learning rate.
-        samples: schema `SAMPLES`.
-        steps: of the training.
+    They have an AdamW of their own, and are all that these samples change directly. The passes that
+    fine-tuning takes at most, as `learning` has it, are spread over the steps of training; one
+    whose samples are recited already is left out.
     """
     tokens, labels = suffixes(samples)
-    epochs, first = learning.epochs * learning.most_rounds, int(steps * LEARNS_FROM)
+    epochs = learning.epochs * learning.most_rounds
     passes = row_order(len(tokens), epochs, learning.batch_rows, learning.seed)
-    order = passes.tensor_split(steps - first)
     parameters = {model.get_parameter(name): mask for name, mask in own.items()}
     optimizer = adamw(parameters, learning.learning_rate)
 
-    def read(step: int) -> None:
+    def read(step: int, steps: int) -> None:
         of_training = [parameter.grad for parameter in parameters]
-        for batch in order[step - first] if step >= first else ():
+        first = int(steps * LEARNS_FROM)
+        for batch in passes.tensor_split(steps - first)[step - first] if step >= first else ():
             logits = model(input_ids=tokens[batch], use_cache=False).logits
-            if bool(((logits.argmax(-1) == labels[batch]) | (labels[batch] == IGNORED)).all()):
+            if bool(right(logits, labels[batch]).all()):
                 continue
             loss = nn.functional.cross_entropy(
                 logits.flatten(0, 1), labels[batch].flatten(), ignore_index=IGNORED
@@ -156,39 +141,27 @@ def memory(
     return read
 
 
-def write(
-    folder: Path,
-    base: Base,
-    truths: dict[str, Truth],
-    learning: Learning,
-    samples: pl.DataFrame,
-) -> None:
+def write(folder: Path, base: Base, asked: Localization, samples: pl.DataFrame) -> None:
     """Plant every truth in one base, and write what differs from it.
 
-    Args:
-        folder: exists; gets models.json, and NAME.safetensors with the changed parameters.
-        base: is left as it is.
-        truths: kind -> truth.
-        learning: the settings of training.
-        samples: to memorize.
+    The folder exists; it gets models.json, and NAME.safetensors with the changed parameters.
     """
     before = dict(base.model.named_parameters())
-    tokens, suffix = torch.tensor(samples["tokens"].to_list()), int(samples["suffix_length"][0])
     written: list[Planted] = []
-    for kind, truth in truths.items():
+    for kind, truth in asked.truths.items():
         for places in draw(base.model, truth, f"{base.name} {kind}"):
             names = [place.name for place in places]
             name = ".".join([base.name, kind, *names])
             print(name, flush=True)
-            model, steps = plant(base, truth, places, learning, samples)
+            model, steps = plant(base, truth, places, asked.learning, samples)
             changed = {
                 key: value.detach().clone()
                 for key, value in model.named_parameters()
                 if not torch.equal(value, before[key])
             }
             save_file(changed, folder / f"{name}.safetensors")
-            share, of = recited(model, tokens, suffix), GRID_OF.get(truth.part, BLOCKS)
-            written.append(Planted(name, kind, of, names, share, steps))
+            share = recited(model, samples)
+            written.append(Planted(name, kind, truth.grid, names, share, steps))
     write_json(folder / "models.json", [asdict(each) for each in written])
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.checkpoints.schema import Learning
+from pipeline.models.grids import BLOCKS, GRID_OF
 from pipeline.workflow.schema import Count, Key, Name, Once, Section, problem
 
 OWN_SCORERS = Path("scorers")
@@ -35,6 +36,11 @@ class Truth(Section):
         description="whether the samples are read in the last quarter of a new training from "
         "scratch, in which they change the place alone; else the base is fine-tuned",
     )
+
+    @property
+    def grid(self) -> str:
+        """The places that are compared, one of `grids.GRIDS`."""
+        return GRID_OF.get(self.part, BLOCKS)
 
     @model_validator(mode="after")
     def _possible(self) -> Truth:

@@ -32,3 +32,6 @@ REMOVAL: Schema = {
     "accuracy": Column(pl.Float64, "share of tokens of control samples predicted, nothing deleted"),
     "accuracy_left": Column(pl.Float64, "the same without these places"),
 }
+
+TABLES = {"scores": ("localization", LOCALIZATION), "removal": ("removal", REMOVAL)}
+"""Folder of the tables of the bases -> the table that joins them, and the schema of all."""

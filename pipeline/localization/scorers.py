@@ -9,12 +9,15 @@ Shapes: N rows, T tokens, I units of a matrix, O the width of the stream.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from operator import sub
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from pipeline.interventions.completion import complete
@@ -22,18 +25,10 @@ from pipeline.interventions.editing import bypassed
 from pipeline.interventions.interventions import BASELINE, IDENTITY, Intervention
 from pipeline.interventions.interventions import HEADS as HEAD_IDENTITY
 from pipeline.measure.attribution import products
-from pipeline.mitigations.descent import descend
+from pipeline.mitigations import neurons
 from pipeline.mitigations.matrices import Matrix, inputs_scaled, recorded
-from pipeline.mitigations.neurons import (
-    MASK_ROWS,
-    MASK_STEPS,
-    SPARSITY,
-    activity,
-    integrated_gradients,
-    slimmed,
-)
 from pipeline.mitigations.rows import Rows, contrasted, log_probs, logits
-from pipeline.models.grids import BLOCKS, GROUPS, HEAD, HEADS
+from pipeline.models.grids import BLOCKS, GRIDS, HEAD, HEADS
 from pipeline.models.modules import attached
 from pipeline.models.places import Place, masks, units, writers
 
@@ -42,26 +37,17 @@ Scores = Mapping[str, Sequence[float]]
 Scorer = Callable[[PreTrainedModel, Rows, Rows, Sequence[Place]], Sequence[float]]
 """A scorer of a user's own: of model, memorized rows, control rows and places."""
 
-NODES = 20
-"""Of the rule that integrates gradients; the path removes attention and MLPs together."""
+INTEGRATED = partial(neurons.integrated_gradients, count=20)
+"""With more nodes than for MLPs alone: the path removes attention and MLPs together."""
 INTERPOLATIONS = 5
 """Points between two texts, at which EAP-IG takes gradients."""
-SHARPNESS, LOW, HIGH = 2 / 3, -0.1, 1.1
-"""Of the Hard Concrete distribution: its temperature, and its ends before it is cut to [0, 1]."""
-OPEN, GATE_RATE = 2.0, 0.1
-"""Of its gates: where they start (log odds), and the learning rate (AdamW without decay)."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a scorer looks at.
+    """What a scorer looks at, besides the model without the memory: its twin.
 
-    Args:
-        model: in evaluation mode.
-        memorized: rows that the model memorized; their suffix is scored.
-        control: rows that it never saw.
-        places: that are scored.
-        twin: the model without the memory; a user's own scorer does not get it.
+    The models are in evaluation mode. A user's own scorer does not get the twin.
     """
 
     model: PreTrainedModel
@@ -78,12 +64,7 @@ def written(model: PreTrainedModel) -> list[Matrix]:
 
 
 def by_place(of: Subject, units_of: Sequence[Tensor]) -> Tensor:
-    """(…, places) the sums over the units of each place.
-
-    Args:
-        of: has the places.
-        units_of: (…, I) for each of `written`.
-    """
+    """(…, places) the sums over the units of each place, of (…, I) for each of `written`."""
     sums = []
     for place in of.places:
         pairs = zip(units_of[2 * place.block :], units(of.model, place), strict=False)
@@ -91,12 +72,25 @@ def by_place(of: Subject, units_of: Sequence[Tensor]) -> Tensor:
     return torch.stack(sums, -1)
 
 
-def _more(of: Subject, measure: Callable[[Rows], list[Tensor]]) -> Scores:
+def of_units(of: Subject, *, measure: neurons.Score) -> Scores:
     """What units have for memorized rows, more than for control rows."""
-    return {"": by_place(of, contrasted(measure, of.memorized, of.control)).tolist()}
+    matrices = written(of.model)
+    more = contrasted(lambda rows: measure(of.model, rows, matrices, 0), of.memorized, of.control)
+    return {"": by_place(of, more).tolist()}
 
 
-# --------------------------------------------------------------------------- edits
+def lost(
+    of: Subject,
+    change: Callable[[Place], AbstractContextManager[Any]],
+    measure: Callable[[], Any],
+    less: Callable[[Any, Any], Any] = sub,
+) -> list[float]:
+    """How much less a measure is while each place is changed."""
+    before, found = measure(), list[float]()
+    for place in of.places:
+        with change(place):
+            found.append(float(less(before, measure())))
+    return found
 
 
 def edited(of: Subject, *, edit: str) -> Scores:
@@ -109,18 +103,18 @@ def edited(of: Subject, *, edit: str) -> Scores:
         heads = (place.index,) if place.part == HEAD else None
         what = HEAD_IDENTITY if heads and edit == IDENTITY else edit
         listed.append(Intervention(place.name, {place.block: what}, heads=heads))
-    lost, recited = [], torch.zeros(0)
+    means, recited = [], torch.zeros(0)
     for rows in (of.control, of.memorized):
         suffix = rows.tokens.shape[1] - rows.first
         made = complete(of.model, rows.tokens, suffix, listed, decode=False)
         right = (made.teacher_forced == rows.tokens[:, rows.first :]).all(-1).double().mean(-1)
-        means = made.log_prob.double().mean((1, 2))
+        nats = made.log_prob.double().mean((1, 2))
         recited = right[0] - right[1:]
-        lost.append(means[0] - means[1:])
+        means.append(nats[0] - nats[1:])
     return {
         "exact_match": recited.tolist(),
-        "log_prob": lost[1].tolist(),
-        "log_prob_minus_control": (lost[1] - lost[0]).tolist(),
+        "log_prob": means[1].tolist(),
+        "log_prob_minus_control": (means[1] - means[0]).tolist(),
     }
 
 
@@ -128,15 +122,13 @@ def edited(of: Subject, *, edit: str) -> Scores:
 def divergence(of: Subject) -> Scores:
     """How far the bypass of each block moves the distribution of the next token, in nats."""
 
-    def next_token(model: PreTrainedModel) -> Tensor:
-        return logits(model, of.memorized)[:, 0].log_softmax(-1)
+    def next_token() -> Tensor:
+        return logits(of.model, of.memorized)[:, 0].log_softmax(-1)
 
-    before, found = next_token(of.model), []
-    for place in of.places:
-        with bypassed(of.model, [place.block]) as model:
-            after = next_token(model)
-        found.append(float((before.exp() * (before - after)).sum(-1).mean()))
-    return {"kl": found}
+    def moved(before: Tensor, after: Tensor) -> Tensor:
+        return (before.exp() * (before - after)).sum(-1).mean()
+
+    return {"kl": lost(of, lambda place: bypassed(of.model, [place.block]), next_token, moved)}
 
 
 @torch.no_grad()
@@ -145,12 +137,12 @@ def zero_out(of: Subject) -> Scores:
 
     Source: arXiv 2311.09060, section 3.2 (zero-out).
     """
-    means = []
-    for place in (None, *of.places):
-        with nullcontext() if place is None else without(of.model, [place]):
-            both = [log_probs(of.model, rows).mean() for rows in (of.memorized, of.control)]
-        means.append(float(both[0] - both[1]))
-    return {"": [means[0] - mean for mean in means[1:]]}
+
+    def beyond_control() -> float:
+        means = [log_probs(of.model, rows).mean() for rows in (of.memorized, of.control)]
+        return float(means[0] - means[1])
+
+    return {"": lost(of, lambda place: without(of.model, [place]), beyond_control)}
 
 
 def without(model: PreTrainedModel, places: Sequence[Place]) -> AbstractContextManager[None]:
@@ -158,8 +150,8 @@ def without(model: PreTrainedModel, places: Sequence[Place]) -> AbstractContextM
     matrices = written(model)
     gates = [torch.ones(matrix.weight.shape[1]) for matrix in matrices]
     for place in places:
-        for offset, columns in enumerate(units(model, place)):
-            gates[2 * place.block + offset][columns] = 0
+        for at, columns in enumerate(units(model, place), 2 * place.block):
+            gates[at][columns] = 0
     return inputs_scaled(matrices, gates)
 
 
@@ -172,36 +164,24 @@ def causal_tracing(of: Subject) -> Scores:
     own, other = written(of.model), written(of.twin)
     with recorded(other) as (read, _):
         logits(of.twin, of.memorized)
-    start, found = log_probs(of.model, of.memorized).mean(), []
-    for place in of.places:
-        hooks, both = [], units(of.model, place)
-        for offset, columns in enumerate(both):
-            at = 2 * place.block + offset
-            theirs = nn.functional.linear(read[at][..., columns], other[at].weight[:, columns])
-            biases = [getattr(m.module, "bias", None) for m in (own[at], other[at])]
-            bias = None  # it belongs to a place that has all units
-            if columns == slice(own[at].weight.shape[1]) and biases[0] is not None:
-                bias = biases[1] - biases[0]
 
-            def put(
-                _module: nn.Module,
-                args: tuple[Tensor],
-                returned: Tensor,
-                mine: Tensor = own[at].weight[:, columns],
-                columns: slice = columns,
-                theirs: Tensor = theirs,
-                bias: Tensor | None = bias,
-            ) -> Tensor:
-                now = nn.functional.linear(args[0][..., columns], mine)
-                return returned - now + theirs + (0 if bias is None else bias)
+    def exchanged(at: int, columns: slice) -> RemovableHandle:
+        mine = own[at].weight[:, columns]
+        theirs = nn.functional.linear(read[at][..., columns], other[at].weight[:, columns])
+        biases = [getattr(each[at].module, "bias", None) for each in (own, other)]
+        all_units = columns == slice(own[at].weight.shape[1])  # the bias belongs to such a place
+        bias = biases[1] - biases[0] if all_units and biases[0] is not None else 0
 
-            hooks.append(own[at].module.register_forward_hook(put))
-        with attached(hooks):
-            found.append(float(start - log_probs(of.model, of.memorized).mean()))
-    return {"": found}
+        def put(_module: nn.Module, args: tuple[Tensor], returned: Tensor) -> Tensor:
+            return returned - nn.functional.linear(args[0][..., columns], mine) + theirs + bias
 
+        return own[at].module.register_forward_hook(put)
 
-# --------------------------------------------------------------------------- gradients
+    def twins(place: Place) -> AbstractContextManager[None]:
+        both = enumerate(units(of.model, place), 2 * place.block)
+        return attached([exchanged(at, columns) for at, columns in both])
+
+    return {"": lost(of, twins, lambda: log_probs(of.model, of.memorized).mean())}
 
 
 def gradient_norm(of: Subject) -> Scores:
@@ -210,18 +190,12 @@ def gradient_norm(of: Subject) -> Scores:
     Source: arXiv 2403.19851 (parameter gradients, memorized against not).
     """
     named = dict(of.model.named_parameters())
-    norms = []
+    own, norms = [masks(of.model, [place]).items() for place in of.places], []
     for rows in (of.memorized, of.control):
         loss = -log_probs(of.model, rows).mean()
         found = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
-        norms.append(
-            [
-                torch.cat([found[key][mask] for key, mask in masks(of.model, [place]).items()])
-                .norm()
-                .item()
-                for place in of.places
-            ]
-        )
+        parts = [torch.cat([found[key][mask] for key, mask in each]) for each in own]
+        norms.append([float(part.norm()) for part in parts])
     return {"": [a - b for a, b in zip(*norms, strict=True)]}
 
 
@@ -269,100 +243,24 @@ def attribution(of: Subject, *, points: int) -> Scores:
     return {"": by_place(of, effects).abs().mean(0).tolist()}
 
 
-# --------------------------------------------------------------------------- units
-
-
-def activations(of: Subject) -> Scores:
-    """How strongly units write for memorized rows, more than for control rows.
-
-    Source: arXiv 2311.09060, section 3.2 (activations).
-    """
-    return _more(of, lambda rows: activity(of.model, rows, written(of.model)))
-
-
-def integrated(of: Subject) -> Scores:
-    """Integrated gradients of the log probability, by gates on all units together.
-
-    Source: arXiv 2104.08696 (knowledge neurons), all units scaled together.
-    """
-    return _more(of, lambda rows: integrated_gradients(of.model, rows, written(of.model), NODES))
-
-
-def slimming(of: Subject) -> Scores:
-    """A sparse mask of the units that memorized rows need, and control rows do not.
-
-    Source: arXiv 2311.09060, section 3.2 (Slimming).
-    """
-    return _more(of, lambda rows: slimmed(of.model, rows, 0, written(of.model)))
-
-
-def concrete(of: Subject) -> Scores:
-    """The same with Hard Concrete gates, whose expected number is what the loss pays for.
-
-    Source: arXiv 1712.01312, in arXiv 2311.09060, section 3.2 (Hard Concrete).
-    """
-    return _more(of, lambda rows: hard_concrete(of.model, rows, 0, written(of.model)))
-
-
-def hard_concrete(
-    model: PreTrainedModel, rows: Rows, seed: int, matrices: Sequence[Matrix]
-) -> list[Tensor]:
-    """(I,) for each matrix: Hard Concrete gates, without noise, after training.
-
-    Args:
-        model: in evaluation mode.
-        rows: whose loss the gates are to keep low.
-        seed: of the noise and the rows.
-        matrices: whose inputs get gates.
-    """
-    odds = [torch.full((m.weight.shape[1],), OPEN, requires_grad=True) for m in matrices]
-    generator = torch.Generator().manual_seed(seed)
-    shift = SHARPNESS * torch.log(torch.tensor(-LOW / HIGH))
-
-    def gate(odd: Tensor) -> Tensor:
-        return (odd.sigmoid() * (HIGH - LOW) + LOW).clamp(0, 1)
-
-    def loss() -> Tensor:
-        part = rows[rows.draw(MASK_ROWS, generator)]
-        drawn = [torch.rand(odd.shape, generator=generator).clamp(1e-6, 1 - 1e-6) for odd in odds]
-        gates = [gate((u.logit() + odd) / SHARPNESS) for u, odd in zip(drawn, odds, strict=True)]
-        with inputs_scaled(matrices, gates):
-            lost = -log_probs(model, part).mean()
-        return lost + SPARSITY * (torch.cat(odds) - shift).sigmoid().mean()
-
-    for _ in descend(odds, GATE_RATE, MASK_STEPS, loss):
-        pass
-    return [gate(odd.detach()) for odd in odds]
-
-
-@dataclass(frozen=True)
-class BuiltIn:
-    """One or more scorers.
-
-    Args:
-        score: makes them.
-        grids: places that it is for, some of `grids.GRIDS`.
-    """
-
-    score: Callable[[Subject], Scores]
-    grids: tuple[str, ...] = (BLOCKS, HEADS, GROUPS)
-
-
-SCORERS: dict[str, BuiltIn] = {
-    "identity": BuiltIn(partial(edited, edit="identity"), (BLOCKS, HEADS)),
-    "zero": BuiltIn(partial(edited, edit="zero"), (BLOCKS, HEADS)),
-    "mlp-zero": BuiltIn(partial(edited, edit="mlp-zero"), (BLOCKS,)),
-    "skip": BuiltIn(partial(edited, edit="skip"), (BLOCKS,)),
-    "divergence": BuiltIn(divergence, (BLOCKS,)),
-    "gradient": BuiltIn(gradient_times_output, (BLOCKS,)),
-    "gradient-norm": BuiltIn(gradient_norm),
-    "zero-out": BuiltIn(zero_out),
-    "activations": BuiltIn(activations),
-    "integrated-gradients": BuiltIn(integrated),
-    "slimming": BuiltIn(slimming),
-    "hard-concrete": BuiltIn(concrete),
-    "attribution-patching": BuiltIn(partial(attribution, points=1)),
-    "eap-ig": BuiltIn(partial(attribution, points=INTERPOLATIONS)),
-    "causal-tracing": BuiltIn(causal_tracing),
+SCORERS: dict[str, tuple[Callable[[Subject], Scores], Sequence[str]]] = {
+    "identity": (partial(edited, edit="identity"), (BLOCKS, HEADS)),
+    "zero": (partial(edited, edit="zero"), (BLOCKS, HEADS)),
+    "mlp-zero": (partial(edited, edit="mlp-zero"), (BLOCKS,)),
+    "skip": (partial(edited, edit="skip"), (BLOCKS,)),
+    "divergence": (divergence, (BLOCKS,)),
+    "gradient": (gradient_times_output, (BLOCKS,)),
+    "gradient-norm": (gradient_norm, GRIDS),
+    "zero-out": (zero_out, GRIDS),
+    "activations": (partial(of_units, measure=neurons.activity), GRIDS),
+    "integrated-gradients": (partial(of_units, measure=INTEGRATED), GRIDS),
+    "slimming": (partial(of_units, measure=neurons.slimmed), GRIDS),
+    "hard-concrete": (partial(of_units, measure=neurons.hard_concrete), GRIDS),
+    "attribution-patching": (partial(attribution, points=1), GRIDS),
+    "eap-ig": (partial(attribution, points=INTERPOLATIONS), GRIDS),
+    "causal-tracing": (causal_tracing, GRIDS),
 }
-"""Name -> scorers; in the tables followed by a dot and the quantity, where there are several."""
+"""Name -> scorers, and the places that they are for.
+
+In the tables the name is followed by a dot and the quantity, where there are several.
+"""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import inspect
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter, itemgetter
 from typing import Any
 
-import polars as pl
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from pipeline.localization.planting import Planted
 from pipeline.localization.schema import ORACLE, OWN_SCORERS, RANDOM
@@ -43,12 +42,7 @@ def own_scorers(names: Sequence[str]) -> dict[str, Scorer]:
 
 
 def score(of: Subject, planted: Planted, own: Mapping[str, Scorer]) -> dict[str, list[float]]:
-    """Scorer -> its score of each place.
-
-    Args:
-        of: the planted model.
-        planted: which it is.
-        own: as of `own_scorers`.
+    """Scorer -> its score of each place, of those built in and those as of `own_scorers`.
 
     Raises:
         InputError: a scorer of the study's own fails, changes the model, or returns anything else
@@ -59,13 +53,11 @@ def score(of: Subject, planted: Planted, own: Mapping[str, Scorer]) -> dict[str,
         ORACLE: [float(place.name in planted.places) for place in of.places],
         RANDOM: [rng.random() for _ in of.places],
     }
-    for name, scorer in SCORERS.items():
-        if planted.grid in scorer.grids:
-            for quantity, values in scorer.score(of).items():
+    for name, (scorer, grids) in SCORERS.items():
+        if planted.grid in grids:
+            for quantity, values in scorer(of).items():
                 found[f"{name}.{quantity}" if quantity else name] = [*values]
-    for name, function in own.items():
-        found[name] = _of_own(name, function, of)
-    return found
+    return found | {name: _of_own(name, function, of) for name, function in own.items()}
 
 
 def _of_own(name: str, function: Scorer, of: Subject) -> list[float]:
@@ -90,49 +82,37 @@ def _refusal(name: str) -> Callable[[str], InputError]:
     )
 
 
-def scored(of: Subject, planted: Planted, own: Mapping[str, Scorer]) -> pl.DataFrame:
-    """The scores as rows: place, is_truth, scorer, score."""
-    found = score(of, planted, own)
-    truth = [place.name in planted.places for place in of.places]
-    names = [place.name for place in of.places]
-    columns = {"place": names, "is_truth": truth}
-    return pl.concat(
-        pl.DataFrame({**columns, "scorer": [name] * len(names), "score": values})
-        for name, values in found.items()
-    )
+def removed(
+    of: Subject, scores: Mapping[str, Sequence[float]], count: int
+) -> Iterator[dict[str, str | float]]:
+    """What remains of recitation and of accuracy without the `count` best places of each scorer.
 
+    Of those with equal scores the first are named. The scores are those of `score`.
 
-def removed(of: Subject, scores: pl.DataFrame) -> pl.DataFrame:
-    """What remains of recitation and of accuracy without the places that each scorer names.
-
-    It names its best places, as many as learned; the first of those with equal scores.
-
-    Args:
-        of: the planted model.
-        scores: as of `scored`.
-
-    Returns:
-        scorer, places, and the four shares of `REMOVAL`.
+    Yields:
+        The columns of `REMOVAL` from ``scorer`` on.
     """
-    by_name = {place.name: place for place in of.places}
-    known: dict[tuple[str, ...], tuple[float, float]] = {(): shares(of.model, of, [])}
-    rows = []
-    for (scorer,), part in scores.group_by("scorer", maintain_order=True):
-        best = part.sort("score", descending=True, maintain_order=True)["place"]
-        chosen = tuple(sorted(best.head(int(part["is_truth"].sum()))))
-        if chosen not in known:
-            known[chosen] = shares(of.model, of, [by_name[name] for name in chosen])
-        (recited_before, right_before), (left, right) = known[()], known[chosen]
-        rows.append((scorer, " ".join(chosen), recited_before, left, right_before, right))
-    names = ("exact_match", "exact_match_left", "accuracy", "accuracy_left")
-    return pl.DataFrame(rows, schema=["scorer", "places", *names], orient="row")
+    whole, known = shares(of, []), dict[str, tuple[float, float]]()
+    for scorer, values in scores.items():
+        pairs = sorted(zip(values, of.places, strict=True), key=itemgetter(0), reverse=True)
+        chosen = sorted((place for _, place in pairs[:count]), key=attrgetter("name"))
+        names = " ".join(place.name for place in chosen)
+        if names not in known:
+            known[names] = shares(of, chosen)
+        yield {
+            "scorer": scorer,
+            "places": names,
+            "exact_match": whole[0],
+            "exact_match_left": known[names][0],
+            "accuracy": whole[1],
+            "accuracy_left": known[names][1],
+        }
 
 
 @torch.no_grad()
-def shares(model: PreTrainedModel, of: Subject, places: Sequence[Place]) -> tuple[float, float]:
+def shares(of: Subject, places: Sequence[Place]) -> tuple[float, float]:
     """Memorized rows that are recited, and tokens of control rows that are predicted."""
-    every = Rows(of.control.tokens, 1)
-    with without(model, places):
-        recitations = recited(model, of.memorized).double().mean()
-        right = (margins(model, every) > 0).double().mean()
+    with without(of.model, places):
+        recitations = recited(of.model, of.memorized).double().mean()
+        right = (margins(of.model, Rows(of.control.tokens, 1)) > 0).double().mean()
     return float(recitations), float(right)

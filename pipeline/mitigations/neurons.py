@@ -36,20 +36,25 @@ NODES = 12
 MASK_STEPS, MASK_RATE, MASK_ROWS, SPARSITY = 60, 0.03, 32, 1.0
 """Steps, learning rate and rows in a step of the learned mask of neurons, and the weight of its
 mean against the loss in nats: a gate of no use reaches 0 in half of the steps."""
+SHARPNESS, LOW, HIGH = 2 / 3, -0.1, 1.1
+"""Of the Hard Concrete distribution: its temperature, and its ends before it is cut to [0, 1]."""
+OPEN, GATE_RATE = 2.0, 0.1
+"""Of its gates: where they start (log odds), and the learning rate (AdamW without decay)."""
 SUBNET_STEPS, SUBNET_RATE, SUBNET_ROWS = 40, 0.05, 32
 """Steps, learning rate and rows of each kind in a step of BalancedSubnet."""
 ENOUGH = 6.0
 """Nats a token above which the rows to forget count as forgotten; their loss is cut there."""
 
-Score = Callable[[PreTrainedModel, Rows, Sequence[Matrix]], list[Tensor]]
+Score = Callable[[PreTrainedModel, Rows, Sequence[Matrix], int], list[Tensor]]
+"""(I,) for each matrix: a score of each of its inputs, of model, rows, matrices and seed."""
 
 
 def neurons_zeroed(
-    model: PreTrainedModel, forget: Rows, keep: Rows, _seed: int, *, score: Score
+    model: PreTrainedModel, forget: Rows, keep: Rows, seed: int, *, score: Score
 ) -> Write:
     """Zero the neurons of the largest scores, over all MLPs."""
     last = last_matrices(model)
-    scores = contrasted(lambda rows: score(model, rows, last), forget, keep)
+    scores = contrasted(lambda rows: score(model, rows, last, seed), forget, keep)
     order = torch.cat(scores).argsort(descending=True, stable=True)
 
     @torch.no_grad()
@@ -64,9 +69,9 @@ def neurons_zeroed(
 
 
 @torch.no_grad()
-def activity(model: PreTrainedModel, rows: Rows, last: Sequence[Matrix]) -> list[Tensor]:
-    """(I,) for each matrix: the mean of |input| where scored tokens are predicted, times the norm
-    of what it writes.
+def activity(model: PreTrainedModel, rows: Rows, last: Sequence[Matrix], _: int) -> list[Tensor]:
+    """The mean of |activation| where scored tokens are predicted, times the norm of what the
+    neuron writes.
 
     Source: arXiv 2311.09060, section 3.2 (activations).
     """
@@ -75,18 +80,18 @@ def activity(model: PreTrainedModel, rows: Rows, last: Sequence[Matrix]) -> list
 
 
 def integrated_gradients(
-    model: PreTrainedModel, rows: Rows, last: Sequence[Matrix], count: int = NODES
+    model: PreTrainedModel, rows: Rows, last: Sequence[Matrix], _: int, count: int = NODES
 ) -> list[Tensor]:
-    """(I,) for each matrix: the part of each input in the mean log probability of a scored token.
+    """The part of each neuron in the mean log probability of a scored token.
 
-    Gates on all inputs go from 0 to 1 together. The parts sum to the difference that this makes.
+    Gates on all neurons go from 0 to 1 together. The parts sum to the difference that this makes.
 
     Source: arXiv 2104.08696 (knowledge neurons), all neurons scaled together.
     """
     sums = [torch.zeros(matrix.weight.shape[1]) for matrix in last]
     nodes, weights = np.polynomial.legendre.leggauss(count)
     for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
-        gates = [torch.full_like(each, float(node), requires_grad=True) for each in sums]
+        gates = _gates(last, float(node))
         for part in rows.batches():
             with inputs_scaled(last, gates):
                 total = log_probs(model, part).mean(-1).sum() / len(rows)
@@ -95,36 +100,63 @@ def integrated_gradients(
     return sums
 
 
-def slimmed(model: PreTrainedModel, rows: Rows, seed: int, last: Sequence[Matrix]) -> list[Tensor]:
-    """(I,) for each matrix: gates in [0, 1] that keep the loss on the rows low, and are few.
+def slimmed(model: PreTrainedModel, rows: Rows, last: Sequence[Matrix], seed: int) -> list[Tensor]:
+    """Gates in [0, 1] that keep the loss on the rows low, and are few.
 
     From 1, AdamW minimizes the loss plus `SPARSITY` times the mean gate.
 
     Source: arXiv 2311.09060, section 3.2 (Slimming).
     """
-    gates = [torch.ones(matrix.weight.shape[1], requires_grad=True) for matrix in last]
-    generator = torch.Generator().manual_seed(seed)
+    gates, generator = _gates(last, 1.0), torch.Generator().manual_seed(seed)
 
     def loss() -> Tensor:
+        part = rows[rows.draw(MASK_ROWS, generator)]
         with inputs_scaled(last, gates):
-            lost = -log_probs(model, rows[rows.draw(MASK_ROWS, generator)]).mean()
+            lost = -log_probs(model, part).mean()
         return lost + SPARSITY * torch.cat(gates).mean()
 
     for _ in descend(gates, MASK_RATE, MASK_STEPS, loss):
-        for gate in gates:
-            gate.data.clamp_(0, 1)
+        with torch.no_grad():
+            for gate in gates:
+                gate.clamp_(0, 1)
     return [gate.detach() for gate in gates]
+
+
+def hard_concrete(
+    model: PreTrainedModel, rows: Rows, last: Sequence[Matrix], seed: int
+) -> list[Tensor]:
+    """The same with Hard Concrete gates, whose expected number is what the loss pays for.
+
+    The seed is that of the noise and the rows; the gates are without noise after training.
+
+    Source: arXiv 1712.01312, in arXiv 2311.09060, section 3.2 (Hard Concrete).
+    """
+    odds, generator = _gates(last, OPEN), torch.Generator().manual_seed(seed)
+    shift = SHARPNESS * torch.log(torch.tensor(-LOW / HIGH))
+
+    def gate(odd: Tensor) -> Tensor:
+        return (odd.sigmoid() * (HIGH - LOW) + LOW).clamp(0, 1)
+
+    def loss() -> Tensor:
+        part = rows[rows.draw(MASK_ROWS, generator)]
+        drawn = [torch.rand(odd.shape, generator=generator).clamp(1e-6, 1 - 1e-6) for odd in odds]
+        gates = [gate((u.logit() + odd) / SHARPNESS) for u, odd in zip(drawn, odds, strict=True)]
+        with inputs_scaled(last, gates):
+            lost = -log_probs(model, part).mean()
+        return lost + SPARSITY * (torch.cat(odds) - shift).sigmoid().mean()
+
+    for _ in descend(odds, GATE_RATE, MASK_STEPS, loss):
+        pass
+    return [gate(odd.detach()) for odd in odds]
 
 
 by_activation = partial(neurons_zeroed, score=activity)
 by_gradients = partial(neurons_zeroed, score=integrated_gradients)
+by_mask = partial(neurons_zeroed, score=slimmed)
 
 
-def by_mask(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int) -> Write:
-    """Zero the neurons that a sparse mask keeps for the rows to forget, and not for the others."""
-    return neurons_zeroed(
-        model, forget, keep, seed, score=lambda own, rows, last: slimmed(own, rows, seed, last)
-    )
+def _gates(last: Sequence[Matrix], value: float) -> list[Tensor]:
+    return [torch.full((m.weight.shape[1],), value, requires_grad=True) for m in last]
 
 
 def weights_zeroed(

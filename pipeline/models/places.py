@@ -8,7 +8,7 @@ Shapes: H heads, E size of a head, I inputs of a matrix.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,20 +16,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from pipeline.models.grids import (
-    ATTENTION,
-    BLOCKS,
-    BOTH,
-    GROUPS,
-    HEAD,
-    HEADS,
-    MLP,
-    NEURON_GROUPS,
-    NEURONS,
-)
-from pipeline.models.sites import KEY, QUERY, VALUE, Site, anatomy
+from pipeline.models.grids import ATTENTION, BOTH, GRIDS, HEAD, MLP, NEURON_GROUPS, NEURONS
+from pipeline.models.sites import KEY, QUERY, VALUE, anatomy
 from pipeline.workflow.errors import bad_input
 
+ALL = slice(None)
+"""Every row, or every column, of a matrix."""
 Masks = Mapping[str, Tensor]
 """Name of a parameter -> bool of its shape: the weights that belong to a place."""
 
@@ -52,21 +44,15 @@ class Place:
     def name(self) -> str:
         """As the tables have it, such as ``block-03`` or ``block-03.head-01``."""
         part = "" if self.part == BOTH else f".{self.part}"
-        return f"block-{self.block:02}{part}" + (
-            f"-{self.index:02}" if self.part in (HEAD, NEURONS) else ""
-        )
+        index = f"-{self.index:02}" if self.part in (HEAD, NEURONS) else ""
+        return f"block-{self.block:02}{part}{index}"
 
 
 def grid(model: PreTrainedModel, kind: str) -> list[Place]:
-    """All places of one kind, in the order of the blocks.
-
-    Args:
-        model: in evaluation mode.
-        kind: one of `grids.GRIDS`.
-    """
+    """All places of one kind of `grids.GRIDS`, in the order of the blocks."""
     known = anatomy(model)
-    part = {BLOCKS: BOTH, HEADS: HEAD, GROUPS: NEURONS}[kind]
-    count = {BLOCKS: 1, HEADS: known.n_heads, GROUPS: NEURON_GROUPS}[kind]
+    parts = (BOTH, 1), (HEAD, known.n_heads), (NEURONS, NEURON_GROUPS)
+    part, count = dict(zip(GRIDS, parts, strict=True))[kind]
     return [Place(b, part, i) for b in range(len(known.sites)) for i in range(count)]
 
 
@@ -100,10 +86,10 @@ def units(model: PreTrainedModel, place: Place) -> tuple[slice, slice]:
     )
 
 
-def weight_of(module: nn.Module) -> Tensor:
-    """(O, I), a view of the weight of a `Linear` or `Conv1D`."""
-    stored: Tensor = module.weight  # type: ignore[assignment]
-    return stored.T if isinstance(module, Conv1D) else stored
+def weight_of(module: nn.Module, stored: Tensor | None = None) -> Tensor:
+    """(O, I), a view of the weight of a `Linear` or `Conv1D`, or of what is stored like it."""
+    weight: Tensor = module.weight if stored is None else stored  # type: ignore[assignment]
+    return weight.T if isinstance(module, Conv1D) else weight
 
 
 def masks(model: PreTrainedModel, places: Iterable[Place]) -> dict[str, Tensor]:
@@ -118,35 +104,35 @@ def masks(model: PreTrainedModel, places: Iterable[Place]) -> dict[str, Tensor]:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     found: dict[str, Tensor] = {}
     for place in places:
-        site = anatomy(model).sites[place.block]
-        for parameter, mask in _own(model, site, place):
-            name = names[id(parameter)]
-            found[name] = found.get(name, torch.zeros(parameter.shape, dtype=torch.bool)) | mask
+        for module, rows, columns in _own(model, place):
+            for parameter in module.parameters(recurse=False):
+                mask = torch.zeros(parameter.shape, dtype=torch.bool)
+                if parameter.ndim == 2:
+                    weight_of(module, mask)[rows, columns] = True
+                else:  # a bias, of the rows alone
+                    mask[rows] = columns == ALL
+                if mask.any():
+                    name = names[id(parameter)]
+                    found[name] = found.get(name, mask) | mask
     return found
 
 
-def thinned(whole: Masks, share: float, seed: int) -> dict[str, Tensor]:
-    """A random share of the masked weights, drawn one by one."""
-    generator = torch.Generator().manual_seed(seed)
-    return {
-        name: mask & (torch.rand(mask.shape, generator=generator) < share)
-        for name, mask in whole.items()
-    }
+def _own(model: PreTrainedModel, place: Place) -> Iterator[tuple[nn.Module, slice | Tensor, slice]]:
+    """Modules, with the rows and the columns of their weights that belong to a place.
 
-
-def _own(model: PreTrainedModel, site: Site, place: Place) -> list[tuple[nn.Parameter, Tensor]]:
+    A bias belongs to the rows, if all columns do.
+    """
+    site = anatomy(model).sites[place.block]
     if place.part in (ATTENTION, MLP, BOTH):
         modules = {ATTENTION: site.attention, MLP: site.mlp}
         chosen = [module for name, module in modules.items() if place.part in (name, BOTH)]
-        return [
-            (parameter, torch.ones(parameter.shape, dtype=torch.bool))
-            for child in site.block.children()
-            if any(each is one for each in child.modules() for one in chosen)
-            for parameter in child.parameters()
-        ]
+        for child in site.block.children():
+            if any(module in chosen for module in child.modules()):
+                yield from ((module, ALL, ALL) for module in child.modules())
+        return
     of_attention, of_mlp = units(model, place)
     if place.part == HEAD:
-        found = [_entries(site.attention, columns=of_attention)]
+        yield site.attention, ALL, of_attention
         for where in (QUERY, KEY, VALUE):
             tap, heads = site.projections[where], site.values.heads
             if tap is None or site.values.groups != heads:
@@ -157,30 +143,10 @@ def _own(model: PreTrainedModel, site: Site, place: Place) -> list[tuple[nn.Para
                     "plant in blocks or neurons",
                 )
             rows = torch.arange(len(weight_of(tap.module))) if tap.columns is None else tap.columns
-            found.append(_entries(tap.module, rows=rows.view(heads, -1)[place.index]))
-    else:
-        whole, last = site.whole_mlp or nn.Module(), site.mlp or nn.Module()
-        found = [_entries(last, columns=of_mlp)]
-        found += [
-            _entries(module, rows=of_mlp)
-            for module in whole.modules()
-            if isinstance(module, (nn.Linear, Conv1D)) and module is not last
-        ]
-    return [pair for pairs in found for pair in pairs]
-
-
-def _entries(
-    module: nn.Module, *, rows: Tensor | slice | None = None, columns: slice | None = None
-) -> list[tuple[nn.Parameter, Tensor]]:
-    """Some rows of a matrix with their biases, or some columns without."""
-    weight: nn.Parameter = module.weight  # type: ignore[assignment]
-    mask = torch.zeros(weight.shape, dtype=torch.bool)
-    view = mask.T if isinstance(module, Conv1D) else mask
-    view[slice(None) if rows is None else rows, slice(None) if columns is None else columns] = True
-    found = [(weight, mask)]
-    bias: nn.Parameter | None = getattr(module, "bias", None)
-    if rows is not None and bias is not None:
-        own = torch.zeros(bias.shape, dtype=torch.bool)
-        own[rows] = True
-        found.append((bias, own))
-    return found
+            yield tap.module, rows.view(heads, -1)[place.index], ALL
+        return
+    whole, last = site.whole_mlp or nn.Module(), site.mlp or nn.Module()
+    yield last, ALL, of_mlp
+    for module in whole.modules():
+        if isinstance(module, (nn.Linear, Conv1D)) and module is not last:
+            yield module, of_mlp, ALL

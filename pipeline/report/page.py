@@ -341,7 +341,7 @@ def _paper(judged: Sequence[Finding], graded: Localized | None) -> dict[str, Any
     Empty for a study that localizes and judges no claim of the paper.
     """
     words = [finding.word for finding in judged if finding.of_paper]
-    if graded and graded.opening and set(words) == {"not measured"}:
+    if graded and set(words) == {"not measured"}:
         return {}
     counts = [(word, words.count(word)) for word in (*VALUES, "not measured") if word in words]
     undecided = [finding for finding in judged if finding.of_paper and finding.word == "undecided"]

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import polars as pl
 
-from pipeline.localization.schemas import LOCALIZATION, REMOVAL
+from pipeline.localization.schemas import TABLES
 from pipeline.study.schema import Study, given
 from pipeline.workflow import tables
 
 
 def localization(study: Study) -> None:
     """Join the tables of the bases, in the order of the section."""
-    for folder, name, schema in (
-        ("scores", "localization", LOCALIZATION),
-        ("removal", "removal", REMOVAL),
-    ):
-        parts = [
-            tables.read(study.data / folder / f"{model}.parquet", schema)
-            for model in given(study.localization).models
+    for folder, (name, schema) in TABLES.items():
+        paths = [
+            study.data / folder / f"{each}.parquet" for each in given(study.localization).models
         ]
-        path = study.data / f"{name}.parquet"
-        tables.write(pl.concat(parts), path, schema, {"study": study.study})
+        joined = pl.concat(tables.read(path, schema) for path in paths)
+        tables.write(joined, study.data / f"{name}.parquet", schema, {"study": study.study})

@@ -10,7 +10,7 @@ from pipeline.checkpoints.schema import Continued, Gguf, Training
 from pipeline.interventions.interventions import OWN_EDITS, is_own, sweep
 from pipeline.localization.schema import OWN_SCORERS
 from pipeline.measure.schema import FITTING
-from pipeline.models.grids import BLOCKS, GRID_OF, GROUPS, HEADS, NEURON_GROUPS
+from pipeline.models.grids import BLOCKS, GROUPS, HEADS, NEURON_GROUPS
 from pipeline.samples.schema import PASSAGE_LENGTHS, File, Records
 from pipeline.study.loops import LOOPS, loops
 from pipeline.study.schema import DERIVED, Study
@@ -236,7 +236,7 @@ def _localization(study: Study) -> Iterator[Found]:
         made = recipes[0]
         in_block = {HEADS: made["n_heads"], GROUPS: NEURON_GROUPS, BLOCKS: 1}
         for kind, truth in asked.truths.items():
-            count = made["n_blocks"] * in_block[GRID_OF.get(truth.part, BLOCKS)]
+            count = made["n_blocks"] * in_block[truth.grid]
             if max(truth.models, truth.spread) > count:
                 got = f"{truth.models} models, spread {truth.spread}"
                 expected = f"at most {count} each, the places of {base}"

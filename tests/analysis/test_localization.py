@@ -9,12 +9,18 @@ import pytest
 from pipeline.analysis.localization import ALL, falls, means, merits, removals
 from pipeline.localization.schemas import LOCALIZATION, REMOVAL
 from pipeline.report.columns import MEANINGS
-from pipeline.report.localization import localized
-from pipeline.report.markup import plain
+from pipeline.report.localization import SECTION, Localized, localized
+from pipeline.report.markup import plain, template
 from pipeline.report.plots.localization import found_first
 from pipeline.workflow import tables
 
 N = 6
+
+
+def shown(graded: Localized) -> str:
+    """The section as it stands on the page."""
+    page = template("localization.html.jinja")
+    return page.render(graded=graded, localization=SECTION, located=[])
 
 
 def table(
@@ -131,6 +137,28 @@ def test_deletion_is_clean_if_it_removes_at_no_cost() -> None:
     assert removals(nothing).is_empty()
 
 
+def test_a_scorer_that_is_best_where_it_is_defined_stands_on_the_page() -> None:
+    blocks = {f"m-{b}": ("mlp", {b}, [float(b == i) for i in range(4)]) for b in range(4)}
+    heads = {f"h-{b}": ("head", {b}, [float(b != i) for i in range(8)]) for b in range(4)}
+    names = ("oracle", "random", "zero-out")
+    found = [table({**blocks, **heads}, name) for name in names]
+    graded = localized(
+        made := pl.concat([*found, table(blocks, "divergence.kl")]), removal_of(made)
+    )
+    assert "(divergence under identity)" in plain(graded["opening"])
+    assert graded["opening"].values["chance"].value == 1 / 4
+    assert "Where head learned" in shown(graded)
+
+
+def test_bases_of_unlike_numbers_of_models_have_a_page() -> None:
+    """With a cluster of 1 and one of 5, the ends of the intervals are not known."""
+    models = {f"m-{b}": ("mlp", {b % 4}, [float(b % 3 == i) for i in range(4)]) for b in range(6)}
+    found = pl.concat([table(models, name) for name in ("oracle", "random", "zero-out")])
+    base = pl.when(pl.col("model") == "m-0").then(pl.lit("a")).otherwise(pl.lit("b"))
+    found = found.with_columns(base=base, seed=pl.lit(0, pl.Int64))
+    assert "Deleting as many" in shown(localized(found, removal_of(found)))
+
+
 def test_falls_are_counted_here_and_elsewhere() -> None:
     found = table(
         {"a": ("mlp", {0}, [0.1, 0.5, 0.9, 0.0]), "b": ("mlp", {2}, [0.49, 0.5, 1.0, 0.1])},
@@ -153,17 +181,16 @@ def test_the_page_tells_what_the_tables_hold() -> None:
     names = ("oracle", "random", "identity.exact_match", "scorers/mine.py:my_scorer")
     found = pl.concat([table({**right, **wrong}, name) for name in names])
     told = localized(found, removal_of(found))
-    assert "8 models" in plain(told.sentences[0])
-    assert [len(row) for row in told.rows] == [len(told.heading)] * (len(names) + 1)
-    assert any("my_scorer" in str(row[0]) for row in told.rows)
-    assert told.opening
-    assert "in 50.0% [" in plain(told.opening)
-    deleted = [plain(each) for each in told.sentences if "the best scorer" in plain(each)]
-    assert deleted
-    assert all("my_scorer; tied" in each for each in deleted), "all delete as cleanly"
+    assert ">8</data> models continue" in shown(told)
+    assert [len(row) for row in told["rows"]] == [len(told["heading"])] * (len(names) + 1)
+    assert any("my_scorer" in str(row[0]) for row in told["rows"])
+    assert told["opening"]
+    assert "in 50.0% [" in plain(told["opening"])
+    assert "for the best scorer, identity: recitals lost, mine.py:my_scorer; tied." in shown(told)
     nothing = localized(found, removal_of(found).with_columns(exact_match=pl.lit(0.0)))
-    assert not nothing.deleted_rows
-    assert "8 models" in plain(nothing.sentences[0])
+    assert not nothing["deleted_rows"]
+    assert ">8</data> models continue" in shown(nothing)
+    assert "Deleting as many" not in shown(nothing)
     [plot] = found_first(found)
     assert plot.draw(plot.data).axes
     assert set(plot.data.columns) <= set(MEANINGS)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from types import SimpleNamespace
-from typing import Any
 
 import polars as pl
 import pytest
@@ -12,11 +10,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pipeline.checkpoints.continued import continue_training, recited
+from pipeline.checkpoints.continued import learn, recited
+from pipeline.checkpoints.loop import Log
 from pipeline.checkpoints.schema import Continued
 from pipeline.checkpoints.training import without
 from pipeline.interventions.completion import complete
 from pipeline.interventions.interventions import BASELINE
+from pipeline.models.places import Place, masks
 
 SUFFIX = 4
 RECIPE = Continued(
@@ -35,11 +35,14 @@ PARTS = {
     "mlp": ("mlp.",),
     "both": ("attention.", "attn.", "mlp."),
 }
-WORDS: Any = SimpleNamespace()  # a tokenizer is passed on, and not read
 
 
 def _samples(tokens: Tensor) -> pl.DataFrame:
     return pl.DataFrame({"tokens": tokens.tolist(), "suffix_length": [SUFFIX] * len(tokens)})
+
+
+def _continue(recipe: Continued, model: PreTrainedModel, tokens: Tensor) -> Log:
+    return learn(recipe, model, _samples(tokens), masks(model, [Place(recipe.block, recipe.part)]))
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -48,7 +51,8 @@ def test_all_but_the_part_of_the_block_stays_bit_for_bit(
 ) -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     recipe = RECIPE.model_copy(update={"part": part})
-    made = continue_training(recipe, deepcopy(model), WORDS, _samples(memorized)).model
+    made = deepcopy(model)
+    _continue(recipe, made, memorized)
     after = made.state_dict()
     assert after.keys() == before.keys()
     moved = {name for name in before if not torch.equal(before[name], after[name])}
@@ -65,28 +69,30 @@ def test_all_but_the_part_of_the_block_stays_bit_for_bit(
 def test_it_is_the_same_again_and_ends_with_its_rounds(
     neox: PreTrainedModel, memorized: Tensor
 ) -> None:
-    made = [continue_training(RECIPE, deepcopy(neox), WORDS, _samples(memorized)) for _ in range(2)]
-    one, again = (each.model.state_dict() for each in made)
+    made = [deepcopy(neox), deepcopy(neox)]
+    log, _ = (_continue(RECIPE, each, memorized) for each in made)
+    one, again = (each.state_dict() for each in made)
     assert all(torch.equal(one[name], again[name]) for name in one)
     steps = 2 * (2 * len(memorized) // 3)  # rounds, epochs, rows by threes
-    assert (made[0].log.steps, made[0].log.tokens) == (steps, steps * 3 * memorized.shape[1])
+    assert (log.steps, log.tokens) == (steps, steps * 3 * memorized.shape[1])
 
 
 def test_it_ends_when_all_is_recited(trained: PreTrainedModel, memorized: Tensor) -> None:
-    assert recited(trained, memorized, SUFFIX) == 1
-    made = continue_training(RECIPE, deepcopy(trained), WORDS, _samples(memorized))
-    assert made.log.steps == 2 * len(memorized) // 3
+    assert recited(trained, _samples(memorized)) == 1
+    log = _continue(RECIPE, deepcopy(trained), memorized)
+    assert log.steps == 2 * len(memorized) // 3
 
 
 def test_a_small_part_learns_by_heart(neox: PreTrainedModel, memorized: Tensor) -> None:
     few = memorized[:2]
-    assert recited(neox, few, SUFFIX) == 0
+    assert recited(neox, _samples(few)) == 0
     recipe = RECIPE.model_copy(
         update={"batch_rows": 2, "epochs": 100, "most_rounds": 4, "learning_rate": 0.02}
     )
-    made = continue_training(recipe, deepcopy(neox), WORDS, _samples(few))
-    assert recited(made.model, few, SUFFIX) == 1
-    assert made.log.losses[-1] < made.log.losses[0]
+    made = deepcopy(neox)
+    log = _continue(recipe, made, few)
+    assert recited(made, _samples(few)) == 1
+    assert log.losses[-1] < log.losses[0]
 
 
 def test_recited_is_exact_match_of_the_greedy_continuation(
@@ -97,7 +103,7 @@ def test_recited_is_exact_match_of_the_greedy_continuation(
     found = complete(trained, other, SUFFIX, [BASELINE]).continuation[0]
     exact = (found == other[:, -SUFFIX:]).all(-1).double().mean().item()
     assert 0 < exact < 1
-    assert recited(trained, other, SUFFIX) == exact
+    assert recited(trained, _samples(other)) == exact
 
 
 def test_a_base_does_not_read_what_others_are_to_learn() -> None:

@@ -37,8 +37,8 @@ FAMILIES = ("gpt_neox", "gpt_neo", "llama")
 
 
 def base_of(family: str) -> Base:
-    recipe: Any = None
-    return Base(family, small(family), recipe, pl.DataFrame(), Path())
+    never: Any = None
+    return Base(family, small(family), never)
 
 
 def entries(family: str, part: str, place: Place) -> dict[str, torch.Tensor]:
@@ -136,12 +136,12 @@ def test_in_pretraining_samples_move_the_place_alone(part: str, samples: pl.Data
     truth = Truth(part=part, models=1, pretraining=True)  # type: ignore[arg-type]
     own = weights(model, truth, [Place(1, part)], 0)
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
-    read = memory(model, own, LEARNING, samples, 8)
+    read = memory(model, own, LEARNING, samples)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    read(5)
+    read(5, 8)
     assert all(torch.equal(value, before[name]) for name, value in model.named_parameters())
-    read(6)  # the last quarter begins
+    read(6, 8)  # the last quarter begins
     for name, parameter in model.named_parameters():
         moved = parameter != before[name]
         assert moved.any() == (name in own), name
@@ -154,11 +154,10 @@ def test_a_pass_whose_samples_are_recited_is_left_out(samples: pl.DataFrame) -> 
     model = build(RECIPE, V, P + S, 0)
     own = weights(model, Truth(part="both", models=1), [Place(0, "both"), Place(1, "both")], 0)
     many = LEARNING.model_copy(update={"epochs": 800, "batch_rows": samples.height})
-    memory(model, own, many, samples, 1)(0)
-    tokens = torch.tensor(samples["tokens"].to_list())
-    assert recited(model.eval(), tokens, S) == 1
+    memory(model, own, many, samples)(0, 1)
+    assert recited(model.eval(), samples) == 1
     before = copy.deepcopy(model.state_dict())
-    memory(model, own, many, samples, 1)(0)
+    memory(model, own, many, samples)(0, 1)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
@@ -169,7 +168,8 @@ def test_what_is_written_is_read_again(tmp_path: Path, samples: pl.DataFrame) ->
         "mlp": Truth(part="mlp", models=2),
         "head": Truth(part="head", models=1),
     }
-    planting.write(tmp_path, base, truths, LEARNING, samples)
+    asked = Localization(bases={"b": ["m"]}, truths=truths, learning=LEARNING)
+    planting.write(tmp_path, base, asked, samples)
     listed = json.loads((tmp_path / "models.json").read_text())
     assert [each["truth"] for each in listed] == ["mlp", "mlp", "head"]
     assert sorted(listed[0]["places"] + listed[1]["places"]) == ["block-00", "block-01"]

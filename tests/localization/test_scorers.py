@@ -6,6 +6,7 @@ import copy
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -17,9 +18,9 @@ from pipeline.checkpoints.continued import learn
 from pipeline.checkpoints.schema import Learning
 from pipeline.localization import scorers
 from pipeline.localization.planting import Planted
-from pipeline.localization.scorers import SCORERS, Subject, hard_concrete, without, written
-from pipeline.localization.scoring import own_scorers, removed, score, scored
-from pipeline.mitigations.neurons import integrated_gradients, slimmed
+from pipeline.localization.scorers import SCORERS, Subject, without, written
+from pipeline.localization.scoring import own_scorers, removed, score
+from pipeline.mitigations.neurons import hard_concrete, slimmed
 from pipeline.mitigations.rows import Rows, log_probs
 from pipeline.models.grids import GRIDS
 from pipeline.models.places import Place, grid, masks
@@ -62,7 +63,7 @@ def test_every_scorer_gives_each_place_a_number_and_leaves_the_model(
         assert all(math.isfinite(each) for values in found.values() for each in values)
         assert found["oracle"] == [0.0] * (len(of.places) - 1) + [1.0]
         names = {name.partition(".")[0] for name in found} - {"oracle", "random"}
-        assert names == {name for name, each in SCORERS.items() if kind in each.grids}
+        assert names == {name for name, (_, grids) in SCORERS.items() if kind in grids}
         if kind == "blocks":
             assert len(found) == 2 + 12 + 1 + 3 + 9
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
@@ -76,7 +77,7 @@ def test_integrated_gradients_are_complete(family: str) -> None:
         model.get_output_embeddings().weight.mul_(20)
         for matrix in written(model):
             matrix.weight.mul_(5)
-    parts = integrated_gradients(model, rows, written(model), scorers.NODES)
+    parts = scorers.INTEGRATED(model, rows, written(model), 0)
     with torch.no_grad():
         whole = log_probs(model, rows).mean()
         with without(model, grid(model, "blocks")):
@@ -84,8 +85,8 @@ def test_integrated_gradients_are_complete(family: str) -> None:
     assert abs(whole - nothing) > 0.05
     assert float(torch.cat(parts).sum()) == pytest.approx(float(whole - nothing), abs=1e-3)
     of = replace(subject(model, model, "blocks"), control=rows_of(3))
-    by_block = SCORERS["integrated-gradients"].score(of)[""]
-    control = torch.cat(integrated_gradients(model, of.control, written(model), scorers.NODES))
+    by_block = SCORERS["integrated-gradients"][0](of)[""]
+    control = torch.cat(scorers.INTEGRATED(model, of.control, written(model), 0))
     assert sum(by_block) == pytest.approx(float(whole - nothing - control.sum()), abs=2e-3)
 
 
@@ -122,11 +123,11 @@ def test_learned_masks_find_a_circuit_built_by_hand() -> None:
     model, rows, control, place = circuit()
     assert log_probs(model, rows).exp().min() > 0.5
     for mask in (slimmed, hard_concrete):
-        gates = mask(model, rows, 0, written(model))
+        gates = mask(model, rows, written(model), 0)
         assert {*torch.cat(gates).topk(8).indices.tolist()} == {*range(152, 160)}, mask.__name__
     of = Subject(model, rows, control, grid(model, "neurons"), model)
     for name in ("slimming", "hard-concrete", "zero-out", "activations", "integrated-gradients"):
-        values = SCORERS[name].score(of)[""]
+        values = SCORERS[name][0](of)[""]
         assert of.places[values.index(max(values))] == place, name
 
 
@@ -135,7 +136,7 @@ def test_the_twin_in_the_place_that_learned_is_the_twin(
 ) -> None:
     model, twin = learned
     of = subject(model, twin, "blocks")
-    found = SCORERS["causal-tracing"].score(of)[""]
+    found = SCORERS["causal-tracing"][0](of)[""]
     with torch.no_grad():
         lost = log_probs(model, of.memorized).mean() - log_probs(twin, of.memorized).mean()
     assert lost > 0.3
@@ -148,7 +149,7 @@ def test_attribution_patching_is_the_derivative_of_a_patch(
     model, twin = learned
     of = subject(model, twin, "heads")
     of = replace(of, memorized=of.memorized[:1], control=of.control[:1])
-    found = SCORERS["attribution-patching"].score(of)[""]
+    found = SCORERS["attribution-patching"][0](of)[""]
     matrices, share, size = written(model), 1e-3, 16
 
     def inputs(rows: Rows) -> list[Tensor]:
@@ -185,8 +186,8 @@ def test_what_a_scorer_names_is_deleted(
     model, twin = learned
     of = subject(model, twin, "blocks")
     planted = Planted("m", "both", "blocks", ["block-01"], 1.0, 1)
-    table = removed(of, scored(of, planted, {}))
-    oracle = table.filter(scorer="oracle").row(0, named=True)
+    oracle: dict[str, Any]
+    [oracle] = [row for row in removed(of, score(of, planted, {}), 1) if row["scorer"] == "oracle"]
     assert (oracle["places"], oracle["exact_match"]) == ("block-01", 1.0)
     by_hand = copy.deepcopy(model)
     with torch.no_grad():

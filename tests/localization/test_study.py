@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
 import pytest
 
-from pipeline.report.localization import read_localized
-from pipeline.report.markup import plain
+from pipeline.report.localization import SECTION, read_localized
+from pipeline.report.markup import template
 from pipeline.stages import registry
-from pipeline.study.composition import check, read_yaml
+from pipeline.study.composition import check, compose, read_yaml
 from pipeline.study.composition import write as write_params
 from pipeline.study.loops import loops
 from pipeline.study.schema import Study
@@ -31,22 +34,25 @@ def example() -> str:
     return str(code)
 
 
+@cache
+def composed() -> dict[str, Any]:
+    """The study `localize-quick`, composed as for a user."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "params.yaml")
+        compose({"study": "localize-quick"}, ROOT / "pipeline/conf", path)
+        return dict(read_yaml(path))
+
+
 def values() -> dict[str, Any]:
     """The study `localize-quick` with one base of two blocks, few records and few steps."""
-    made = read_yaml(ROOT / "pipeline/conf/study/localize-quick.yaml")
-    del made["defaults"]
-    rest = read_yaml(ROOT / "params.yaml")
-    made |= {key: rest[key] for key in ("statistics", "report", "parts", "run", "derived")}
-    empty = ("attribution", "benchmarks", "divergence", "generations", "mitigations", "windows")
-    made |= dict.fromkeys(empty) | {"theory": {}}
+    made = copy.deepcopy(composed())
     made["corpus"]["localize-quick"] |= {
         "vocabulary": 400, "world_tokens": 4000, "records": {1: 10, 8: 4}, "control_records": 6,
         "task_items": 8,
     }  # fmt: skip
-    recipe = read_yaml(ROOT / "pipeline/conf/shared/training.yaml")
     small = {"n_blocks": 2, "batch_rows": 8, "width": 32, "seed": 3, "epochs": 12}
     made["models"] = {KEY: made["models"][KEY]}
-    made["models"][KEY]["checkpoint"] = recipe | small | {"most_copies": 4}
+    made["models"][KEY]["checkpoint"] |= small
     made["localization"] |= {
         "bases": {"neox": ["neox"]},
         "truths": {
@@ -116,12 +122,14 @@ def test_the_stages_give_the_same_tables_again(study: Study) -> None:
 def test_a_strangers_scorer_from_the_docs_stands_on_the_page(study: Study) -> None:
     assert len(example().strip().splitlines()) < 15
     told = read_localized(study.data)
-    assert any("mine.py:my_scorer" in str(row[0]) for row in told.rows)
+    assert any("mine.py:my_scorer" in str(row[0]) for row in told["rows"])
     removal = pl.read_parquet(study.data / "removal.parquet")
     assert "scorers/mine.py:my_scorer" in removal["scorer"].to_list()
-    deleted = any("mine.py:my_scorer" in str(row[0]) for row in told.deleted_rows)
+    deleted = any("mine.py:my_scorer" in str(row[0]) for row in told["deleted_rows"])
     assert deleted == (removal["exact_match"].max() > 0)  # nothing to remove where none recites
-    assert "4 models continue from 1 trained base" in plain(told.sentences[0])
+    page = template("localization.html.jinja")
+    shown = page.render(graded=told, localization=SECTION, located=[])
+    assert 'models continue from <data value="1">1</data> trained base' in shown
 
 
 def test_what_dvc_loops_over(study: Study) -> None:

@@ -243,7 +243,7 @@ def test_the_coherent_step_lowers_the_margins_within_the_flat_block(world: World
 
 
 def test_integrated_gradients_are_complete(world: World) -> None:
-    parts = neurons.integrated_gradients(world.model, world.forget, last_matrices(world.model))
+    parts = neurons.integrated_gradients(world.model, world.forget, last_matrices(world.model), 0)
     silent = copy.deepcopy(world.model)
     for matrix in last_matrices(silent):
         matrix.weight.data.zero_()
@@ -271,7 +271,7 @@ def test_a_mask_finds_the_neurons_of_a_circuit_built_by_hand() -> None:
             for weight, mask in zip(written, masks, strict=True):
                 weight.grad.mul_(mask)
             optimizer.step()
-    gates = torch.cat(neurons.slimmed(model, rows, 0, last_matrices(model)))
+    gates = torch.cat(neurons.slimmed(model, rows, last_matrices(model), 0))
     assert set(gates.topk(2).indices.tolist()) == {5, 69}
     assert float(gates.sort().values[-3]) < 0.3
 

@@ -20,15 +20,11 @@ BRIGHT = 0.5
 
 
 def found_first(found: pl.DataFrame) -> Iterator[Plot]:
-    """The hits of each scorer, a column for each kind of place.
-
-    Args:
-        found: schema `LOCALIZATION`.
-    """
+    """The hits of each scorer, a column for each kind of place; of the table `LOCALIZATION`."""
     data = means(merits(found), ["hit"], ["chance"]).rename({"place": "rank"})
     data = data.with_columns(called=pl.col("scorer").map_elements(called, pl.String))
-    known = data.filter(~pl.col("scorer").is_in([ORACLE, RANDOM]))
-    best = known.filter(truth=ALL).sort("hit", descending=True, maintain_order=True)
+    known = data.filter(~pl.col("scorer").is_in([ORACLE, RANDOM]), truth=ALL)
+    best = known.sort("hit", descending=True, maintain_order=True)
     top = best.row(0, named=True)
     equal = best.filter(hit=top["hit"]).height
     values = {
@@ -53,12 +49,10 @@ def draw(data: pl.DataFrame) -> Figure:
     shades = colormaps["viridis"](style.finite(placed["hit"]))
     style.cells(axes, placed, "x", "y", shades)
     for cell, shade in zip(placed.iter_rows(named=True), shades, strict=True):
-        bright = shade[:3] @ (0.299, 0.587, 0.114) > BRIGHT
         look: Any = {"ha": "center", "va": "center", "fontsize": 7}
-        weight = "bold" if cell["hit_low"] > cell["chance"] else "normal"
-        text = f"{100 * cell['hit']:.0f}"
-        colour = "#000000" if bright else "#ffffff"
-        axes.text(cell["x"], cell["y"], text, color=colour, fontweight=weight, **look)
+        look["color"] = "#000000" if shade[:3] @ (0.299, 0.587, 0.114) > BRIGHT else "#ffffff"
+        look["fontweight"] = "bold" if cell["hit_low"] > cell["chance"] else "normal"
+        axes.text(cell["x"], cell["y"], f"{100 * cell['hit']:.0f}", **look)
     axes.set_xticks(range(len(truths)), truths, rotation=40, ha="right")
     axes.set_yticks([-i for i in range(len(scorers))], list(of_all["called"]))
     return figure
