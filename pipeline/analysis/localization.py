@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from pipeline.analysis.statistics import clustered_means, wilson
+from pipeline.analysis.statistics import clustered_means, scale_of_categories, wilson
 
 HALF = 0.5
 """Share of the recited samples: an edit that ends at least this share counts as a fall."""
@@ -82,7 +82,7 @@ def means(frame: pl.DataFrame, limited: Sequence[str], others: Sequence[str]) ->
         group = part.select(pl.struct(CLUSTER).rank("dense")).to_series().to_numpy().astype(int)
         row = {"truth": truth, "scorer": scorer, "n": part.height, "clusters": group.max()}
         values = part.select(limited).to_numpy().astype(np.float64)
-        made = clustered_means(values, group, scale=1.0)
+        made = clustered_means(values, group, scale=scale_of_categories(group))
         ends = made.low, made.high
         if row["clusters"] == 1:
             n = np.full(len(limited), float(part.height))
