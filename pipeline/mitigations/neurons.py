@@ -46,8 +46,7 @@ def zeroed(model: PreTrainedModel, forget: Rows, keep: Rows, seed: int, *, by: M
 
 @torch.no_grad()
 def activity(model: PreTrainedModel, rows: Rows, last: Sequence[Matrix], _: int) -> list[Tensor]:
-    """The mean of |activation| where scored tokens are predicted, times the norm of what the
-    neuron writes.
+    """The mean of |activation| where scored tokens are predicted, times the norm of the output.
 
     Source: arXiv 2311.09060, section 3.2 (activations).
     """

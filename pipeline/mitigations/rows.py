@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import polars as pl
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -50,6 +51,12 @@ class Rows:
         """The rows in parts of at most `size`."""
         for tokens in torch.split(self.tokens, size):
             yield Rows(tokens, self.first)
+
+
+def rows_of(samples: pl.DataFrame) -> Rows:
+    """Samples of one prefix length, schema `SAMPLES`."""
+    tokens = torch.tensor(samples["tokens"].to_list(), dtype=torch.int64)
+    return Rows(tokens, int(samples["prefix_length"][0]))
 
 
 def logits(model: Callable[..., Any], rows: Rows) -> Tensor:

@@ -19,7 +19,7 @@ from pipeline.corpus.schema import Corpus
 from pipeline.corpus.schemas import TRAINING_ROWS
 from pipeline.corpus.tasks import held_out_animals
 from pipeline.corpus.world import document, make_world
-from pipeline.mitigations.rows import Rows
+from pipeline.mitigations.rows import Rows, rows_of
 from pipeline.mitigations.schema import Mitigations
 from pipeline.samples.schemas import read_samples
 from pipeline.workflow import tables
@@ -157,7 +157,7 @@ def study_parts(
     memorized, to_forget = pl.col("split") == "memorized", pl.col("kind").is_in(forget)
     lost = _halves(samples.filter(memorized & to_forget), seed)
     kept = _halves(samples.filter(memorized & ~to_forget), seed)
-    control = part_of(samples.filter((pl.col("split") == "control") & to_forget))
+    control = _part(samples.filter((pl.col("split") == "control") & to_forget))
     numbers = range(len(unseen))
     splits = {SEEN: lost[0], HELD_OUT: lost[1], KEPT: kept[0], KEPT_HELD_OUT: kept[1]}
     splits |= {CONTROL: control, TEXT: Part(Rows(unseen, 1), numbers, numbers)}
@@ -210,12 +210,9 @@ def _halves(samples: pl.DataFrame, seed: int) -> tuple[Part, Part]:
     random.Random(f"halves {seed}").shuffle(groups)  # noqa: S311 - reproducible, not secret
     first = set(groups[: len(groups) // 2])
     seen = pl.col("suffix_group").is_in(first)
-    return part_of(samples.filter(seen)), part_of(samples.filter(~seen))
+    return _part(samples.filter(seen)), _part(samples.filter(~seen))
 
 
-def part_of(samples: pl.DataFrame) -> Part:
-    """Samples of one prefix length as rows."""
-    length = int(samples["prefix_length"][0])
-    tokens = torch.tensor(samples["tokens"].to_list(), dtype=torch.int64)
+def _part(samples: pl.DataFrame) -> Part:
     items, clusters = samples["sample_id"].to_list(), samples["suffix_group"].to_list()
-    return Part(Rows(tokens, length), items, clusters)
+    return Part(rows_of(samples), items, clusters)
