@@ -53,12 +53,9 @@ class Planted:
 
 @dataclass(frozen=True)
 class Base:
-    """The model that memories are put into.
+    """The model that memories are put into, in evaluation mode, float32.
 
-    Args:
-        name: of the model.
-        model: in evaluation mode, float32.
-        again: trains it from scratch, given the `also` of `training.train`.
+    `again` trains it from scratch, given the `also` of `training.train`.
     """
 
     name: str

@@ -70,8 +70,7 @@ def neurons_zeroed(
 
 @torch.no_grad()
 def activity(model: PreTrainedModel, rows: Rows, last: Sequence[Matrix], _: int) -> list[Tensor]:
-    """The mean of |activation| where scored tokens are predicted, times the norm of what the
-    neuron writes.
+    """The mean of |activation| where scored tokens are predicted, times the norm of the output.
 
     Source: arXiv 2311.09060, section 3.2 (activations).
     """

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import polars as pl
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -47,6 +48,12 @@ class Rows:
     def batches(self) -> Iterator[Rows]:
         """The rows in parts of at most `BATCH`."""
         return (Rows(tokens, self.first) for tokens in torch.split(self.tokens, BATCH))
+
+
+def rows_of(samples: pl.DataFrame) -> Rows:
+    """Samples of one prefix length, schema `SAMPLES`."""
+    tokens = torch.tensor(samples["tokens"].to_list(), dtype=torch.int64)
+    return Rows(tokens, int(samples["prefix_length"][0]))
 
 
 def logits(model: Callable[..., Any], rows: Rows) -> Tensor:

@@ -22,7 +22,7 @@ from pipeline.corpus.schema import Corpus
 from pipeline.corpus.schemas import TRAINING_ROWS
 from pipeline.corpus.tasks import held_out_animals
 from pipeline.corpus.world import document, make_world
-from pipeline.mitigations.rows import Rows
+from pipeline.mitigations.rows import Rows, rows_of
 from pipeline.mitigations.schema import Mitigations
 from pipeline.samples.schemas import read_samples
 from pipeline.workflow import tables
@@ -125,7 +125,7 @@ def study_parts(
     parts = [
         *_halves(samples.filter(to_forget, split="memorized"), seed),
         *_halves(samples.filter(~to_forget, split="memorized"), seed),
-        part_of(samples.filter(to_forget, split="control")),
+        _part(samples.filter(to_forget, split="control")),
         Part(Rows(unseen, 1), numbers, numbers),
     ]
     names = (SEEN, HELD_OUT, KEPT, KEPT_HELD_OUT, CONTROL, TEXT)
@@ -173,10 +173,9 @@ def _halves(samples: pl.DataFrame, seed: int) -> tuple[Part, Part]:
         )
     random.Random(f"halves {seed}").shuffle(groups)  # noqa: S311 - reproducible, not secret
     seen = pl.col("suffix_group").is_in(groups[: len(groups) // 2])
-    return part_of(samples.filter(seen)), part_of(samples.filter(~seen))
+    return _part(samples.filter(seen)), _part(samples.filter(~seen))
 
 
-def part_of(samples: pl.DataFrame) -> Part:
-    """Samples of one prefix length as rows."""
-    rows = Rows(torch.tensor(samples["tokens"].to_list()), int(samples["prefix_length"][0]))
-    return Part(rows, samples["sample_id"].to_list(), samples["suffix_group"].to_list())
+def _part(samples: pl.DataFrame) -> Part:
+    items, clusters = samples["sample_id"].to_list(), samples["suffix_group"].to_list()
+    return Part(rows_of(samples), items, clusters)

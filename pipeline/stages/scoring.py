@@ -12,7 +12,7 @@ from pipeline.localization.schema import OWN_SCORERS
 from pipeline.localization.schemas import TABLES
 from pipeline.localization.scorers import Subject
 from pipeline.localization.scoring import own_scorers, removed, score
-from pipeline.mitigations.subject import part_of
+from pipeline.mitigations.rows import rows_of
 from pipeline.models.places import grid
 from pipeline.samples.schemas import read_samples
 from pipeline.study.schema import Study, given, section
@@ -27,7 +27,7 @@ def scoring(study: Study, model: Model) -> None:
     asked, data = given(study.localization), study.data
     own, base = own_scorers(asked.scorers), asked.models[model.name]
     samples = read_samples(data, model.family)
-    memorized, control = (part_of(samples.filter(split=s)).rows for s in ("memorized", "control"))
+    memorized, control = (rows_of(samples.filter(split=s)) for s in ("memorized", "control"))
     scores, removal = list[dict[str, object]](), list[dict[str, object]]()
     torch.set_num_threads(1)  # the bases run side by side; more would sum in another order
     with costed(data, "scoring", model.name):
