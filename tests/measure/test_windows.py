@@ -95,6 +95,8 @@ def test_a_context_with_little_room_shortens_the_chunks():
     assert made["start"].to_list() == [*range(0, 200 - CONTEXT + 6 + 1, 3)]
     with pytest.raises(InputError, match="the model's context"):
         measure(model, [text_of(200)], CONTEXT, 6)
+    with pytest.raises(InputError, match=r"the tokens of the documents\n +got: +token 9999"):
+        measure(model, [text_of(200)._replace(tokens=np.full(200, 9999))], 6, 6)
 
 
 @pytest.mark.parametrize("trim", [False, True])
@@ -195,10 +197,11 @@ def test_logits_that_are_not_finite_are_named(model):
 
 
 def test_runs_are_windows_whose_suffixes_touch():
-    suffixes = np.arange(10, 50, 5)
-    known = np.array([1, 0, 1, 1, 0, 0, 1, 0], bool)
-    assert runs(suffixes, 5, known) == [Run(2, 3, 20, 30), Run(0, 0, 10, 15), Run(6, 6, 40, 45)]
-    assert runs(suffixes, 10, known) == [Run(0, 3, 10, 35), Run(6, 6, 40, 50)]
+    of = {"start": range(6, 46, 5), "log_prob_top_40": [-1, -9, -1, -1, -9, -9, -1, -9]}
+    rows = pl.DataFrame(of).with_columns(prefix_length=4)
+    five, ten = (runs(rows.with_columns(suffix_length=length)) for length in (5, 10))
+    assert five == [Run(2, 3, 20, 30), Run(0, 0, 10, 15), Run(6, 6, 40, 45)]
+    assert ten == [Run(0, 3, 10, 35), Run(6, 6, 40, 50)]
 
 
 def test_recall_forgives_a_changed_word_and_ignores_short_matches():

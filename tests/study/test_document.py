@@ -17,7 +17,6 @@ from transformers import AutoModelForCausalLM
 from pipeline.measure.schemas import RECITED, WINDOWS
 from pipeline.samples.texts import files, texts
 from pipeline.study import audit
-from pipeline.study import document as documents
 from pipeline.study.composition import check
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
@@ -29,7 +28,7 @@ from tests.study.test_audit import ROOT, SMALL_SHARDS
 def asked(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> audit.Asked:
     monkeypatch.chdir(tmp_path)
     Path("book.txt").write_text(own.text())
-    return audit.Asked("mine", str(model), Path("book.txt"), 8, 8)
+    return audit.Asked("mine", str(model), Path("book.txt"), 8, 8, document=Path("book.txt"))
 
 
 def test_a_document_is_the_file_that_a_link_leads_to_and_a_folder_all_its_texts(
@@ -59,13 +58,13 @@ def test_the_longest_document_is_the_studys_sample_and_all_are_read_first(
     (tmp_path / "texts").mkdir()
     for name, words in (("a", ""), ("b", "too short"), ("c", own.text())):
         (tmp_path / "texts" / name).write_text(words)
-    read = documents.Read(tmp_path / "texts", 8, (), None, tmp_path / "texts")
-    assert read.longest() == tmp_path / "texts" / "c"
-    audit.study(replace(asked, samples=read.longest()))
+    assert audit.longest(tmp_path / "texts", None, tmp_path / "texts") == tmp_path / "texts" / "c"
+    audit.study(replace(asked, samples=tmp_path / "texts" / "c"))
     (tmp_path / "texts" / "d").write_bytes(b"\xff")
-    for broken in (read, replace(read, path=Path("book.txt"))):
+    book, broken = Path("book.txt"), tmp_path / "texts" / "d"
+    for texts_of in ((broken.parent, None, None), (book, None, broken), (book, str(broken), None)):
         with pytest.raises(InputError, match="UTF-8"):
-            broken.longest()
+            audit.longest(*texts_of)
 
 
 @pytest.mark.parametrize("kind", ["none", "text", "model"])
@@ -74,25 +73,22 @@ def test_the_study_names_documents_and_reference(
 ) -> None:
     Path("unknown.txt").write_text("nothing")
     reference = {"none": None, "text": "unknown.txt", "model": str(model)}[kind]
-    read = documents.Read(Path("book.txt"), 4, ("block-01",), reference)
-    made = check(documents.added(audit.study(asked), asked, read), "params.yaml")
+    one = replace(asked, stride=4, edits="block-01", reference=reference)
+    made = check(audit.study(one), "params.yaml")
     assert made.windows is not None
     assert (made.windows.prefix_length, made.windows.stride) == (8, 4)
     assert made.windows.reference_text == ("reference" if kind == "text" else None)
     assert made.windows.reference == ("reference" if kind == "model" else None)
     assert [each.name for each in made.models.values()][1:] == ["reference"] * (kind == "model")
-    audit.prepare(asked)
-    documents.prepare(asked, read)
+    audit.prepare(one)
     assert texts(asked.folder / "documents") == {"book.txt": own.text()}
     assert (asked.folder / "reference").exists() == (kind != "none")
 
 
 def test_a_reference_that_is_nothing_is_refused(asked: audit.Asked) -> None:
-    values = audit.study(asked)
     for reference, name in (("nowhere", "mine"), (None, "reference")):
-        read = documents.Read(Path("book.txt"), 8, (), reference)
         with pytest.raises(InputError, match=r"a text file, or OWNER/NAME|has this one"):
-            documents.added(values, replace(asked, name=name), read)
+            audit.study(replace(asked, name=name, reference=reference))
 
 
 def _audit(cwd: Path, *words: str) -> subprocess.Popen[str]:
