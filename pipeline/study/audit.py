@@ -39,9 +39,6 @@ FAMILY = "audit"
 REFERENCE = "reference"
 """The name of the reference model, of its family, and of the link to a reference."""
 
-DOCUMENTS, CORPUS = "documents", "corpus"
-"""The links to the documents, and to the corpus, in an audit's folder."""
-
 ORIGIN = "origin"
 """The file of an audit's folder that says which model it belongs to."""
 
@@ -250,10 +247,10 @@ def _values(asked: Asked, words: Sequence[str]) -> dict[str, Any]:
         families[f"{asked.study if own else key}-samples"] = made
     edits = asked.edits if asked.edits and asked.edits != NO_EDITS else None
     windows = {
-        "documents": DOCUMENTS,
+        "documents": "documents",
         "reference_text": REFERENCE if text_of(asked.reference) else None,
         "reference": REFERENCE if REFERENCE in asked.models else None,
-        "corpus": CORPUS if asked.corpus else None,
+        "corpus": "corpus" if asked.corpus else None,
         **lengths,
         "stride": asked.stride,
         "interventions": [name.strip() for name in edits.split(",")] if edits else [],
@@ -356,8 +353,8 @@ def prepare(asked: Asked) -> None:
         old.unlink()
     links = {name: ROOT / name for name in LINKED}
     links[_samples_link(asked.samples)] = asked.samples.absolute()
-    given = {"model": asked.model, "tasks": asked.tasks, DOCUMENTS: asked.document}
-    for name, path in (given | {REFERENCE: asked.reference, CORPUS: asked.corpus}).items():
+    given = {"model": asked.model, "tasks": asked.tasks, "documents": asked.document}
+    for name, path in (given | {REFERENCE: asked.reference, "corpus": asked.corpus}).items():
         if path and Path(path).exists():
             links[name] = Path(path).absolute()
     for name, target in links.items():

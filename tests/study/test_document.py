@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +19,7 @@ from pipeline.study.composition import check
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 from tests import own
-from tests.study.test_audit import ROOT, SMALL_SHARDS
+from tests.study.test_audit import SMALL_SHARDS, run
 
 
 @pytest.fixture
@@ -34,13 +32,11 @@ def asked(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> audit
 def test_a_document_is_the_file_that_a_link_leads_to_and_a_folder_all_its_texts(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "texts" / "below").mkdir(parents=True)
-    (tmp_path / "texts" / "b.txt").write_text("\ufeffb")
-    (tmp_path / "texts" / "below" / "a").write_text("a")
-    (tmp_path / "texts" / ".hidden").write_text("h")
-    (tmp_path / "texts" / ".git").mkdir()
-    (tmp_path / "texts" / ".git" / "config").write_text("h")
-    (tmp_path / "texts" / os.fsdecode(b"z\xff.txt")).write_text("z")
+    odd = os.fsdecode(b"z\xff.txt")
+    written = {"b.txt": "\ufeffb", "below/a": "a", ".hidden": "h", ".git/config": "h", odd: "z"}
+    for name, words in written.items():
+        (tmp_path / "texts" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "texts" / name).write_text(words)
     (tmp_path / "link").symlink_to(tmp_path / "texts" / "b.txt")
     assert texts(tmp_path / "link") == {"b.txt": "b"}
     assert texts(tmp_path / "texts") == {"b.txt": "b", "below/a": "a", r"z\xff.txt": "z"}
@@ -91,48 +87,35 @@ def test_a_reference_that_is_nothing_is_refused(asked: audit.Asked) -> None:
             audit.study(replace(asked, name=name, reference=reference))
 
 
-def _audit(cwd: Path, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", SMALL_SHARDS, "audit", *words],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-
-
 def test_samples_and_document_exclude_each_other(tmp_path: Path) -> None:
     both = ["--model", "m", "--samples", "a.csv", "--document", "b.txt"]
     for words in (both, both[:2]):
-        run = _audit(tmp_path, *words)
-        assert "one of --samples and --document" in run.communicate()[0]
-        assert run.returncode == 2
+        command = run(tmp_path, "audit", *words)
+        assert "one of --samples and --document" in command.communicate()[0]
+        assert command.returncode == 2
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_killed_and_repeated_it_goes_on_to_the_page(model: Path, tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_text(own.text(words=3000))
-    words = ["--model", str(model), "--document", "book.txt", "--name", "mine", "--edits"]
-    words += ["baseline,block-03", "--prefix-length", "8", "--suffix-length", "8", "--show-text"]
+    words = ["audit", "--model", str(model), "--document", "book.txt", "--name", "mine"]
+    words += ["--edits", "baseline,block-03", "--show-text", "--reference", "other"]
+    words += ["--prefix-length", "8", "--suffix-length", "8", "--corpus", "texts"]
     config = own.CONFIGS["llama"]()
     config.num_hidden_layers = 2  # the edit is none of the reference's
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "other")
     own.write_tokenizer(tmp_path / "other")
-    words += ["--reference", "other"]
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts/a.txt").write_text(own.text(words=3000) * 2)
-    words += ["--corpus", "texts"]
     folder = tmp_path / "audits/mine"
-    first = _audit(tmp_path, *words)
+    first = run(tmp_path, *words, code=("-c", SMALL_SHARDS))
     while len(list(folder.glob("data/*/partial/windows/*/*/*.safetensors"))) < 2:
         assert first.poll() is None, first.communicate()[0]
         time.sleep(0.05)
     os.killpg(first.pid, signal.SIGKILL)
     first.communicate()
-    again = _audit(tmp_path, *words)
+    again = run(tmp_path, *words, code=("-c", SMALL_SHARDS))
     said = again.communicate()[0]
     assert again.returncode == 0, said
     assert "resuming: " in said
