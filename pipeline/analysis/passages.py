@@ -70,24 +70,14 @@ def extractable(rows: pl.DataFrame) -> Estimates:
     return clustered_rates(rows.select(KNOWN).to_numpy(), groups.astype(np.int64))
 
 
-class Difference(NamedTuple):
-    """How the two readings of the same windows differ.
+def difference(rows: pl.DataFrame) -> tuple[int, float, float, float] | None:
+    """How the two readings of the same windows differ, under the baseline.
 
-    Args:
-        windows: read both ways.
-        median: nats, of log p rolling minus exact; above 0 where more context helps.
-        largest: nats, of the absolute differences.
-        agree: share of windows that both count as extractable, or both do not.
+    Returns:
+        Windows that were read both ways; the median of log p rolling minus exact, nats, above 0
+        where more context helps; the largest absolute difference, nats; and the share of windows
+        that both count as extractable, or both do not. None if no window was read both ways.
     """
-
-    windows: int
-    median: float
-    largest: float
-    agree: float
-
-
-def difference(rows: pl.DataFrame) -> Difference | None:
-    """The difference of the readings under the baseline; None if no window was read both ways."""
     read = rows.with_columns(known=KNOWN)
     rolling, exact = (read.filter(reading=name) for name in (ROLLING, EXACT))
     both = exact.join(rolling, on=["document", "reference", "start"], suffix="_rolling")
@@ -95,4 +85,4 @@ def difference(rows: pl.DataFrame) -> Difference | None:
         return None
     change = (both["log_prob_rolling"] - both["log_prob"]).to_numpy()
     agree = float((both["known_rolling"] == both["known"]).to_numpy().mean())
-    return Difference(len(both), float(np.median(change)), float(np.abs(change).max()), agree)
+    return len(both), float(np.median(change)), float(np.abs(change).max()), agree

@@ -127,7 +127,8 @@ def measure(
         documents.
 
     Raises:
-        InputError: an unsupported model, windows beyond its context, or NaN or infinity.
+        InputError: an unsupported model, windows beyond its context, tokens that it does not have,
+            or NaN or infinity.
     """
     total, context = prefix_length + suffix_length, context_length(model.config)
     if total > context:
@@ -153,7 +154,7 @@ def measure(
     windows = pl.concat(found).with_columns(**both)
     if windows.is_empty():
         return pl.DataFrame(schema=dtypes(WINDOWS))
-    chosen = np.unique(np.arange(exact) * len(windows) // max(1, exact))[: len(windows)]
+    chosen = np.unique(np.arange(exact) * len(windows) // max(1, exact))
     alone = windows[chosen].with_columns(context=prefix_length)
     length = total + (per_chunk - 1) * stride
     chunks = _rows(documents, windows.filter(context=prefix_length), length)
