@@ -65,18 +65,18 @@ Numbered = Sequence[tuple[str, PageFigure]]
 """Figures with their numbers, such as 1 or 2a; the numbering continues from page to page."""
 
 
-def shared(*, given: bool = False, also: str | None = None) -> dict[str, Any]:
+def shared(*, given: bool = False, also: Sequence[str] = ()) -> dict[str, Any]:
     """What every page's template needs: style, script, and how figures and tables are written.
 
     Args:
         given: whether tooltips leave out that samples are memorized.
-        also: name of a further script and style sheet of this folder.
+        also: further scripts and style sheets of this folder.
     """
     hidden = ["split"] if given else []
-    more = ([f"{also}.js"], [f"{also}.css"]) if also else ([], [])
-    scripts, styles = [*SCRIPTS, *more[0]], ["page.css", *more[1]]
-    script = "\n".join((CODE_PATH / name).read_text(encoding="utf-8") for name in scripts)
-    style = "".join((CODE_PATH / name).read_text(encoding="utf-8") for name in styles)
+    names = *SCRIPTS, "page.css", *also
+    read = {name: (CODE_PATH / name).read_text(encoding="utf-8") for name in names}
+    script = "\n".join(text for name, text in read.items() if name.endswith(".js"))
+    style = "".join(text for name, text in read.items() if name.endswith(".css"))
     return {
         "stylesheet": Markup(style),  # noqa: S704  ours
         "script": Markup(script),  # noqa: S704  ours

@@ -125,7 +125,7 @@ def write_documents(
                 others = [(other, href) for other, href in hrefs.items() if other != edit]
                 pages[hrefs[edit]] = {"title": name, "shown": page, "others": others}
     common = {
-        **shared(also="document"),
+        **shared(also=("document.js", "document.css")),
         "study": study,
         "levels": list(LEVELS.values()),
         "show_text": show_text,
