@@ -148,8 +148,8 @@ def measure(
             "first_character": ends[starts + prefix_length, 0],
             "end_character": ends[starts + total - 1, 1],
         }
-        of = {"number": number, "document": pl.lit(name), "reference": reference}
-        found.append(pl.DataFrame(columns).with_columns(**of))
+        frame = pl.DataFrame(columns).with_columns(number=number, document=pl.lit(name))
+        found.append(frame.with_columns(reference=reference))
     both = {"prefix_length": prefix_length, "suffix_length": suffix_length}
     windows = pl.concat(found).with_columns(**both)
     if windows.is_empty():
