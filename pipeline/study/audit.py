@@ -354,7 +354,9 @@ def prepare(asked: Asked) -> None:
     links = {name: ROOT / name for name in LINKED}
     links[_samples_link(asked.samples)] = asked.samples.absolute()
     given = {"model": asked.model, "tasks": asked.tasks, "documents": asked.document}
-    for name, path in (given | {REFERENCE: asked.reference, "corpus": asked.corpus}).items():
+    if asked.document:
+        given |= {REFERENCE: asked.reference, "corpus": asked.corpus}
+    for name, path in given.items():
         if path and Path(path).exists():
             links[name] = Path(path).absolute()
     for name, target in links.items():
