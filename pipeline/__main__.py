@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager, nullcontext
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -192,8 +192,6 @@ def audit(
     options = locals()
     from pipeline.plan.downloads import require_downloads
     from pipeline.study import audit as auditing
-    from pipeline.study import document as documents
-    from pipeline.study.composition import check as check_study
     from pipeline.study.pins import pinned
     from pipeline.workflow.dag import Dag, reproduce
     from pipeline.workflow.interruption import saying
@@ -207,29 +205,19 @@ def audit(
         raise bad_input(
             "--edits", shorten(edits), auditing.NO_EDITS, "name edits for a document alone"
         )
-    named = edits if edits != auditing.NO_EDITS else None
-    edited = [each.strip() for each in named.split(",")] if named else []
-    read = documents.Read(document, stride, edited, reference, corpus) if document else None
-    if read:
-        options["samples"] = read.longest()
+    if document:
+        options["samples"] = auditing.longest(document, reference, corpus)
     begun = auditing.AUDITS / name / auditing.ORIGIN
     commits = {each: pinned(each, begun) for each in (model, reference) if each}
     parted = [word.rpartition("=") for word in sys.argv[1:]]  # --model=NAME is one word
     words = [option + equals + commits.get(value, value) for option, equals, value in parted]
-    if read and reference:
-        read = replace(read, reference=commits[reference])
-    options["model"] = commits[model]
+    options |= {"model": commits[model], "reference": commits.get(reference or "")}
     asked = auditing.Asked(**{each.name: options[each.name] for each in fields(auditing.Asked)})
     values = auditing.study(asked, words)
-    if read:
-        values = documents.added(values, asked, read)
-        check_study(values, "the audit")
     with _working_in(asked.folder):
         take_turn()
     auditing.prepare(asked)
-    if read:
-        documents.prepare(asked, read)
-    page = (asked.shown[1] / ("document" if read else "") / "index.html").absolute()
+    page = (asked.shown[1] / ("document" if document else "") / "index.html").absolute()
     with _working_in(asked.folder):
         with held(PARAMS):
             auditing.write_params(values)
@@ -238,7 +226,7 @@ def audit(
             require_downloads(load(), [dag.stages[address]] if address in dag.changed else [])
         kept = "finished stages and shards are kept; the same command goes on from there"
         with saying(lambda: kept):
-            reproduce(*[f"document@{asked.study}"] * (read is not None))
+            reproduce(*[f"document@{asked.study}"] * (document is not None))
     print(f"the report: {page}\nagain: {auditing.command(words)}")
 
 

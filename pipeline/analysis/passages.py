@@ -12,7 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipeline.analysis.statistics import Estimates, clustered_rates
-from pipeline.measure.passages import EXTRACTABLE, Run, runs
+from pipeline.measure.passages import EXTRACTABLE, KNOWN, Run, runs
 from pipeline.measure.schemas import EXACT, ROLLING
 
 
@@ -43,13 +43,10 @@ def known(rows: pl.DataFrame, characters: int) -> Known:
         rows: rolling windows of one document and intervention, in their order; at least one.
         characters: of the document.
     """
-    surely = rows["log_prob_top_40"].to_numpy() >= EXTRACTABLE
-    suffixes = (rows["start"] + rows["prefix_length"]).to_numpy()
-    found = runs(suffixes, int(rows["suffix_length"][0]), surely)
+    found, surest = runs(rows), by_character(rows, characters)
     longest = found[0].end - found[0].start if found else 0
-    surest = by_character(rows, characters)
     coverage = float((surest >= EXTRACTABLE).mean())
-    return Known(len(rows), int(surely.sum()), coverage, longest, found, surest)
+    return Known(len(rows), len(rows.filter(KNOWN)), coverage, longest, found, surest)
 
 
 def by_character(rows: pl.DataFrame, characters: int) -> NDArray[np.float64]:
@@ -70,35 +67,22 @@ def extractable(rows: pl.DataFrame) -> Estimates:
     """
     stretch = pl.col("start") // (pl.col("prefix_length") + pl.col("suffix_length"))
     groups = rows.select(pl.struct("document", stretch).rank("dense")).to_series().to_numpy()
-    surely = rows["log_prob_top_40"].to_numpy() >= EXTRACTABLE
-    return clustered_rates(surely[:, None], groups.astype(np.int64))
+    return clustered_rates(rows.select(KNOWN).to_numpy(), groups.astype(np.int64))
 
 
-class Difference(NamedTuple):
-    """How the two readings of the same windows differ.
+def difference(rows: pl.DataFrame) -> tuple[int, float, float, float] | None:
+    """How the two readings of the same windows differ, under the baseline.
 
-    Args:
-        windows: read both ways.
-        median: nats, of log p rolling minus exact; above 0 where more context helps.
-        largest: nats, of the absolute differences.
-        agree: share of windows that both count as extractable, or both do not.
+    Returns:
+        Windows that were read both ways; the median of log p rolling minus exact, nats, above 0
+        where more context helps; the largest absolute difference, nats; and the share of windows
+        that both count as extractable, or both do not. None if no window was read both ways.
     """
-
-    windows: int
-    median: float
-    largest: float
-    agree: float
-
-
-def difference(rows: pl.DataFrame) -> Difference | None:
-    """The difference of the readings under the baseline; None if no window was read both ways."""
-    keys = ["document", "reference", "start"]
-    rolling, exact = (rows.filter(reading=name) for name in (ROLLING, EXACT))
-    both = exact.join(rolling, on=keys, suffix="_rolling")
+    read = rows.with_columns(known=KNOWN)
+    rolling, exact = (read.filter(reading=name) for name in (ROLLING, EXACT))
+    both = exact.join(rolling, on=["document", "reference", "start"], suffix="_rolling")
     if both.is_empty():
         return None
     change = (both["log_prob_rolling"] - both["log_prob"]).to_numpy()
-    columns = both["log_prob_top_40_rolling"], both["log_prob_top_40"]
-    rolled, alone = (each.to_numpy() >= EXTRACTABLE for each in columns)
-    agree = float((rolled == alone).mean())
-    return Difference(len(both), float(np.median(change)), float(np.abs(change).max()), agree)
+    agree = float((both["known_rolling"] == both["known"]).to_numpy().mean())
+    return len(both), float(np.median(change)), float(np.abs(change).max()), agree

@@ -21,6 +21,7 @@ from pipeline.interventions.evaluation import (
     forbidden_tokens,
     one_at_a_time,
     require_completable,
+    require_rows,
     silent,
 )
 from pipeline.interventions.guard import prepare
@@ -77,6 +78,8 @@ def complete(
         ValueError: the model is in training mode, P or S would be 0, or `decode` is not of N.
     """
     require_completable(model, tokens, suffix_length)
+    if calibration_tokens is not None:
+        require_rows(model, calibration_tokens, "the calibration tokens")
     decoded = torch.tensor([decode] * len(tokens) if isinstance(decode, bool) else list(decode))
     if len(decoded) != len(tokens):
         raise ValueError(f"decode of {len(decoded)} samples; expected {len(tokens)}")

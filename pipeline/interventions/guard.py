@@ -10,7 +10,6 @@ itself reads a few random tokens, without a mask, and with padding on the left a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,7 +18,6 @@ from transformers import PreTrainedModel
 
 from pipeline.interventions.certificates import certify
 from pipeline.interventions.edits import Source, rule_of
-from pipeline.interventions.evaluation import require_rows
 from pipeline.interventions.hooks import require_editable
 from pipeline.interventions.interventions import BASELINE, Intervention, block_name, bypass
 from pipeline.interventions.memory import Journal
@@ -67,14 +65,14 @@ def prepare(
     Args:
         model: a stock causal language model in evaluation mode, on any device.
         interventions: V of them.
-        calibration: (C, T) int64, for edits that need a mean.
+        calibration: (C, T) int64, for edits that need a mean; the caller has checked them.
         journal: records what happens.
         token_budget: as for `Engine`.
         length: tokens that are read of the longest text.
 
     Raises:
         InputError: the model is not supported, or lacks a block, a head or the site of an edit; or
-            as for `require_length`, or `require_rows` of `calibration`.
+            as for `require_length`.
         ValueError: an edit lacks its calibration tokens.
     """
     known = proven(model)
@@ -82,11 +80,8 @@ def prepare(
     build_trie(interventions, len(known.sites))  # raises if a block does not exist
     require_editable(known, interventions)
     sources = sources_of(known, interventions)
-    if calibration is not None:
-        require_rows(model, calibration, "the calibration tokens")
     means = means_of(known, interventions, calibration)
-    made = Engine(known, interventions, means, journal or Journal(), token_budget)
-    made = replace(made, sources=sources)
+    made = Engine(known, interventions, means, journal or Journal(), token_budget, sources=sources)
     certify(made)
     return made
 

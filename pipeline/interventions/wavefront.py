@@ -247,7 +247,7 @@ def means_of(known: Anatomy, interventions: Sequence[Intervention], tokens: Tens
     needed = {(block, site_of(edit)) for block, edit in edits if MEAN in rule_of(edit.name).needs}
     if not needed:
         return {}
-    if tokens is None:
+    if tokens is None or not len(tokens):
         raise ValueError("an edit needs a mean over calibration tokens; pass some")
     count = min(CALIBRATION_ROWS, len(tokens))
     rows = tokens[torch.arange(count) * len(tokens) // count, : stated_length(known.model.config)]

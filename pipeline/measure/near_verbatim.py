@@ -30,6 +30,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -80,18 +81,15 @@ def bounds(
     that tie for the last place included, as in transformers. The bounds hold up to the rounding of
     the model itself, which computes in float32 at least; masses are summed in float64.
 
-    A larger width brings the bounds together. They meet where nothing was pruned.
-
     Args:
         model: a stock causal language model in evaluation mode, on any device.
         tokens: (N, P+S) int64; P and S at least 1.
         suffix_length: S.
         d: largest distance, 0 or more.
-        width: hypotheses that are kept for each suffix and intervention, 1 or more; the time grows
-            with it in proportion.
+        width: hypotheses that are kept for each suffix and intervention, 1 or more. The time grows
+            in proportion, and the bounds meet where nothing was pruned.
         distance: ``hamming``, differing tokens; or ``levenshtein``, the fewest tokens to replace,
-            insert and delete. A sample has as many tokens as the suffix, so that an insertion
-            always comes with a deletion.
+            insert and delete.
         top_k: the number of tokens to draw from; None: the whole vocabulary.
         interventions: V of them; means of the edits ``mean`` and ``mlp-mean`` are over `tokens`.
         token_budget: positions at a time, counted once per hypothesis; None: computed from the free
@@ -112,15 +110,15 @@ def bounds(
             f"d {d}, width {width}, top_k {top_k}, distance {distance!r}; expected d of 0 or more, "
             f"width of 1 or more, top_k of 1 or more or None, and one of {DISTANCES}"
         )
-    calibration = tokens if len(tokens) else None
-    engine = prepare(model, interventions, calibration, None, token_budget, tokens.shape[1] - 1)
+    engine = prepare(model, interventions, tokens, None, token_budget, tokens.shape[1] - 1)
     reach = d if distance == "levenshtein" else 0
 
     def work(numbers: range) -> Tensor:
         batch = tokens[numbers.start : numbers.stop].to(engine.device)
-        search = _Search(engine, batch, suffix_length, d, width, reach, top_k)
+        prefix, suffix = batch[:, :-suffix_length], batch[:, -suffix_length:]
         with at_least_single(model):
-            return search.run().cpu()[:, engine.ends]
+            search = _Search(engine, suffix, d, width, reach, top_k)
+            return search.run(prefix).cpu()[:, engine.ends]
 
     costs = [engine.trie.branches * width * tokens.shape[1]] * len(tokens)
     budget = engine.budget(tokens.shape[1], caching=True)
@@ -130,43 +128,29 @@ def bounds(
     return Bounds(found, (found + missed).clamp_max(1))
 
 
-class _Search:
-    """The beam search over a batch of samples in all branches.
+class _Search(NamedTuple):
+    """The beam search for suffixes (B, S) in all branches; W is twice the reach, plus one."""
 
-    Args:
-        engine: the model and the interventions.
-        batch: (B, P+S) int64, on the model's device.
-        length: S.
-        d: largest distance.
-        width: hypotheses per search.
-        reach: entries of the dynamic program on either side of j = t; W is twice that, plus one.
-        top_k: as for `bounds`.
-    """
+    engine: Engine
+    suffix: Tensor
+    d: int
+    width: int
+    reach: int
+    top_k: int | None
 
-    def __init__(
-        self, engine: Engine, batch: Tensor, length: int, d: int, width: int, reach: int,
-        top_k: int | None,
-    ) -> None:  # fmt: skip
-        self.engine, self.d, self.width, self.reach, self.top_k = engine, d, width, reach, top_k
-        self.prefix, self.suffix = batch[:, :-length], batch[:, -length:]
-        self.length = length
-        outside = self.suffix.new_full((len(batch), reach), _OUTSIDE)
-        self.padded = torch.cat([outside, self.suffix, outside], 1)
-
-    def run(self) -> Tensor:
+    def run(self, prefix: Tensor) -> Tensor:
         """(2, G, B, d+1) float64: the mass at each distance found, and at least so far pruned."""
-        batch, device = len(self.prefix), self.prefix.device
-        beam = Beam(self.engine, self.prefix, self.length - 1)
+        (batch, length), device = self.suffix.shape, prefix.device
+        beam = Beam(self.engine, prefix, length - 1)
         searches = len(beam.states)
         search = torch.arange(searches, device=device)
         mass = torch.ones(searches, dtype=torch.float64, device=device)
         offsets = torch.arange(-self.reach, self.reach + 1, device=device)
         # before the first token, the first j of z are j deletions away; there are none before z
-        of_z = (offsets >= 0) & (offsets <= self.length)
+        of_z = (offsets >= 0) & (offsets <= length)
         entries = offsets.where(of_z, self.d + 1).repeat(searches, 1)
         sums = mass.new_zeros(2, searches, self.d + 1)
-        for t in range(self.length):
-            last = t == self.length - 1
+        for t in range(length):
             token, probability = self._candidates(beam.states, search % batch, t)
             entries = self._next(entries, token, search % batch, t)
             least = (entries + offsets.abs()).amin(-1)
@@ -175,11 +159,10 @@ class _Search:
             mass = mass[parent] * probability[parent, column]
             token, least = token[parent, column], least[parent, column]
             search, entries = search[parent], entries[parent, column]
-            kept = mass.new_zeros(len(mass), dtype=torch.bool)
-            if not last:
-                kept = self._kept(search, mass, token, least)
+            going_on = t < length - 1
+            kept = self._kept(search, mass, token, least) & going_on
             ends = search[~kept], least[~kept]
-            sums[0 if last else 1].index_put_(ends, mass[~kept], accumulate=True)
+            sums[int(going_on)].index_put_(ends, mass[~kept], accumulate=True)
             search, mass, entries = search[kept], mass[kept], entries[kept]
             if not len(search):
                 break
@@ -193,7 +176,8 @@ class _Search:
         hypothesis is worth extending by `width` tokens at most; none is after the last position.
         """
         around = torch.arange(t - self.reach, t + self.reach + 1, device=states.device)
-        near = self.suffix[sample][:, around.clamp(0, self.length - 1)]
+        last = self.suffix.shape[1] - 1
+        near = self.suffix[sample][:, around.clamp(0, last)]
         again = (near[:, :, None] == near[:, None]).tril(-1).any(-1)
         tokens, probabilities = [], []
         for rows, logits in pieces(self.engine.known, states):
@@ -211,7 +195,7 @@ class _Search:
             every = logits.double().softmax(-1)
             of_z = every.gather(1, near[rows]).masked_fill(again[rows], 0)
             every.scatter_(1, near[rows], 0)
-            few = min(self.width, int((every > 0).sum(-1).max())) if t < self.length - 1 else 0
+            few = min(self.width, int((every > 0).sum(-1).max())) if t < last else 0
             likeliest = every.topk(few)
             every.scatter_(1, likeliest.indices, 0)
             rest = every.sum(-1, keepdim=True)
@@ -226,15 +210,14 @@ class _Search:
         Entry i of `entries` (R, W) belongs to j = t + i - reach. Values above d + 1 count as that.
         """
         width = 2 * self.reach + 1
-        z = self.padded[sample, t : t + width]
+        z = F.pad(self.suffix, (self.reach, self.reach), value=_OUTSIDE)[sample, t : t + width]
         made = entries[:, None] + (token[:, :, None] != z[:, None])
-        if self.reach:
-            inserted = torch.nn.functional.pad(entries[:, 1:] + 1, (0, 1), value=self.d + 1)
-            made = torch.minimum(made, inserted[:, None])
-            for i in range(1, width):
-                made[..., i] = torch.minimum(made[..., i], made[..., i - 1] + 1)
-            beyond = torch.arange(width, device=z.device) + t + 1 - self.reach > self.length
-            made[..., beyond] = self.d + 1
+        inserted = F.pad(entries[:, 1:] + 1, (0, 1), value=self.d + 1)
+        made = torch.minimum(made, inserted[:, None])
+        for i in range(1, width):
+            made[..., i] = torch.minimum(made[..., i], made[..., i - 1] + 1)
+        beyond = torch.arange(width, device=z.device) + t + 1 - self.reach > self.suffix.shape[1]
+        made[..., beyond] = self.d + 1
         return made.clamp_max(self.d + 1)
 
     def _kept(self, search: Tensor, mass: Tensor, token: Tensor, least: Tensor) -> Tensor:

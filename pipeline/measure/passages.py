@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+import polars as pl
 
 EXTRACTABLE = math.log(1 / 1000)
 """A window counts as extractable if its suffix has this log p under top-40 sampling, or more.
 
 Source: arXiv 2505.12546, which reports shares of a book with p_z of 1/1000 or more.
 """
+
+KNOWN = pl.col("log_prob_top_40") >= EXTRACTABLE
+"""Whether a window is extractable."""
 
 LEAST_BLOCK, MOST_GAP = 20, 3
 """Tokens of a near-verbatim block at least, and between two matches of one block at most."""
@@ -37,24 +39,23 @@ class Run(NamedTuple):
     end: int
 
 
-def runs(suffixes: NDArray[np.integer], length: int, known: NDArray[np.bool_]) -> list[Run]:
+def runs(rows: pl.DataFrame) -> list[Run]:
     """The runs of a document: extractable windows whose suffixes touch or overlap.
 
     Args:
-        suffixes: (N,) the first token of each window's suffix, ascending.
-        length: S.
-        known: (N,) whether the window is extractable.
+        rows: rolling windows of one document and intervention, in their order.
 
     Returns:
         The longest first, equals in the order of the text. One window alone is a run of S tokens.
     """
     found: list[Run] = []
-    for number in np.flatnonzero(known).tolist():
-        start = int(suffixes[number])
+    places = "number", "start", "prefix_length", "suffix_length"
+    for number, at, prefix, suffix in rows.with_row_index("number").filter(KNOWN)[places].rows():
+        start, end = at + prefix, at + prefix + suffix
         if found and start <= found[-1].end:
-            found[-1] = found[-1]._replace(last=number, end=start + length)
+            found[-1] = found[-1]._replace(last=number, end=end)
         else:
-            found.append(Run(number, number, start, start + length))
+            found.append(Run(number, number, start, end))
     return sorted(found, key=lambda run: run.start - run.end)
 
 

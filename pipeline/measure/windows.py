@@ -20,8 +20,9 @@ of a chunk, G branches, B chunks of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,13 +33,13 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from pipeline.interventions.completion import complete
-from pipeline.interventions.evaluation import Progress, silent
+from pipeline.interventions.evaluation import Progress, require_rows, silent
 from pipeline.interventions.guard import prepare
 from pipeline.interventions.interventions import BASELINE, Intervention
 from pipeline.interventions.memory import Journal, in_batches
 from pipeline.interventions.overflow import not_finite
 from pipeline.interventions.wavefront import Engine, teacher_forced
-from pipeline.measure.passages import EXTRACTABLE, recall, runs
+from pipeline.measure.passages import recall, runs
 from pipeline.measure.schemas import EXACT, RECITED, ROLLING, WINDOWS
 from pipeline.measure.sharded import sharded
 from pipeline.models.context import context_length
@@ -126,7 +127,8 @@ def measure(
         documents.
 
     Raises:
-        InputError: an unsupported model, windows beyond its context, or NaN or infinity.
+        InputError: an unsupported model, windows beyond its context, tokens that it does not have,
+            or NaN or infinity.
     """
     total, context = prefix_length + suffix_length, context_length(model.config)
     if total > context:
@@ -146,34 +148,28 @@ def measure(
             "first_character": ends[starts + prefix_length, 0],
             "end_character": ends[starts + total - 1, 1],
         }
-        of = pl.lit(number).alias("number"), pl.lit(name).alias("document")
-        found.append(pl.DataFrame(columns).with_columns(*of, reference=reference))
-    lengths = {"prefix_length": prefix_length, "suffix_length": suffix_length}
-    windows = pl.concat(found).with_columns(**lengths)
+        frame = pl.DataFrame(columns).with_columns(number=number, document=pl.lit(name))
+        found.append(frame.with_columns(reference=reference))
+    both = {"prefix_length": prefix_length, "suffix_length": suffix_length}
+    windows = pl.concat(found).with_columns(**both)
     if windows.is_empty():
         return pl.DataFrame(schema=dtypes(WINDOWS))
-    chosen = np.unique(np.arange(exact) * len(windows) // max(1, exact))[: len(windows)]
-    chunks = _rows(
-        documents, windows.filter(context=prefix_length), total + (per_chunk - 1) * stride
-    )
-    engine = prepare(model, interventions, chunks, journal, token_budget, chunks.shape[1] - 1)
-    names = pl.DataFrame({"intervention": [one.name for one in interventions]})
+    chosen = np.unique(np.arange(exact) * len(windows) // max(1, exact))
     alone = windows[chosen].with_columns(context=prefix_length)
+    length = total + (per_chunk - 1) * stride
+    chunks = _rows(documents, windows.filter(context=prefix_length), length)
+    require_rows(model, chunks, "the tokens of the documents")
+    engine = prepare(model, interventions, chunks, journal, token_budget, length - 1)
+    names = pl.DataFrame({"intervention": [one.name for one in interventions]})
     tables = []
-    for reading, listed, rows, count, kept in (
-        (ROLLING, windows, chunks, per_chunk, shards),
-        (EXACT, alone, _rows(documents, alone, total), 1, None),
+    for reading, listed, rows, kept in (
+        (ROLLING, windows, chunks, shards),
+        (EXACT, alone, _rows(documents, alone, total), None),
     ):
-
-        def work(part: range, rows: Tensor = rows, count: int = count) -> dict[str, NDArray[Any]]:
-            of = rows[part.start : part.stop]
-            return _read(engine, of, suffix_length, stride, count, lambda n: progress(
-                part.start + n, len(rows)
-            ))  # fmt: skip
-
-        determined_by = [prefix_length, suffix_length, stride, *rows.tolist()]
+        lengths = prefix_length, suffix_length, stride
+        work = partial(_read, engine, rows, lengths, progress)
         sizes = [rows.shape[1]] * len(rows)
-        read = sharded(kept, model, interventions, sizes, determined_by, work)
+        read = sharded(kept, model, interventions, sizes, [*lengths, *rows.tolist()], work)
         after = listed["context"].to_numpy() - prefix_length  # tokens after a chunk's first
         at = (after == 0).cumsum() - 1, after // stride
         every = crossed(names, listed.with_columns(reading=pl.lit(reading))).with_columns(
@@ -191,31 +187,32 @@ def _rows(documents: Sequence[Document], chunks: pl.DataFrame, length: int) -> T
 
 
 def _read(
-    engine: Engine, rows: Tensor, length: int, stride: int, count: int, done: Callable[[int], None]
+    engine: Engine, rows: Tensor, lengths: tuple[int, int, int], progress: Progress, numbers: range
 ) -> dict[str, NDArray[Any]]:
-    """`_COLUMNS` -> (V, N, K) float64, of chunks (N, C) of K windows each; NaN does not occur."""
+    """`_COLUMNS` -> (V, N, K) float64, of some of the chunks (…, C); NaN does not occur."""
+    prefix, suffix, stride = lengths
     nothing = torch.empty(0, dtype=torch.int64, device=engine.device)
-    needed = length + (count - 1) * stride  # tokens that belong to a suffix
+    needed = rows.shape[1] - prefix  # tokens that belong to a suffix
 
     def work(part: range) -> Tensor:
-        batch = rows[part.start : part.stop].to(engine.device)
+        batch = rows[numbers][part].to(engine.device)
         readout = teacher_forced(engine, batch, needed, nothing)
         made = [
-            getattr(readout, name).double().unfold(-1, length, stride).sum(-1) for name in _COLUMNS
+            getattr(readout, name).double().unfold(-1, suffix, stride).sum(-1) for name in _COLUMNS
         ]
-        done(part.stop)
+        progress(numbers.start + part.stop, len(rows))
         return torch.stack(made).cpu()[:, engine.ends]
 
-    costs = [engine.trie.branches * rows.shape[1]] * len(rows)
+    costs = [engine.trie.branches * rows.shape[1]] * len(numbers)
     budget = engine.budget(rows.shape[1], caching=False)
     half = engine.known.model.dtype == torch.float16  # which overflows where float32 does not
     with at_least_single(engine.known.model) if half else nullcontext():
         parts = in_batches(costs, budget, None, work, engine.journal)
-    none = torch.zeros(len(_COLUMNS), len(engine.interventions), 0, count, dtype=torch.float64)
-    values = torch.cat([none, *parts], 2)
+    none = torch.zeros(len(_COLUMNS), len(engine.interventions), 0, 1 + (needed - suffix) // stride)
+    values = torch.cat([none.double(), *parts], 2)
     if values.isnan().any():
         _, v, n, _ = values.isnan().nonzero()[0].tolist()
-        raise not_finite(engine, v, rows[n, :-1], f"chunk {n}")
+        raise not_finite(engine, v, rows[numbers[n], :-1], f"chunk {numbers[n]}")
     return dict(zip(_COLUMNS, values.numpy(), strict=True))
 
 
@@ -250,18 +247,15 @@ def recite(
     Raises:
         InputError: as for `completion.complete`.
     """
-    made = list[dict[str, Any]]()
+    made = []
     of_baseline = windows.filter(intervention=BASELINE.name, reading=ROLLING)
     for name, tokens, _, reference in documents:
         rows = of_baseline.filter(document=name, reference=reference)
         if rows.is_empty():
             continue
-        prefix, suffix = int(rows["prefix_length"][0]), int(rows["suffix_length"][0])
-        surely = rows["log_prob_top_40"].to_numpy() >= EXTRACTABLE
-        starts = rows["start"].to_numpy().astype(np.int64)
-        found = runs(starts + prefix, suffix, surely)
+        found, prefix = runs(rows), int(rows["prefix_length"][0])
         likeliest = int(rows["log_prob"].to_numpy().argmax())
-        seed = int(starts[found[0].first if found else likeliest])
+        seed = int(rows["start"][found[0].first if found else likeliest])
         length = min(RECITED_TOKENS, context_length(model.config) - prefix)
         text = torch.from_numpy(tokens[seed : seed + prefix + length])[None]
         true = text[0, prefix:]
@@ -269,16 +263,7 @@ def recite(
             model, text, len(true), interventions, token_budget=token_budget, journal=journal
         )
         for one, written in zip(interventions, completed.continuation[:, 0], strict=True):
-            made.append(
-                {
-                    "intervention": one.name,
-                    "document": name,
-                    "start": seed,
-                    "seed_length": prefix,
-                    "length": len(true),
-                    "verbatim": int((written == true).cumprod(0).sum()),
-                    "near_verbatim_recall": recall(written.tolist(), true.tolist()),
-                    "text": str(tokenizer.decode(written)),
-                }
-            )
-    return pl.DataFrame(made, dtypes(RECITED))
+            verbatim = int((written == true).cumprod(0).sum())
+            near, said = recall(written.tolist(), true.tolist()), str(tokenizer.decode(written))
+            made.append((one.name, name, seed, prefix, len(true), verbatim, near, said))
+    return pl.DataFrame(made, dtypes(RECITED), orient="row")

@@ -65,16 +65,20 @@ Numbered = Sequence[tuple[str, PageFigure]]
 """Figures with their numbers, such as 1 or 2a; the numbering continues from page to page."""
 
 
-def shared(*, given: bool = False) -> dict[str, Any]:
+def shared(*, given: bool = False, also: Sequence[str] = ()) -> dict[str, Any]:
     """What every page's template needs: style, script, and how figures and tables are written.
 
     Args:
         given: whether tooltips leave out that samples are memorized.
+        also: further scripts and style sheets of this folder.
     """
     hidden = ["split"] if given else []
-    script = "\n".join((CODE_PATH / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    names = *SCRIPTS, "page.css", *also
+    read = {name: (CODE_PATH / name).read_text(encoding="utf-8") for name in names}
+    script = "\n".join(text for name, text in read.items() if name.endswith(".js"))
+    style = "".join(text for name, text in read.items() if name.endswith(".css"))
     return {
-        "stylesheet": Markup((CODE_PATH / "page.css").read_text(encoding="utf-8")),  # noqa: S704  ours
+        "stylesheet": Markup(style),  # noqa: S704  ours
         "script": Markup(script),  # noqa: S704  ours
         "script_hash": content_hash(script),
         "inline_svg": inline_svg,

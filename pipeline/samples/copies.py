@@ -18,7 +18,6 @@ ALIKE = 0.5
 One other word within 40 gives 35/41 = 0.85, three apart 29/47 = 0.62.
 """
 
-_PERMUTATIONS, _SEED = 128, 1
 _OFFSETS = 4  # passages of the corpus begin at every quarter of a passage's length
 
 
@@ -81,12 +80,12 @@ def near_copies(corpus: Sequence[str], passages: Sequence[str]) -> NDArray[np.in
         for number, words in enumerate(map(_words, corpus))
         for at in range(0, max(1, len(words) - size + step), step)
     ]
-    index = MinHashLSH(threshold=ALIKE, num_perm=_PERMUTATIONS)
-    for key, sketch in enumerate(_sketches([trigrams for _, _, trigrams in places])):
+    index = MinHashLSH(threshold=ALIKE)
+    for key, sketch in enumerate(MinHash.bulk([trigrams for _, _, trigrams in places])):
         index.insert(key, sketch)
     found = np.zeros(len(passages), np.int64)
-    for passage, sketch in enumerate(_sketches(wanted)):
-        mine, ends = wanted[passage], defaultdict[int, int](int)
+    for passage, (mine, sketch) in enumerate(zip(wanted, MinHash.bulk(wanted), strict=True)):
+        ends = defaultdict[int, int](int)
         for number, at, theirs in (places[key] for key in sorted(index.query(sketch))):
             shared = len(mine & theirs)
             alike = mine and shared >= ALIKE * (len(mine) + len(theirs) - shared)
@@ -102,7 +101,3 @@ def _words(text: str) -> list[str]:
 
 def _trigrams(words: Sequence[str]) -> set[bytes]:
     return {" ".join(words[at : at + 3]).encode() for at in range(len(words) - 2)}
-
-
-def _sketches(sets: Sequence[set[bytes]]) -> Sequence[MinHash]:
-    return list(MinHash.generator(sets, num_perm=_PERMUTATIONS, seed=_SEED))

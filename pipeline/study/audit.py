@@ -1,11 +1,11 @@
-"""Audits: studies of a user's own checkpoint and samples, each in its own folder.
+"""Audits: studies of a user's own checkpoint and samples or documents, each in its own folder.
 
 An audit is a study that is written and run like any other. Its folder has its own params.yaml
 beside links to the code, so that it never touches the study in force and works with both engines;
 DVC keeps its results there::
 
     audits/NAME/   params.yaml data/ reports/ logs/, and links: dvc.yaml Snakefile pipeline …
-                   model samples.csv tasks   links to the user's files
+                   model samples.csv tasks documents reference corpus   links to the user's files
 """
 
 from __future__ import annotations
@@ -24,15 +24,21 @@ from pipeline.models.context import context_length
 from pipeline.samples.file import samples as cut
 from pipeline.samples.frame import check_samples
 from pipeline.samples.table_file import COMMA, LINES, is_running_text, read
+from pipeline.samples.texts import files, texts
 from pipeline.study.composition import CONF, check, read_yaml, write
 from pipeline.workflow.errors import bad_input, shorten
 from pipeline.workflow.files import PARAMS, write_text
+from pipeline.workflow.hub import Snapshot
 from pipeline.workflow.locks import TURN
 
 ROOT = Path(__file__).parents[2]
 LINKED = ("CITATION.cff", "Snakefile", "dvc.yaml", "mine", "pipeline", "profiles")
 AUDITS = Path("audits")
 FAMILY = "audit"
+
+REFERENCE = "reference"
+"""The name of the reference model, of its family, and of the link to a reference."""
+
 ORIGIN = "origin"
 """The file of an audit's folder that says which model it belongs to."""
 
@@ -53,7 +59,10 @@ DVC_CONFIG = "[core]\n    no_scm = true\n    analytics = false\n    check_update
 
 @dataclass(frozen=True)
 class Asked:
-    """The audit that the command line asks for; `pipeline.__main__.audit` describes its options."""
+    """The audit that the command line asks for; `pipeline.__main__.audit` describes its options.
+
+    An audit of documents has the longest of them as its samples.
+    """
 
     name: str
     model: str
@@ -69,6 +78,18 @@ class Asked:
     threads: int = 1
     token_budget: int | None = None
     edits: str | None = None
+    document: Path | None = None
+    stride: int = 8
+    reference: str | None = None
+    corpus: Path | None = None
+
+    @property
+    def models(self) -> dict[str, str]:
+        """Name in the study -> model, of the audited one, and of a reference that is no text."""
+        named = {self.name: self.model}
+        if self.document and self.reference and not text_of(self.reference):
+            named[REFERENCE] = self.reference
+        return named
 
     @property
     def study(self) -> str:
@@ -120,8 +141,26 @@ def origin_of(model: str, also: str = "") -> dict[str, str]:
     return pinned.groupdict()
 
 
+def text_of(reference: str | None) -> Path | None:
+    """The reference, if it is a text file."""
+    return Path(reference) if reference and Path(reference).is_file() else None
+
+
+def longest(document: Path, reference: str | None, corpus: Path | None) -> Path:
+    """The longest document, once all texts were read.
+
+    Raises:
+        InputError: there is no document; or one, or a text of reference or corpus, that is no
+            plain text in UTF-8.
+    """
+    for other in filter(None, (corpus, text_of(reference))):
+        texts(other)
+    found = texts(document)
+    return files(document)[max(found, key=lambda name: len(found[name]))]
+
+
 def study(asked: Asked, words: Sequence[str] = ()) -> dict[str, Any]:
-    """The study of an audit, after its options, model, samples and tasks are checked.
+    """The study of an audit, after its options, models, samples and tasks are checked.
 
     Nothing is written. What needs no torch, whose import takes seconds, is checked first.
 
@@ -134,7 +173,6 @@ def study(asked: Asked, words: Sequence[str] = ()) -> dict[str, Any]:
             audited under the name; a model that cannot be evaluated, samples of another tokenizer,
             unknown tasks; and errors of the modules that read hub, folder and file.
     """
-    origin = origin_of(asked.model)
     if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,55}", asked.name, re.ASCII):  # audit-NAME has 62
         raise bad_input(
             "--name",
@@ -142,90 +180,97 @@ def study(asked: Asked, words: Sequence[str] = ()) -> dict[str, Any]:
             "at most 56 lower-case letters, digits, hyphens, underscores; a letter or digit first",
             "name it otherwise",
         )
-    values = _values(asked, words, origin)
-    check(values, "the audit")  # the model's size is not known yet, and its tasks are not loaded
+    if asked.document and asked.name == REFERENCE:
+        raise bad_input("--name", REFERENCE, "another name", "the reference model has this one")
+    values = _values(asked, words)
+    check(values, "the audit")  # the models' sizes are not known yet, and no task is loaded
     require_unused(asked)
-    columns, folder = read(asked.samples).columns, origin.get("folder")
-    if folder:
-        files = checkpoint_files(Path(folder))
-    else:
-        from pipeline.checkpoints.hub import fetch_files
+    columns = read(asked.samples).columns
+    entries = zip(values["models"].values(), values["families"].values(), strict=True)
+    for (name, source), (entry, family) in zip(asked.models.items(), entries, strict=True):
+        found = _files(source)
+        model, tokens = describe(found, source)
+        entry["checkpoint"]["billions"] = model.num_parameters() / 1e9
+        if "tokens" not in columns:
+            family["samples"]["tokenizer"] = name
+        if name == asked.name:
+            from pipeline.checkpoints.verified import encoder, tokenizer_of
 
-        files = fetch_files(**origin)
-    require_tokenizer(files.files, asked.model)
-    from pipeline.checkpoints.verified import encoder, tokenizer_of
-
-    model, tokens = describe(files, asked.model)
-    config: Any = model.config
-    made = cut(
-        asked.samples,
-        encoder(tokenizer_of(files)),
-        asked.prefix_length,
-        asked.suffix_length,
-        skip_short=asked.skip_short,
-    )
-    check_samples(made, min(config.vocab_size, tokens), context_length(config))
-    (entry,), (family,) = values["models"].values(), values["families"].values()
-    entry["checkpoint"]["billions"] = model.num_parameters() / 1e9
-    if "tokens" not in columns:
-        family["samples"]["tokenizer"] = asked.name
-    stored = str(model.dtype).removeprefix("torch.")
-    if asked.dtype is None and stored in BYTES and stored != "float64":
-        values["evaluation"][FAMILY]["dtype"] = stored
+            config: Any = model.config
+            lengths = asked.prefix_length, asked.suffix_length
+            encode = encoder(tokenizer_of(found))
+            made = cut(asked.samples, encode, *lengths, skip_short=asked.skip_short)
+            check_samples(made, min(config.vocab_size, tokens), context_length(config))
+            stored = str(model.dtype).removeprefix("torch.")
+            if asked.dtype is None and stored in BYTES and stored != "float64":
+                values["evaluation"][FAMILY]["dtype"] = stored
     if asked.tasks and Path(asked.tasks).is_dir():
-        values["benchmarks"]["tasks"] = _tasks_in(asked.tasks)
+        from pipeline.tasks.loading import load_tasks, tasks_in  # slow to import, rarely needed
+
+        values["benchmarks"]["tasks"] = list(load_tasks(tasks_in(asked.tasks), asked.tasks))
     elif asked.tasks:
         _look_up(asked, values["datasets"][asked.study])
     check(values, "the audit")
     return values
 
 
-def _values(asked: Asked, words: Sequence[str], origin: Mapping[str, str]) -> dict[str, Any]:
-    """The study that the options alone say: of a model of unknown size, on lists of tokens."""
-    key = f"{asked.study}-{asked.name}"
-    source = {"source": "folder", "path": "model"} if "folder" in origin else {"source": "hub"}
-    pin = {} if "folder" in origin else origin
+def _files(model: str) -> Snapshot:
+    """The files of a model, a tokenizer among them."""
+    origin = origin_of(model)
+    if "folder" in origin:
+        found = checkpoint_files(Path(origin["folder"]))
+    else:
+        from pipeline.checkpoints.hub import fetch_files
+
+        found = fetch_files(**origin)
+    require_tokenizer(found.files, model)
+    return found
+
+
+def _values(asked: Asked, words: Sequence[str]) -> dict[str, Any]:
+    """The study that the options alone say: of models of unknown size, on lists of tokens."""
+    lengths = {"prefix_length": asked.prefix_length, "suffix_length": asked.suffix_length}
     shared = read_yaml(ROOT / CONF / "config.yaml")
+    fixed = {"baseline_floor": 0.9, "below_floor": "warn", "decode": "all"}
+    evaluated = {"dtype": asked.dtype or "float32", **fixed}
+    families, models = dict[str, Any](), dict[str, Any]()
+    text = {"source": "file", "path": _samples_link(asked.samples), "tokenizer": None}
+    for name, model in asked.models.items():
+        own, key = name == asked.name, f"{asked.study}-{name}"
+        family, link = (FAMILY, "model") if own else (REFERENCE, REFERENCE)
+        origin = origin_of(model, "" if own else "a text file, ")
+        folder = {"source": "folder", "path": link}
+        source = folder if "folder" in origin else {"source": "hub", **origin}
+        models[key] = {"name": name, "family": family, "checkpoint": {**source, "billions": 1.0}}
+        samples = {**text, "skip_short": asked.skip_short or not own}
+        made = {"name": family, **lengths, "samples": samples}
+        families[f"{asked.study if own else key}-samples"] = made
+    edits = asked.edits if asked.edits and asked.edits != NO_EDITS else None
+    windows = {
+        "documents": "documents",
+        "reference_text": REFERENCE if text_of(asked.reference) else None,
+        "reference": REFERENCE if REFERENCE in asked.models else None,
+        "corpus": "corpus" if asked.corpus else None,
+        **lengths,
+        "stride": asked.stride,
+        "interventions": [name.strip() for name in edits.split(",")] if edits else [],
+    }
     return {
         **{name: shared[name] for name in shared if name not in ("defaults", "derived")},
         "study": asked.study,
         "corpus": {},
-        "families": {
-            f"{asked.study}-samples": {
-                "name": FAMILY,
-                "prefix_length": asked.prefix_length,
-                "suffix_length": asked.suffix_length,
-                "samples": {
-                    "source": "file",
-                    "path": _samples_link(asked.samples),
-                    "tokenizer": None,
-                    "skip_short": asked.skip_short,
-                },
-            }
-        },
-        "models": {
-            key: {
-                "name": asked.name,
-                "family": FAMILY,
-                "checkpoint": {**source, **pin, "billions": 1.0},
-            }
-        },
+        "families": families,
+        "models": models,
         "interventions": [
             {"blocks": blocks, "edit": "identity"}
             for blocks in ("each", "quartiles")
             if asked.edits != NO_EDITS
         ],
         **_benchmarks(asked),
-        "evaluation": {
-            FAMILY: {
-                "dtype": asked.dtype or "float32",
-                "baseline_floor": 0.9,
-                "below_floor": "warn",
-                "decode": "all",
-            }
-        },
+        "evaluation": {family["name"]: evaluated for family in families.values()},
         "report": {"show_text": asked.show_text, "command": command(words)},
         "run": {**shared["run"], "threads": asked.threads, "token_budget": asked.token_budget},
+        "windows": windows if asked.document else None,
     }
 
 
@@ -247,8 +292,8 @@ def _benchmarks(asked: Asked) -> dict[str, Any]:
 
 def _known_datasets() -> dict[str, Any]:
     """Task -> its dataset, of those that the studies pin."""
-    files = sorted((ROOT / CONF / "shared/datasets").glob("*.yaml"))
-    return {task: pin for file in files for task, pin in read_yaml(file).items()}
+    found = sorted((ROOT / CONF / "shared/datasets").glob("*.yaml"))
+    return {task: pin for file in found for task, pin in read_yaml(file).items()}
 
 
 def _look_up(asked: Asked, datasets: dict[str, Any]) -> None:
@@ -262,13 +307,6 @@ def _look_up(asked: Asked, datasets: dict[str, Any]) -> None:
             begun[task] = pinned(task, _known_datasets())
         datasets[task] = begun[task]
         print("the dataset of {}: {repo}@{commit}".format(task, **begun[task]), flush=True)
-
-
-def _tasks_in(folder: str) -> list[str]:
-    """The tasks of a user's folder, once they were loaded."""
-    from pipeline.tasks.loading import load_tasks, tasks_in  # slow to import, rarely needed
-
-    return list(load_tasks(tasks_in(folder), folder))
 
 
 def require_unused(asked: Asked) -> None:
@@ -315,9 +353,12 @@ def prepare(asked: Asked) -> None:
         old.unlink()
     links = {name: ROOT / name for name in LINKED}
     links[_samples_link(asked.samples)] = asked.samples.absolute()
-    for name, given in (("model", asked.model), ("tasks", asked.tasks)):
-        if given and Path(given).is_dir():
-            links[name] = Path(given).absolute()
+    given = {"model": asked.model, "tasks": asked.tasks, "documents": asked.document}
+    if asked.document:
+        given |= {REFERENCE: asked.reference, "corpus": asked.corpus}
+    for name, path in given.items():
+        if path and Path(path).exists():
+            links[name] = Path(path).absolute()
     for name, target in links.items():
         _link(folder / name, target)
     write_text(folder / ".dvc" / "config", DVC_CONFIG)

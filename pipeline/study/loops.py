@@ -82,14 +82,12 @@ def loops(study: Mapping[str, Any]) -> dict[str, Any]:
     for group in OPTIONAL:
         of = models if study.get(group) else {}
         made[group] = {key: _of(each, "name", "family") for key, each in of.items()}
-    asked_windows = study.get("windows") or {}
-    texts = {
-        "documents": asked_windows.get("documents") or nothing,
-        "reference": asked_windows.get("reference_text") or nothing,
-    }
-    made["windows"] = {key: {**each, **texts} for key, each in made["windows"].items()}
-    counted = {"documents": texts["documents"], "corpus": asked_windows.get("corpus") or nothing}
-    made["document"] = {study["study"]: counted} if asked_windows else {}
+    windows = study.get("windows") or {}
+    fields = {"documents": "documents", "reference": "reference_text", "corpus": "corpus"}
+    texts = {name: windows.get(field) or nothing for name, field in fields.items()}
+    read = _of(texts, "documents", "reference")
+    made["windows"] = {key: {**each, **read} for key, each in made["windows"].items()}
+    made["document"] = {study["study"]: _of(texts, "documents", "corpus")} if windows else {}
     count = int(study.get("parts") or 1)
     for group in IN_PARTS:
         of = models if group not in OPTIONAL or study.get(group) else {}

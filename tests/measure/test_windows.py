@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TopKLogi
 
 from pipeline.interventions.interventions import BASELINE, Intervention
 from pipeline.measure import schemas
-from pipeline.measure.passages import EXTRACTABLE, Run, recall, runs
+from pipeline.measure.passages import KNOWN, Run, recall, runs
 from pipeline.measure.windows import Document, document, measure, recite
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
@@ -25,9 +25,9 @@ P, S = 9, 5
 EDITS = (BASELINE, Intervention("block-02", {2: "identity"}))
 
 
-def text_of(length, seed=0, name="book"):
+def text_of(length, seed=0, name="book", vocabulary=VOCABULARY):
     """Random tokens, each of two characters."""
-    tokens = torch.randint(VOCABULARY, (length,), generator=torch.manual_seed(seed)).numpy()
+    tokens = torch.randint(vocabulary, (length,), generator=torch.manual_seed(seed)).numpy()
     ends = np.stack([np.arange(length) * 2, np.arange(length) * 2 + 2], 1)
     return Document(name, tokens, ends)
 
@@ -65,20 +65,16 @@ def test_both_readings_equal_a_plain_loop_over_windows(family):
                 full, top = plainly(model, read, S)
                 assert row["log_prob"] == pytest.approx(full, abs=1e-4)
                 assert row["log_prob_top_40"] == pytest.approx(top, abs=1e-4)
-                assert (row["first_character"], row["end_character"]) == (
-                    2 * suffix,
-                    2 * suffix + 2 * S,
-                )
-        assert (
-            v == 0 or (rows["log_prob"] != made.filter(intervention="baseline")["log_prob"]).any()
-        )
+                assert row["first_character"] == 2 * suffix
+                assert row["end_character"] == 2 * suffix + 2 * S
+        unedited = made.filter(intervention="baseline")["log_prob"]
+        assert v == 0 or (rows["log_prob"] != unedited).any()
     assert (made["log_prob_top_40"] == -np.inf).any()
 
 
 @pytest.mark.parametrize("stride", [1, 4, P, P + 3])
 def test_every_stride_reads_the_same_windows(model, stride):
-    book = text_of(60)
-    book = book._replace(tokens=book.tokens % 61)
+    book = text_of(60, vocabulary=61)
     made = measure(model, [book], P, S, stride=stride, exact=1000).filter(intervention="baseline")
     exact, rolling = (made.filter(reading=name) for name in ("exact", "rolling"))
     assert exact["start"].to_list() == rolling["start"].to_list() == [*range(0, 47, stride)]
@@ -95,6 +91,8 @@ def test_a_context_with_little_room_shortens_the_chunks():
     assert made["start"].to_list() == [*range(0, 200 - CONTEXT + 6 + 1, 3)]
     with pytest.raises(InputError, match="the model's context"):
         measure(model, [text_of(200)], CONTEXT, 6)
+    with pytest.raises(InputError, match=r"the tokens of the documents\n +got: +token 9999"):
+        measure(model, [text_of(200)._replace(tokens=np.full(200, 9999))], 6, 6)
 
 
 @pytest.mark.parametrize("trim", [False, True])
@@ -119,8 +117,7 @@ def test_tokens_lie_at_the_characters_whose_bytes_they_are(tmp_path, trim):
 @pytest.mark.parametrize("stride", [1, S + 3, 50])
 @pytest.mark.parametrize("length", [P + S, P + S + 1, 2 * P + S, 61])
 def test_the_last_window_ends_with_the_document_or_a_stride_before_it(neox, stride, length):
-    book = text_of(length)
-    book = book._replace(tokens=book.tokens % 61)
+    book = text_of(length, vocabulary=61)
     found = measure(neox, [book, text_of(0)], P, S, stride=stride).filter(reading="rolling")
     assert found["start"].to_list() == [*range(0, length - P - S + 1, stride)]
     assert length - stride < found["start"].max() + P + S <= length
@@ -156,8 +153,7 @@ def test_a_document_without_a_window_is_left_out(model):
 
 
 def test_a_killed_reading_resumes_and_gives_the_same_table(model, tmp_path):
-    book = text_of(150)
-    book = book._replace(tokens=book.tokens % 61)
+    book = text_of(150, vocabulary=61)
     whole = measure(model, [book], P, S, EDITS)
     folder, at = tmp_path / "a" / "windows" / "m", {"code": "1"}
 
@@ -177,9 +173,8 @@ def test_a_killed_reading_resumes_and_gives_the_same_table(model, tmp_path):
         )
         assert 0 < shards.reused < shards.total
     np.testing.assert_allclose(again["log_prob"], whole["log_prob"], atol=1e-5)
-    assert again.drop("log_prob", "log_prob_top_40").equals(
-        whole.drop("log_prob", "log_prob_top_40")
-    )
+    first, second = (table.drop("log_prob", "log_prob_top_40") for table in (whole, again))
+    assert first.equals(second)
 
 
 def test_logits_that_are_not_finite_are_named(model):
@@ -195,10 +190,11 @@ def test_logits_that_are_not_finite_are_named(model):
 
 
 def test_runs_are_windows_whose_suffixes_touch():
-    suffixes = np.arange(10, 50, 5)
-    known = np.array([1, 0, 1, 1, 0, 0, 1, 0], bool)
-    assert runs(suffixes, 5, known) == [Run(2, 3, 20, 30), Run(0, 0, 10, 15), Run(6, 6, 40, 45)]
-    assert runs(suffixes, 10, known) == [Run(0, 3, 10, 35), Run(6, 6, 40, 50)]
+    of = {"start": range(6, 46, 5), "log_prob_top_40": [-1, -9, -1, -1, -9, -9, -1, -9]}
+    rows = pl.DataFrame(of).with_columns(prefix_length=4)
+    five, ten = (runs(rows.with_columns(suffix_length=length)) for length in (5, 10))
+    assert five == [Run(2, 3, 20, 30), Run(0, 0, 10, 15), Run(6, 6, 40, 45)]
+    assert ten == [Run(0, 3, 10, 35), Run(6, 6, 40, 50)]
 
 
 def test_recall_forgives_a_changed_word_and_ignores_short_matches():
@@ -225,12 +221,10 @@ def test_planted_text_is_found_where_it_is(reciting):
     learned = tokenizer(own.text(), add_special_tokens=False)["input_ids"]
     planted = [tokenizer.decode(learned[at : at + 32]) for at in (320, 640)]
     filler = own.text(words=300, seed=5)
-    made = document("book", filler + planted[0] + filler + planted[1], tokenizer)
     text = filler + planted[0] + filler + planted[1]
+    made = document("book", text, tokenizer)
     windows = measure(model, [made], 8, 8, EDITS, stride=2, exact=0)
-    found = windows.filter(
-        pl.col("log_prob_top_40") >= EXTRACTABLE, pl.col("intervention") == "baseline"
-    )
+    found = windows.filter(KNOWN, intervention="baseline")
     assert found.height
     for first, last in found.select("first_character", "end_character").iter_rows():
         assert any(text[first:last].strip() in each for each in planted)

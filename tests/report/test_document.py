@@ -1,6 +1,5 @@
 """The pages of documents: their numbers, their text, and how they are read."""
 
-import csv
 import json
 import math
 import random
@@ -13,6 +12,7 @@ import polars as pl
 import pytest
 
 from pipeline.measure.schemas import RECITED, WINDOWS
+from pipeline.report import document
 from pipeline.report.document import write_documents
 from pipeline.workflow import tables
 
@@ -28,60 +28,54 @@ def text_of(tokens, seed=0):
     return "".join(letters)
 
 
-def windows_of(name, tokens, known, reference=False, intervention="baseline", shift=0.0):
-    rows = []
-    for reading, starts in (
-        ("rolling", range(0, tokens - P - S + 1, STRIDE)),
-        ("exact", range(0, tokens - P - S + 1, 100)),
-    ):
-        for start in starts:
-            suffix = start + P
-            sure = suffix in known and suffix + S - 1 in known
-            log_prob = -0.5 - suffix % 1000 / 1000 if sure else -40.0
-            rows.append(
-                {
-                    "intervention": intervention, "document": name, "start": start,
-                    "prefix_length": P, "suffix_length": S,
-                    "log_prob": log_prob - 1 + (shift if reading == "rolling" else 0),
-                    "log_prob_top_40": log_prob if sure else -math.inf,
-                    "reading": reading, "context": P,
-                    "first_character": suffix * SIZE, "end_character": (suffix + S) * SIZE,
-                    "reference": reference,
-                }
-            )  # fmt: skip
-    return tables.cast(pl.DataFrame(rows), WINDOWS) if rows else tables.empty(WINDOWS)
-
-
-def recited_of(name, intervention, verbatim=7):
-    row = {
-        "intervention": intervention, "document": name, "start": 280, "seed_length": P,
-        "length": 100, "verbatim": verbatim, "near_verbatim_recall": 0.25, "text": "x",
-    }  # fmt: skip
-    return tables.cast(pl.DataFrame([row]), RECITED)
+def windows_of(name, tokens, known, intervention="baseline", shift=0.0):
+    frames = []
+    for reading, step in (("rolling", STRIDE), ("exact", 100)):
+        suffix = np.arange(P, tokens - S + 1, step)
+        sure = np.isin(suffix, list(known)) & np.isin(suffix + S - 1, list(known))
+        log_prob = np.where(sure, -0.5 - suffix % 1000 / 1000, -40.0)
+        of = {"start": suffix - P, "log_prob": log_prob - 1 + shift * (reading == "rolling")}
+        of["log_prob_top_40"] = np.where(sure, log_prob, -np.inf)
+        of |= {"first_character": suffix * SIZE, "end_character": (suffix + S) * SIZE}
+        names = {"intervention": intervention, "document": name, "reading": reading}
+        numbers = {"prefix_length": P, "suffix_length": S, "context": P, "reference": False}
+        columns = {key: pl.lit(value) for key, value in (names | numbers).items()}
+        frames.append(pl.DataFrame(of).with_columns(**columns))
+    return tables.cast(pl.concat(frames), WINDOWS)
 
 
 def written(
-    folder, texts, *, edits=("baseline",), reference=None, show_text=True, known=KNOWN, copies=None
+    folder, texts, *, edits=("baseline",), reference=None, show_text=True, known=KNOWN, corpus=None
 ):
     data = folder / "windows"
     counts = {name: len(text) // SIZE for name, text in texts.items()}
     frames = [
-        windows_of(name, counts[name], known if edit == "baseline" else (), False, edit, 0.25)
+        windows_of(name, counts[name], known if edit == "baseline" else (), edit, 0.25)
         for edit in edits
         for name in texts
     ]
     tables.write(pl.concat(frames), data / "m.parquet", WINDOWS, {})
-    recited = pl.concat([recited_of(name, edit) for name in texts for edit in edits])
+    rows = [(edit, name, 280, P, 100, 7, 0.25, "x") for name in texts for edit in edits]
+    recited = pl.DataFrame(rows, tables.dtypes(RECITED), orient="row")
     tables.write(recited, data / "m.recited.parquet", RECITED, {})
+    named = None
     if reference is not None:
         other = pl.concat([windows_of(n, c, reference) for n, c in counts.items()])
+        named = "reference"
         tables.write(other, data / "reference.parquet", WINDOWS, {})
-    named = None if reference is None else "reference"
-    write_documents(
-        "audit-x", data, ["m"], texts, folder / "out",
-        copies=copies, reference=named, show_text=show_text,
-    )  # fmt: skip
-    return folder / "out"
+    out, more = folder / "out", {"corpus": corpus, "reference": named, "show_text": show_text}
+    write_documents("audit-x", data, ["m"], texts, out, **more)
+    return out
+
+
+def parts_of(page):
+    """The text of each part of a document, without the numbers of passages."""
+    parts = re.findall(r'<div class="part">(.*?)</div>', page, flags=re.DOTALL)
+    return [re.sub(r"<a [^>]*>[^<]*</a>", "", part) for part in parts]
+
+
+def bare(html):
+    return unescape(re.sub(r"<[^>]*>", "", html))
 
 
 def numbers(folder):
@@ -115,17 +109,21 @@ def test_the_numbers_follow_from_the_windows(tmp_path):
     assert found["windows/m/windows"]["value"] == 10
     assert found["windows/m/median"]["value"] == found["windows/m/largest"]["value"] == 0.25
     assert found["windows/m/agree"]["value"] == 1
-    with (out / "documents.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [row["intervention"] for row in rows] == ["baseline", "b"]
-    assert float(rows[0]["coverage"]) == pytest.approx(len(covered) / len(text))
+    rows = pl.read_csv(out / "documents.csv")
+    assert rows["intervention"].to_list() == ["baseline", "b"]
+    assert rows["coverage"][0] == pytest.approx(len(covered) / len(text))
 
 
-def test_known_windows_are_counted_by_copies(tmp_path):
+def test_known_windows_are_counted_by_copies(tmp_path, monkeypatch):
     rows = windows_of("book", 1000, KNOWN).filter(reading="rolling")
     copies = pl.Series([0, 1, 3, 5] * len(rows))[: len(rows)]
-    rows = rows.with_columns(pl.lit("m").alias("model"), copies=copies, near_copies=copies * 0 + 2)
-    out = written(tmp_path, {"book": text_of(1000)}, copies=rows)
+
+    def counted(texts, corpus, windows):
+        assert (list(texts), corpus) == (["book"], ["corpus"])
+        return windows.with_columns(copies=copies, near_copies=copies * 0 + 2)
+
+    monkeypatch.setattr(document, "counted", counted)
+    out = written(tmp_path, {"book": text_of(1000)}, corpus=["corpus"])
     found = numbers(out)
     surely = rows["log_prob_top_40"].to_numpy() > -9
     for first, several in ((0, [0]), (1, [1]), (2, [3]), (4, [5])):
@@ -140,22 +138,19 @@ def test_known_windows_are_counted_by_copies(tmp_path):
     levels = re.findall(r'<th scope="row">([^<]*)</th><td>m</td>', page)
     assert levels[-4:] == ["0", "1", "2 to 3", "4 to 7"]
     assert page.count("<meter ") == 5
-    with (out / "copies.csv").open() as file:
-        assert [int(row["copies"]) for row in csv.DictReader(file)] == copies.to_list()
+    assert pl.read_csv(out / "copies.csv")["copies"].equals(copies)
 
 
 def test_the_text_is_whole_escaped_and_coloured_where_it_is_known(tmp_path):
     text = text_of(1000)
     out = written(tmp_path, {"book": text})
     page = (out / "index.html").read_text()
-    parts = re.findall(r'<div class="part">(.*?)</div>', page, flags=re.DOTALL)
-    bare = [re.sub(r"<a [^>]*>[^<]*</a>", "", part) for part in parts]
-    shown = unescape(re.sub(r"<[^>]*>", "", "".join(bare)))
-    assert shown == text.replace("\u202e", "\\u202e")
-    surely = unescape("".join(re.findall(r'<i class="p[345]">(.*?)</i>', "".join(bare), re.DOTALL)))
+    html, shown = "".join(parts_of(page)), text.replace("\u202e", "\\u202e")
+    assert bare(html) == shown
+    surely = unescape("".join(re.findall(r'<i class="p[345]">(.*?)</i>', html, re.DOTALL)))
     inside = text[KNOWN.start * SIZE : KNOWN.stop * SIZE].replace("\u202e", "\\u202e")
     assert surely == inside
-    assert page.count('id="n1"') == 1
+    assert page.count('id="n1"') == page.count('id="passage-1"') == 1
     assert {f'id="c{i}"' in page for i in range(120)} == {True}
 
 
@@ -183,7 +178,7 @@ def test_a_folder_gives_a_table_and_a_page_each(tmp_path):
     share = found["windows/m/baseline/share"]
     assert share["low"] < share["value"] < share["high"]
     assert (found["windows/m/b/known"]["value"], found["windows/m/b/in"]["value"]) == (0, 0)
-    words = " ".join(unescape(re.sub(r"<[^>]*>", "", page)).split())
+    words = " ".join(bare(page).split())
     assert "in 3 of 3 documents" in words
     assert "1 document shorter than a window of m is left out: short" in words
 
@@ -198,18 +193,15 @@ def test_documents_without_a_window_are_named(tmp_path):
 def test_a_long_line_is_cut_and_the_ends_of_lines_of_windows_are_no_characters(tmp_path):
     text = "one line of words " * 3000 + "\r\n" * 10 + "letters" * 3000
     page = (written(tmp_path, {"book": text}) / "index.html").read_text()
-    parts = re.findall(r'<div class="part">(.*?)</div>', page, flags=re.DOTALL)
-    bare = [unescape(re.sub(r"<a [^>]*>[^<]*</a>|<[^>]*>", "", part)) for part in parts]
-    assert "".join(bare) == text.replace("\r\n", " \n")
-    assert max(map(len, bare)) <= 6000
-    assert all(part.endswith((" ", "\n")) for part in bare[:15])
+    parts = list(map(bare, parts_of(page)))
+    assert "".join(parts) == text.replace("\r\n", " \n")
+    assert max(map(len, parts)) <= 6000
+    assert all(part.endswith((" ", "\n")) for part in parts[:15])
 
 
 def test_a_megabyte_makes_a_page_below_five(tmp_path):
     rng = np.random.default_rng(0)
-    known = {
-        i for start in rng.integers(0, 250_000, 4000).tolist() for i in range(start, start + 30)
-    }
+    known = (rng.integers(0, 250_000, (4000, 1)) + np.arange(30)).ravel()
     text = ("The quick brown fox, & others.\n" * 40_000)[:1_000_000]
     out = written(tmp_path, {"book": text}, known=known)
     assert 1_000_000 < (out / "index.html").stat().st_size < 5_000_000

@@ -52,7 +52,7 @@ def asked(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> audit
     return audit.Asked("mine", str(model), Path("text.txt"), 8, 8)
 
 
-def _run(
+def run(
     cwd: Path, *arguments: str, code: tuple[str, ...] = ("-m", "pipeline")
 ) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -77,7 +77,7 @@ def test_what_needs_no_torch_is_refused_without_it(asked: audit.Asked, tmp_path:
     )
     for flag, value in wrong.items():
         words = [word for pair in (base | {flag: value}).items() for word in pair]
-        command = _run(tmp_path, "audit", *words, code=("-c", code))
+        command = run(tmp_path, "audit", *words, code=("-c", code))
         said, _ = command.communicate()
         assert command.returncode == 2, said
         assert "1 problem with the input" in said
@@ -189,7 +189,7 @@ def test_tasks_that_cannot_be_fetched_end_it_before_the_first_job(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "empty"))
     words = ["--samples", "text.txt", "--prefix-length", "8", "--suffix-length", "8"]
-    command = _run(tmp_path, "audit", "--model", asked.model, *words, "--tasks", "arc_easy")
+    command = run(tmp_path, "audit", "--model", asked.model, *words, "--tasks", "arc_easy")
     said, _ = command.communicate()
     assert command.returncode == 2, said
     assert "to fetch allenai/ai2_arc" in said
@@ -290,12 +290,12 @@ def test_killed_and_repeated_it_goes_on_to_a_page(model: Path, tmp_path: Path) -
     words += ["--tasks", "tasks", "--prefix-length", "8", "--suffix-length", "8"]
     folder = tmp_path / "audits/mine"
 
-    first = _run(tmp_path, *words, code=("-c", SMALL_SHARDS))
+    first = run(tmp_path, *words, code=("-c", SMALL_SHARDS))
     while len(list(folder.glob("data/*/partial/*/*/*/*.safetensors"))) < 2:
         assert first.poll() is None, first.communicate()[0]
         time.sleep(0.05)
     os.killpg(first.pid, signal.SIGSTOP)  # with the stage that it runs, which must not end first
-    second = _run(tmp_path, *words)
+    second = run(tmp_path, *words)
     said = second.communicate()[0]
     assert f"a run is at work in it: process {first.pid} on " in said
     assert second.returncode == 2
@@ -303,7 +303,7 @@ def test_killed_and_repeated_it_goes_on_to_a_page(model: Path, tmp_path: Path) -
     first.communicate()
     assert (folder / TURN).exists()
 
-    again = _run(tmp_path, *words, code=("-c", SMALL_SHARDS))
+    again = run(tmp_path, *words, code=("-c", SMALL_SHARDS))
     said = again.communicate()[0]
     assert again.returncode == 0, said
     assert "resuming: " in said
@@ -319,7 +319,7 @@ def test_killed_and_repeated_it_goes_on_to_a_page(model: Path, tmp_path: Path) -
     # another architecture under the same path is found out before the page goes
     config = json.loads((mine / "config.json").read_text())
     (mine / "config.json").write_text(json.dumps({**config, "model_type": "gpt_neox"}))
-    refused = _run(tmp_path, *words)
+    refused = run(tmp_path, *words)
     assert "got: " in refused.communicate()[0]
     assert refused.returncode == 2
     assert page.read_text("utf-8") == html

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,31 +15,28 @@ from transformers import AutoModelForCausalLM
 from pipeline.measure.schemas import RECITED, WINDOWS
 from pipeline.samples.texts import files, texts
 from pipeline.study import audit
-from pipeline.study import document as documents
 from pipeline.study.composition import check
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 from tests import own
-from tests.study.test_audit import ROOT, SMALL_SHARDS
+from tests.study.test_audit import SMALL_SHARDS, run
 
 
 @pytest.fixture
 def asked(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> audit.Asked:
     monkeypatch.chdir(tmp_path)
     Path("book.txt").write_text(own.text())
-    return audit.Asked("mine", str(model), Path("book.txt"), 8, 8)
+    return audit.Asked("mine", str(model), Path("book.txt"), 8, 8, document=Path("book.txt"))
 
 
 def test_a_document_is_the_file_that_a_link_leads_to_and_a_folder_all_its_texts(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "texts" / "below").mkdir(parents=True)
-    (tmp_path / "texts" / "b.txt").write_text("\ufeffb")
-    (tmp_path / "texts" / "below" / "a").write_text("a")
-    (tmp_path / "texts" / ".hidden").write_text("h")
-    (tmp_path / "texts" / ".git").mkdir()
-    (tmp_path / "texts" / ".git" / "config").write_text("h")
-    (tmp_path / "texts" / os.fsdecode(b"z\xff.txt")).write_text("z")
+    odd = os.fsdecode(b"z\xff.txt")
+    written = {"b.txt": "\ufeffb", "below/a": "a", ".hidden": "h", ".git/config": "h", odd: "z"}
+    for name, words in written.items():
+        (tmp_path / "texts" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "texts" / name).write_text(words)
     (tmp_path / "link").symlink_to(tmp_path / "texts" / "b.txt")
     assert texts(tmp_path / "link") == {"b.txt": "b"}
     assert texts(tmp_path / "texts") == {"b.txt": "b", "below/a": "a", r"z\xff.txt": "z"}
@@ -59,13 +54,13 @@ def test_the_longest_document_is_the_studys_sample_and_all_are_read_first(
     (tmp_path / "texts").mkdir()
     for name, words in (("a", ""), ("b", "too short"), ("c", own.text())):
         (tmp_path / "texts" / name).write_text(words)
-    read = documents.Read(tmp_path / "texts", 8, (), None, tmp_path / "texts")
-    assert read.longest() == tmp_path / "texts" / "c"
-    audit.study(replace(asked, samples=read.longest()))
+    assert audit.longest(tmp_path / "texts", None, tmp_path / "texts") == tmp_path / "texts" / "c"
+    audit.study(replace(asked, samples=tmp_path / "texts" / "c"))
     (tmp_path / "texts" / "d").write_bytes(b"\xff")
-    for broken in (read, replace(read, path=Path("book.txt"))):
+    book, broken = Path("book.txt"), tmp_path / "texts" / "d"
+    for texts_of in ((broken.parent, None, None), (book, None, broken), (book, str(broken), None)):
         with pytest.raises(InputError, match="UTF-8"):
-            broken.longest()
+            audit.longest(*texts_of)
 
 
 @pytest.mark.parametrize("kind", ["none", "text", "model"])
@@ -74,69 +69,53 @@ def test_the_study_names_documents_and_reference(
 ) -> None:
     Path("unknown.txt").write_text("nothing")
     reference = {"none": None, "text": "unknown.txt", "model": str(model)}[kind]
-    read = documents.Read(Path("book.txt"), 4, ("block-01",), reference)
-    made = check(documents.added(audit.study(asked), asked, read), "params.yaml")
+    one = replace(asked, stride=4, edits="block-01", reference=reference)
+    made = check(audit.study(one), "params.yaml")
     assert made.windows is not None
     assert (made.windows.prefix_length, made.windows.stride) == (8, 4)
     assert made.windows.reference_text == ("reference" if kind == "text" else None)
     assert made.windows.reference == ("reference" if kind == "model" else None)
     assert [each.name for each in made.models.values()][1:] == ["reference"] * (kind == "model")
-    audit.prepare(asked)
-    documents.prepare(asked, read)
+    audit.prepare(one)
     assert texts(asked.folder / "documents") == {"book.txt": own.text()}
     assert (asked.folder / "reference").exists() == (kind != "none")
 
 
 def test_a_reference_that_is_nothing_is_refused(asked: audit.Asked) -> None:
-    values = audit.study(asked)
     for reference, name in (("nowhere", "mine"), (None, "reference")):
-        read = documents.Read(Path("book.txt"), 8, (), reference)
         with pytest.raises(InputError, match=r"a text file, or OWNER/NAME|has this one"):
-            documents.added(values, replace(asked, name=name), read)
-
-
-def _audit(cwd: Path, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", SMALL_SHARDS, "audit", *words],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+            audit.study(replace(asked, name=name, reference=reference))
 
 
 def test_samples_and_document_exclude_each_other(tmp_path: Path) -> None:
     both = ["--model", "m", "--samples", "a.csv", "--document", "b.txt"]
     for words in (both, both[:2]):
-        run = _audit(tmp_path, *words)
-        assert "one of --samples and --document" in run.communicate()[0]
-        assert run.returncode == 2
+        command = run(tmp_path, "audit", *words)
+        assert "one of --samples and --document" in command.communicate()[0]
+        assert command.returncode == 2
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_killed_and_repeated_it_goes_on_to_the_page(model: Path, tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_text(own.text(words=3000))
-    words = ["--model", str(model), "--document", "book.txt", "--name", "mine", "--edits"]
-    words += ["baseline,block-03", "--prefix-length", "8", "--suffix-length", "8", "--show-text"]
+    words = ["audit", "--model", str(model), "--document", "book.txt", "--name", "mine"]
+    words += ["--edits", "baseline,block-03", "--show-text", "--reference", "other"]
+    words += ["--prefix-length", "8", "--suffix-length", "8", "--corpus", "texts"]
     config = own.CONFIGS["llama"]()
     config.num_hidden_layers = 2  # the edit is none of the reference's
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "other")
     own.write_tokenizer(tmp_path / "other")
-    words += ["--reference", "other"]
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts/a.txt").write_text(own.text(words=3000) * 2)
-    words += ["--corpus", "texts"]
     folder = tmp_path / "audits/mine"
-    first = _audit(tmp_path, *words)
+    first = run(tmp_path, *words, code=("-c", SMALL_SHARDS))
     while len(list(folder.glob("data/*/partial/windows/*/*/*.safetensors"))) < 2:
         assert first.poll() is None, first.communicate()[0]
         time.sleep(0.05)
     os.killpg(first.pid, signal.SIGKILL)
     first.communicate()
-    again = _audit(tmp_path, *words)
+    again = run(tmp_path, *words, code=("-c", SMALL_SHARDS))
     said = again.communicate()[0]
     assert again.returncode == 0, said
     assert "resuming: " in said
