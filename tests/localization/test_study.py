@@ -129,7 +129,7 @@ def test_a_strangers_scorer_from_the_docs_stands_on_the_page(study: Study) -> No
     assert deleted == (removal["exact_match"].max() > 0)  # nothing to remove where none recites
     page = template("localization.html.jinja")
     shown = page.render(graded=told, localization=SECTION, located=[])
-    assert 'models continue from <data value="1">1</data> trained base' in shown
+    assert 'models come from <data value="1">1</data> trained base' in shown
 
 
 def test_what_dvc_loops_over(study: Study) -> None:
