@@ -10,6 +10,7 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -91,10 +92,7 @@ def plant(
 
     The base is left as it is. The samples have one prefix and one suffix length.
     """
-
-    def own(model: PreTrainedModel) -> Masks:
-        return weights(model, truth, places, learning.seed)
-
+    own = partial(weights, truth=truth, places=places, seed=learning.seed)
     if truth.pretraining:
         made = base.again(lambda model: memory(model, own(model), learning, samples))
         return made.model, made.log.steps
@@ -157,8 +155,7 @@ def write(folder: Path, base: Base, asked: Localization, samples: pl.DataFrame) 
                 if not torch.equal(value, before[key])
             }
             save_file(changed, folder / f"{name}.safetensors")
-            share = recited(model, samples)
-            written.append(Planted(name, kind, truth.grid, names, share, steps))
+            written.append(Planted(name, kind, truth.grid, names, recited(model, samples), steps))
     write_json(folder / "models.json", [asdict(each) for each in written])
 
 
