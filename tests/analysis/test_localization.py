@@ -181,7 +181,7 @@ def test_the_page_tells_what_the_tables_hold() -> None:
     names = ("oracle", "random", "identity.exact_match", "scorers/mine.py:my_scorer")
     found = pl.concat([table({**right, **wrong}, name) for name in names])
     told = localized(found, removal_of(found))
-    assert ">8</data> models continue" in shown(told)
+    assert ">8</data> models come" in shown(told)
     assert [len(row) for row in told["rows"]] == [len(told["heading"])] * (len(names) + 1)
     assert any("my_scorer" in str(row[0]) for row in told["rows"])
     assert told["opening"]
@@ -189,7 +189,7 @@ def test_the_page_tells_what_the_tables_hold() -> None:
     assert "for the best scorer, identity: recitals lost, mine.py:my_scorer; tied." in shown(told)
     nothing = localized(found, removal_of(found).with_columns(exact_match=pl.lit(0.0)))
     assert not nothing["deleted_rows"]
-    assert ">8</data> models continue" in shown(nothing)
+    assert ">8</data> models come" in shown(nothing)
     assert "Deleting as many" not in shown(nothing)
     [plot] = found_first(found)
     assert plot.draw(plot.data).axes

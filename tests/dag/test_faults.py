@@ -7,7 +7,7 @@ import re
 import shutil
 import signal
 import sys
-from base64 import urlsafe_b64encode
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +26,12 @@ pytestmark = pytest.mark.slow
 def _note(project: Project, folder: str, address: str) -> None:
     (project.root / folder).mkdir(exist_ok=True)
     (project.root / folder / address).touch()
+
+
+def _unfinished(project: Project) -> list[str]:
+    """The outputs of jobs that Snakemake has begun and not ended."""
+    notes = (project.root / ".snakemake/incomplete").iterdir()
+    return [urlsafe_b64decode(note.name).decode() for note in notes]
 
 
 def _change_one_model(project: Project) -> set[str]:
@@ -57,6 +63,7 @@ def test_killed_and_resumed(project: Project, victim: str) -> None:
         log = project.root / "ran.txt"
         wait(lambda: log.exists() and set(log.read_text().split()) == before)
         wait(lambda: all(_entries(lock).get(each) != old[each] for each in before - {slow}))
+        wait(lambda: all("benchmarks" in each for each in _unfinished(project)))
         if victim == "snakemake":
             os.killpg(running.pid, signal.SIGKILL)
         else:
