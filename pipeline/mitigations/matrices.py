@@ -17,6 +17,7 @@ from transformers.pytorch_utils import Conv1D
 
 from pipeline.mitigations.rows import Rows
 from pipeline.models.modules import attached
+from pipeline.models.places import weight_of
 from pipeline.models.sites import anatomy
 from pipeline.workflow.errors import bad_input
 
@@ -31,11 +32,11 @@ class Matrix:
     @property
     def weight(self) -> Tensor:
         """(O, I), a view of the weight."""
-        return self.oriented(self.module.weight)  # type: ignore[arg-type]
+        return weight_of(self.module)
 
     def oriented(self, stored: Tensor) -> Tensor:
         """(O, I) of what is stored as the weight is, or the reverse."""
-        return stored.T if isinstance(self.module, Conv1D) else stored
+        return weight_of(self.module, stored)
 
     @torch.no_grad()
     def add(self, change: Tensor) -> None:
