@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pipeline.interventions.interventions import EDITS, OWN_EDITS, Edit, Intervention
+from pipeline.interventions.interventions import EDITS, OWN_EDITS, Edit, EditLike, Intervention
 from pipeline.models.sites import ATTENTION, BLOCK, CONTEXT, INNER, MLP, PATTERN, SITES
 from pipeline.workflow.errors import InputError, bad_input, shorten
 from pipeline.workflow.own import load_own, own_code
@@ -243,13 +243,15 @@ RULES: Mapping[str, Rule] = {
 # --------------------------------------------------------------------------- of one's own
 
 
-def rule_of(edit: str | Rule) -> Rule:
+def rule_of(edit: EditLike) -> Rule:
     """The rule of an edit.
 
     Raises:
         InputError: as for `_loaded`.
     """
-    return edit if isinstance(edit, Rule) else RULES.get(edit) or _loaded(edit, own_code(OWN_EDITS))
+    if isinstance(edit, Rule):
+        return edit
+    return RULES.get(str(edit)) or _loaded(str(edit), own_code(OWN_EDITS))
 
 
 def site_of(edit: Edit) -> str:

@@ -17,10 +17,10 @@ from math import comb
 from operator import index
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-if TYPE_CHECKING:
-    from pipeline.interventions.edits import Rule
+EditLike = str | Callable[..., Any]
+"""An edit by its name, or as a function made by `edit`."""
 
 IDENTITY, HEADS, NOISE = "identity", "heads", "noise"
 EDITS = (IDENTITY, "zero", "mean", "mlp-zero", "mlp-mean", "skip", HEADS, NOISE)
@@ -59,7 +59,7 @@ class MisfitError(ValueError):
         self.got, self.expected = got, expected
 
 
-def edit_name(edit: str | Callable[..., Any]) -> str:
+def edit_name(edit: EditLike) -> str:
     """The name of an edit, which may be given by its name or by its rule."""
     return edit if isinstance(edit, str) else str(edit)
 
@@ -69,7 +69,7 @@ def edit_order(edit: str) -> tuple[int, str]:
     return (EDITS.index(edit) if edit in EDITS else len(EDITS), edit)
 
 
-def is_own(edit: str | Callable[..., Any]) -> bool:
+def is_own(edit: EditLike) -> bool:
     """Whether an edit is a function of one's own."""
     return not isinstance(edit, str) or edit not in EDITS
 
@@ -98,7 +98,7 @@ class Intervention:
     """
 
     name: str
-    edits: Mapping[int, str | Rule]
+    edits: Mapping[int, EditLike]
     heads: tuple[int, ...] | None = None
     seed: int = 0
     group: str = "blocks"
@@ -161,7 +161,7 @@ class Intervention:
 class Edit:
     """An edit with its parameters; interventions with equal edits share their computation."""
 
-    name: str | Rule
+    name: EditLike
     heads: tuple[int, ...] | None = None
     seed: int | None = None
     neurons: tuple[int, ...] | None = None
@@ -199,7 +199,7 @@ class Group:
     __pydantic_config__: ClassVar[Mapping[str, object]] = {"extra": "forbid", "strict": True}
 
     blocks: str | Sequence[int]
-    edit: str | Callable[..., Any] = IDENTITY
+    edit: EditLike = IDENTITY
     k: int | None = None
     draws: int = 1
     seed: int = 0
@@ -248,13 +248,15 @@ def _are_numbers(given: Sequence[Any]) -> bool:
 
 
 def _require_edit(edit: object) -> None:
-    if not callable(edit) and not (edit in EDITS or OWN.fullmatch(str(edit))):
-        raise MisfitError(f"edit {edit!r}", f"one of {EDITS}, or edits/FILE.py:FUNCTION")
+    made = callable(edit) and hasattr(edit, "site")
+    if not made and not (edit in EDITS or OWN.fullmatch(str(edit))):
+        expected = f"one of {EDITS}, edits/FILE.py:FUNCTION, or a function marked @edit(site=…)"
+        raise MisfitError(f"edit {edit!r}", expected)
 
 
 def _require_scope(
     name: str,
-    edits: Iterable[str | Callable[..., Any]],
+    edits: Iterable[EditLike],
     heads: Sequence[int] | None,
     neurons: Sequence[int] | None,
     positions: str | None,
