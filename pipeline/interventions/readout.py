@@ -90,16 +90,17 @@ def read(known: Anatomy, states: Tensor, targets: Tensor, forbidden: Tensor) -> 
     """
     parts = []
     for rows, logits in pieces(known, states):
-        token, margin, largest = _best_two(logits)
-        allowed = _without(logits, token, margin, forbidden)
-        # With weights w = exp(x - largest) and their sum Z, log p = x - largest - log Z, and the
-        # entropy is log Z - sum(w (x - largest)) / Z: one exponential serves both.
+        token, margin, largest, second = _best_two(logits)
+        allowed = _without(logits, token, margin, second, forbidden)
+        # With x the logits less the largest, w proportional to exp(x), their sum W and the largest
+        # weight w_1, log p = x - log(W / w_1), and the entropy is log(W / w_1) - sum(w x) / W.
         logits = logits.sub_(largest[:, None])
-        weights = logits.exp()
+        weights = logits.softmax(-1)  # a faster exponential, but its own sum is inexact
         total = weights.sum(-1)
+        log_total = (total / weights.gather(1, token[:, None])[:, 0]).log()
         mean = torch.linalg.vecdot(weights, logits) / total
         target = logits.gather(1, targets[rows, None])[:, 0]
-        numbers = total.log() - mean, target - total.log(), -target
+        numbers = log_total - mean, target - log_total, -target
         # The largest logit is 0, so the variance of a sharp distribution suffers no cancellation.
         square = torch.linalg.vecdot(weights.mul_(logits), logits) / total
         spread = (square - mean.square()).clamp_min(0).sqrt()
@@ -113,20 +114,19 @@ def _ranked(logits: Tensor, target: Tensor, memory: Tensor) -> tuple[Tensor, Ten
 
     `memory` (m, V) is overwritten.
     """
-
-    def count(comparison: Callable[..., Tensor], least: Tensor) -> Tensor:
-        return comparison(logits, least[:, None], out=memory).sum(-1, dtype=torch.float64)
-
-    top = _largest(logits, min(TOP, logits.shape[1]))
+    top, tied = _largest(logits, min(TOP, logits.shape[1]))
     last = top[:, -1]
-    tied = count(torch.ge, last) - top.shape[1]
-    kept = top.exp().sum(-1) + tied.to(top.dtype) * last.exp()
+    kept = top.exp().sum(-1) + tied * last.exp()
     log_prob = (target - kept.log()).masked_fill(target < last, -torch.inf)
-    return (count(torch.gt, target) + 1).int(), log_prob
+    above = (top > target[:, None]).sum(-1)
+    if len(low := (target < last).nonzero()[:, 0]):  # below the top k: count in the whole row
+        larger = torch.gt(logits[low], target[low, None], out=memory[: len(low)])
+        above[low] = larger.sum(-1).long()  # exact in float32 up to 2^24 tokens
+    return (above + 1).int(), log_prob
 
 
-def _largest(logits: Tensor, count: int) -> Tensor:
-    """(m, count) the largest of each row of (m, V), descending.
+def _largest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """(m, count) the largest of each row of (m, V), descending; how many more tie with the last.
 
     They lie in the blocks with the largest maxima, or in the columns after the last full block.
     """
@@ -134,20 +134,24 @@ def _largest(logits: Tensor, count: int) -> Tensor:
     blocks = vocabulary // _SMALL_BLOCK
     rest = blocks * _SMALL_BLOCK
     if blocks <= count:
-        return logits.topk(count).values
+        top = logits.topk(count).values
+        return top, (logits >= top[:, -1:]).sum(-1) - count
     maxima = torch.unflatten(logits[:, :rest], 1, (blocks, _SMALL_BLOCK)).amax(-1)
     chosen = maxima.topk(count).indices
     columns = chosen[:, :, None] * _SMALL_BLOCK + torch.arange(_SMALL_BLOCK, device=logits.device)
     candidates = torch.cat([logits.gather(1, columns.flatten(1)), logits[:, rest:]], 1)
-    return candidates.topk(count).values
+    top = candidates.topk(count).values
+    if ((maxima >= top[:, -1:]).sum(-1) > count).any():  # ties lie in other blocks, too
+        candidates = logits
+    return top, (candidates >= top[:, -1:]).sum(-1) - count
 
 
 def choose(known: Anatomy, states: Tensor, forbidden: Tensor) -> Choice:
     """The next tokens after `states` (M, D), without the `forbidden` ids (E,)."""
     parts = []
     for _rows, logits in pieces(known, states):
-        token, margin, _ = _best_two(logits)
-        parts.append(_without(logits, token, margin, forbidden))
+        token, margin, _, second = _best_two(logits)
+        parts.append(_without(logits, token, margin, second, forbidden))
     return Choice(*map(torch.cat, zip(*parts, strict=True)))
 
 
@@ -180,8 +184,8 @@ class _Handed(BaseModelOutputWithPast):
         return lambda *_args, **_kwargs: self
 
 
-def _best_two(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Token and margin of the largest logit of each row of (m, V), and that logit.
+def _best_two(logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Token and margin of the largest logit of each row of (m, V), that logit, and the second.
 
     Maxima of blocks need one fast pass over the logits; the second largest is in the best block, or
     is the maximum of another block.
@@ -196,20 +200,20 @@ def _best_two(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     beyond = columns >= vocabulary
     inside = logits.gather(1, columns.clamp_max(vocabulary - 1)).masked_fill_(beyond, -torch.inf)
     at = inside.argmax(-1, keepdim=True)
-    second = inside.scatter_(1, at, -torch.inf).amax(-1)
+    beside = inside.scatter_(1, at, -torch.inf).amax(-1)
     others = maxima.scatter_(1, block[:, None], -torch.inf).amax(-1)
-    margin = (largest - torch.maximum(second, others)).where(largest.isfinite(), torch.nan)
-    return columns.gather(1, at)[:, 0], margin.float(), largest
+    second = torch.maximum(beside, others)
+    margin = (largest - second).where(largest.isfinite(), torch.nan)
+    return columns.gather(1, at)[:, 0], margin.float(), largest, second
 
 
 def _without(
-    logits: Tensor, token: Tensor, margin: Tensor, forbidden: Tensor
+    logits: Tensor, token: Tensor, margin: Tensor, second: Tensor, forbidden: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Token and margin among the allowed tokens; the logits are not changed."""
-    if not len(forbidden):
+    """Token and margin among the allowed tokens: others where one of two largest is forbidden."""
+    again = (logits[:, forbidden] >= second[:, None]).any(-1).nonzero()[:, 0]
+    if not len(again):
         return token, margin
-    kept = logits[:, forbidden]
-    logits[:, forbidden] = -torch.inf
-    token, allowed, _ = _best_two(logits)
-    logits[:, forbidden] = kept
-    return token, allowed.where(margin.isfinite(), torch.nan)
+    found, lead, _, _ = _best_two(logits[again].index_fill_(1, forbidden, -torch.inf))
+    lead = lead.where(margin[again].isfinite(), torch.nan)
+    return token.index_copy(0, again, found), margin.index_copy(0, again, lead)
