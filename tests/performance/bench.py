@@ -380,37 +380,40 @@ def matrix_rate(shape: Shape) -> list[str]:
 # --------------------------------------------------------------------------- documents
 
 DOCUMENT = Shape("GPT-NeoX", 512, 6, heads=8, samples=1)
-LENGTHS, DOCUMENT_STRIDE, LOOPED = (32, 50, 100), 8, 8
+LENGTHS, DOCUMENT_STRIDE, LOOPED = (32, 50, 100), 8, 32
 
 
 def documents(length: int) -> list[str]:
     """Every window of a document, rolling and exact, against a loop over windows.
 
-    The loop reads one window after the other with the stock model, and takes log p in full and
+    The loop reads windows in its best batch with the stock model, and takes log p in full and
     top-40 of the suffix; `LOOPED` windows of it are timed.
     """
-    model, size = build(DOCUMENT), 15 * length
+    model, size = build(DOCUMENT), max(15 * length, 2 * length + LOOPED * DOCUMENT_STRIDE)
     tokens = torch.randint(DOCUMENT.vocabulary, (size,), generator=torch.manual_seed(0))
     book = Document("book", tokens.numpy(), torch.arange(2 * size).view(-1, 2).numpy())
-    top, at = TopKLogitsWarper(top_k=TOP), torch.arange(length)
-    count = len(range(0, size - 2 * length + 1, DOCUMENT_STRIDE))
+    windows, top = tokens.unfold(0, 2 * length, DOCUMENT_STRIDE), TopKLogitsWarper(top_k=TOP)
 
     def read(exact: int) -> None:
         measure(model, [book], length, length, stride=DOCUMENT_STRIDE, exact=exact)
 
-    def loop() -> None:
-        for start in range(0, LOOPED * DOCUMENT_STRIDE, DOCUMENT_STRIDE):
-            row = tokens[start : start + 2 * length]
-            with torch.inference_mode():
-                logits = model(row[None]).logits[0, -length - 1 : -1]
-                for each in (logits, top(None, logits)):
-                    each.log_softmax(-1)[at, row[-length:]].sum().item()
+    @torch.inference_mode()
+    def loop(batch: int, count: int = LOOPED) -> None:
+        for part in windows[:count].split(batch):
+            logits = model(part, logits_to_keep=length + 1).logits[:, :-1]
+            for each in (logits, top(None, logits)):
+                each.log_softmax(-1).gather(-1, part[:, -length:, None]).sum(1).tolist()
 
     read(0)  # tries the model
-    looped, rolling, both = rounds((loop, partial(read, 0), partial(read, LOOPED)), seconds, PAIRS)
+    size = best_batch(lambda some: loop(some, some), LOOPED)
+    works = partial(loop, size), partial(read, 0), partial(read, LOOPED)
+    looped, rolling, both = rounds(works, seconds, PAIRS)
+    most, least = map(operations, works[:2])
     exact = [a - b for a, b in zip(both, rolling, strict=True)]
-    whole = [each * count / LOOPED for each in looped]
-    return noted([f"{length} + {length}", compared(whole, rolling), compared(looped, exact)])
+    share = len(windows) / LOOPED
+    whole, limit = [each * share for each in looped], f"{most * share / least:.2f}"
+    ratios = [compared(whole, rolling), limit, compared(looped, exact)]
+    return noted([f"{length} + {length}", f"{size}", *ratios])
 
 
 # --------------------------------------------------------------------------- all
@@ -440,7 +443,8 @@ def main() -> None:
         return
     rows = list(benchmarks(NEOX))
     show("Benchmarks", ["requests", "number", "HFLM's batch", "HFLM / engine"], rows)
-    head = ["prefix + suffix", "loop over windows / rolling", "loop over windows / exact"]
+    head = ["prefix + suffix", "loop's batch", "loop over windows / rolling", "limit"]
+    head += ["loop over windows / exact"]
     show("Windows of a document, one in 8 tokens", head, [documents(each) for each in LENGTHS])
     rows = [memory(*each) for each in LARGER]
     show("Peak memory", ["model", "samples", "engine", "plain loop"], rows)
