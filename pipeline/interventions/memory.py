@@ -16,8 +16,10 @@ import torch
 from pipeline.interventions.evaluation import Results
 from pipeline.interventions.readout import CHUNK_LOGITS
 from pipeline.interventions.trie import Trie
-from pipeline.models.context import CPU_BYTES, CPU_TOKENS
 from pipeline.models.sites import Anatomy
+
+CPU_TOKENS, CPU_BYTES = 1 << 15, 1 << 30
+"""Tokens per batch, and their bytes, above which a larger batch is no faster on a CPU."""
 
 _SHARE_OF_FREE = 0.5  # the rest is for the kernels' own workspaces
 _OUT_OF_MEMORY = (
@@ -92,7 +94,10 @@ def token_budget(
         free -= 4 * max(weight.numel() for weight in known.model.parameters())
     tokens = _SHARE_OF_FREE * free / (numbers * size)
     if device.type == "cpu":
-        tokens = min(tokens, CPU_TOKENS, CPU_BYTES / (numbers * size))
+        most = CPU_BYTES / (numbers * size)
+        if not caching:  # no row decodes, which needs many beside it; a cache holds smaller tensors
+            most = max(most, CPU_TOKENS) / 8
+        tokens = min(tokens, CPU_TOKENS, most)
     return max(1, int(tokens))
 
 

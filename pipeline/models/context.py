@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-CPU_TOKENS, CPU_BYTES = 1 << 15, 1 << 30
-"""Tokens per batch, and their bytes, above which a larger batch is no faster on a CPU."""
-
 UNBOUNDED = 2048
 """Positions of a model without a limit, whose position biases cover any distance."""
 
