@@ -125,7 +125,7 @@ def bounds(
     parts = in_batches(costs, budget, None, work, engine.journal)
     shape = 2, len(interventions), 0, d + 1
     found, missed = torch.cat([torch.zeros(shape, dtype=torch.float64), *parts], 2).cumsum(-1)
-    return Bounds(found, (found + missed).clamp_max(1))
+    return Bounds(found.clamp_max(1), (found + missed).clamp_max(1))
 
 
 class _Search(NamedTuple):

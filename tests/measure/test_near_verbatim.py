@@ -171,3 +171,11 @@ def test_what_is_out_of_range_is_refused(small, tokens, wrong) -> None:
 
 def test_no_samples_give_empty_tensors(small, tokens) -> None:
     assert bounds(small, tokens[:0], SUFFIX, 1, 2).lower.shape == (1, 0, 2)
+
+
+def test_bounds_of_every_suffix_do_not_cross_by_rounding(small) -> None:
+    """At a distance of the whole length the mass is 1, of which sums miss the last digit."""
+    rows = torch.randint(VOCABULARY, (40, 4), generator=torch.Generator().manual_seed(0))
+    lower, upper = bounds(small, rows, 2, 2, VOCABULARY**2, top_k=None)
+    assert (lower <= upper).all()
+    assert lower[..., 2] == pytest.approx(1)
