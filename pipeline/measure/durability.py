@@ -82,7 +82,8 @@ def changed_prefixes(rows: Rows, seed: int) -> Iterator[tuple[str, int, Rows]]:
 
     Where the prefix is longer or shifted, its last tokens are the first ones of the suffix.
     """
-    by = max(1, (rows.tokens.shape[1] - rows.first) // CHANGE)
+    suffix = rows.tokens.shape[1] - rows.first
+    by = min(max(1, suffix // CHANGE), rows.first - 1, suffix - 1)  # a token of both is left
     random = torch.Generator().manual_seed(seed)
     one, middle = rows.tokens.clone(), rows.first // 2
     known, numbers = one.unique(return_inverse=True)  # type: ignore[no-untyped-call]

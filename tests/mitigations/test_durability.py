@@ -264,3 +264,12 @@ def test_halves_of_kinds_do_not_overlap_and_keep_groups_together() -> None:
 def test_one_suffix_cannot_be_halved() -> None:
     with pytest.raises(InputError, match="1 with 1 suffixes"):
         halved(samples().head(1), 0)
+
+
+@pytest.mark.parametrize(("prefix", "suffix", "by"), [(3, 32, 2), (2, 8, 1), (2, 2, 1), (1, 9, 0)])
+def test_a_short_prefix_is_changed_by_less(prefix: int, suffix: int, by: int) -> None:
+    rows = Rows(torch.arange(2 * (prefix + suffix)).view(2, -1), prefix)
+    changed = {name: made for name, _, made in changed_prefixes(rows, 0)}
+    for name, first, scored in (("longer", by, -by), ("shorter", -by, 0), ("shifted", 0, -by)):
+        assert changed[name].first == prefix + first
+        assert changed[name].scored == 2 * (suffix + scored)
