@@ -246,7 +246,8 @@ def export(
     dose: Annotated[float | None, typer.Option(help="of the method")] = None,
 ) -> None:
     """Write a checkpoint with an edit, or a mitigation, in its weights, for stock transformers."""
-    if model is not None and edit is not None and blocks is not None:
+    of_method, of_edit = (study, method, dose), (model, edit, blocks, base_model, license)
+    if model is not None and edit is not None and blocks is not None and of_method == (None,) * 3:
         from pipeline.study import export as exporting
 
         asked = {"base_model": base_model, "license": license}
@@ -255,13 +256,13 @@ def export(
         print(f"{to}: {edit} of blocks {blocks}; logits within {differ:.1e} of the edited model's")
         return
     in_force = load()
-    if method is None or dose is None or study != in_force.study:
+    if method is None or dose is None or study != in_force.study or any(of_edit):
         raise bad_input(
             "export",
             f"--study {study}, --method {method}, --dose {dose}; the study in force is "
             f"{in_force.study}",
             "--model, --edit and --blocks; or --study, which is in force, --method and --dose",
-            "name all of either; compose a study by: python -m pipeline study NAME",
+            "name either, and all of it; compose a study by: python -m pipeline study NAME",
         )
     from pipeline.study import mitigated
 

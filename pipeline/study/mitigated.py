@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +17,9 @@ from pipeline.measure.durability import probes
 from pipeline.measure.mitigated import outcomes
 from pipeline.mitigations.methods import METHODS, edited
 from pipeline.mitigations.subject import halved, subject
+from pipeline.models.context import context_length
 from pipeline.samples.file import samples as cut
+from pipeline.samples.frame import check_samples
 from pipeline.study.export import in_use
 from pipeline.study.schema import Study
 from pipeline.workflow import tables
@@ -43,9 +45,12 @@ def export(study: Study, method: str, dose: float, to: Path) -> None:
             exists.
     """
     problems = in_use(to)
-    share = method in METHODS and METHODS[method].dose.startswith("share")
-    if not 0 <= dose <= (1 if share else math.inf):
-        expected = "a share, 0 to 1" if share else "0 or more"
+    entry = METHODS.get(method)
+    share = entry is not None and entry.dose.startswith("share")
+    whole = entry is not None and entry.whole
+    if not 0 <= dose <= (1 if share else sys.float_info.max) or (whole and dose % 1):
+        of = "a share, 0 to 1" if share else "0 or more, finite"
+        expected = "a whole number, 0 or more" if whole else of
         problems.insert(0, Problem("--dose", str(dose), expected, "see the page of mitigations"))
     if method not in METHODS:
         expected = f"one of {', '.join(METHODS)}"
@@ -80,13 +85,16 @@ def probe(
     The samples are a file, as `samples.table_file` reads it.
 
     Raises:
-        InputError: a folder or the samples cannot be read, or no sample was recited before.
+        InputError: a folder or the samples cannot be read, samples do not fit a model, or none was
+            recited before.
     """
     encode = encoder(tokenizer_of(checkpoint_files(edited_model)))
     table = cut(samples, encode, prefix_length, suffix_length, skip_short=False)
     parts = halved(table, HALVES_SEED)
     folders = {"edited": edited_model, "none": before, "twin": twin}
     models = {n: model_of(checkpoint_files(at), "float32") for n, at in folders.items() if at}
+    for each in models.values():
+        check_samples(table, each.config.vocab_size, context_length(each.config))
     original, found = models.get("none"), {}
     for name, each in models.items():
         fitting = original if name == "edited" and original and _fits(original, each) else None

@@ -202,3 +202,31 @@ def test_the_check_of_the_model(study: Study) -> None:
         check(wrong)
     assert "arena-kfac" in loops(values())["mitigation"]
     assert loops(read_yaml(ROOT / "params.yaml"))["mitigation"] == {}
+
+
+@pytest.mark.parametrize(("ids", "expected"), [([9999] * 48, "ids below"), ([1] * 4000, "at most")])
+def test_durability_of_samples_that_do_not_fit_the_model(
+    study: Study, ids: list[int], expected: str
+) -> None:
+    pl.DataFrame({"tokens": [ids, [2] * len(ids)]}).write_parquet("odd.parquet")
+    words = ["durability", "--samples", "odd.parquet", "--model", "data/arena/checkpoints/twin"]
+    lengths = ["--prefix-length", "32", "--suffix-length", str(len(ids) - 32)]
+    with pytest.raises(InputError, match=expected):
+        CliRunner().invoke(app, [*words, *lengths], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("method", "dose", "more", "expected"),
+    [
+        ("block-zero", "1.5", (), "a whole number"),
+        ("npo", "inf", (), "a whole number"),
+        ("coherent", "inf", (), "0 or more, finite"),
+        ("kfac", "0.5", ("--license", "mit"), "name either"),
+        ("kfac", "0.5", ("--model", "shown", "--edit", "zero", "--blocks", "0"), "name either"),
+    ],
+)
+def test_an_export_whose_options_would_be_rounded_or_left_out(
+    study: Study, method: str, dose: str, more: tuple[str, ...], expected: str
+) -> None:
+    words = ["--study", "arena", "--method", method, "--dose", dose, *more]
+    test_an_export_that_is_not_possible(study, words, expected)
