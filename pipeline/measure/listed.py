@@ -12,6 +12,7 @@ import polars as pl
 
 from pipeline.interventions.interventions import Intervention
 from pipeline.measure.schemas import INTERVENTIONS
+from pipeline.workflow.errors import bad_input
 from pipeline.workflow.tables import dtypes, read
 
 
@@ -67,3 +68,18 @@ def read_listed(data: Path, model: str) -> tuple[Intervention, ...]:
         model: its name.
     """
     return from_table(read(data / "interventions" / f"{model}.parquet", INTERVENTIONS))
+
+
+def named(
+    what: str, names: Sequence[str], listed: Sequence[Intervention]
+) -> tuple[Intervention, ...]:
+    """The listed interventions of these names, in the order of the names.
+
+    Raises:
+        InputError: none has the name; `what` says who asks for it.
+    """
+    known = {one.name: one for one in listed}
+    if unknown := [name for name in names if name not in known]:
+        expected, remedy = "some of " + ", ".join(known), "name interventions of the study"
+        raise bad_input(what, ", ".join(unknown), expected, remedy)
+    return tuple(known[name] for name in names)

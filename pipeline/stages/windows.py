@@ -8,13 +8,12 @@ from pipeline.checkpoints.loading import load
 from pipeline.checkpoints.schema import Model
 from pipeline.interventions.memory import Journal
 from pipeline.measure import schemas
-from pipeline.measure.listed import read_listed
+from pipeline.measure.listed import named, read_listed
 from pipeline.measure.windows import document, measure, recite
 from pipeline.samples.texts import texts
 from pipeline.stages.evaluated import Evaluated
 from pipeline.study.schema import Study, given
 from pipeline.workflow.digest import digest
-from pipeline.workflow.errors import bad_input
 from pipeline.workflow.progress import reporter
 from pipeline.workflow.shards import open_shards
 
@@ -22,17 +21,11 @@ from pipeline.workflow.shards import open_shards
 def windows(study: Study, model: Model) -> None:
     """Measure every window of the documents, and let the model recite from a seed in each."""
     evaluated, asked, journal = Evaluated(study, model), given(study.windows), Journal()
-    listed = {one.name: one for one in read_listed(study.data, model.name)}
-    if unknown := [name for name in asked.of(model.name) if name not in listed]:
-        raise bad_input(
-            f"windows.interventions, of {model.name}",
-            ", ".join(unknown),
-            "some of " + ", ".join(listed),
-            "name interventions of the study",
-        )
-    chosen = [listed[name] for name in asked.of(model.name)]
+    names, listed = asked.of(model.name), read_listed(study.data, model.name)
+    edits = named(f"windows.interventions, of {model.name}", names, listed)
     sources = (asked.documents, False), (asked.reference_text, True)
     determined_by = evaluated.determined_by(windows=asked.model_dump(exclude={"corpus"}))
+    determined_by |= evaluated.own(edits)
     budget = study.run.token_budget
     with (
         open_shards(
@@ -43,6 +36,7 @@ def windows(study: Study, model: Model) -> None:
         evaluated.on_device("windows", journal=journal) as device,
     ):
         loaded, tokenizer = load(evaluated.folder, evaluated.dtype, *device)
+        chosen = evaluated.with_sources(edits, device)
         documents = [
             document(name, text, tokenizer, reference=reference)
             for path, reference in sources

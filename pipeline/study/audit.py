@@ -20,6 +20,8 @@ from typing import Any
 
 from pipeline.checkpoints.folder import checkpoint_files, describe, require_tokenizer
 from pipeline.checkpoints.manifest import BYTES
+from pipeline.interventions.interventions import Group, sweep
+from pipeline.measure.listed import named
 from pipeline.models.context import context_length
 from pipeline.samples.file import samples as cut
 from pipeline.samples.frame import check_samples
@@ -201,6 +203,10 @@ def study(asked: Asked, words: Sequence[str] = ()) -> dict[str, Any]:
             encode = encoder(tokenizer_of(found))
             made = cut(asked.samples, encode, *lengths, skip_short=asked.skip_short)
             check_samples(made, min(config.vocab_size, tokens), context_length(config))
+            if asked.document:
+                lines = [Group(**line) for line in values["interventions"]]
+                listed = sweep(config.get_text_config().num_hidden_layers, lines)
+                named("--edits", values["windows"]["interventions"], listed)
             stored = str(model.dtype).removeprefix("torch.")
             if asked.dtype is None and stored in BYTES and stored != "float64":
                 values["evaluation"][FAMILY]["dtype"] = stored

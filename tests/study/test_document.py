@@ -10,10 +10,17 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import yaml
+from polars.testing import assert_frame_equal
 from transformers import AutoModelForCausalLM
 
+from pipeline.checkpoints.loading import load
+from pipeline.interventions import Intervention, patch
+from pipeline.interventions.interventions import BASELINE
 from pipeline.measure.schemas import RECITED, WINDOWS
+from pipeline.measure.windows import document, measure
 from pipeline.samples.texts import files, texts
+from pipeline.stages import registry
 from pipeline.study import audit
 from pipeline.study.composition import check
 from pipeline.workflow import tables
@@ -133,3 +140,42 @@ def test_killed_and_repeated_it_goes_on_to_the_page(model: Path, tmp_path: Path)
     assert counted.height == made.filter(intervention="baseline", reading="rolling").height
     assert (counted["copies"] >= 2).all()
     assert "Known passages by copies in the corpus" in page
+
+
+def test_an_unknown_edit_is_refused_before_the_first_stage(asked: audit.Asked) -> None:
+    for edits, unknown in (("block-01,block-4", "block-4"), ("block-04", "block-04")):
+        with pytest.raises(InputError, match=f"--edits\\n    got:      {unknown}\\n"):
+            audit.study(replace(asked, edits=edits))
+
+
+def test_an_edit_of_the_studys_own_puts_in_the_values_of_its_source(
+    asked: audit.Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = AutoModelForCausalLM.from_config(own.CONFIGS["llama"]())
+    other.save_pretrained("other")
+    own.write_tokenizer(Path("other"))
+    asked = replace(asked, reference="other", edits="block-01")
+    values = audit.study(asked)
+    asked.folder.mkdir(parents=True)
+    audit.prepare(asked)
+    monkeypatch.chdir(asked.folder)
+    Path("edits").mkdir()
+    code = "from pipeline.interventions import patch\nfrom_other = patch()\n"
+    Path("edits/mine.py").write_text(code)
+    line = {"blocks": [0, 1], "edit": "edits/mine.py:from_other", "source": "reference"}
+    name = "blocks-00+01.from_other.reference"
+    values["interventions"] = [line]
+    values["windows"] |= {"interventions": [name], "exact": 0}
+    study = check(values, "params.yaml")
+    for stage in ("checkpoint@audit-mine-mine", "checkpoint@audit-mine-reference"):
+        registry.run(study, stage)
+    for stage in ("interventions", "windows"):
+        registry.run(study, f"{stage}@audit-mine-mine")
+    made = tables.read(study.data / "windows/mine.parquet", WINDOWS).filter(intervention=name)
+    edited, tokenizer = load(study.data / "checkpoints/mine", "float32")
+    documents = [document("book.txt", own.text(), tokenizer)]
+    one = Intervention(name, dict.fromkeys((0, 1), patch(other.eval())))
+    expected = measure(edited, documents, 8, 8, [BASELINE, one], exact=0)
+    assert_frame_equal(made, expected.filter(intervention=name), rel_tol=1e-4)
+    stages = yaml.safe_load((audit.ROOT / "dvc.yaml").read_text("utf-8"))["stages"]
+    assert {"${loops.edits}", "${loops.others}"} <= {*stages["windows"]["do"]["deps"]}
