@@ -146,7 +146,8 @@ def edit(
 
     def made(function: Callable[[Here], Tensor]) -> Rule:
         source = Source() if OTHER in needs else None
-        return Rule(name or function.__name__, site, function, tuple(needs), source)
+        known = getattr(function, "__name__", type(function).__name__)
+        return Rule(name or str(known), site, function, tuple(needs), source)
 
     return made
 

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from pipeline.interventions.certificates import certify
 from pipeline.interventions.edits import Source, rule_of
+from pipeline.interventions.evaluation import require_rows, require_usable
 from pipeline.interventions.hooks import require_editable
 from pipeline.interventions.interventions import BASELINE, Intervention, block_name, bypass
 from pipeline.interventions.memory import Journal
@@ -90,13 +91,17 @@ def sources_of(known: Anatomy, interventions: Sequence[Intervention]) -> dict[So
     """The sources of all patches, each with its model.
 
     Raises:
-        InputError: a source is no supported model of the same shape.
+        InputError: a source is no supported model of the same shape, or no tokens of this one.
+        ValueError: a source is in training mode.
     """
     rules = [rule_of(edit) for one in interventions for edit in one.edits.values()]
     sources = {rule.source: known for rule in rules if rule.source}
     for source in sources:
+        if source.tokens is not None:
+            require_rows(known.model, source.tokens[None], "the source of a patch")
         if source.model is None:
             continue
+        require_usable(source.model)
         sources[source] = proven(source.model)
         ours, others = _shape(known), _shape(sources[source])
         if ours != others:
@@ -113,6 +118,7 @@ def _shape(known: Anatomy) -> dict[str, object]:
     values, mlp = known.sites[0].values, known.sites[0].mlp
     return {
         "blocks": len(known.sites),
+        "tokens": known.model.config.get_text_config().vocab_size,
         "heads": known.n_heads,
         "key-value heads": values.groups,
         "numbers of a head": values.size,

@@ -263,10 +263,11 @@ def _require_scope(
 ) -> None:
     """Raise if edits cannot be limited to these heads, neurons or positions."""
     kinds, of = {str(edit) for edit in edits if not is_own(edit)}, f"{name}: " if name else ""
-    if (heads is None and HEADS in kinds) or (heads is not None and not heads):
+    if heads is None and HEADS in kinds:
         raise MisfitError(f"{of}heads {heads}", "one or more with the edit `heads`")
-    if heads and min(heads) < 0:
-        raise MisfitError(f"{of}head {min(heads)} is negative", "heads from 0")
+    for kind, some in (("head", heads), ("neuron", neurons)):
+        if some is not None and min(some, default=-1) < 0:
+            raise MisfitError(f"{of}{kind} {min(some, default='none')}", "one or more, from 0")
     if heads and HEADS not in kinds and (odd := kinds - {*BY_HEAD}):
         raise MisfitError(
             f"{of}heads {tuple(heads)} with {', '.join(sorted(odd))}",

@@ -2,7 +2,7 @@
 
 import copy
 import shutil
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -223,3 +223,29 @@ def test_what_a_model_or_an_edit_does_not_have_is_refused(project):
     }  # fmt: skip
     with pytest.raises(InputError, match="needs of an edit"):
         edit(site="attention", needs=["gradient"])
+
+
+def test_a_source_that_cannot_read_the_tokens_is_refused(project):
+    model, tokens = tiny("llama"), half_remembered(tiny("llama"))
+    fewer = copy.deepcopy(model)
+    fewer.resize_token_embeddings(40)
+    for source, message in (
+        (torch.full((99,), -1), r"the source of a patch\n +got: +token -1"),
+        (tokens[0] + 100_000, r"the source of a patch\n +got: +token 100"),
+        (fewer, "40 tokens"),
+        (copy.deepcopy(model).train(), "training mode"),
+    ):
+        with pytest.raises((InputError, ValueError), match=message):
+            complete(model, tokens, SUFFIX, sweep(BLOCKS, [Group("each", patch(source))]))
+
+
+def test_an_edit_of_a_function_without_a_name_has_that_of_its_type():
+    half = edit(site="attention")(partial(lambda here, share: share * here.now, share=0.5))
+    assert str(half) == "partial"
+
+
+@pytest.mark.parametrize("limits", [{"neurons": ()}, {"neurons": (-1,)}, {"heads": ()}])
+def test_no_heads_or_neurons_are_not_all_of_them(limits):
+    edits = {0: "mlp-zero" if "neurons" in limits else "zero"}
+    with pytest.raises(ValueError, match="one or more, from 0"):
+        Intervention("odd", edits, **limits)
