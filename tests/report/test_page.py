@@ -13,12 +13,7 @@ from pipeline.analysis.aggregate import aggregate
 from pipeline.analysis.evidence import EVIDENCE, evidence
 from pipeline.analysis.rows import SUMMARY
 from pipeline.analysis.spread import quantiles
-from pipeline.analysis.text import (
-    number,
-    percent_interval,
-    slug,
-    visible,
-)
+from pipeline.analysis.text import number, percent_interval, slug, visible
 from pipeline.analysis.verdicts import VERDICTS, verdicts
 from pipeline.interventions.interventions import SWEEP, Group
 from pipeline.report import appendices, browser, colours, facts, figures, markup, page, style
@@ -37,32 +32,26 @@ PROVENANCE = {
 }
 
 
+SCHEMAS = {"summary": SUMMARY, "evidence": EVIDENCE, "verdicts": VERDICTS}
+
+
 @pytest.fixture(scope="module")
-def html(written: WRITTEN) -> str:
+def pages(written: WRITTEN) -> dict[str, str]:
     root, models = written
-    page.write_page(
-        "tiny",
-        models,
-        root / "data",
-        root / "tasks",
-        root,
-        PROVENANCE,
-    )
-    return (root / "index.html").read_text(encoding="utf-8")
+    page.write_page("tiny", models, root / "data", root / "tasks", root, PROVENANCE)
+    names = ("index", "numbers", "theory", "provenance")
+    return {name: (root / f"{name}.html").read_text(encoding="utf-8") for name in names}
 
 
 @pytest.fixture(scope="module")
-def numbers(html: str, written: WRITTEN) -> str:
-    """The page of numbers beside `html`."""
-    assert html
-    return (written[0] / "numbers.html").read_text(encoding="utf-8")
+def html(pages: dict[str, str]) -> str:
+    return pages["index"]
 
 
 @pytest.fixture(scope="module")
-def made(html: str, written: WRITTEN) -> str:
-    """The page that tells how the study was made, beside `html`."""
-    assert html
-    return (written[0] / "provenance.html").read_text(encoding="utf-8")
+def small(written: WRITTEN) -> pl.DataFrame:
+    """The summary of the study that is written."""
+    return tables.read(written[0] / "data" / "summary.parquet", SUMMARY)
 
 
 class Outline(HTMLParser):
@@ -107,21 +96,21 @@ def test_tags_are_balanced_and_ids_unique(html: str) -> None:
     assert set(used) <= set(ids)
 
 
-def test_nothing_is_requested(html: str) -> None:
+def test_nothing_is_requested_by_a_small_page(html: str) -> None:
     references = re.findall(r"""(?:src|href|action|data)\s*=\s*["']([^"']*)""", html)
     references += re.findall(r"url\(([^)]*)\)", html)
     assert references
     links = {a["href"] for tag, a in Outline(html).tags if tag == "a"}
     assert [r for r in references if not r.startswith(("#", "data:,")) and r not in links] == []
+    assert "@import" not in html
+    assert len(html.encode()) < 1_000_000
 
 
-def test_links_lead_to_what_is_there(html: str, written: WRITTEN) -> None:
+def test_links_lead_to_what_is_there(pages: dict[str, str], written: WRITTEN) -> None:
     root, _ = written
-    ids: dict[str, set[str]] = {}
-    for name in ("index", "numbers", "theory", "provenance"):
-        text = (root / f"{name}.html").read_text(encoding="utf-8")
-        ids[f"{name}.html"] = {str(a["id"]) for _, a in Outline(text).tags if a.get("id")}
-    links = [str(a["href"]) for tag, a in Outline(html).tags if tag == "a"]
+    outlines = {f"{name}.html": Outline(text) for name, text in pages.items()}
+    ids = {name: {a.get("id") for _, a in each.tags} for name, each in outlines.items()}
+    links = [str(a["href"]) for tag, a in outlines["index.html"].tags if tag == "a"]
     assert len(links) > 50
     for link in links:
         file, _, anchor = link.partition("#")
@@ -129,11 +118,15 @@ def test_links_lead_to_what_is_there(html: str, written: WRITTEN) -> None:
         assert not anchor or anchor in ids[file or "index.html"], link
 
 
-def test_headings_are_unique_and_tables_have_captions(html: str, numbers: str, made: str) -> None:
-    for text in (html, numbers, made):
+def test_headings_are_unique_and_navigate_and_tables_have_captions(pages: dict[str, str]) -> None:
+    for text in (pages["index"], pages["numbers"], pages["provenance"]):
         headings = re.findall(r"<h[1-3][^>]*>(.*?)</h[1-3]>", text)
         assert len(headings) == len(set(headings))
         assert text.count("<table") == text.count("<caption>")
+    html = pages["index"]
+    headings = [a["id"] for tag, a in Outline(html).tags if tag == "h2"]
+    links = re.findall(r'href="([^"]*)"', html[html.index("<nav") : html.index("</nav>")])
+    assert links == [f"#{heading}" for heading in headings]
 
 
 def test_the_crosswalk_names_every_figure_of_the_paper(html: str) -> None:
@@ -146,11 +139,6 @@ def test_the_crosswalk_names_every_figure_of_the_paper(html: str) -> None:
             first, _, last = part.replace("A", "").partition("–")
             named |= {str(i) for i in range(int(first), int(last or first) + 1)}
     assert named == {str(i) for i in (*range(1, 23),)}
-
-
-def test_the_size_of_the_page(html: str) -> None:
-    assert len(html.encode()) < 1_000_000
-    assert "@import" not in html
 
 
 def test_only_the_pages_own_script_may_run(html: str) -> None:
@@ -171,38 +159,31 @@ def judged(rows: pl.DataFrame) -> list[Finding]:
 
 
 def test_all_sentences_figures_and_tables_are_there(
-    html: str, numbers: str, made: str, written: WRITTEN
+    pages: dict[str, str], written: WRITTEN, small: pl.DataFrame
 ) -> None:
-    summary = tables.read(written[0] / "data" / "summary.parquet", SUMMARY)
-    outline = Outline(html)
-    evidence = tables.read(written[0] / "data" / "evidence.parquet", EVIDENCE)
+    data, outline = written[0] / "data", Outline(pages["index"])
+    evidence = tables.read(data / "evidence.parquet", EVIDENCE)
     for finding in judged(evidence):
-        for quantity, _ in finding.ranges:
-            assert markup.plain(quantity) in outline.text
-        assert markup.plain(finding.verdict) in outline.text
-    plots = figures.plots(summary, evidence, over_samples=quantiles(summary, written[0] / "data"))
+        for words in (*(quantity for quantity, _ in finding.ranges), finding.verdict):
+            assert markup.plain(words) in outline.text
+    plots = figures.plots(small, evidence, over_samples=quantiles(small, data))
     drawn = [a["aria-label"] for tag, a in outline.tags if tag == "svg" and "xmlns" in a]
     assert [markup.plain(plot.words()["alt"]) for plot in plots] == drawn
-    shown = page.read_figures(written[0] / "figures")
-    labelled, _ = page.numbered(shown, [])
+    labelled, _ = page.numbered(page.read_figures(written[0] / "figures"), [])
+    numbers = Outline(pages["numbers"]).text
     for (label, _), plot in zip(labelled, plots, strict=True):
-        told = f"The numbers behind figure {label} ({plot.data.height} rows)"
-        assert told in Outline(numbers).text
-
-    baseline = summary.filter(
-        model="tiny-neo-8", metric="exact_match", split="memorized", intervention="baseline"
-    )
+        assert f"The numbers behind figure {label} ({plot.data.height} rows)" in numbers
+    baseline = small.filter(metric="exact_match", split="memorized", intervention="baseline")
     cell = percent_interval(*baseline.select("value", "low", "high").row(0))
     estimate, interval = cell.split(" ", 1)
-    assert f'>{estimate} <span class="interval">{interval}</span></data></td>' in html
+    assert f'>{estimate} <span class="interval">{interval}</span></data></td>' in pages["index"]
+    for text in ("git checkout", "make run", "2.13.0", "preferred-citation"):
+        assert text in Outline(pages["provenance"]).text
     for text in (
-        "git checkout",
-        "make run",
-        "2.13.0",
-        "preferred-citation",
+        "1 for each configuration",
+        "Dependence, not storage",
+        "lm-eval gives no standard error: tiny_wikitext.",
     ):
-        assert text in Outline(made).text
-    for text in ("1 for each configuration", "Dependence, not storage"):
         assert text in outline.text
 
 
@@ -221,13 +202,6 @@ def test_figures_count_without_a_jump() -> None:
     assert [label for label, _ in many][-3:] == ["1z", "1aa", "1bb"]
 
 
-def test_headings_navigate(html: str) -> None:
-    outline = Outline(html)
-    headings = [a["id"] for tag, a in outline.tags if tag == "h2"]
-    links = re.findall(r'href="([^"]*)"', html[html.index("<nav") : html.index("</nav>")])
-    assert links == [f"#{heading}" for heading in headings]
-
-
 def test_figures_follow_light_and_dark(html: str) -> None:
     drawn = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
     for colour in (colours.INK, colours.MUTED, colours.RULE):
@@ -235,13 +209,12 @@ def test_figures_follow_light_and_dark(html: str) -> None:
     assert any("var(--ink)" in svg for svg in drawn)
 
 
-@pytest.mark.usefixtures("html")
-def test_the_table_of_numbers(written: WRITTEN) -> None:
-    summary = tables.read(written[0] / "data" / "summary.parquet", SUMMARY)
-    schema = {**summary.schema, "blocks": pl.String}
+@pytest.mark.usefixtures("pages")
+def test_the_table_of_numbers(written: WRITTEN, small: pl.DataFrame) -> None:
+    schema = {**small.schema, "blocks": pl.String}
     saved = pl.read_csv(written[0] / "tables" / "summary.csv", schema=schema)
     blocks = pl.col("blocks").fill_null("").str.split(" ").list.filter(pl.element() != "")
-    assert saved.with_columns(blocks.cast(pl.List(pl.UInt16))).equals(summary)
+    assert saved.with_columns(blocks.cast(pl.List(pl.UInt16))).equals(small)
 
 
 HOSTILE = "</script><script>alert(1)</script>&\"'\u202e\u0007$x_1$\N{CJK UNIFIED IDEOGRAPH-4E2D}"
@@ -281,26 +254,13 @@ def test_hostile_content_stays_text(tmp_path: Path) -> None:
     words = {4: HOSTILE, 5: "\n\ud800", 6: "y" * 10**6}
     samples = [browser.Family(HOSTILE, [sample], {HOSTILE: list(own)}, words)]
     written = [Generations(HOSTILE, HOSTILE, HOSTILE, [_line(HOSTILE, HOSTILE)])]
-    html = page.render(
-        page.Results(
-            HOSTILE,
-            summary,
-            manifests,
-            drawn,
-            written=written,
-            samples=samples,
-            missing=[HOSTILE],
-        )
-    )
+    results = page.Results(HOSTILE, summary, manifests, drawn, written=written, samples=samples)
+    html = page.render(replace(results, missing=[HOSTILE]))
+    rows = evidence(study.models)
+    numbered = [(str(i), each) for i, each in enumerate(drawn, 1)]
     beside = [
         appendices.render_provenance(HOSTILE, provenance, manifests),
-        appendices.render_numbers(
-            HOSTILE,
-            summary,
-            evidence(study.models),
-            judged(evidence(study.models)),
-            [(str(i), each) for i, each in enumerate(drawn, 1)],
-        ),
+        appendices.render_numbers(HOSTILE, summary, rows, judged(rows), numbered),
     ]
     for other in beside:
         assert other.count("<script") == other.count("</script>") == 1
@@ -309,8 +269,11 @@ def test_hostile_content_stays_text(tmp_path: Path) -> None:
     assert "\\ud800" in Outline(beside[0]).text
     html.encode("utf-8")
     assert html.count("<script>") == 1
-    assert html.count("<script") == html.count("</script>")
-    assert html.count("<script") == 1 + html.count('<script type="application/json"')
+    assert (
+        html.count("<script")
+        == html.count("</script>")
+        == 1 + html.count('<script type="application/json"')
+    )
     assert not re.search("[\u202e\u0007\ud800]", html)
     outline = Outline(html)
     assert outline.open == []
@@ -335,31 +298,33 @@ def test_lines_without_end_are_cut(summary: pl.DataFrame) -> None:
     assert cut[2] == "y" * markup.LINE_CHARACTERS
 
 
-def test_what_is_missing_is_said(tmp_path: Path, written: WRITTEN) -> None:
+def copied(written: WRITTEN, folder: Path, **changed: pl.DataFrame) -> Path:
+    """The data of the study, of which these tables changed, below `folder`."""
+    before, data = written[0] / "data", folder / "data"
+    for name in ("samples", "checkpoints"):
+        shutil.copytree(before / name, data / name)
+    for name, schema in SCHEMAS.items():
+        if name in changed:
+            tables.write(changed[name], data / f"{name}.parquet", schema, {})
+        else:
+            shutil.copy(before / f"{name}.parquet", data)
+    return data
+
+
+def test_what_is_missing_is_said(tmp_path: Path, written: WRITTEN, small: pl.DataFrame) -> None:
     """A model without anything, tables that are gone or damaged: still a page."""
-    root, models = written
-    for folder in ("samples", "checkpoints"):
-        shutil.copytree(root / "data" / folder, tmp_path / "data" / folder)
-    summary = tables.read(root / "data" / "summary.parquet", SUMMARY)
+    data = copied(written, tmp_path)
     partial = {"stale": ["memorization@lost-nowhere"]}
-    for name in ("evidence", "verdicts"):
-        shutil.copy(root / "data" / f"{name}.parquet", tmp_path / "data")
-    tables.write(summary, tmp_path / "data" / "summary.parquet", SUMMARY, partial)
-    (tmp_path / "data" / "samples" / "lost.parquet").write_bytes(b"PAR1 and no more")
-    (tmp_path / "data" / "generations").mkdir()
-    (tmp_path / "data" / "generations" / "tiny-neo-8.parquet").write_bytes(b"")
-    page.write_page(
-        "tiny",
-        [*models, ("nowhere", "lost")],
-        tmp_path / "data",
-        tmp_path / "tasks",
-        tmp_path,
-        {},
-    )
+    tables.write(small, data / "summary.parquet", SUMMARY, partial)
+    (data / "samples" / "lost.parquet").write_bytes(b"PAR1 and no more")
+    (data / "generations").mkdir()
+    (data / "generations" / "tiny-neo-8.parquet").write_bytes(b"")
+    models = [*written[1], ("nowhere", "lost")]
+    page.write_page("tiny", models, data, tmp_path / "tasks", tmp_path, {})
     html = (tmp_path / "index.html").read_text(encoding="utf-8")
     text = Outline(html).text
-    assert "Not all of the study is here." in text
     for sentence in (
+        "Not all of the study is here.",
         "so the page shows their earlier results: memorization@lost-nowhere.",
         "nowhere has no checkpoint: ",
         "nowhere has no results: ",
@@ -374,55 +339,39 @@ def test_what_is_missing_is_said(tmp_path: Path, written: WRITTEN) -> None:
 
 
 SWAPPED = {"low": pl.col("high"), "high": pl.col("low")}
+REVERSED = {"least": pl.col("most"), "most": pl.col("least")}
 NAN = pl.lit(float("nan"))
 
-ALTERED: dict[str, tuple[str, dict[str, pl.Expr] | str, str]] = {
+ALTERED: dict[str, tuple[str, dict[str, pl.Expr], str]] = {
     "ends of the summary": ("summary", SWAPPED, "the interval holds the value"),
     "an end of the summary": ("summary", {"low": NAN}, "the interval holds the value"),
     "values of the summary": ("summary", {"value": NAN}, "the value is a number"),
-    "limits of the evidence": (
-        "evidence",
-        {"least": pl.col("most"), "most": pl.col("least")},
-        "the limits are in order",
-    ),
+    "limits of the evidence": ("evidence", REVERSED, "the limits are in order"),
     "errors of the evidence": ("evidence", {"stderr": NAN}, "the standard error is finite"),
     "ends of the verdicts": ("verdicts", SWAPPED, "the interval holds the estimate"),
-    "no summary": ("summary", "rows", "no row"),
-    "a model without evidence": ("evidence", "model", "without tiny-neo-8"),
+    "no summary": ("summary", {}, "no row"),
+    "no evidence on a model": ("evidence", {}, "without tiny-neo-8"),
 }
 
 
 @pytest.mark.parametrize("case", ALTERED)
 def test_numbers_that_cannot_be_make_no_page(tmp_path: Path, written: WRITTEN, case: str) -> None:
-    root, models = written
     name, change, refused = ALTERED[case]
-    for folder in ("samples", "checkpoints"):
-        shutil.copytree(root / "data" / folder, tmp_path / "data" / folder)
-    schemas = {"summary": SUMMARY, "evidence": EVIDENCE, "verdicts": VERDICTS}
-    for table, schema in schemas.items():
-        frame = tables.read(root / "data" / f"{table}.parquet", schema)
-        if table == name and isinstance(change, dict):
-            frame = frame.with_columns(**change)
-        elif table == name:
-            frame = frame.clear() if change == "rows" else frame.filter(model="tiny-pythia-8")
-        tables.write(frame, tmp_path / "data" / f"{table}.parquet", schema, {})
+    frame = tables.read(written[0] / "data" / f"{name}.parquet", SCHEMAS[name])
+    frame = frame.with_columns(**change) if change else frame.clear()
+    data = copied(written, tmp_path, **{name: frame})
     with pytest.raises(InputError, match=refused):
-        page.write_page("tiny", models, tmp_path / "data", tmp_path / "tasks", tmp_path, {})
+        page.write_page("tiny", written[1], data, tmp_path / "tasks", tmp_path, {})
     assert not (tmp_path / "index.html").exists()
 
 
-def test_a_model_without_one_benchmark_is_named(written: WRITTEN) -> None:
+def test_a_model_without_one_benchmark_is_named(written: WRITTEN, small: pl.DataFrame) -> None:
     root, models = written
-    summary = tables.read(root / "data" / "summary.parquet", SUMMARY)
-    assert page._without_results(summary, models, root / "data") == []
-    other = summary.filter(task="memorization").with_columns(model=pl.lit("other"))
-    both = pl.concat([summary, other])
+    assert page._without_results(small, models, root / "data") == []
+    other = small.filter(task="memorization").with_columns(model=pl.lit("other"))
+    both = pl.concat([small, other])
     said = page._without_results(both, [*models, ("other", "gpt-neo")], root / "data")
     assert said == ["other has no results of tiny_piqa, tiny_wikitext."]
-
-
-def test_benchmarks_without_a_standard_error_are_named(html: str) -> None:
-    assert "lm-eval gives no standard error: tiny_wikitext." in Outline(html).text
 
 
 def test_a_study_without_figures_or_benchmarks_is_still_a_page(summary: pl.DataFrame) -> None:
@@ -437,18 +386,15 @@ def test_missing_figures_are_an_input_error(tmp_path: Path) -> None:
         page.read_figures(tmp_path)
 
 
-def test_seeds_are_counted() -> None:
+def test_seeds_are_counted(summary: pl.DataFrame) -> None:
     kinds = [{"family": "f", "n_blocks": n, "seed": seed} for n in (8, 12) for seed in (0, 1, 2)]
     for manifests, ends in ((kinds, (3, 3)), (kinds[:4], (1, 3))):
         counted = facts.seeds(manifests)
         assert counted is not None
         assert (counted.low, counted.high) == ends
-    assert facts.seeds([{"family": "pythia", "n_blocks": 6, "seed": None}]) is None
-
-
-def test_of_a_model_that_was_not_trained_here_no_seed_is_told(summary: pl.DataFrame) -> None:
-    manifest = {"name": "m", "family": "pythia", "n_blocks": 6, "seed": None}
-    text = Outline(page.render(page.Results("s", summary, [manifest]))).text
+    not_trained_here = {"name": "m", "family": "pythia", "n_blocks": 6, "seed": None}
+    assert facts.seeds([not_trained_here]) is None
+    text = Outline(page.render(page.Results("s", summary, [not_trained_here]))).text
     assert "one checkpoint of each model" in text
     assert "one checkpoint each" in text
 
@@ -468,40 +414,24 @@ def test_inline_svg_renames_ids_and_drops_what_leaks() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [(1234.5, "1,234"), (0.012346, "0.01235"), (2.5e7, "2.5e+07"), (None, "–"), (8.0, "8")],
-)
-def test_numbers(value: float | None, expected: str) -> None:
-    assert number(value) == expected
-
-
-def test_shares() -> None:
+def test_numbers_and_names_as_text() -> None:
+    numbers = {1234.5: "1,234", 0.012346: "0.01235", 2.5e7: "2.5e+07", None: "–", 8.0: "8"}
+    assert {value: number(value) for value in numbers} == numbers
     assert percent_interval(0.984, 0.945, 0.996) == "98.4% [94.5, 99.6]"
     assert percent_interval(0.984, None, None) == "98.4%"
-
-
-def test_what_cannot_be_seen_is_spelled_out() -> None:
     assert visible("plain ünïcödé 中") == "plain ünïcödé 中"
     assert visible("a\u202eb\x00c\ud800\n") == "a\\u202eb\\u0000c\\ud800\n"
     assert slug("GPT-Neo 1.3B / <x>") == "gpt-neo-1-3b-x"
     assert slug("中") == "x"
 
 
-def test_benchmarks_stand_beside_what_reading_no_context_reaches(
-    written: WRITTEN, tmp_path: Path
-) -> None:
-    root, _ = written
-    summary = tables.read(root / "data" / "summary.parquet", SUMMARY)
-    task = sorted(set(summary["task"]) - {"memorization"})[0]
-    stated = pl.when(task=task).then(0.2512).otherwise(pl.col("chance"))
-    blind = {task: {"unigram": 0.2512, "longest": 0.2467}}
-    results = page.Results("s", summary.with_columns(chance=stated), blind=blind)
-    with_it = page.render(results)
+def test_benchmarks_stand_beside_what_reading_no_context_reaches(small: pl.DataFrame) -> None:
+    stated = pl.when(task="tiny_piqa").then(0.2512).otherwise(pl.col("chance"))
+    blind = {"tiny_piqa": {"unigram": 0.2512, "longest": 0.2467}}
+    with_it = page.render(page.Results("s", small.with_columns(chance=stated), blind=blind))
     assert "best without attention" in with_it
     assert "25.1%" in with_it
-    without = page.render(page.Results("s", summary))
-    assert "best without attention" not in without
+    assert "best without attention" not in page.render(page.Results("s", small))
 
 
 def test_the_kind_of_text_is_that_of_the_models_that_are_there(written: WRITTEN) -> None:
