@@ -1,7 +1,4 @@
-"""The page in a real browser: with and without scripts, light and dark, narrow, printed.
-
-Skipped where no Chromium is installed: ``apt-get install chromium``.
-"""
+"""The page in a real browser: with and without scripts, light and dark, narrow, printed."""
 
 import json
 import re
@@ -17,7 +14,7 @@ from xml.etree import ElementTree
 import polars as pl
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Locator, Page, Route, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, Route
 from tokenizers import Tokenizer, decoders, models
 
 from pipeline.analysis import aggregate
@@ -27,25 +24,10 @@ from pipeline.report import page as report
 from pipeline.workflow import tables
 from tests.analysis import synthetic, synthetic_theory
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
-
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium on this machine: apt-get install chromium"
-)
-
 WRITTEN = tuple[Path, list[tuple[str, str]]]
 WIDE, NARROW = {"width": 1366, "height": 768}, {"width": 390, "height": 800}
 SHORT = {"width": 1366, "height": 600}
 BESIDE = ("theory", "numbers", "provenance")
-SCHEMES = ("light", "dark")
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -151,13 +133,6 @@ def page(chromium: Browser, address: str) -> Iterator[Page]:
         yield opened
 
 
-@pytest.fixture
-def large(chromium: Browser, four: str) -> Iterator[Page]:
-    """That of a study as large as `tiny`."""
-    with Visit(chromium, four) as opened:
-        yield opened
-
-
 def _numbers_behind(page: Page, figure: int) -> Locator:
     """The opened table of a figure's data."""
     region = page.locator(f"[aria-label='The numbers behind figure {figure}']")
@@ -195,9 +170,7 @@ def test_tables_filter(numbers: Page) -> None:
     assert re.fullmatch(r"1 of \d+ rows", tools.locator("output").inner_text())
     tools.get_by_label("Rows with").fill("")
     assert rows.count() > 9
-
-
-def test_the_lead_figures_rows_are_found_by_their_intervention(numbers: Page) -> None:
+    # rows of the lead figure by their intervention, which no other column has
     region = _numbers_behind(numbers, 1)
     region.locator("xpath=preceding-sibling::div[1]").get_by_label("Rows with").fill("block-05")
     found = region.locator("tbody tr:visible").all_inner_texts()
@@ -255,6 +228,8 @@ def test_the_chosen_block_is_marked_everywhere_and_kept_in_the_address(
             )
             assert (shape.get_attribute("d") or "").count("M") == expected > 0
         assert page.locator("#grid tr.at th").inner_text() == "block-06"
+        assert page.locator(".strip > svg").count() > 8
+        assert page.locator(".strip > svg .at").count() > 2
         address_of_choice = page.url
     with Visit(chromium, address_of_choice) as page:
         assert page.locator("#explorer").get_by_label("Block").input_value() == "6"
@@ -262,53 +237,52 @@ def test_the_chosen_block_is_marked_everywhere_and_kept_in_the_address(
 
 
 @pytest.mark.slow
-def test_one_model_at_a_time_and_all_without_scripts(chromium: Browser, four: str) -> None:
+def test_one_model_is_chosen_for_the_whole_page_and_all_are_there_without_scripts(
+    chromium: Browser, four: str
+) -> None:
+    beside = "section[aria-labelledby=memorization-against-benchmarks]"
     with Visit(chromium, four) as page:
-        section = page.locator("section[aria-labelledby=memorization-against-benchmarks]")
-        assert section.locator("figure:visible").count() == 1
-        section.get_by_label("Show").select_option(label="tiny-neo-12")
-        assert section.locator("figure:visible").count() == 1
-        assert "tiny-neo-12" in section.locator("figcaption:visible").inner_text()
-        drawn = section.locator("svg:visible")
-        box = drawn.bounding_box()
-        assert box
-        assert box["height"] > 100
+        explorer, section = page.locator("#explorer"), page.locator(beside)
+        for choose in (
+            lambda: section.get_by_label("Show").select_option(label="tiny-neo-12"),
+            lambda: explorer.get_by_label("Model").select_option("tiny-pythia-12"),
+            lambda: explorer.get_by_label("Model").select_option("tiny-neo-12"),
+        ):
+            choose()
+            chosen = explorer.get_by_label("Model").input_value()
+            assert f"model={chosen}" in page.url
+            assert section.locator("figure:visible").count() == 1
+            assert chosen in section.locator("figcaption:visible").inner_text()
+            assert (section.locator("svg:visible").bounding_box() or {"height": 0})["height"] > 100
+            assert page.locator(".heat:visible").get_attribute("data-name") == chosen
+            assert page.locator(".heat tbody:visible tr").count() == 13
+            assert chosen in page.locator("#grid output").inner_text()
         heat = page.locator("section[aria-labelledby=overview]")
         heat.locator(".switch select").select_option(label="tiny-pythia-12")
-        assert heat.locator(".heat tbody:visible tr").count() == 13
+        assert "model=tiny-pythia-12" in page.url
+        explorer.get_by_label("Block").select_option("10")
+        assert "no block" not in explorer.locator("output").inner_text()
+        explorer.get_by_label("Model").select_option("tiny-pythia-8")
+        assert "tiny-pythia-8 has no block 10" in explorer.locator("output").inner_text()
     with Visit(chromium, four, java_script_enabled=False) as page:
-        section = page.locator("section[aria-labelledby=memorization-against-benchmarks]")
-        assert section.locator("figure:visible").count() == 4
+        assert page.locator(beside).locator("figure:visible").count() == 4
         assert page.locator(".heat:visible").count() == 4
 
 
 @pytest.mark.slow
-def test_a_choice_that_a_model_does_not_have_is_said_to_be_reset(large: Page) -> None:
-    explorer = large.locator("#explorer")
-    explorer.get_by_label("Model").select_option("tiny-pythia-12")
-    explorer.get_by_label("Block").select_option("10")
-    assert "no block" not in explorer.locator("output").inner_text()
-    explorer.get_by_label("Model").select_option("tiny-pythia-8")
-    assert "tiny-pythia-8 has no block 10" in explorer.locator("output").inner_text()
-
-
-@pytest.mark.slow
-def test_one_model_is_chosen_for_the_whole_page(large: Page) -> None:
-    large.locator("#explorer").get_by_label("Model").select_option("tiny-neo-12")
-    assert large.locator(".heat:visible").get_attribute("data-name") == "tiny-neo-12"
-    section = large.locator("section[aria-labelledby=memorization-against-benchmarks]")
-    assert "tiny-neo-12" in section.locator("figcaption:visible").inner_text()
-    section.get_by_label("Show").select_option(label="tiny-pythia-8")
-    assert "model=tiny-pythia-8" in large.url
-    assert "tiny-pythia-8" in large.locator("#grid output").inner_text()
-
-
-@pytest.mark.slow
-def test_the_page_is_small(chromium: Browser, four: str) -> None:
+def test_the_page_is_small_and_its_figures_are_counted_without_a_jump(
+    chromium: Browser, four: str
+) -> None:
     with Visit(chromium, four) as page:
         assert page.evaluate("document.documentElement.scrollHeight") <= 12_500
         assert page.evaluate("document.querySelectorAll('*').length") < 8_000
+        titles = page.locator("figcaption:visible strong").all_inner_texts()
     assert Path(four.removeprefix("file://")).stat().st_size < 1_000_000
+    found = [re.match(r"Figure (\d+)([a-z]?)\. .+\.$", title) for title in titles]
+    assert all(found), titles
+    shown = [int(each[1]) for each in found if each]
+    assert shown == list(range(1, len(shown) + 1))
+    assert {each[2] for each in found if each} == {"", "a"}
 
 
 @pytest.mark.slow
@@ -357,54 +331,43 @@ def test_tokens_by_intervention(page: Page) -> None:
         assert f"block={int(name.removeprefix('block-'))}" in page.url
 
 
-def test_the_tokens_are_one_tab_stop_with_arrow_keys(page: Page) -> None:
+def test_the_tokens_are_one_tab_stop_with_arrow_keys_and_rows_have_labels(page: Page) -> None:
     grid = page.locator("#grid")
+    current = grid.locator("td[aria-current]")
     assert grid.locator("td[tabindex='0']").count() == 1
     grid.locator("tbody tr").first.locator("td").nth(2).click()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
-    assert grid.locator("td[aria-current]").get_attribute("data-name") == "block-00"
-    assert grid.locator("td[aria-current]").get_attribute("data-at") == "3"
+    assert current.get_attribute("data-name") == "block-00"
+    assert current.get_attribute("data-at") == "3"
     assert "token 4 of 16 under block-00" in grid.locator(".told").inner_text()
     assert "block=0" in page.url
     assert page.evaluate("document.activeElement.dataset.at") == "3"
-
-
-def test_a_row_is_selected_by_its_label(page: Page) -> None:
-    grid = page.locator("#grid")
     grid.locator("tbody th", has_text="block-02").click()
     assert "block=2" in page.url
     assert grid.locator("tr.at th").inner_text() == "block-02"
     assert "under block-02" in grid.locator(".told").inner_text()
-    assert grid.locator("td[aria-current]").get_attribute("data-name") == "block-02"
+    assert current.get_attribute("data-name") == "block-02"
 
 
-def test_the_block_that_harms_a_sample_most_is_named(
-    chromium: Browser, address: str, written: WRITTEN
+def test_a_sample_is_downloaded_as_it_is_shown_and_the_block_that_harms_it_most_is_named(
+    page: Page, address: str, written: WRITTEN
 ) -> None:
-    with Visit(chromium, address) as page:
-        grid = page.locator("#grid")
-        said = grid.locator("output").inner_text()
-        sample = int(grid.get_by_role("combobox").input_value())
-    name = written[1][0][0]
-    path = written[0] / "data" / "memorization" / f"{name}.parquet"
+    grid = page.locator("#grid")
+    with page.expect_download() as started:
+        grid.locator("a[download]").click()
+    assert re.fullmatch(r"sample-\d+-tiny-neo-8\.svg", started.value.suggested_filename)
+    root = ElementTree.parse(started.value.path()).getroot()
+    drawn = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert set(grid.locator("tbody th").all_inner_texts()) <= set(drawn)
+    assert page.url.startswith(address)
+    path = written[0] / "data" / "memorization" / f"{written[1][0][0]}.parquet"
+    sample = int(grid.get_by_role("combobox").input_value())
     rows = tables.read(path, metrics.MEMORIZATION).filter(sample_id=sample)
     single = rows.filter(pl.col("intervention").str.contains("^block-0[1-9]$"))
     least = single.filter(pl.col("suffix_log_prob") == pl.col("suffix_log_prob").min())
-    assert re.search(rf"; ({'|'.join(least['intervention'])}) harms it most", said)
-
-
-def test_a_sample_is_downloaded_as_it_is_shown(chromium: Browser, address: str) -> None:
-    with Visit(chromium, address) as page:
-        grid = page.locator("#grid")
-        with page.expect_download() as started:
-            grid.locator("a[download]").click()
-        assert re.fullmatch(r"sample-\d+-tiny-neo-8\.svg", started.value.suggested_filename)
-        root = ElementTree.parse(started.value.path()).getroot()
-        drawn = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
-        names = grid.locator("tbody th").all_inner_texts()
-        assert set(names) <= set(drawn)
-        assert page.url.startswith(address)
+    named = rf"; ({'|'.join(least['intervention'])}) harms it most"
+    assert re.search(named, grid.locator("output").inner_text())
 
 
 @pytest.mark.slow
@@ -427,16 +390,6 @@ def test_the_files_of_a_figure_are_downloaded(chromium: Browser, four: str) -> N
         assert "/index.html" in page.url
         page.close()
         server.shutdown()
-
-
-@pytest.mark.slow
-def test_the_numbers_of_figures_have_no_jump(large: Page) -> None:
-    titles = large.locator("figcaption:visible strong").all_inner_texts()
-    found = [re.match(r"Figure (\d+)([a-z]?)\. .+\.$", title) for title in titles]
-    assert all(found), titles
-    shown = [int(each[1]) for each in found if each]
-    assert shown == list(range(1, len(shown) + 1))
-    assert {each[2] for each in found if each} == {"", "a"}
 
 
 @pytest.mark.slow
@@ -477,14 +430,6 @@ def test_a_phone_shows_legends_and_captions_whole(chromium: Browser, four: str) 
             assert found.evaluate_all(beyond) == []
 
 
-def test_the_strips_of_the_claims(page: Page) -> None:
-    strips = page.locator(".strip > svg")
-    assert strips.count() > 8
-    page.locator("#explorer").get_by_label("Block").select_option("7")
-    marked = page.locator(".strip > svg .at")
-    assert marked.count() > 2
-
-
 def test_all_is_there_without_scripts(chromium: Browser, address: str) -> None:
     tables = "table:not(.tokens table) tbody"
     with Visit(chromium, address) as page:
@@ -503,19 +448,25 @@ def test_all_is_there_without_scripts(chromium: Browser, address: str) -> None:
         assert static.locator("td").all_text_contents() == cells
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize(
     "viewport",
     [pytest.param(WIDE, id="wide", marks=pytest.mark.slow), pytest.param(NARROW, id="narrow")],
 )
-def test_axe_finds_nothing(
-    chromium: Browser, address: str, scheme: str, viewport: dict[str, int]
+def test_light_and_dark_pages_are_accessible_and_do_not_scroll_sideways(
+    chromium: Browser, address: str, viewport: dict[str, int]
 ) -> None:
-    with Visit(chromium, address, color_scheme=scheme, viewport=viewport) as page:
-        page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
-        found = Axe().run(page).response
-        assert "color-contrast" in [rule["id"] for rule in found["passes"]]
-        _without_violation(found)
+    shades = {}
+    for scheme in ("light", "dark"):
+        with Visit(chromium, address, color_scheme=scheme, viewport=viewport) as page:
+            page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+            assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+            found = Axe().run(page).response
+            assert "color-contrast" in [rule["id"] for rule in found["passes"]]
+            _without_violation(found)
+            colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            shades[scheme] = [int(part) for part in re.findall(r"\d+", colour)]
+    assert min(shades["light"]) > 230
+    assert max(shades["dark"]) < 90
 
 
 @pytest.mark.slow
@@ -529,23 +480,6 @@ def test_axe_finds_nothing_beside(chromium: Browser, four: str, name: str) -> No
 def _without_violation(found: dict[str, Any]) -> None:
     violations = found["violations"]
     assert [(v["id"], [n["html"][:200] for n in v["nodes"][:3]]) for v in violations] == []
-
-
-def test_light_and_dark_differ(chromium: Browser, address: str) -> None:
-    """The contrast of both is axe's, and that of the style sheet's colours."""
-    shades = {}
-    for scheme in SCHEMES:
-        with Visit(chromium, address, color_scheme=scheme) as page:
-            colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
-            shades[scheme] = [int(part) for part in re.findall(r"\d+", colour)]
-    assert min(shades["light"]) > 230
-    assert max(shades["dark"]) < 90
-
-
-def test_a_narrow_page_does_not_scroll_sideways(chromium: Browser, address: str) -> None:
-    with Visit(chromium, address, viewport=NARROW) as page:
-        page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
-        assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
 
 
 def test_it_prints(page: Page, tmp_path: Path) -> None:

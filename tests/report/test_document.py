@@ -4,7 +4,6 @@ import json
 import math
 import random
 import re
-import shutil
 from html import unescape
 
 import numpy as np
@@ -19,8 +18,6 @@ from pipeline.workflow import tables
 P, S, STRIDE, SIZE = 20, 10, 5, 4
 KNOWN = range(300, 420)
 """Tokens of the passage that the model knows; a token has four characters."""
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 
 
 def text_of(tokens, seed=0):
@@ -207,33 +204,26 @@ def test_a_megabyte_makes_a_page_below_five(tmp_path):
     assert 1_000_000 < (out / "index.html").stat().st_size < 5_000_000
 
 
-@pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium on this machine: apt-get install chromium"
-)
 @pytest.mark.parametrize("width", [390, 1280])
-def test_the_page_is_read_on_a_phone_and_by_keyboard(tmp_path, width):
-    sync_api = pytest.importorskip("playwright.sync_api")
+def test_the_page_is_read_on_a_phone_and_by_keyboard(tmp_path, chromium, width):
     out = written(tmp_path, {"book": text_of(20_000)}, known=range(15_000, 15_100))
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": width, "height": 800})
-        complaints = []
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto((out / "index.html").as_uri())
-        wide = page.evaluate("document.documentElement.scrollWidth")
-        assert wide <= width
-        page.focus("#strip a")
-        assert page.locator('#strip a[tabindex="0"]').count() == 1
-        for _ in range(90):  # 75% of the document, where the passage is
-            page.keyboard.press("ArrowDown")
-        assert "50%" in page.evaluate("document.activeElement.getAttribute('aria-label')")
-        page.keyboard.press("Enter")
-        page.wait_for_timeout(300)
-        seen = "document.querySelector('#n1').getBoundingClientRect().top"
-        assert -800 < page.evaluate(seen) < 1600
-        page.click("a[href='#n1']")
-        page.wait_for_timeout(300)
-        assert 0 <= page.evaluate(seen) < 800
-        assert complaints == []
-        browser.close()
+    page = chromium.new_page(viewport={"width": width, "height": 800})
+    complaints = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto((out / "index.html").as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.focus("#strip a")
+    assert page.locator('#strip a[tabindex="0"]').count() == 1
+    for _ in range(90):  # 75% of the document, where the passage is
+        page.keyboard.press("ArrowDown")
+    assert "50%" in page.evaluate("document.activeElement.getAttribute('aria-label')")
+    seen = "document.querySelector('#n1').getBoundingClientRect().top"
+    page.keyboard.press("Enter")
+    page.wait_for_timeout(300)
+    assert -800 < page.evaluate(seen) < 1600
+    page.click("a[href='#n1']")
+    page.wait_for_timeout(300)
+    assert 0 <= page.evaluate(seen) < 800
+    assert complaints == []
+    page.close()
