@@ -221,3 +221,13 @@ def training(data: pl.DataFrame) -> Iterator[tuple[str, Any]]:
 
 def _listed(blocks: list[int]) -> str:
     return f"block{'' if len(blocks) == 1 else 's'} {', '.join(map(str, blocks))}"
+
+
+FIGURES = {
+    made.__name__.replace("_", "-"): made
+    for made in (
+        *(kept, scatter, blocks, drops, gap, length, extraction, perplexity, completion_entropy),
+        *(token_accuracy, quartiles, copies, twins, training),
+    )
+}
+"""Start of a figure's name -> what its words show."""

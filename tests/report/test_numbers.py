@@ -11,7 +11,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -30,21 +30,13 @@ from pipeline.measure.metrics import METRICS
 from pipeline.report import figures, page
 from pipeline.workflow import tables
 from tests.analysis import synthetic, synthetic_theory
+from tests.analysis import test_localization as localization
 from tests.report import captions
 from tests.report.figure_data import frames, spread
 
 THRESHOLDS = Thresholds(reduced=0.12, collapsed=0.34, resists=0.07, near_zero=0.03, by_length=0.45)
 STEPS = [("tiny-neo-8", "a-run", 143_000), ("tiny-pythia-8", "a-run", 2_000)]
 """Two of the models, as if they were checkpoints of one training."""
-
-CAPTIONS: dict[str, Callable[..., Iterable[tuple[str, Any]]]] = {
-    name: getattr(captions, name.replace("-", "_"))
-    for name in (
-        *("kept", "scatter", "blocks", "drops", "gap", "length", "extraction", "perplexity"),
-        *("completion-entropy", "token-accuracy", "quartiles", "copies", "twins", "training"),
-    )
-}
-"""Start of a figure's name -> what its words show."""
 
 OF_THEORY = (
     *("divergence", "theorem", "damage", "capacity", "low-rank", "attention", "routing"),
@@ -58,10 +50,8 @@ DIGITS = re.compile(r"[-+]?[\d,]*\.?\d+(?:e[-+]?\d+)?")
 
 Row = dict[str, Any]
 
-PAPERS = (
-    *("late-block", "early-block", "late-perplexity", "gains", "larger-models", "texts"),
-    *("reasoning", "quarters", "last-quarter"),
-)
+PAPERS = ["late-block", "early-block", "late-perplexity", "gains", "larger-models", "texts"]
+PAPERS += ["reasoning", "quarters", "last-quarter"]
 """The claims of the paper."""
 
 
@@ -99,14 +89,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     )
     other = {**studied.manifests["twin-neo-8"], "origin": {"recipe": {"most_copies": 0}}}
     models = replace(studied, manifests={**studied.manifests, "twin-neo-8": other}).write(data)
-    aggregate.write_summary(
-        "tiny",
-        models,
-        data,
-        data / "summary.parquet",
-        twins={"tiny-neo-8": "twin-neo-8"},
-        limits=THRESHOLDS,
-    )
+    path, twins = data / "summary.parquet", {"tiny-neo-8": "twin-neo-8"}
+    aggregate.write_summary("tiny", models, data, path, twins=twins, limits=THRESHOLDS)
     (data / "tasks").mkdir()
     blind = {"tiny_piqa": {"unigram": 0.5123, "longest": 0.4867}}
     (data / "tasks" / "baselines.json").write_text(json.dumps(blind))
@@ -121,9 +105,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     dtypes = tables.dtypes(schemas.GENERATIONS)
     path = data / "generations" / "tiny-neo-8.parquet"
     tables.write(pl.DataFrame(rows, schema=dtypes), path, schemas.GENERATIONS, {})
-    scores = _scores()
+    scores, removal = _located()
     tables.write(scores, data / "localization.parquet", LOCALIZATION, {})
-    tables.write(_removal(scores), data / "removal.parquet", REMOVAL, {})
+    tables.write(removal, data / "removal.parquet", REMOVAL, {})
     synthetic_theory.write(data, synthetic.MODELS)
     figures.write_figures(data / "summary.parquet", root / "figures", data, steps=STEPS)
     reported = [pair for pair in models if pair[0] != "twin-neo-8"]
@@ -132,33 +116,24 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(data, json.loads((root / "numbers.json").read_text()), html)
 
 
-def _scores() -> pl.DataFrame:
-    """Scores of the blocks of models of which one block learned."""
-    rows = [
-        {"model": f"{truth}-{base}", "base": f"base-{base}", "seed": base, "truth": truth}
-        | {"place": f"block-0{block}", "is_truth": block == base, "scorer": scorer}
-        | {"score": (7 * block + 3 * base + len(scorer)) % 10 / 10}
-        for truth in ("attention", "mlp")
-        for base in range(4)
-        for scorer in ("oracle", "random", "identity.exact_match", "zero.log_prob")
-        for block in range(4)
-    ]
-    dtypes = tables.dtypes(LOCALIZATION)
-    return pl.DataFrame(rows).select(pl.col(n).cast(dtype) for n, dtype in dtypes.items())
-
-
-def _removal(scores: pl.DataFrame) -> pl.DataFrame:
-    """What is left without the places that the scorers name."""
-    keys = scores.select("model", "base", "seed", "truth", "scorer").unique(maintain_order=True)
+def _located() -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Scores of the blocks of models of which one learned; what is left without those named."""
+    truths = [(truth, base) for base in range(4) for truth in ("attention", "mlp")]
+    found = []
+    for name in ("oracle", "random", "identity.exact_match", "zero.log_prob"):
+        of_base = [
+            [(7 * b + 3 * base + len(name)) % 10 / 10 for b in range(4)] for base in range(4)
+        ]
+        models = {f"{truth}-{base}": (truth, {base}, of_base[base]) for truth, base in truths}
+        found.append(localization.table(models, name, seeds=2))
+    scores = pl.concat(found).with_columns(seed=pl.lit(0, pl.Int64))
     number = pl.int_range(pl.len())
-    made = keys.with_columns(
-        places=pl.lit("block-00"),
-        exact_match=0.8 + 0.05 * pl.col("seed"),
+    removal = localization.removal_of(scores).with_columns(
+        exact_match=0.8 + 0.05 * (number % 4),
         exact_match_left=0.04 * (number % 3),
-        accuracy=pl.lit(0.5),
-        accuracy_left=0.5 - 0.015 * (number % 4),
+        accuracy_left=0.5 - 0.015 * (number % 5),
     )
-    return made.select(pl.col(n).cast(column.dtype) for n, column in REMOVAL.items())
+    return scores, removal
 
 
 # ------------------------------------------------------------------- the pages and numbers.json
@@ -233,25 +208,18 @@ def _rounds(value: float, written: str) -> bool:
     return float(f"{value:.{len(mantissa.partition('.')[2])}f}") == float(written)
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_every_number_of_a_page_is_one_of_numbers_json(made: Made, name: str) -> None:
-    shown = Shown(made.html[name]).numbers
-    assert shown
+def test_every_number_of_a_page_is_one_of_numbers_json(made: Made) -> None:
+    """And no digit of it could be another one."""
+    numbers = {name: Shown(html).numbers for name, html in made.html.items()}
+    assert all(numbers.values())
+    shown = set(itertools.chain(*numbers.values()))
     assert [(text, made.numbers[i]) for i, text in shown if not agrees(text, made.numbers[i])] == []
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_any_other_digit_is_noticed(made: Made, name: str) -> None:
-    """Each digit of each number, one after the other."""
-    unnoticed = []
-    for index, text in set(Shown(made.html[name]).numbers):
+    for index, text in shown:
         for at, digit in enumerate(text):
             # two significant digits of the heatmap: 220 for 221.4, where 221 is right too
             if digit.isdigit() and (at + 1 < len(text) or digit != "0" or "." in text):
                 other = f"{text[:at]}{(int(digit) + 1) % 10}{text[at + 1 :]}"
-                if agrees(other, made.numbers[index]):
-                    unnoticed.append((text, other, made.numbers[index]))
-    assert unnoticed == []
+                assert not agrees(other, made.numbers[index]), (text, other, made.numbers[index])
 
 
 def test_every_number_of_numbers_json_is_shown_once_by_name(made: Made) -> None:
@@ -267,16 +235,13 @@ def test_every_number_of_numbers_json_is_shown_once_by_name(made: Made) -> None:
 
 def test_no_number_stands_outside(made: Made) -> None:
     """Digits outside of ``data`` are literal text of a template, or part of a name."""
+    assert set(_digits(Shown("<p>It holds in 7531 cases.</p>").lines)) == {"7531"}
     literal = set(_digits(_literals()))
     named = set(_digits(_names(made)))
     for name in PAGES:
         lines = [line for line in Shown(made.html[name]).lines if "not measured on" not in line]
         left = [(n, line.strip()) for line in lines for n in {*_digits([line])} - literal - named]
         assert left == [], "\n".join(map(str, left))
-
-
-def test_a_sentence_with_a_number_of_its_own_is_noticed() -> None:
-    assert set(_digits(Shown("<p>It holds in 7531 cases.</p>").lines)) == {"7531"}
 
 
 def _digits(lines: Iterable[str]) -> Iterable[str]:
@@ -332,7 +297,7 @@ def _exact(made: Made) -> pl.DataFrame:
     )
 
 
-def summary_rows(made: Made) -> None:
+def test_rows_of_the_summary(made: Made) -> None:
     rows = made.table("summary").to_dicts()
     key = ("model", "intervention", "task", "metric", "split", "k", "copies")
     by_name = {"/".join(str(row[c]) for c in key if row[c] is not None): row for row in rows}
@@ -343,7 +308,7 @@ def summary_rows(made: Made) -> None:
         assert near(row, whole["value"], whole["low"], whole["high"]), name
 
 
-def exact_match_of_the_samples(made: Made) -> None:
+def test_exact_match_of_the_samples(made: Made) -> None:
     """From the memorization tables, without the summary."""
     checked = 0
     for model in synthetic.MODELS:
@@ -357,7 +322,7 @@ def exact_match_of_the_samples(made: Made) -> None:
     assert checked > 60
 
 
-def the_finding(made: Made) -> None:
+def test_the_finding(made: Made) -> None:
     exact = _exact(made)
     before = exact.filter(intervention="baseline")["value"].to_list()
     shown = made.starting("finding/")
@@ -398,7 +363,7 @@ def the_finding(made: Made) -> None:
     }
 
 
-def what_the_study_consists_of(made: Made) -> None:
+def test_what_the_study_consists_of(made: Made) -> None:
     summary, shown = made.table("summary"), made.starting("study/")
     counts = [len(rows["intervention"].unique()) for _, rows in summary.group_by("model")]
     assert near(shown["interventions"], None, min(counts), max(counts))
@@ -416,7 +381,7 @@ def what_the_study_consists_of(made: Made) -> None:
         assert near(shown[f"samples/{split}"], None, min(n), max(n)), split
 
 
-def the_models(made: Made) -> None:
+def test_the_models(made: Made) -> None:
     evidence = made.table("evidence")
     for model, (_, n_blocks) in synthetic.MODELS.items():
         shown = made.starting(f"models/{model}/")
@@ -430,7 +395,7 @@ def the_models(made: Made) -> None:
         assert near(shown["late-block/benchmarks"], fmean(tasks))
 
 
-def the_benchmarks(made: Made) -> None:
+def test_chance_of_the_benchmarks(made: Made) -> None:
     summary, shown = made.table("summary"), made.starting("benchmarks/")
     for name, row in shown.items():
         task, _, what = name.partition("/")
@@ -438,7 +403,7 @@ def the_benchmarks(made: Made) -> None:
             assert near(row, summary.filter(task=task)["chance"][0]), name
 
 
-def what_one_late_block_leaves(made: Made) -> None:
+def test_what_one_late_block_leaves(made: Made) -> None:
     rows = made.table("evidence").filter(over="late", quantity="kept")
     for model, edit in itertools.product(synthetic.MODELS, ("identity", "zero")):
         shown, own = (
@@ -456,7 +421,7 @@ def what_one_late_block_leaves(made: Made) -> None:
         assert all(row["low"] <= row["value"] <= row["high"] for row in shown.values())
 
 
-def the_intervals_behind_the_verdicts(made: Made) -> None:
+def test_the_intervals_behind_the_verdicts(made: Made) -> None:
     main = pl.col("condition").is_not_null() & (pl.col("setup") == "acc, last quarter")
     rows = made.table("verdicts").filter(main, edit="identity").to_dicts()
     shown = made.starting("verdicts/")
@@ -467,7 +432,7 @@ def the_intervals_behind_the_verdicts(made: Made) -> None:
         assert near(number, row["estimate"], row["low"], row["high"])
 
 
-def the_counts_of_verdicts(made: Made) -> None:
+def test_the_counts_of_verdicts(made: Made) -> None:
     every = made.table("verdicts").filter(setup="acc, last quarter")
     verdicts = every.filter(edit="identity")
     others = every.filter(
@@ -513,7 +478,7 @@ def the_counts_of_verdicts(made: Made) -> None:
     assert near(shown["confidence"], 1 - THRESHOLDS.significance)
 
 
-def the_thresholds(made: Made) -> None:
+def test_the_thresholds(made: Made) -> None:
     shown = made.starting("thresholds/")
     assert near(shown.pop("points"), 7)
     limits = THRESHOLDS.model_dump()
@@ -521,14 +486,14 @@ def the_thresholds(made: Made) -> None:
     assert {"reduced", "collapsed", "near_zero", "by_length"} <= set(shown)
 
 
-def the_texts(made: Made) -> None:
+def test_the_texts(made: Made) -> None:
     shown = made.starting("generations/")
     assert near(shown["tiny-neo-8/baseline/greedy/perplexity"], geometric_mean([1.5, 3.5]))
     assert near(shown["tiny-neo-8/block-03/greedy/distinct"], 0.6)
     assert shown["texts"]["value"] == 2
 
 
-def the_samples(made: Made) -> None:
+def test_the_samples(made: Made) -> None:
     shown = made.starting("samples/")
     checked = 0
     for family in ("pythia", "gpt-neo"):
@@ -554,7 +519,7 @@ def the_samples(made: Made) -> None:
     assert checked > 10
 
 
-def the_located_places(made: Made) -> None:
+def test_the_located_places(made: Made) -> None:
     scores, shown = made.table("localization"), made.starting("localization/")
     removal, deleted = made.table("removal"), made.starting("removal/")
     assert shown["models"]["value"] == scores["model"].n_unique()
@@ -587,28 +552,6 @@ def the_located_places(made: Made) -> None:
                 assert near(deleted[f"all/{scorer}/clean"], fmean(clean))
 
 
-def the_rows_of_the_figures(made: Made) -> None:
-    shown = made.starting("figures/")
-    rows = {name: row for name, row in shown.items() if name.endswith("/rows")}
-    assert rows
-    for name, row in rows.items():
-        file = made.data.parent / "figures" / f"{name.removesuffix('/rows')}.csv"
-        assert row["value"] == pl.read_csv(file, infer_schema_length=None).height
-
-
-KINDS: tuple[Callable[[Made], None], ...] = (
-    *(summary_rows, exact_match_of_the_samples, the_finding, what_the_study_consists_of),
-    *(the_models, the_benchmarks, what_one_late_block_leaves, the_intervals_behind_the_verdicts),
-    *(the_counts_of_verdicts, the_thresholds, the_texts, the_samples, the_located_places),
-    the_rows_of_the_figures,
-)
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_numbers_are_those_of_the_tables(made: Made, kind: Callable[[Made], None]) -> None:
-    kind(made)
-
-
 def test_the_numbers_behind_the_figures_are_those_of_their_files(made: Made) -> None:
     """The cells of the page of numbers, read as text, against the CSV files."""
     for label, name in re.findall(
@@ -620,7 +563,7 @@ def test_the_numbers_behind_the_figures_are_those_of_their_files(made: Made) -> 
         frame = pl.read_csv(made.data.parent / "figures" / f"{name}.csv", infer_schema_length=None)
         frame = frame.select(c for c in frame.columns if frame[c].null_count() < frame.height)
         rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line) for line in body.split("</tr>")[:-1]]
-        assert len(rows) == frame.height
+        assert len(rows) == frame.height == made.starting(f"figures/{name}/")["rows"]["value"]
         for cells, values in zip(rows, frame.iter_rows(), strict=True):
             for cell, value in zip(cells, values, strict=True):
                 if isinstance(value, float) and math.isfinite(value):
@@ -636,16 +579,13 @@ def test_captions_say_what_the_figures_show(made: Made) -> None:
     for figure in index:
         for word in ("finding", "caption", "alt"):
             said |= _flat(figure[word]["values"], f"figures/{figure['name']}")
-    summary = made.table("summary")
-    more = {
-        "scatter": [made.table("evidence")],
-        "extraction": [summary],
-    }
+    more = {"scatter": ["evidence"], "extraction": ["summary"]}
     others = {name for name in made.starting("figures/") if not name.startswith(OF_THEORY)}
     for figure in index:
         name = figure["name"]
-        kind = next((kind for kind in CAPTIONS if name.startswith(kind)), None)
-        computed = CAPTIONS[kind](made.figure(name), *more.get(kind, [])) if kind else ()
+        kind = next((kind for kind in captions.FIGURES if name.startswith(kind)), None)
+        beside = map(made.table, more.get(kind, []))
+        computed = captions.FIGURES[kind](made.figure(name), *beside) if kind else ()
         for key, value in computed:
             number = said[f"figures/{name}/{key}"]
             others.discard(f"{name}/{key}")
