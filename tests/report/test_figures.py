@@ -21,7 +21,6 @@ from pipeline.analysis.evidence import EVIDENCE, EVIDENCE_FILE, evidence
 from pipeline.analysis.rows import SUMMARY
 from pipeline.analysis.statistics import student
 from pipeline.analysis.text import percent_interval
-from pipeline.measure.metrics import MEMORIZATION
 from pipeline.report import colours, figures, marks, style
 from pipeline.report.markup import plain
 from pipeline.report.plots.plot import Plot
@@ -173,23 +172,22 @@ def test_what_is_drawn_is_the_data(plots: dict[str, Plot], name: str) -> None:
     assert sorted(seen) == sorted(set(data["row"]) - set(expected["row"]))
 
 
-def test_perplexity_has_a_logarithmic_scale_without_bars(plots: dict[str, Plot]) -> None:
-    for name, title in (
-        ("perplexity", "gpt-neo"),
-        ("quartiles-pythia", "tiny_wikitext, word_perplexity"),
-    ):
+def test_perplexity_has_a_logarithmic_scale_and_baseline_and_chance_are_lines(
+    plots: dict[str, Plot], summary: pl.DataFrame
+) -> None:
+    for name, title in {
+        "perplexity": "gpt-neo",
+        "quartiles-pythia": "tiny_wikitext, word_perplexity",
+    }.items():
         axes = panels(plots[name])[title]
         assert axes.get_yscale() == "log"
-        assert not axes.patches
-
-
-def test_the_baseline_and_chance_are_lines(plots: dict[str, Plot], summary: pl.DataFrame) -> None:
+        assert not axes.patches  # no bars
     where = {"model": "tiny-neo-12", "task": "tiny_arc_easy", "intervention": "baseline"}
     whole = summary.filter(metric="acc", **where)["value"].item()
-    for name, title in (
-        ("scatter-tiny-neo-12", "tiny_arc_easy"),
-        ("blocks-gpt-neo", "tiny_arc_easy, accuracy"),
-    ):
+    for name, title in {
+        "scatter-tiny-neo-12": "tiny_arc_easy",
+        "blocks-gpt-neo": "tiny_arc_easy, accuracy",
+    }.items():
         levels = {tuple(each.get_ydata()) for each in panels(plots[name])[title].get_lines()}
         assert {(0.25, 0.25), (whole, whole)} <= levels
 
@@ -202,10 +200,7 @@ def test_the_spread_of_seeds_is_that_of_all_their_samples(
     summary = aggregate(seeds).with_columns(recipe=pl.lit("r"))
     cuts = spread.quantiles(summary, tmp_path)
     assert cuts["model"].unique().to_list() == ["r (2 seeds)"]
-    both = pl.concat(
-        tables.read(tmp_path / "memorization" / f"{name}.parquet", MEMORIZATION)
-        for name in (each.name for each in seeds)
-    )
+    both = pl.concat(seed.memorization for seed in seeds)
     where = {"intervention": "baseline", "split": "control"}
     [found] = cuts.filter(metric="completion_entropy", **where)["q25"]
     assert found == pytest.approx(np.quantile(both.filter(**where)["completion_entropy"], 0.25))
@@ -235,15 +230,12 @@ def test_captions_speak_of_what_is_drawn(
     assert "copies" not in [plot.name for plot in figures.plots(others, evidence_of_paper)]
 
 
-def test_copies_are_named_below(plots: dict[str, Plot]) -> None:
+def test_copies_are_named_below_and_a_single_time_is_once(
+    plots: dict[str, Plot], summary: pl.DataFrame, evidence_of_paper: pl.DataFrame
+) -> None:
     axes = figures.figure(plots["copies"]).axes[0]
     labels = [label.get_text() for label in axes.get_xticklabels()]
     assert labels == ["0", "1", "2", "4", "8", "16", "32", "64"]
-
-
-def test_samples_seen_a_single_time_are_seen_once(
-    summary: pl.DataFrame, evidence_of_paper: pl.DataFrame
-) -> None:
     seen = summary.filter((pl.col("copies") > 0) | (pl.col("metric") != "exact_match_by_copies"))
     [copies] = [plot for plot in figures.plots(seen, evidence_of_paper) if plot.name == "copies"]
     finding = plain(copies.words()["finding"])
@@ -290,28 +282,26 @@ def test_bars_have_a_size(plots: dict[str, Plot], tmp_path: Path) -> None:
         assert (height > 3) == (share > 0.05)
 
 
-def test_scatters_tell_both_axes(plots: dict[str, Plot]) -> None:
-    plot = plots["scatter-tiny-neo-8"]
-    row = plot.data.with_row_index("row").filter(block=5, metric="acc").row(0, named=True)
-    [mark] = marks.told([[row["row"], 3.0, 4.0]], plot.data)
+def test_marks_tell_the_numbers_of_their_rows(plots: dict[str, Plot]) -> None:
+    """A scatter those of both axes; what is kept also those of means."""
+    data = plots["scatter-tiny-neo-8"].data.with_row_index("row")
+    row = data.filter(block=5, metric="acc").row(0, named=True)
+    [mark] = marks.told([[row["row"], 3.0, 4.0]], data)
     assert (mark.block, mark.model, mark.measure) == (5, "tiny-neo-8", f"{row['task']}, acc")
     assert mark.level.endswith(f"; exact match {100 * row['memorized']:.1f}%")
     assert mark.place == [3.0, 4.0]
-
-
-def test_what_is_kept_tells_the_means_too(plots: dict[str, Plot]) -> None:
     data = plots["kept"].data.with_row_index("row")
     row = data.filter(kind="mean", model="tiny-neo-12", block=6).row(0, named=True)
     [mark] = marks.told([[row["row"], 0.0, 0.0]], data)
     assert mark.measure == "benchmarks, mean lead over chance"
     assert mark.level == percent_interval(row["kept"], row["low"], row["high"])
+    # of a table with several numbers a row there are none
+    assert marks.told([[0, 1.0, 2.0]], pl.DataFrame({"model": ["m"], "change": [1.0]})) == []
 
 
 def test_the_script_gets_names_once() -> None:
-    told = [
-        marks.Told([1.25, 2.0], block, "", "</script>&", "m", "1%", edit="identity")
-        for block in (3, 4)
-    ]
+    words = ("", "</script>&", "m", "1%")
+    told = [marks.Told([1.25, 2.0], block, *words, edit="identity") for block in (3, 4)]
     text = str(marks.as_json(told))
     assert not re.search("[<>&]", text)
     assert json.loads(text) == {
@@ -322,55 +312,41 @@ def test_the_script_gets_names_once() -> None:
     }
 
 
-def test_several_numbers_of_one_row_are_not_told() -> None:
-    assert marks.told([[0, 1.0, 2.0]], pl.DataFrame({"model": ["m"], "change": [1.0]})) == []
-
-
 # ------------------------------------------------------------------- files
 
 
-def test_files_and_their_index(written: WRITTEN) -> None:
-    root, _ = written
-    index = json.loads((root / "figures" / figures.INDEX).read_text(encoding="utf-8"))
-    summary = tables.read(root / "data" / "summary.parquet", SUMMARY)
-    rows = tables.read(root / "data" / EVIDENCE_FILE, EVIDENCE)
-    plots = figures.plots(summary, rows, over_samples=spread.quantiles(summary, root / "data"))
+def test_files_and_their_index_are_the_same_every_time(written: WRITTEN, tmp_path: Path) -> None:
+    data, folder = written[0] / "data", written[0] / "figures"
+    index = json.loads((folder / figures.INDEX).read_text(encoding="utf-8"))
+    summary = tables.read(data / "summary.parquet", SUMMARY)
+    rows = tables.read(data / EVIDENCE_FILE, EVIDENCE)
+    plots = figures.plots(summary, rows, over_samples=spread.quantiles(summary, data))
     assert [entry["name"] for entry in index] == [plot.name for plot in plots]
     files = {f"{plot.name}.{e}" for plot in plots for e in ("svg", "png", "pdf", "csv")}
     files |= {figures.INDEX, figures.COLUMNS}
-    assert {path.name for path in (root / "figures").iterdir()} == files
-    columns = pl.read_csv(root / "figures" / figures.COLUMNS)
+    assert {path.name for path in folder.iterdir()} == files
+    columns = pl.read_csv(folder / figures.COLUMNS)
     assert set(columns["column"]) == {name for plot in plots for name in plot.data.columns}
     assert columns["meaning"].str.len_chars().min() > 3
-    picture = (root / "figures" / "copies.png").read_bytes()
+    picture = (folder / "copies.png").read_bytes()
     at = picture.index(b"pHYs") + 4
     assert round(int.from_bytes(picture[at : at + 4]) * 0.0254) == 300
     for plot in plots:
-        saved = pl.read_csv(root / "figures" / f"{plot.name}.csv", schema=plot.data.schema)
+        saved = pl.read_csv(folder / f"{plot.name}.csv", schema=plot.data.schema)
         assert saved.equals(plot.data)
-
-
-def test_the_same_bytes_every_time(written: WRITTEN, tmp_path: Path) -> None:
-    root, _ = written
-    summary = tables.read(root / "data" / "summary.parquet", SUMMARY)
-    plots = figures.plots(summary, tables.read(root / "data" / EVIDENCE_FILE, EVIDENCE))
     (copies,) = [plot for plot in plots if plot.name == "copies"]
     style.save(figures.figure(copies), tmp_path, "copies")
     for name in ("copies.svg", "copies.png", "copies.pdf"):
-        assert (tmp_path / name).read_bytes() == (root / "figures" / name).read_bytes()
+        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
 
 
-def test_categories_stand_out_in_light_and_dark() -> None:
+def test_categories_and_words_stand_out_in_light_and_dark() -> None:
     css = (Path(figures.__file__).parent / "page.css").read_text(encoding="utf-8")
     surfaces = re.findall("--card: (#[0-9a-f]{6})", css)
     assert len(surfaces) == 3  # light, dark, print
     for each in surfaces:
         for colour in colours.CATEGORIES:
             assert contrast(colour, each) >= 3, (colour, each)
-
-
-def test_words_stand_out_in_light_and_dark() -> None:
-    css = (Path(figures.__file__).parent / "page.css").read_text(encoding="utf-8")
     for block in re.findall(r":root \{(.*?)\}", css, re.DOTALL):
         shades = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
         on = [(word, back) for word in ("ink", "muted", "accent") for back in ("page", "card")]
@@ -397,14 +373,10 @@ def test_small_and_odd_studies_are_drawn() -> None:
     made = synthetic.study(models=models, per_copies=4).models
     summary, rows = aggregate(made), evidence(made)
     endless = pl.when((pl.col("metric") == "word_perplexity") & (pl.col("block") == 0))
-    summary = summary.with_columns(
-        endless.then(float("inf")).otherwise(pl.col("value")).alias("value")
-    )
-    names = [plot.name for plot in figures.plots(summary, rows)]
-    assert "quartiles-f" not in names
-    assert names.count("scatter-a-b") == 1
-    assert "scatter-a-b-again-2" in names
+    summary = summary.with_columns(value=endless.then(float("inf")).otherwise("value"))
     by_name = {plot.name: plot for plot in figures.plots(summary, rows)}
+    assert "quartiles-f" not in by_name
+    assert {"scatter-a-b", "scatter-a-b-again-2"} <= by_name.keys()
     [_, values] = np.transpose(drawn(panels(by_name["perplexity"])["f"])[0][2])
     assert np.isnan(values[0])
     assert np.isfinite(values[1:]).all()
@@ -417,23 +389,17 @@ def test_seeds_of_one_recipe_are_one_line(study: synthetic.Study) -> None:
     made = [*seeds, models[1], other]
     summary = aggregate(made)
     pooled = views.over_seeds(summary)
-    assert pooled["model"].unique(maintain_order=True).to_list() == [
-        "s-0 (3 seeds)",
-        "tiny-pythia-12",
-    ]
+    names = ["s-0 (3 seeds)", "tiny-pythia-12"]
+    assert pooled["model"].unique(maintain_order=True).to_list() == names
     where = {"intervention": "block-05", "metric": "exact_match", "split": "memorized"}
     own = summary.filter(family="pythia", **where).filter(pl.col("model").str.starts_with("s-"))
     [row] = pooled.filter(model="s-0 (3 seeds)", **where).iter_rows(named=True)
-    low, high = student(own["value"].to_numpy())
     assert row["value"] == pytest.approx(own["value"].mean())
-    assert (row["low"], row["high"]) == pytest.approx((low, high))
+    assert (row["low"], row["high"]) == pytest.approx(student(own["value"].to_numpy()))
     assert row["difference"] == pytest.approx(own["difference"].mean())
     alone = summary.filter(model="tiny-pythia-12")
     assert pooled.filter(model="tiny-pythia-12").equals(alone)
     assert views.over_seeds(alone) is alone
     every = figures.plots(summary, evidence(made))
     lines = next(plot for plot in every if plot.name == "kept").data
-    assert lines["model"].unique(maintain_order=True).to_list() == [
-        "s-0 (3 seeds)",
-        "tiny-pythia-12",
-    ]
+    assert lines["model"].unique(maintain_order=True).to_list() == names
