@@ -28,14 +28,9 @@ def test_wilson_is_that_of_statsmodels_and_scipy() -> None:
     np.testing.assert_allclose((low, high), expected, atol=1e-12)
     of_scipy = stats.binomtest(3, 10).proportion_ci(method="wilson")
     assert (low[1], high[1]) == pytest.approx((of_scipy.low, of_scipy.high))
-
-
-def test_wilson_holds_its_own_rate_at_the_ends() -> None:
-    low, high = wilson(np.array([0.0, 7.0]), np.array([7.0, 7.0]))
-    assert low[0] == 0.0
-    assert 0 < high[0] < 1
-    assert high[1] == 1.0
-    assert 0 < low[1] < 1
+    low, high = wilson(np.array([0.0, 7.0]), np.array([7.0, 7.0]))  # exact at the ends
+    assert low[0] == 0.0 < high[0] < 1
+    assert 0 < low[1] < high[1] == 1.0
 
 
 def test_normal_interval_and_no_stderr() -> None:
@@ -58,29 +53,25 @@ def test_samples_that_agree_within_a_group_count_once(successes: int) -> None:
     one_each = np.arange(20)[:, None] < successes
     copied = clustered_rates(np.repeat(one_each, 5, axis=0), np.repeat(np.arange(20), 5))
     student = [stats.t.ppf(0.975, n - 1) for n in (20, 100)]
-    rate = successes / 20
-    expected = wilson(
-        np.array([rate * 19]), np.array([19.0]), stats.norm.ppf(0.975) * student[0] / student[1]
-    )
+    rate, z = successes / 20, stats.norm.ppf(0.975) * student[0] / student[1]
+    low, high = wilson(np.array([rate * 19]), np.array([19.0]), z)
     assert copied.value == rate
-    assert (copied.low[0], copied.high[0]) == pytest.approx(
-        (expected[0][0], expected[1][0]), abs=1e-3
+    assert (copied.low, copied.high) == (
+        pytest.approx(low, abs=1e-3),
+        pytest.approx(high, abs=1e-3),
     )
 
 
-def test_with_many_groups_their_agreement_is_estimated() -> None:
+def test_agreement_within_many_groups_is_estimated_and_one_group_tells_next_to_nothing() -> None:
     one_each = np.arange(200)[:, None] % 3 == 0
     copied = clustered_rates(np.repeat(one_each, 5, axis=0), np.repeat(np.arange(200), 5))
     single = clustered_rates(one_each, np.arange(200))
     assert copied.low == pytest.approx(single.low, abs=0.002)
     assert copied.high == pytest.approx(single.high, abs=0.002)
-
-
-def test_samples_of_one_group_tell_next_to_nothing() -> None:
-    rates = clustered_rates(np.arange(200)[:, None] < 150, np.zeros(200, dtype=int))
-    assert rates.value == 0.75
-    assert rates.low < 0.05
-    assert rates.high > 0.98
+    together = clustered_rates(np.arange(200)[:, None] < 150, np.zeros(200, dtype=int))
+    assert together.value == 0.75
+    assert together.low < 0.05
+    assert together.high > 0.98
 
 
 def test_means_agree_with_the_textbook_interval() -> None:
@@ -103,22 +94,7 @@ def test_the_mean_of_skewed_values_may_be_far_above() -> None:
     assert (mirrored.low[0], mirrored.high[0]) == pytest.approx((-means.high[0], -means.low[0]))
 
 
-def test_a_mean_at_the_end_of_its_range_has_a_width() -> None:
-    ones = np.ones((64, 1))
-    means = clustered_means(ones, np.arange(64), scale=np.array([1.0]))
-    assert means.high == 1
-    assert means.low == pytest.approx(1 - stats.t.ppf(0.975, 63) ** 2 / 64)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *verdict_errors.RATES,
-        *verdict_errors.CATEGORIES,
-        *verdict_errors.SHARES,
-        *verdict_errors.MEANS,
-    ],
-)
+@pytest.mark.parametrize("name", verdict_errors.DRAWS)
 def test_intervals_hold_the_truth(name: str) -> None:
     """Of 1,000 intervals, at least 93%: nearly three standard errors below nominal coverage."""
     assert verdict_errors.coverage(1000, names=[name])[name] >= 0.93
@@ -130,12 +106,9 @@ def test_copies_of_a_sample_do_not_narrow_the_interval_of_the_mean() -> None:
     copied = clustered_means(np.repeat(values, 10, axis=0), np.repeat(np.arange(50), 10))
     assert copied.low == pytest.approx(single.low)
     assert copied.high == pytest.approx(single.high)
-
-
-def test_one_group_tells_no_spread() -> None:
-    means = clustered_means(np.array([[1.0], [2.0]]), np.array([5, 5]))
-    assert means.value == [1.5]
-    assert np.isnan([means.low, means.high]).all()
+    alone = clustered_means(np.array([[1.0], [2.0]]), np.array([5, 5]))  # one group, no spread
+    assert alone.value == [1.5]
+    assert np.isnan([alone.low, alone.high]).all()
 
 
 def paired(seed: int, n: int, shift: float = 0.0) -> tuple[NDArray[np.float64], ...]:
@@ -173,12 +146,8 @@ def test_outcomes_of_unrelated_samples_are_tested_as_by_mcnemar(worse: int, bett
 def test_copies_of_a_sample_do_not_make_a_difference_surer() -> None:
     values, baseline = paired(7, 40, 0.2)
     single = paired_differences(values, baseline, np.arange(40), seed=0)
-    copied = paired_differences(
-        np.repeat(values, 10, axis=0),
-        np.repeat(baseline, 10, axis=0),
-        np.repeat(np.arange(40), 10),
-        seed=0,
-    )
+    tenfold = [np.repeat(each, 10, axis=0) for each in (values, baseline, np.arange(40))]
+    copied = paired_differences(*tenfold, seed=0)
     for field in ("value", "low", "high", "p_value"):
         assert getattr(copied, field) == pytest.approx(getattr(single, field))
 
@@ -203,24 +172,20 @@ def test_the_interval_of_a_difference_is_narrower_than_the_samples_are_wide() ->
     assert ours.high - ours.low < 0.7 * (means.high - means.low).min()
 
 
-def test_no_change_is_a_difference_of_zero_without_an_interval() -> None:
+def test_no_change_has_an_interval_only_where_values_have_limits() -> None:
+    """There is room for changes, and for values, that the sample missed."""
     same = np.random.default_rng(10).normal(size=(50, 1))
     ours = paired_differences(same, same, np.arange(50), seed=0)
     assert (ours.value[0], ours.p_value[0]) == (0.0, 1.0)
     assert np.isnan([ours.low, ours.high]).all()
-
-
-def test_no_change_of_rates_leaves_room_for_changes_that_the_sample_missed() -> None:
-    same = (np.random.default_rng(10).random((50, 1)) < 0.5).astype(float)
-    ours = paired_differences(same, same, np.arange(50), seed=0, scale=np.ones(1))
+    rates = (same > 0).astype(float)
+    ours = paired_differences(rates, rates, np.arange(50), seed=0, scale=np.ones(1))
     assert ours.value == 0
     assert ours.high == -ours.low == pytest.approx(stats.t.ppf(0.975, 49) ** 2 / 50)
-
-
-def test_values_that_all_agree_have_no_interval_unless_they_have_limits() -> None:
-    ones = clustered_means(np.ones((20, 2)), np.arange(20), scale=np.array([0.0, 1.0]))
+    ones = clustered_means(np.ones((64, 2)), np.arange(64), scale=np.array([0.0, 1.0]))
     assert np.isnan([ones.low[0], ones.high[0]]).all()
-    assert ones.low[1] < ones.high[1] == 1
+    assert ones.high[1] == 1
+    assert ones.low[1] == pytest.approx(1 - stats.t.ppf(0.975, 63) ** 2 / 64)
 
 
 def test_a_change_everywhere_has_the_smallest_p_value() -> None:

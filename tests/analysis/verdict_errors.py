@@ -22,8 +22,9 @@ from __future__ import annotations
 import argparse
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -40,7 +41,7 @@ from pipeline.analysis.statistics import (
 from pipeline.analysis.verdicts import MAIN, UNDECIDED
 from pipeline.analysis.verdicts import verdicts as frame_of_verdicts
 from pipeline.analysis.views import block_range
-from pipeline.interventions.interventions import BASELINE, SWEEP, sweep
+from pipeline.interventions.interventions import SWEEP, sweep
 from pipeline.measure.listed import as_table
 
 BLOCKS, SAMPLES, CONTROLS, DOCUMENTS, TEXTS, SUFFIX = 8, 100, 60, 300, 60, 32
@@ -138,13 +139,6 @@ _TABLE = as_table(sweep(BLOCKS, SWEEP, 0))
 _NAMES = _TABLE["intervention"].to_list()
 
 
-def _by_column(name: str, blocks: tuple[float, ...], quarters: tuple[float, ...]) -> float:
-    if name == BASELINE.name:
-        return 1.0
-    kind, number = name.split("-")
-    return blocks[int(number)] if kind == "block" else quarters[int(number) - 1]
-
-
 def _left(world: World, model: str) -> dict[str, _Floats]:
     """(13,) what is left of memory, tokens, every task, and the growth, by intervention."""
     middle = block_range(BLOCKS, "middle")
@@ -154,7 +148,7 @@ def _left(world: World, model: str) -> dict[str, _Floats]:
     )
 
     def column(blocks: tuple[float, ...], quarters: tuple[float, ...]) -> _Floats:
-        return np.array([_by_column(name, blocks, quarters) for name in _NAMES])
+        return np.array([1.0, *blocks, *quarters])  # in the order of `_NAMES`
 
     left = {"memory": column(memory, world.quarter_memory)}
     left["tokens"] = 1 - world.tokens * (1 - left["memory"])
@@ -309,18 +303,12 @@ Key = tuple[str, str, str, str]
 """Claim, model, unit, and condition with its part."""
 
 
-def verdicts(evidence: pl.DataFrame) -> dict[Key, tuple[str, float]]:
-    """Verdict and value of every condition of all claims."""
+def verdicts(evidence: pl.DataFrame) -> dict[Key, str]:
+    """Verdict of every condition of all claims."""
     rows = frame_of_verdicts(evidence).filter(pl.col("condition").is_not_null(), setup=MAIN)
     key = pl.format("{} {}", pl.col("part").fill_null(""), "condition")
-    value = pl.col("estimate").fill_null(math.nan)
-    judged = rows.select("claim", "model", "unit", key, "verdict", value)
-    return {row[:4]: row[4:] for row in judged.iter_rows()}
-
-
-def expected(evidence: pl.DataFrame) -> dict[Key, str]:
-    """The true verdict of every condition; *undecided* where a number is at its threshold."""
-    return {key: verdict for key, (verdict, _) in verdicts(evidence).items()}
+    judged = rows.select("claim", "model", "unit", key, "verdict")
+    return {row[:4]: row[4] for row in judged.iter_rows()}
 
 
 def errors(
@@ -344,9 +332,9 @@ def errors(
         parts = [evidence_of(simulated(world, model, random)) for model in SIZES]
         if not true:
             pairs = zip(SIZES, parts, strict=True)
-            true = expected(gathered(truth(world, model, rows) for model, rows in pairs))
+            true = verdicts(gathered(truth(world, model, rows) for model, rows in pairs))
         failed = set()
-        for key, (verdict, _) in verdicts(gathered(parts)).items():
+        for key, verdict in verdicts(gathered(parts)).items():
             count[key[0]] += 1
             if verdict != UNDECIDED:
                 if verdict == true[key]:
@@ -361,102 +349,85 @@ Drawn = tuple[_Floats, NDArray[np.integer], float]
 """Values of N samples, their groups, and the true mean."""
 
 
-def _clusters(sizes: list[int], rate: float) -> Callable[[np.random.Generator], Drawn]:
+def _clusters(random: np.random.Generator, sizes: Sequence[int], rate: float) -> Drawn:
     """Truth values; nine of ten samples do as their cluster does."""
     groups = np.repeat(np.arange(len(sizes)), sizes)
-
-    def draw(random: np.random.Generator) -> Drawn:
-        together = (random.random(len(sizes)) < rate)[groups]
-        alone = random.random(len(groups)) < rate
-        outcomes = np.where(random.random(len(groups)) < 0.9, together, alone)
-        return outcomes.astype(float), groups, rate
-
-    return draw
+    together = (random.random(len(sizes)) < rate)[groups]
+    alone = random.random(len(groups)) < rate
+    outcomes = np.where(random.random(len(groups)) < 0.9, together, alone)
+    return outcomes.astype(float), groups, rate
 
 
-def _categories(size: int, agreement: float, rate: float) -> Callable[[np.random.Generator], Drawn]:
-    """Each category has a rate of its own, from a beta distribution."""
+def _categories(random: np.random.Generator, size: int, agreement: float, rate: float) -> Drawn:
+    """Each of 24 categories has a rate of its own, from a beta distribution."""
     groups = np.repeat(np.arange(24), size)
     together = (1 - agreement) / agreement
-
-    def draw(random: np.random.Generator) -> Drawn:
-        own = random.beta(rate * together, (1 - rate) * together, size=24)
-        return (random.random(len(groups)) < own[groups]).astype(float), groups, rate
-
-    return draw
+    own = random.beta(rate * together, (1 - rate) * together, size=24)
+    return (random.random(len(groups)) < own[groups]).astype(float), groups, rate
 
 
-def _ceiling(count: int) -> Callable[[np.random.Generator], Drawn]:
+def _ceiling(random: np.random.Generator, count: int) -> Drawn:
     """98% of the values are 1, the others anything."""
-
-    def draw(random: np.random.Generator) -> Drawn:
-        low = random.random(count) < 0.02
-        return np.where(low, random.random(count), 1.0), np.arange(count), 0.99
-
-    return draw
+    low = random.random(count) < 0.02
+    return np.where(low, random.random(count), 1.0), np.arange(count), 0.99
 
 
-def _lognormal(count: int) -> Callable[[np.random.Generator], Drawn]:
-    return lambda random: (
-        np.exp(random.normal(size=count)), np.arange(count), math.exp(0.5)
-    )  # fmt: skip
+def _lognormal(random: np.random.Generator, count: int) -> Drawn:
+    return np.exp(random.normal(size=count)), np.arange(count), math.exp(0.5)
 
 
-def _normal(sizes: list[int]) -> Callable[[np.random.Generator], Drawn]:
+def _normal(random: np.random.Generator, sizes: Sequence[int]) -> Drawn:
     groups = np.repeat(np.arange(len(sizes)), sizes)
-    return lambda random: (
-        random.normal(size=len(sizes))[groups] + 0.5 * random.normal(size=len(groups)), groups, 0.0
-    )  # fmt: skip
+    shared = random.normal(size=len(sizes))[groups]
+    return shared + 0.5 * random.normal(size=len(groups)), groups, 0.0
 
 
 UNEVEN = [40, *[1] * 88]
 SIX = [21, 21, 21, 21, 22, 22]
-RATES = {
-    f"{name}, rate {rate}": _clusters(sizes, rate)
-    for name, sizes in {
-        "independent": [1] * 128,
-        "32 clusters of 4": [4] * 32,
-        "uneven clusters": UNEVEN,
-        "six clusters": SIX,
-    }.items()
-    for rate in (0.1, 0.5, 0.95)
+SIZES_OF_CLUSTERS = {
+    "independent": [1] * 128,
+    "32 clusters of 4": [4] * 32,
+    "uneven clusters": UNEVEN,
+    "six clusters": SIX,
 }
-CATEGORIES = {
-    f"24 categories of {size}, agreement {agreement}, rate {rate}": _categories(
-        size, agreement, rate
-    )
-    for size in (7, 13)
-    for agreement in (0.1, 0.3)
-    for rate in (0.6, 0.8, 0.95)
-}
-SHARES = {"98% at the ceiling, 64": _ceiling(64), "98% at the ceiling, 128": _ceiling(128)}
-MEANS = {
-    "lognormal, 64": _lognormal(64),
-    "lognormal, 128": _lognormal(128),
-    "mean of six clusters": _normal(SIX),
-    "mean of uneven clusters": _normal(UNEVEN),
+DRAWS: dict[str, partial[Drawn]] = {
+    **{
+        f"{name}, rate {rate}": partial(_clusters, sizes=sizes, rate=rate)
+        for name, sizes in SIZES_OF_CLUSTERS.items()
+        for rate in (0.1, 0.5, 0.95)
+    },
+    **{
+        f"24 categories of {size}, agreement {agreement}, rate {rate}": partial(
+            _categories, size=size, agreement=agreement, rate=rate
+        )
+        for size in (7, 13)
+        for agreement in (0.1, 0.3)
+        for rate in (0.6, 0.8, 0.95)
+    },
+    "98% at the ceiling, 64": partial(_ceiling, count=64),
+    "98% at the ceiling, 128": partial(_ceiling, count=128),
+    "lognormal, 64": partial(_lognormal, count=64),
+    "lognormal, 128": partial(_lognormal, count=128),
+    "mean of six clusters": partial(_normal, sizes=SIX),
+    "mean of uneven clusters": partial(_normal, sizes=UNEVEN),
 }
 
 
-def coverage(
-    runs: int, seed: int = 0, names: Sequence[str] = (*RATES, *CATEGORIES, *SHARES, *MEANS)
-) -> dict[str, float]:
+def coverage(runs: int, seed: int = 0, names: Iterable[str] = DRAWS) -> dict[str, float]:
     """How often the 95% intervals of the summary hold the truth, by what is drawn."""
     found = {}
     for name in names:
-        draw = {**RATES, **CATEGORIES, **SHARES, **MEANS}[name]
-        random = np.random.default_rng(seed)
-        held = 0
+        draw, random, held = DRAWS[name], np.random.default_rng(seed), 0
         for _ in range(runs):
             values, groups, truth = draw(random)
-            if name in RATES:
+            if draw.func is _clusters:
                 made = clustered_rates(values[:, None].astype(bool), groups)
-            elif name in CATEGORIES:  # as the lead that is kept is judged, and its difference
+            elif draw.func is _categories:  # as the lead that is kept is judged, and its difference
                 scale = np.array([scale_of_categories(groups)])
                 nothing = np.zeros((len(values), 1))
                 made = paired_differences(values[:, None], nothing, groups, 0, 1, scale=scale)
             else:
-                scale = np.array([float(name in SHARES)])
+                scale = np.array([float(draw.func is _ceiling)])
                 made = clustered_means(values[:, None], groups, scale=scale)
             held += int(made.low[0] - 1e-12 <= truth <= made.high[0] + 1e-12)
         found[name] = held / runs
