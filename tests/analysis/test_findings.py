@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -95,11 +96,11 @@ def test_late_blocks_that_cost_the_benchmarks_too() -> None:
     assert not supported(both["gap"])
 
 
-def sized(seeds: int = 3, turned: bool = False) -> list[ModelTables]:
-    """Three sizes of one family; the larger a model is, the more a quarter of its blocks leaves."""
+def sized(*lefts: float, seeds: int = 3) -> list[ModelTables]:
+    """Sizes of one family, of which a quarter of the blocks leaves these shares."""
     made = []
-    for size, n_blocks in enumerate((4, 8, 12)):
-        left = 0.05 + 0.4 * (2 - size if turned else size)
+    for size, left in enumerate(lefts):
+        n_blocks = 4 * (size + 1)
         story = synthetic.Story(lambda depth, left=left: left, lambda depth: 0.9)
         groups = [Group("each"), Group("quartiles")]
         name = f"m-{n_blocks}"
@@ -117,23 +118,22 @@ def sized(seeds: int = 3, turned: bool = False) -> list[ModelTables]:
 
 
 def test_size_is_a_trend_over_the_parameters_at_equal_shares() -> None:
-    assert plain(judged_of(sized())["larger-models"].verdict) == "supported in 1 of 1 family"
-    assert outcomes(judged_of(sized(turned=True))["larger-models"]) == {CONTRADICTED}
-    unknown = [replace(model, parameters=None) for model in sized()]
+    models = sized(0.05, 0.45, 0.85)
+    assert plain(judged_of(models)["larger-models"].verdict) == "supported in 1 of 1 family"
+    turned = judged_of(sized(0.85, 0.45, 0.05))
+    assert outcomes(turned["larger-models"]) == {CONTRADICTED}
+    unknown = [replace(model, parameters=None) for model in models]
     assert plain(judged_of(unknown)["larger-models"].verdict) == "not measured"
-
-
-def test_size_takes_three_sizes_and_three_seeds() -> None:
-    for models, lacks in (
-        (sized(seeds=1), "3 seeds of each size, not 1"),
-        (sized()[:6], "3 sizes, not 2"),
+    for some, lacks in (
+        (models[::3], "3 seeds of each size, not 1"),
+        (models[:6], "3 sizes, not 2"),
     ):
-        found = judged_of(models)["larger-models"]
+        found = judged_of(some)["larger-models"]
         assert (outcomes(found), found.lacks) == ({UNDECIDED}, lacks)
 
 
 def test_three_sizes_of_one_family_are_one_line() -> None:
-    models = sized(seeds=1)
+    models = sized(0.05, 0.45, 0.85, seeds=1)
     [judged] = judged_of(models)["larger-models"].conditions
     assert judged.row["part"] == "3 models"
     rows = evidence(models).filter(over="quarters", metric="suffix_log_prob")
@@ -169,20 +169,11 @@ def test_every_edit_is_judged() -> None:
     assert all(condition.row["edit"] == "identity" for condition in early.conditions)
 
 
-def test_the_gap_is_judged_by_the_first_token_and_by_the_whole_suffix(judged: Judged) -> None:
-    kinds = {condition.row["condition"] for condition in judged["gap"].conditions}
-    assert kinds == {"gap_of_first", "gap"}
-
-
-def test_reasoning_that_resists() -> None:
-    assert outcomes(judged_story(replace(synthetic.PAPER, language=0.5))["reasoning"]) == {
-        SUPPORTED
-    }
-
-
-def test_reasoning_takes_tasks_of_both_kinds() -> None:
-    story = synthetic.study(accuracies={"tiny_piqa": (0.5, 0.9), "other": (0.25, 0.8)})
-    assert not judged_of(story.models)["reasoning"].cases
+def test_reasoning_resists_where_language_does_not() -> None:
+    resists = judged_story(replace(synthetic.PAPER, language=0.5))["reasoning"]
+    assert outcomes(resists) == {SUPPORTED}
+    one_kind = synthetic.study(accuracies={"tiny_piqa": (0.5, 0.9), "other": (0.25, 0.8)})
+    assert not judged_of(one_kind.models)["reasoning"].cases
 
 
 def test_near_zero_takes_a_whole_interval(evidence_of_paper: pl.DataFrame) -> None:
@@ -204,26 +195,25 @@ def test_a_claim_that_no_outcome_could_support_says_so() -> None:
     needed, known = (few["quarters"].short.values[name] for name in ("needed", "known"))
     assert known.value < needed.value
     assert needed.value is not None
-    level = 1 - 0.05 / 4
-    scale = 1 / 0.99
-    assert (
-        reach(0.0, needed.value, scale, level) <= 0.05 < reach(0.0, needed.value - 4, scale, level)
-    )
+    fewer, enough = (reach(0.0, needed.value - n, 1 / 0.99, 1 - 0.05 / 4) for n in (4, 0))
+    assert enough <= 0.05 < fewer
     assert many["quarters"].short is None
     assert outcomes(many["quarters"]) == {SUPPORTED}
 
 
-def test_the_thesis_takes_a_trend_and_a_late_excess_by_the_first_token_too() -> None:
-    deep = synthetic.Story(lambda depth: max(0.0, 1 - 1.4 * depth), lambda depth: 0.99)
-    models = {"tiny-neo-12": ("gpt-neo", 12)}
-    found = judged_of(synthetic.study(deep, models=models).models)
-    assert outcomes(found["thesis"]) == {SUPPORTED}
-    early = synthetic.Story(lambda depth: max(0.0, 1.4 * depth - 0.4), lambda depth: 0.99)
-    found = judged_of(synthetic.study(early, models=models).models)
-    assert outcomes(found["thesis"]) == {CONTRADICTED}
-    long = synthetic.Story(lambda depth: 0.98 - 0.9 * depth, lambda depth: 0.99)
-    found = judged_of(synthetic.study(long, models=models).models)
-    assert outcomes(found["thesis"]) == {UNDECIDED}, "the first token stays right"
+THESES = {
+    "falls with depth": (lambda depth: max(0.0, 1 - 1.4 * depth), SUPPORTED),
+    "rises with depth": (lambda depth: max(0.0, 1.4 * depth - 0.4), CONTRADICTED),
+    "the first token stays right": (lambda depth: 0.98 - 0.9 * depth, UNDECIDED),
+}
+
+
+@pytest.mark.parametrize("story", THESES)
+def test_the_thesis_takes_a_trend_and_a_late_excess_by_the_first_token_too(story: str) -> None:
+    kept, verdict = THESES[story]
+    made = synthetic.Story(kept, lambda depth: 0.99)
+    found = judged_of(synthetic.study(made, models={"tiny-neo-12": ("gpt-neo", 12)}).models)
+    assert outcomes(found["thesis"]) == {verdict}
 
 
 def test_one_model_may_differ(study: synthetic.Study) -> None:
@@ -278,10 +268,9 @@ def test_block_0_can_change_the_verdict_on_early_blocks(evidence_of_paper: pl.Da
     assert plain(changed) == "supported in 2 of 4 models, contradicted in 2"
 
 
-def test_the_first_token_and_the_whole_suffix_are_also_judged_alone(
-    judged: Judged,
-) -> None:
+def test_the_first_token_and_the_whole_suffix_are_also_judged_alone(judged: Judged) -> None:
     gap = judged["gap"]
+    assert {each.row["condition"] for each in gap.conditions} == {"gap_of_first", "gap"}
     assert {length: plain(verdict) for length, verdict in gap.parts.items()} == {
         "by the first token alone": "undecided in 4 of 4 models",
         "by the whole suffix alone": "supported in 4 of 4 models",
@@ -321,30 +310,25 @@ def test_every_finding_says_where_it_is_from_and_when_it_is_shown(
         assert not finding.cases or "which hold together with 95%" in plain(finding.rule)
 
 
-def test_the_thresholds_of_the_params_are_those_of_the_findings(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+def test_the_thresholds_of_the_params_are_those_of_the_findings(tmp_path: Path) -> None:
     """Those of pipeline/conf/ are the defaults of the schema."""
-    path = tmp_path_factory.mktemp("params") / "params.yaml"
+    path = tmp_path / "params.yaml"
     study = compose({"study": "tiny"}, CONF, path)
     assert study.statistics.thresholds == Thresholds()
     assert "near_zero: 0.05" in path.read_text(encoding="utf-8")
 
 
-def test_a_study_without_benchmarks_says_so(study: synthetic.Study) -> None:
-    bare = [replace(study.models[0], benchmarks=None, documents=pl.DataFrame())]
-    found = judged_of(bare)
+def test_what_is_not_measured_is_said(study: synthetic.Study) -> None:
+    without_benchmarks = replace(study.models[0], benchmarks=None, documents=pl.DataFrame())
+    found = judged_of([without_benchmarks])
     measured = [claim for claim, finding in found.items() if finding.cases]
     assert measured == ["quarters", "length"]
     for claim in set(found) - set(measured) - {"texts"}:
         assert "can tell: it takes" in found[claim].unmeasured
     assert "too few to judge" in found["texts"].unmeasured
-
-
-def test_nothing_measured_is_said() -> None:
-    judged = judged_of([])
-    assert {plain(finding.verdict) for finding in judged.values()} == {"not measured"}
-    assert {finding.word for finding in judged.values()} == {"not measured"}
+    of_nothing = judged_of([])
+    assert {plain(finding.verdict) for finding in of_nothing.values()} == {"not measured"}
+    assert {finding.word for finding in of_nothing.values()} == {"not measured"}
 
 
 def test_a_benchmark_at_chance_has_nothing_to_lose() -> None:
@@ -353,18 +337,15 @@ def test_a_benchmark_at_chance_has_nothing_to_lose() -> None:
     assert list(Measured(rows).metrics) == ["able"]
 
 
-@pytest.mark.parametrize(
-    ("verdicts", "told"),
-    [
+def test_verdicts_are_counted() -> None:
+    for cases, told in (
         ([SUPPORTED, SUPPORTED], "supported in 2 of 2 models"),
         ([SUPPORTED, UNDECIDED], "supported in 1 of 2 models, undecided in 1"),
         ([CONTRADICTED, UNDECIDED], "contradicted in 1 of 2 models, undecided in 1"),
         ([UNDECIDED], "undecided in 1 of 1 model"),
         ([], "not measured"),
-    ],
-)
-def test_verdicts_are_counted(verdicts: list[str], told: str) -> None:
-    assert plain(counted("", verdicts, "model")) == told
+    ):
+        assert plain(counted("", cases, "model")) == told
 
 
 @pytest.mark.slow
