@@ -3,8 +3,6 @@
 A story says what a bypass does; the tables follow from it and a seed.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,10 +26,8 @@ MODELS = {
     "tiny-neo-12": ("gpt-neo", 12),
 }
 SUFFIX_LENGTHS = {"pythia": 32, "gpt-neo": 16}
-COPIES = {0: "control", 1: "exposed", 2: "exposed", 4: "exposed", 8: "exposed", 16: "exposed"} | {
-    32: "memorized",
-    64: "memorized",
-}
+COPIES = {0: "control", **dict.fromkeys((1, 2, 4, 8, 16), "exposed")}
+COPIES |= {32: "memorized", 64: "memorized"}
 # task -> (chance, accuracy of the baseline)
 ACCURACIES = {
     "tiny_arc_easy": (0.25, 0.72),
@@ -96,15 +92,12 @@ class Study:
                 (f"memorization/{name}", model.memorization, metrics.MEMORIZATION),
                 (f"tokens/{name}", model.tokens, schemas.TOKENS),
                 (f"displacement/{name}", model.displacement, schemas.DISPLACEMENT),
-                (
-                    f"displacement/{name}.attention",
-                    model.attention_change,
-                    schemas.ATTENTION_CHANGE,
-                ),
                 (f"benchmarks/{name}", model.benchmarks, schemas.BENCHMARKS),
                 (f"benchmarks/{name}.documents", model.documents, schemas.BENCHMARK_DOCUMENTS),
             ):
                 tables.write(frame, data / f"{path}.parquet", schema, {})
+            change = data / "displacement" / f"{name}.attention.parquet"
+            tables.write(model.attention_change, change, schemas.ATTENTION_CHANGE, {})
             manifest = data / "checkpoints" / model.name / "manifest.json"
             manifest.parent.mkdir(parents=True)
             manifest.write_text(json.dumps(self.manifests[model.name]), encoding="utf-8")
@@ -128,30 +121,19 @@ def study(
         groups: of interventions.
     """
     samples = {family: _samples(family, per_copies) for family, _ in models.values()}
-    return Study(
-        [
-            _model(name, family, n_blocks, samples[family], story, accuracies, seed, groups)
-            for seed, (name, (family, n_blocks)) in enumerate(models.items())
-        ],
-        {name: _manifest(name, *each) for name, each in models.items()},
-    )
+    made = [
+        _model(name, family, n_blocks, samples[family], story, accuracies, seed, groups)
+        for seed, (name, (family, n_blocks)) in enumerate(models.items())
+    ]
+    return Study(made, {name: _manifest(name, *each) for name, each in models.items()})
 
 
 def _manifest(name: str, family: str, n_blocks: int) -> dict[str, object]:
-    return {
-        "name": name,
-        "family": family,
-        "n_blocks": n_blocks,
-        "width": _width(n_blocks),
-        "n_heads": 4,
-        "context": 64,
-        "vocabulary": 640,
-        "parameters": _parameters(n_blocks),
-        "dtype": "float32",
-        "seed": 0,
-        "files": {"model.safetensors": "0" * 64},
-        "origin": {"recipe": {}},
-    }
+    sizes = {"n_blocks": n_blocks, "width": _width(n_blocks), "parameters": _parameters(n_blocks)}
+    of_all = {"n_heads": 4, "context": 64, "vocabulary": 640, "dtype": "float32", "seed": 0}
+    files = {"model.safetensors": "0" * 64}
+    origin = {"origin": {"recipe": {}}}
+    return {"name": name, "family": family, "files": files} | sizes | of_all | origin
 
 
 def _width(n_blocks: int) -> int:
@@ -198,14 +180,14 @@ def _model(
     # the same under every intervention, so that one that leaves a score changes few answers
     answers = {task: random.random(N_DOCUMENTS) for task in accuracies}
     for intervention in interventions:
-        shares = [
-            (story.memorization(b / n_blocks), story.benchmarks(b / n_blocks))
-            for b in intervention.blocks
-        ]
-        memorized, able = np.prod(shares, axis=0) if shares else (1.0, 1.0)
+        depths = [block / n_blocks for block in intervention.blocks]
+        memorized, able = (
+            np.prod([of_depth(depth) for depth in depths])
+            for of_depth in (story.memorization, story.benchmarks)
+        )
         language = able
-        if shares:
-            memorized *= story.quartiles if len(shares) > 1 else 1.0
+        if depths:
+            memorized *= story.quartiles if len(depths) > 1 else 1.0
             memorized *= story.small if n_blocks < 12 else 1.0
             language *= story.language
         parts.append(_memorization(intervention, samples, memorized, random))
@@ -213,21 +195,16 @@ def _model(
         rows, cases = _benchmarks(intervention, able_at, able, accuracies, answers, random)
         benchmarks += rows
         documents.append(cases)
-    memorization = pl.concat(parts)
-    some = chosen(samples)
+    memorization, some = pl.concat(parts), chosen(samples)
+    displacement, attention_change = _displacement(interventions, n_blocks, some)
     return ModelTables(
-        name,
-        family,
-        n_blocks,
-        as_table(interventions),
-        samples,
-        memorization,
+        *(name, family, n_blocks, as_table(interventions), samples, memorization),
         pl.DataFrame(benchmarks, schema=tables.dtypes(schemas.BENCHMARKS), orient="row"),
         pl.concat(documents),
         _parameters(n_blocks),
-        None,
-        _tokens(memorization, some),
-        *_displacement(interventions, n_blocks, some),
+        tokens=_tokens(memorization, some),
+        displacement=displacement,
+        attention_change=attention_change,
     )
 
 
@@ -238,18 +215,11 @@ def _tokens(memorization: pl.DataFrame, some: pl.DataFrame) -> pl.DataFrame:
     rows = rows.join(true, on="sample_id", maintain_order="left_right").with_columns(
         position=pl.int_ranges(pl.col("token").list.len())
     )
-    right = pl.col("greedy") == pl.col("token")
-    return (
-        rows.explode("greedy", "token", "position")
-        .with_columns(
-            shown=pl.lit(None),
-            log_prob=pl.when(right).then(-0.1).otherwise(-3.0),
-            rank=pl.when(right).then(1).otherwise(2),
-            entropy=pl.lit(0.5),
-            margin=pl.lit(1.0),
-        )
-        .select(pl.col(name).cast(column.dtype) for name, column in schemas.TOKENS.items())
+    right = pl.when(pl.col("greedy") == pl.col("token"))
+    of_tokens = rows.explode("greedy", "token", "position").with_columns(
+        log_prob=right.then(-0.1).otherwise(-3.0), rank=right.then(1).otherwise(2)
     )
+    return tables.cast(of_tokens.with_columns(shown=None, entropy=0.5, margin=1.0), schemas.TOKENS)
 
 
 def _displacement(
@@ -264,16 +234,17 @@ def _displacement(
             "others": [0.0 if block is None else 1 / (1 + block) for block in last],
         }
     )
-    blocks = pl.DataFrame({"block": range(n_blocks)}).with_columns(
-        others=0.1 / (1 + pl.col("block"))
-    )
+    blocks = pl.DataFrame({"block": range(n_blocks)})
+    blocks = blocks.with_columns(others=0.1 / (1 + pl.col("block")))
+    others = pl.col("others") * (1 + 0.01 * (pl.col("sample_id") % 3))
     wide, narrow = (
         each.join(some.select("sample_id", "split"), how="cross", maintain_order="left_right")
-        .with_columns(pl.col("others") * (1 + 0.01 * (pl.col("sample_id") % 3)), first=pl.lit(0.0))
-        .select(pl.col(name).cast(column.dtype) for name, column in schema.items())
-        for each, schema in ((moved, schemas.DISPLACEMENT), (blocks, schemas.ATTENTION_CHANGE))
+        for each in (moved, blocks)
     )
-    return wide, narrow
+    return (
+        tables.cast(wide.with_columns(others, first=0.0), schemas.DISPLACEMENT),
+        tables.cast(narrow.with_columns(others, first=0.0), schemas.ATTENTION_CHANGE),
+    )
 
 
 def _memorization(
@@ -289,35 +260,23 @@ def _memorization(
     continuation = np.where(right, suffix, (suffix + 1) % 640)
     entropy = length * (0.1 + 1.2 * (1 - each)) + random.random(len(copies))
     log_prob = np.broadcast_to((np.log(each) - 0.1 / length)[:, None], right.shape)
-    made = metrics.Completed(
-        suffix,
-        continuation[None],
-        continuation[None],
-        np.broadcast_to(entropy[:, None] / length, right.shape)[None],
-        log_prob[None],
-        log_prob[None],
-        np.where(right, 1, 2)[None],
-        np.ones(right.shape)[None],
-    )
+    entropies = np.broadcast_to(entropy[:, None] / length, right.shape)
+    parts = (continuation, continuation, entropies, log_prob, log_prob)
+    parts += (np.where(right, 1, 2), np.ones(right.shape))
+    made = metrics.Completed(suffix, *(part[None] for part in parts))
     measured = {
         # BLEU takes longer than all else
         each.name: right.all(axis=1) if each.name == "bleu" else each.function(made)[0]
         for each in metrics.METRICS
     }
-    rows = pl.DataFrame(
-        {
-            "intervention": [intervention.name] * len(copies),
-            "sample_id": samples["sample_id"],
-            "split": samples["split"],
-            **measured,
-            "min_margin": random.random(len(copies)),
-            "continuation": continuation.tolist(),
-            "decoded": True,
-        }
+    rows = samples.select("sample_id", "split").with_columns(
+        pl.lit(intervention.name).alias("intervention"),
+        min_margin=random.random(len(copies)),
+        continuation=pl.Series(continuation.tolist()),
+        decoded=True,
+        **{name: pl.Series(values) for name, values in measured.items()},
     )
-    return rows.with_columns(metrics.unknown(pl.lit(True))).select(
-        pl.col(name).cast(column.dtype) for name, column in metrics.MEMORIZATION.items()
-    )
+    return tables.cast(rows.with_columns(metrics.unknown(pl.lit(True))), metrics.MEMORIZATION)
 
 
 def _benchmarks(

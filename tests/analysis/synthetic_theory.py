@@ -1,7 +1,5 @@
 """Theory's tables of models that were never run, with numbers simple enough to check by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -19,12 +19,8 @@ NAME = "tiny-neo-8"
 FOLLOWS = "displacement"
 EQUAL = "equal-displacement"
 ONE_MODEL = {NAME: ("gpt-neo", 8)}
-GROUPS = [
-    Group("each"),
-    Group("each", "zero"),
-    Group("each", "noise", draws=2),
-    Group("random", k=2, draws=3),
-]
+GROUPS = [Group("each"), Group("each", "zero"), Group("each", "noise", draws=2)]
+GROUPS += [Group("random", k=2, draws=3)]
 
 
 def with_displacement(model, of_block):
@@ -33,11 +29,8 @@ def with_displacement(model, of_block):
     moved = model.displacement
     spread = pl.Series(random.normal(0, 0.01, moved.height))
     others = of_block(pl.col("block").cast(pl.Float64)) + spread
-    known = pl.col("block").is_not_null()
-    return replace(
-        model,
-        displacement=moved.with_columns(others=pl.when(known).then(others).otherwise(0.0)),
-    )
+    known = pl.when(pl.col("block").is_not_null()).then(others).otherwise(0.0)
+    return replace(model, displacement=moved.with_columns(others=known))
 
 
 def shuffled(block):
@@ -71,9 +64,7 @@ def test_displacement_is_the_mean_over_the_samples(model, summary):
             assert found["n"].item() == own.height
             assert found["difference"].item() is None
     assert not summary.filter(metric="displacement", intervention="baseline").height
-
-
-def test_attention_change_stands_with_the_block_that_is_bypassed(model, summary):
+    # that of attention stands with the block that is bypassed
     found = summary.filter(metric="attention_change", split="control")
     assert found["intervention"].to_list() == [f"block-{b:02d}" for b in range(8)]
     assert found["value"].to_list() == pytest.approx([0.1 / (1 + b) for b in range(8)], rel=0.02)
@@ -104,41 +95,36 @@ def test_the_evidence_has_the_displacement_of_each_block(model, summary, rows):
     assert moved["block"].to_list() == list(range(8))
     assert set(rows.filter(metric="displacement")["edit"]) == {"identity", "zero", "noise"}
     expected = summary.filter(metric="displacement", split="memorized", edit="identity")
-    expected = expected.filter(pl.col("block").is_not_null())
+    expected = expected.drop_nulls("block")
     assert moved["value"].to_list() == pytest.approx(expected["value"].to_list())
 
 
 def judged(rows, claim):
-    overall = verdicts(rows).filter(
-        pl.col("model").is_null(), setup=MAIN, claim=claim, edit="identity"
-    )
-    return overall["verdict"].item()
+    overall = verdicts(rows).filter(setup=MAIN, claim=claim, edit="identity")
+    return overall.filter(pl.col("model").is_null())["verdict"].item()
+
+
+def study_of(kept):
+    """A model of 20 blocks whose single bypasses leave these shares."""
+    story = synthetic.Story(kept, lambda depth: 0.9)
+    return synthetic.study(story, {NAME: ("gpt-neo", 20)}, groups=[Group("each")]).models[0]
 
 
 def test_harm_that_follows_displacement_is_shown_and_no_other():
     """The middle blocks move the stream most, so that depth and displacement are told apart."""
-
-    def made(kept):
-        story = synthetic.Story(kept, lambda depth: 0.9)
-        models = {NAME: ("gpt-neo", 20)}
-        return synthetic.study(story, models, groups=[Group("each")]).models[0]
-
-    falling = made(lambda depth: abs(2 * depth - 1))
-    middle = evidence([with_displacement(falling, lambda block: 10 - (block - 10).abs())])
-    ends = evidence([with_displacement(falling, lambda block: (block - 10).abs())])
-    equal = made(lambda depth: 0.5)
-    unrelated = evidence([with_displacement(equal, shuffled)])
-    assert judged(middle, FOLLOWS) == "supported"
-    assert judged(ends, FOLLOWS) == "contradicted"
-    assert judged(unrelated, FOLLOWS) == "undecided"
-    by_depth = evidence([with_displacement(made(lambda depth: 1 - depth), lambda block: block)])
-    assert judged(by_depth, FOLLOWS) is None, "depth and displacement cannot be told apart"
+    falling, equal = study_of(lambda depth: abs(2 * depth - 1)), study_of(lambda depth: 0.5)
+    for model, moved, verdict in (
+        (falling, lambda block: 10 - (block - 10).abs(), "supported"),
+        (falling, lambda block: (block - 10).abs(), "contradicted"),
+        (equal, shuffled, "undecided"),
+        (study_of(lambda depth: 1 - depth), lambda block: block, None),  # cannot be told apart
+    ):
+        assert judged(evidence([with_displacement(model, moved)]), FOLLOWS) == verdict
 
 
 def test_the_thesis_is_judged_at_equal_displacement():
     """Memory loss rises with depth; whether that is all displacement cannot be told apart."""
-    story = synthetic.Story(lambda depth: max(0.0, 1 - 1.4 * depth), lambda depth: 0.9)
-    [made] = synthetic.study(story, {NAME: ("gpt-neo", 20)}, groups=[Group("each")]).models
+    made = study_of(lambda depth: max(0.0, 1 - 1.4 * depth))
     unrelated = evidence([with_displacement(made, shuffled)])
     explained = evidence([with_displacement(made, lambda block: block)])
     assert judged(unrelated, EQUAL) == "supported"
@@ -170,12 +156,8 @@ def test_slopes_on_displacement_are_those_of_least_squares(model):
 
 
 def test_without_displacement_both_are_not_measured(model):
-    bare = replace(
-        model,
-        tokens=model.tokens.clear(),
-        displacement=model.displacement.clear(),
-        attention_change=model.attention_change.clear(),
-    )
+    names = ("tokens", "displacement", "attention_change")
+    bare = replace(model, **{name: getattr(model, name).clear() for name in names})
     rows = evidence([bare])
     assert judged(rows, FOLLOWS) is None
     assert judged(rows, EQUAL) is None

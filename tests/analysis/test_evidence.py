@@ -52,34 +52,33 @@ def test_the_table_fits_its_schema(evidence_of_paper: pl.DataFrame) -> None:
     assert evidence_of_paper["value"].is_finite().all()
 
 
-def test_exact_match_is_kept_of_the_whole_suffix_and_of_its_first_tokens(
+def test_memory_is_kept_of_the_lead_over_control_samples(
     rows: pl.DataFrame, model: synthetic.ModelTables
 ) -> None:
     kept = one(rows, metric="exact_match", quantity="kept", over="block-05")
     whole = exact(model, BASELINE.name)
     assert kept["value"] == pytest.approx(exact(model, "block-05").mean() / whole.mean())
-    expected, _ = kept_of(model, pl.col("correct_length") >= 4)
-    row = one(rows, metric="exact_match_at_k", k=4, over="block-05")
-    assert row["value"] == pytest.approx(expected)
+    # every eighth sample shares its suffix with the one before
+    assert kept["n"] == 128
+    assert kept["n_effective"] == pytest.approx(128**2 / (6 * 16 + 4 * 16))
+    for values, of in (
+        (pl.col("correct_length") >= 4, {"metric": "exact_match_at_k", "k": 4}),
+        (pl.col("teacher_forced_accuracy"), {"metric": "teacher_forced_accuracy"}),
+        (pl.col("suffix_log_prob"), {"metric": "suffix_log_prob"}),
+    ):
+        expected, least = kept_of(model, values)
+        row = one(rows, **of, over="block-05", quantity="kept")
+        assert row["value"] == pytest.approx(expected)
+        if of["metric"] == "suffix_log_prob":
+            assert (row["least"], row["most"], row["scale"]) == (None, None, 0)  # without limits
+        else:
+            assert row["least"] == pytest.approx(least)
     assert sorted(rows["k"].drop_nulls().unique()) == [1, 2, 4, 8]
 
 
-def test_log_probability_is_kept_without_limits(
-    rows: pl.DataFrame, model: synthetic.ModelTables
-) -> None:
-    expected, _ = kept_of(model, pl.col("suffix_log_prob"))
-    row = one(rows, metric="suffix_log_prob", over="block-05")
-    assert row["value"] == pytest.approx(expected)
-    assert (row["least"], row["most"], row["scale"]) == (None, None, 0)
-
-
 def test_every_edit_has_its_own_evidence() -> None:
-    groups = [
-        Group("each"),
-        Group("each", "zero"),
-        Group("each", "noise", draws=2),
-        Group("quartiles", "zero"),
-    ]
+    groups = [Group("each"), Group("each", "zero"), Group("each", "noise", draws=2)]
+    groups += [Group("quartiles", "zero")]
     [model] = synthetic.study(models={"m": ("pythia", 8)}, groups=groups).models
     rows = evidence([model]).filter(metric="exact_match")
     assert set(rows["edit"]) == {"identity", "zero", "noise"}
@@ -90,13 +89,6 @@ def test_every_edit_has_its_own_evidence() -> None:
     late = rows.filter(edit="zero", over="late")["value"].item()
     single = rows.filter(pl.col("block").is_in([6, 7]), edit="zero")["value"]
     assert late == pytest.approx(single.mean())
-
-
-def test_near_duplicates_count_less(rows: pl.DataFrame) -> None:
-    """Every eighth sample shares its suffix with the one before."""
-    row = one(rows, metric="exact_match", quantity="kept", over="block-05")
-    assert row["n"] == 128
-    assert row["n_effective"] == pytest.approx(128**2 / (6 * 16 + 4 * 16))
 
 
 def test_ability_is_corrected_for_chance(rows: pl.DataFrame, model: synthetic.ModelTables) -> None:
@@ -126,15 +118,6 @@ def test_averages_and_contrasts_are_taken_sample_by_sample(
     assert row["least"] == pytest.approx(-1 / lead)
 
 
-def test_tokens_are_measured_from_the_control_level(
-    rows: pl.DataFrame, model: synthetic.ModelTables
-) -> None:
-    expected, least = kept_of(model, pl.col("teacher_forced_accuracy"))
-    row = one(rows, metric="teacher_forced_accuracy", quantity="kept", over="block-05")
-    assert row["value"] == pytest.approx(expected)
-    assert row["least"] == pytest.approx(least)
-
-
 def test_without_control_samples_there_is_no_level_to_measure_from(
     model: synthetic.ModelTables,
 ) -> None:
@@ -155,17 +138,14 @@ def test_standard_errors_cover_the_truth() -> None:
     assert (off < 1.96).mean() > 0.8
 
 
-@pytest.mark.parametrize(
-    ("n_blocks", "early", "middle", "late"),
-    [
+def test_block_ranges() -> None:
+    for n_blocks, *expected in (
         (1, [], [], []),
         (5, [1], [1, 2], [3, 4]),
         (8, [1], [2, 3, 4, 5], [6, 7]),
-        (24, range(1, 6), range(6, 18), range(18, 24)),
-    ],
-)
-def test_block_ranges(n_blocks: int, early: list[int], middle: list[int], late: list[int]) -> None:
-    for name, blocks in (("early", early), ("middle", middle), ("late", late)):
-        assert list(block_range(n_blocks, name)) == list(blocks)
+        (24, [*range(1, 6)], [*range(6, 18)], [*range(18, 24)]),
+    ):
+        found = [list(block_range(n_blocks, name)) for name in ("early", "middle", "late")]
+        assert found == expected, n_blocks
+        assert 0 not in block_range(n_blocks, "all")
     assert list(block_range(8, "second half")) == [4, 5, 6, 7]
-    assert 0 not in block_range(n_blocks, "all")

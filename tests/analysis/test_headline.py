@@ -1,7 +1,5 @@
 """What `dvc metrics` and `dvc plots` compare is what the summary says."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -12,15 +10,10 @@ from pipeline.analysis.evidence import gathered
 from pipeline.analysis.headline import by_block, numbers, write_headline
 
 
-def _value(summary: pl.DataFrame, **where: object) -> float:
-    (value,) = summary.filter(**where)["value"]
-    return float(value)
-
-
 def test_numbers_are_the_summarys(summary: pl.DataFrame, evidence_of_paper: pl.DataFrame) -> None:
     made = numbers(summary, evidence_of_paper)["tiny-neo-8"]
     where = {"model": "tiny-neo-8", "intervention": "baseline"}
-    whole = _value(summary, **where, metric="exact_match", split="memorized")
+    [whole] = summary.filter(**where, metric="exact_match", split="memorized")["value"]
     assert made["baseline"]["exact_match"] == pytest.approx(whole, abs=1e-6)
     tasks = summary.filter(**where, metric="acc")["value"]
     assert len(tasks) == 4

@@ -1,7 +1,5 @@
 """Grades of scorers on tables whose answer is known."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest
@@ -23,9 +21,10 @@ def shown(graded: Localized) -> str:
     return page.render(graded=graded, localization=SECTION, located=[])
 
 
-def table(
-    by_model: dict[str, tuple[str, set[int], list[float]]], scorer: str = "mine", seeds: int = 1
-) -> pl.DataFrame:
+Models = dict[str, tuple[str, set[int], list[float]]]
+
+
+def table(by_model: Models, scorer: str = "mine", seeds: int = 1) -> pl.DataFrame:
     """Scores of one scorer: model -> truth, the blocks that learned, a score a block."""
     rows = [
         (model, f"base-{at // seeds}", at % seeds, truth, f"block-{b:02}", b in true, scorer, s)
@@ -39,14 +38,17 @@ def table(
 def removal_of(found: pl.DataFrame, left: float = 0.0, accuracy: float = 0.5) -> pl.DataFrame:
     """What deletion leaves, the same for every scorer."""
     keys = found.select("model", "base", "seed", "truth", "scorer").unique(maintain_order=True)
-    made = keys.with_columns(
-        places=pl.lit("block-00"),
-        exact_match=pl.lit(1.0),
-        exact_match_left=pl.lit(left),
-        accuracy=pl.lit(0.5),
-        accuracy_left=pl.lit(accuracy),
-    )
-    return made.select(pl.col(n).cast(c.dtype) for n, c in REMOVAL.items())
+    of_all = {"exact_match": 1.0, "exact_match_left": left, "accuracy": 0.5}
+    of_all |= {"accuracy_left": accuracy}
+    return tables.cast(keys.with_columns(places=pl.lit("block-00"), **of_all), REMOVAL)
+
+
+def one_each(truth: str, blocks: int, *, first: bool = True) -> Models:
+    """Four models of each of which one block learned, which is scored first, or last."""
+    return {
+        f"{truth}-{b}": (truth, {b}, [float((b == i) == first) for i in range(blocks)])
+        for b in range(4)
+    }
 
 
 def test_merits_by_hand() -> None:
@@ -102,12 +104,10 @@ def test_an_oracle_is_at_one_and_a_random_scorer_at_chance() -> None:
 
 def test_models_of_one_base_count_as_one() -> None:
     """Of 6 bases with 4 models each, all right in 3 and all wrong in 3: as 6 models, not 24."""
-    rows = {
-        f"m-{b}-{i}": ("mlp", {0}, [float(b % 2 == 0), 0.5]) for b in range(6) for i in range(4)
-    }
-    one = table(rows)
-    number = pl.col("model").str.extract(r"m-(\d)-", 1)
-    clustered = one.with_columns(base=number, seed=pl.lit(0, pl.Int64))
+    scores = [("mlp", {0}, [float(base % 2 == 0), 0.5]) for base in range(6) for _ in range(4)]
+    one = table({f"m-{i}": each for i, each in enumerate(scores)})
+    number = pl.col("model").str.slice(2).cast(pl.Int64)
+    clustered = one.with_columns(base=pl.format("{}", number // 4), seed=pl.lit(0, pl.Int64))
     wide, narrow = (
         means(merits(frame), ["hit"], []).row(0, named=True) for frame in (clustered, one)
     )
@@ -117,12 +117,9 @@ def test_models_of_one_base_count_as_one() -> None:
 
 
 def test_ranks_of_scorers_are_shared_where_they_are_equal() -> None:
-    right, wrong = [0.0, 1.0], [1.0, 0.0]
-    frames = [
-        table({"a": ("mlp", {1}, scores)}, scorer)
-        for scorer, scores in (("x", wrong), ("y", right), ("z", right))
-    ]
-    graded = means(merits(pl.concat(frames)), ["hit"], []).filter(truth="mlp")
+    scores = {"x": [1.0, 0.0], "y": [0.0, 1.0], "z": [0.0, 1.0]}
+    found = pl.concat(table({"a": ("mlp", {1}, each)}, name) for name, each in scores.items())
+    graded = means(merits(found), ["hit"], []).filter(truth="mlp")
     assert dict(graded.select("scorer", "place").iter_rows()) == {"x": 3, "y": 1, "z": 1}
 
 
@@ -138,23 +135,16 @@ def test_deletion_is_clean_if_it_removes_at_no_cost() -> None:
 
 
 def test_a_scorer_that_is_best_where_it_is_defined_stands_on_the_page() -> None:
-    blocks = {f"m-{b}": ("mlp", {b}, [float(b == i) for i in range(4)]) for b in range(4)}
-    heads = {f"h-{b}": ("head", {b}, [float(b != i) for i in range(8)]) for b in range(4)}
-    names = ("oracle", "random", "zero-out")
-    found = [table({**blocks, **heads}, name) for name in names]
-    graded = localized(
-        made := pl.concat([*found, table(blocks, "divergence.kl")]), removal_of(made)
-    )
+    blocks, heads = one_each("mlp", 4), one_each("head", 8, first=False)
+    found = [table({**blocks, **heads}, name) for name in ("oracle", "random", "zero-out")]
+    made = pl.concat([*found, table(blocks, "divergence.kl")])
+    graded = localized(made, removal_of(made))
     assert "(divergence under identity)" in plain(graded["opening"])
     assert graded["opening"].values["chance"].value == 1 / 4
     assert "Where head learned" in shown(graded)
-
-
-def test_bases_of_unlike_numbers_of_models_have_a_page() -> None:
-    """With a cluster of 1 and one of 5, the ends of the intervals are not known."""
-    models = {f"m-{b}": ("mlp", {b % 4}, [float(b % 3 == i) for i in range(4)]) for b in range(6)}
-    found = pl.concat([table(models, name) for name in ("oracle", "random", "zero-out")])
-    base = pl.when(pl.col("model") == "m-0").then(pl.lit("a")).otherwise(pl.lit("b"))
+    # with a cluster of 1 and one of 3, the ends of the intervals are not known
+    found = pl.concat(table(blocks, name) for name in ("oracle", "random", "zero-out"))
+    base = pl.when(model="mlp-0").then(pl.lit("a")).otherwise(pl.lit("b"))
     found = found.with_columns(base=base, seed=pl.lit(0, pl.Int64))
     assert "Deleting as many" in shown(localized(found, removal_of(found)))
 
@@ -176,8 +166,7 @@ def test_falls_are_counted_here_and_elsewhere() -> None:
 
 
 def test_the_page_tells_what_the_tables_hold() -> None:
-    right = {f"a-{b}": ("attention", {b}, [float(b == i) for i in range(4)]) for b in range(4)}
-    wrong = {f"m-{b}": ("mlp", {b}, [float(b != i) for i in range(4)]) for b in range(4)}
+    right, wrong = one_each("attention", 4), one_each("mlp", 4, first=False)
     names = ("oracle", "random", "identity.exact_match", "scorers/mine.py:my_scorer")
     found = pl.concat([table({**right, **wrong}, name) for name in names])
     told = localized(found, removal_of(found))

@@ -23,12 +23,10 @@ def by_loop(own, theirs, v):
         return sum(log_prob > edge for edge in EDGES)
 
     found = []
-    others = [
-        (bin_of(at), stays) for at, stays in zip(theirs.log_prob, theirs.stays[:, v], strict=True)
-    ]
+    bins = [bin_of(log_prob) for log_prob in theirs.log_prob]
     for log_prob, stays in zip(own.log_prob, own.stays[:, v], strict=True):
         here = bin_of(log_prob)
-        same = [other for at, other in others if at == here]
+        same = [theirs.stays[i, v] for i, other in enumerate(bins) if other == here]
         if same:
             found.append((float(stays), sum(same) / len(same)))
     return np.mean([a for a, _ in found]), np.mean([b for _, b in found]), len(found)
@@ -74,12 +72,9 @@ def test_samples_are_drawn_whole():
     once = Tokens(np.full(40, -0.01), groups, stays)
     often = Tokens(np.full(400, -0.01), np.repeat(groups, 10), np.repeat(stays, 10, 0))
     theirs = Tokens(np.full(40, -0.01), groups, random.random((40, 1)) < 0.6)
-    for narrow, wide in zip(
-        vars(survival(once, theirs, 3).gap).values(),
-        vars(survival(often, theirs, 3).gap).values(),
-        strict=True,
-    ):
-        assert narrow == pytest.approx(wide)
+    narrow, wide = (vars(survival(each, theirs, 3).gap) for each in (often, once))
+    for name in wide:
+        assert narrow[name] == pytest.approx(wide[name]), name
 
 
 def test_where_all_agree_there_is_no_interval():

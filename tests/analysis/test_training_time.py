@@ -1,7 +1,5 @@
 """When a text becomes recitable and a block necessary, on summaries whose answer is known."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -85,15 +83,13 @@ def test_necessary_is_what_stays_necessary() -> None:
     assert necessary(rows, "exact_match").rows() == [(0, 5), (1, 20)]
 
 
-@pytest.mark.parametrize(
-    ("baselines", "step"),
-    [([0, 0.15, 1], 20), ([0, 0.25, 1], 5), ([0.5, 0.5, 0.65], None), ([0, 0.3, 0], 5)],
-)
-def test_recitable_is_above_the_first_step(baselines: list[float], step: int | None) -> None:
-    exact = {
-        name: [each, each] for name, each in zip(("a-0", "a-5", "a-20"), baselines, strict=True)
-    }
-    assert recitable(over_steps(_summary(exact), STEPS)) == step
+def test_recitable_is_above_the_first_step() -> None:
+    cases = [(20, 0, 0.15, 1), (5, 0, 0.25, 1), (None, 0.5, 0.5, 0.65), (5, 0, 0.3, 0)]
+    for step, *baselines in cases:
+        exact = {
+            name: [each, each] for name, each in zip(("a-0", "a-5", "a-20"), baselines, strict=True)
+        }
+        assert recitable(over_steps(_summary(exact), STEPS)) == step
 
 
 def test_the_words_of_the_figure() -> None:
@@ -137,14 +133,11 @@ def test_benchmarks_have_a_map_of_their_own() -> None:
     made = synthetic.study(models=models, accuracies={"tiny_piqa": (0.5, 0.9)}, per_copies=8)
     summary = aggregate(made.models)
     [plot] = trajectories(summary, [("one", "r", 1), ("two", "r", 2)])
-    assert plot.data["metric"].unique(maintain_order=True).to_list() == [
-        *("exact_match", "token_accuracy", "acc")
-    ]
+    metrics = plot.data["metric"].unique(maintain_order=True).to_list()
+    assert metrics == ["exact_match", "token_accuracy", "acc"]
     titles = [axes.get_title(loc="left") for axes in figures.figure(plot).axes]
-    assert titles[:4] == [
-        *("unmodified model", "exact match: change", "token accuracy: change"),
-        "tiny_piqa: change",
-    ]
+    maps = [f"{name}: change" for name in ("exact match", "token accuracy", "tiny_piqa")]
+    assert titles[:4] == ["unmodified model", *maps]
     columns = ("intervention", "metric", "value", "low", "high", "difference")
     own = plot.data.filter(step=2, task="tiny_piqa").select(columns)
     of = summary.filter(pl.col("group") != "quartiles", model="two", task="tiny_piqa", metric="acc")

@@ -1,7 +1,5 @@
 """Counterfactual memorization, against arithmetic by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -17,8 +17,6 @@ own standard error is 0.007); of the other claims at their thresholds 0.031, of 
 quarters and gains 0, because their intervals are wider than they need be.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections import Counter
