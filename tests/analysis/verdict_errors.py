@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -140,10 +141,8 @@ _NAMES = _TABLE["intervention"].to_list()
 def _left(world: World, model: str) -> dict[str, _Floats]:
     """(13,) what is left of memory, tokens, every task, and the growth, by intervention."""
     middle = block_range(BLOCKS, "middle")
-    memory = tuple(
-        share + (world.more if model == "large" and block in middle else 0.0)
-        for block, share in enumerate(world.memory)
-    )
+    more = world.more if model == "large" else 0.0
+    memory = tuple(share + more * (block in middle) for block, share in enumerate(world.memory))
 
     def column(blocks: tuple[float, ...], quarters: tuple[float, ...]) -> _Floats:
         return np.array([1.0, *blocks, *quarters])  # in the order of `_NAMES`
@@ -188,17 +187,17 @@ def simulated(world: World, model: str, random: np.random.Generator) -> ModelTab
     control = random.binomial(SUFFIX, FLOOR, (CONTROLS, count)) / SUFFIX
     whole = np.concatenate([exact, np.zeros((CONTROLS, count), dtype=bool)])
     every = np.arange(SAMPLES + CONTROLS, dtype=np.uint32)
-    memorization = pl.DataFrame(
-        {
-            "intervention": np.repeat(_NAMES, len(every)),
-            "sample_id": np.tile(every, count),
-            "split": np.tile(["memorized"] * SAMPLES + ["control"] * CONTROLS, count),
-            "exact_match": whole.T.ravel(),
-            "teacher_forced_accuracy": np.concatenate([tokens, control]).T.ravel(),
-            "correct_length": np.where(whole, SUFFIX, 0).T.ravel(),
-            "suffix_log_prob": np.where(whole, -1.0, -50.0).T.ravel(),
-            "decoded": np.ones(whole.size, dtype=bool),
-        }
+    memorization = _by_intervention(
+        "sample_id",
+        every,
+        exact_match=whole,
+        teacher_forced_accuracy=np.concatenate([tokens, control]),
+        correct_length=np.where(whole, SUFFIX, 0),
+        suffix_log_prob=np.where(whole, -1.0, -50.0),
+    )
+    memorized = pl.when(pl.col("sample_id") < SAMPLES).then(pl.lit("memorized"))
+    memorization = memorization.with_columns(
+        split=memorized.otherwise(pl.lit("control")), decoded=True
     )
     samples = pl.DataFrame(
         {
@@ -223,31 +222,22 @@ def simulated(world: World, model: str, random: np.random.Generator) -> ModelTab
     documents.append(_documents("wikitext", "word_perplexity", likelihoods, words))
     benchmarks.append(_scores("wikitext", "word_perplexity", perplexities, None))
     return ModelTables(
-        model,
-        "family",
-        BLOCKS,
-        _TABLE,
-        samples,
-        memorization,
-        pl.concat(benchmarks),
-        pl.concat(documents),
-        SIZES[model],
+        *(model, "family", BLOCKS, _TABLE, samples, memorization),
+        *(pl.concat(benchmarks), pl.concat(documents), SIZES[model]),
     )
+
+
+def _by_intervention(key: str, ids: NDArray[np.integer], **values: NDArray[Any]) -> pl.DataFrame:
+    """Rows of each intervention and id, with these values (N, 13)."""
+    columns = {"intervention": np.repeat(_NAMES, len(ids)), key: np.tile(ids, len(_NAMES))}
+    return pl.DataFrame(columns | {name: each.T.ravel() for name, each in values.items()})
 
 
 def _documents(task: str, metric: str, values: _Floats, weights: _Floats) -> pl.DataFrame:
-    n, count = values.shape
-    return pl.DataFrame(
-        {
-            "intervention": np.repeat(_NAMES, n),
-            "task": [task] * (n * count),
-            "doc_id": np.tile(np.arange(n), count),
-            "category": pl.Series([None] * (n * count), dtype=pl.String),
-            "metric": [metric] * (n * count),
-            "value": values.T.ravel(),
-            "weight": np.tile(weights, count),
-        }
-    )
+    weight = np.broadcast_to(weights[:, None], values.shape)
+    rows = _by_intervention("doc_id", np.arange(len(values)), value=values, weight=weight)
+    kind = {"task": pl.lit(task), "metric": pl.lit(metric), "category": pl.lit(None, pl.String)}
+    return rows.with_columns(**kind)
 
 
 def _scores(task: str, metric: str, values: _Floats, chance: float | None) -> pl.DataFrame:
@@ -266,13 +256,10 @@ def truth(world: World, model: str, rows: pl.DataFrame) -> pl.DataFrame:
         rows: simulated evidence, for the rows that there are.
     """
     left = _left(world, model)
-    values: dict[tuple[str, str], _Floats] = {
-        ("exact_match", "kept"): left["memory"],
-        ("exact_match_at_k", "kept"): left["memory"],
-        ("suffix_log_prob", "kept"): left["memory"],
-        ("teacher_forced_accuracy", "kept"): left["tokens"],
-        ("wikitext", "log_ratio"): np.log(left["growth"]),
-    }
+    memory = ("exact_match", "exact_match_at_k", "suffix_log_prob")
+    values = {(metric, "kept"): left["memory"] for metric in memory}
+    values["teacher_forced_accuracy", "kept"] = left["tokens"]
+    values["wikitext", "log_ratio"] = np.log(left["growth"])
     for task, (chance, accuracy) in TASKS.items():
         floor = chance or 0.0
         values[task, "kept"] = left[task]
@@ -312,12 +299,7 @@ def verdicts(evidence: pl.DataFrame) -> dict[Key, str]:
 def errors(
     world: World, runs: int, seed: int = 0
 ) -> tuple[Counter[str], Counter[str], Counter[str]]:
-    """Simulate a world.
-
-    Args:
-        world: what is left under each bypass.
-        runs: simulations.
-        seed: of all of them.
+    """Simulate a world so often.
 
     Returns:
         claim -> runs in which any condition was judged wrongly; claim -> conditions decided rightly

@@ -3,8 +3,6 @@
 The data are compared with the tables by `tests.report.figure_data`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -54,26 +52,19 @@ def kept(data: pl.DataFrame) -> Iterator[tuple[str, Any]]:
 def scatter(data: pl.DataFrame, evidence: pl.DataFrame) -> Iterator[tuple[str, Any]]:
     """One model, with the evidence on it."""
     own = evidence.filter(LATER, model=data["model"][0], edit="identity", quantity="kept")
+    value, low, high = pl.col("value"), pl.col("low"), pl.col("high")
     t = stats.t.ppf(0.975, own["n_effective"].cast(pl.Float64).to_numpy() - 1)
     own = own.with_columns(t=pl.Series(t))
-    half = (
-        pl.col("t")
-        * (
-            pl.col("stderr") ** 2 + (pl.col("t") * pl.col("scale") / pl.col("n_effective")) ** 2
-        ).sqrt()
-    )
+    scaled = pl.col("t") * pl.col("scale") / pl.col("n_effective")
+    half = pl.col("t") * (pl.col("stderr") ** 2 + scaled**2).sqrt()
     own = own.with_columns(
-        low=pl.max_horizontal(pl.col("value") - half, "least"),
-        high=pl.min_horizontal(pl.col("value") + half, "most"),
+        low=pl.max_horizontal(value - half, "least"), high=pl.min_horizontal(value + half, "most")
     )
-    tasks = (
-        own.filter(metric="acc")
-        .group_by("block")
-        .agg(
-            able=pl.mean("value"),
-            below=((pl.col("value") - pl.col("low")) ** 2).sum().sqrt() / pl.len(),
-            above=((pl.col("high") - pl.col("value")) ** 2).sum().sqrt() / pl.len(),
-        )
+    by_block = own.filter(metric="acc").group_by("block")
+    tasks = by_block.agg(
+        able=value.mean(),
+        below=((value - low) ** 2).sum().sqrt() / pl.len(),
+        above=((high - value) ** 2).sum().sqrt() / pl.len(),
     )
     yield "exact", ends(data.filter(~WHOLE)["memorized"])
     for end, metric, k in (("", "exact_match", None), ("_of_first", "exact_match_at_k", 1)):

@@ -1,7 +1,5 @@
 """The data of each figure, computed again from the summary and the tables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -9,9 +7,7 @@ import polars as pl
 
 from pipeline.analysis.statistics import LEVEL, reach
 
-COLUMNS = (
-    *("model", "family", "intervention", "block", "task", "metric", "value", "low", "high", "n"),
-)
+COLUMNS = "model", "family", "intervention", "block", "task", "metric", "value", "low", "high", "n"
 KINDS = {"reasoning": ("piqa", "arc_easy"), "language": ("hellaswag", "lambada_openai")}
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
 SPREAD = ("completion_entropy", "token_accuracy")
@@ -20,8 +16,6 @@ WHOLE = pl.col("intervention") == "baseline"
 ONE_BLOCK = pl.col("group") == "each"
 MEAN = "benchmarks, mean lead over chance"
 LENGTHS = (1, 4, 16)
-
-
 Steps = Sequence[tuple[str, str, int]]
 
 
@@ -85,10 +79,8 @@ def frames(
     course = rows.join(known, on="model").with_columns(falls=falls)
     changes = ("difference", "difference_low", "difference_high", "p_holm", "falls")
     for run in {run for _, run, _ in steps}:
-        yield (
-            f"training-{run}",
-            course.filter(run=run).select(*COLUMNS, *changes, "run", "step").drop("family"),
-        )
+        columns = (*COLUMNS, *changes, "run", "step")
+        yield f"training-{run}", course.filter(run=run).select(columns).drop("family")
 
 
 def memorized(summary: pl.DataFrame, metric: str, split: str = "memorized") -> pl.DataFrame:
@@ -98,25 +90,20 @@ def memorized(summary: pl.DataFrame, metric: str, split: str = "memorized") -> p
 def benchmarks(summary: pl.DataFrame) -> pl.DataFrame:
     """The rows of benchmarks, of each one metric: acc, else word_perplexity."""
     metrics = summary.filter(pl.col("task") != "memorization").select("task", "metric").unique()
-    chosen = {
-        task: next((name for name in ("acc", "word_perplexity") if name in names), min(names))
-        for [task], rows in metrics.group_by("task")
-        for names in [rows["metric"].to_list()]
-    }
-    known = pl.DataFrame({"task": list(chosen), "metric": list(chosen.values())})
+    order = pl.col("metric").replace({"acc": "", "word_perplexity": " "})  # else the first by name
+    known = metrics.sort(order).unique("task", keep="first", maintain_order=True)
     return summary.join(known, on=["task", "metric"], how="semi", maintain_order="left")
 
 
 def kept(rows: pl.DataFrame, floor: pl.Expr, which: pl.Expr = SINGLE) -> pl.DataFrame:
     """The rows of `which` with what is kept of the lead that the baseline has over `floor`."""
-    rows = rows.with_columns(floor=floor.fill_null(0.0))
     whole = rows.filter(WHOLE).select(
         "model", "task", whole="value", least=pl.coalesce("low", "value")
     )
     single = rows.filter(which).join(whole, on=["model", "task"], maintain_order="left")
-    lead = pl.col("whole") - pl.col("floor")
-    known = single.filter(pl.col("least") > pl.col("floor"))
-    return known.with_columns(kept=(pl.col("value") - pl.col("floor")) / lead)
+    floor = floor.fill_null(0.0)
+    share = (pl.col("value") - floor) / (pl.col("whole") - floor)
+    return single.filter(pl.col("least") > floor).with_columns(kept=share)
 
 
 def late(rows: pl.DataFrame) -> pl.DataFrame:
@@ -137,11 +124,8 @@ def spread(memorization: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
             key = {"model": model, "intervention": intervention, "split": split}
             for metric in SPREAD:
                 known = own[metric].drop_nulls().to_numpy()
-                cuts = np.quantile(known, list(QUANTILES.values())) if len(known) else [None] * 5
-                named = {
-                    q: None if c is None else float(c) for q, c in zip(QUANTILES, cuts, strict=True)
-                }
-                rows.append({**key, "metric": metric, **named})
+                cuts = np.quantile(known, list(QUANTILES.values())).tolist() if len(known) else []
+                rows.append({**key, "metric": metric, **dict(zip(QUANTILES, cuts, strict=False))})
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
@@ -198,9 +182,8 @@ def _kept(summary: pl.DataFrame, evidence: pl.DataFrame) -> pl.DataFrame:
         parts.append(own.with_columns(measure=pl.lit(metric), kind=pl.lit("memorization")))
     upwards = benchmarks(summary).filter("higher_is_better")
     able = _with_ends(upwards, pl.col("chance"), evidence, ONE_BLOCK)
-    parts.append(able.with_columns(measure=pl.col("task"), kind=pl.lit("benchmark")))
-    mean = _mean(able, *block).with_columns(measure=pl.lit(MEAN), kind=pl.lit("mean"))
-    parts.append(mean)
+    parts.append(able.with_columns(measure="task", kind=pl.lit("benchmark")))
+    parts.append(_mean(able, *block).with_columns(measure=pl.lit(MEAN), kind=pl.lit("mean")))
     columns = (*block, "measure", "kind", "kept", "low", "high")
     return pl.concat(part.select(columns) for part in parts)
 
@@ -209,36 +192,31 @@ def _gaps(summary: pl.DataFrame, evidence: pl.DataFrame) -> pl.DataFrame:
     """Mean share kept of the benchmarks minus that of memory, over the late blocks."""
     key = ("model", "family", "edit")
     rows = intervals(evidence).filter(over="late")
-    below, above = pl.col("value") - pl.col("low"), pl.col("high") - pl.col("value")
-    able = (
-        rows.filter(metric="acc")
-        .group_by(key)
-        .agg(
-            able=pl.mean("value"),
-            down=(below**2).sum().sqrt() / pl.len(),
-            up=(above**2).sum().sqrt() / pl.len(),
-        )
+    value, low, high = pl.col("value"), pl.col("low"), pl.col("high")
+    ability = rows.filter(metric="acc").group_by(key)
+    able = ability.agg(
+        able=value.mean(),
+        down=((value - low) ** 2).sum().sqrt() / pl.len(),
+        up=((high - value) ** 2).sum().sqrt() / pl.len(),
     )
-    gap = pl.col("able") - pl.col("value")
-    memory = (
-        rows.filter(pl.col("metric").is_in(("exact_match", "exact_match_at_k", "suffix_log_prob")))
-        .join(able, on=key)
-        .select(
-            *key,
-            pl.col("metric").str.strip_suffix("_at_k").alias("measure"),
-            pl.col("k").cast(pl.Int64),
-            gap=gap,
-            low=gap - (pl.col("down") ** 2 + above**2).sqrt(),
-            high=gap + (pl.col("up") ** 2 + below**2).sqrt(),
-        )
+    named = {"exact_match": "exact_match", "exact_match_at_k": "exact_match"}
+    named["suffix_log_prob"] = "suffix_log_prob"
+    gap = pl.col("able") - value
+    memory = rows.filter(pl.col("metric").is_in(list(named))).join(able, on=key)
+    memory = memory.select(
+        *key,
+        pl.col("metric").replace(named).alias("measure"),
+        pl.col("k").cast(pl.Int64),
+        gap=gap,
+        low=gap - (pl.col("down") ** 2 + (high - value) ** 2).sqrt(),
+        high=gap + (pl.col("up") ** 2 + (value - low) ** 2).sqrt(),
     )
     n_blocks = pl.col("block").max().over("model") + 1
     late_rows = summary.filter(ONE_BLOCK & (pl.col("block") >= 3 * n_blocks // 4))
     tokens = late_rows.filter(metric="survival_gap").group_by(key)
-    equal = tokens.agg(gap=-pl.mean("value"), low=-pl.mean("high"), high=-pl.mean("low"))
-    nothing = pl.lit(None, pl.Int64).alias("k")
-    named = equal.with_columns(nothing, measure=pl.lit("survival_gap"))
-    return pl.concat([memory, named.select(memory.columns)])
+    equal = tokens.agg(gap=-value.mean(), low=-high.mean(), high=-low.mean())
+    equal = equal.with_columns(k=pl.lit(None, pl.Int64), measure=pl.lit("survival_gap"))
+    return pl.concat([memory, equal.select(memory.columns)])
 
 
 def _lost(rows: pl.DataFrame, evidence: pl.DataFrame) -> pl.DataFrame:

@@ -301,8 +301,7 @@ def test_tokens_by_intervention(page: Page) -> None:
     grid.get_by_role("combobox").select_option(index=1)
     assert "sample=" in page.url
     assert re.match(
-        r"gpt-neo, sample \d+, .*, continued by tiny-neo-8\.",
-        grid.locator("caption").inner_text(),
+        r"gpt-neo, sample \d+, .*, continued by tiny-neo-8\.", grid.locator("caption").inner_text()
     )
     names = grid.locator("tbody th").all_inner_texts()
     assert names[0] == "baseline"

@@ -31,9 +31,13 @@ def windows_of(name, tokens, known, intervention="baseline", shift=0.0):
         suffix = np.arange(P, tokens - S + 1, step)
         sure = np.isin(suffix, list(known)) & np.isin(suffix + S - 1, list(known))
         log_prob = np.where(sure, -0.5 - suffix % 1000 / 1000, -40.0)
-        of = {"start": suffix - P, "log_prob": log_prob - 1 + shift * (reading == "rolling")}
-        of["log_prob_top_40"] = np.where(sure, log_prob, -np.inf)
-        of |= {"first_character": suffix * SIZE, "end_character": (suffix + S) * SIZE}
+        of = {
+            "start": suffix - P,
+            "log_prob": log_prob - 1 + shift * (reading == "rolling"),
+            "log_prob_top_40": np.where(sure, log_prob, -np.inf),
+            "first_character": suffix * SIZE,
+            "end_character": (suffix + S) * SIZE,
+        }
         names = {"intervention": intervention, "document": name, "reading": reading}
         numbers = {"prefix_length": P, "suffix_length": S, "context": P, "reference": False}
         columns = {key: pl.lit(value) for key, value in (names | numbers).items()}
@@ -42,9 +46,9 @@ def windows_of(name, tokens, known, intervention="baseline", shift=0.0):
 
 
 def written(
-    folder, texts, *, edits=("baseline",), reference=None, show_text=True, known=KNOWN, corpus=None
+    folder, texts, *, edits=("baseline",), reference=None, known=KNOWN, corpus=None, show_text=True
 ):
-    data = folder / "windows"
+    data, out = folder / "windows", folder / "out"
     counts = {name: len(text) // SIZE for name, text in texts.items()}
     frames = [
         windows_of(name, counts[name], known if edit == "baseline" else (), edit, 0.25)
@@ -55,12 +59,11 @@ def written(
     rows = [(edit, name, 280, P, 100, 7, 0.25, "x") for name in texts for edit in edits]
     recited = pl.DataFrame(rows, tables.dtypes(RECITED), orient="row")
     tables.write(recited, data / "m.recited.parquet", RECITED, {})
-    named = None
+    more = {"corpus": corpus, "reference": None, "show_text": show_text}
     if reference is not None:
         other = pl.concat([windows_of(n, c, reference) for n, c in counts.items()])
-        named = "reference"
         tables.write(other, data / "reference.parquet", WINDOWS, {})
-    out, more = folder / "out", {"corpus": corpus, "reference": named, "show_text": show_text}
+        more["reference"] = "reference"
     write_documents("audit-x", data, ["m"], texts, out, **more)
     return out
 
@@ -178,13 +181,9 @@ def test_a_folder_gives_a_table_and_a_page_each(tmp_path):
     words = " ".join(bare(page).split())
     assert "in 3 of 3 documents" in words
     assert "1 document shorter than a window of m is left out: short" in words
-
-
-def test_documents_without_a_window_are_named(tmp_path):
-    found = numbers(written(tmp_path, {"a": "short", "b": ""}))
-    assert found["windows/m/short"]["value"] == 2
-    page = (tmp_path / "out" / "index.html").read_text()
-    assert "are left out: a, b" in page
+    out = written(tmp_path / "other", {"a": "short", "b": ""})  # no window at all
+    assert numbers(out)["windows/m/short"]["value"] == 2
+    assert "are left out: a, b" in (out / "index.html").read_text()
 
 
 def test_a_long_line_is_cut_and_the_ends_of_lines_of_windows_are_no_characters(tmp_path):
@@ -197,10 +196,9 @@ def test_a_long_line_is_cut_and_the_ends_of_lines_of_windows_are_no_characters(t
 
 
 def test_a_megabyte_makes_a_page_below_five(tmp_path):
-    rng = np.random.default_rng(0)
-    known = (rng.integers(0, 250_000, (4000, 1)) + np.arange(30)).ravel()
+    starts = np.random.default_rng(0).integers(0, 250_000, (4000, 1))
     text = ("The quick brown fox, & others.\n" * 40_000)[:1_000_000]
-    out = written(tmp_path, {"book": text}, known=known)
+    out = written(tmp_path, {"book": text}, known=(starts + np.arange(30)).ravel())
     assert 1_000_000 < (out / "index.html").stat().st_size < 5_000_000
 
 

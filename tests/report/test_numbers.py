@@ -5,8 +5,6 @@ number stands in an element ``data`` that names it, and no digit that is not a p
 the text of a template stands outside of one.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -298,14 +296,15 @@ def _exact(made: Made) -> pl.DataFrame:
 
 
 def test_rows_of_the_summary(made: Made) -> None:
-    rows = made.table("summary").to_dicts()
     key = ("model", "intervention", "task", "metric", "split", "k", "copies")
-    by_name = {"/".join(str(row[c]) for c in key if row[c] is not None): row for row in rows}
     shown = made.starting("summary/")
     assert len(shown) > 100
+    by_name = {
+        "/".join(str(row[c]) for c in key if row[c] is not None): row
+        for row in made.table("summary").rows(named=True)
+    }
     for name, row in shown.items():
-        whole = by_name[name]
-        assert near(row, whole["value"], whole["low"], whole["high"]), name
+        assert near(row, *(by_name[name][end] for end in ("value", "low", "high"))), name
 
 
 def test_exact_match_of_the_samples(made: Made) -> None:
@@ -367,11 +366,10 @@ def test_what_the_study_consists_of(made: Made) -> None:
     summary, shown = made.table("summary"), made.starting("study/")
     counts = [len(rows["intervention"].unique()) for _, rows in summary.group_by("model")]
     assert near(shown["interventions"], None, min(counts), max(counts))
-    manifests = [
-        json.loads(p.read_text()) for p in made.data.glob("checkpoints/tiny-*/manifest.json")
-    ]
-    assert shown["models"]["value"] == len(manifests)
-    assert shown["parameters"]["value"] == max(m["parameters"] for m in manifests)
+    paths = [*made.data.glob("checkpoints/tiny-*/manifest.json")]
+    assert shown["models"]["value"] == len(paths)
+    parameters = [json.loads(path.read_text())["parameters"] for path in paths]
+    assert shown["parameters"]["value"] == max(parameters)
     assert near(shown["seeds"], None, 1, 1)
     for split in ("memorized", "exposed", "control"):
         n = [
@@ -395,21 +393,29 @@ def test_the_models(made: Made) -> None:
         assert near(shown["late-block/benchmarks"], fmean(tasks))
 
 
-def test_chance_of_the_benchmarks(made: Made) -> None:
-    summary, shown = made.table("summary"), made.starting("benchmarks/")
-    for name, row in shown.items():
+def test_settings_and_texts(made: Made) -> None:
+    """The chance level of each benchmark, the thresholds, and means over what models wrote."""
+    summary = made.table("summary")
+    for name, row in made.starting("benchmarks/").items():
         task, _, what = name.partition("/")
         if what == "chance":
             assert near(row, summary.filter(task=task)["chance"][0]), name
+    shown = made.starting("thresholds/")
+    assert near(shown.pop("points"), 7)
+    limits = THRESHOLDS.model_dump()
+    assert all(near(row, limits[name]) for name, row in shown.items())
+    assert {"reduced", "collapsed", "near_zero", "by_length"} <= set(shown)
+    shown = made.starting("generations/")
+    assert near(shown["tiny-neo-8/baseline/greedy/perplexity"], geometric_mean([1.5, 3.5]))
+    assert near(shown["tiny-neo-8/block-03/greedy/distinct"], 0.6)
+    assert shown["texts"]["value"] == 2
 
 
 def test_what_one_late_block_leaves(made: Made) -> None:
     rows = made.table("evidence").filter(over="late", quantity="kept")
     for model, edit in itertools.product(synthetic.MODELS, ("identity", "zero")):
-        shown, own = (
-            made.starting(f"retention/{edit}/{model}/"),
-            rows.filter(model=model, edit=edit),
-        )
+        shown = made.starting(f"retention/{edit}/{model}/")
+        own = rows.filter(model=model, edit=edit)
         assert len(shown) > 8
         exact = own.filter(metric="exact_match")["value"].item()
         assert near(shown["exact_match"], exact)
@@ -435,62 +441,39 @@ def test_the_intervals_behind_the_verdicts(made: Made) -> None:
 def test_the_counts_of_verdicts(made: Made) -> None:
     every = made.table("verdicts").filter(setup="acc, last quarter")
     verdicts = every.filter(edit="identity")
-    others = every.filter(
-        pl.col("model").is_not_null(), pl.col("unit").is_null(), edit="zero"
-    ).group_by("claim")
-    for (claim,), rows in others:
-        own = rows["verdict"].to_list()
-        found = made.starting(f"claims/{claim}/zero/")
-        assert found["total"]["value"] == len(own)
-        assert all(found[verdict]["value"] == own.count(verdict) for verdict in set(own))
+    shown, of_models = made.starting("claims/"), pl.col("model").is_not_null()
+    judged = pl.col("condition").is_not_null()
+    cases = every.filter(of_models, pl.col("unit").is_null())
+    for (claim, edit), rows in cases.group_by("claim", "edit"):
+        if edit in ("identity", "zero"):
+            place, own = claim if edit == "identity" else f"{claim}/zero", rows["verdict"].to_list()
+            assert shown[f"{place}/total"]["value"] == len(own)
+            for verdict in set(own):
+                assert shown[f"{place}/{verdict}"]["value"] == own.count(verdict), place
     for (claim,), rows in verdicts.drop_nulls("needed").group_by("claim"):
-        assert made.starting(f"claims/{claim}/")["needed"]["value"] == rows["needed"].max()
-    cases = verdicts.filter(pl.col("model").is_not_null(), pl.col("unit").is_null())
-    shown = made.starting("claims/")
-    for claim in set(cases["claim"]):
-        own = cases.filter(claim=claim)["verdict"].to_list()
-        for verdict in set(own):
-            assert shown[f"{claim}/{verdict}"]["value"] == own.count(verdict), claim
-        assert shown[f"{claim}/total"]["value"] == len(own)
-        conditions = verdicts.filter(pl.col("condition").is_not_null(), claim=claim)
+        assert shown[f"{claim}/needed"]["value"] == rows["needed"].max()
+    for claim in set(cases.filter(edit="identity")["claim"]):
+        conditions = verdicts.filter(judged, claim=claim)
         assert shown[f"{claim}/intervals"]["value"] == conditions.height
         assert near(shown[f"{claim}/level"], conditions["level"][0])
         for (condition,), rows in conditions.group_by("condition"):
             known = [v for v in rows["estimate"].drop_nulls() if math.isfinite(v)]
             if known:
                 assert near(shown[f"{claim}/{condition}"], None, min(known), max(known))
-        units = verdicts.filter(
-            pl.col("unit").is_not_null(), pl.col("condition").is_null(), claim=claim
-        )
+        units = verdicts.filter(~judged, pl.col("unit").is_not_null(), claim=claim)
         for (model,), rows in units.group_by("model"):
             if f"{claim}/{model}/total" in shown:
                 assert shown[f"{claim}/{model}/total"]["value"] == rows.height
-                own = rows["verdict"].to_list()
-                n = shown[f"{claim}/{model}/supported"]["value"]
-                assert n == own.count("supported")
+                right = rows["verdict"].to_list().count("supported")
+                assert shown[f"{claim}/{model}/supported"]["value"] == right
     paper = made.starting("claims/paper/")
     assert sum(row["value"] for row in paper.values()) == shown["paper"]["value"]
     main = verdicts.filter(pl.col("claim").is_in(PAPERS))
     barred = main.filter(pl.col("needed").is_not_null() | pl.col("lacks").is_not_null())["claim"]
-    undecided = main.filter(pl.col("model").is_null(), verdict="undecided")["claim"]
+    undecided = main.filter(~of_models, verdict="undecided")["claim"]
     if "hopeless" in shown:
         assert shown["hopeless"]["value"] == len(set(undecided) & set(barred)) > 0
     assert near(shown["confidence"], 1 - THRESHOLDS.significance)
-
-
-def test_the_thresholds(made: Made) -> None:
-    shown = made.starting("thresholds/")
-    assert near(shown.pop("points"), 7)
-    limits = THRESHOLDS.model_dump()
-    assert all(near(row, limits[name]) for name, row in shown.items())
-    assert {"reduced", "collapsed", "near_zero", "by_length"} <= set(shown)
-
-
-def test_the_texts(made: Made) -> None:
-    shown = made.starting("generations/")
-    assert near(shown["tiny-neo-8/baseline/greedy/perplexity"], geometric_mean([1.5, 3.5]))
-    assert near(shown["tiny-neo-8/block-03/greedy/distinct"], 0.6)
-    assert shown["texts"]["value"] == 2
 
 
 def test_the_samples(made: Made) -> None:

@@ -1,7 +1,5 @@
 """A figure of one's own in `mine/`: drawn with its words, and in the digest of its stage alone."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

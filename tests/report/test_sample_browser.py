@@ -18,13 +18,13 @@ from pipeline.workflow import tables
 from tests.analysis import synthetic
 
 NAMES = [("tiny-neo-8", "gpt-neo")]
-TRAINED_HERE = {"name": "tiny-neo-8", "origin": {"recipe": {}}}
+MODELS = {"tiny-neo-8": ("gpt-neo", 8)}
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """A study of one model, whose broken continuations have a wrong last token."""
-    synthetic.study(models={"tiny-neo-8": ("gpt-neo", 8)}, per_copies=16).write(tmp_path)
+    synthetic.study(models=MODELS, per_copies=16).write(tmp_path)
     right = pl.col("continuation")
     last = pl.lit([640], dtype=pl.List(pl.UInt32))
     wrong = pl.concat_list(right.list.head(right.list.len() - 1), last)
@@ -40,11 +40,8 @@ def memorization(data: Path) -> pl.DataFrame:
 
 def rewrite(data: Path, frame: pl.DataFrame, *changes: pl.Expr, **more: object) -> None:
     """The table of memorization anew."""
-    path, changed = (
-        data / "memorization" / "tiny-neo-8.parquet",
-        frame.with_columns(changes, **more),
-    )
-    tables.write(changed, path, metrics.MEMORIZATION, {})
+    path = data / "memorization" / "tiny-neo-8.parquet"
+    tables.write(frame.with_columns(changes, **more), path, metrics.MEMORIZATION, {})
 
 
 def _tokenizer(path: Path) -> None:
@@ -60,11 +57,10 @@ def test_samples_that_tell_something_are_chosen(data: Path) -> None:
     why = [sample.why for sample in family.samples]
     assert why == ["most surviving", "most fragile", "control"]  # no broken one ends right
     frame = memorization(data)
-    recited = frame.filter(pl.col("exact_match"), intervention="baseline", split="memorized")
-    edited = frame.filter(pl.col("intervention") != "baseline").join(
-        recited.select("sample_id"), on="sample_id", how="semi"
-    )
-    shares = edited.group_by("sample_id").agg((~pl.col("exact_match")).mean().alias("share"))
+    recited = frame.filter("exact_match", intervention="baseline", split="memorized")
+    of_recited = frame.join(recited.select("sample_id"), on="sample_id", how="semi")
+    edited = of_recited.filter(pl.col("intervention") != "baseline")
+    shares = edited.group_by("sample_id").agg(share=(~pl.col("exact_match")).mean())
     of = dict(shares.iter_rows())
     surviving, fragile, _ = family.samples
     assert of[surviving.sample_id] == min(of.values())
@@ -73,14 +69,11 @@ def test_samples_that_tell_something_are_chosen(data: Path) -> None:
         [(n, rows)] = sample.broken.values()
         assert n / rows == of[sample.sample_id]
     [sentence] = map(plain, told)
-    late = frame.filter(pl.col("intervention").is_in(["block-06", "block-07"])).join(
-        recited.select("sample_id"), on="sample_id", how="semi"
-    )
-    broken = late.filter(~pl.col("exact_match"))
-    places = broken.group_by("intervention").agg(pl.median("correct_length") + 1)
-    low, high = places["correct_length"].min(), places["correct_length"].max()
-    assert f"at token {low:g}" in sentence
-    assert f"{high:g} (medians" in sentence
+    late = pl.col("intervention").is_in(["block-06", "block-07"])
+    broken = of_recited.filter(late, ~pl.col("exact_match"))
+    places = broken.group_by("intervention").agg(at=pl.median("correct_length") + 1)["at"]
+    assert f"at token {places.min():g}" in sentence
+    assert f"{places.max():g} (medians" in sentence
     again = sentence.split("block by block). ")[1]
     assert again.startswith("0.0% [0.0, ")  # the last token is the wrong one
     assert f"from {broken['sample_id'].n_unique()} samples" in again
@@ -103,23 +96,14 @@ def test_a_sample_of_each_kind_is_shown(data: Path) -> None:
     assert why["kind odd"] % 2 == 1
 
 
-@pytest.mark.parametrize(
-    ("tokens", "row", "states"),
-    [
-        ([1, 2, 3, 4], [-0.0123, 3.14], ["right"] * 4),
-        (
-            [1, 9, 9, 4],
-            [-0.0123, 3.14, 1, 9, 9, 4],
-            list(browser.SIGNS),
-        ),
-    ],
-)
-def test_a_row_holds_the_first_error_and_what_follows(
-    tokens: list[int], row: list[float], states: list[str]
-) -> None:
+def test_a_row_holds_the_first_error_and_what_follows() -> None:
     suffix = [1, 2, 3, 4]
-    assert browser.row(suffix, tokens, -0.01234, 3.14159) == row
-    assert list(browser.states(suffix, row)) == list(zip(states, tokens, strict=True))
+    for tokens, row, states in (
+        (suffix, [-0.0123, 3.14], ["right"] * 4),
+        ([1, 9, 9, 4], [-0.0123, 3.14, 1, 9, 9, 4], browser.SIGNS),
+    ):
+        assert browser.row(suffix, tokens, -0.01234, 3.14159) == row
+        assert list(browser.states(suffix, row)) == list(zip(states, tokens, strict=True))
 
 
 def test_the_script_gets_a_row_for_each_intervention() -> None:
@@ -165,9 +149,14 @@ def test_only_what_was_decoded_is_chosen(data: Path) -> None:
     assert choosing.read_browser(data, NAMES, []) == ([], [], [])
 
 
-def test_real_text_is_shown_only_where_asked_for(data: Path, summary: pl.DataFrame) -> None:
-    _tokenizer(data / "checkpoints" / "tiny-neo-8" / "tokenizer.json")
-    manifests = [{"name": "tiny-neo-8", "origin": {"repo": "nobody/nothing", "commit": "0" * 40}}]
+def test_real_text_is_shown_only_where_asked_for_and_generated_text_always(
+    data: Path, summary: pl.DataFrame
+) -> None:
+    name = "tiny-neo-8"
+    [bare], _, _ = choosing.read_browser(data, NAMES, [{"name": name}], show_text=True)
+    assert bare.why_ids == "no tokenizer.json of its models is on this machine"
+    _tokenizer(data / "checkpoints" / name / "tokenizer.json")
+    manifests = [{"name": name, "origin": {"repo": "nobody/nothing", "commit": "0" * 40}}]
     [ids], _, _ = choosing.read_browser(data, NAMES, manifests)
     assert not ids.words
     assert not ids.private
@@ -180,19 +169,11 @@ def test_real_text_is_shown_only_where_asked_for(data: Path, summary: pl.DataFra
     html = _render(summary, text)
     assert "gpt-neo: this is text of real training data." in html
     assert re.search("[✗×]  w640</td>", html)
-
-
-def test_generated_text_is_shown_without_asking(data: Path, summary: pl.DataFrame) -> None:
-    _tokenizer(data / "checkpoints" / "tiny-neo-8" / "tokenizer.json")
-    [family], _, _ = choosing.read_browser(data, NAMES, [TRAINED_HERE])
-    assert family.words
-    assert not family.private
-    assert 'class="note"' not in _render(summary, family)
-
-
-def test_without_a_tokenizer_ids_are_shown(data: Path) -> None:
-    [family], _, _ = choosing.read_browser(data, NAMES, [{"name": "tiny-neo-8"}], show_text=True)
-    assert family.why_ids == "no tokenizer.json of its models is on this machine"
+    trained_here = [{"name": name, "origin": {"recipe": {}}}]
+    [generated], _, _ = choosing.read_browser(data, NAMES, trained_here)
+    assert generated.words
+    assert not generated.private
+    assert 'class="note"' not in _render(summary, generated)
 
 
 def _render(summary: pl.DataFrame, family: browser.Family) -> str:
@@ -231,7 +212,7 @@ def test_no_text_ends_the_script_element() -> None:
 
 
 def test_tables_without_numbers_are_named_as_missing(tmp_path: Path) -> None:
-    synthetic.study(models={"tiny-neo-8": ("gpt-neo", 8)}, per_copies=16).write(tmp_path)
+    synthetic.study(models=MODELS, per_copies=16).write(tmp_path)
     path = tmp_path / "tokens" / "tiny-neo-8.parquet"
     nothing = pl.lit(float("nan"), pl.Float32).alias("margin")
     unknown = tables.read(path, schemas.TOKENS).with_columns(nothing)

@@ -143,28 +143,22 @@ def test_every_metric_can_be_looked_at(summary: pl.DataFrame) -> None:
     assert "rouge_l" in named
     heading, rows = facts.metrics(summary)
     assert heading[:3] == ["metric", "meaning", "unit"]
-    assert {row[0]: row[1] for row in rows} == {
-        m.name: m.meaning for m in METRICS if m.name in named
-    }
-    [first, *_] = overview.heatmaps(summary, pl.DataFrame(schema=_SHARES))
+    meanings = {m.name: m.meaning for m in METRICS if m.name in named}
+    assert {row[0]: row[1] for row in rows} == meanings
+    kept = dict.fromkeys(("model", "group", "edit", "measure"), pl.String)
+    kept |= {"block": pl.UInt16, "kept": pl.Float64}
+    [first, *_] = overview.heatmaps(summary, pl.DataFrame(schema=kept))
     others = [name for name in named if name not in overview._MEMORY]
     assert len(first["others"]) == len(others)
     assert set(first["others"]) <= set(first["heading"])
     assert any(label.startswith("suffix log prob, nats") for label in first["others"])
 
 
-_SHARES = {
-    "model": pl.String, "group": pl.String, "edit": pl.String, "block": pl.UInt16,
-    "measure": pl.String, "kept": pl.Float64,
-}  # fmt: skip
-
-
 def test_what_lies_beyond_an_axis_is_marked() -> None:
     figure = Figure()
     axes = figure.subplots()
     data = pl.DataFrame({"row": [0, 1, 2], "block": [0, 1, 2], "value": [0.5, -0.53, 2.0]})
-    rows = data.with_columns(low="value", high="value")
-    style.curve(axes, rows, 0, "one", hollow=None)
+    style.curve(axes, data.with_columns(low="value", high="value"), 0, "one", hollow=None)
     axes.scatter([3.0, 4.0], [0.2, 9.0], color="red")
     before = len(axes.lines)
     style.bound(axes, -0.35, 1.35)

@@ -36,25 +36,21 @@ TEXT = [("555 0199", ""), ("555 ", "nine"), ("555 0199", "")]
 IDS = [("7 8 9", ""), ("7", "5 9"), ("7 8 9", "")]
 
 
-@pytest.mark.parametrize(
-    ("origin", "show_text", "lines"),
-    [
+def test_text_is_shown_where_it_may_be(data: Path) -> None:
+    """Where asked for, or of a generated world; real text is ids."""
+    (data / "corpus/tokenizer").mkdir(parents=True)  # of other models of the study
+    (data / "corpus/tokenizer/tokenizer.json").write_text("{}")
+    for origin, show_text, lines in (
         ({"repo": "a/b"}, False, IDS),
         (None, True, TEXT),
         ({"recipe": {}}, False, TEXT),
-    ],
-    ids=["real text is ids", "where asked for", "of a generated world"],
-)
-def test_text_is_shown_where_it_may_be(
-    data: Path, origin: object, show_text: bool, lines: list[tuple[str, str]]
-) -> None:
-    (data / "corpus/tokenizer").mkdir(parents=True)  # of other models of the study
-    (data / "corpus/tokenizer/tokenizer.json").write_text("{}")
-    manifests = [{"name": "m", "origin": origin}, {"name": "without-a-table"}]
-    [made] = read_generations(data, manifests, show_text=show_text)
-    assert made.ids == (lines is IDS)
-    assert [(line["same"], line["other"]) for line in made.lines] == lines
-    assert [line["intervention"] for line in made.lines] == ["baseline", "block-00", "block-01"]
+    ):
+        manifests = [{"name": "m", "origin": origin}, {"name": "without-a-table"}]
+        [made] = read_generations(data, manifests, show_text=show_text)
+        assert made.ids == (lines is IDS)
+        assert [(line["same"], line["other"]) for line in made.lines] == lines
+        names = [line["intervention"] for line in made.lines]
+        assert names == ["baseline", "block-00", "block-01"]
 
 
 def test_collapse_is_a_mean_over_the_prompts() -> None:
