@@ -31,21 +31,18 @@ def test_numbers_are_the_summarys(summary: pl.DataFrame, evidence_of_paper: pl.D
     assert gap == pytest.approx(ability - memory, abs=1e-6)
 
 
-def test_curves_have_a_row_a_block(summary: pl.DataFrame) -> None:
-    curve = by_block(summary.filter(model="tiny-pythia-12"))
-    assert curve["block"].to_list() == list(range(12))
-    assert {"exact_match", "completion_entropy", "tiny_hellaswag"} <= set(curve.columns)
-    at = summary.filter(model="tiny-pythia-12", block=3, metric="exact_match", split="memorized")
-    assert curve["exact_match"][3] == at["value"][0]
-
-
-def test_files_are_written_for_each_model(
+def test_files_hold_each_model_and_a_row_a_block(
     summary: pl.DataFrame, evidence_of_paper: pl.DataFrame, tmp_path: Path
 ) -> None:
     write_headline(summary, evidence_of_paper, tmp_path / "metrics.json", tmp_path / "curves")
     models = set(summary["model"])
     assert set(json.loads((tmp_path / "metrics.json").read_text())) == models
     assert {path.stem for path in (tmp_path / "curves").iterdir()} == models
+    curve = by_block(summary.filter(model="tiny-pythia-12"))
+    assert curve["block"].to_list() == list(range(12))
+    assert {"exact_match", "completion_entropy", "tiny_hellaswag"} <= set(curve.columns)
+    at = summary.filter(model="tiny-pythia-12", block=3, metric="exact_match", split="memorized")
+    assert curve["exact_match"][3] == at["value"][0]
 
 
 def test_without_benchmarks_there_are_the_others(summary: pl.DataFrame) -> None:

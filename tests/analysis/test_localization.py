@@ -73,19 +73,6 @@ def test_merits_by_hand() -> None:
     assert made["chance_rank"].to_list() == pytest.approx([5 / 2] * 4 + [5 / 3] * 2)
 
 
-def test_ties_are_expectations_over_random_orders() -> None:
-    random = np.random.default_rng(0)
-    score, true = np.array([1.0, 2, 2, 2, 0]), np.array([True, True, True, False, False])
-    ranks, hits = [], []
-    for _ in range(4000):
-        order = np.lexsort((random.random(5), -score))
-        ranks.append(1 + int(np.argmax(true[order])))
-        hits.append(bool(true[order][0]))
-    [row] = merits(table({"m": ("t", {0, 1, 2}, score.tolist())})).to_dicts()
-    assert row["hit"] == pytest.approx(np.mean(hits), abs=0.03)
-    assert row["rank"] == pytest.approx(np.mean(ranks), abs=0.03)
-
-
 def test_an_oracle_is_at_one_and_a_random_scorer_at_chance() -> None:
     random = np.random.default_rng(1)
     covered = 0

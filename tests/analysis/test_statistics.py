@@ -21,22 +21,19 @@ from pipeline.analysis.statistics import (
 from tests.analysis import verdict_errors
 
 
-def test_wilson_is_that_of_statsmodels_and_scipy() -> None:
+def test_wilson_and_normal_are_those_of_statsmodels_and_scipy() -> None:
     successes, trials = np.array([0.0, 3, 50, 100]), np.array([100.0, 10, 100, 100])
     low, high = wilson(successes, trials)
     expected = proportion_confint(successes, trials, method="wilson")
     np.testing.assert_allclose((low, high), expected, atol=1e-12)
     of_scipy = stats.binomtest(3, 10).proportion_ci(method="wilson")
     assert (low[1], high[1]) == pytest.approx((of_scipy.low, of_scipy.high))
+    low, high = normal(np.array([0.5, 0.5]), np.array([0.1, np.nan]))
+    assert (low[0], high[0]) == pytest.approx(stats.norm.interval(0.95, 0.5, 0.1))
+    assert np.isnan([low[1], high[1]]).all()  # no standard error
     low, high = wilson(np.array([0.0, 7.0]), np.array([7.0, 7.0]))  # exact at the ends
     assert low[0] == 0.0 < high[0] < 1
     assert 0 < low[1] < high[1] == 1.0
-
-
-def test_normal_interval_and_no_stderr() -> None:
-    low, high = normal(np.array([0.5, 0.5]), np.array([0.1, np.nan]))
-    assert (low[0], high[0]) == pytest.approx(stats.norm.interval(0.95, 0.5, 0.1))
-    assert np.isnan([low[1], high[1]]).all()
 
 
 def test_rates_of_unrelated_samples_are_plain_wilson() -> None:
@@ -100,22 +97,26 @@ def test_intervals_hold_the_truth(name: str) -> None:
     assert verdict_errors.coverage(1000, names=[name])[name] >= 0.93
 
 
-def test_copies_of_a_sample_do_not_narrow_the_interval_of_the_mean() -> None:
-    values = np.random.default_rng(4).normal(size=(50, 1))
-    single = clustered_means(values, np.arange(50))
-    copied = clustered_means(np.repeat(values, 10, axis=0), np.repeat(np.arange(50), 10))
-    assert copied.low == pytest.approx(single.low)
-    assert copied.high == pytest.approx(single.high)
-    alone = clustered_means(np.array([[1.0], [2.0]]), np.array([5, 5]))  # one group, no spread
-    assert alone.value == [1.5]
-    assert np.isnan([alone.low, alone.high]).all()
-
-
 def paired(seed: int, n: int, shift: float = 0.0) -> tuple[NDArray[np.float64], ...]:
     """A baseline (n, 1) and values (n, 1) that follow it."""
     random = np.random.default_rng(seed)
     baseline = random.normal(size=(n, 1))
     return baseline + shift + random.normal(0, 0.5, size=(n, 1)), baseline
+
+
+def test_copies_of_a_sample_narrow_no_interval() -> None:
+    values, baseline = paired(7, 40, 0.2)
+    of_one, tenfold = (
+        [np.repeat(each, n, axis=0) for each in (values, baseline, np.arange(40))] for n in (1, 10)
+    )
+    single, copied = (paired_differences(*each, seed=0) for each in (of_one, tenfold))
+    for field in ("value", "low", "high", "p_value"):
+        assert getattr(copied, field) == pytest.approx(getattr(single, field))
+    single, copied = (clustered_means(each[0], each[2]) for each in (of_one, tenfold))
+    np.testing.assert_allclose([copied.low, copied.high], [single.low, single.high])
+    alone = clustered_means(np.array([[1.0], [2.0]]), np.array([5, 5]))  # one group, no spread
+    assert alone.value == [1.5]
+    assert np.isnan([alone.low, alone.high]).all()
 
 
 def test_differences_are_those_of_the_paired_t_test_and_of_scipys_permutations() -> None:
@@ -131,6 +132,9 @@ def test_differences_are_those_of_the_paired_t_test_and_of_scipys_permutations()
     assert 0.01 < flipped.pvalue < 0.5
     assert ours.p_value == pytest.approx(flipped.pvalue, abs=0.02)
     assert ours.p_value == pytest.approx(stats.ttest_1samp(change, 0).pvalue, abs=0.02)
+    # pairing takes out what the samples differ by among themselves
+    means = clustered_means(np.hstack([values, baseline]), np.arange(300))
+    assert ours.high - ours.low < 0.7 * (means.high - means.low).min()
 
 
 @pytest.mark.parametrize(("worse", "better"), [(4, 0), (9, 2), (12, 9), (1, 1)])
@@ -143,15 +147,6 @@ def test_outcomes_of_unrelated_samples_are_tested_as_by_mcnemar(worse: int, bett
     assert ours.value == pytest.approx((better - worse) / len(values))
 
 
-def test_copies_of_a_sample_do_not_make_a_difference_surer() -> None:
-    values, baseline = paired(7, 40, 0.2)
-    single = paired_differences(values, baseline, np.arange(40), seed=0)
-    tenfold = [np.repeat(each, 10, axis=0) for each in (values, baseline, np.arange(40))]
-    copied = paired_differences(*tenfold, seed=0)
-    for field in ("value", "low", "high", "p_value"):
-        assert getattr(copied, field) == pytest.approx(getattr(single, field))
-
-
 def test_the_error_of_a_difference_leaves_out_whole_groups() -> None:
     values, baseline = paired(8, 90)
     groups = np.repeat(np.arange(30), [1, 5] * 15)
@@ -162,14 +157,6 @@ def test_the_error_of_a_difference_leaves_out_whole_groups() -> None:
     half = stats.t.ppf(0.975, n - 1) * error
     assert max(ours.value - ours.low, ours.high - ours.value) >= half * (1 - 1e-9)
     assert ours.high - ours.low == pytest.approx(2 * half, rel=0.2)
-
-
-def test_the_interval_of_a_difference_is_narrower_than_the_samples_are_wide() -> None:
-    """Pairing takes out what the samples differ by among themselves."""
-    values, baseline = paired(9, 200, 0.3)
-    ours = paired_differences(values, baseline, np.arange(200), seed=0)
-    means = clustered_means(np.hstack([values, baseline]), np.arange(200))
-    assert ours.high - ours.low < 0.7 * (means.high - means.low).min()
 
 
 def test_no_change_has_an_interval_only_where_values_have_limits() -> None:

@@ -50,6 +50,10 @@ def test_tokens_of_other_probability_are_left_out():
     nobody = Tokens(np.empty(0), np.empty(0, int), np.empty((0, 2), bool))
     assert survival(own, nobody, 0) is None
     assert survival(nobody, theirs, 0) is None
+    alike = Tokens(np.full(8, -0.01), np.arange(8), np.ones((8, 1), bool))
+    found = survival(alike, alike, 0)  # where all agree there is no interval
+    assert found.gap.value == 0
+    assert np.isnan(found.gap.low).all()
 
 
 @pytest.mark.parametrize("gap", [0.0, 0.2])
@@ -75,10 +79,3 @@ def test_samples_are_drawn_whole():
     narrow, wide = (vars(survival(each, theirs, 3).gap) for each in (often, once))
     for name in wide:
         assert narrow[name] == pytest.approx(wide[name]), name
-
-
-def test_where_all_agree_there_is_no_interval():
-    own = Tokens(np.full(8, -0.01), np.arange(8), np.ones((8, 1), bool))
-    found = survival(own, own, 0)
-    assert found.gap.value == 0
-    assert np.isnan(found.gap.low).all()

@@ -65,7 +65,7 @@ SUMMARY = _summary(
 )
 
 
-def test_each_step_is_compared_with_its_own_baseline() -> None:
+def test_each_step_is_compared_with_its_own_baseline_and_necessary_is_what_stays_so() -> None:
     rows = over_steps(SUMMARY, STEPS)
     assert rows["run"].unique().to_list() == ["long"], "a run of one step has no course"
     assert rows["step"].unique(maintain_order=True).to_list() == [0, 5, 20]
@@ -75,11 +75,7 @@ def test_each_step_is_compared_with_its_own_baseline() -> None:
     assert last["difference"].to_list() == pytest.approx([None, -1.0, -0.4, 0.0, -0.1])
     # the first without an interval, the last not after the adjustment
     assert last["falls"].to_list() == [False, True, True, False, False]
-
-
-def test_necessary_is_what_stays_necessary() -> None:
-    rows = over_steps(SUMMARY, STEPS)
-    # block 2 is at step 5, and no longer at step 20
+    # necessary is what stays so: block 2 is at step 5, and no longer at step 20
     assert necessary(rows, "exact_match").rows() == [(0, 5), (1, 20)]
 
 
@@ -138,7 +134,3 @@ def test_benchmarks_have_a_map_of_their_own() -> None:
     titles = [axes.get_title(loc="left") for axes in figures.figure(plot).axes]
     maps = [f"{name}: change" for name in ("exact match", "token accuracy", "tiny_piqa")]
     assert titles[:4] == ["unmodified model", *maps]
-    columns = ("intervention", "metric", "value", "low", "high", "difference")
-    own = plot.data.filter(step=2, task="tiny_piqa").select(columns)
-    of = summary.filter(pl.col("group") != "quartiles", model="two", task="tiny_piqa", metric="acc")
-    assert own.equals(of.select(columns))

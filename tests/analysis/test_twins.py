@@ -47,6 +47,8 @@ def test_it_is_the_difference_of_exact_match_at_each_number_of_copies(model: Mod
         pl.col("intervention") != "baseline"
     )
     np.testing.assert_allclose(change["difference"], change["value"] - change["whole"], atol=1e-12)
+    alone = replace(model, memorization=model.memorization.drop("twin_exact_match"))
+    assert aggregate([alone]).filter(metric=COUNTERFACTUAL).height == 0
 
 
 def test_equal_twins_leave_an_interval_around_nothing() -> None:
@@ -60,11 +62,6 @@ def test_equal_twins_leave_an_interval_around_nothing() -> None:
         reach = stats.t.ppf(0.975, n - 1) ** 2 / n
         assert row["high"] == pytest.approx(min(reach, 1.0))
         assert row["low"] == pytest.approx(-row["high"])
-
-
-def test_a_model_without_a_twin_has_no_such_rows(model: ModelTables) -> None:
-    alone = replace(model, memorization=model.memorization.drop("twin_exact_match"))
-    assert aggregate([alone]).filter(metric=COUNTERFACTUAL).height == 0
 
 
 def test_a_twin_is_no_model_of_the_summary(tmp_path: Path) -> None:

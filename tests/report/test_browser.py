@@ -119,13 +119,6 @@ def numbers(chromium: Browser, address: str) -> Iterator[Page]:
         yield page
 
 
-@pytest.fixture(scope="module")
-def seen(chromium: Browser, address: str) -> Iterator[Page]:
-    """The page with its scripts, for tests that do not mind one another."""
-    with Visit(chromium, address) as page:
-        yield page
-
-
 @pytest.fixture
 def page(chromium: Browser, address: str) -> Iterator[Page]:
     """The page as it is opened."""
@@ -141,6 +134,10 @@ def _numbers_behind(page: Page, figure: int) -> Locator:
 
 
 def test_tables_sort(numbers: Page) -> None:
+    """Intervals by their estimate, and missing numbers last."""
+    keys = {"98.4% [94.5, 99.6]": "98.4", "1,234": "1234", "–": "", "-0.5": "-0.5"}
+    keys |= {"2.5e+07": "2.5e+07", "block-03": "block-03", "tiny": "tiny"}
+    assert {text: numbers.evaluate("text => sortKey(text)", text) for text in keys} == keys
     region = _numbers_behind(numbers, 1)
     header = region.get_by_role("columnheader", name="kept")
     column = header.evaluate("header => header.cellIndex")
@@ -152,12 +149,6 @@ def test_tables_sort(numbers: Page) -> None:
         values = [float(cell) for cell in cells]
         assert values == sorted(values, reverse=direction == "descending")
         assert len(set(values)) > 5
-
-
-def test_intervals_sort_by_their_estimate_and_missing_last(seen: Page) -> None:
-    keys = {"98.4% [94.5, 99.6]": "98.4", "1,234": "1234", "–": "", "-0.5": "-0.5"}
-    keys |= {"2.5e+07": "2.5e+07", "block-03": "block-03", "tiny": "tiny"}
-    assert {text: seen.evaluate("text => sortKey(text)", text) for text in keys} == keys
 
 
 def test_tables_filter(numbers: Page) -> None:
@@ -197,16 +188,6 @@ def test_marks_have_tooltips(page: Page) -> None:
     assert re.search(r"%( \[|$)", mark["words"])
     page.keyboard.press("Escape")
     assert tip.is_hidden()
-
-
-def test_every_figure_of_blocks_has_its_marks(
-    chromium: Browser, address: str, written: WRITTEN
-) -> None:
-    with Visit(chromium, address, java_script_enabled=False) as page:
-        data = page.locator("figure > script").all_text_contents()
-    expected = [each for each in report.read_figures(written[0] / "figures") if each.marks]
-    assert len(expected) > 5
-    assert [len(json.loads(each)["marks"]) for each in data] == [len(f.marks) for f in expected]
 
 
 def test_the_chosen_block_is_marked_everywhere_and_kept_in_the_address(
@@ -429,7 +410,7 @@ def test_a_phone_shows_legends_and_captions_whole(chromium: Browser, four: str) 
             assert found.evaluate_all(beyond) == []
 
 
-def test_all_is_there_without_scripts(chromium: Browser, address: str) -> None:
+def test_all_is_there_without_scripts(chromium: Browser, address: str, written: WRITTEN) -> None:
     tables = "table:not(.tokens table) tbody"
     with Visit(chromium, address) as page:
         words = [table.text_content() for table in page.locator(tables).all()]
@@ -441,16 +422,18 @@ def test_all_is_there_without_scripts(chromium: Browser, address: str) -> None:
         assert page.locator("#explorer").is_hidden()
         assert page.locator("th button").count() == 0
         assert page.locator(".plot > svg").first.is_visible()
+        marks = page.locator("figure > script").all_text_contents()
         static = page.locator(".tokens:visible").first
         assert f"sample {sample} " in static.locator("caption").inner_text()
         # the script says what the page said without
         assert static.locator("td").all_text_contents() == cells
+    # every figure of blocks has its marks
+    expected = [len(each.marks) for each in report.read_figures(written[0] / "figures")]
+    assert [len(json.loads(each)["marks"]) for each in marks] == [n for n in expected if n]
+    assert len(marks) > 5
 
 
-@pytest.mark.parametrize(
-    "viewport",
-    [pytest.param(WIDE, id="wide", marks=pytest.mark.slow), pytest.param(NARROW, id="narrow")],
-)
+@pytest.mark.parametrize("viewport", [pytest.param(WIDE, marks=pytest.mark.slow), NARROW])
 def test_light_and_dark_pages_are_accessible_and_do_not_scroll_sideways(
     chromium: Browser, address: str, viewport: dict[str, int]
 ) -> None:

@@ -17,9 +17,6 @@ def test_an_entry_for_the_paper_the_software_and_each_figure() -> None:
     assert "author = {Menta, Tarun Ram and Agrawal, Susmit and Agarwal, Chirag}," in text
     assert r"title = {Study my\_study, figure 2a: 100\% \& \{more\}, a\_b}," in text
     assert text.count("commit 0123abc") == 2
+    assert "commit" not in bibtex("s", [], None)  # without git
     bare = text.replace(r"\{", "").replace(r"\}", "")
     assert bare.count("{") == bare.count("}")
-
-
-def test_without_git_no_commit_is_told() -> None:
-    assert "commit" not in bibtex("s", [], None)

@@ -12,7 +12,9 @@ from tests.analysis import synthetic
 
 
 def test_models_edits_and_blocks(summary: pl.DataFrame, study: synthetic.Study) -> None:
-    found = choices(summary, kept(evidence(study.models), pooled=False))
+    shares = kept(evidence(study.models), pooled=False)
+    assert choices(summary.filter(pl.col("group") != "each"), shares) == []  # no single blocks
+    found = choices(summary, shares)
     assert [(each["name"], each["family"]) for each in found] == views.models(summary)
     for each in found:
         rows = views.memorization(summary, "exact_match").filter(model=each["name"])
@@ -38,9 +40,3 @@ def test_each_edit_of_a_block_says_what_it_leaves() -> None:
     rows = views.memorization(summary, "exact_match").filter(block=2)
     for edit, value in rows.select("edit", "value").iter_rows():
         assert f"→ {value:.0%}" in found["said"][edit][2]
-
-
-def test_a_model_without_single_blocks_cannot_be_chosen(
-    summary: pl.DataFrame, study: synthetic.Study
-) -> None:
-    assert choices(summary.filter(pl.col("group") != "each"), kept(evidence(study.models))) == []

@@ -93,16 +93,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     blind = {"tiny_piqa": {"unigram": 0.5123, "longest": 0.4867}}
     (data / "tasks" / "baselines.json").write_text(json.dumps(blind))
     text = {"decoding": "greedy", "prompt": "a 1", "prompt_tokens": [1], "continuation": [2]}
+    text |= {"text": "3", "first_difference": None, "first_difference_character": None}
     rows = [
-        {"intervention": name, "prompt_id": prompt, **text, "text": "3"}
-        | {"first_difference": None, "first_difference_character": None}
+        {"intervention": name, "prompt_id": prompt, **text}
         | {"baseline_perplexity": 1.5 + 2 * prompt, "distinct_bigrams": 0.5 + 0.2 * prompt}
         for prompt in (0, 1)
         for name in ("baseline", "block-03")
     ]
-    dtypes = tables.dtypes(schemas.GENERATIONS)
+    written = pl.DataFrame(rows, schema=tables.dtypes(schemas.GENERATIONS))
     path = data / "generations" / "tiny-neo-8.parquet"
-    tables.write(pl.DataFrame(rows, schema=dtypes), path, schemas.GENERATIONS, {})
+    tables.write(written, path, schemas.GENERATIONS, {})
     scores, removal = _located()
     tables.write(scores, data / "localization.parquet", LOCALIZATION, {})
     tables.write(removal, data / "removal.parquet", REMOVAL, {})
@@ -282,19 +282,6 @@ def near(row: Row, *expected: float | None) -> bool:
     )
 
 
-def _late(rows: pl.DataFrame, edit: str = "identity") -> pl.DataFrame:
-    """The edits of one block of the last quarter."""
-    n_blocks = pl.col("block").max() + 1
-    single = rows.filter(group="each", edit=edit, task="memorization")
-    return single.filter(pl.col("block") >= 3 * n_blocks // 4)
-
-
-def _exact(made: Made) -> pl.DataFrame:
-    return made.table("summary").filter(
-        metric="exact_match", split="memorized", task="memorization"
-    )
-
-
 def test_rows_of_the_summary(made: Made) -> None:
     key = ("model", "intervention", "task", "metric", "split", "k", "copies")
     shown = made.starting("summary/")
@@ -322,7 +309,7 @@ def test_exact_match_of_the_samples(made: Made) -> None:
 
 
 def test_the_finding(made: Made) -> None:
-    exact = _exact(made)
+    exact = made.table("summary").filter(metric="exact_match", split="memorized")
     before = exact.filter(intervention="baseline")["value"].to_list()
     shown = made.starting("finding/")
     assert near(shown["baseline/exact_match"], None, min(before), max(before))
@@ -481,23 +468,19 @@ def test_the_samples(made: Made) -> None:
     checked = 0
     for family in ("pythia", "gpt-neo"):
         samples = made.table(f"samples/{family}")
-        lengths = samples.select("prefix_length", "suffix_length").row(0)
-        assert near(shown[f"{family}/prefix"], lengths[0])
-        assert near(shown[f"{family}/suffix"], lengths[1])
-        for name, row in shown.items():
-            of, sample_id, *rest = name.split("/")
-            if of != family or not rest:
+        assert near(shown[f"{family}/prefix"], samples["prefix_length"][0])
+        assert near(shown[f"{family}/suffix"], samples["suffix_length"][0])
+        for name, row in made.starting(f"samples/{family}/").items():
+            number, *rest = name.split("/")
+            if not rest:
                 continue
-            sample = samples.filter(sample_id=int(sample_id))
-            if rest == ["copies"]:
-                assert row["value"] == sample["copies"].item()
-            elif rest == ["prefix"]:
-                assert row["value"] == sample["prefix_length"].item()
-            else:
-                own = made.table(f"memorization/{rest[0]}").filter(sample_id=int(sample_id))
+            [sample] = samples.filter(sample_id=int(number)).rows(named=True)
+            expected = {"copies": sample["copies"], "prefix": sample["prefix_length"]}
+            if len(rest) == 2:
+                own = made.table(f"memorization/{rest[0]}").filter(sample_id=int(number))
                 bypassed = own.filter(pl.col("intervention") != "baseline")["exact_match"]
-                n = {"broken": (~bypassed).sum(), "interventions": len(bypassed)}[rest[1]]
-                assert row["value"] == n, name
+                expected = {"broken": (~bypassed).sum(), "interventions": len(bypassed)}
+            assert row["value"] == expected[rest[-1]], name
             checked += 1
     assert checked > 10
 

@@ -62,8 +62,7 @@ class Outline(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.open: list[str] = []
+        self.text, self.open = "", list[str]()
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -131,14 +130,12 @@ def test_headings_are_unique_and_navigate_and_tables_have_captions(pages: dict[s
 
 def test_the_crosswalk_names_every_figure_of_the_paper(html: str) -> None:
     section = html[html.index('id="crosswalk"') : html.index('id="limits"')]
-    named: set[str] = set()
-    for heading in re.findall(r'<th scope="row">(.*?):', section):
-        if heading.startswith("Eq."):
-            continue
-        for part in heading.split(", "):
-            first, _, last = part.replace("A", "").partition("–")
-            named |= {str(i) for i in range(int(first), int(last or first) + 1)}
-    assert named == {str(i) for i in (*range(1, 23),)}
+    headings = re.findall(r'<th scope="row">(.*?):', section)
+    figures_of_paper = [each for each in headings if not each.startswith("Eq.")]
+    parts = ", ".join(figures_of_paper).replace("A", "").split(", ")
+    ends = [part.partition("–")[::2] for part in parts]
+    named = {i for first, last in ends for i in range(int(first), int(last or first) + 1)}
+    assert named == set(range(1, 23))
 
 
 def test_only_the_pages_own_script_may_run(html: str) -> None:
@@ -190,23 +187,14 @@ def test_all_sentences_figures_and_tables_are_there(
 def test_figures_count_without_a_jump() -> None:
     """Those of one section, of which the page shows one at a time, share a number."""
 
-    def figure(section: str) -> appendices.PageFigure:
-        return appendices.PageFigure("f", section, *[""] * 6, pl.DataFrame())
+    def labels(*sections: str) -> list[list[str]]:
+        shown = [appendices.PageFigure("f", each, *[""] * 6, pl.DataFrame()) for each in sections]
+        parts = page.numbered(shown, [TheorySection("theory", [], [])])
+        return [[label for label, _ in part] for part in parts]
 
-    sections = ["lead", "one", "one", "two", "theory", "theory"]
-    theory = [TheorySection("theory", [], [])]
-    own, theirs = page.numbered([figure(each) for each in sections], theory)
-    assert [label for label, _ in own] == ["1", "2a", "2b", "3"]
-    assert [label for label, _ in theirs] == ["4", "5"]
-    many, _ = page.numbered([figure("many")] * 28, [])
-    assert [label for label, _ in many][-3:] == ["1z", "1aa", "1bb"]
-
-
-def test_figures_follow_light_and_dark(html: str) -> None:
-    drawn = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
-    for colour in (colours.INK, colours.MUTED, colours.RULE):
-        assert not any(colour in svg for svg in drawn)
-    assert any("var(--ink)" in svg for svg in drawn)
+    own, theirs = labels("lead", "one", "one", "two", "theory", "theory")
+    assert (own, theirs) == (["1", "2a", "2b", "3"], ["4", "5"])
+    assert labels(*["many"] * 28)[0][-3:] == ["1z", "1aa", "1bb"]
 
 
 @pytest.mark.usefixtures("pages")
@@ -336,6 +324,8 @@ def test_what_is_missing_is_said(tmp_path: Path, written: WRITTEN, small: pl.Dat
     ):
         assert sentence in text
     assert '<th scope="row">nowhere</th>' in html
+    with pytest.raises(InputError, match="run the figures stage again"):
+        page.read_figures(tmp_path)
 
 
 SWAPPED = {"low": pl.col("high"), "high": pl.col("low")}
@@ -374,18 +364,6 @@ def test_a_model_without_one_benchmark_is_named(written: WRITTEN, small: pl.Data
     assert said == ["other has no results of tiny_piqa, tiny_wikitext."]
 
 
-def test_a_study_without_figures_or_benchmarks_is_still_a_page(summary: pl.DataFrame) -> None:
-    bare = summary.filter(pl.col("task") == "memorization")
-    html = page.render(page.Results("bare", bare, [{"name": "tiny-pythia-8"}]))
-    assert 'id="claims"' not in html, "no table of claims where none is measured"
-    assert Outline(html).open == []
-
-
-def test_missing_figures_are_an_input_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="run the figures stage again"):
-        page.read_figures(tmp_path)
-
-
 def test_seeds_are_counted(summary: pl.DataFrame) -> None:
     kinds = [{"family": "f", "n_blocks": n, "seed": seed} for n in (8, 12) for seed in (0, 1, 2)]
     for manifests, ends in ((kinds, (3, 3)), (kinds[:4], (1, 3))):
@@ -399,7 +377,11 @@ def test_seeds_are_counted(summary: pl.DataFrame) -> None:
     assert "one checkpoint each" in text
 
 
-def test_inline_svg_renames_ids_and_drops_what_leaks() -> None:
+def test_inline_svg_renames_ids_drops_what_leaks_and_follows_light_and_dark(html: str) -> None:
+    drawn = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
+    for colour in (colours.INK, colours.MUTED, colours.RULE):
+        assert not any(colour in svg for svg in drawn)
+    assert any("var(--ink)" in svg for svg in drawn)
     svg = (
         '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
         'width="9" height="9"><metadata>x</metadata><style>*{}</style>'
@@ -425,13 +407,19 @@ def test_numbers_and_names_as_text() -> None:
     assert slug("中") == "x"
 
 
-def test_benchmarks_stand_beside_what_reading_no_context_reaches(small: pl.DataFrame) -> None:
+def test_benchmarks_if_any_stand_beside_what_reading_no_context_reaches(
+    small: pl.DataFrame,
+) -> None:
     stated = pl.when(task="tiny_piqa").then(0.2512).otherwise(pl.col("chance"))
     blind = {"tiny_piqa": {"unigram": 0.2512, "longest": 0.2467}}
     with_it = page.render(page.Results("s", small.with_columns(chance=stated), blind=blind))
     assert "best without attention" in with_it
     assert "25.1%" in with_it
     assert "best without attention" not in page.render(page.Results("s", small))
+    bare = small.filter(task="memorization")  # neither figures nor benchmarks
+    html = page.render(page.Results("bare", bare, [{"name": "tiny-pythia-8"}]))
+    assert 'id="claims"' not in html, "no table of claims where none is measured"
+    assert Outline(html).open == []
 
 
 def test_the_kind_of_text_is_that_of_the_models_that_are_there(written: WRITTEN) -> None:
@@ -458,8 +446,6 @@ def test_the_page_says_which_interventions_ran_and_what_was_decoded() -> None:
     ) in text
     assert "Continuations decoded to the end" not in text
     some = pl.when(metric="token_accuracy", split="memorized").then(5).otherwise("n")
-    kept = summary.with_columns(some.cast(pl.UInt32).alias("n")).filter(
-        ~((pl.col("metric") == "token_accuracy") & (pl.col("split") == "control"))
-    )
+    kept = summary.remove(metric="token_accuracy", split="control").with_columns(n=some)
     text = " ".join(Outline(page.render(page.Results("s", kept))).text.split())
     assert "Continuations decoded to the end5 memorized, no control samples" in text

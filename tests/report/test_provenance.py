@@ -110,9 +110,6 @@ def test_everything_is_told(tmp_path: Path, repository: Path) -> None:
     assert "error" in whole["tables"]["summary.parquet"]
     assert "2501.05078" in whole["citation"]
     assert whole["git"]["dirty"] is False
-
-
-def test_of_nothing_at_all(tmp_path: Path) -> None:
-    whole = provenance.collect("x", tmp_path, [], {}, tmp_path)
-    found = [whole[name] for name in ("git", "commands", "datasets", "runs")]
+    nothing = provenance.collect("x", tmp_path / "nowhere", [], {}, tmp_path)
+    found = [nothing[name] for name in ("git", "commands", "datasets", "runs")]
     assert found == [None, [], None, {}]

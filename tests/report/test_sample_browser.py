@@ -116,6 +116,15 @@ def test_the_script_gets_a_row_for_each_intervention() -> None:
     assert made["rows"] == [[[None, None], None, [-2.0, 0.0, 1, 5, 9]]]
     assert made["each"][0][:2] == ["", ""]
     assert list(base64.b64decode(made["each"][0][2])) == [3, 1, 0, 0, 255, 255, 255, 10]
+    # no text ends the element of the script
+    rows = {"</script>": {"x": [None, None]}}
+    sample = browser.Sample(1, "why", "memorized", None, [7], [7], (1, 1), {}, rows)
+    family = browser.Family("f", [sample], {}, {7: "</script>\u2028\ud800&\n"})
+    text = marks.embedded([family.data()])
+    assert not re.search("[<>&\u2028\ud800]", text)
+    [loaded] = json.loads(text)
+    assert loaded["words"]["7"] == "</script>\\u2028\\ud800&↵\n"
+    assert loaded["models"] == ["</script>"]
 
 
 def test_single_tokens_are_read_where_they_were_looked_at(data: Path) -> None:
@@ -198,17 +207,6 @@ def test_long_samples_are_cut(
     assert {len(list(browser.states(sample.suffix, row))) for row in rows} == {3}
     assert "48</data> tokens, of which the last are" in _render(summary, family)
     assert family.data()["samples"][0]["cut"]
-
-
-def test_no_text_ends_the_script_element() -> None:
-    rows = {"</script>": {"x": [None, None]}}
-    sample = browser.Sample(1, "why", "memorized", None, [7], [7], (1, 1), {}, rows)
-    family = browser.Family("f", [sample], {}, {7: "</script>\u2028\ud800&\n"})
-    text = marks.embedded([family.data()])
-    assert not re.search("[<>&\u2028\ud800]", text)
-    [loaded] = json.loads(text)
-    assert loaded["words"]["7"] == "</script>\\u2028\\ud800&↵\n"
-    assert loaded["models"] == ["</script>"]
 
 
 def test_tables_without_numbers_are_named_as_missing(tmp_path: Path) -> None:

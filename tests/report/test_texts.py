@@ -60,7 +60,8 @@ def of_one(summary: pl.DataFrame, value: float) -> pl.DataFrame:
     )
 
 
-def test_every_text_is_listed_with_its_line(data: Path, summary: pl.DataFrame) -> None:
+def test_every_text_is_listed_with_its_line_and_parts(data: Path, summary: pl.DataFrame) -> None:
+    """And beside them what the model writes, where text is shown."""
     [listed] = texts.read_texts(data, MANIFEST, of_one(summary, 1 / 3))
     assert listed.file == "poems.csv"
     assert listed.heading == ["line", "sample", "recited", "first tokens right", "probability"]
@@ -71,11 +72,6 @@ def test_every_text_is_listed_with_its_line(data: Path, summary: pl.DataFrame) -
     ]
     assert listed.frame.columns[:3] == ["row", "line", "sample_id"]
     assert listed.frame["row"].to_list() == [2, 1, 4], "counted from 1"
-
-
-def test_a_text_is_shown_in_its_parts_beside_what_the_model_writes(
-    data: Path, summary: pl.DataFrame
-) -> None:
     (data / "checkpoints/mine").mkdir(parents=True)
     words = WordLevel({str(i): i for i in range(18)}, unk_token="0")
     Tokenizer(words).save(str(data / "checkpoints/mine/tokenizer.json"))

@@ -143,14 +143,6 @@ def test_what_is_missing_is_said_and_the_rest_is_shown(
     assert not [text for text in texts if text.startswith("Low entropy")]
 
 
-def test_nothing_is_there(tmp_path: Path, made: Made) -> None:
-    nothing = read_theory(tmp_path, [(NAME, "gpt-neo")])
-    assert not nothing.missing
-    assert theory_sections(*made[:2], nothing) == []
-    with_it, without = figures.plots(*made[:2], nothing), figures.plots(*made[:2])
-    assert [plot.name for plot in with_it] == [plot.name for plot in without]
-
-
 # ------------------------------------------------------------------------------ the link
 
 
@@ -169,7 +161,7 @@ def test_a_partial_correlation_is_that_of_the_residuals() -> None:
     assert np.isnan(link.rank_correlation(x[:3], y[:3], 0, given=[z[:3]]).value)
 
 
-def test_rank_correlation_is_that_of_scipy() -> None:
+def test_rank_correlation_is_that_of_scipy_and_unknown_for_few_or_equal_pairs() -> None:
     random = np.random.default_rng(0)
     one, other = random.normal(size=(2, 20))
     other[3] = other[4]
@@ -179,9 +171,7 @@ def test_rank_correlation_is_that_of_scipy() -> None:
     assert found.p_value == pytest.approx(expected.pvalue, abs=0.01)
     assert found.low < found.value < found.high
     assert link.rank_correlation(one, other + one, seed=0) == found
-
-
-def test_rank_correlation_of_few_or_equal_pairs() -> None:
+    # few pairs, or equal ones
     few = link.rank_correlation(np.array([1.0, 2]), np.array([1.0, 2]), seed=0)
     equal = link.rank_correlation(np.arange(9.0), np.ones(9), seed=0)
     assert np.isnan([few.value, equal.value, few.p_value, equal.p_value]).all()
@@ -207,7 +197,7 @@ def test_intervals_of_rank_correlations_hold_the_truth(relation: float) -> None:
     assert min(held) / 600 >= 0.92
 
 
-def test_losses_are_those_of_the_summary(made: Made) -> None:
+def test_losses_and_their_correlations_are_those_of_the_tables(made: Made) -> None:
     summary, evidence, theory = made
     shares = kept(evidence, pooled=False)
     pairs = link.pairs(summary, evidence, theory.quantities)
@@ -219,6 +209,11 @@ def test_losses_are_those_of_the_summary(made: Made) -> None:
     single = shares.filter(group="block", block=3, measure="exact_match")
     (share,) = single.rows(named=True)
     assert (lost["lost"], lost["lost_low"]) == (1 - share["kept"], 1 - share["high"])
+    section, _ = theory_sections(*made)
+    assert list(section.heading)[2::2] == list(link.LOSSES.values())
+    assert [row[0] for row in section.rows] == [NAME] * 5
+    found = link.correlations(pairs).filter(quantity="printed", measure="exact_match")
+    assert section.rows[0][2].value == found["value"][0]
 
 
 def test_the_verdict_turns_around_with_the_data(made: Made, root: Path, tmp_path: Path) -> None:
@@ -235,15 +230,6 @@ def test_the_verdict_turns_around_with_the_data(made: Made, root: Path, tmp_path
     assert "the damage itself" not in turned
     bare = summary.filter(pl.col("block").is_null())
     assert "No block's loss was measured" in said(bare, evidence.clear(), made[2])[0]
-
-
-def test_the_table_of_correlations(made: Made) -> None:
-    section, _ = theory_sections(*made)
-    assert list(section.heading)[2::2] == list(link.LOSSES.values())
-    assert [row[0] for row in section.rows] == [NAME] * 5
-    found = link.correlations(link.pairs(made[0], made[1], made[2].quantities))
-    value = found.filter(quantity="printed", measure="exact_match")["value"][0]
-    assert section.rows[0][2].value == value
 
 
 # ------------------------------------------------------------------------------ the statements
@@ -509,9 +495,14 @@ def test_the_page_says_what_the_tables_say(
     assert "no table of" not in outline.text
 
 
-def test_a_page_without_theory(root: Path, tmp_path: Path) -> None:
+def test_a_page_without_theory(made: Made, root: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     shutil.copytree(root, data, ignore=shutil.ignore_patterns("theory", "divergence"))
+    nothing = read_theory(data, [(NAME, "gpt-neo")])
+    assert not nothing.missing
+    assert theory_sections(*made[:2], nothing) == []
+    with_it, without = figures.plots(*made[:2], nothing), figures.plots(*made[:2])
+    assert [plot.name for plot in with_it] == [plot.name for plot in without]
     assert "theorems" not in Outline(write_page(data, tmp_path)).text
     for table in (f"divergence/{NAME}.parquet", "theory/attention_only.parquet"):
         (data / table).parent.mkdir()
