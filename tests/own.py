@@ -45,8 +45,8 @@ def text(words: int = 900, seed: int = 0) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_tokenizer(folder: Path) -> t.PreTrainedTokenizerFast:
-    """A byte-level BPE of `VOCABULARY` entries."""
+def write_tokenizer(folder: Path, lines: list[str] | None = None) -> t.PreTrainedTokenizerFast:
+    """A byte-level BPE of at most `VOCABULARY` entries, trained on these lines or on `text`."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
@@ -56,7 +56,7 @@ def write_tokenizer(folder: Path) -> t.PreTrainedTokenizerFast:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    bpe.train_from_iterator(text().splitlines(), trainer)
+    bpe.train_from_iterator(lines or text().splitlines(), trainer)
     made = t.PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<eos>", bos_token="<eos>")
     made.save_pretrained(folder)
     return made

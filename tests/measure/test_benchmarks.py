@@ -16,18 +16,15 @@ import torch
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from ruamel.yaml import YAML
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
+    AutoModelForCausalLM,
     GPTNeoConfig,
-    GPTNeoForCausalLM,
     GPTNeoXConfig,
-    GPTNeoXForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
 
 from pipeline.interventions.interventions import BASELINE, bypass
-from pipeline.interventions.memory import Journal
 from pipeline.measure import benchmarks, schemas
 from pipeline.measure.benchmarks import measure
 from pipeline.tasks import loading
@@ -36,9 +33,9 @@ from pipeline.tasks.loading import describe, load_tasks
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 from pipeline.workflow.shards import open_shards
+from tests import own
 from tests.hub.population import DATASETS, PINNED
 
-ROOT = Path(__file__).parents[2]
 INTERVENTIONS = [BASELINE, bypass("block-00", (0,)), bypass("pair", (1, 2))]
 N = 9
 WORDS = (
@@ -80,64 +77,43 @@ def wikitext(rng: random.Random, i: int) -> dict:
     return {"page": f" = {sentence(rng, 1, 2)} = \n " + sentence(rng, 5, 150)}  # many windows
 
 
+def chosen(text: str, choices: str, target: str, metrics: list[dict]) -> dict:
+    return {
+        "output_type": "multiple_choice",
+        "doc_to_text": text,
+        "doc_to_choice": choices,
+        "doc_to_target": target,
+        "metric_list": metrics,
+    }
+
+
+PERPLEXITY = {"metric": "perplexity", "aggregation": "perplexity", "higher_is_better": False}
+ROLLING = ("word_perplexity", "byte_perplexity", "bits_per_byte")
+LAMBADA = {
+    "output_type": "loglikelihood",
+    "doc_to_text": "{{text.split(' ')[:-1]|join(' ')}}",
+    "doc_to_target": "{{' '+text.split(' ')[-1]}}",
+    "metric_list": [PERPLEXITY, ACC],
+    "metadata": {"chance": 0.125, "category": "text"},
+}
+INDEX = "{{choices.label.index(answerKey)}}"
+PIQA = chosen("Question: {{goal}}\nAnswer:", "{{[sol1, sol2]}}", "label", [ACC, ACC_NORM])
 TASKS = {
-    "mini_arc": (
-        arc,
-        {
-            "output_type": "multiple_choice",
-            "doc_to_text": "Question: {{question}}\nAnswer:",
-            "doc_to_choice": "{{choices.text}}",
-            "doc_to_target": "{{choices.label.index(answerKey)}}",
-            "metric_list": [ACC],
-        },
-    ),
-    "mini_hellaswag": (
-        hellaswag,
-        {
-            "output_type": "multiple_choice",
-            "doc_to_text": "{{query}}",
-            "doc_to_choice": "endings",
-            "doc_to_target": "label",
-            "metric_list": [ACC, ACC_NORM],
-        },
-    ),
-    "mini_piqa": (
-        piqa,
-        {
-            "output_type": "multiple_choice",
-            "doc_to_text": "Question: {{goal}}\nAnswer:",
-            "doc_to_choice": "{{[sol1, sol2]}}",
-            "doc_to_target": "label",
-            "metric_list": [ACC, ACC_NORM],
-        },
-    ),
-    "mini_lambada": (
-        lambada,
-        {
-            "output_type": "loglikelihood",
-            "doc_to_text": "{{text.split(' ')[:-1]|join(' ')}}",
-            "doc_to_target": "{{' '+text.split(' ')[-1]}}",
-            "metric_list": [
-                {"metric": "perplexity", "aggregation": "perplexity", "higher_is_better": False},
-                ACC,
-            ],
-            "metadata": {"chance": 0.125, "category": "text"},
-        },
-    ),
+    "mini_arc": (arc, chosen("Question: {{question}}\nAnswer:", "{{choices.text}}", INDEX, [ACC])),
+    "mini_hellaswag": (hellaswag, chosen("{{query}}", "endings", "label", [ACC, ACC_NORM])),
+    "mini_piqa": (piqa, PIQA),
+    "mini_lambada": (lambada, LAMBADA),
     "mini_wikitext": (
         wikitext,
         {
             "output_type": "loglikelihood_rolling",
             "doc_to_text": "",
             "doc_to_target": "{{page}}",
-            "metric_list": [
-                {"metric": "word_perplexity"},
-                {"metric": "byte_perplexity"},
-                {"metric": "bits_per_byte"},
-            ],
+            "metric_list": [{"metric": name} for name in ROLLING],
         },
     ),
 }
+CAT_SITS = {"text": "the cat sits"}
 
 
 def write_task(folder: Path, name: str, documents: list[dict], config: dict) -> None:
@@ -171,25 +147,11 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerFast:
+def tokenizer(tmp_path_factory) -> PreTrainedTokenizerFast:
     """Byte-level BPE, so that a word is one token or several, with its space before it."""
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
     rng = random.Random(1)
-    bpe.train_from_iterator(
-        [sentence(rng, 20, 20) for _ in range(20)],
-        trainers.BpeTrainer(
-            vocab_size=300,
-            special_tokens=["<|endoftext|>"],
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        ),
-    )
-    end = "<|endoftext|>"
-    return PreTrainedTokenizerFast(
-        tokenizer_object=bpe, bos_token=end, eos_token=end, unk_token=end
-    )
+    lines = [sentence(rng, 20, 20) for _ in range(20)]
+    return own.write_tokenizer(tmp_path_factory.mktemp("tokenizer"), lines)
 
 
 def a_reader(family: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
@@ -204,14 +166,13 @@ def a_reader(family: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel
         "eos_token_id": 0,
     }
     if family == "neox":
-        model: PreTrainedModel = GPTNeoXForCausalLM(
-            GPTNeoXConfig(num_hidden_layers=3, num_attention_heads=4, **common)
-        )
+        config = GPTNeoXConfig(num_hidden_layers=3, num_attention_heads=4, **common)
     else:
         types = [[["global", "local", "global"], 1]]
-        model = GPTNeoForCausalLM(
-            GPTNeoConfig(num_layers=3, num_heads=4, attention_types=types, window_size=8, **common)
+        config = GPTNeoConfig(
+            num_layers=3, num_heads=4, attention_types=types, window_size=8, **common
         )
+    model = AutoModelForCausalLM.from_config(config)
     for parameter in model.parameters():
         parameter.data.mul_(6 if parameter.dim() > 1 else 1)
     return model.eval()
@@ -333,11 +294,8 @@ def measured(reader, tokenizer, folder):
 def test_the_frames_fit_their_tables(measured, tmp_path):
     tables.write(measured[0], tmp_path / "b.parquet", schemas.BENCHMARKS, {})
     tables.write(measured[1], tmp_path / "d.parquet", schemas.BENCHMARK_DOCUMENTS, {})
-    assert measured[0]["intervention"].unique(maintain_order=True).to_list() == [
-        "baseline",
-        "block-00",
-        "pair",
-    ]
+    names = measured[0]["intervention"].unique(maintain_order=True)
+    assert names.to_list() == ["baseline", "block-00", "pair"]
     assert measured[0]["task"].unique(maintain_order=True).to_list() == list(TASKS)
 
 
@@ -346,14 +304,9 @@ def test_metrics_follow_from_the_documents(measured):
     for row in frame.iter_rows(named=True):
         own = documents.filter(*(pl.col(k) == row[k] for k in ("intervention", "task", "metric")))
         mean = own["value"].sum() / own["weight"].sum()
-        expected = {
-            "acc": mean,
-            "acc_norm": mean,
-            "perplexity": math.exp(-mean),
-            "word_perplexity": math.exp(-mean),
-            "byte_perplexity": math.exp(-mean),
-            "bits_per_byte": -mean / math.log(2),
-        }[row["metric"]]
+        expected = mean if row["metric"].startswith("acc") else math.exp(-mean)
+        if row["metric"] == "bits_per_byte":
+            expected = -mean / math.log(2)
         assert row["value"] == pytest.approx(expected)
 
 
@@ -378,20 +331,6 @@ def test_the_category_is_that_of_the_field_that_the_metadata_name(measured, fold
     assert measured[1].drop_nulls("category")["task"].unique().to_list() == ["mini_lambada"]
 
 
-def test_standard_errors_are_there_where_lm_eval_has_them(measured):
-    without = measured[0].filter(pl.col("stderr").is_null())["metric"].unique().sort()
-    assert without.to_list() == ["bits_per_byte", "byte_perplexity", "word_perplexity"]
-
-
-def test_measuring_twice_gives_the_same(reader, tokenizer, folder, measured):
-    names = [name for name in TASKS if name != "mini_wikitext"]
-    tasks = load_tasks(names, folder, num_fewshot=2)
-    first = measure(reader, tokenizer, tasks, INTERVENTIONS[:1], token_budget=1200)
-    again = measure(reader, tokenizer, tasks, INTERVENTIONS[:1], token_budget=1200)
-    assert first[0].equals(again[0])
-    assert first[1].equals(again[1])
-
-
 def assert_same_but_for_rounding(measured, expected):
     for ours, theirs in zip(measured, expected, strict=True):
         rounded = ours.drop("value", "stderr", strict=False)
@@ -401,30 +340,24 @@ def assert_same_but_for_rounding(measured, expected):
         assert ours.filter(accuracy).equals(theirs.filter(accuracy))
 
 
-def test_the_batch_size_changes_nothing(reader, tokenizer, folder, measured):
+def test_a_table_depends_neither_on_its_shards_nor_on_the_batch_size(
+    reader, tokenizer, folder, measured, tmp_path
+):
     tasks = load_tasks(list(TASKS), folder)
-    done, journal = [], Journal()
-    one = measure(
-        reader, tokenizer, tasks, INTERVENTIONS, token_budget=1,
-        progress=lambda now, total: done.append((now, total)), journal=journal,
-    )  # fmt: skip
+    done = []
+    options = {"progress": lambda *call: done.append(call)}
+
+    def sharded(minutes):
+        with open_shards(tmp_path / "partial/benchmarks/model", minutes, {}) as shards:
+            made = measure(reader, tokenizer, tasks, INTERVENTIONS, 3200, shards=shards, **options)
+            return made, shards.told()
+
+    one = measure(reader, tokenizer, tasks, INTERVENTIONS, token_budget=1, **options)
     assert len(done) > len(TASKS) * N, "a row at a time"
     assert done[-1][0] == done[-1][1]
     assert_same_but_for_rounding(one, measured)
 
-
-def test_a_table_does_not_depend_on_its_shards(reader, tokenizer, folder, measured, tmp_path):
-    tasks = load_tasks(list(TASKS), folder)
-    done = []
-
-    def sharded(minutes):
-        with open_shards(tmp_path / "partial/benchmarks/model", minutes, {}) as shards:
-            made = measure(
-                reader, tokenizer, tasks, INTERVENTIONS, token_budget=3200, shards=shards,
-                progress=lambda *call: done.append(call),
-            )  # fmt: skip
-            return made, shards.told()
-
+    done.clear()
     made, told = sharded(2e-7)
     assert told["computed"] == told["total"] > len(TASKS)
     assert done == sorted(done)
@@ -438,8 +371,8 @@ def test_a_table_does_not_depend_on_its_shards(reader, tokenizer, folder, measur
 
 
 def test_each_distinct_item_is_scored_once(reader, tokenizer, tmp_path, monkeypatch):
-    documents = [{"text": "the cat sits"}, {"text": "the dog sits"}, {"text": "the cat sits"}]
-    write_task(tmp_path, "mini_lambada", documents, TASKS["mini_lambada"][1])
+    documents = [CAT_SITS, {"text": "the dog sits"}, CAT_SITS]
+    write_task(tmp_path, "mini_lambada", documents, LAMBADA)
     scored = []
 
     def engine(model, requests, *rest, **named):
@@ -465,27 +398,22 @@ def test_a_single_document_has_no_standard_error(reader, tokenizer, folder):
 
 
 def test_contexts_that_are_cut_are_told(reader, tokenizer, tmp_path, caplog):
-    write_task(
-        tmp_path, "mini_lambada", [{"text": "the cat " * 60 + "sits"}], TASKS["mini_lambada"][1]
-    )
+    write_task(tmp_path, "mini_lambada", [{"text": "the cat " * 60 + "sits"}], LAMBADA)
     tasks = load_tasks(["mini_lambada"], tmp_path)
     with caplog.at_level(logging.WARNING):
         measure(reader, tokenizer, tasks, [BASELINE], token_budget=400)
     assert "1 of 1 contexts lose tokens on the left: the model sees 64 at once" in caplog.text
 
 
-def test_nothing_of_lm_evals_reaches_the_terminal(reader, tokenizer, folder, capsys):
-    tasks = load_tasks(["mini_lambada", "mini_wikitext"], folder)
-    measure(reader, tokenizer, tasks, [BASELINE], token_budget=3200)
-    assert "".join(capsys.readouterr()) == ""
-
-
-def test_local_tasks_need_no_network(reader, tokenizer, folder, monkeypatch):
+def test_local_tasks_need_no_network_and_print_nothing(
+    reader, tokenizer, folder, monkeypatch, capsys
+):
     asked = []
     monkeypatch.setattr("socket.getaddrinfo", lambda host, *_, **__: asked.append(host))
     tasks = load_tasks(list(TASKS), folder)
     measure(reader, tokenizer, tasks, [BASELINE], token_budget=3200, limit=1)
     assert asked == []
+    assert "".join(capsys.readouterr()) == ""
 
 
 def test_unknown_tasks_are_refused_with_the_known_ones(folder):
@@ -494,20 +422,22 @@ def test_unknown_tasks_are_refused_with_the_known_ones(folder):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("config", "message"),
     [
         (
-            {"output_type": "generate_until", "metric_list": [{"metric": "exact_match"}]},
+            LAMBADA | {"output_type": "generate_until", "metric_list": [{"metric": "exact_match"}]},
             "output_type[\\s\\S]*generate_until",
         ),
         (
-            {"filter_list": [{"name": "first", "filter": [{"function": "take_first"}]}]},
+            LAMBADA | {"filter_list": [{"name": "a", "filter": [{"function": "take_first"}]}]},
             "filter_list",
         ),
+        (PIQA | {"metric_list": [ACC, ACC | {"metric": "mcc"}]}, "metric mcc"),  # no one number
     ],
 )
-def test_tasks_that_cannot_be_measured_are_refused(reader, tokenizer, tmp_path, change, message):
-    write_task(tmp_path, "odd", [{"text": "the cat sits"}], TASKS["mini_lambada"][1] | change)
+def test_tasks_that_cannot_be_measured_are_refused(reader, tokenizer, tmp_path, config, message):
+    document = CAT_SITS | piqa(random.Random(0), 0)
+    write_task(tmp_path, "odd", [document], config)
     with pytest.raises(InputError, match=f"task odd, {message}"):
         measure(reader, tokenizer, load_tasks(["odd"], tmp_path), [BASELINE], token_budget=400)
 
@@ -533,41 +463,29 @@ CODE = "import pathlib\npathlib.Path('{ran}').touch()\n\ndef f(document):\n    r
         ({"more.yaml": "dataset_kwargs: {data_files: https://a/x.jsonl}\n"}, "dataset_kwargs"),
         ({"more.yaml": "dataset_kwargs: {data_dir: /}\n"}, "dataset_kwargs"),
         ({"odd.yaml": "doc_to_text: [\n"}, "task file"),
+        (
+            {
+                "odd.yaml": 'doc_to_text: "{{ cycler.__init__.__globals__.os'
+                ".popen('touch {ran}').read() }}\"\n"
+            },
+            r"templates[\s\S]*unsafe",
+        ),
     ],
 )
 def test_no_code_of_a_folder_is_run(tmp_path, files, message):
     folder, ran = tmp_path / "tasks", tmp_path / "ran"
-    write_task(folder, "odd", [{"text": "the cat sits"}], TASKS["mini_lambada"][1])
+    write_task(folder, "odd", [CAT_SITS], LAMBADA)
     (folder / "code.py").write_text(CODE.replace("{ran}", str(ran)))
     (folder / "evil").mkdir()
     (folder / "evil/evil.py").write_text(CODE.replace("{ran}", str(ran)))
     (tmp_path / "outside.yaml").write_text("doc_to_text: !function tasks/code.f\n")
     for name, added in files.items():
         path = folder / name
-        before = path.read_text().replace("doc_to_text", "unused") if path.exists() else ""
+        before = path.read_text().replace("doc_to_text", "description") if path.exists() else ""
         path.write_text(before + added.replace("{ran}", str(ran)).replace("{folder}", str(folder)))
     with pytest.raises(InputError, match=message):
         load_tasks(["odd"], folder)
     assert not ran.exists()
-
-
-def test_templates_reach_no_code(tmp_path):
-    ran = tmp_path / "ran"
-    template = "{{ cycler.__init__.__globals__.os.popen('touch " + str(ran) + "').read() }}"
-    config = TASKS["mini_lambada"][1] | {"doc_to_text": template}
-    write_task(tmp_path / "tasks", "odd", [{"text": "the cat sits"}], config)
-    with pytest.raises(InputError, match=r"templates[\s\S]*unsafe"):
-        load_tasks(["odd"], tmp_path / "tasks")
-    assert not ran.exists()
-
-
-def test_metrics_that_are_not_one_number_are_refused(reader, tokenizer, tmp_path):
-    config = TASKS["mini_piqa"][1] | {
-        "metric_list": [ACC, {"metric": "mcc", "aggregation": "mean", "higher_is_better": True}]
-    }
-    write_task(tmp_path, "odd", [piqa(random.Random(0), 0)], config)
-    with pytest.raises(InputError, match="task odd, metric mcc"):
-        measure(reader, tokenizer, load_tasks(["odd"], tmp_path), [BASELINE], token_budget=400)
 
 
 # ---------------------------------------------------------------------- lm-eval's own tasks
@@ -624,18 +542,14 @@ def test_the_official_tasks_load_from_the_folder_alone(hub, fetched):
     assert hub.log == []
 
 
-@pytest.fixture
-def pairs(fetched, monkeypatch):
+def test_nothing_of_an_official_task_differs_but_where_its_data_lies(fetched, monkeypatch):
     """Each task as it is loaded here, and lm-eval's own on the same data."""
-    ours = load_tasks(list(OFFICIAL), fetched)
-    by_repo = {PINNED[name]["repo"]: task.dataset for name, task in ours.items()}
+    loaded = load_tasks(list(OFFICIAL), fetched)
+    by_repo = {PINNED[name]["repo"]: task.dataset for name, task in loaded.items()}
     monkeypatch.setattr(datasets, "load_dataset", lambda path, **_: by_repo[path])
-    theirs = loading._official(list(OFFICIAL)).load(list(OFFICIAL))["tasks"]
-    return {name: (ours[name], theirs[name]) for name in OFFICIAL}
-
-
-def test_nothing_of_an_official_task_differs_but_where_its_data_lies(pairs):
-    for name, (one, other) in pairs.items():
+    lm_evals = loading._official(list(OFFICIAL)).load(list(OFFICIAL))["tasks"]
+    for name, one in loaded.items():
+        other = lm_evals[name]
         ours, theirs = one.config.to_dict(), other.config.to_dict()
         assert theirs["dataset_path"] == PINNED[name]["repo"]
         differing = {key for key in ours | theirs if ours.get(key) != theirs.get(key)}
@@ -659,9 +573,7 @@ def test_the_official_tasks_are_measured(reader, tokenizer, fetched, tmp_path):
     chance = values(frame.filter(intervention="baseline"), "task", "metric")
     assert chance["piqa", "acc"]["chance"] == 0.5
     assert chance["arc_easy", "acc"]["chance"] == pytest.approx((1 / 5 + 1 / 4 + 1 / 3) / 3)
-    assert {m for t, m in chance if t == "wikitext"} == {
-        *("word_perplexity", "byte_perplexity", "bits_per_byte")
-    }
+    assert {m for t, m in chance if t == "wikitext"} == set(ROLLING)
     assert len(documents) == len(frame) * 3
 
 
@@ -678,10 +590,10 @@ def test_a_description_says_what_was_asked(fetched):
 
 
 def test_the_checksum_of_the_documents_is_that_of_each_of_them(tmp_path):
-    documents = [{"text": "the cat sits"}, {"text": "the dog eats"}]
+    documents = [CAT_SITS, {"text": "the dog eats"}]
 
     def checksum(name: str, documents: list[dict]) -> dict:
-        write_task(tmp_path / name, "mini_lambada", documents, TASKS["mini_lambada"][1])
+        write_task(tmp_path / name, "mini_lambada", documents, LAMBADA)
         tasks = load_tasks(["mini_lambada"], tmp_path / name)
         return describe(tasks, tmp_path / name)["mini_lambada"]
 
@@ -690,7 +602,7 @@ def test_the_checksum_of_the_documents_is_that_of_each_of_them(tmp_path):
     assert first["documents"] == 2
     assert checksum("b", documents) == first
     others = [
-        [{"text": "the cat sits"}, {"text": "the dog eat"}],
+        [CAT_SITS, {"text": "the dog eat"}],
         documents[::-1],
         documents[:1],
         [*documents, documents[0]],
