@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from itertools import product
 from typing import Any
 
-import polars as pl
 import pytest
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pipeline.measure import schemas
+from pipeline.measure import attribution, schemas
 from pipeline.measure.attribution import BATCH, measure, products
 from pipeline.models.sites import anatomy
+from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
+from tests.measure.cases import FIRST_ID, samples_of
 
 SUFFIX = 4
 
@@ -65,27 +67,13 @@ def test_a_product_is_the_slope_of_the_loss_as_the_output_grows(
 
 def test_the_table_has_every_sample_block_and_part(neo: PreTrainedModel, memorized: Tensor) -> None:
     tokens = memorized.repeat(2, 1)[: BATCH + 3]
-    samples = pl.DataFrame(
-        {
-            "sample_id": range(7, 7 + len(tokens)),
-            "split": "memorized",
-            "tokens": tokens.tolist(),
-            "prefix_length": tokens.shape[1] - SUFFIX,
-            "suffix_length": SUFFIX,
-        }
-    )
+    samples = samples_of(tokens.tolist(), tokens.shape[1] - SUFFIX, SUFFIX)
     before = {name: value.clone() for name, value in neo.state_dict().items()}
     told: list[tuple[int, int]] = []
     made = measure(neo, samples, lambda *done: told.append(done))
-    assert made.schema == {name: column.dtype for name, column in schemas.ATTRIBUTION.items()}
-    n_blocks = len(anatomy(neo).sites)
-    keys = [
-        (i, b, p)
-        for i in samples["sample_id"]
-        for b in range(n_blocks)
-        for p in ("attention", "mlp")
-    ]
-    assert made.select("sample_id", "block", "part").rows() == keys
+    assert made.schema == tables.dtypes(schemas.ATTRIBUTION)
+    keys = product(samples["sample_id"], range(len(anatomy(neo).sites)), ("attention", "mlp"))
+    assert made.select("sample_id", "block", "part").rows() == list(keys)
     expected = products(neo, tokens, SUFFIX).abs().mean(-1).flatten()
     torch.testing.assert_close(torch.tensor(made["value"].to_list()).float(), expected)
     assert told == [(BATCH, len(tokens)), (len(tokens), len(tokens))]
@@ -96,22 +84,12 @@ def test_the_table_has_every_sample_block_and_part(neo: PreTrainedModel, memoriz
 def test_gradients_that_are_not_finite_name_the_sample(
     neox: PreTrainedModel, memorized: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline.measure import attribution
-
     def broken(model: PreTrainedModel, tokens: Tensor, suffix_length: int) -> Tensor:
         made = products(model, tokens, suffix_length)
         made[1, 2, 0, 3] = float("nan")
         return made
 
     monkeypatch.setattr(attribution, "products", broken)
-    samples = pl.DataFrame(
-        {
-            "sample_id": [4, 5, 6],
-            "split": "memorized",
-            "tokens": memorized[:3].tolist(),
-            "prefix_length": memorized.shape[1] - SUFFIX,
-            "suffix_length": SUFFIX,
-        }
-    )
-    with pytest.raises(InputError, match="sample 5"):
+    samples = samples_of(memorized[:3].tolist(), memorized.shape[1] - SUFFIX, SUFFIX)
+    with pytest.raises(InputError, match=f"sample {FIRST_ID + 1}"):
         measure(neox, samples)

@@ -3,7 +3,6 @@
 import math
 import shutil
 import zlib
-from pathlib import Path
 from types import SimpleNamespace
 
 import polars as pl
@@ -19,39 +18,17 @@ from pipeline.interventions.interventions import BASELINE, bypass, sweep
 from pipeline.interventions.memory import Journal
 from pipeline.measure import memorization, metrics
 from pipeline.measure.memorization import measure
-from pipeline.samples.frame import check_samples
-from pipeline.samples.schemas import SAMPLES, SPLITS
+from pipeline.samples.schemas import SAMPLES
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
+from tests.measure.cases import random_samples, samples_of
+from tests.project import ROOT
 
-ROOT = Path(__file__).parents[2]
 CONTINUOUS = (
     *("completion_entropy", "suffix_log_prob", "suffix_log_prob_top_40", "mean_log_prob"),
     *("min_k", "min_k_plus_plus", "min_margin"),
 )
 """Columns whose last digits are a matter of rounding."""
-
-
-def samples_of(tokens: list[list[int]], prefix: int, suffix: int) -> pl.DataFrame:
-    n = len(tokens)
-    return pl.DataFrame(
-        {
-            "sample_id": range(10, 10 + n),
-            "split": [SPLITS[i % 3] for i in range(n)],
-            "tokens": tokens,
-            "prefix_length": [prefix] * n,
-            "suffix_length": [suffix] * n,
-            "suffix_group": range(n),
-            "copies": [None] * n,
-        },
-        schema={name: column.dtype for name, column in SAMPLES.items()},
-    )
-
-
-def random_samples(n: int, prefix: int, suffix: int) -> pl.DataFrame:
-    generator = torch.Generator().manual_seed(3)
-    tokens = torch.randint(1, 61, (n, prefix + suffix), generator=generator)
-    return samples_of(tokens.tolist(), prefix, suffix)
 
 
 def test_the_table_by_hand(neo, monkeypatch):
@@ -74,12 +51,8 @@ def test_the_table_by_hand(neo, monkeypatch):
 
     monkeypatch.setattr(memorization, "complete", engine)
     tokenizer = SimpleNamespace(batch_decode=lambda rows: ["ab" * len(row) for row in rows])
-    frame = measure(
-        neo,
-        samples_of([[5, 1, 2], [6, 3, 4]], 1, 2),
-        [BASELINE, bypass("block-00", (0,))],
-        tokenizer=tokenizer,
-    )
+    samples = samples_of([[5, 1, 2], [6, 3, 4]], 1, 2)
+    frame = measure(neo, samples, [BASELINE, bypass("block-00", (0,))], tokenizer=tokenizer)
     size = len(zlib.compress(b"abab"))
     expected = {
         "intervention": ["baseline", "baseline", "block-00", "block-00"],
@@ -192,22 +165,23 @@ def test_the_table_equals_one_sample_at_a_time(model, prefix, suffix, tmp_path):
             assert row["suffix_log_prob"] == pytest.approx(log_prob, rel=1e-5)
 
 
+def assert_same_but_for_rounding(one, other, tolerance):
+    assert one.drop(CONTINUOUS).equals(other.drop(CONTINUOUS))
+    for name in CONTINUOUS:
+        left, right = one[name].to_list(), other[name].to_list()
+        assert left == pytest.approx(right, rel=1e-5, abs=tolerance), name
+
+
 def test_the_budget_changes_the_batches_and_nothing_else(neo):
     samples, interventions = random_samples(6, 7, 5), [BASELINE, bypass("block-00", (0,))]
-    frames, journal = [], Journal()
-    for budget, batches in [(10**9, [6]), (1, [1, 2, 3, 4, 5, 6])]:
-        done = []
-        frames.append(
-            measure(
-                neo, samples, interventions, token_budget=budget,
-                progress=lambda now, _, done=done: done.append(now), journal=journal,
-            )
-        )  # fmt: skip
-        assert done == batches
+    done, journal = [], Journal()
+    options = {"progress": lambda now, _: done.append(now), "journal": journal}
+    whole = measure(neo, samples, interventions, 10**9, **options)
+    assert done == [6]
+    parts = measure(neo, samples, interventions, 1, **options)
+    assert done[1:] == [1, 2, 3, 4, 5, 6]
     assert journal.tolerance > 0
-    assert frames[0].drop(CONTINUOUS).equals(frames[1].drop(CONTINUOUS))
-    for name in CONTINUOUS:
-        assert frames[0][name].to_list() == pytest.approx(frames[1][name].to_list(), abs=1e-4)
+    assert_same_but_for_rounding(whole, parts, 1e-4)
 
 
 @pytest.mark.parametrize("n_threads", [1, 2])
@@ -225,9 +199,7 @@ def test_neither_the_order_of_samples_nor_threads_change_a_result(
     again = whole.select("intervention", "sample_id").join(
         again, on=["intervention", "sample_id"], maintain_order="left"
     )
-    assert again.drop(CONTINUOUS).equals(whole.drop(CONTINUOUS))
-    for name in CONTINUOUS:
-        assert again[name].to_list() == pytest.approx(whole[name].to_list(), rel=1e-5, abs=1e-5)
+    assert_same_but_for_rounding(again, whole, 1e-5)
 
 
 def test_a_model_completes_its_own_continuation_exactly(model):
@@ -291,16 +263,22 @@ def memorized_samples(n: int, others: int = 0) -> pl.DataFrame:
     return made.sample(fraction=1, shuffle=True, seed=0) if others else made
 
 
-@pytest.mark.parametrize("right", [90, 85])
-def test_a_baseline_that_may_reach_the_floor_goes_on(neo, monkeypatch, capsys, right):
+@pytest.mark.parametrize(
+    ("right", "n", "floor"),
+    [
+        (90, 100, 0.9),
+        (85, 100, 0.9),
+        (1, 2, 0.9),  # few samples say little
+        (0, 100, 0.0),
+    ],
+)
+def test_a_baseline_that_may_reach_the_floor_goes_on(neo, monkeypatch, capsys, right, n, floor):
     answering(monkeypatch, right)
-    found = memorization.require_baseline(neo, memorized_samples(100), 0.9, stop=True)
-    low, high = proportion_confint(right, 100, method="wilson")
-    assert found == {"exact_match": right / 100, "low": low, "high": high, "n": 100}
-    assert low < 0.9 < high
-    assert f"baseline on 100 samples: exact match {right / 100:.3f}" in (
-        said := capsys.readouterr().out
-    )
+    found = memorization.require_baseline(neo, memorized_samples(n), floor, stop=True)
+    low, high = proportion_confint(right, n, method="wilson")
+    assert found == {"exact_match": right / n, "low": low, "high": high, "n": n}
+    said = capsys.readouterr().out
+    assert f"baseline on {n} samples: exact match {right / n:.3f}" in said
     assert "warning" not in said
 
 
@@ -325,57 +303,29 @@ def test_or_it_goes_on_with_a_warning(neo, monkeypatch, capsys):
     assert "exact match 0.000, 95% interval 0.000 to 0.037" in said
 
 
-def test_few_samples_say_little_and_stop_nothing(neo, monkeypatch):
-    answering(monkeypatch, 1)
-    found = memorization.require_baseline(neo, memorized_samples(2), 0.9, stop=True)
-    assert found["high"] > 0.9
-
-
-def test_a_floor_of_nothing_is_always_reached(neo, monkeypatch):
-    answering(monkeypatch, 0)
-    assert memorization.require_baseline(neo, memorized_samples(100), 0.0, stop=True)["n"] == 100
-
-
 def test_the_trial_is_spread_evenly_over_the_memorized_samples(neo, monkeypatch):
     monkeypatch.setattr(memorization, "TRIAL_SAMPLES", 10)
     asked = answering(monkeypatch, 10)
-    samples = memorized_samples(45)
-    memorization.require_baseline(neo, samples, 0.9, stop=True)
+    memorization.require_baseline(neo, memorized_samples(45), 0.9, stop=True)
     assert [row[0] - 1 for row in asked] == [0, 4, 9, 13, 18, 22, 27, 31, 36, 40]
 
 
-def test_a_trial_takes_each_of_few_samples_once_and_no_other_split(neo, monkeypatch):
-    asked = answering(monkeypatch, 30)
-    samples = memorized_samples(30, others=20)
-    assert memorization.require_baseline(neo, samples, 0.9, stop=True)["n"] == 30
+@pytest.mark.parametrize(("n", "others"), [(30, 20), (0, 3)])
+def test_a_trial_takes_each_of_few_samples_once_and_no_other_split(neo, monkeypatch, n, others):
+    asked = answering(monkeypatch, n)
+    samples = memorized_samples(n, others=others)
+    found = memorization.require_baseline(neo, samples, 0.9, stop=True)
+    assert found.get("n", 0) == n
+    assert bool(found) == bool(n), "without memorized samples there is no trial"
     assert asked == samples.filter(split="memorized")["tokens"].to_list()
-    assert [60, 2, 3] not in asked
-
-
-def test_without_memorized_samples_there_is_no_trial(neo, monkeypatch):
-    asked = answering(monkeypatch, 0)
-    samples = memorized_samples(0, others=3)
-    assert memorization.require_baseline(neo, samples, 0.9, stop=True) == {}
-    assert asked == []
 
 
 def test_a_trained_model_passes_and_a_random_one_does_not(trained, neox, memorized):
-    samples = samples_of(memorized.tolist(), 9, 8).with_columns(split=pl.lit("memorized"))
+    samples = samples_of(memorized.tolist(), 9, 8, ["memorized"] * len(memorized))
     found = memorization.require_baseline(trained, samples, 0.9, stop=True)
     assert found["exact_match"] == 1
     with pytest.raises(InputError, match=r"exact match 0\.000"):
         memorization.require_baseline(neox, samples, 0.9, stop=True)
-
-
-def test_samples_are_checked_before_a_model_is_there():
-    """Vocabulary and context are those of its manifest."""
-    check_samples(samples_of([[1, 2, 99]], 1, 2), vocabulary=100, context=3)
-    with pytest.raises(InputError) as caught:
-        check_samples(samples_of([[1, 2, 99]], 1, 2), vocabulary=99, context=2)
-    long, unknown = caught.value.problems
-    assert (long.got, long.expected) == ("3 tokens", "at most 2, the model's context")
-    assert unknown.got == "token id 99"
-    assert unknown.expected == "ids below 99, the model's vocabulary"
 
 
 def test_the_command_checks_samples_before_it_leases_or_loads(neox, tmp_path, monkeypatch):
@@ -383,16 +333,11 @@ def test_the_command_checks_samples_before_it_leases_or_loads(neox, tmp_path, mo
     from pipeline.study.composition import load
 
     study = tmp_path / "data/tiny"
-    (study / "checkpoints/tiny-pythia-8").mkdir(parents=True)
-    write_manifest(
-        study / "checkpoints/tiny-pythia-8",
-        neox,
-        name="tiny-pythia-8",
-        family="pythia",
-        tokens=60,  # one fewer than the embedding has rows, as where it is padded
-        seed=0,
-        origin={},
-    )
+    folder = study / "checkpoints/tiny-pythia-8"
+    folder.mkdir(parents=True)
+    facts = {"name": folder.name, "family": "pythia", "seed": 0, "origin": {}}
+    # one token fewer than the embedding has rows, as where it is padded
+    write_manifest(folder, neox, tokens=60, **facts)
     samples = samples_of([[1, 2, 60]], 1, 2)
     tables.write(samples, study / "samples/pythia.parquet", SAMPLES, {})
     for file in ("params.yaml", "loops.yaml"):

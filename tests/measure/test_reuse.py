@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
-import torch
 from ruamel.yaml import YAML
 from transformers import PreTrainedModel
 
@@ -23,8 +21,9 @@ from pipeline.stages import registry
 from pipeline.study.composition import load, write
 from pipeline.workflow import digest, tables
 from pipeline.workflow.tables import Column, Schema
+from tests.measure.cases import random_samples
+from tests.project import ROOT, copy_files
 
-ROOT = Path(__file__).parents[2]
 ONE: Schema = {"intervention": Column(pl.String, ""), "value": Column(pl.Int64, "")}
 OTHER: Schema = {"intervention": Column(pl.String, ""), "text": Column(pl.String, "")}
 
@@ -79,19 +78,12 @@ def test_only_what_is_new_is_computed_and_the_order_is_that_of_the_list(
     shuffled = [every[4], every[0], every[2], every[3]]
     one, other = stage.run(shuffled, "after")
     assert stage.computed == [every[4].name, every[3].name]
-    assert capsys.readouterr().out == ("2 of 4 interventions are taken from the earlier table\n")
+    assert capsys.readouterr().out == "2 of 4 interventions are taken from the earlier table\n"
     assert one.equals(_rows(shuffled, "")[0])
     assert other["intervention"].to_list() == [each.name for each in shuffled]
     assert other["text"].to_list() == ["after", "before", "before", "after"]
     stage.run(every[:2])
     assert stage.computed == [every[1].name]
-
-
-def test_where_nothing_is_missing_nothing_is_computed(stage: Stage) -> None:
-    first = stage.run(sweep(4))
-    again = stage.run(sweep(4))
-    assert stage.computed == []
-    assert all(a.equals(b) for a, b in zip(first, again, strict=True))
 
 
 def test_a_name_a_group_and_a_draw_determine_nothing(stage: Stage) -> None:
@@ -120,8 +112,6 @@ def test_edits_heads_and_seed_determine_all(stage: Stage, other: Intervention) -
     stage.run([Intervention("x", {1: "identity"})])
     stage.run([other])
     assert stage.computed == ["x"]
-    assert len({key for each in (other, Intervention("x", {1: "mean"}))
-                for key in keys([each], {}, "").values()}) == 2  # fmt: skip
 
 
 def test_what_else_determines_the_rows_counts(stage: Stage) -> None:
@@ -138,13 +128,6 @@ def test_samples_determine_what_takes_a_mean_over_them(stage: Stage) -> None:
     assert stage.computed == ["y"]
 
 
-def test_both_tables_must_have_a_row(stage: Stage) -> None:
-    stage.run(sweep(2))
-    (stage.files.keys() - [next(iter(stage.files))]).pop().unlink()
-    stage.run(sweep(2))
-    assert len(stage.computed) == 3
-
-
 def test_what_dvc_has_kept_is_found(stage: Stage, tmp_path: Path) -> None:
     stage.run(sweep(2))
     for path in stage.files:
@@ -153,12 +136,23 @@ def test_what_dvc_has_kept_is_found(stage: Stage, tmp_path: Path) -> None:
     assert stage.computed == []
 
 
-def test_a_damaged_table_is_as_good_as_none(stage: Stage) -> None:
-    stage.run(sweep(2))
+def _unlink(stage: Stage) -> None:
+    list(stage.files)[1].unlink()
+
+
+def _damage(stage: Stage) -> None:
     for path in stage.files:
         content = bytearray(path.read_bytes())
         content[20:40] = bytes(20)
         path.write_bytes(content)
+
+
+@pytest.mark.parametrize("lose", [_unlink, _damage])
+def test_one_of_the_tables_lost_or_damaged_is_as_good_as_none(
+    stage: Stage, lose: Callable[[Stage], None]
+) -> None:
+    stage.run(sweep(2))
+    lose(stage)
     stage.run(sweep(2))
     assert len(stage.computed) == 3
 
@@ -177,24 +171,12 @@ def project(
     values = YAML(typ="safe").load(ROOT / "params.yaml")
     model = values["models"]["tiny-pythia-8"]
     values["evaluation"]["pythia"]["below_floor"] = "warn"
-    for folder in (
-        "interventions",
-        "measure",
-        "models",
-        "checkpoints",
-        "samples",
-        "stages",
-        "workflow",
-    ):
-        shutil.copytree(ROOT / "pipeline" / folder, tmp_path / "pipeline" / folder)
-    for file in (*ROOT.glob("pipeline/*.py"), ROOT / "dvc.yaml"):
-        shutil.copy(file, tmp_path / file.relative_to(ROOT))
+    copy_files(tmp_path)
     data = tmp_path / "data/tiny"
     folder = data / "checkpoints" / model["name"]
     folder.mkdir(parents=True)
-    write_manifest(
-        folder, neox, name=model["name"], family="pythia", tokens=61, seed=0, origin={}
-    )  # fmt: skip
+    facts = {"name": model["name"], "family": "pythia", "seed": 0, "origin": {}}
+    write_manifest(folder, neox, tokens=61, **facts)
     _write_samples(data / "samples/pythia.parquet", 0)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("pipeline.stages.memorization.load", lambda *_: (neox, None))
@@ -222,15 +204,8 @@ def project(
 
 
 def _write_samples(path: Path, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    tokens = torch.randint(1, 61, (N, 12), generator=generator).tolist()
-    columns = {
-        "sample_id": range(N), "split": ["memorized", "control"] * (N // 2), "tokens": tokens,
-        "prefix_length": [7] * N, "suffix_length": [5] * N, "suffix_group": range(N),
-        "copies": [None] * N,
-    }  # fmt: skip
-    schema = {name: column.dtype for name, column in SAMPLES.items()}
-    tables.write(pl.DataFrame(columns, schema=schema), path, SAMPLES, {})
+    made = random_samples(N, 7, 5, ["memorized", "control"] * (N // 2), seed)
+    tables.write(made, path, SAMPLES, {})
 
 
 EACH = [{"blocks": "each"}]
@@ -270,20 +245,21 @@ def _engine() -> None:
         file.write("\nCHANGED = True\n")
 
 
-@pytest.mark.parametrize("change", [_sample, _checkpoint, _engine])
+@pytest.mark.parametrize(
+    ("change", "how"),
+    [
+        (_sample, {}),
+        (_checkpoint, {}),
+        (_engine, {}),
+        (lambda: None, {"dtype": "bfloat16"}),
+        (lambda: None, {"baseline_floor": 0.1}),
+    ],
+)
 def test_what_has_changed_is_computed_again(
-    project: Callable[..., list[str]], change: Callable[[], None]
+    project: Callable[..., list[str]], change: Callable[[], None], how: dict[str, Any]
 ) -> None:
     project(EACH)
     change()
-    assert len(project(EACH)) == 6
-
-
-@pytest.mark.parametrize("how", [{"dtype": "bfloat16"}, {"baseline_floor": 0.1}])
-def test_another_evaluation_is_computed_again(
-    project: Callable[..., list[str]], how: dict[str, Any]
-) -> None:
-    project(EACH)
     assert len(project(EACH, **how)) == 6
 
 

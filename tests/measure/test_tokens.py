@@ -3,34 +3,20 @@
 import numpy as np
 import polars as pl
 import pytest
-import torch
 
 from pipeline.interventions.interventions import sweep
 from pipeline.measure import memorization, schemas
 from pipeline.measure.chosen import LEAST, MOST, chosen
 from pipeline.measure.tokens import measure, shown
 from pipeline.models.sites import anatomy
-from pipeline.samples.schemas import SAMPLES
 from pipeline.workflow import tables
+from tests.measure.cases import FIRST_ID, random_samples
 
 PREFIX, SUFFIX = 6, 5
 
 
 def samples_of(splits):
-    n = len(splits)
-    tokens = torch.randint(1, 61, (n, PREFIX + SUFFIX), generator=torch.Generator().manual_seed(2))
-    return pl.DataFrame(
-        {
-            "sample_id": range(50, 50 + n),
-            "split": splits,
-            "tokens": tokens.tolist(),
-            "prefix_length": [PREFIX] * n,
-            "suffix_length": [SUFFIX] * n,
-            "suffix_group": range(n),
-            "copies": [None] * n,
-        },
-        schema={name: column.dtype for name, column in SAMPLES.items()},
-    )
+    return random_samples(len(splits), PREFIX, SUFFIX, splits)
 
 
 def test_the_tables_agree_with_the_table_of_memorization(model):
@@ -64,7 +50,7 @@ def test_the_tables_agree_with_the_table_of_memorization(model):
 def test_samples_are_spread_over_a_split_and_limited(model):
     looked = measure(model, samples_of(["memorized"] * 5 * LEAST), sweep(1, []))
     ids = looked.displacement["sample_id"].to_list()
-    assert ids == [50 + 5 * i for i in range(LEAST)]
+    assert ids == [FIRST_ID + 5 * i for i in range(LEAST)]
     assert looked.displacement["block"].null_count() == LEAST
     many = samples_of(["memorized"] * 700 + ["control"] * 50)
     assert [*chosen(many)["split"]] == ["memorized"] * MOST + ["control"] * 50
