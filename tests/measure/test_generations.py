@@ -1,12 +1,12 @@
-"""Greedy continuations against the engine, sampled ones against a plain loop and their law."""
+"""Greedy continuations against the engine, sampled ones against a plain loop."""
 
 import copy
 import math
+from contextlib import nullcontext
 
 import polars as pl
 import pytest
 import torch
-from scipy.stats import chisquare
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     GenerationConfig,
@@ -35,14 +35,7 @@ DEPTHS = [1, 0, 0.5]
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
     """A token a byte, for 60 of the bytes: the letters, the space, and those of é and ê."""
-    space, accents = "Ġ", "Ã©ª"
-    symbols = [
-        END,
-        *"abcdefghijklmnopqrstuvwxyz",
-        space,
-        *accents,
-        *"ABCDEFGHIJKLMNOPQRSTUVWXYZ0123",
-    ]
+    symbols = [END, *"abcdefghijklmnopqrstuvwxyzĠÃ©ªABCDEFGHIJKLMNOPQRSTUVWXYZ0123"]
     bpe = Tokenizer(models.BPE(vocab={symbol: i for i, symbol in enumerate(symbols)}, merges=[]))
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
@@ -76,10 +69,8 @@ def test_the_rows(neox, tokenizer, tmp_path):
         assert row["prompt"] == PROMPTS[row["prompt_id"]] == tokenizer.decode(row["prompt_tokens"])
         assert len(row["continuation"]) == NEW_TOKENS
         assert row["text"] == tokenizer.decode(row["continuation"])
-        (baseline,) = column(
-            frame, "continuation",
-            intervention="baseline", prompt_id=row["prompt_id"], decoding=row["decoding"],
-        )  # fmt: skip
+        where = {"prompt_id": row["prompt_id"], "decoding": row["decoding"]}
+        (baseline,) = column(frame, "continuation", intervention="baseline", **where)
         same = [a == b for a, b in zip(row["continuation"], baseline, strict=True)]
         assert row["first_difference"] == (None if all(same) else same.index(False))
     assert frame["first_difference"].n_unique() > 3
@@ -178,34 +169,14 @@ def test_samples_are_those_of_a_plain_loop(model, tokenizer):
     assert column(frame, "continuation", decoding="sampled") == expected
 
 
-def test_samples_follow_the_whole_distribution(neox, tokenizer):
-    model, n = flat(neox), 300
-    frame = measure(model, tokenizer, ["cat"] * n, [], 1, 0)
-    with torch.inference_mode():
-        logits = model(torch.tensor([tokenizer.encode("cat")])).logits[0, -1].double()
-    probabilities = logits[1:].softmax(-1)
-    assert probabilities.sort().values[:11].sum() > 0.03  # what the likeliest 50 leave out
-    drawn = torch.tensor(column(frame, "continuation", decoding="sampled"))[:, 0]
-    counts = drawn.bincount(minlength=61)
-    assert counts[0] == 0
-    order = probabilities.argsort()
-    cells = [torch.stack([each[part].sum() for part in order.chunk(20)])
-             for each in (counts[1:].double(), n * probabilities)]  # fmt: skip
-    assert cells[1].min() > 2
-    assert chisquare(*cells).pvalue > 0.01
-
-
 def test_samples_depend_on_the_seed_and_the_prompts_position_alone(neo, tokenizer):
     frame = measure(neo, tokenizer, PROMPTS, DEPTHS, NEW_TOKENS, 0)
     torch.rand(3)
     assert frame.equals(measure(neo, tokenizer, PROMPTS, DEPTHS, NEW_TOKENS, 0))
 
     fewer = measure(neo, tokenizer, PROMPTS[:2], [0.5], NEW_TOKENS, 0)
-    assert fewer.equals(
-        frame.filter(
-            pl.col("intervention").is_in(["baseline", "block-02"]), pl.col("prompt_id") < 2
-        )
-    )
+    some = pl.col("intervention").is_in(["baseline", "block-02"])
+    assert fewer.equals(frame.filter(some, pl.col("prompt_id") < 2))
 
     other = measure(neo, tokenizer, PROMPTS, DEPTHS, NEW_TOKENS, 1)
     for decoding, changed in [("greedy", False), ("sampled", True)]:
@@ -213,12 +184,11 @@ def test_samples_depend_on_the_seed_and_the_prompts_position_alone(neo, tokenize
         assert all((a != b) == changed for a, b in zip(ours, theirs, strict=True))
 
     # the same prompt twice draws twice, and seeds do not shift from one prompt to the next
-    twice = [
-        column(measure(flat(neo), tokenizer, ["e"] * 3, [], NEW_TOKENS, seed), "continuation",
-               decoding="sampled")
-        for seed in range(3)
-    ]  # fmt: skip
-    assert len({tuple(made) for seed in twice for made in seed}) == 9
+    drawn = set()
+    for seed in range(3):
+        twice = measure(flat(neo), tokenizer, ["e"] * 3, [], NEW_TOKENS, seed)
+        drawn |= {tuple(made) for made in column(twice, "continuation", decoding="sampled")}
+    assert len(drawn) == 9
 
 
 # ------------------------------------------------------------- what it leaves alone
@@ -250,21 +220,18 @@ def state(model: PreTrainedModel) -> tuple:
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_model_and_the_random_state_are_as_before(neox, tokenizer, monkeypatch, fails):
     before, draws = state(neox), torch.get_rng_state()
-    if fails:
-        sample = torch.multinomial
-        made = []
+    sample, made = torch.multinomial, []
 
-        def stop(*arguments, **more):
-            made.append(sample(*arguments, **more))
-            if len(made) == NEW_TOKENS * 3 + 2:  # in the middle of a bypass
-                raise RuntimeError("stop")
-            return made[-1]
+    def stop(*arguments, **more):
+        made.append(sample(*arguments, **more))
+        if fails and len(made) == NEW_TOKENS * 3 + 2:  # in the middle of a bypass
+            raise RuntimeError("stop")
+        return made[-1]
 
-        monkeypatch.setattr(torch, "multinomial", stop)
-        with pytest.raises(RuntimeError, match="stop"):
-            measure(neox, tokenizer, PROMPTS, DEPTHS, NEW_TOKENS, 0)
-    else:
+    monkeypatch.setattr(torch, "multinomial", stop)
+    with pytest.raises(RuntimeError, match="stop") if fails else nullcontext():
         measure(neox, tokenizer, PROMPTS, DEPTHS, NEW_TOKENS, 0)
+    assert made
     assert state(neox) == before
     assert torch.equal(torch.get_rng_state(), draws)
 

@@ -186,16 +186,6 @@ def test_metrics_by_hand(continuation, exact, accuracy, length, strength) -> Non
     assert found["extraction_strength"].tolist() == [[strength]]
 
 
-def test_metrics_pair_each_sample_with_its_own_suffix() -> None:
-    suffix = np.array([[1, 2], [3, 4]])
-    made = np.array([[[1, 2], [1, 2]], [[3, 4], [3, 4]]])
-    zero, one = np.zeros(made.shape), np.ones(made.shape, np.int32)
-    found = computed(Completed(suffix, made, made, zero, zero, zero, one, zero))
-    assert found["exact_match"].tolist() == [[True, False], [False, True]]
-    for name in ("rouge_l", "bleu"):
-        assert found[name].tolist() == [[1, 0], [0, 1]]
-
-
 @pytest.mark.parametrize("length", [1, 2, 3])
 def test_short_suffixes(length) -> None:
     """BLEU takes the longest n-grams that there are, Min-K% one token at least."""
