@@ -1,5 +1,6 @@
 """The certificate of an edit: what it proves, and the faults it refuses, each by name."""
 
+from collections import Counter
 from functools import partial
 
 import pytest
@@ -22,6 +23,7 @@ from pipeline.interventions.hooks import BlockRows
 from pipeline.workflow.errors import InputError
 from tests.families import BLOCKS, FAMILIES, NOT_ADDITIVE, randomized, tiny
 from tests.interventions.cases import SUFFIX, half_remembered
+from tests.interventions.test_mutants import edits_in_the_next_samples, instead_of
 
 FAMILY = "llama"
 
@@ -130,56 +132,42 @@ def test_a_wrong_edit_is_refused_with_what_failed(function):
     assert not certificates(model)
 
 
-def no_op(patch_in):
-    original = wavefront.rows_of
-    patch_in(
-        wavefront,
-        "rows_of",
-        lambda *given: [BlockRows(rows.appended) for rows in original(*given)],
-    )
+@instead_of(wavefront, "rows_of")
+def no_op(original, *given):
+    return [BlockRows(rows.appended) for rows in original(*given)]
 
 
-def wrong_row(patch_in):
-    original = wavefront._selection
-
-    def selection(branches, batch, row):
-        some = original(branches, batch, row)
-        return slice(some.start - 1, some.stop - 1) if isinstance(some, slice) else some - 1
-
-    patch_in(wavefront, "_selection", selection)
+@instead_of(wavefront, "_selection")
+def leak_into_another_branch(original, *given):
+    return slice(0, original(*given).stop)
 
 
-def leak_into_another_branch(patch_in):
-    original = wavefront._selection
-    patch_in(
-        wavefront,
-        "_selection",
-        lambda branches, batch, row: slice(0, original(branches, batch, row).stop),
-    )
+@instead_of(hooks._Hooks, "_limited")
+def positions_ignored(_original, _self, _edit, _where, _rows, _before, made):
+    return made
 
 
-def positions_ignored(patch_in):
-    patch_in(
-        hooks._Hooks,
-        "_limited",
-        lambda _self, _edit, _where, _rows, _before, made: made,
-    )
+def state_in_the_hooks(patch):
+    kept = Counter()
 
-
-def state_in_the_hooks(patch_in):
-    kept = {}
-    original = hooks._Hooks._edited
-
-    def edited(self, where, columns, passing):
-        kept[where] = kept.get(where, 0) + 1
+    @instead_of(hooks._Hooks, "_edited")
+    def counted(original, self, where, columns, passing):
+        kept[where] += 1
         return original(self, where, columns, passing) * kept[where]
 
-    patch_in(hooks._Hooks, "_edited", edited)
+    counted(patch)
 
 
 @pytest.mark.parametrize("name", ["zero", "own"])
 @pytest.mark.parametrize(
-    "mutant", [no_op, wrong_row, leak_into_another_branch, positions_ignored, state_in_the_hooks]
+    "mutant",
+    [
+        no_op,
+        edits_in_the_next_samples,
+        leak_into_another_branch,
+        positions_ignored,
+        state_in_the_hooks,
+    ],
 )
 def test_a_fault_of_the_engine_is_refused(mutant, name, monkeypatch):
     model = build(FAMILY)
