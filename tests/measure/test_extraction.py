@@ -1,19 +1,12 @@
-"""Tries until a suffix is seen: against high precision, and against sampling itself."""
+"""Tries until a suffix is seen, against high precision."""
 
 import math
 from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
-import torch
-from scipy import stats
-from torch import Tensor
-from transformers import PreTrainedModel, TopKLogitsWarper
 
-from pipeline.interventions import complete
-from pipeline.interventions.interventions import BASELINE
 from pipeline.measure.extraction import log_tries, out_within
-from pipeline.measure.metrics import Completed, computed
 
 LOG_PROBS = (-1e-300, -1e-12, -0.01, -0.5, -math.log(2), -1.0, -20.0, -36.9, -37.1, -100.0, -2000.0)
 
@@ -48,64 +41,3 @@ def test_a_sure_suffix_takes_one_try() -> None:
     assert log_tries(sure)[:3].tolist() == [0, 0, 0]
     assert out_within(sure, 1).tolist() == [True, True, True, False]
     assert out_within(np.array([-math.inf, -2000.0, -14.0]), 10**6).tolist() == [False, False, True]
-
-
-PREFIX, SUFFIX, DRAWS, PREFIXES, EACH = 5, 3, 20_000, 12, 5
-
-
-@torch.inference_mode()
-def sampled(
-    model: PreTrainedModel, prefixes: Tensor, top_k: int | None, draws: int, seed: int
-) -> Tensor:
-    """(N, draws, S) continuations of prefixes (N, P), drawn token by token by a plain loop."""
-    generator = torch.Generator().manual_seed(seed)
-    found = []
-    for prefix in prefixes:
-        row = prefix.expand(draws, -1)
-        for _ in range(SUFFIX):
-            known, of = row.unique(dim=0, return_inverse=True)  # each is read once
-            logits = torch.cat([model(x).logits[:, -1] for x in known.split(4096)]).double()
-            if top_k is not None:
-                logits = TopKLogitsWarper(top_k)(known, logits)
-            chosen = torch.multinomial(logits.softmax(-1)[of], 1, generator=generator)
-            row = torch.cat([row, chosen], 1)
-        found.append(row[:, PREFIX:])
-    return torch.stack(found)
-
-
-@pytest.mark.parametrize(
-    ("top_k", "metric"), [(None, "suffix_log_prob"), (40, "suffix_log_prob_top_40")]
-)
-def test_suffixes_come_out_as_often_as_computed(
-    trained: PreTrainedModel, memorized: Tensor, top_k: int | None, metric: str
-) -> None:
-    """The computed p of up to 60 suffixes lies in the binomial intervals of what is observed.
-
-    The intervals are exact (Clopper and Pearson) and hold all together with 99%. Suffixes are
-    chosen from a sample of their own, so that what is observed is not what they were chosen by.
-    """
-    generator = torch.Generator().manual_seed(0)
-    prefixes = memorized[torch.arange(PREFIXES) % len(memorized), :PREFIX]
-    noise = torch.randint(1, 61, prefixes.shape, generator=generator)
-    prefixes = torch.where(torch.rand(prefixes.shape, generator=generator) < 0.3, noise, prefixes)
-    numbers, suffixes = [], []
-    for n, drawn in enumerate(sampled(trained, prefixes, top_k, 400, seed=1)):
-        kinds, counts = drawn.unique(dim=0, return_counts=True)
-        order = counts.argsort(descending=True)  # from frequent to rare, spread evenly
-        some = order[torch.linspace(0, len(order) - 1, EACH).long().unique()]
-        numbers += [n] * len(some)
-        suffixes += list(kinds[some])
-    tokens = torch.cat([prefixes[numbers], torch.stack(suffixes)], 1)
-    made = complete(trained, tokens, SUFFIX, [BASELINE])
-    said = {name: each.numpy() for name, each in made.tensors().items() if name != "min_margin"}
-    p = np.exp(computed(Completed(tokens[:, PREFIX:].numpy(), **said))[metric][0])
-    judged = np.nonzero((p > 1e-4) & (p < 1))[0]
-    assert len(judged) >= 30
-    assert p[judged].max() > 0.1
-    assert p[judged].min() < 0.01
-
-    seen = sampled(trained, prefixes, top_k, DRAWS, seed=2)
-    for i in judged:
-        count = int((seen[numbers[i]] == suffixes[i]).all(-1).sum())
-        ends = stats.binomtest(count, DRAWS).proportion_ci(1 - 0.01 / len(judged))
-        assert ends.low <= p[i] <= ends.high, (i, count / DRAWS, p[i])

@@ -202,18 +202,6 @@ def test_neither_the_order_of_samples_nor_threads_change_a_result(
     assert_same_but_for_rounding(again, whole, 1e-5)
 
 
-def test_a_model_completes_its_own_continuation_exactly(model):
-    samples = random_samples(4, 6, 8)
-    first = measure(model, samples, [BASELINE], token_budget=1600)
-    prefixes, continuations = samples["tokens"].list.head(6), first["continuation"]
-    own = prefixes.list.concat(continuations).to_list()
-    again = measure(model, samples_of(own, 6, 8), [BASELINE], token_budget=1600)
-    assert again["exact_match"].all()
-    assert (again["token_accuracy"] == 1).all()
-    assert (again["teacher_forced_accuracy"] == 1).all()
-    assert (again["correct_length"] == 8).all()
-
-
 @pytest.mark.parametrize(
     ("tokens", "prefix", "suffix", "message"),
     [

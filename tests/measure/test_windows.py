@@ -72,12 +72,15 @@ def test_both_readings_equal_a_plain_loop_over_windows(family):
     assert (made["log_prob_top_40"] == -np.inf).any()
 
 
-@pytest.mark.parametrize("stride", [1, 4, P, P + 3])
-def test_every_stride_reads_the_same_windows(model, stride):
-    book = text_of(60, vocabulary=61)
-    made = measure(model, [book], P, S, stride=stride, exact=1000).filter(intervention="baseline")
+@pytest.mark.parametrize("stride", [1, 4, P, P + 3, 50])
+@pytest.mark.parametrize("length", [P + S, P + S + 1, 2 * P + S, 61])
+def test_every_stride_reads_the_same_windows_up_to_the_last(neox, stride, length):
+    documents = [text_of(length, vocabulary=61), text_of(0)]
+    made = measure(neox, documents, P, S, stride=stride, exact=1000).filter(intervention="baseline")
     exact, rolling = (made.filter(reading=name) for name in ("exact", "rolling"))
-    assert exact["start"].to_list() == rolling["start"].to_list() == [*range(0, 47, stride)]
+    starts = [*range(0, length - P - S + 1, stride)]
+    assert exact["start"].to_list() == rolling["start"].to_list() == starts
+    assert length - stride < starts[-1] + P + S <= length
     same = rolling.filter(pl.col("context") == P).join(exact, on="start")
     assert same.height
     np.testing.assert_allclose(same["log_prob"], same["log_prob_right"], atol=1e-4)
@@ -112,15 +115,6 @@ def test_tokens_lie_at_the_characters_whose_bytes_they_are(tmp_path, trim):
         assert end >= inside[-1] + (not text[inside[-1]].isspace())
         at += size
     assert at == len(text.encode())
-
-
-@pytest.mark.parametrize("stride", [1, S + 3, 50])
-@pytest.mark.parametrize("length", [P + S, P + S + 1, 2 * P + S, 61])
-def test_the_last_window_ends_with_the_document_or_a_stride_before_it(neox, stride, length):
-    book = text_of(length, vocabulary=61)
-    found = measure(neox, [book, text_of(0)], P, S, stride=stride).filter(reading="rolling")
-    assert found["start"].to_list() == [*range(0, length - P - S + 1, stride)]
-    assert length - stride < found["start"].max() + P + S <= length
 
 
 def test_means_are_over_the_documents_tokens_and_not_over_padding(neox):
