@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers import TopKLogitsWarper
 
-from pipeline.interventions.evaluation import Completions, Likelihoods, Progress, Request, silent
+from pipeline.interventions.evaluation import Completions, Likelihoods, Request
 from pipeline.interventions.interventions import Intervention
 
 # --------------------------------------------------------------------------- families
@@ -298,7 +297,6 @@ def complete(
     suffix_length: int,
     interventions: Sequence[Intervention],
     batch_size: int,
-    progress: Progress = silent,
     *,
     calibration_tokens: Tensor | None = None,
     edited: Edited = bypassed,
@@ -316,7 +314,6 @@ def complete(
         suffix_length: S.
         interventions: V of them.
         batch_size: samples in one forward.
-        progress: told after each batch.
         calibration_tokens: (C, T) int64, for the means; None: `tokens`.
         edited: carries out an intervention.
 
@@ -325,8 +322,6 @@ def complete(
     """
     calibration_tokens = tokens if calibration_tokens is None else calibration_tokens
     means = means_of(model, interventions, calibration_tokens)
-    total = len(interventions) * -(-len(tokens) // batch_size)
-    done = 0
     rows = []
     for intervention in interventions:
         made = []
@@ -336,8 +331,6 @@ def complete(
                 forced = _teacher_forced(model, batch, suffix_length)
                 greedy = _greedy(model, batch[:, :-suffix_length], suffix_length)
                 made.append([x.cpu() for x in (*greedy, *forced)])
-                done += 1
-                progress(done, total)
         rows.append([torch.cat(each) for each in zip(*made, strict=True)])
     continuation, margin, *forced = (torch.stack(each) for each in zip(*rows, strict=True))
     return Completions(continuation, margin, *forced)
@@ -390,7 +383,6 @@ def score(
     requests: Sequence[Request],
     interventions: Sequence[Intervention],
     batch_size: int,
-    progress: Progress = silent,
     max_length: int | None = None,
     *,
     calibration_tokens: Tensor | None = None,
@@ -398,16 +390,14 @@ def score(
 ) -> Likelihoods:
     """The log-likelihood of each continuation given its context, by the plain loop.
 
-    As lm-eval does it: what is longer than the model's context loses tokens on the left, padding
-    stands on the right, the longest come first, and requests that differ in the last token of the
-    continuation alone share a row.
+    As lm-eval does it: what is longer than the model's context loses tokens on the left, and
+    padding stands on the right. Each request has a row of its own.
 
     Args:
         model: in evaluation mode, on any device.
         requests: R pairs of a context and a continuation, token ids.
         interventions: V of them.
-        batch_size: rows in one forward.
-        progress: told after each batch.
+        batch_size: requests in one forward.
         max_length: positions that the model may see; its own context length unless given.
         calibration_tokens: (C, T) int64, for the means.
         edited: carries out an intervention.
@@ -418,70 +408,21 @@ def score(
     Source: HFLM._loglikelihood_tokens of lm-eval 0.4.13; sums in float64, there float32.
     """
     means = means_of(model, interventions, calibration_tokens)
-    batches = _batches(requests, batch_size, max_length or model.config.max_position_embeddings)
+    limit = max_length or model.config.max_position_embeddings
+    rows = [torch.tensor([*each[0], *each[1]][-limit - 1 :]) for each in requests]
     log_prob = torch.zeros(len(interventions), len(requests), dtype=torch.float64)
     is_greedy = torch.ones(len(interventions), len(requests), dtype=torch.bool)
     for v, intervention in enumerate(interventions):
         with edited(model, intervention, means), torch.inference_mode():
-            for done, batch in enumerate(batches):
-                output = model(
-                    input_ids=batch.rows.to(model.device),
-                    use_cache=False,
-                    logits_to_keep=batch.rows.shape[1] - batch.first,
-                )
-                logits = output.logits[batch.row, batch.position - batch.first].float()
-                target = batch.target.to(model.device)
-                chosen = logits.log_softmax(-1).gather(-1, target[:, None])[:, 0]
-                log_prob[v].index_add_(0, batch.request, chosen.double().cpu())
-                wrong = (logits.argmax(-1) != target).cpu()
-                is_greedy[v, batch.request[wrong]] = False
-                progress(v * len(batches) + done + 1, len(interventions) * len(batches))
+            for start in range(0, len(rows), batch_size):
+                some = rows[start : start + batch_size]
+                # the last token is predicted, never read
+                read = nn.utils.rnn.pad_sequence([row[:-1] for row in some], batch_first=True)
+                output = model(input_ids=read.to(model.device), use_cache=False)
+                for r, (row, logits) in enumerate(zip(some, output.logits, strict=True), start):
+                    target = row[-len(requests[r][1]) :]
+                    said = logits[: len(row) - 1][-len(target) :].float().cpu()
+                    chosen = said.log_softmax(-1).gather(-1, target[:, None])
+                    log_prob[v, r] = chosen.double().sum()
+                    is_greedy[v, r] = torch.equal(said.argmax(-1), target)
     return Likelihoods(log_prob=log_prob, is_greedy=is_greedy)
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """Rows for one forward, and the K logit rows to read, one for each token that is scored.
-
-    Args:
-        rows: (B, T) int64, padded with zeros on the right.
-        first: the first position whose logits are read.
-        row: (K,) where the token is scored, 0 to B-1.
-        position: (K,) at which position, `first` to T-1; the token stands at the next one.
-        target: (K,) the token.
-        request: (K,) the request whose continuation it belongs to.
-    """
-
-    rows: Tensor
-    first: int
-    row: Tensor
-    position: Tensor
-    target: Tensor
-    request: Tensor
-
-
-def _batches(requests: Sequence[Request], batch_size: int, max_length: int) -> list[_Batch]:
-    """Requests with equal inputs share a row; rows go longest first, so padding is short."""
-    sharing: dict[tuple[int, ...], list[int]] = {}
-    for r, (context, continuation) in enumerate(requests):
-        # the last token is predicted, never read
-        row = (*context, *continuation)[-(max_length + 1) :][:-1]
-        sharing.setdefault(row, []).append(r)
-    ordered = sorted(sharing, key=lambda row: (-len(row), row))
-    batches = []
-    for start in range(0, len(ordered), batch_size):
-        rows = ordered[start : start + batch_size]
-        reads = torch.tensor(
-            [
-                (i, position, token, r)
-                for i, row in enumerate(rows)
-                for r in sharing[row]
-                for position, token in enumerate(
-                    requests[r][1], start=len(row) - len(requests[r][1])
-                )
-            ]
-        )
-        columns = reads.unbind(1)
-        padded = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
-        batches.append(_Batch(padded, int(columns[1].min()), *columns))
-    return batches
