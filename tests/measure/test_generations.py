@@ -116,9 +116,6 @@ def test_distinct_bigrams(tokens, share):
     assert distinct_bigrams(tokens) == share
 
 
-# ------------------------------------------------------------- greedy
-
-
 @pytest.mark.parametrize("stop", [0, "likely"])
 def test_greedy_is_what_the_engine_completes(model, tokenizer, stop):
     model = copy.deepcopy(model)
@@ -146,9 +143,6 @@ def test_half_precision(model, tokenizer):
     made = plain.complete(model, row, NEW_TOKENS, interventions_at(DEPTHS, 5), 1)
     greedy = column(frame, "continuation", decoding="greedy")
     assert greedy == made.continuation[:, 0].tolist()
-
-
-# ------------------------------------------------------------- sampled
 
 
 def test_samples_are_those_of_a_plain_loop(model, tokenizer):
@@ -189,9 +183,6 @@ def test_samples_depend_on_the_seed_and_the_prompts_position_alone(neo, tokenize
         twice = measure(flat(neo), tokenizer, ["e"] * 3, [], NEW_TOKENS, seed)
         drawn |= {tuple(made) for made in column(twice, "continuation", decoding="sampled")}
     assert len(drawn) == 9
-
-
-# ------------------------------------------------------------- what it leaves alone
 
 
 def test_the_models_own_generation_configuration_does_not_act(neo, tokenizer, capfd):
@@ -236,9 +227,6 @@ def test_the_model_and_the_random_state_are_as_before(neox, tokenizer, monkeypat
     assert torch.equal(torch.get_rng_state(), draws)
 
 
-# ------------------------------------------------------------- blocks
-
-
 @pytest.mark.parametrize(
     ("depths", "n_blocks", "blocks"),
     [
@@ -256,9 +244,6 @@ def test_depths_fall_on_blocks(depths, n_blocks, blocks):
     names = [f"block-{block:02d}" for block in blocks]
     expected = [bypass(name, (block,)) for name, block in zip(names, blocks, strict=True)]
     assert list(interventions_at(depths, n_blocks)) == [BASELINE, *expected]
-
-
-# ------------------------------------------------------------- what is refused
 
 
 @pytest.mark.parametrize(

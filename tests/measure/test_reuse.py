@@ -48,15 +48,13 @@ class Stage:
         self.computed: list[str] = []
         self.samples = ""
 
-    def run(
-        self, interventions: Sequence[Intervention], made: str = "", **determined_by: object
-    ) -> list[pl.DataFrame]:
+    def run(self, interventions: Sequence[Intervention], made: str = "") -> list[pl.DataFrame]:
         def compute(missing: Sequence[Intervention]) -> list[pl.DataFrame]:
             self.computed = [each.name for each in missing]
             return _rows(missing, made)
 
         self.computed = []
-        wanted = keys(interventions, determined_by, self.samples)
+        wanted = keys(interventions, {}, self.samples)
         frames = extended(interventions, wanted, self.files, self.cached.get, compute)
         for frame, (path, schema) in zip(frames, self.files.items(), strict=True):
             tables.write(frame, path, schema, {KEYS: wanted})
@@ -112,12 +110,6 @@ def test_edits_heads_and_seed_determine_all(stage: Stage, other: Intervention) -
     stage.run([Intervention("x", {1: "identity"})])
     stage.run([other])
     assert stage.computed == ["x"]
-
-
-def test_what_else_determines_the_rows_counts(stage: Stage) -> None:
-    stage.run(sweep(2), samples="a")
-    stage.run(sweep(2), samples="b")
-    assert len(stage.computed) == 3
 
 
 def test_samples_determine_what_takes_a_mean_over_them(stage: Stage) -> None:
