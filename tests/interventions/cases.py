@@ -5,6 +5,8 @@ Shapes: V interventions, N samples, P prefix and S suffix tokens, R requests.
 
 import math
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -55,13 +57,29 @@ def baseline_of(listed: list[Intervention]) -> int:
     return next(v for v, each in enumerate(listed) if not each.edits)
 
 
-def half_remembered(model: Any, n: int = SAMPLES, seed: int = 0) -> Tensor:
+def random_tokens(
+    n: int, length: int = PREFIX + SUFFIX, seed: int = 0, low: int = 4, high: int = VOCABULARY
+) -> Tensor:
+    """Rows (n, length) of tokens from `low` to `high` - 1."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(low, high, (n, length), generator=generator)
+
+
+@contextmanager
+def unchanged(model: Any) -> Iterator[None]:
+    """Asserts that afterwards every weight is bit for bit as before, and that no hook is left."""
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    yield
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def half_remembered(model: Any, n: int = SAMPLES) -> Tensor:
     """Samples (n, P+S) whose suffix is the model's own, with an error at another place in each.
 
     So rows of the baseline go wrong at every place, at the last token, and nowhere.
     """
-    generator = torch.Generator().manual_seed(seed)
-    tokens = torch.randint(4, VOCABULARY, (n, PREFIX + SUFFIX), generator=generator)
+    tokens = random_tokens(n)
     baseline = [Intervention("baseline", {})]
     tokens[:, PREFIX:] = plain.complete(model, tokens, SUFFIX, baseline, n).continuation[0]
     for i in range(n):

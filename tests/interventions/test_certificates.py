@@ -36,33 +36,9 @@ def build(family):
 KEPT, STATE = [], {"calls": 0, "model": None}
 
 
-def nothing(here):
-    return here.now
-
-
-def rows_beside(here):
-    return here.now - here.now.mean(0)
-
-
-def next_row(here):
-    return here.now.roll(1, 0)
-
-
-def later_positions(here):
-    return here.now.flip(1)
-
-
-def length_of_the_text(here):
-    return here.now / here.now.shape[1]
-
-
 def state_between_calls(here):
     STATE["calls"] += 1
     return here.now * STATE["calls"]
-
-
-def randomness(here):
-    return here.now + torch.rand_like(here.now)
 
 
 def keeps_values(here):
@@ -86,49 +62,37 @@ def hooks_of_the_model(here):
     return 0.5 * here.now
 
 
-def another_shape(here):
-    return here.now[..., :1]
-
-
-def not_a_tensor(here):
-    return 0.5
-
-
-def a_need_not_declared(here):
-    return here.mean
-
-
 WRONG = {
-    nothing: "effect",
-    rows_beside: "batch",
-    next_row: "batch",
-    later_positions: "steps",
-    length_of_the_text: "steps",
-    state_between_calls: "calls",
-    randomness: "calls",
-    keeps_values: "memory",
-    gradient_mode: "model",
-    weights: "model",
-    hooks_of_the_model: "model",
-    another_shape: "as here.now",
-    not_a_tensor: "as here.now",
-    a_need_not_declared: r'one of now, project\n.*needs=\["mean"\]',
+    "nothing": (lambda here: here.now, "effect"),
+    "rows beside": (lambda here: here.now - here.now.mean(0), "batch"),
+    "next row": (lambda here: here.now.roll(1, 0), "batch"),
+    "later positions": (lambda here: here.now.flip(1), "steps"),
+    "length of the text": (lambda here: here.now / here.now.shape[1], "steps"),
+    "state between calls": (state_between_calls, "calls"),
+    "randomness": (lambda here: here.now + torch.rand_like(here.now), "calls"),
+    "keeps values": (keeps_values, "memory"),
+    "gradient mode": (gradient_mode, "model"),
+    "weights": (weights, "model"),
+    "hooks of the model": (hooks_of_the_model, "model"),
+    "another shape": (lambda here: here.now[..., :1], "as here.now"),
+    "not a tensor": (lambda here: 0.5, "as here.now"),
+    "a need not declared": (lambda here: here.mean, r'one of now, project\n.*needs=\["mean"\]'),
 }
 
 
-@pytest.mark.parametrize("function", WRONG, ids=lambda each: each.__name__)
-def test_a_wrong_edit_is_refused_with_what_failed(function):
+@pytest.mark.parametrize(("function", "check"), WRONG.values(), ids=WRONG)
+def test_a_wrong_edit_is_refused_with_what_failed(function, check):
     model = build(FAMILY)
     STATE.update(calls=0, model=model, on=torch.is_grad_enabled())
-    listed = sweep(BLOCKS, [Group((1, 3), edit(site="attention")(function))])
+    kind = edit(site="attention", name="own")(function)
+    listed = sweep(BLOCKS, [Group((1, 3), kind)])
     try:
-        with pytest.raises(InputError, match=WRONG[function]) as caught:
+        with pytest.raises(InputError, match=check) as caught:
             complete(model, half_remembered(tiny(FAMILY)), SUFFIX, listed)
     finally:
         torch.set_grad_enabled(True)
         KEPT.clear()
-    message = str(caught.value)
-    assert WRONG[function] not in CHECKS or CHECKS[WRONG[function]] in message
+    assert check not in CHECKS or CHECKS[check] in str(caught.value)
     assert not certificates(model)
 
 

@@ -18,9 +18,6 @@ def members(group, n_blocks=8, n_heads=None):
     return {each.name: each.blocks for each in sweep(n_blocks, [group], n_heads)[1:]}
 
 
-# ------------------------------------------------------------- groups
-
-
 def test_the_papers_sweep():
     assert {each.name: each.blocks for each in sweep(6)} == {
         "baseline": (),
@@ -105,9 +102,6 @@ def test_an_intervention_knows_its_group_and_draw():
     assert noise[0].seed == noise[2].seed != noise[1].seed
 
 
-# ------------------------------------------------------------- random draws
-
-
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 5), st.data())
 def test_random_draws_are_distinct(n_blocks, k, seed, data):
     k = min(k, n_blocks)
@@ -135,9 +129,6 @@ def test_all_sets_can_be_drawn_and_no_more():
     assert len(set(members(Group("random", k=2, draws=28)).values())) == 28
     with pytest.raises(ValueError, match="at most 28"):
         members(Group("random", k=2, draws=29))
-
-
-# ------------------------------------------------------------- interventions
 
 
 def test_equal_interventions_compare_equal_and_cannot_change():
@@ -176,6 +167,7 @@ def test_integers_of_any_kind_are_blocks(blocks):
         (({1.5: "zero"},), r"blocks \[1\.5\]"),
         (({math.nan: "zero"},), r"blocks \[nan\]"),
         (({torch.tensor(1.5): "zero"},), "expected integers"),
+        (({"1": "zero"},), "expected integers"),
         (({0: "scramble"},), "scramble"),
         (({0: abs},), "marked @edit"),
         (({0: "heads"},), "heads None"),

@@ -1,5 +1,6 @@
 """Batches under a budget, and what happens when memory runs out."""
 
+import copy
 import multiprocessing
 import types
 from pathlib import Path
@@ -27,28 +28,10 @@ from pipeline.interventions.memory import Journal, in_batches, token_budget
 from pipeline.interventions.trie import build_trie
 from pipeline.models.sites import Values, anatomy
 from tests.families import BLOCKS, CONTEXT, tiny
-from tests.interventions.cases import (
-    SUFFIX,
-    half_remembered,
-    multiple_choice,
-    rolling,
-    rounding,
-)
+from tests.interventions.cases import SUFFIX, half_remembered, multiple_choice, rolling, rounding
 from tests.performance.bench import high_water
 
 SWEEP = sweep(BLOCKS)
-OUT_OF_MEMORY = pytest.mark.parametrize(
-    "error",
-    [
-        torch.OutOfMemoryError("no memory"),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"),
-        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later"),
-        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
-        MemoryError("no memory"),
-    ],
-    ids=["gpu", "cpu", "cuda", "cublas", "cudnn", "python"],
-)
 
 
 def batches(costs, budget, largest=None, fits=None, error=None):
@@ -82,15 +65,22 @@ def test_a_batch_stays_within_the_budget_or_is_a_single_item(costs, budget, larg
     assert journal.halvings == []
 
 
-@OUT_OF_MEMORY
-def test_running_out_of_memory_halves_the_batch_and_all_after_it(error):
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("no memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"),
+        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        MemoryError("no memory"),
+    ],
+    ids=["gpu", "cpu", "cuda", "cublas", "cudnn", "python"],
+)
+def test_running_out_of_memory_halves_the_batch_and_all_after_it_down_to_one_item(error):
     sizes, journal = batches([1] * 20, 9, fits=3, error=error)
     assert sizes == [2] * 10
     assert journal.halvings == [(9, 4), (4, 2)]
-
-
-@OUT_OF_MEMORY
-def test_a_single_item_that_does_not_fit_is_an_error(error):
     with pytest.raises(type(error), match=str(error)[:9]):
         batches([1] * 4, 9, fits=0, error=error)
 
@@ -163,43 +153,28 @@ def test_no_result_depends_on_the_call_that_runs_out_of_memory(measure, monkeypa
             torch.testing.assert_close(left, right, rtol=0, atol=50 * rounding(model), **kwargs)
 
 
-# ------------------------------------------------------------- the budget
-
-
-def budget(monkeypatch, free, family="gpt_neox", caching=True, interventions=SWEEP):
+def budget(monkeypatch, free, known, **options):
     monkeypatch.setattr(memory, "available", lambda device: free)
-    trie = build_trie(interventions, BLOCKS)
-    return token_budget(anatomy(tiny(family)), trie, 20, caching=caching)
+    return token_budget(known, build_trie(SWEEP, BLOCKS), 20, **{"caching": True, **options})
 
 
 @pytest.mark.parametrize("family", ["gpt_neox", "gpt_neo", "falcon", "mpt", "bloom", "opt"])
 def test_less_memory_means_a_smaller_budget_and_never_none(family, monkeypatch):
     free = [1 << bits for bits in range(34, 0, -1)] + [0, -1 << 30]
-    found = [budget(monkeypatch, each, family) for each in free]
+    found = [budget(monkeypatch, each, anatomy(tiny(family))) for each in free]
     assert found == sorted(found, reverse=True)
     assert found[0] > 10_000
     assert found[-1] == 1
 
 
-LITTLE = 3 << 27
-"""Bytes, few enough for the tiny model's budget to follow them: beyond, a batch grows no more."""
-
-
-def test_a_cache_and_more_interventions_leave_less(monkeypatch):
-    free = LITTLE
-    assert budget(monkeypatch, free) < budget(monkeypatch, free, caching=False)
-
-
-def test_half_precision_holds_twice_as_much(monkeypatch):
-    import copy
-
-    monkeypatch.setattr(memory, "available", lambda device: LITTLE)
-    trie = build_trie(SWEEP, BLOCKS)
+def test_a_cache_leaves_less_and_half_precision_twice_as_much(monkeypatch):
+    little = 3 << 27  # bytes, few enough for the tiny model's budget to follow them
     known = anatomy(copy.deepcopy(tiny("gpt_neox")))
-    full = token_budget(known, trie, 20, caching=True)
+    full = budget(monkeypatch, little, known)
+    assert full < budget(monkeypatch, little, known, caching=False)
     known.model.half()
-    assert token_budget(known, trie, 20, caching=True) == pytest.approx(2 * full, abs=2)
-    again = token_budget(known, trie, 20, caching=True, in_single=True)
+    assert budget(monkeypatch, little, known) == pytest.approx(2 * full, abs=2)
+    again = budget(monkeypatch, little, known, in_single=True)
     assert 0.9 * full < again < full, "float32, and one module's weights in it"
 
 
@@ -219,14 +194,8 @@ def test_a_sweep_of_12_billion_parameters_fits_into_40_gb(in_single, monkeypatch
         device=torch.device("cuda"), config=config, dtype=torch.float16, parameters=whole.parameters
     )
     site = types.SimpleNamespace(values=Values(False, 40, 40, 128, None))
-    trie = build_trie(sweep(36), 36)
-    found = token_budget(
-        types.SimpleNamespace(model=model, sites=[site]),
-        trie,
-        64,
-        caching=True,
-        in_single=in_single,
-    )
+    trie, known = build_trie(sweep(36), 36), types.SimpleNamespace(model=model, sites=[site])
+    found = token_budget(known, trie, 64, caching=True, in_single=in_single)
     assert found >= 63 * trie.branches
 
 

@@ -1,4 +1,4 @@
-"""The twenty edits as lines of a study: its stages run them, and notice a change of the file."""
+"""Edits of one's own as lines of a study: its stages run them, and notice a change of the file."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 from tests import own
 from tests.interventions.test_own_edits import EDITS, FILE, HERE
+from tests.measure.cases import random_samples
 from tests.project import ROOT, copy_files
 
 PREFIX, SUFFIX, BLOCKS = 8, 4, 3
@@ -65,26 +66,17 @@ def values() -> dict[str, Any]:
 def write_checkpoint(folder: Path, name: str, seed: int) -> None:
     """A random GPT-NeoX with a tokenizer and its manifest."""
     torch.manual_seed(seed)
-    config = t.GPTNeoXConfig(
-        vocab_size=own.VOCABULARY,
-        hidden_size=32,
-        num_hidden_layers=BLOCKS,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=64,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
+    sizes |= {"num_hidden_layers": BLOCKS, "max_position_embeddings": 64}
+    config = t.GPTNeoXConfig(vocab_size=own.VOCABULARY, **sizes, bos_token_id=0, eos_token_id=0)
     model = t.GPTNeoXForCausalLM(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
     model.save_pretrained(folder)
     own.write_tokenizer(folder).save_pretrained(folder)
-    origin = {"recipe": {"seed": seed}}
-    write_manifest(
-        folder, model, name=name, family="records", tokens=own.VOCABULARY, seed=seed, origin=origin
-    )
+    facts = {"name": name, "family": "records", "seed": seed, "origin": {"recipe": {"seed": seed}}}
+    write_manifest(folder, model, tokens=own.VOCABULARY, **facts)
 
 
 @pytest.fixture
@@ -96,25 +88,13 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
     made = check(values())
     for seed, name in enumerate(("perturbed", "standard")):
         write_checkpoint(made.data / "checkpoints" / name, name, seed)
-    generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(1, own.VOCABULARY, (6, PREFIX + SUFFIX), generator=generator)
-    samples = pl.DataFrame(
-        {
-            "sample_id": range(6),
-            "split": ["memorized"] * 3 + ["control"] * 3,
-            "tokens": tokens.tolist(),
-            "prefix_length": [PREFIX] * 6,
-            "suffix_length": [SUFFIX] * 6,
-            "suffix_group": range(6),
-            "copies": [16] * 3 + [0] * 3,
-        }
-    )
+    samples = random_samples(6, PREFIX, SUFFIX, ["memorized"] * 3 + ["control"] * 3)
     path = made.data / "samples" / "records.parquet"
-    tables.write(tables.cast(samples, SAMPLES), path, SAMPLES, {"study": "own"})
+    tables.write(samples, path, SAMPLES, {"study": "own"})
     return made
 
 
-def test_a_study_runs_twenty_edits(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_runs_edits_of_ones_own(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
     looped = loops(values())
     assert looped["edits"] == "edits"
     assert looped["others"] == "data/own/checkpoints"

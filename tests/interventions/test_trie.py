@@ -32,19 +32,13 @@ def history(each, upto):
 
 @given(some_interventions())
 @settings(max_examples=200)
-def test_every_intervention_walks_its_own_path(interventions):
+def test_every_intervention_walks_its_own_path_forking_from_what_carried_it(interventions):
     trie = build_trie(interventions, BLOCKS)
     for v, each in enumerate(interventions):
         path = trie.path(trie.carrier[-1][v])
         edits = [step.edits[branch] for step, branch in zip(trie.steps, path, strict=True)]
         assert edits == [each.at(block) for block in range(BLOCKS)]
         assert list(path) == [after[v] for after in trie.carrier[1:]]
-
-
-@given(some_interventions())
-@settings(max_examples=200)
-def test_branches_fork_from_those_that_carried_them(interventions):
-    trie = build_trie(interventions, BLOCKS)
     branches = 1
     for step, (before, after) in zip(trie.steps, pairwise(trie.carrier), strict=True):
         assert len(step.edits) == branches + len(step.parents)

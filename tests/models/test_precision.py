@@ -48,7 +48,8 @@ def test_logits_are_those_of_the_model_in_float32(model, dtype, mode):
 
 
 @HALVES
-def test_the_model_is_restored_after_an_exception_within_a_module(model, dtype):
+@torch.inference_mode()
+def test_an_exception_within_a_module_does_no_harm_in_the_context_and_after_it(model, dtype):
     half = copy.deepcopy(model).to(dtype)
     before = snapshot(half)
     inner = next(m for m in half.modules() if isinstance(m, torch.nn.Linear))
@@ -56,18 +57,6 @@ def test_the_model_is_restored_after_an_exception_within_a_module(model, dtype):
     def fail(*_args):
         raise KeyboardInterrupt
 
-    inner.forward = fail
-    with pytest.raises(KeyboardInterrupt), at_least_single(half):
-        half(TOKENS)
-    del inner.forward
-    assert_restored(half, before)
-
-
-@torch.inference_mode()
-def test_an_exception_that_is_caught_within_the_context_does_no_harm(model):
-    half = copy.deepcopy(model).half()
-    before = snapshot(half)
-    inner = next(m for m in half.modules() if isinstance(m, torch.nn.Linear))
     with at_least_single(half):
         expected = half(TOKENS, use_cache=False).logits
         inner.forward = lambda x: x[:, :, :, 99]
@@ -75,6 +64,11 @@ def test_an_exception_that_is_caught_within_the_context_does_no_harm(model):
             half(TOKENS)
         del inner.forward
         assert torch.equal(half(TOKENS, use_cache=False).logits, expected)
+    assert_restored(half, before)
+    inner.forward = fail
+    with pytest.raises(KeyboardInterrupt), at_least_single(half):
+        half(TOKENS)
+    del inner.forward
     assert_restored(half, before)
 
 

@@ -1,4 +1,4 @@
-"""Twenty edits, as a user writes them after docs/python.md."""
+"""Fifteen edits, as a user writes them after docs/python.md."""
 
 import torch
 
@@ -16,22 +16,10 @@ def halve(here):
     return 0.5 * here.now
 
 
-@edit(site="attention")
-def clamp(here):
-    return here.now.clamp(-0.2, 0.2)
-
-
 @edit(site="block")
 def rotate(here):
     first, second = here.now.chunk(2, -1)
     return torch.cat([0.8 * first - 0.6 * second, 0.6 * first + 0.8 * second], -1)
-
-
-@edit(site="attention")
-def low_rank(here):
-    generator = torch.Generator().manual_seed(0)
-    basis = torch.linalg.qr(torch.randn(here.now.shape[-1], 4, generator=generator))[0]
-    return here.now @ basis @ basis.T
 
 
 from_other = patch(site="attention")
@@ -45,12 +33,6 @@ def steer(here):
 @edit(site="mlp")
 def negate(here):
     return -here.now
-
-
-@edit(site="block")
-def drop_dimensions(here):
-    kept = torch.arange(here.now.shape[-1]) % 4 != 0
-    return here.now * kept
 
 
 @edit(site="mlp", needs=["mean"])
@@ -71,16 +53,6 @@ def half_skip(here):
 @edit(site="mlp")
 def squash(here):
     return here.now.tanh()
-
-
-@edit(site="attention")
-def rectify(here):
-    return here.now.relu()
-
-
-@edit(site="attention")
-def normalize(here):
-    return here.now / (here.now.norm(dim=-1, keepdim=True) + 1)
 
 
 @edit(site="value")
