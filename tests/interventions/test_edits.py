@@ -10,10 +10,7 @@ from pipeline.interventions.interventions import BASELINE, bypass
 from tests.families import (
     BLOCKS,
     FAMILIES,
-    HEADS,
     NOT_ADDITIVE,
-    OWN_ATTENTION,
-    VOCABULARY,
     cases,
     tiny,
 )
@@ -22,14 +19,14 @@ from tests.interventions.cases import (
     SUFFIX,
     assert_same_completions,
     half_remembered,
+    random_tokens,
     rounding,
 )
 from tests.oracle import plain
-from tests.oracle.attention import identity_weights
 
 every_family = pytest.mark.parametrize("family", cases(FAMILIES))
 additive = pytest.mark.parametrize("family", cases(sorted(set(FAMILIES) - NOT_ADDITIVE)))
-TOKENS = torch.randint(4, VOCABULARY, (3, 14), generator=torch.Generator().manual_seed(0))
+TOKENS = random_tokens(3, 14)
 EDITED = (0, 2, 4)
 
 
@@ -80,7 +77,7 @@ def test_skip_is_a_model_without_the_block(family):
 
 
 def test_identity_is_a_softmax_that_is_one_hot(neox, with_identity_softmax):
-    tokens = torch.randint(1, 61, (3, 30), generator=torch.Generator().manual_seed(0))
+    tokens = random_tokens(3, 30, high=61)
     for each in sweep(BLOCKS):
         edited = with_identity_softmax(neox, each.blocks)
         with bypassed(neox, each), torch.inference_mode():
@@ -118,8 +115,7 @@ def test_mean_is_a_projection_that_returns_the_measured_mean(family, edit, where
 
 def test_the_mean_is_over_all_calibration_tokens_up_to_256_rows_evenly_spread():
     model = tiny("llama")
-    generator = torch.Generator().manual_seed(0)
-    calibration = torch.randint(4, VOCABULARY, (300, 6), generator=generator)
+    calibration = random_tokens(300, 6)
     chosen = calibration[torch.arange(256) * 300 // 256]
     listed, tokens = [Intervention("one", {1: "mean"})], half_remembered(model, 3)
     some, all_of_them = (
@@ -129,32 +125,6 @@ def test_the_mean_is_over_all_calibration_tokens_up_to_256_rows_evenly_spread():
     assert torch.equal(some, all_of_them)
     fewer = complete(model, tokens, SUFFIX, listed, calibration_tokens=calibration[:100])
     assert not torch.equal(some, fewer.completion_entropy)
-
-
-@every_family
-def test_all_heads_are_the_whole_attention(family):
-    model = tiny(family)
-    every = Intervention("all", {1: "heads", 3: "heads"}, tuple(range(HEADS)))
-    torch.testing.assert_close(
-        logits(model, every), logits(model, bypass("pair", (1, 3))), rtol=0, atol=rounding(model)
-    )
-
-
-@pytest.mark.parametrize("family", cases(sorted(set(FAMILIES) - OWN_ATTENTION)))
-def test_heads_are_those_of_the_attention_function(family):
-    model = tiny(family)
-    seen = [logits(model)]
-    for heads in [(0,), (1,), (2,), (3,), (0, 3), (1, 2)]:
-        one = Intervention("one", {1: "heads", 4: "heads"}, heads)
-        with identity_weights(model, one), torch.inference_mode():
-            expected = model(TOKENS, use_cache=False).logits
-        ours = logits(model, one)
-        torch.testing.assert_close(ours, expected, rtol=0, atol=rounding(model))
-        assert all((ours - each).abs().max() > 4 * rounding(model) for each in seen)
-        seen.append(ours)
-
-
-# ------------------------------------------------------------- noise
 
 
 def outputs_of(model, block, intervention):

@@ -8,7 +8,6 @@ for identity attention.
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from pipeline.interventions import complete, score
 from pipeline.interventions.evaluation import Completions, Likelihoods
@@ -27,6 +26,7 @@ from tests.interventions.cases import (
     right_tokens,
     rolling,
     rounding,
+    unchanged,
 )
 from tests.oracle import plain
 from tests.oracle.attention import identity_weights
@@ -37,9 +37,8 @@ def memorization(request):
     """A family's completions by the engine and by the plain loop, under all its edits."""
     model, listed = tiny(request.param), interventions(request.param)
     tokens = half_remembered(model)
-    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    ours = complete(model, tokens, SUFFIX, listed)
-    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+    with unchanged(model):
+        ours = complete(model, tokens, SUFFIX, listed)
     return SimpleNamespace(
         family=request.param,
         model=model,
@@ -67,14 +66,8 @@ def test_completions_are_those_of_identity_weights(memorization):
     if memorization.family in OWN_ATTENTION:
         pytest.skip("its attention is not called through the AttentionInterface")
     own = [memorization.interventions.index(each) for each in IDENTITIES]
-    expected = plain.complete(
-        memorization.model,
-        memorization.tokens,
-        SUFFIX,
-        IDENTITIES,
-        SAMPLES,
-        edited=identity_weights,
-    )
+    model, tokens = memorization.model, memorization.tokens
+    expected = plain.complete(model, tokens, SUFFIX, IDENTITIES, SAMPLES, edited=identity_weights)
     ours = Completions(**{name: x[own] for name, x in memorization.ours.tensors().items()})
     assert_same_completions(ours, expected, memorization.tolerance)
 
@@ -93,13 +86,7 @@ def test_scores_are_the_plain_loops(family):
     assert moved.float().mean() > 0.5, "ten times what may differ"
     if family not in OWN_ATTENTION:
         own = [listed.index(each) for each in IDENTITIES]
-        explicit = plain.score(
-            model,
-            requests,
-            IDENTITIES,
-            len(requests),
-            max_length=MAX_LENGTH,
-            edited=identity_weights,
-        )
+        options = {"max_length": MAX_LENGTH, "edited": identity_weights}
+        explicit = plain.score(model, requests, IDENTITIES, len(requests), **options)
         ours = Likelihoods(**{name: x[own] for name, x in ours.tensors().items()})
         assert_same_scores(ours, explicit, rounding(model))
