@@ -9,27 +9,23 @@ import pytest
 import torch
 
 from pipeline.interventions import Intervention, bypassed
-from pipeline.interventions.interventions import BASELINE, IDENTITY, bypass
-from pipeline.workflow.errors import InputError
-from tests.families import BLOCKS, FAMILIES, OWN_ATTENTION, VOCABULARY, cases, tiny
+from pipeline.interventions.interventions import IDENTITY, bypass
+from tests.families import BLOCKS, FAMILIES, OWN_ATTENTION, cases, tiny
 from tests.interventions.cases import (
     IDENTITIES,
     PREFIX,
     SUFFIX,
     half_remembered,
     interventions,
+    random_tokens,
     rounding,
+    unchanged,
 )
 from tests.oracle import plain
 from tests.oracle.attention import identity_weights
 
 every_family = pytest.mark.parametrize("family", cases(FAMILIES))
 ALL = bypass("all", range(BLOCKS))
-
-
-def random_tokens(n, length, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(4, VOCABULARY, (n, length), generator=generator)
 
 
 def greedy(model, prefix, mask=None, length=SUFFIX):
@@ -46,18 +42,16 @@ def greedy(model, prefix, mask=None, length=SUFFIX):
 def test_the_model_is_restored_bit_for_bit_after_an_exception(family):
     model = tiny(family)
     tokens = random_tokens(2, PREFIX)
-    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     before = model(tokens).logits
-    for each in interventions(family):
-        if "mean" in str(each.edit):
-            continue
-        with contextlib.suppress(ZeroDivisionError), bypassed(model, each):
-            changed = model(tokens).logits
-            raise ZeroDivisionError
-        assert torch.equal(changed, before) == (not each.edits)
+    with unchanged(model):
+        for each in interventions(family):
+            if "mean" in str(each.edit):
+                continue
+            with contextlib.suppress(ZeroDivisionError), bypassed(model, each):
+                changed = model(tokens).logits
+                raise ZeroDivisionError
+            assert torch.equal(changed, before) == (not each.edits)
     assert torch.equal(model(tokens).logits, before)
-    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
-    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
 def test_threads_that_edit_a_model_wait_for_each_other():
@@ -135,36 +129,13 @@ def test_left_padding_changes_no_continuation(family):
         assert torch.equal(greedy(model, padded, (padded > 0).long()), greedy(model, tokens))
 
 
-@every_family
-@torch.inference_mode()
-def test_the_last_position_sees_itself_alone_where_all_blocks_are_bypassed(family):
-    model = tiny(family)
-    tokens = random_tokens(2, PREFIX)
-    other = torch.cat([random_tokens(2, PREFIX - 1, seed=1), tokens[:, -1:]], 1)
-    with bypassed(model, ALL):
-        ours, theirs = model(tokens).logits, model(other).logits
-    torch.testing.assert_close(ours[:, -1], theirs[:, -1], rtol=0, atol=rounding(model))
-    assert (ours[:, 0] - theirs[:, 0]).abs().max() > 0.01
-
-
-@every_family
-@torch.inference_mode()
-def test_the_first_position_attends_to_itself_anyway(family):
-    model = tiny(family)
-    tokens = random_tokens(2, PREFIX)
-    plain_logits = model(tokens).logits
-    with bypassed(model, ALL):
-        ours = model(tokens).logits
-    torch.testing.assert_close(ours[:, 0], plain_logits[:, 0], rtol=0, atol=rounding(model))
-
-
 @torch.inference_mode()
 def test_contexts_can_be_nested():
     model = tiny("llama")
     tokens = random_tokens(2, PREFIX)
     with bypassed(model, [1, 3]):
         expected = model(tokens).logits
-    with bypassed(model, [1]), bypassed(model, [3]):
+    with bypassed(model, [1]), bypassed(model, [3]), bypassed(model, []):
         assert torch.equal(model(tokens).logits, expected)
 
 
@@ -198,41 +169,3 @@ def test_every_edit_lets_gradients_through(edit):
     grad = model.get_input_embeddings().weight.grad
     assert grad.isfinite().all()
     assert grad.abs().max() > 0
-
-
-# ------------------------------------------------------------- refusals
-
-
-def test_a_block_beyond_the_last_is_refused():
-    refused = pytest.raises(InputError, match=r"block 5\n[\s\S]*blocks 0 to 4")
-    with refused, bypassed(tiny("llama"), [1, 5]):
-        pass
-
-
-@pytest.mark.parametrize("family", ["mixtral", "opt-post-norm"])
-def test_an_edit_that_a_model_has_no_place_for_is_refused(family):
-    refused = pytest.raises(InputError, match="intervention odd")
-    with refused, bypassed(tiny(family), Intervention("odd", {1: "zero"})):
-        pass
-
-
-def test_a_head_beyond_the_last_is_refused():
-    refused = pytest.raises(InputError, match=r"head 4\n[\s\S]*heads 0 to 3")
-    with refused, bypassed(tiny("llama"), Intervention("odd", {1: "heads"}, (1, 4))):
-        pass
-
-
-def test_an_intervention_with_a_mean_is_refused():
-    model = tiny("llama")
-    refused = pytest.raises((InputError, ValueError))
-    with refused, bypassed(model, Intervention("mean", {1: "mean"})):
-        model(random_tokens(1, 4))
-
-
-def test_the_baseline_changes_nothing():
-    model, tokens = tiny("llama"), random_tokens(2, PREFIX)
-    with torch.inference_mode():
-        expected = model(tokens).logits
-        for nothing in (BASELINE, []):
-            with bypassed(model, nothing):
-                assert torch.equal(model(tokens).logits, expected)

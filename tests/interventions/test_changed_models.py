@@ -14,12 +14,13 @@ from pipeline.interventions.guard import proven
 from pipeline.interventions.interventions import BASELINE, bypass
 from pipeline.models.sites import anatomy
 from pipeline.workflow.errors import InputError
-from tests.families import BLOCKS, VOCABULARY, randomized, tiny
+from tests.families import _GROUPED, BLOCKS, randomized, tiny
 from tests.interventions.cases import (
     PREFIX,
     SUFFIX,
     assert_same_completions,
     half_remembered,
+    random_tokens,
     rounding,
 )
 from tests.oracle import plain
@@ -161,33 +162,6 @@ def test_logits_are_the_same_with_gradients_and_without(family, edit):
             assert torch.equal(model(tokens, use_cache=False).logits, ours)
 
 
-def test_a_wrapper_and_several_precisions_are_refused():
-    model = copy.deepcopy(tiny("llama"))
-    model.model.layers[1].half()
-    for wrong, said in ((model, "float16 and torch.float32"), (nn.DataParallel(model), "Parallel")):
-        for call in (
-            lambda wrong=wrong: complete(wrong, half_remembered(tiny("llama"), 1), 4, [BASELINE]),
-            lambda wrong=wrong: score(wrong, [([1], [2])], [BASELINE]),
-            lambda wrong=wrong: bypassed(wrong, [1]).__enter__(),
-        ):
-            with pytest.raises(InputError, match=rf"got: +.*{said}"):
-                call()
-
-
-@four
-@pytest.mark.parametrize("blocks", [torch.tensor([1, 2]), [1.5], [float("nan")], ["1"]])
-def test_blocks_that_are_no_integers_are_taken_as_such_or_refused(family, blocks):
-    model, tokens = tiny(family), half_remembered(tiny(family), 2)
-    if isinstance(blocks, torch.Tensor):
-        with torch.inference_mode(), bypassed(model, [1, 2]):
-            expected = model(tokens).logits
-        with torch.inference_mode(), bypassed(model, blocks):
-            assert torch.equal(model(tokens).logits, expected)
-        return
-    with pytest.raises(ValueError, match="expected integers"), bypassed(model, blocks):
-        pass
-
-
 def test_complete_within_a_skipped_block_says_what_to_do():
     model = tiny("llama")
     refused = pytest.raises(InputError, match="outside of `bypassed`")
@@ -195,19 +169,11 @@ def test_complete_within_a_skipped_block_says_what_to_do():
         complete(model, half_remembered(model, 2), SUFFIX, EACH)
 
 
-# ------------------------------------------------------------- angles that depend on the length
+class Halved(nn.Module):
+    """A parametrization that is no identity."""
 
-
-SHAPE = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": BLOCKS,
-    "num_attention_heads": 4,
-    "pad_token_id": 0,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
+    def forward(self, weight):
+        return weight / 2
 
 
 @four
@@ -224,13 +190,6 @@ def test_parametrized_projections_are_edited_as_any_other(family, used):
     assert_exact(model)
 
 
-class Halved(nn.Module):
-    """A parametrization that is no identity."""
-
-    def forward(self, weight):
-        return weight / 2
-
-
 def test_a_forward_whose_identity_is_used_again_is_noticed():
     model = used_before("llama")
     site = anatomy(model).sites[1]
@@ -240,29 +199,28 @@ def test_a_forward_whose_identity_is_used_again_is_noticed():
         assert_exact(model)
 
 
+# ------------------------------------------------------------- angles that depend on the length
+
+
 def limited(kind, limit):
     """A tiny model whose rotary angles change beyond `limit` tokens."""
     torch.manual_seed(0)
     rope = {"rope_type": kind, "rope_theta": 10_000.0, "factor": 4.0}
     if kind == "dynamic":
-        config = LlamaConfig(**SHAPE, max_position_embeddings=limit, rope_parameters=rope)
-        return randomized(LlamaForCausalLM(config))
+        sizes = _GROUPED | {"max_position_embeddings": limit}
+        return randomized(LlamaForCausalLM(LlamaConfig(**sizes, rope_parameters=rope)))
     rope |= {"short_factor": [1.0] * 4, "long_factor": [4.0, 3.0, 2.0, 1.5]}
     rope |= {"original_max_position_embeddings": limit}
-    config = Phi3Config(
-        **SHAPE,
-        max_position_embeddings=4 * limit,
-        original_max_position_embeddings=limit,
-        rope_parameters=rope,
-    )
-    return randomized(Phi3ForCausalLM(config))
+    sizes = _GROUPED | {"max_position_embeddings": 4 * limit}
+    sizes |= {"original_max_position_embeddings": limit, "rope_parameters": rope}
+    return randomized(Phi3ForCausalLM(Phi3Config(**sizes)))
 
 
 @pytest.mark.parametrize("kind", ["longrope", "dynamic"])
 def test_texts_beyond_the_limit_of_the_angles_are_refused(kind):
     length = PREFIX + SUFFIX
     model = limited(kind, length if kind == "longrope" else length + 1)
-    tokens = torch.randint(4, VOCABULARY, (4, length), generator=torch.Generator().manual_seed(0))
+    tokens = random_tokens(4, length)
     with torch.inference_mode():
         model(torch.cat([tokens] * 2, 1))  # a longer text leaves nothing behind
     assert_exact(model, tokens)

@@ -92,11 +92,6 @@ def groups_in_the_wrong_order(_original, self, x):
 
 
 @instead_of(Values, "pick")
-def values_by_thirds(_original, self, x):
-    return x[..., -self.heads * self.size :]
-
-
-@instead_of(Values, "pick")
 def keys_for_values(_original, self, x):
     return x.unflatten(-1, (self.groups, 3, -1))[..., 1, :].flatten(-2)
 
@@ -122,11 +117,6 @@ def forks_from_another_branch(original, trie, batch, device):
 def a_block_edit_left_out(original, *given):
     """The last of a block's edits is forgotten."""
     return [BlockRows(r.appended, dict(list(r.edits.items())[:-1])) for r in original(*given)]
-
-
-@instead_of(wavefront, "_selection")
-def edits_in_the_next_branch(original, branches, batch, row):
-    return original([max(branch - 1, 0) for branch in branches], batch, row)
 
 
 @instead_of(wavefront, "_selection")
@@ -157,12 +147,6 @@ def cache_that_forgets(original, self, keys, values, layer_idx, *args, **kwargs)
     made = [x.clone() for x in original(self, keys, values, layer_idx)]
     self.buffers[layer_idx] = tuple(kept)
     return tuple(made)
-
-
-@instead_of(caches.SideBySide, "update")
-def cache_without_this_step(_original, self, keys, values, layer_idx, *args, **kwargs):
-    end = self.position + 1
-    return tuple(buffer[: self.active, :, :end] for buffer in self.buffers[layer_idx])
 
 
 @instead_of(caches.SideBySide, "get_seq_length")
@@ -199,13 +183,12 @@ MUTANTS = [
     (no_positions, "gpt2", score),
     (groups_in_the_wrong_order, "llama", complete),
     (groups_in_the_wrong_order, "falcon-grouped", complete),
-    (values_by_thirds, "gpt_neox", complete),
     (keys_for_values, "bloom", complete),
     (end_of_text_generated, "gpt_neox", complete),
     (a_block_edit_left_out, "gpt_neox", complete),
     (without_clipping, "olmo-clip", complete),
     *product(
-        (forks_from_another_branch, edits_in_the_next_branch, edits_in_the_next_samples),
+        (forks_from_another_branch, edits_in_the_next_samples),
         ("gpt_neox", "gemma2"),
         (complete, score),
     ),
@@ -215,7 +198,6 @@ MUTANTS = [
             cache_and_edits_of_another_branch,
             another_wrong_token,
             cache_that_forgets,
-            cache_without_this_step,
             decoding_a_position_late,
             decoding_without_edits,
         ),
