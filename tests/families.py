@@ -31,6 +31,7 @@ _LOCAL = {
     "sliding_window": WINDOW,
     "layer_types": ["sliding_attention", "full_attention"] * 2 + ["sliding_attention"],
 }
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 _GPT = {
     "n_embd": WIDTH,
     "n_layer": BLOCKS,
@@ -40,132 +41,101 @@ _GPT = {
     "tie_word_embeddings": False,
     **_NO_TEXT_TOKENS,
 }
-_OPT = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": WIDTH,
-    "word_embed_proj_dim": WIDTH,
-    "num_hidden_layers": BLOCKS,
-    "num_attention_heads": HEADS,
-    "ffn_dim": 48,
-    "max_position_embeddings": CONTEXT,
-    "pad_token_id": 0,
-    "tie_word_embeddings": False,
-    **_NO_TEXT_TOKENS,
-}
-_FALCON = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": WIDTH,
-    "num_hidden_layers": BLOCKS,
-    "num_attention_heads": HEADS,
-    "max_position_embeddings": CONTEXT,
-    "tie_word_embeddings": False,
-    **_NO_TEXT_TOKENS,
-}
+_OPT = {**_BASE, "word_embed_proj_dim": WIDTH, "ffn_dim": 48}
+_FALCON = {key: value for key, value in _BASE.items() if key != "intermediate_size"}
 _LAYERS = {"num_layers": BLOCKS, "tie_word_embeddings": False, **_NO_TEXT_TOKENS}
 
+
+def _causal(name: str, **sizes: Any) -> Callable[[], Any]:
+    """What makes transformers' causal model of a configuration, told by its name before Config."""
+    return lambda: t.AutoModelForCausalLM.from_config(getattr(t, f"{name}Config")(**sizes))
+
+
 FAMILIES: dict[str, Callable[[], Any]] = {
-    "gpt_neox": lambda: t.GPTNeoXForCausalLM(t.GPTNeoXConfig(**_BASE)),
-    "gpt_neox-sequential": lambda: t.GPTNeoXForCausalLM(
-        t.GPTNeoXConfig(**_BASE, use_parallel_residual=False)
+    "gpt_neox": _causal("GPTNeoX", **_BASE),
+    "gpt_neox-sequential": _causal("GPTNeoX", **_BASE, use_parallel_residual=False),
+    "gpt_neo": _causal(
+        "GPTNeo",
+        vocab_size=VOCABULARY,
+        hidden_size=WIDTH,
+        num_heads=HEADS,
+        max_position_embeddings=CONTEXT,
+        window_size=WINDOW,
+        attention_types=[[["global", "local"], 2], [["local"], 1]],
+        **_LAYERS,
     ),
-    "gpt_neo": lambda: t.GPTNeoForCausalLM(
-        t.GPTNeoConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=WIDTH,
-            num_heads=HEADS,
-            max_position_embeddings=CONTEXT,
-            window_size=WINDOW,
-            attention_types=[[["global", "local"], 2], [["local"], 1]],
-            **_LAYERS,
-        )
+    "gpt2": _causal("GPT2", **_GPT),
+    "llama": _causal("Llama", **_GROUPED, attention_bias=True),
+    "mistral-window": _causal("Mistral", **_GROUPED, sliding_window=WINDOW),
+    "qwen2": _causal("Qwen2", **_GROUPED),
+    "qwen2-window": _causal("Qwen2", **_GROUPED, **_LOCAL, use_sliding_window=True),
+    "qwen3": _causal("Qwen3", **_WIDE),
+    "olmo": _causal("Olmo", **_GROUPED),
+    "olmo-clip": _causal("Olmo", **_GROUPED, clip_qkv=0.5),
+    "olmo2": _causal("Olmo2", **_GROUPED),
+    "olmo3": _causal("Olmo3", **_GROUPED, **_LOCAL),
+    "gemma": _causal("Gemma", **_WIDE),
+    "gemma2": _causal("Gemma2", **_WIDE, **_LOCAL),
+    "gemma3": _causal("Gemma3Text", **_WIDE, **_LOCAL),
+    "phi": _causal("Phi", **_GROUPED),
+    "phi3": _causal("Phi3", **_GROUPED),
+    "phi3-window": _causal("Phi3", **_GROUPED, sliding_window=WINDOW),
+    "stablelm": _causal("StableLm", **_GROUPED),
+    "cohere": _causal("Cohere", **_GROUPED),
+    "cohere2": _causal("Cohere2", **_GROUPED, **_LOCAL),
+    "granite": _causal("Granite", **_GROUPED),
+    "smollm3": _causal("SmolLM3", **_GROUPED),
+    "starcoder2": _causal("Starcoder2", **_GROUPED, sliding_window=WINDOW),
+    "opt": _causal("OPT", **_OPT),
+    "opt-post-norm": _causal("OPT", **_OPT, do_layer_norm_before=False),
+    "gptj": _causal("GPTJ", **_GPT, rotary_dim=4),
+    "bloom": _causal(
+        "Bloom",
+        vocab_size=VOCABULARY,
+        hidden_size=WIDTH,
+        n_layer=BLOCKS,
+        n_head=HEADS,
+        tie_word_embeddings=False,
+        **_NO_TEXT_TOKENS,
     ),
-    "gpt2": lambda: t.GPT2LMHeadModel(t.GPT2Config(**_GPT)),
-    "llama": lambda: t.LlamaForCausalLM(t.LlamaConfig(**_GROUPED, attention_bias=True)),
-    "mistral-window": lambda: t.MistralForCausalLM(
-        t.MistralConfig(**_GROUPED, sliding_window=WINDOW)
+    "falcon": _causal("Falcon", **_FALCON),
+    "falcon-grouped": _causal("Falcon", **_FALCON, new_decoder_architecture=True, num_kv_heads=2),
+    "falcon-alibi": _causal(
+        "Falcon", **_FALCON, alibi=True, multi_query=False, parallel_attn=False, bias=True
     ),
-    "qwen2": lambda: t.Qwen2ForCausalLM(t.Qwen2Config(**_GROUPED)),
-    "qwen2-window": lambda: t.Qwen2ForCausalLM(
-        t.Qwen2Config(**_GROUPED, **_LOCAL, use_sliding_window=True)
+    "mpt": _causal(
+        "Mpt",
+        d_model=WIDTH,
+        n_heads=HEADS,
+        n_layers=BLOCKS,
+        vocab_size=VOCABULARY,
+        max_seq_len=CONTEXT,
+        tie_word_embeddings=False,
     ),
-    "qwen3": lambda: t.Qwen3ForCausalLM(t.Qwen3Config(**_WIDE)),
-    "olmo": lambda: t.OlmoForCausalLM(t.OlmoConfig(**_GROUPED)),
-    "olmo-clip": lambda: t.OlmoForCausalLM(t.OlmoConfig(**_GROUPED, clip_qkv=0.5)),
-    "olmo2": lambda: t.Olmo2ForCausalLM(t.Olmo2Config(**_GROUPED)),
-    "olmo3": lambda: t.Olmo3ForCausalLM(t.Olmo3Config(**_GROUPED, **_LOCAL)),
-    "gemma": lambda: t.GemmaForCausalLM(t.GemmaConfig(**_WIDE)),
-    "gemma2": lambda: t.Gemma2ForCausalLM(t.Gemma2Config(**_WIDE, **_LOCAL)),
-    "gemma3": lambda: t.Gemma3ForCausalLM(t.Gemma3TextConfig(**_WIDE, **_LOCAL)),
-    "phi": lambda: t.PhiForCausalLM(t.PhiConfig(**_GROUPED)),
-    "phi3": lambda: t.Phi3ForCausalLM(t.Phi3Config(**_GROUPED)),
-    "phi3-window": lambda: t.Phi3ForCausalLM(t.Phi3Config(**_GROUPED, sliding_window=WINDOW)),
-    "stablelm": lambda: t.StableLmForCausalLM(t.StableLmConfig(**_GROUPED)),
-    "cohere": lambda: t.CohereForCausalLM(t.CohereConfig(**_GROUPED)),
-    "cohere2": lambda: t.Cohere2ForCausalLM(t.Cohere2Config(**_GROUPED, **_LOCAL)),
-    "granite": lambda: t.GraniteForCausalLM(t.GraniteConfig(**_GROUPED)),
-    "smollm3": lambda: t.SmolLM3ForCausalLM(t.SmolLM3Config(**_GROUPED)),
-    "starcoder2": lambda: t.Starcoder2ForCausalLM(
-        t.Starcoder2Config(**_GROUPED, sliding_window=WINDOW)
+    "hunyuan": _causal("HunYuanDenseV1", **_WIDE),
+    "glm": _causal("Glm", **_WIDE),
+    "glm4": _causal("Glm4", **_WIDE),
+    "exaone4": _causal("Exaone4", **_GROUPED, **_LOCAL),
+    "nemotron": _causal("Nemotron", **_GROUPED),
+    "persimmon": _causal("Persimmon", **_BASE),
+    "xglm": _causal(
+        "XGLM",
+        vocab_size=VOCABULARY,
+        d_model=WIDTH,
+        ffn_dim=48,
+        attention_heads=HEADS,
+        max_position_embeddings=CONTEXT,
+        pad_token_id=0,
+        **_LAYERS,
     ),
-    "opt": lambda: t.OPTForCausalLM(t.OPTConfig(**_OPT)),
-    "opt-post-norm": lambda: t.OPTForCausalLM(t.OPTConfig(**_OPT, do_layer_norm_before=False)),
-    "gptj": lambda: t.GPTJForCausalLM(t.GPTJConfig(**_GPT, rotary_dim=4)),
-    "bloom": lambda: t.BloomForCausalLM(
-        t.BloomConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=WIDTH,
-            n_layer=BLOCKS,
-            n_head=HEADS,
-            tie_word_embeddings=False,
-            **_NO_TEXT_TOKENS,
-        )
-    ),
-    "falcon": lambda: t.FalconForCausalLM(t.FalconConfig(**_FALCON)),
-    "falcon-grouped": lambda: t.FalconForCausalLM(
-        t.FalconConfig(**_FALCON, new_decoder_architecture=True, num_kv_heads=2)
-    ),
-    "falcon-alibi": lambda: t.FalconForCausalLM(
-        t.FalconConfig(**_FALCON, alibi=True, multi_query=False, parallel_attn=False, bias=True)
-    ),
-    "mpt": lambda: t.MptForCausalLM(
-        t.MptConfig(
-            d_model=WIDTH,
-            n_heads=HEADS,
-            n_layers=BLOCKS,
-            vocab_size=VOCABULARY,
-            max_seq_len=CONTEXT,
-            tie_word_embeddings=False,
-        )
-    ),
-    "hunyuan": lambda: t.HunYuanDenseV1ForCausalLM(t.HunYuanDenseV1Config(**_WIDE)),
-    "glm": lambda: t.GlmForCausalLM(t.GlmConfig(**_WIDE)),
-    "glm4": lambda: t.Glm4ForCausalLM(t.Glm4Config(**_WIDE)),
-    "exaone4": lambda: t.Exaone4ForCausalLM(t.Exaone4Config(**_GROUPED, **_LOCAL)),
-    "nemotron": lambda: t.NemotronForCausalLM(t.NemotronConfig(**_GROUPED)),
-    "persimmon": lambda: t.PersimmonForCausalLM(t.PersimmonConfig(**_BASE)),
-    "xglm": lambda: t.XGLMForCausalLM(
-        t.XGLMConfig(
-            vocab_size=VOCABULARY,
-            d_model=WIDTH,
-            ffn_dim=48,
-            attention_heads=HEADS,
-            max_position_embeddings=CONTEXT,
-            pad_token_id=0,
-            **_LAYERS,
-        )
-    ),
-    "biogpt": lambda: t.BioGptForCausalLM(t.BioGptConfig(**_BASE)),
-    "arcee": lambda: t.ArceeForCausalLM(t.ArceeConfig(**_GROUPED)),
-    "seed_oss": lambda: t.SeedOssForCausalLM(t.SeedOssConfig(**_WIDE)),
-    "ernie": lambda: t.Ernie4_5ForCausalLM(t.Ernie4_5Config(**_GROUPED)),
-    "helium": lambda: t.HeliumForCausalLM(t.HeliumConfig(**_GROUPED, head_dim=8)),
-    "bitnet": lambda: t.BitNetForCausalLM(t.BitNetConfig(**_GROUPED)),
-    "mixtral": lambda: t.MixtralForCausalLM(
-        t.MixtralConfig(**_GROUPED, num_local_experts=4, num_experts_per_tok=2)
-    ),
-    "qwen3_moe": lambda: t.Qwen3MoeForCausalLM(
-        t.Qwen3MoeConfig(**_WIDE, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
-    ),
+    "biogpt": _causal("BioGpt", **_BASE),
+    "arcee": _causal("Arcee", **_GROUPED),
+    "seed_oss": _causal("SeedOss", **_WIDE),
+    "ernie": _causal("Ernie4_5", **_GROUPED),
+    "helium": _causal("Helium", **_GROUPED, head_dim=8),
+    "bitnet": _causal("BitNet", **_GROUPED),
+    "mixtral": _causal("Mixtral", **_GROUPED, num_local_experts=4, num_experts_per_tok=2),
+    "qwen3_moe": _causal("Qwen3Moe", **_WIDE, **_EXPERTS),
 }
 """Those that the engine supports."""
 
@@ -178,26 +148,17 @@ OWN_ATTENTION = frozenset(
 """Whose attention does not go through transformers' AttentionInterface."""
 
 UNSUPPORTED: dict[str, Callable[[], Any]] = {
-    "sinks": lambda: t.GptOssForCausalLM(
-        t.GptOssConfig(
-            **_WIDE,
-            num_local_experts=4,
-            rope_parameters={"rope_type": "default", "rope_theta": 1e4},
-        )
+    "sinks": _causal(
+        "GptOss",
+        **_WIDE,
+        num_local_experts=4,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e4},
     ),
-    "state-space": lambda: t.MambaForCausalLM(
-        t.MambaConfig(vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=BLOCKS)
+    "state-space": _causal(
+        "Mamba", vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=BLOCKS
     ),
-    "hybrid": lambda: t.JambaForCausalLM(t.JambaConfig(**_GROUPED)),
-    "gated": lambda: t.Qwen3NextForCausalLM(
-        t.Qwen3NextConfig(
-            **_WIDE,
-            num_experts=4,
-            num_experts_per_tok=2,
-            moe_intermediate_size=16,
-            shared_expert_intermediate_size=16,
-        )
-    ),
+    "hybrid": _causal("Jamba", **_GROUPED),
+    "gated": _causal("Qwen3Next", **_WIDE, **_EXPERTS, shared_expert_intermediate_size=16),
     "encoder-decoder": lambda: t.T5ForConditionalGeneration(
         t.T5Config(
             vocab_size=VOCABULARY,
@@ -209,18 +170,17 @@ UNSUPPORTED: dict[str, Callable[[], Any]] = {
         )
     ),
     "encoder": lambda: t.BertForMaskedLM(t.BertConfig(**_BASE)),
-    "latent": lambda: t.DeepseekV3ForCausalLM(
-        t.DeepseekV3Config(
-            **_BASE | {"num_key_value_heads": HEADS},
-            q_lora_rank=16,
-            kv_lora_rank=16,
-            qk_nope_head_dim=8,
-            qk_rope_head_dim=8,
-            v_head_dim=16,
-            first_k_dense_replace=BLOCKS,
-        )
+    "latent": _causal(
+        "DeepseekV3",
+        **_BASE | {"num_key_value_heads": HEADS},
+        q_lora_rank=16,
+        kv_lora_rank=16,
+        qk_nope_head_dim=8,
+        qk_rope_head_dim=8,
+        v_head_dim=16,
+        first_k_dense_replace=BLOCKS,
     ),
-    "split-projection": lambda: t.CodeGenForCausalLM(t.CodeGenConfig(**_GPT, rotary_dim=4)),
+    "split-projection": _causal("CodeGen", **_GPT, rotary_dim=4),
 }
 """What has no identity attention, or none that the engine can find."""
 
