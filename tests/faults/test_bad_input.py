@@ -104,9 +104,6 @@ def test_a_hostile_argument_is_no_name_of_the_study(command: str) -> None:
 # ---------------------------------------------------------------------- other values of the params
 
 
-MODEL, FAMILY = "models/tiny-pythia-8", "families/tiny-pythia"
-
-
 def test_another_order_is_the_same_study() -> None:
     def turned(value: Any) -> Any:
         if isinstance(value, dict):
@@ -117,6 +114,10 @@ def test_another_order_is_the_same_study() -> None:
 
 
 TEXTS = {
+    "nothing": b"",
+    "a list": b"[]",
+    "a number": b"1",
+    "a list that does not end": b"study: [",
     "two documents": b"a: 1\n---\na: 2\n",
     "twice the same key": b"study: tiny\nstudy: other\n",
     "python objects": b"study: !!python/object/apply:os.system [touch pwned]\n",
@@ -249,45 +250,34 @@ def _encode(texts: Sequence[str]) -> list[list[int]]:
     return [[ord(letter) for letter in text] for text in texts]
 
 
-OWN: dict[str, tuple[pl.DataFrame, tuple[str, ...]]] = {
-    "negative": (pl.DataFrame({"tokens": [[1, 2], [3, -4]]}), ("row 1\n", "[3, -4]", "0 or more")),
-    "beyond 32 bits": (pl.DataFrame({"tokens": [[1, 2**32]]}), ("row 0", "4294967296")),
-    "a null": (pl.DataFrame({"tokens": [[1, None]]}), ("row 0", "[1, None]")),
-    "fractions": (pl.DataFrame({"tokens": [[1.0, 2.5]]}), ("tokens", "lists of integers")),
-    "not a number": (pl.DataFrame({"tokens": [[float("nan")] * 2]}), ("List(Float64)",)),
-    "texts in lists": (pl.DataFrame({"tokens": [["1", "2"]]}), ("tokens",)),
-    "no list": (pl.DataFrame({"tokens": [1, 2]}), ("tokens",)),
-    "a null text": (pl.DataFrame({"text": ["ab", None]}), ("text, row 1", "null")),
-    "an empty text": (pl.DataFrame({"text": ["ab", ""]}), ("row 1", "0 tokens", "skip_short")),
-    "neither": (pl.DataFrame({"words": ["a"]}), ("words", "`tokens`")),
-    "no rows": (pl.DataFrame({"text": []}, schema={"text": pl.String}), ("no row",)),
-    "another split": (pl.DataFrame({"text": ["ab"], "split": ["train"]}), ("train", "memorized")),
-    "negative copies": (
-        pl.DataFrame({"text": ["ab"] * 3, "copies": [1, -3, -4]}),
-        ("copies", "-3 and 1 more", "whole numbers"),
-    ),
-    "half a copy": (
-        pl.DataFrame({"text": ["ab"] * 2, "copies": [None, 1.5]}),
-        ("copies", "1.5\n", "whole numbers"),
-    ),
-    "no number of copies": (
-        pl.DataFrame({"text": ["ab"], "copies": [float("nan")]}),
-        ("copies", "nan\n"),
-    ),
-    "copies beyond 32 bits": (
-        pl.DataFrame({"text": ["ab"], "copies": [2**32]}),
-        ("copies", "4294967296\n"),
-    ),
-    "copies as text": (pl.DataFrame({"text": ["ab"], "copies": ["3"]}), ("copies", "String")),
-    "copies as truths": (pl.DataFrame({"text": ["ab"], "copies": [True]}), ("copies", "Boolean")),
+OWN: dict[str, tuple[dict[str, Sequence[Any]], tuple[str, ...]]] = {
+    "negative": ({"tokens": [[1, 2], [3, -4]]}, ("row 1\n", "[3, -4]", "0 or more")),
+    "beyond 32 bits": ({"tokens": [[1, 2**32]]}, ("row 0", "4294967296")),
+    "a null": ({"tokens": [[1, None]]}, ("row 0", "[1, None]")),
+    "fractions": ({"tokens": [[1.0, 2.5]]}, ("tokens", "lists of integers")),
+    "not a number": ({"tokens": [[float("nan")] * 2]}, ("List(Float64)",)),
+    "texts in lists": ({"tokens": [["1", "2"]]}, ("tokens",)),
+    "no list": ({"tokens": [1, 2]}, ("tokens",)),
+    "a null text": ({"text": ["ab", None]}, ("text, row 1", "null")),
+    "an empty text": ({"text": ["ab", ""]}, ("row 1", "0 tokens", "skip_short")),
+    "neither": ({"words": ["a"]}, ("words", "`tokens`")),
+    "no rows": ({"text": pl.Series(dtype=pl.String)}, ("no row",)),
+    "another split": ({"text": ["ab"], "split": ["train"]}, ("train", "memorized")),
+    "negative copies": ({"copies": [1, -3, -4]}, ("-3 and 1 more", "whole numbers")),
+    "half a copy": ({"copies": [None, 1.5]}, ("copies", "1.5\n", "whole numbers")),
+    "no number of copies": ({"copies": [float("nan")]}, ("copies", "nan\n")),
+    "copies beyond 32 bits": ({"copies": [2**32]}, ("copies", "4294967296\n")),
+    "copies as text": ({"copies": ["3"]}, ("copies", "String")),
+    "copies as truths": ({"copies": [True]}, ("copies", "Boolean")),
 }
 
 
 @pytest.mark.parametrize("case", OWN)
 def test_bad_samples_of_a_user_are_refused(tmp_path: Path, case: str) -> None:
-    frame, said = OWN[case]
+    columns, said = OWN[case]
     path = tmp_path / "own 'table' $(x).parquet"
-    frame.write_parquet(path)
+    texts = {"text": ["ab"] * len(columns["copies"])} if "copies" in columns else {}
+    pl.DataFrame(texts | columns).write_parquet(path)
     refused(lambda: own_samples(path, _encode, 1, 1, skip_short=False), "own 'table'", *said)
 
 
@@ -327,23 +317,22 @@ def _pickle_renamed(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(pickle.dumps(Bomb()))
 
 
-def _remote_code(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    config |= {
-        "model_type": "odd",
-        "auto_map": {"AutoConfig": "odd.Odd", "AutoModelForCausalLM": "odd.Odd"},
-    }
-    (folder / "config.json").write_text(json.dumps(config))
+def _bring_code(folder: Path, file: str, **settings: object) -> None:
+    """Code that leaves a file where it runs, and settings that name it."""
+    known = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps(known | settings))
     (folder / "odd.py").write_text("import os\nos.mkdir('pwned')\nclass Odd: pass\n")
+
+
+def _remote_code(folder: Path) -> None:
+    classes = {"AutoConfig": "odd.Odd", "AutoModelForCausalLM": "odd.Odd"}
+    _bring_code(folder, "config.json", model_type="odd", auto_map=classes)
 
 
 def _remote_tokenizer(folder: Path) -> None:
-    path = folder / "tokenizer_config.json"
-    config = json.loads(path.read_text())
-    config |= {"tokenizer_class": "Odd", "auto_map": {"AutoTokenizer": ["odd.Odd", None]}}
-    path.write_text(json.dumps(config))
+    classes = {"AutoTokenizer": ["odd.Odd", None]}
+    _bring_code(folder, "tokenizer_config.json", tokenizer_class="Odd", auto_map=classes)
     (folder / "tokenizer.json").unlink()
-    (folder / "odd.py").write_text("import os\nos.mkdir('pwned')\nclass Odd: pass\n")
 
 
 def _no_tokenizer(folder: Path) -> None:
@@ -408,10 +397,7 @@ def test_a_checkpoint_with_code_beside_it_is_loaded_without(
     """A known architecture is transformers' own, whatever the repository brings."""
     folder = tmp_path / "model"
     shutil.copytree(whole, folder)
-    config = json.loads((folder / "config.json").read_text())
-    config["auto_map"] = {"AutoModelForCausalLM": "odd.Odd"}
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "odd.py").write_text("import os\nos.mkdir('pwned')\nclass Odd: pass\n")
+    _bring_code(folder, "config.json", auto_map={"AutoModelForCausalLM": "odd.Odd"})
     monkeypatch.chdir(tmp_path)
     describe_folder(tmp_path / "out", folder, name="m", family="f")
     assert load_model(tmp_path / "out", "float32").config.model_type == "gpt_neox"
@@ -468,6 +454,7 @@ def test_files_that_are_not_those_of_the_manifest_are_refused(tmp_path: Path) ->
 
 # ---------------------------------------------------------------------- through both engines
 
+MODEL, FAMILY = "models/tiny-pythia-8", "families/tiny-pythia"
 EXPERIMENT = next(iter(TINY["theory"]))
 THROUGH: dict[str, tuple[Values, tuple[str, ...]]] = {
     "commands for names": (

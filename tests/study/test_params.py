@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
+import operator
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,34 +95,27 @@ BAD: dict[str, Values] = YAML(typ="safe").load(Path(__file__).with_name("bad_par
 del BAD["shared"]
 
 
-def _set(values: Values, path: str, value: object) -> None:
-    *parents, last = path.replace("MODEL", MODEL).split("/")
-    for part in parents:
-        values = values[part]
-    values[last] = value
-
-
-def _unset(values: Values, path: str) -> None:
-    *parents, last = path.replace("MODEL", MODEL).split("/")
-    for part in parents:
-        values = values[part]
-    del values[last]
+def _changed(tiny: Values, new: Values, unset: Sequence[str] = ()) -> Values:
+    """The study with new values, and without others; each is told by its path."""
+    values = copy.deepcopy(tiny)
+    for path in (*unset, *new):
+        *parents, last = path.replace("MODEL", MODEL).split("/")
+        section = functools.reduce(operator.getitem, parents, values)
+        if path in unset:
+            del section[last]
+        else:
+            section[last] = new[path]
+    return values
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_params_are_refused(tiny: Values, case: str) -> None:
-    values = copy.deepcopy(tiny)
-    for path in BAD[case].get("unset", ()):
-        _unset(values, path)
-    for path, value in BAD[case].get("set", {}).items():
-        _set(values, path, value)
+    bad = BAD[case]
     with pytest.raises(InputError) as caught:
-        check(values)
+        check(_changed(tiny, bad.get("set", {}), bad.get("unset", ())))
     message = str(caught.value)
-    for part in BAD[case]["says"]:
+    for part in ("got:", "expected:", "remedy:", *bad["says"]):
         assert part.replace("MODEL", MODEL.replace("/", ".")) in message
-    for word in ("got:", "expected:", "remedy:"):
-        assert word in message
 
 
 def test_every_kind_of_intervention_is_taken(tiny: Values) -> None:
@@ -141,11 +137,9 @@ def test_every_kind_of_intervention_is_taken(tiny: Values) -> None:
 
 
 def test_what_is_large_or_odd_but_possible_is_taken(tiny: Values) -> None:
-    values = copy.deepcopy(tiny)
-    _set(values, "run/threads", 1024)
-    _set(values, "run/pile_folder", "/a folder/of ours's/ä")
-    _set(values, "corpus/tiny/world_tokens", 2**31 - 1)
-    assert check(values).run.threads == 1024
+    odd = {"run/threads": 1024, "run/pile_folder": "/a folder/of ours's/ä"}
+    large = {"corpus/tiny/world_tokens": 2**31 - 1}
+    assert check(_changed(tiny, odd | large)).run.threads == 1024
 
 
 @pytest.mark.parametrize("file", ["dag/mini.yaml", "faults/kills.yaml"])
@@ -156,23 +150,10 @@ def test_the_studies_of_the_tests_are_valid(tiny: Values, file: str) -> None:
 
 
 def test_all_problems_come_at_once(tiny: Values) -> None:
-    values = copy.deepcopy(tiny)
-    _set(values, "evaluation/pythia/dtype", "fp8")
-    _set(values, "statistics/seed", -1)
-    _set(values, "run/treads", 2)
+    wrong = {"evaluation/pythia/dtype": "fp8", "statistics/seed": -1, "run/treads": 2}
     with pytest.raises(InputError) as caught:
-        check(values)
+        check(_changed(tiny, wrong))
     assert len(caught.value.problems) == 3
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", "1", "study: [", "a: 1\na: 2", "\0", "study: !!python/x"]
-)
-def test_what_is_no_study_is_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "params.yaml"
-    path.write_text(text)
-    with pytest.raises(InputError, match=r"params\.yaml"):
-        load(path)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
@@ -205,9 +186,7 @@ def test_naming_the_study_in_force_keeps_its_edits(
     tiny: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    values = copy.deepcopy(tiny)
-    values["statistics"]["seed"] = 777
-    write(values, tmp_path / "params.yaml")
+    write(_changed(tiny, {"statistics/seed": 777}), tmp_path / "params.yaml")
     assert switch({"study": "tiny"}, dry_run=True).statistics.seed == 777
     with pytest.raises(InputError, match="python -m pipeline study other seeds=three"):
         switch({"study": "other", "seeds": "three"}, dry_run=True)
