@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ FILES = (
     ".gitignore",
 )
 FOLDERS = ("mine", "pipeline", "profiles")
+GIT = ("git", "-c", "user.name=t", "-c", "user.email=t@example.org")
 
 
 def copy_files(root: Path) -> None:
@@ -43,9 +46,19 @@ def copy_files(root: Path) -> None:
 
 def commit_all(root: Path) -> None:
     """Make the folder a git repository, with all that is in it."""
-    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
     for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "-m", "start"]):
-        subprocess.run([*git, *command], cwd=root, check=True)
+        subprocess.run([*GIT, *command], cwd=root, check=True)
+
+
+@contextmanager
+def no_file_larger_than(size: int) -> Iterator[None]:
+    """Writing more bytes fails, as it does where a disk is full; any user can ask for it."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def pinned_datasets() -> dict[str, dict[str, Any]]:
@@ -101,3 +114,29 @@ class Project:
         text = path.read_text()
         assert text.count(old) == 1, f"{old!r} occurs {text.count(old)} times in {file}"
         path.write_text(text.replace(old, new))
+
+
+def python(
+    *arguments: str, cwd: Path = ROOT, check: bool = True, **more: str
+) -> subprocess.CompletedProcess[str]:
+    """Run this Python with the checkout's package and `more` of the environment."""
+    project = Project(cwd, {"PYTHONPATH": str(ROOT), **more})
+    return project.command(sys.executable, *arguments, check=check)
+
+
+@contextmanager
+def started(*arguments: str, cwd: Path = ROOT, **more: str) -> Iterator[subprocess.Popen[str]]:
+    """This Python at work in a session of its own; its outputs are pipes. Killed in the end."""
+    with subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **more},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as running:
+        try:
+            yield running
+        finally:
+            running.kill()

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.faults.kills import DIRECT, Project, command_of, prepare, trial
+from tests.project import started
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 JOB = ("memorization", "p-0.1")
 COMMAND = command_of(DIRECT, *JOB)
 
@@ -68,13 +66,7 @@ def test_deep_in_a_product(number: signal.Signals) -> None:
         "watch(); print(flush=True);"
         "hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", script],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as running:
+    with started("-c", script) as running:
         assert running.stdout is not None
         assert running.stderr is not None
         running.stdout.readline()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ import pytest
 from pipeline.study.certifying import certify
 from pipeline.workflow.errors import InputError
 from tests.families import tiny
+from tests.project import python
 
 SCRIPT = """
 import sys
@@ -36,11 +35,7 @@ def test_an_edit_that_is_missing_is_refused_before_torch_is_imported(
 ) -> None:
     (tmp_path / "edits").mkdir()
     (tmp_path / "edits" / "own.py").write_text("def halve(here): ...\n")
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, edit], cwd=tmp_path, capture_output=True, text=True,
-        env={"PYTHONPATH": str(Path(__file__).parents[2])},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = python("-c", SCRIPT, edit, cwd=tmp_path)
     assert f"got:      {got}" in done.stdout
     assert done.stdout.strip().endswith("False")
 

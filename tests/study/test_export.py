@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from pipeline.study.export import export
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError
 from tests.families import FAMILIES, NOT_ADDITIVE, VOCABULARY, cases, tiny
+from tests.project import python
 
 BLOCKS = (1, 3)
 NEW = 8
@@ -146,16 +148,19 @@ def test_blocks_that_add_more_are_refused(family: str, edit: str, tmp_path: Path
     assert not (tmp_path / "to").exists()
 
 
+def save_as(dtype: torch.dtype, family: str, folder: Path) -> None:
+    deepcopy(tiny(family)).to(dtype).save_pretrained(folder)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("family", ["llama", "qwen2", "phi"])
 def test_the_identity_holds_in_half_precision(
     family: str, dtype: torch.dtype, tmp_path: Path
 ) -> None:
     """Stored and computed in it: the softmax is one-hot there, too."""
-    read = AutoModelForCausalLM.from_pretrained
-    tiny(family).save_pretrained(tmp_path / "whole")
-    read(tmp_path / "whole", dtype=dtype).save_pretrained(tmp_path / "source")
+    save_as(dtype, family, tmp_path / "source")
     export(str(tmp_path / "source"), "identity", "1,3", tmp_path / "to")
+    read = AutoModelForCausalLM.from_pretrained
     source, made = (read(tmp_path / name).eval() for name in ("source", "to"))
     assert source.dtype == made.dtype == dtype
     with torch.inference_mode():
@@ -164,21 +169,13 @@ def test_the_identity_holds_in_half_precision(
         assert torch.equal(made(TOKENS, use_cache=False).logits, expected)
 
 
-def test_scores_that_the_precision_cannot_hold_are_refused(tmp_path: Path) -> None:
-    """Heads so small that two positions differ by little ask for scores beyond float16."""
-    tiny("gpt_neox").save_pretrained(tmp_path / "whole")
-    read = AutoModelForCausalLM.from_pretrained
-    read(tmp_path / "whole", dtype=torch.float16).save_pretrained(tmp_path / "source")
-    with pytest.raises(InputError, match=r"more than torch\.float16 computes"):
-        export(str(tmp_path / "source"), "identity", "1,3", tmp_path / "to")
-
-
-def test_scores_that_a_coarse_precision_rounds_are_refused(tmp_path: Path) -> None:
-    """One frequency in heads of 8: scores that bfloat16 holds, but cannot tell apart."""
-    tiny("gpt_neox").save_pretrained(tmp_path / "whole")
-    read = AutoModelForCausalLM.from_pretrained
-    read(tmp_path / "whole", dtype=torch.bfloat16).save_pretrained(tmp_path / "source")
-    with pytest.raises(InputError, match=r"more than torch\.bfloat16 computes"):
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_scores_that_the_precision_cannot_hold_are_refused(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    """Small heads, one frequency: scores beyond float16, which bfloat16 holds but rounds."""
+    save_as(dtype, "gpt_neox", tmp_path / "source")
+    with pytest.raises(InputError, match=f"more than {dtype} computes"):
         export(str(tmp_path / "source"), "identity", "1,3", tmp_path / "to")
     assert not (tmp_path / "to").exists()
 
@@ -221,8 +218,6 @@ def test_a_model_that_nobody_knows_is_refused(source: Path, model: str) -> None:
 
 
 def test_tied_weights_are_refused() -> None:
-    from copy import deepcopy
-
     model = deepcopy(tiny("gpt_neox"))
     blocks = model.gpt_neox.layers
     blocks[2].attention.dense.weight = blocks[1].attention.dense.weight
@@ -344,13 +339,7 @@ def test_the_card_shows_what_any_study_of_the_same_weights_measured(
 
 @pytest.mark.slow
 def test_the_command_line_writes_a_checkpoint(source: Path) -> None:
-    root = Path(exporting.__file__).parents[2]
-    command = [sys.executable, "-m", "pipeline", "export", "--model", "source"]
-    done = subprocess.run(
-        [*command, "--edit", "identity", "--blocks", "1,3", "--to", "to"],
-        env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    said = done.stdout.splitlines()[-1]
+    words = ["--model", "source", "--edit", "identity", "--blocks", "1,3", "--to", "to"]
+    said = python("-m", "pipeline", "export", *words, cwd=Path.cwd()).stdout.splitlines()[-1]
     assert said == "to: identity of blocks 1,3; logits within 0.0e+00 of the edited model's"
     assert (Path("to") / "model.safetensors").is_file()

@@ -8,7 +8,6 @@ import itertools
 import operator
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from pipeline.stages import registry
 from pipeline.study.composition import CONF, check, compose, load, switch, write
 from pipeline.study.schema import Study
 from pipeline.workflow.errors import InputError
-from tests.project import Project, commit_all, copy_files
+from tests.project import Project, commit_all, copy_files, python
 
 ROOT = Path(__file__).parents[2]
 Values = dict[str, Any]
@@ -219,8 +218,7 @@ def test_a_param_is_set_in_the_study_in_force(tmp_path: Path) -> None:
     )
 
     def composed(*overrides: str) -> Values:
-        command = [sys.executable, "-c", script, *overrides]
-        subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, check=True)
+        python("-c", script, *overrides, cwd=tmp_path)
         return YAML(typ="safe").load(params)
 
     twins = composed("study=twins")
@@ -263,13 +261,7 @@ def test_every_value_is_described() -> None:
 )
 def test_every_command_checks_first(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "params.yaml").write_text("study: tiny\nrun: {treads: 1}\n")
-    run = subprocess.run(
-        [sys.executable, "-m", "pipeline", *command],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "PATH": ""},
-        capture_output=True,
-        text=True,
-    )
+    run = python("-m", "pipeline", *command, cwd=tmp_path, check=False, PATH="")
     assert run.returncode == 2
     assert "run.treads" in run.stderr
     assert "Traceback" not in run.stderr

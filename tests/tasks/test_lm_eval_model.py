@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import tomllib
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +20,7 @@ from pipeline.tasks.lm_eval_model import Bypassed
 from pipeline.tasks.loading import load_tasks
 from pipeline.workflow.errors import InputError
 from tests import own
+from tests.project import python
 
 pytestmark = pytest.mark.slow
 
@@ -62,20 +60,12 @@ def of_the_table(folder: Path) -> dict[str, Table]:
 
 def printed(folder: Path, model: str, arguments: str) -> Table:
     """The table that lm-eval prints."""
-    command = [sys.executable, "-m", "pipeline", "lm_eval", "--model", model]
+    command = ["-m", "pipeline", "lm_eval", "--model", model]
     command += ["--model_args", f"{arguments},dtype=float32", "--device", "cpu"]
     command += ["--include_path", ".", "--tasks", ",".join(TASKS), "--batch_size", "8"]
-    done = subprocess.run(
-        command,
-        cwd=folder / "tasks",  # lm-eval looks for the files of a task below the working folder
-        env={
-            **os.environ, "PYTHONPATH": str(ROOT), "DISABLE_MULTIPROC": "1",
-            "HF_DATASETS_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1",
-        },
-        capture_output=True,
-        text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    own = {"HF_DATASETS_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
+    # lm-eval looks for the files of a task below the working folder
+    done = python(*command, cwd=folder / "tasks", DISABLE_MULTIPROC="1", **own)
     line = r"\|(\w+)\s*\|\s*1\|none\s*\|\s*0\|acc\s*\|↑\s*\|\s*([\d.]+)\|±\s*\|\s*([\d.]+)\|"
     # lm-eval leaves out the zeros at the end that all numbers of a column have
     return {

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,8 +19,8 @@ import torch
 
 from pipeline.workflow import device
 from pipeline.workflow.errors import InputError
+from tests.project import python, started
 
-ROOT = Path(__file__).parents[2]
 A, B = "GPU-3a2f0000-aaaa", "GPU-7b7b0000-bbbb"
 
 HOLD = "from pipeline.workflow.device import lease; import time\nwith lease(): time.sleep(300)"
@@ -69,22 +68,12 @@ def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def _holding(devices: str, script: str = HOLD, **more: str) -> Iterator[subprocess.Popen[str]]:
+def holding(devices: str, script: str = HOLD, **more: str) -> Iterator[subprocess.Popen[str]]:
     """A process that has leased the first of the devices; killed in the end."""
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": devices, **more}
-    with subprocess.Popen(
-        [sys.executable, "-u", "-c", script],
-        env=environment,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as holder:
-        try:
-            assert holder.stdout is not None
-            assert holder.stdout.readline() == f"leased GPU {devices.split(',')[0]}\n"
-            yield holder
-        finally:
-            holder.kill()
+    with started("-u", "-c", script, CUDA_VISIBLE_DEVICES=devices, **more) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == f"leased GPU {devices.split(',')[0]}\n"
+        yield holder
 
 
 def _is_free(leased: str, monkeypatch: pytest.MonkeyPatch) -> bool:
@@ -143,7 +132,7 @@ def test_under_slurm_nothing_is_locked(leases: Path, monkeypatch: pytest.MonkeyP
 
 def test_two_leases_take_two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    with _holding("0,1"):
+    with holding("0,1"):
         with device.lease() as where:
             assert where == "cuda"
             assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
@@ -167,12 +156,12 @@ def test_one_device_is_one_lock(monkeypatch: pytest.MonkeyPatch, leased: str) ->
 # ------------------------------------------------------------------------------ all users
 
 
-def test_the_folder_follows_no_users_tmpdir(tmp_path: Path) -> None:
-    asked = [sys.executable, "-c", "from pipeline.workflow.device import LEASES; print(LEASES)"]
-    environment = {k: v for k, v in os.environ.items() if k != "GPU_LEASES"}
-    environment["TMPDIR"] = str(tmp_path)
-    said = subprocess.run(asked, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert said.stdout == "/tmp/gpu-leases\n"
+def test_the_folder_follows_no_users_tmpdir(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GPU_LEASES")
+    asked = "from pipeline.workflow.device import LEASES; print(LEASES)"
+    assert python("-c", asked, TMPDIR=str(tmp_path)).stdout == "/tmp/gpu-leases\n"
 
 
 def test_whatever_the_umask_all_may_write(leases: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,13 +195,7 @@ def test_two_users_share_the_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
     def another_user() -> str:
-        done = subprocess.run(
-            [sys.executable, "-B", "-c", script],
-            cwd=ROOT,
-            env=dict(os.environ),
-            capture_output=True,
-            text=True,
-        )
+        done = python("-B", "-c", script)
         assert not done.stderr
         return done.stdout
 
@@ -243,10 +226,7 @@ def test_two_users_share_the_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_waiting_says_for_whom(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with (
-        _holding("0", DVC_STAGE="memorization@tiny-neo-8") as staged,
-        _holding("1") as bare,
-    ):
+    with holding("0", DVC_STAGE="memorization@tiny-neo-8") as staged, holding("1") as bare:
         assert not _is_free("0,1", monkeypatch)
     who = psutil.Process().username()
     since = r"since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
@@ -265,7 +245,7 @@ def test_a_holders_words_may_be_anything(
     capsys: pytest.CaptureFixture[str],
     words: bytes | None,
 ) -> None:
-    with _holding("0"):
+    with holding("0"):
         if words is not None:
             (leases / "0.lock").write_bytes(words)
         else:
@@ -278,7 +258,7 @@ def test_a_killed_job_frees_its_device_and_the_waiting_one_gets_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-    with _holding("7") as holder:
+    with holding("7") as holder:
         killer = subprocess.Popen(["sh", "-c", f"sleep 1; kill -9 {holder.pid}"])
         with device.lease() as where:
             assert where == "cuda"
@@ -291,7 +271,7 @@ def test_a_killed_job_frees_its_device_and_the_waiting_one_gets_it(
 
 def test_the_lease_is_the_holders_and_not_its_childrens(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of a child leaves it, and a child does not keep it when the holder is killed."""
-    with _holding("7", CHILDREN) as holder:
+    with holding("7", CHILDREN) as holder:
         assert holder.stdout is not None
         children = [psutil.Process(int(pid)) for pid in holder.stdout.readline().split()]
         try:

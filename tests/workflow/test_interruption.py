@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from pipeline.workflow import interruption
+from tests.project import started
 
 
 def test_who_comes_second_waits_until_the_line_is_written(
@@ -57,14 +56,7 @@ with saying(lambda: "finished stages are kept"):
 @pytest.mark.parametrize("group", [False, True], ids=["the audit alone", "all, as Ctrl-C does"])
 def test_an_audit_speaks_for_its_stages(tmp_path: Path, group: bool) -> None:
     (tmp_path / "pipeline").write_text(AUDIT)  # the name by which a stage knows an audit
-    with subprocess.Popen(
-        [sys.executable, str(tmp_path / "pipeline")],
-        env={**os.environ, "PYTHONPATH": str(Path(interruption.__file__).parents[2])},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as running:
+    with started(str(tmp_path / "pipeline")) as running:
         assert running.stdout is not None
         assert running.stderr is not None
         assert running.stdout.readline() == "ready\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,8 +19,8 @@ from pipeline.measure.memorization import measure
 from pipeline.workflow.errors import InputError
 from pipeline.workflow.shards import Arrays, cut, open_shards, remove_finished, seconds_a_token
 from tests.measure.test_memorization import samples_of
+from tests.project import started
 
-ROOT = Path(__file__).parents[2]
 SECONDS = [20.0] * 7
 """Of seven items, of which a minute takes three."""
 
@@ -232,12 +231,10 @@ print("left", flush=True)
 @pytest.fixture
 def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process at work on the table, for three seconds."""
-    command = [sys.executable, "-c", HOLD, str(folder), "3"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    with started("-c", HOLD, str(folder), "3") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         yield process
-        process.kill()
 
 
 def test_one_process_at_a_time(
