@@ -10,23 +10,9 @@ from pathlib import Path
 import pytest
 
 ORDER = (
-    "workflow",
-    "models",
-    "interventions",
-    "tasks",
-    "corpus",
-    "checkpoints",
-    "samples",
-    "mitigations",
-    "measure",
-    "localization",
-    "theory",
-    "analysis",
-    "report",
-    "study",
-    "plan",
-    "stages",
-    "__main__",
+    *("workflow", "models", "interventions", "tasks", "corpus", "checkpoints", "samples"),
+    *("mitigations", "measure", "localization", "theory", "analysis", "report", "study"),
+    *("plan", "stages", "__main__"),
 )
 """A room imports itself and those before it."""
 
@@ -79,6 +65,17 @@ def test_the_root_holds_the_entry_point_alone() -> None:
     assert files == {"__init__.py", "__main__.py"}
 
 
+def libraries(file: Path) -> set[str]:
+    """What a file imports, anywhere in it, by the first part of its name."""
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+    return {name.split(".")[0] for name in names}
+
+
 @pytest.mark.parametrize(
     ("library", "places"),
     [
@@ -90,17 +87,8 @@ def test_the_root_holds_the_entry_point_alone() -> None:
     ],
 )
 def test_libraries_with_one_place(library: str, places: set[str]) -> None:
-    importers = set()
-    for file in Path("pipeline").rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
-            names = []
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                names = [node.module]
-            if any(name.split(".")[0] == library for name in names):
-                importers.add(file.relative_to("pipeline").as_posix())
-    assert importers == places
+    importers = {file for file in Path("pipeline").rglob("*.py") if library in libraries(file)}
+    assert {file.relative_to("pipeline").as_posix() for file in importers} == places
 
 
 @pytest.mark.parametrize("room", ["analysis", "report"])
@@ -115,16 +103,6 @@ def test_analysis_and_report_know_no_torch(room: str) -> None:
 def test_interventions_run_anywhere() -> None:
     """Torch and transformers alone, so that it runs on a machine that has nothing else."""
     allowed = set(sys.stdlib_module_names) | {"torch", "transformers", "pipeline"}
-    files = [
-        *Path("pipeline/interventions").rglob("*.py"),
-        *Path("pipeline/models").rglob("*.py"),
-    ]
-    for file in files:
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Import):
-                roots = {alias.name.split(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                roots = {node.module.split(".")[0]}
-            else:
-                continue
-            assert roots <= allowed, file
+    for room in ("interventions", "models"):
+        for file in Path("pipeline", room).rglob("*.py"):
+            assert libraries(file) <= allowed, file

@@ -15,16 +15,14 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CITED = YAML(typ="safe").load(ROOT / "CITATION.cff")
 
 
-def test_one_version_and_one_date():
+def test_one_version_one_date_one_license_and_one_address():
     latest = re.search(r"^## \[(.+?)\] - (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert latest
     assert latest.groups() == (CITED["version"], CITED["date-released"].isoformat())
     assert PROJECT["version"] == CITED["version"]
-
-
-def test_one_license():
     assert PROJECT["license"] == CITED["license"] == "MIT"
     assert "MIT License" in (ROOT / "LICENSE").read_text()
+    assert PROJECT["urls"].get("Repository") == CITED.get("repository-code")
 
 
 def test_the_badges_are_true():
@@ -118,10 +116,6 @@ def test_the_site_links_to_the_repository(remote, page):
     found.loader.exec_module(hook)
     assert hook.address(remote) == page
     assert "docs/_hooks/repository.py" in (ROOT / "mkdocs.yml").read_text()
-
-
-def test_one_address():
-    assert PROJECT["urls"].get("Repository") == CITED.get("repository-code")
 
 
 def test_a_typed_package():

@@ -11,6 +11,7 @@ import pytest
 
 from tests.cluster.conftest import Server
 from tests.dag.conftest import Project, stub_project
+from tests.project import GIT
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,7 @@ def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Remote:
 
 def _commit(project: Project) -> None:
     project.command("git", "add", "dvc.lock", "params.yaml", ".dvc/config")
-    git = ("git", "-c", "user.name=t", "-c", "user.email=t@example.org")
-    project.command(*git, "commit", "--quiet", "--message", "results")
+    project.command(*GIT, "commit", "--quiet", "--message", "results")
 
 
 def _set_seed(project: Project, before: int, after: int) -> None:

@@ -18,6 +18,7 @@ from pipeline.study.composition import check
 from pipeline.study.loops import write_loops
 from tests.cluster.conftest import GPUS, listed
 from tests.dag.conftest import Project, stub_project
+from tests.plan.test_cost import PUBLISHED, published_samples
 
 HUNGRY = "checkpoint@mini-n-2_7b"  # others go on meanwhile
 LARGE = "n-2.7b"
@@ -92,19 +93,10 @@ def _make_one_model_large(project: Project) -> None:
     yaml = YAML(typ="safe")
     params = project.root / "params.yaml"
     study = yaml.load(params)
-    published = {"repo": "someone/something", "commit": "0" * 40}
     (model,) = (each for each in study["models"].values() if each["name"] == LARGE)
     (family,) = (each for each in study["families"].values() if each["name"] == model["family"])
-    model["checkpoint"] = {"source": "hub", "billions": 12.0, **published}
-    control = {"documents": published, "tokenizer": published, "n": 15_000}
-    family["samples"] = {
-        "source": "pythia",
-        "evals": published,
-        "splits": ["duped.12b"],
-        "seed": 0,
-        "n_memorized": 15_000,
-        "control": control,
-    }
+    model["checkpoint"] = {"source": "hub", "billions": 12.0, **PUBLISHED}
+    family["samples"] = published_samples(15_000)
     write_loops(study, project.root / "loops.yaml")
     yaml.dump(study, params)
     downloads = project.root / "pipeline/plan/downloads.py"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,7 @@ from pipeline.study.composition import CONF, compose, load
 from pipeline.workflow import tables
 from pipeline.workflow.errors import InputError, disk_problem
 from pipeline.workflow.files import atomic, write_json, write_text
-from tests.project import Project, commit_all, copy_files
+from tests.project import Project, commit_all, copy_files, no_file_larger_than
 
 ROOT = Path(__file__).parents[2]
 SIZE = 256 * 1024
@@ -73,15 +72,8 @@ def mounted(folder: Path, size: int = SIZE) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-@contextmanager
-def limited(folder: Path) -> Iterator[None]:
-    """No file may grow beyond the limit, which every user can ask for."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (SIZE, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+def limited(folder: Path) -> AbstractContextManager[None]:
+    return no_file_larger_than(SIZE)
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["new", "replaced"])
@@ -89,7 +81,7 @@ def limited(folder: Path) -> Iterator[None]:
 @pytest.mark.parametrize(("disk", "code"), [(mounted, errno.ENOSPC), (limited, errno.EFBIG)])
 def test_what_does_not_fit_leaves_no_trace(
     tmp_path: Path,
-    disk: Callable[[Path], contextmanager[None]],
+    disk: Callable[[Path], AbstractContextManager[None]],
     code: int,
     writer: str,
     there: bool,
@@ -157,18 +149,25 @@ def test_a_folder_is_exchanged_in_one_step(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == [folder]
 
 
+@pytest.mark.parametrize("signalled", [False, True])
 def test_a_rename_that_fails_gives_the_old_folder_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signalled: bool
 ) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "old").touch()
 
     def refuse(path: Path, target: Path) -> Path:
+        if signalled:
+            raise SystemExit(143)
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(path), None, str(target))
 
     monkeypatch.setattr(Path, "replace", refuse)
-    with pytest.raises(OSError, match="folder"), atomic(folder, directory=True) as temporary:
+    refused = (SystemExit, "143") if signalled else (OSError, "folder")
+    with (
+        pytest.raises(refused[0], match=refused[1]),
+        atomic(folder, directory=True) as temporary,
+    ):
         (temporary / "new").touch()
     assert list(tmp_path.iterdir()) == [folder]
     assert [p.name for p in folder.iterdir()] == ["old"]

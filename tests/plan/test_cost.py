@@ -38,23 +38,22 @@ EVALUATE = [name for name, stage in STAGES.items() if stage.evaluates]
 PUBLISHED = {"repo": "someone/something", "commit": "0" * 40}
 
 
+def published_samples(n: int) -> dict[str, Any]:
+    """Sequences that Pythia memorized and as many of control, as params.yaml has them."""
+    control = {"documents": PUBLISHED, "tokenizer": PUBLISHED, "n": n}
+    evals = {"source": "pythia", "evals": PUBLISHED, "splits": ["duped.12b"]}
+    return {**evals, "seed": 0, "n_memorized": n, "control": control}
+
+
 def _study(dtype: str = "float16", samples: int = 15_000, **benchmarks: Any) -> Study:
     """The study in force, with a published family of three sizes beside what it has."""
     values = YAML(typ="safe").load(ROOT / "params.yaml")
     name = values["study"]
-    control = {"documents": PUBLISHED, "tokenizer": PUBLISHED, "n": samples}
     values["families"][f"{name}-big"] = {
         "name": "big",
         "prefix_length": 32,
         "suffix_length": 32,
-        "samples": {
-            "source": "pythia",
-            "evals": PUBLISHED,
-            "splits": ["duped.12b"],
-            "seed": 0,
-            "n_memorized": samples,
-            "control": control,
-        },
+        "samples": published_samples(samples),
     }
     for billions in (0.07, 1.4, 12.0):
         values["models"][f"{name}-big-{billions:g}".replace(".", "_")] = {

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +23,7 @@ from pipeline.workflow.errors import InputError
 from tests.hub.population import populate
 from tests.hub.server import Hub
 from tests.hub.study import copy_project
-from tests.project import ROOT
+from tests.project import ROOT, Project
 
 GROUPS = {
     "check": "study", "corpus": "corpus", "samples": "families", "datasets": "datasets",
@@ -172,14 +170,10 @@ def test_downloads_are_what_the_hub_serves(tmp_path: Path) -> None:
         samples = f"{hub.url}/nowhere"
         copy_project(project, samples)
         compose({"study": "small"}, project / "pipeline/conf", project / "params.yaml")
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        environment = {**os.environ, "PATH": path, **hub.environment(tmp_path / "home")}
 
         def python(*arguments: str, **more: str) -> str:
-            return subprocess.run(
-                [sys.executable, *arguments], cwd=project, env={**environment, **more}, check=True,
-                capture_output=True, text=True,
-            ).stdout  # fmt: skip
+            one = Project(project, {**hub.environment(tmp_path / "home"), **more})
+            return one.command(sys.executable, *arguments).stdout
 
         first = json.loads(python("-c", ASK).splitlines()[-1])
         study = load(project / "params.yaml")
