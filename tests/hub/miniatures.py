@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+import polars as pl
 import safetensors.torch
 import torch
 from numpy.typing import NDArray
@@ -196,11 +195,8 @@ def _weights(config: Mapping[str, Any], neo: bool) -> dict[str, torch.Tensor]:
         del weights["lm_head.weight"]  # it is the token embedding
     causal = torch.ones(CONTEXT, CONTEXT, dtype=torch.uint8).tril()[None, None]
     for block in range(blocks):
-        name = (
-            f"transformer.h.{block}.attn.attention"
-            if neo
-            else (f"gpt_neox.layers.{block}.attention")
-        )
+        within = f"transformer.h.{block}.attn" if neo else f"gpt_neox.layers.{block}"
+        name = f"{within}.attention"
         weights[f"{name}.masked_bias"] = torch.tensor(-1e9).to(dtype)
         if not neo or block % 2 == 0:  # local blocks have none
             weights[f"{name}.bias"] = causal.clone()
@@ -317,7 +313,7 @@ def dataset(repo: str) -> Mapping[str, bytes]:
     for path in RECORD[repo]["files"]:
         rng = random.Random(f"{repo} {path}")
         if path.endswith(".parquet"):
-            files[path] = _parquet([row(rng, number, path) for number in range(count)])
+            files[path] = parquet([row(rng, number, path) for number in range(count)])
         elif path.endswith(".jsonl"):
             lines = [json.dumps(row(rng, number, path)) + "\n" for number in range(count)]
             files[path] = "".join(lines).encode()
@@ -334,9 +330,10 @@ def _readme(front_matter: str, documents: int) -> bytes:
     return (f"---\n{text}---\n" if text else "").encode() + b"A miniature.\n"
 
 
-def _parquet(rows: Sequence[Row]) -> bytes:
+def parquet(rows: Mapping[str, Sequence[Any]] | Sequence[Row]) -> bytes:
+    """The file of a table, told by its columns or its rows."""
     buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(list(rows)), buffer)
+    pl.DataFrame(rows).write_parquet(buffer)
     return buffer.getvalue()
 
 
@@ -372,7 +369,7 @@ def _memorized_evals() -> Files:
             path = f"data/{split}-{shard:05}-of-{shards:05}.parquet"
             digits = "" if re.search(r"b\.\d+$", split) else f"-{rng.getrandbits(64):016x}"
             named = names.get(path, path.removesuffix(".parquet") + f"{digits}.parquet")
-            files[named] = _parquet(
+            files[named] = parquet(
                 [{"index": i, "tokens": content[i].tolist(), "__index_level_0__": i} for i in part]
             )
     card = _readme(RECORD[EVALS]["front_matter"], 0)

@@ -31,7 +31,6 @@ Kind = Literal[
     "status", "truncate", "reset", "stall", "corrupt", "wrong_length", "no_etag", "html", "climb"
 ]
 
-_DAY = "2024-01-01T00:00:00.000Z"
 _RESOLVE = re.compile(
     r"/(?P<kind>datasets/)?(?P<id>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)"
 )
@@ -41,7 +40,7 @@ _CONTENT = re.compile(
 )
 _API = re.compile(
     r"/api/(?P<kind>models|datasets)/(?P<id>[^/]+/[^/]+)"
-    r"(?:/(?P<verb>revision|tree|paths-info)/(?P<revision>[^/]+)(?:/(?P<path>.*))?)?"
+    r"(?:/(?P<verb>revision|tree)/(?P<revision>[^/]+)(?:/(?P<path>.*))?)?"
 )
 
 
@@ -148,15 +147,11 @@ class Fault:
 
 @dataclass
 class Request:
-    """A request as it was logged: `status` is None if there was no answer."""
+    """A request as it was logged."""
 
     method: str
     path: str
-    query: str
-    range: str | None
     authorized: bool
-    fault: Kind | None = None
-    status: int | None = None
 
 
 class Hub:
@@ -255,10 +250,8 @@ class Hub:
             return None
         with self._lock:
             fault = next((f for f in self.faults if f.hits(request.method, request.path)), None)
-            if fault is not None:
-                request.fault = fault.kind
-                if fault.times is not None:
-                    fault.times -= 1
+            if fault is not None and fault.times is not None:
+                fault.times -= 1
             self.log.append(request)
         return fault
 
@@ -277,7 +270,6 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # headers and body are two packets
     hub: Hub
-    asked: Request
     fault: Fault | None
 
     def log_message(self, *_: object) -> None:
@@ -285,16 +277,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
-        self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.query = parse_qs(url.query)
-        self.asked = Request(
-            self.command,
-            unquote(url.path),
-            url.query,
-            self.headers.get("Range"),
-            "Authorization" in self.headers,
-        )
-        self.fault = self.hub.note(self.asked)
+        authorized = "Authorization" in self.headers
+        self.fault = self.hub.note(Request(self.command, unquote(url.path), authorized))
         self.close_connection = True  # so that none is left when the hub closes
         try:
             if not self._spoilt_at_once():
@@ -306,7 +291,7 @@ class _Handler(BaseHTTPRequestHandler):
         except (_UnansweredError, BrokenPipeError, ConnectionResetError):
             pass
 
-    do_HEAD = do_POST = do_GET  # noqa: N815 - as http.server calls them
+    do_HEAD = do_GET  # noqa: N815 - as http.server calls them
 
     # ------------------------------------------------------------------ what was asked for
 
@@ -364,42 +349,27 @@ class _Handler(BaseHTTPRequestHandler):
     def _api(self, found: re.Match[str]) -> None:
         commit, tree = self._tree(found["kind"], found)
         path = unquote(found["path"] or "").strip("/")
-        match found["verb"]:
-            case "tree":
-                recursive = self.query.get("recursive", ["false"])[0].lower() in ("true", "1")
-                entries = _listing(tree, path, recursive)
-                if path and not entries:
-                    raise _MissingError("EntryNotFound", f"{path} does not exist")
-                self._page(entries)
-            case "paths-info":
-                json_ = "json" in (self.headers.get("Content-Type") or "")
-                wanted = json.loads(self.body) if json_ else parse_qs(self.body.decode())
-                known = {entry["path"]: entry for entry in _listing(tree, "", True)}
-                paths = [each.strip("/") for each in wanted.get("paths", [])]
-                self._json([known[each] for each in paths if each in known])
-            case _:
-                self._json(_info(unquote(found["id"]), commit, tree))
+        if found["verb"] != "tree":
+            self._json(_info(unquote(found["id"]), commit, tree))
+            return
+        recursive = self.query.get("recursive", ["false"])[0].lower() in ("true", "1")
+        entries = _listing(tree, path, recursive)
+        if path and not entries:
+            raise _MissingError("EntryNotFound", f"{path} does not exist")
+        self._page(entries)
 
     # ------------------------------------------------------------------ answers
 
     def _file(self, file: File, headers: dict[str, str]) -> None:
-        """The file or the part of it that was asked for; faults of whole files happen here."""
+        """The whole file, for the client asks for no parts; faults of files happen here."""
         data, kind = file.data, self.fault.kind if self.fault else None
         if kind == "corrupt" and data:
             data = data[:-1] + bytes([data[-1] ^ 0x5A])
         if self.fault and kind == "wrong_length":
             extra = self.fault.extra
             data = data + bytes(extra) if extra >= 0 else data[:extra]
-        headers |= {"Accept-Ranges": "bytes"}
         headers |= {} if kind == "no_etag" else {"ETag": f'"{file.etag}"'}
-        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
-        if asked is None:
-            return self._send(200, data, headers)
-        first, last = int(asked[1]), min(int(asked[2] or len(data)), len(data) - 1)
-        if first >= len(data):
-            return self._send(416, b"", {"Content-Range": f"bytes */{len(data)}"})
-        headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
-        self._send(206, data[first : last + 1], headers)
+        self._send(200, data, headers)
 
     def _page(self, entries: list[dict[str, Any]]) -> None:
         if self.fault and self.fault.kind == "climb":
@@ -422,7 +392,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: int, data: bytes, headers: Mapping[str, str]) -> None:
         """Send it, or what the fault leaves of it."""
-        self.asked.status = status
         self.send_response(status)
         sizes = {"Content-Length": str(len(data)), "Connection": "close"}
         for name, value in {"Content-Type": "application/octet-stream", **headers, **sizes}.items():
@@ -485,18 +454,5 @@ def _listing(tree: Mapping[str, File], folder: str, recursive: bool) -> list[dic
 
 
 def _info(name: str, commit: str, tree: Mapping[str, File]) -> dict[str, Any]:
-    no = dict.fromkeys(("private", "gated", "disabled"), False)
-    return {
-        "_id": "0" * 24,
-        "id": name,
-        "modelId": name,
-        "author": name.split("/")[0],
-        "sha": commit,
-        "createdAt": _DAY,
-        "lastModified": _DAY,
-        **no,
-        "downloads": 0,
-        "likes": 0,
-        "tags": [],
-        "siblings": [{"rfilename": path} for path in tree],
-    }
+    siblings = [{"rfilename": path} for path in tree]
+    return {"id": name, "sha": commit, "private": False, "tags": [], "siblings": siblings}

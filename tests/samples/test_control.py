@@ -13,6 +13,7 @@ from pipeline.samples import control
 from pipeline.workflow.errors import InputError
 from pipeline.workflow.hub import snapshot
 from tests.hub import miniatures
+from tests.hub.miniatures import parquet
 from tests.hub.population import DATASETS, GPT_NEO, PYTHIA
 from tests.hub.server import Hub
 
@@ -38,12 +39,9 @@ def windows(
 
 
 def texts() -> list[str]:
-    (data,) = [
-        data
-        for path, data in miniatures.dataset("NeelNanda/pile-10k").items()
-        if path.endswith(".parquet")
-    ]
-    return pl.read_parquet(io.BytesIO(data))["text"].to_list()
+    files = miniatures.dataset("NeelNanda/pile-10k")
+    (path,) = [path for path in files if path.endswith(".parquet")]
+    return pl.read_parquet(io.BytesIO(files[path]))["text"].to_list()
 
 
 def sources(made: NDArray[np.uint32], family: str = "pythia") -> list[int]:
@@ -118,22 +116,16 @@ def test_documents_that_are_too_short_do_not_count() -> None:
     assert problem.expected == "8, as the study says"
 
 
-def parquet(frame: pl.DataFrame) -> bytes:
-    buffer = io.BytesIO()
-    frame.write_parquet(buffer)
-    return buffer.getvalue()
-
-
 def test_documents_without_text_are_passed_over(hub: Hub) -> None:
-    frame = pl.DataFrame({"text": [None, "", *texts()[:20], None]})
-    commit = hub.dataset("mini/holes").add({"data/train.parquet": parquet(frame)})
+    holes = parquet({"text": [None, "", *texts()[:20], None]})
+    commit = hub.dataset("mini/holes").add({"data/train.parquet": holes})
     made = windows(n=4, documents=("mini/holes", commit))
     assert set(sources(made)) <= set(range(20))
 
 
 def test_the_files_of_a_dataset_are_taken_together(hub: Hub) -> None:
     parts = {
-        f"data/train-{i}.parquet": parquet(pl.DataFrame({"text": texts()[i * 20 : i * 20 + 20]}))
+        f"data/train-{i}.parquet": parquet({"text": texts()[i * 20 : i * 20 + 20]})
         for i in range(3)
     }
     commit = hub.dataset("mini/parts").add(parts)
@@ -143,10 +135,10 @@ def test_the_files_of_a_dataset_are_taken_together(hub: Hub) -> None:
 @pytest.mark.parametrize(
     ("content", "got"),
     [
-        (parquet(pl.DataFrame({"content": ["a"]})), "columns content "),
+        (parquet({"content": ["a"]}), "columns content "),
         (b"PAR1", "Parquet"),
-        (parquet(pl.DataFrame({"text": [1]})), "text (Int64)"),
-        (parquet(pl.DataFrame({"text": [b"a\xff"]})), "text (Binary)"),
+        (parquet({"text": [1]}), "text (Int64)"),
+        (parquet({"text": [b"a\xff"]}), "text (Binary)"),
     ],
     ids=["another column", "no parquet", "numbers", "bytes"],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -11,20 +10,14 @@ import polars as pl
 import pytest
 from huggingface_hub import constants
 
-from pipeline.tasks.datasets import fetch_datasets, find_files, load
+from pipeline.tasks.datasets import fetch_datasets, load
 from pipeline.workflow.errors import InputError, Problem
 from pipeline.workflow.hub import snapshot
-from tests.hub.miniatures import DOCUMENTS, dataset
+from tests.hub.miniatures import DOCUMENTS, dataset, parquet
 from tests.hub.population import PINNED
 from tests.hub.server import CLIMBING_PATH, Fault, Hub
 
 pytestmark = pytest.mark.usefixtures("hub_home")
-
-
-def parquet(columns: dict[str, list[Any]]) -> bytes:
-    buffer = io.BytesIO()
-    pl.DataFrame(columns).write_parquet(buffer)
-    return buffer.getvalue()
 
 
 DATA = {"test.parquet": parquet({"a": [1]})}
@@ -56,21 +49,20 @@ def test_each_dataset_lies_below_its_task_with_what_was_checked(hub: Hub, tmp_pa
     index = json.loads((folder / "datasets.json").read_text())
     for task, pinned in PINNED.items():
         assert {key: index[task][key] for key in pinned} == pinned
-        files = {file.path: file for file in hub_files(hub, pinned)}
+        files = hub.dataset(pinned["repo"]).commits[pinned["commit"]]
         assert index[task]["files"] == {path: files[path].sha256 for path in index[task]["files"]}
         kept = pl.read_parquet(folder / task / f"{pinned['split']}.parquet")
         assert kept.height == DOCUMENTS
         assert not any(path.is_symlink() for path in (folder / task).iterdir()), "DVC keeps it"
 
 
-def hub_files(hub: Hub, pinned: dict[str, Any]) -> list[Any]:
-    tree = hub.dataset(pinned["repo"]).commits[pinned["commit"]]
-    return [type("Listed", (), {"path": path, "sha256": f.sha256}) for path, f in tree.items()]
-
-
-def test_the_same_datasets_are_the_same_bytes_and_a_folder_is_replaced(tmp_path: Path) -> None:
+def test_offline_the_cache_gives_the_same_bytes_and_a_folder_is_replaced(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     contents = []
-    for _ in range(2):
+    for offline in (False, True):
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+        hub.log.clear()
         (tmp_path / "d").mkdir(exist_ok=True)
         (tmp_path / "d/left.parquet").touch()
         fetch_datasets(tmp_path / "d", PINNED)
@@ -78,36 +70,12 @@ def test_the_same_datasets_are_the_same_bytes_and_a_folder_is_replaced(tmp_path:
         contents.append({path: path.read_bytes() for path in files})
     assert contents[0] == contents[1]
     assert tmp_path / "d/left.parquet" not in contents[0]
-
-
-def test_offline_the_cache_is_enough(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fetch_datasets(tmp_path / "one", PINNED)
-    hub.log.clear()
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    fetch_datasets(tmp_path / "two", PINNED)
     assert hub.log == []
-    one, two = (
-        {p.relative_to(tmp_path / name): p.read_bytes() for p in (tmp_path / name).rglob("*.*")}
-        for name in ("one", "two")
-    )
-    assert one == two
 
 
 def test_no_network_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     assert "STUDY=tiny" in refusal(tmp_path / "d", PINNED).remedy
-
-
-def test_finding_files_fetches_no_data(hub: Hub) -> None:
-    pinned = PINNED["arc_easy"]
-    found = find_files(pinned["repo"], pinned["commit"], pinned["name"])
-    assert [path.split("-0")[0] for path in found] == [
-        *("ARC-Easy/test", "ARC-Easy/train", "ARC-Easy/validation")
-    ]
-    asked = {request.path.rpartition("/")[2] for request in hub.requests("/resolve/")}
-    assert asked == {"README.md"}
 
 
 # ---------------------------------------------------------------------- numbers of documents
