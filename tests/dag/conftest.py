@@ -36,6 +36,16 @@ class Project(tests.project.Project):
         )
         return done.stdout + done.stderr
 
+    def compose(self, study: str) -> None:
+        """Put a study in force."""
+        script = f"from pipeline.study.composition import compose; compose({{'study': '{study}'}})"
+        self.command(sys.executable, "-c", script)
+
+    def derive(self) -> None:
+        """Write loops.yaml of an edited params.yaml."""
+        script = "from pipeline.study.composition import derive; derive()"
+        self.command(sys.executable, "-c", script)
+
     def describe(self) -> dict[str, dict[str, object]]:
         """Write stages.json, from which the stub knows what each stage reads and writes."""
         script = (
@@ -85,8 +95,7 @@ def stub_project(root: Path) -> Project:
         text = (HERE / "mini.yaml").read_text().replace("NAME", study)
         (root / "pipeline/conf/study" / f"{study}.yaml").write_text(text)
     project = Project(root)
-    script = "from pipeline.study.composition import compose; compose({'study': 'mini'})"
-    project.command(sys.executable, "-c", script)
+    project.compose("mini")
     commit_all(root)
     project.describe()
     return project

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from tests.dag.conftest import ROOT, Project
+from tests.project import GIT
 
 pytestmark = pytest.mark.slow
 
@@ -127,10 +127,6 @@ def test_both_engines_see_one_dag(project: Project) -> None:
         assert read[name] == expected - first
 
 
-def test_after_snakemake_dvc_is_idle(project: Project) -> None:
-    project.assert_idle()
-
-
 def test_after_dvc_snakemake_is_idle(fresh: Project) -> None:
     fresh.dvc("repro")
     assert set(fresh.ran()) == ALL
@@ -156,8 +152,7 @@ def test_a_changed_param_runs_exactly_what_depends_on_it(
 def test_a_mean_over_samples_leads_from_them_to_the_benchmarks(project: Project) -> None:
     mean = "interventions:\n- blocks: each\n  edit: mean\n"
     project.replace("params.yaml", "interventions:\n", mean)
-    derive = "from pipeline.study.composition import derive; derive()"
-    project.command(sys.executable, "-c", derive)
+    project.derive()
     deps = {name: stage["deps"] for name, stage in project.describe().items()}
     assert "data/mini/samples/gpt-neo.parquet" in deps["benchmarks@mini-n-2_7b"]
     assert "data/mini/samples/gpt-neo.parquet" not in deps["generations@mini-n-2_7b"]
@@ -165,8 +160,7 @@ def test_a_mean_over_samples_leads_from_them_to_the_benchmarks(project: Project)
 
 def test_two_jobs_a_model(project: Project) -> None:
     project.replace("params.yaml", "\nparts: 1\n", "\nparts: 2\n")
-    derive = "from pipeline.study.composition import derive; derive()"
-    project.command(sys.executable, "-c", derive)
+    project.derive()
     project.describe()
     project.snakemake()
     whole = {stage for stage in ALL if stage.startswith(("memorization", "benchmarks"))}
@@ -264,11 +258,10 @@ def _touched(project: Project) -> None:
 
 
 def _another_branch_and_back(project: Project) -> None:
-    git = ("git", "-c", "user.name=t", "-c", "user.email=t@example.org")
     project.command("git", "checkout", "--quiet", "-b", "other")
     for file in ("pipeline/measure/memorization.py", "params.yaml", "dvc.yaml"):
         (project.root / file).write_text("other")
-    project.command(*git, "commit", "--quiet", "--all", "-m", "other")
+    project.command(*GIT, "commit", "--quiet", "--all", "-m", "other")
     project.command("git", "checkout", "--quiet", "-")
 
 
@@ -311,11 +304,7 @@ def test_studies_are_switched_and_kept_apart(project: Project) -> None:
     refused = project.snakemake("--config", "study=other", "-n", check=False)
     assert "python -m pipeline study other" in refused.stdout + refused.stderr
     assert "study: mini" in (project.root / "params.yaml").read_text(), "a dry run changes nothing"
-    project.command(
-        sys.executable,
-        "-c",
-        "from pipeline.study.composition import compose; compose({'study': 'other'})",
-    )
+    project.compose("other")
     project.describe()
     project.command("git", "checkout", "--", "params.yaml")
     project.snakemake("--config", "study=other")
@@ -327,9 +316,7 @@ def test_studies_are_switched_and_kept_apart(project: Project) -> None:
     assert set(lock["stages"]) == {"code"} | ALL | other
     # back by DVC's own way: nothing runs, for the first study is still in the lock
     project.command("git", "add", "--all")
-    project.command(
-        "git", "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "x"
-    )
+    project.command(*GIT, "commit", "-qm", "x")
     project.dvc("exp", "run", "-S", "study=mini")
     assert set(project.ran()) <= {"check@mini"}
     assert "study: mini" in (project.root / "params.yaml").read_text()

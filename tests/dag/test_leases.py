@@ -7,7 +7,6 @@ tests/workflow/test_device.py.
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import pytest
 
 from tests.dag.conftest import Project, wait
 from tests.dag.test_agreement import EVALUATION
-from tests.workflow.test_device import HOLD, A, B, fake_nvidia_smi
+from tests.workflow.test_device import A, B, fake_nvidia_smi, holding
 
 pytestmark = pytest.mark.slow
 
@@ -107,18 +106,8 @@ def test_two_jobs_side_by_side_have_two_devices(leasing: Project) -> None:
 
 def test_dvc_alone_leases_too(leasing: Project) -> None:
     """Each stage takes the GPU that another's job, outside of this project, has left."""
-    with subprocess.Popen(
-        [sys.executable, "-u", "-c", HOLD],
-        cwd=leasing.root,
-        env={**leasing.environment, "CUDA_VISIBLE_DEVICES": A},
-        stdout=subprocess.PIPE,
-    ) as another:
-        try:
-            assert another.stdout is not None
-            assert another.stdout.readline() == f"leased GPU {A}\n".encode()
-            leasing.dvc("repro")
-        finally:
-            another.kill()
+    with holding(A):
+        leasing.dvc("repro")
     assert {event.stage for event in _log(leasing, "end")} == EVALUATION
     assert {event.device for event in _log(leasing)} == {B}
     _assert_none_shared(_log(leasing))

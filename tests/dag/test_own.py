@@ -12,16 +12,9 @@ from tests.dag.conftest import Project, stub_project
 pytestmark = pytest.mark.slow
 
 ALL = {
-    "check@own",
-    "samples@own-text",
-    "checkpoint@own-model",
-    "interventions@own-model",
-    "tokens@own-model",
-    "memorization@own-model",
-    "check_results@own",
-    "aggregate@own",
-    "figures@own",
-    "report@own",
+    *("check@own", "samples@own-text", "check_results@own", "aggregate@own"),
+    *("checkpoint@own-model", "interventions@own-model", "tokens@own-model"),
+    *("memorization@own-model", "figures@own", "report@own"),
 }
 SAMPLES = ALL - {"check@own", "checkpoint@own-model", "interventions@own-model"}
 OPTIONAL = ("benchmarks", "divergence", "generations", "theory")
@@ -67,8 +60,7 @@ def finished_own(tmp_path_factory: pytest.TempPathFactory) -> Project:
         "python", "-c", "from pipeline.study.composition import load; load()", check=False
     )
     assert "python -m pipeline study" in refused.stderr
-    script = "from pipeline.study.composition import derive; derive()"
-    fresh.command("python", "-c", script)
+    fresh.derive()
     fresh.describe()
     fresh.snakemake()
     return fresh
