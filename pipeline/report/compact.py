@@ -6,9 +6,18 @@ import re
 from collections import Counter
 from xml.etree.ElementTree import Element, SubElement
 
+from pipeline.report import colours
+
 SVG = "{http://www.w3.org/2000/svg}"
 
 _XLINK = "{http://www.w3.org/1999/xlink}href"
+# the page's own colours take the place of the figures', so that they follow light and dark
+_COLOURS = {
+    colours.INK: "var(--ink)",
+    colours.MUTED: "var(--muted)",
+    colours.RULE: "var(--rule)",
+    colours.PAPER: "var(--card)",
+}
 _GEOMETRY = ("d", "x", "y", "transform", "points", "viewBox")
 _DECIMAL = re.compile(r"-?\d+\.\d+")
 _FONT = re.compile(r"font-family: [^;]*;\s*")
@@ -16,7 +25,7 @@ _REFERENCE = re.compile(r"^#([\w-]+)$|url\(#([\w-]+)\)")
 
 
 def compact(root: Element, prefix: str) -> None:
-    """Drop unused ids and groups, shorten ids, round numbers, share styles.
+    """Drop unused ids and groups, shorten ids, round numbers, share styles, name colours.
 
     Args:
         root: an SVG as matplotlib wrote it; changed in place.
@@ -36,6 +45,9 @@ def compact(root: Element, prefix: str) -> None:
             element.set("href", element.attrib.pop(_XLINK))
         if element.get("transform", "").startswith("rotate(-0 "):
             del element.attrib["transform"]
+        for key in ("style", "fill", "stroke"):
+            for colour, variable in _COLOURS.items() if key in element.attrib else ():
+                element.set(key, element.attrib[key].replace(colour, variable))
         if "style" in element.attrib:  # the page has the same font for all figures
             element.set("style", _FONT.sub("", element.attrib["style"]))
     _share_styles(root, prefix)

@@ -28,7 +28,6 @@ from pipeline.localization.schemas import LOCALIZATION
 from pipeline.report import style
 from pipeline.report.columns import MEANINGS
 from pipeline.report.markup import unclaimed
-from pipeline.report.numbers import plain_values
 from pipeline.report.plots import attention_only
 from pipeline.report.plots import divergence as theorems
 from pipeline.report.plots.copies import doses
@@ -106,7 +105,7 @@ def write_figures(
                     text.set_text(unclaimed(words))
             marks = style.save(drawn, temporary, plot.name)
             plot.data.write_csv(temporary / f"{plot.name}.csv")
-            index.append({**plain_values(plot.words()), "marks": marks})
+            index.append({**plot.words(), "marks": marks})
         used = sorted({column for plot in registry for column in plot.data.columns})
         meanings = {
             "column": used,
@@ -114,7 +113,8 @@ def write_figures(
         }
         pl.DataFrame(meanings).write_csv(temporary / COLUMNS)
         # the marks are thousands of numbers, too many for one number per line
-        write_text(temporary / INDEX, json.dumps(index, ensure_ascii=False) + "\n")
+        told = json.dumps(index, ensure_ascii=False, default=vars)
+        write_text(temporary / INDEX, told + "\n")
 
 
 def plots(

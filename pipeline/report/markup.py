@@ -10,8 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from pipeline.analysis.text import slug, visible
-from pipeline.report import colours
-from pipeline.report.compact import compact
+from pipeline.report.compact import SVG, compact
 from pipeline.report.numbers import Number, Numbers, Sentence, estimate
 
 CODE_PATH = Path(__file__).parent
@@ -21,16 +20,6 @@ LINE_CHARACTERS = 2000
 
 SINGLE_POINTS = 500.0
 """A figure of one panel is narrower than this, in points of its file."""
-
-_SVG = "http://www.w3.org/2000/svg"
-_XLINK = "http://www.w3.org/1999/xlink"
-# the page's own colours take the place of the figures', so that they follow light and dark
-_COLOURS = {
-    colours.INK: "var(--ink)",
-    colours.MUTED: "var(--muted)",
-    colours.RULE: "var(--rule)",
-    colours.PAPER: "var(--card)",
-}
 
 
 def template(name: str, numbers: Numbers | None = None, *, given: bool = False) -> Template:
@@ -99,16 +88,12 @@ def inline_svg(svg: str, prefix: str, label: str) -> Markup:
         prefix: unique on the page; letters, digits, hyphens.
         label: the alternative text.
     """
-    ElementTree.register_namespace("", _SVG)
-    ElementTree.register_namespace("xlink", _XLINK)
+    ElementTree.register_namespace("", SVG.strip("{}"))
     root = ElementTree.fromstring(svg)  # noqa: S314  written by our own figures stage
     for parent in list(root.iter()):
         for child in list(parent):
-            if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"):
+            if child.tag in (f"{SVG}metadata", f"{SVG}style"):
                 parent.remove(child)
-    for element in root.iter():
-        for key, value in list(element.attrib.items()):
-            element.set(key, _attribute(key, value, prefix))
     compact(root, prefix)
     for size in ("width", "height"):
         root.attrib.pop(size, None)
@@ -116,18 +101,6 @@ def inline_svg(svg: str, prefix: str, label: str) -> Markup:
     root.set("aria-label", clean(label))
     text = ElementTree.tostring(root, encoding="unicode").replace(" />", "/>")
     return Markup(text)  # noqa: S704  escaped by it
-
-
-def _attribute(key: str, value: str, prefix: str) -> str:
-    if key == "id":
-        return f"{prefix}-{value}"
-    if key in ("href", f"{{{_XLINK}}}href"):
-        return re.sub(r"^#", f"#{prefix}-", value)
-    value = re.sub(r"url\(#", f"url(#{prefix}-", value)
-    if key in ("style", "fill", "stroke"):
-        for colour, variable in _COLOURS.items():
-            value = value.replace(colour, variable)
-    return value
 
 
 def clean(text: str) -> str:

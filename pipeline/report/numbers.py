@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,30 +79,15 @@ class Sentence:
     values: Mapping[str, Any]
 
 
-def plain_values(value: Any) -> Any:
-    """`value` as JSON values; `from_json` reads them."""
-    if isinstance(value, Number):
-        return asdict(value)
-    if isinstance(value, Sentence):
-        return {"source": value.source, "values": plain_values(value.values)}
-    if isinstance(value, Mapping):
-        return {key: plain_values(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain_values(entry) for entry in value]
-    return value
+def from_json(entry: dict[str, Any]) -> Any:
+    """The `Number` or `Sentence` that json wrote by ``default=vars``; any other object as it is.
 
-
-def from_json(value: Any) -> Any:
-    """A `Sentence`, or text, of the JSON values that `plain_values` made."""
-    if isinstance(value, list):
-        return [from_json(entry) for entry in value]
-    if not isinstance(value, dict):
-        return value
-    if value.keys() == {"source", "values"}:
-        return Sentence(value["source"], from_json(value["values"]))
-    if value.keys() == {field.name for field in fields(Number)}:
-        return Number(**value)
-    return {key: from_json(entry) for key, entry in value.items()}
+    An ``object_hook`` of json.
+    """
+    for kind in (Number, Sentence):
+        if entry.keys() == kind.__dataclass_fields__.keys():
+            return kind(**entry)
+    return entry
 
 
 def named(value: Any, place: str, table: str | None = None) -> Any:

@@ -399,14 +399,14 @@ def read_figures(folder: Path) -> list[PageFigure]:
         InputError: the index or a file that it names is not there.
     """
     try:
-        index = json.loads((folder / FIGURES_INDEX).read_text(encoding="utf-8"))
+        told = (folder / FIGURES_INDEX).read_text(encoding="utf-8")
         return [
             PageFigure(
-                **{key: from_json(value) for key, value in words.items()},
+                **words,
                 svg=(folder / f"{words['name']}.svg").read_text(encoding="utf-8"),
                 data=pl.read_csv(folder / f"{words['name']}.csv", infer_schema_length=None),
             )
-            for words in index
+            for words in json.loads(told, object_hook=from_json)
         ]
     except OSError as error:
         raise bad_input(

@@ -65,36 +65,22 @@ class Statement:
         return str(self._entry.get("source", "ours"))
 
     @property
-    def text(self) -> Sentence | None:
-        """As printed, or ours."""
-        return self._words("text")
+    def words(self) -> Mapping[str, Sentence]:
+        """Its sentences: text, verdict, evidence and, where there is one, corrected.
 
-    @property
-    def verdict(self) -> Sentence | None:
-        """``holds in all 40``, ``fails in 3 of 40``, ``undefined in all 36``, ``not measured``."""
-        return self._words("verdict")
-
-    @property
-    def evidence(self) -> Sentence | None:
-        """How far it is off, with numbers; a counterexample where there is one."""
-        return self._words("evidence")
-
-    @property
-    def corrected(self) -> Sentence | None:
-        """The statement that holds instead, where there is one."""
-        return self._words("corrected")
+        The text is as printed, or ours; the verdict is such as ``fails in 3 of 40``; the evidence
+        says how far it is off, with numbers, and may hold a counterexample; corrected is the
+        statement that holds instead.
+        """
+        counts = {each: count(getattr(self, each)) for each in ("failures", "cases", "undefined")}
+        values = named({**counts, **self.values}, f"theory/{self.name}", "theory")
+        sources = {"verdict": WORDS["verdict"], **self._entry}
+        return {key: Sentence(source, values) for key, source in sources.items()}
 
     @property
     def _entry(self) -> Mapping[str, str]:
         entry: Mapping[str, str] = WORDS["statements"][self.kind or self.name]
-        return {"verdict": WORDS["verdict"], **entry}
-
-    def _words(self, key: str) -> Sentence | None:
-        if key not in self._entry:
-            return None
-        counts = {each: count(getattr(self, each)) for each in ("failures", "cases", "undefined")}
-        values = named({**counts, **self.values}, f"theory/{self.name}", "theory")
-        return Sentence(self._entry[key], values)
+        return entry
 
 
 def slack(bounds: pl.DataFrame, bound: str) -> Number:

@@ -29,9 +29,7 @@ from pipeline.report.statements import (
     lost_alike,
     ratios,
     routing,
-    slack,
     theorem_statements,
-    violations,
 )
 
 
@@ -80,21 +78,20 @@ def _sentence(key: str, **values: Any) -> Sentence:
 
 def _theorems(summary: pl.DataFrame, evidence: pl.DataFrame, theory: Theory) -> TheorySection:
     ranks = link.correlations(link.pairs(summary, evidence, theory.quantities))
-    bounds = theory.bounds
-    holds = _sentence(
-        "holds",
-        first=count(violations(bounds, "printed_violated")),
-        cases=count(bounds.height),
-        second=count(violations(bounds, "next_printed_violated")),
-        later=count(bounds["next_printed_violated"].count()),
-        exceeded=count(violations(bounds, "violated") + violations(bounds, "next_violated")),
-        printed=slack(bounds, "printed"),
-        corrected=slack(bounds, "bound"),
-        coarse=slack(bounds, "bound_a1"),
-        weights=slack(bounds, "bound_from_weights"),
-    )
-    opening = [_sentence("moved", models=panels(bounds)), holds, _predicts(ranks)]
-    statements = theorem_statements(bounds)
+    statements = theorem_statements(theory.bounds)
+    known = {each.name: each for each in statements}
+    first, ours = known["theorem-1"], known["theorem-1-corrected"]
+    second, ours_later = known["theorem-2"], known["theorem-2-corrected"]
+    values = {**ours.values, "corrected": ours.values["slack"], "printed": first.values["slack"]}
+    counts = {
+        "first": first.failures,
+        "cases": first.cases,
+        "second": second.failures,
+        "later": second.cases,
+        "exceeded": ours.failures + ours_later.failures,
+    }
+    holds = _sentence("holds", **values, **{name: count(n) for name, n in counts.items()})
+    opening = [_sentence("moved", models=panels(theory.bounds)), holds, _predicts(ranks)]
     about = WORDS["sections"]["about"]
     return TheorySection(THEOREMS_TITLE, opening, statements, *_table(ranks), about)
 

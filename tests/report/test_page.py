@@ -391,8 +391,8 @@ def test_inline_svg_renames_ids_drops_what_leaks_and_follows_light_and_dark(html
     assert markup.inline_svg(svg, "f1", 'a "label"') == (
         '<svg xmlns="http://www.w3.org/2000/svg" '
         'role="img" aria-label="a &quot;label&quot;"><path '
-        'style="fill: var(--ink); clip-path: url(#f1-c)" id="f1i0"/>'
-        '<use href="#f1i0" clip-path="url(#f1-c)"/></svg>'
+        'style="fill: var(--ink); clip-path: url(#c)" id="f1i0"/>'
+        '<use href="#f1i0" clip-path="url(#c)"/></svg>'
     )
 
 

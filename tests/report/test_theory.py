@@ -23,7 +23,6 @@ from pipeline.analysis.text import visible
 from pipeline.analysis.theory import Theory, over_seeds, per_block, read_theory
 from pipeline.report import appendices, figures, page, statements, style
 from pipeline.report.markup import plain
-from pipeline.report.numbers import plain_values
 from pipeline.report.plots.plot import Plot
 from pipeline.report.theory_sections import theory_sections
 from pipeline.workflow import tables
@@ -476,8 +475,8 @@ def test_the_page_says_what_the_tables_say(
     for plot in (plots[name] for name in ("low-rank", "theorem-1", "routing", "capacity")):
         style.save(figures.figure(plot), tmp_path / "figures", plot.name)
         plot.data.write_csv(tmp_path / "figures" / f"{plot.name}.csv")
-        index.append(plain_values(plot.words()))
-    (tmp_path / "figures" / figures.INDEX).write_text(json.dumps(index))
+        index.append(plot.words())
+    (tmp_path / "figures" / figures.INDEX).write_text(json.dumps(index, default=vars))
     html = write_page(root, tmp_path)
     outline = Outline(html)
     assert outline.open == []
@@ -486,8 +485,8 @@ def test_the_page_says_what_the_tables_say(
         for sentence in section.opening:
             assert plain(sentence) in outline.text
         for statement in section.statements:
-            for words_of in (statement.text, statement.verdict, statement.evidence):
-                assert plain(words_of) in outline.text
+            for words_of in ("text", "verdict", "evidence"):
+                assert plain(statement.words[words_of]) in outline.text
     order = [a["id"] for tag, a in outline.tags if tag == "h2" and a.get("id")]
     assert order.index("the-theorems-measured") + 1 == order.index("attention-only-transformers")
     assert order.index("attention-only-transformers") > order.index("limits")
