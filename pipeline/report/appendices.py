@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +13,9 @@ from markupsafe import Markup
 from pipeline.analysis.text import MISSING, number
 from pipeline.report import facts, marks
 from pipeline.report.claims import Finding
-from pipeline.report.markup import CODE_PATH, inline_svg, template
+from pipeline.report.markup import template
 from pipeline.report.numbers import Number, Numbers, Sentence
 from pipeline.report.theory_sections import TheorySection
-
-SCRIPTS = (
-    "vendor/sortable-tablesort-4.1.7.js",  # github.com/tofsjonas/sortable, public domain
-    "page.js",
-)
 
 # key of a stage's sidecar -> heading in the table of resources
 _RESOURCES = {
@@ -60,46 +53,22 @@ class PageFigure:
     data: pl.DataFrame
     marks: Sequence[Sequence[float]] = ()
 
+    def told(self, *, given: bool) -> Markup:
+        """Its marks with their tooltips as JSON, which with `given` leave out what samples are."""
+        data = self.data.drop(["split"] if given else [], strict=False)
+        return marks.as_json(marks.told(self.marks, data))
+
+    @property
+    def holds(self) -> str:
+        """Which models its files hold: the one shown, or all of its panels."""
+        if "model" not in self.data.columns:
+            return "the whole figure"
+        names = self.data["model"].unique(maintain_order=True).to_list()
+        return str(names[0]) if len(names) == 1 else f"all {len(names)} models: {', '.join(names)}"
+
 
 Numbered = Sequence[tuple[str, PageFigure]]
 """Figures with their numbers, such as 1 or 2a; the numbering continues from page to page."""
-
-
-def shared(*, given: bool = False, also: Sequence[str] = ()) -> dict[str, Any]:
-    """What every page's template needs: style, script, and how figures and tables are written.
-
-    Args:
-        given: whether tooltips leave out that samples are memorized.
-        also: further scripts and style sheets of this folder.
-    """
-    hidden = ["split"] if given else []
-    names = *SCRIPTS, "page.css", *also
-    read = {name: (CODE_PATH / name).read_text(encoding="utf-8") for name in names}
-    script = "\n".join(text for name, text in read.items() if name.endswith(".js"))
-    style = "".join(text for name, text in read.items() if name.endswith(".css"))
-    return {
-        "stylesheet": Markup(style),  # noqa: S704  ours
-        "script": Markup(script),  # noqa: S704  ours
-        "script_hash": content_hash(script),
-        "inline_svg": inline_svg,
-        "marks": lambda figure: marks.as_json(
-            marks.told(figure.marks, figure.data.drop(hidden, strict=False))
-        ),
-        "holds": holds,
-    }
-
-
-def holds(figure: PageFigure) -> str:
-    """Which models the files of a figure hold: the one shown, or all of its panels."""
-    if "model" not in figure.data.columns:
-        return "the whole figure"
-    names = figure.data["model"].unique(maintain_order=True).to_list()
-    return str(names[0]) if len(names) == 1 else f"all {len(names)} models: {', '.join(names)}"
-
-
-def content_hash(script: str) -> str:
-    """The source by which the page's content security policy allows its one script."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def render_theory(
@@ -107,9 +76,8 @@ def render_theory(
 ) -> str:
     """The theory as HTML: each section with its figures and its judged statements."""
     sections = [(part, [(i, f) for i, f in figures if f.section == part.title]) for part in theory]
-    return template("theory.html.jinja", numbers).render(
-        **shared(), study=study, title="Theory", sections=sections
-    )
+    page = template("theory.html.jinja", numbers)
+    return page.render(study=study, title="Theory", sections=sections)
 
 
 def render_numbers(
@@ -131,7 +99,6 @@ def render_numbers(
         numbers: records the numbers of the tables; those of the figures are in their CSV files.
     """
     return template("numbers.html.jinja", numbers).render(
-        **shared(),
         study=study,
         title="Numbers",
         retention=facts.retention(evidence),
@@ -166,7 +133,6 @@ def render_provenance(
     """
     git = provenance.get("git")
     return template("provenance.html.jinja").render(
-        **shared(),
         study=study,
         title="How it was made",
         provenance=[

@@ -23,7 +23,7 @@ from pipeline.analysis import views
 from pipeline.analysis.text import slug
 from pipeline.report import style
 from pipeline.report.figures import figure as styled
-from pipeline.report.markup import CODE_PATH, inline_svg, plain, template
+from pipeline.report.markup import inline_svg, plain, template
 from pipeline.report.numbers import Number, Numbers
 from pipeline.report.plots.plot import BLOCKS_LABEL, Plot
 from pipeline.workflow.errors import bad_input
@@ -149,7 +149,6 @@ def render(before: Side, after: Side, changed: pl.DataFrame, numbers: Numbers) -
     return template("compare.html.jinja", numbers).render(
         before=before.label,
         after=after.label,
-        stylesheet=Markup((CODE_PATH / "page.css").read_text(encoding="utf-8")),  # noqa: S704
         **{name: Number(name, value, table="changes") for name, value in counts.items()},
         only=[sorted(names[0] - names[1]), sorted(names[1] - names[0])],
         rows=[_row(i, row) for i, row in enumerate(shown.iter_rows(named=True))],

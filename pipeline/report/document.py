@@ -22,7 +22,6 @@ from pipeline.analysis.text import visible
 from pipeline.interventions.interventions import BASELINE
 from pipeline.measure.passages import KNOWN
 from pipeline.measure.schemas import RECITED, ROLLING, WINDOWS
-from pipeline.report.appendices import shared
 from pipeline.report.markup import clean, template
 from pipeline.report.numbers import SHARE, Number, Numbers
 from pipeline.samples.copies import counted
@@ -125,7 +124,6 @@ def write_documents(
                 others = [(other, href) for other, href in hrefs.items() if other != edit]
                 pages[hrefs[edit]] = {"title": name, "shown": page, "others": others}
     common = {
-        **shared(also=("document.js", "document.css")),
         "study": study,
         "levels": list(LEVELS.values()),
         "show_text": show_text,
@@ -141,7 +139,7 @@ def write_documents(
         "copies": [row for each in copied for row in _by_copies(each)],
     }
     numbers = Numbers()
-    pattern = template("document.html.jinja", numbers)
+    pattern = template("document.html.jinja", numbers, also=("document.js", "document.css"))
     with atomic(folder, directory=True) as temporary:
         for file, page in pages.items():
             made = pattern.render(**common | page, home=file != "index.html")

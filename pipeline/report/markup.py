@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,6 +19,12 @@ from pipeline.report.numbers import Number, Numbers, Sentence, estimate
 
 CODE_PATH = Path(__file__).parent
 
+ASSETS = (
+    "vendor/sortable-tablesort-4.1.7.js",  # github.com/tofsjonas/sortable, public domain
+    "page.js",
+    "page.css",
+)
+
 LINE_CHARACTERS = 2000
 """Longer lines are cut to their start."""
 
@@ -22,13 +32,16 @@ SINGLE_POINTS = 500.0
 """A figure of one panel is narrower than this, in points of its file."""
 
 
-def template(name: str, numbers: Numbers | None = None, *, given: bool = False) -> Template:
+def template(
+    name: str, numbers: Numbers | None = None, *, given: bool = False, also: Sequence[str] = ()
+) -> Template:
     """A template of this folder that escapes every value, and fails if a variable is missing.
 
     Args:
         name: of the file.
         numbers: records the numbers that the template shows.
         given: whether sentences speak of samples, in place of memorized samples.
+        also: further scripts and style sheets of this folder.
     """
     shown = numbers or Numbers()
     environment = Environment(
@@ -53,12 +66,33 @@ def template(name: str, numbers: Numbers | None = None, *, given: bool = False) 
 
     environment.finalize = finalize
     environment.filters |= shown.filters()
-    environment.globals["Number"] = Number
+    script, style = (_joined(ending, also) for ending in (".js", ".css"))
+    environment.globals |= {
+        "Number": Number,
+        "given": given,
+        "inline_svg": inline_svg,
+        "script": script,
+        "script_hash": content_hash(script),
+        "stylesheet": style,
+    }
     environment.filters["plain"] = lambda text: Markup(finalize(text)).striptags()  # noqa: S704  text again
     environment.filters["slug"] = slug
     environment.filters["word"] = lambda token, family: family.word(token)
     environment.filters["single_panel"] = _single_panel
     return environment.get_template(name)
+
+
+@cache
+def _joined(ending: str, also: Sequence[str]) -> Markup:
+    """The scripts, or the style sheets, of every page and further ones, as one."""
+    names = (name for name in (*ASSETS, *also) if name.endswith(ending))
+    texts = ((CODE_PATH / name).read_text(encoding="utf-8") for name in names)
+    return Markup("\n".join(texts))  # noqa: S704  ours
+
+
+def content_hash(script: str) -> str:
+    """The source by which the page's content security policy allows its one script."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def unclaimed(text: str) -> str:

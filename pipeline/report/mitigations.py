@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from pipeline.analysis.mitigations import TABLES
 from pipeline.mitigations.schema import CONTROLS, PANELS, REMOVED
 from pipeline.report import style
-from pipeline.report.appendices import shared
 from pipeline.report.colours import CATEGORIES, GREY, INK, MUTED
 from pipeline.report.markup import template
 from pipeline.workflow import tables
@@ -37,7 +36,6 @@ def write_page(study: str, data: Path, path: Path) -> None:
     with rc_context(style.RC):
         figures = {"frontier": frontier(found), "prices": prices(found)}
     html = template("mitigations.html.jinja").render(
-        **shared(),
         **{name: style.as_svg(figure, name) for name, figure in figures.items()},
         study=study,
         title="Forgotten, or only hidden?",

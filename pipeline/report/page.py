@@ -34,7 +34,6 @@ from pipeline.report.appendices import (
     render_numbers,
     render_provenance,
     render_theory,
-    shared,
 )
 from pipeline.report.browser import OPEN, SIGNS, Family, states
 from pipeline.report.choosing import read_browser
@@ -283,8 +282,6 @@ def render(results: Results, numbers: Numbers | None = None) -> str:
     located = sections.pop(LOCALIZATION, [])
     labels = {section: [label for label, _ in figures] for section, figures in sections.items()}
     return template("page.html.jinja", numbers, given=given).render(
-        **shared(given=given),
-        given=given,
         memorized="samples" if given else "memorized samples",
         controls="control" in summary["split"],
         results=results,

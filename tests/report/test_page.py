@@ -144,7 +144,7 @@ def test_only_the_pages_own_script_may_run(html: str) -> None:
     assert "default-src 'none'" in policy[1]
     running = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
     assert len(running) == 1
-    assert f"script-src '{appendices.content_hash(running[0])}';" in policy[1]
+    assert f"script-src '{markup.content_hash(running[0])}';" in policy[1]
     assert html.count("<script") == 1 + html.count('<script type="application/json"')
     assert "innerHTML" not in running[0]
     for word in ("fetch(", "XMLHttpRequest", "import(", "WebSocket", "eval("):
