@@ -169,12 +169,10 @@ def read_results(
         )
     missing += _without_results(summary, models, data)
     drawn = attempt("There are no figures", [], read_figures, figures)
-    written = list[Generations]()
+    written, texts = list[Generations](), list[Texts]()
     for manifest in manifests:
         lost = f"The texts of {manifest['name']} cannot be shown"
         written += attempt(lost, [], read_generations, data, [manifest], show_text=show_text)
-    texts = list[Texts]()
-    for manifest in manifests:
         lost = f"The texts that {manifest['name']} was asked for cannot be listed"
         texts += attempt(lost, [], read_texts, data, manifest, summary, show_text=show_text)
     samples, by_token, unreadable = read_browser(data, models, manifests, show_text=show_text)
@@ -210,35 +208,24 @@ def write_page(
     tasks: Path,
     reports: Path,
     provenance: Mapping[str, object],
-    *,
-    show_text: bool = False,
-    thresholds: Thresholds | None = None,
+    **shown: Any,
 ) -> None:
     """Write the page, its appendices, ``numbers.json``, ``provenance.json`` and CSV tables.
 
     Args:
         study: its name.
-        models: (name, family) of each, in the order of the report.
-        data: the study's folder, ``data/STUDY``.
-        tasks: the folder of the benchmark tasks.
+        models: as for `read_results`.
+        data: likewise.
+        tasks: likewise.
         reports: ``reports/STUDY``, with the folder ``figures`` that `figures.write_figures` wrote.
         provenance: what determines the study, by heading; see `provenance.collect`.
-        show_text: show samples of real data as text, not as token ids.
-        thresholds: when a claim counts as supported.
+        **shown: ``show_text`` and ``thresholds``, as for `read_results`.
 
     Raises:
         InputError: the summary, the evidence or the verdicts are missing or do not fit. The page
             lists whatever else is missing.
     """
-    results = read_results(
-        study,
-        models,
-        data,
-        tasks,
-        reports / "figures",
-        show_text=show_text,
-        thresholds=thresholds,
-    )
+    results = read_results(study, models, data, tasks, reports / "figures", **shown)
     made = collect(study, data, results.manifests, provenance)
     numbers = Numbers()
     main, of_theory = numbered(results.figures, results.theory)

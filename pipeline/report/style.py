@@ -203,11 +203,21 @@ def lines(
     names = rows[line].unique(maintain_order=True)
     for label, index in (looks or {name: i for i, name in enumerate(names)}).items():
         points = rows.filter(pl.col(line) == label).sort(x, maintain_order=True)
+        if not points.height:
+            continue
         known, unmodified = points.drop_nulls(x), points.filter(pl.col(x).is_null())
-        if points.height:
-            whole = unmodified[y][0] if unmodified.height else None
-            look: Any = {"x": x, "value": y, "hollow": hollow, "baseline": whole}
-            curve(axes, known, index, visible(label), **look)
+        colour, marker, dash = category(index)
+        at, heights = known[x].to_numpy(), finite(known[y])
+        low, high = finite(known["low"]), finite(known["high"])
+        axes.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
+        look: Any = {"color": colour, "marker": marker, "markersize": 4.5 if len(at) <= 16 else 3}
+        tell(axes.plot(at, heights, **look, linestyle=dash, label=visible(label)), known)
+        if hollow is not None:
+            open_points = known.select(hollow).to_series().to_numpy()
+            look |= {"linestyle": "none", "markerfacecolor": PAPER, "zorder": 4}
+            axes.plot(at[open_points], heights[open_points], **look)
+        for whole in unmodified[y].head(1).drop_nulls():
+            axes.axhline(whole, color=colour, linestyle=(0, (6, 3)), linewidth=1)
     for chance in rows["chance"].drop_nulls().unique() if "chance" in rows.columns else ():
         axes.axhline(chance, color=INK, linestyle=":", linewidth=1)
     if x == "block":
@@ -223,43 +233,6 @@ def cells(
     tell(boxes.patches, rows)
     axes.margins(0)
     axes.grid(visible=False)
-
-
-def curve(
-    axes: Axes,
-    rows: pl.DataFrame,
-    index: int,
-    label: str,
-    *,
-    x: str = "block",
-    value: str = "value",
-    hollow: pl.Expr | None = FIRST_BLOCK,
-    baseline: float | None = None,
-) -> None:
-    """One line with its interval as a band, the baseline dashed.
-
-    Args:
-        axes: where to draw.
-        rows: low, high and the columns `x` and `value`, by ascending `x`.
-        index: which of the categories' colours, markers and dashes.
-        label: in the legend.
-        x: the column of the horizontal axis.
-        value: the column to draw.
-        hollow: selects the points that are drawn hollow.
-        baseline: its value, if it is to be drawn.
-    """
-    colour, marker, dash = category(index)
-    at, y = rows[x].to_numpy(), finite(rows[value])
-    low, high = finite(rows["low"]), finite(rows["high"])
-    axes.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
-    look: Any = {"color": colour, "marker": marker, "markersize": 4.5 if len(at) <= 16 else 3}
-    tell(axes.plot(at, y, **look, linestyle=dash, label=label), rows)
-    if hollow is not None:
-        open_points = rows.select(hollow).to_series().to_numpy()
-        look |= {"linestyle": "none", "markerfacecolor": PAPER, "zorder": 4}
-        axes.plot(at[open_points], y[open_points], **look)
-    if baseline is not None:
-        axes.axhline(baseline, color=colour, linestyle=(0, (6, 3)), linewidth=1)
 
 
 def tell(artists: Sequence[Artist], rows: pl.DataFrame) -> None:

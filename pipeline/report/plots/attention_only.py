@@ -265,8 +265,8 @@ def _curve(
     axes: Axes, rows: pl.DataFrame, index: int, label: str, x: str, value: str = "value"
 ) -> None:
     """A line without tooltips, which are for rows of models."""
-    rows = rows.drop(style.ROW, strict=False)
-    style.curve(axes, rows, index, label, x=x, value=value, hollow=None)
+    rows = rows.drop(style.ROW, strict=False).with_columns(line=pl.lit(label))
+    style.lines(axes, rows, line="line", x=x, y=value, looks={label: index}, hollow=None)
 
 
 def _reference(axes: Axes, rows: pl.DataFrame, x: str, label: str) -> None:

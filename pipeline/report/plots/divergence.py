@@ -140,13 +140,13 @@ def draw_bounded(data: pl.DataFrame) -> Figure:
 def _bounded(axes: Axes, rows: pl.DataFrame) -> None:
     for column, label, index in _LINES:
         band = rows if column == "change" else rows.with_columns(low=None, high=None)
-        style.curve(axes, band, index, label, value=column)
+        band = band.with_columns(line=pl.lit(label))
+        style.lines(axes, band, line="line", y=column, looks={label: index})
     for bound in ("printed", "corrected"):
         over = rows.filter(pl.col(f"{bound}_violated") > 0)
         exceeded = "exceeded by a sample" if over.height else None
         look: Any = {"marker": "x", "s": 60, "color": colours.INK, "zorder": 5}
         axes.scatter(over["block"], style.finite(over[bound]), label=exceeded, **look)
-    style.blocks_axis(axes)
 
 
 def damage(paired: pl.DataFrame) -> Iterator[Plot]:
