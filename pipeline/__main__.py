@@ -131,8 +131,7 @@ def compare(
     after: Annotated[str, typer.Argument(help="the same; a change is after minus before")],
 ) -> None:
     """Show what changed between two studies, or two versions of one."""
-    from pipeline.report.compare import write_comparison
-    from pipeline.report.comparison import read_sides
+    from pipeline.report.compare import read_sides, write_comparison
 
     sides = read_sides(before, after)
     folder = Path("reports") / f"compare-{sides[0].slug}-{sides[1].slug}"

@@ -27,7 +27,7 @@ from pipeline.analysis.theory import Theory, read_theory
 from pipeline.localization.schemas import LOCALIZATION
 from pipeline.report import style
 from pipeline.report.columns import MEANINGS
-from pipeline.report.markup import unclaimed
+from pipeline.report.numbers import unclaimed
 from pipeline.report.plots import attention_only
 from pipeline.report.plots import divergence as theorems
 from pipeline.report.plots.copies import doses

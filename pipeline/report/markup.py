@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from pipeline.analysis.text import slug, visible
 from pipeline.report.compact import SVG, compact
-from pipeline.report.numbers import Number, Numbers, Sentence, estimate
+from pipeline.report.numbers import Number, Numbers, Sentence, estimate, unclaimed
 
 CODE_PATH = Path(__file__).parent
 
@@ -93,11 +93,6 @@ def _joined(ending: str, also: Sequence[str]) -> Markup:
 def content_hash(script: str) -> str:
     """The source by which the page's content security policy allows its one script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-def unclaimed(text: str) -> str:
-    """`text` about samples that are not known to be memorized: without that word."""
-    return re.sub(r", memorized$|\bmemorized (?=sample|token)|^memorized$", "", text) or "samples"
 
 
 def plain(sentence: Sentence | str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -77,6 +78,11 @@ class Sentence:
 
     source: str
     values: Mapping[str, Any]
+
+
+def unclaimed(text: str) -> str:
+    """`text` about samples that are not known to be memorized: without that word."""
+    return re.sub(r", memorized$|\bmemorized (?=sample|token)|^memorized$", "", text) or "samples"
 
 
 def from_json(entry: dict[str, Any]) -> Any:

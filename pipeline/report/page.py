@@ -44,8 +44,8 @@ from pipeline.report.generations import Generations, collapse, read_generations
 from pipeline.report.localization import SECTION as LOCALIZATION
 from pipeline.report.localization import Localized, read_localized
 from pipeline.report.marks import embedded
-from pipeline.report.markup import template, unclaimed
-from pipeline.report.numbers import SHARE, Number, Numbers, from_json
+from pipeline.report.markup import template
+from pipeline.report.numbers import SHARE, Number, Numbers, from_json, unclaimed
 from pipeline.report.plots.plot import EDITS_IN_WORDS
 from pipeline.report.provenance import collect
 from pipeline.report.strips import strips

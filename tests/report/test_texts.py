@@ -13,7 +13,7 @@ from tokenizers.models import WordLevel
 
 from pipeline.measure.metrics import METRICS
 from pipeline.report import facts, overview, page, style, texts
-from pipeline.report.markup import unclaimed
+from pipeline.report.numbers import unclaimed
 from pipeline.samples.frame import samples_frame
 from pipeline.samples.schemas import SAMPLES
 from pipeline.workflow import tables
