@@ -18,7 +18,6 @@ import polars as pl
 from pipeline.analysis import views
 from pipeline.analysis.manifests import trained_here
 from pipeline.analysis.statistics import clustered_rates
-from pipeline.analysis.views import block_range
 from pipeline.interventions.interventions import BASELINE
 from pipeline.measure.schemas import TOKENS
 from pipeline.report.browser import Family, Sample, packed, row
@@ -114,11 +113,9 @@ class _Model:
         listed = pl.read_parquet(data / "interventions" / f"{name}.parquet")
         several = listed.filter(pl.col("heads").is_null())
         self.interventions: list[str] = several["intervention"].head(ROWS).to_list()
-        single = listed.filter(views.ONE_BLOCK).select(
-            pl.col("blocks").list.first(), "intervention"
-        )
-        by_block: dict[int, str] = dict(single.iter_rows())
-        late = [by_block.get(b) for b in block_range(max(by_block, default=-1) + 1, "late")]
+        first = pl.col("blocks").list.first()
+        single = listed.filter(views.ONE_BLOCK).with_columns(block=first, model=pl.lit(name))
+        late = views.in_range(single, "late")["intervention"].to_list()
         end = pl.col("prefix_length") + pl.col("suffix_length")
         kind = (
             pl.col("kind") if "kind" in samples.columns else pl.lit(None, pl.String).alias("kind")

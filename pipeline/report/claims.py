@@ -74,14 +74,12 @@ class Finding:
 
     Args:
         id: as in the frame of verdicts.
-        title: what is claimed.
-        source: where the paper claims it; of other claims it begins with `OURS`.
-        figures: the paper's first figure of it; empty where it has none of its own.
-        opening: the start of the sentence on the result.
-        unmeasured: the sentence where nothing could be judged.
-        rule: when it counts as supported, with the thresholds.
-        noun: the plural name of the units of a model, for their counts.
-        case: the kind of the cases: ``model`` or ``family``.
+        words: its entry in claims.yaml: ``title``: what is claimed; ``source``: where the paper
+            claims it, of other claims it begins with `OURS`; ``figures``: the paper's first figure
+            of it, if it has one of its own; ``opening``: the start of the `Sentence` on the result;
+            ``unmeasured``: the sentence where nothing could be judged; ``rule``: a `Sentence`, when
+            it counts as supported, with the thresholds; ``units``: the plural name of the units of
+            a model, for their counts; ``cases``: the kind of the cases, ``model`` or ``family``.
         word: supported, contradicted, undecided or not measured: the claim as a whole.
         cases: model or family -> verdict.
         units: model or family -> the verdicts of its units.
@@ -96,14 +94,7 @@ class Finding:
     """
 
     id: str
-    title: str
-    source: str
-    figures: str
-    opening: Sentence
-    unmeasured: str
-    rule: Sentence
-    noun: str
-    case: str
+    words: Mapping[str, Any]
     word: str
     cases: Mapping[str, str]
     units: Mapping[str, Sequence[str]]
@@ -117,12 +108,12 @@ class Finding:
     @property
     def of_paper(self) -> bool:
         """Whether it is a claim of the paper."""
-        return not self.source.startswith(OURS)
+        return not self.words["source"].startswith(OURS)
 
     @property
     def verdict(self) -> Sentence:
         """``supported in 3 of 4 models, undecided in 1`` or ``not measured``."""
-        return counted(f"claims/{self.id}", list(self.cases.values()), self.case)
+        return counted(f"claims/{self.id}", list(self.cases.values()), self.words["cases"])
 
     @property
     def degree(self) -> str:
@@ -232,20 +223,18 @@ def findings(
                 },
             )
         case = said.get("cases", "model")
+        needed = f"No {case} of this study can tell: it takes {said.get('needs')}."
         ratio = _ratio(evidence, name, cases)
+        told = {
+            **{"cases": case, "units": "Late blocks", "unmeasured": needed, **said},
+            "opening": _sentence(said.get("opening", ""), {"ratio": ratio}),
+            "rule": rule,
+        }
         overall = main.filter(pl.col("model").is_null())["verdict"].to_list()
         made.append(
             Finding(
                 id=name,
-                title=said["title"],
-                source=said["source"],
-                figures=said.get("figures", ""),
-                opening=_sentence(said.get("opening", ""), {"ratio": ratio}),
-                unmeasured=said.get("unmeasured")
-                or f"No {case} of this study can tell: it takes {said['needs']}.",
-                rule=rule,
-                noun=said.get("units", "Late blocks"),
-                case=case,
+                words=told,
                 word=next(iter(overall), None) or "not measured",
                 cases=cases,
                 units={model: units.filter(model=model)["verdict"].to_list() for model in cases},
@@ -364,7 +353,7 @@ def crosswalk(
         judged: as `findings` gives them.
         sections: heading -> the numbers of this page's figures below it.
     """
-    by_figure = {finding.figures: finding for finding in judged if finding.figures}
+    by_figure = {finding.words.get("figures"): finding for finding in judged}
     rows = []
     for entry in _words("crosswalk.yaml"):
         labels = sections.get(entry.get("section", ""), ())

@@ -256,7 +256,6 @@ def _figures(before: str, after: str, changed: pl.DataFrame) -> list[tuple[Marku
 
 
 def _draw(data: pl.DataFrame, before: str, after: str) -> Figure:
-    looks = {before: 0, after: 1}
     ends = {"value": "", "low": "_low", "high": "_high"}
     both = pl.concat(
         data.select(
@@ -269,7 +268,7 @@ def _draw(data: pl.DataFrame, before: str, after: str) -> Figure:
     )
     return style.facets(
         both,
-        partial(style.lines, line="label", looks=looks),
+        partial(style.lines, line="label", looks=(before, after)),
         labels=(BLOCKS_LABEL, "exact match, memorized samples"),
         scale_y=style.whole_percent_axis,
         level=0,

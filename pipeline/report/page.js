@@ -3,9 +3,12 @@
 // Text from data is set only as text, never as HTML.
 "use strict";
 
-const make = (name, attributes = {}, ...children) => {
-  const element = document.createElement(name);
+const set = (element, attributes) => {
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  return element;
+};
+const make = (name, attributes = {}, ...children) => {
+  const element = set(document.createElement(name), attributes);
   element.append(...children);
   return element;
 };
@@ -149,12 +152,8 @@ const REACH = 14; // points of the drawing between the pointer and the mark that
 const SAME = 0.6; // points between marks that lie on one another
 const NAMED = 4; // marks that one tooltip names; the others at the same place are counted
 
-const drawing = (svg, name, attributes) => {
-  const element = document.createElementNS(svg.namespaceURI, name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  svg.append(element);
-  return element;
-};
+const drawing = (svg, name, attributes) =>
+  svg.appendChild(set(document.createElementNS(svg.namespaceURI, name), attributes));
 
 // the marks of a figure: where each lies, what it is of, and its words
 const gather = (svg) => {
@@ -241,10 +240,10 @@ for (const link of document.querySelectorAll(".copy")) {
 
 // ------------------------------------------------------------------ samples
 
-const STATES = ["right", "first error", "wrong", "right again"];
 const FILLS = { right: "#9dc7ea", "right-again": "#d5e8f6", "first-error": "#fbe9dc" };
 const LEGEND = "Blue: right. \u2717: first error. \u00d7: wrong. \u21ba, light blue: right again. Log p: natural logarithm.";
 const SIGNS = { right: "", "first error": "\u2717 ", wrong: "\u00d7 ", "right again": "\u21ba " };
+const STATES = Object.keys(SIGNS);
 
 const browse = (families) => {
   const box = document.getElementById("grid");
@@ -343,7 +342,7 @@ const browse = (families) => {
     const told = [table.caption.textContent.replace(/ Arrow keys.*/, ""), said.textContent, LEGEND];
     const top = high * told.length;
     const size = { width: side + wide * sample.suffix.length, height: top + high * table.rows.length };
-    for (const [key, value] of Object.entries({ ...size, "font-family": "monospace", "font-size": 10 })) svg.setAttribute(key, value);
+    set(svg, { ...size, "font-family": "monospace", "font-size": 10 });
     drawing(svg, "rect", { ...size, fill: "#ffffff" });
     told.forEach((line, y) => { drawing(svg, "text", { x: 2, y: high * y + 12 }).textContent = line; });
     [...table.rows].forEach((line, y) => [...line.cells].forEach((cell, x) => {

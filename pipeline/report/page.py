@@ -271,12 +271,7 @@ def render(results: Results, numbers: Numbers | None = None) -> str:
     return template("page.html.jinja", numbers, given=given).render(
         memorized="samples" if given else "memorized samples",
         controls="control" in summary["split"],
-        results=results,
-        study=results.study,
-        samples=results.samples,
-        written=results.written,
-        graded=results.graded,
-        blind=results.blind,
+        **vars(results),
         finding=overview.finding(summary, pooled, results.evidence),
         paper=_paper(judged, results.graded),
         text=_text(manifests),

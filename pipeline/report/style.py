@@ -183,7 +183,7 @@ def lines(
     line: str = "model",
     x: str = "block",
     y: str = "value",
-    looks: Mapping[str, int] | None = None,
+    looks: Mapping[str, int] | Sequence[str] = (),
     hollow: pl.Expr | None = FIRST_BLOCK,
 ) -> None:
     """Lines with their intervals as bands.
@@ -197,11 +197,13 @@ def lines(
         line: column; a line for each value, which is its label.
         x: column of the horizontal axis.
         y: column that is drawn.
-        looks: line -> index of its colour, marker and dash, in the order drawn; None: as they come.
+        looks: line -> index of its colour, marker and dash, in the order drawn; or the lines in the
+            order of these; empty: as they come.
         hollow: selects the points that are drawn hollow.
     """
-    names = rows[line].unique(maintain_order=True)
-    for label, index in (looks or {name: i for i, name in enumerate(names)}).items():
+    names = looks or rows[line].unique(maintain_order=True).to_list()
+    ordered = names if isinstance(names, Mapping) else {name: i for i, name in enumerate(names)}
+    for label, index in ordered.items():
         points = rows.filter(pl.col(line) == label).sort(x, maintain_order=True)
         if not points.height:
             continue

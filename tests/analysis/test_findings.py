@@ -303,9 +303,9 @@ def test_every_finding_says_where_it_is_from_and_when_it_is_shown(
     expected |= dict.fromkeys(("larger-models", "reasoning"), "7 percentage points")
     expected["late-perplexity"] = "10%"
     for claim, threshold in expected.items():
-        assert threshold in plain(found[claim].rule)
+        assert threshold in plain(found[claim].words["rule"])
     for finding in found.values():
-        assert not finding.cases or "which hold together with 95%" in plain(finding.rule)
+        assert not finding.cases or "which hold together with 95%" in plain(finding.words["rule"])
 
 
 def test_the_thresholds_of_the_params_are_those_of_the_findings(tmp_path: Path) -> None:

@@ -58,10 +58,9 @@ def draw_drops(data: pl.DataFrame) -> Figure:
         line=pl.col("ability").replace(_LABELS),
     )
     models = data["model"].unique(maintain_order=True)
-    looks = {_LABELS[ability]: i for i, ability in enumerate(views.ABILITIES)}
     return style.facets(
         labelled,
-        partial(style.lines, line="line", y="drop", looks=looks),
+        partial(style.lines, line="line", y="drop", looks=list(_LABELS.values())),
         "panel",
         labels=(BLOCKS_LABEL, "lost of the baseline"),
         order=[f"{model}, {_SCALES[scale]}" for model in models for scale in kept.SCALES],

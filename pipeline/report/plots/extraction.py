@@ -127,7 +127,7 @@ def hidden(summary: pl.DataFrame) -> pl.DataFrame:
 def draw_extractions(data: pl.DataFrame) -> Figure:
     """Share extracted by tries; one panel per model, one line per intervention."""
     data = data.with_columns(pl.col("label", "model").cast(pl.String))
-    looks = {label: i for i, label in enumerate(data["label"].unique(maintain_order=True))}
+    looks = data["label"].unique(maintain_order=True).to_list()
 
     def panel(axes: Axes, rows: pl.DataFrame) -> None:
         style.lines(axes, rows, line="label", x="k", looks=looks, hollow=None)

@@ -45,7 +45,6 @@ def gaps(evidence: pl.DataFrame, summary: pl.DataFrame) -> Iterator[Plot]:
 def draw_gaps(data: pl.DataFrame) -> Figure:
     """The difference by length; a line per edit, and at the right what has no length."""
     edits = sorted(data["edit"].unique(), key=edit_order)
-    looks = {edit: index for index, edit in enumerate(edits)}
     exact = pl.col("measure") == analysis.EXACT
 
     def panel(axes: Axes, rows: pl.DataFrame) -> None:
@@ -53,8 +52,8 @@ def draw_gaps(data: pl.DataFrame) -> Figure:
         places = {k: float(place) for place, k in enumerate(lengths)}
         apart = dict(enumerate(_APART.items(), len(lengths) + 1))
         by_length = rows.filter(exact).with_columns(place=pl.col("k").replace_strict(places))
-        style.lines(axes, by_length, line="edit", x="place", y="gap", looks=looks, hollow=None)
-        for edit, index in looks.items():
+        style.lines(axes, by_length, line="edit", x="place", y="gap", looks=edits, hollow=None)
+        for index, edit in enumerate(edits):
             colour, marker, _ = style.category(index)
             for place, (measure, _) in apart.items():
                 point = rows.filter(edit=edit, measure=measure)

@@ -166,7 +166,7 @@ def draw_blocks(data: pl.DataFrame) -> Figure:
         panel=title.otherwise(pl.format("{}, accuracy", "task")),
         rank=pl.col("task").replace_strict(ranks, default=-1),
     ).sort("rank", maintain_order=True)
-    draw = partial(style.lines, looks={name: i for i, name in enumerate(names)})
+    draw = partial(style.lines, looks=names)
     labels = BLOCKS_LABEL, ""
     return style.facets(panelled, draw, "panel", labels=labels, scale_y=style.whole_percent_axis)
 
@@ -210,7 +210,7 @@ def draw_lengths(data: pl.DataFrame) -> Figure:
         .otherwise(pl.col("k").replace_strict(firsts, default=None, return_dtype=pl.String))
     )
     order = ["whole suffix", _FORCED, *firsts.values()]
-    draw = partial(style.lines, line="line", looks={name: i for i, name in enumerate(order)})
+    draw = partial(style.lines, line="line", looks=order)
     labels = BLOCKS_LABEL, "share right, memorized samples"
     return style.facets(labelled, draw, labels=labels, scale_y=style.whole_percent_axis)
 
