@@ -88,17 +88,7 @@ def slack(bounds: pl.DataFrame, bound: str) -> Number:
     measured = pl.col("next_change" if bound.startswith("next_") else "change")
     ratio = pl.col(bound) / measured
     medians = bounds.filter(measured > 0).group_by("model").agg(ratio.median().alias("slack"))
-    return ratios(medians["slack"])
-
-
-def ratios(column: pl.Series) -> Number:
-    """The range of some ratios, to two digits."""
-    return extent(column, "factor")
-
-
-def violations(bounds: pl.DataFrame, column: str) -> int:
-    """The number of cases in which a bound is exceeded, by a boolean column."""
-    return int(bounds[column].sum())
+    return extent(medians["slack"], "factor")
 
 
 def theorem_statements(bounds: pl.DataFrame) -> list[Statement]:
@@ -106,8 +96,8 @@ def theorem_statements(bounds: pl.DataFrame) -> list[Statement]:
 
     def judged(name: str, column: str, slacks: Mapping[str, str], *fails: str) -> Statement:
         values = {key: slack(bounds, bound) for key, bound in slacks.items()}
-        values |= {key: count(violations(bounds, f"printed_{key}_violated")) for key in fails}
-        return Statement(name, violations(bounds, column), bounds[column].count(), values)
+        values |= {key: count(int(bounds[f"printed_{key}_violated"].sum())) for key in fails}
+        return Statement(name, int(bounds[column].sum()), bounds[column].count(), values)
 
     best = {"slack": "bound", "coarse": "bound_a1", "weights": "bound_from_weights"}
     next_best = {"slack": "next_bound", "coarse": "next_bound_coarse"}
@@ -229,7 +219,7 @@ def _constructive(rows: pl.DataFrame) -> Iterator[Statement]:
 def _trained(rows: pl.DataFrame) -> Iterator[Statement]:
     ratio = above_lower_bound(rows)["ratio"]
     failures = int((ratio < 1 - GRAIN).sum())
-    yield Statement("accuracy", failures, ratio.len(), {"ratio": ratios(ratio)})
+    yield Statement("accuracy", failures, ratio.len(), {"ratio": extent(ratio, "factor")})
     single, shared = (_exponents(rows, name) for name in ("attention-only", "shared-bottleneck"))
     values = {"single": extent(single, "power"), "shared": extent(shared, "power")}
     values["saturated"] = share(SATURATED)
@@ -257,7 +247,7 @@ def _gaps(rows: pl.DataFrame) -> Sentence:
     defined = rows.drop_nulls("bound")
     over, under = defined.filter(_FAILS), defined.filter(~_FAILS)
     values = {
-        "over": ratios(over["value"] / over["bound"]) if over.height else None,
+        "over": extent(over["value"] / over["bound"], "factor") if over.height else None,
         "under": _median_ratio(under) if under.height else None,
     }
     return Sentence(WORDS["gaps"], values)

@@ -27,7 +27,6 @@ from pipeline.report.statements import (
     above_lower_bound,
     attention_only_statements,
     lost_alike,
-    ratios,
     routing,
     theorem_statements,
 )
@@ -163,7 +162,7 @@ def _attention_only(theory: Theory) -> TheorySection:
         "counted",
         printed=count(len(printed)),
         hold=count(sum(each.degree == "all" for each in printed)),
-        reached=ratios(reached) if reached.len() else None,
+        reached=extent(reached, "factor") if reached.len() else None,
     )
     opening = [_sentence("attention-only"), counted]
     stored = {} if trained is None else routing(trained)

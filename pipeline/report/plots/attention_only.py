@@ -87,12 +87,11 @@ def _capacities(rows: pl.DataFrame) -> Plot:
 def draw_capacities(data: pl.DataFrame) -> Figure:
     """Pairs by width, a line for each way to fill the memory and share to be right."""
     figure, (axes,) = style.panels(1, height=3)
-    words = {"closed": "sum of outer products", "trained": "trained"}
-    kinds = data.select("experiment", "quantity").unique(maintain_order=True).rows()
-    for index, (experiment, quantity) in enumerate(kinds):
-        part = data.filter(experiment=experiment, quantity=quantity).sort("width")
-        label = f"{words[experiment]}, {quantity.removeprefix('capacity_')}% right"
-        _curve(axes, part, index, label, x="width")
+    words = {"closed": "sum of outer products"}
+    right = pl.col("quantity").str.strip_prefix("capacity_")
+    line = pl.format("{}, {}% right", pl.col("experiment").replace(words), right)
+    labelled = data.drop(style.ROW, strict=False).with_columns(line=line)
+    style.lines(axes, labelled, line="line", x="width", hollow=None)
     slides = data.unique("width").sort("width")
     _reference(axes, slides, "width", "the slides: D")
     style.log_axis(axes.xaxis)
