@@ -226,7 +226,10 @@ def findings(
         needed = f"No {case} of this study can tell: it takes {said.get('needs')}."
         ratio = _ratio(evidence, name, cases)
         told = {
-            **{"cases": case, "units": "Late blocks", "unmeasured": needed, **said},
+            "cases": case,
+            "units": "Late blocks",
+            "unmeasured": needed,
+            **said,
             "opening": _sentence(said.get("opening", ""), {"ratio": ratio}),
             "rule": rule,
         }
