@@ -80,7 +80,7 @@ def said(summary: pl.DataFrame, evidence: pl.DataFrame, theory: Theory) -> list[
 
 def starting(found: Sequence[statements.Statement], words: str) -> statements.Statement:
     """The statement whose text starts so; there is no other."""
-    (statement,) = [each for each in found if plain(each.text).startswith(words)]
+    (statement,) = [each for each in found if plain(each.words["text"]).startswith(words)]
     return statement
 
 
@@ -102,7 +102,7 @@ def test_medians_and_quartiles_worked_out_by_hand(theory: Theory) -> None:
 
 def test_bounds_by_block(theory: Theory) -> None:
     first, second = (per_block(theory.bounds, theorem) for theorem in (1, 2))
-    assert (first.height, second.height) == (8, 7)  # there is no block after the last
+    assert (first.height, second.height) == (8, 7)
     for rows in (first, second):
         np.testing.assert_allclose(rows["printed"], synthetic_theory.PRINTED * rows["change"])
         np.testing.assert_allclose(rows["coarse"], synthetic_theory.COARSE * rows["change"])
@@ -138,7 +138,7 @@ def test_what_is_missing_is_said_and_the_rest_is_shown(
     names = [plot.name for plot in figures.plots(*made[:2], theory)]
     assert "low-rank" not in names
     assert "theorem-1" in names
-    texts = [plain(each.text) for each in statements.attention_only_statements(theory)]
+    texts = [plain(each.words["text"]) for each in statements.attention_only_statements(theory)]
     assert not [text for text in texts if text.startswith("Low entropy")]
 
 
@@ -237,16 +237,16 @@ def test_the_verdict_turns_around_with_the_data(made: Made, root: Path, tmp_path
 def test_theorems_hold_or_fail_as_the_tables_say(made: Made, root: Path, tmp_path: Path) -> None:
     holding = statements.theorem_statements(made[2].bounds)
     first = starting(holding, "Theorem 1: ")
-    assert (plain(first.verdict), first.degree) == (f"holds in all {8 * N}", "all")
-    assert "The bound is 10 times the change" in plain(first.evidence)
+    assert (plain(first.words["verdict"]), first.degree) == (f"holds in all {8 * N}", "all")
+    assert "The bound is 10 times the change" in plain(first.words["evidence"])
     corrected = starting(holding, "Theorem 1, corrected")
-    assert "The best is 2.0 times the change" in plain(corrected.evidence)
+    assert "The best is 2.0 times the change" in plain(corrected.words["evidence"])
     broken = other_tables(root, tmp_path, violated=(0, 7))
     failing = statements.theorem_statements(broken.bounds)
     first = starting(failing, "Theorem 1: ")
-    assert (plain(first.verdict), first.degree) == (f"fails in 2 of {8 * N}", "some")
+    assert (plain(first.words["verdict"]), first.degree) == (f"fails in 2 of {8 * N}", "some")
     second = starting(failing, "Theorem 2: ")
-    assert plain(second.verdict) == f"fails in 1 of {7 * N}"  # there is no block after the last
+    assert plain(second.words["verdict"]) == f"fails in 1 of {7 * N}"
     opening, _ = said(*made[:2], broken)
     assert f"is exceeded in 2 of {8 * N} cases, that of Theorem 2 in 1 of {7 * N};" in opening
     assert "are never exceeded" in opening
@@ -264,9 +264,9 @@ def test_growth_and_order(theory: Theory) -> None:
     found = statements.theorem_statements(theory.bounds)
     shrinking = theory.bounds.with_columns(pl.col("next_change") / 4)
     for words in ("A difference grows", "Of two blocks in a row"):
-        assert plain(starting(found, words).verdict) == f"holds in all {7 * N}"
+        assert plain(starting(found, words).words["verdict"]) == f"holds in all {7 * N}"
         assert starting(statements.theorem_statements(shrinking), words).degree == "none"
-    assert "2.0 times as large" in plain(starting(found, "A difference grows").evidence)
+    assert "2.0 times as large" in plain(starting(found, "A difference grows").words["evidence"])
 
 
 JOINT = "f_ls loses at most N‖π‖² σ² + (N‖π‖)^{3/2} σ³, with ‖π‖ the largest joint"
@@ -293,9 +293,9 @@ ATTENTION_ONLY = [
 def test_attention_only_statements_by_hand(theory: Theory) -> None:
     found = statements.attention_only_statements(theory)
     for words, verdict, evidence in ATTENTION_ONLY:
-        statement = next(each for each in found if plain(each.text).startswith(words))
-        assert plain(statement.verdict) == verdict, words
-        assert evidence in plain(statement.evidence), words
+        statement = next(each for each in found if plain(each.words["text"]).startswith(words))
+        assert plain(statement.words["verdict"]) == verdict, words
+        assert evidence in plain(statement.words["evidence"]), words
 
 
 def test_statements_turn_around_with_the_data(made: Made, theory: Theory) -> None:
