@@ -32,7 +32,7 @@ def steer(here):
 
 @edit(site="mlp")
 def negate(here):
-    return -here.now
+    return here.now.neg_()  # in place, as an edit may do
 
 
 @edit(site="mlp", needs=["mean"])
