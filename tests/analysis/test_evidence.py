@@ -127,6 +127,17 @@ def test_without_control_samples_there_is_no_level_to_measure_from(
     assert "exact_match" in rows["metric"]
 
 
+@pytest.mark.slow
+def test_standard_errors_cover_the_truth() -> None:
+    """Of many studies of a known retention, about 95% of the intervals hold it."""
+    story = synthetic.Story(lambda depth: 0.4, lambda depth: 0.7)
+    models = {f"m-{i}": ("pythia", 4) for i in range(40)}
+    rows = evidence(synthetic.study(story, models=models, accuracies={"t": (0.5, 0.9)}).models)
+    block = rows.filter(over="block-02", metric="acc", quantity="kept")
+    off = ((block["value"] - 0.7) / block["stderr"]).abs()
+    assert (off < 1.96).mean() > 0.8
+
+
 def test_block_ranges() -> None:
     for n_blocks, *expected in (
         (1, [], [], []),
