@@ -44,44 +44,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name != "test_study.py")
 
 
-def _neox(*, parallel: bool) -> PreTrainedModel:
-    return GPTNeoXForCausalLM(
-        GPTNeoXConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            num_hidden_layers=BLOCKS,
-            num_attention_heads=4,
-            intermediate_size=64,
-            max_position_embeddings=CONTEXT,
-            use_parallel_residual=parallel,
-            bos_token_id=END_OF_TEXT,
-            eos_token_id=END_OF_TEXT,
-        )
-    )
+_SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "max_position_embeddings": CONTEXT,
+    "bos_token_id": END_OF_TEXT,
+    "eos_token_id": END_OF_TEXT,
+}
 
 
-def _neo(*, window: int) -> PreTrainedModel:
-    return GPTNeoForCausalLM(
-        GPTNeoConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            num_layers=BLOCKS,
-            num_heads=4,
-            intermediate_size=64,
-            max_position_embeddings=CONTEXT,
-            attention_types=[[["global", "local"], 2], [["global"], 1]],
-            window_size=window,
-            bos_token_id=END_OF_TEXT,
-            eos_token_id=END_OF_TEXT,
-        )
-    )
+def _neox(blocks: int = BLOCKS, heads: int = 4, **more: Any) -> PreTrainedModel:
+    sizes = {**_SIZES, "num_hidden_layers": blocks, "num_attention_heads": heads}
+    return GPTNeoXForCausalLM(GPTNeoXConfig(**sizes | more))
+
+
+def _neo(kinds: list[str], heads: int = 4, **more: Any) -> PreTrainedModel:
+    """A block for each kind: global or local."""
+    sizes = {**_SIZES, "num_layers": len(kinds), "num_heads": heads}
+    return GPTNeoForCausalLM(GPTNeoConfig(**sizes | more, attention_types=[[kinds, 1]]))
 
 
 MODELS: dict[str, Callable[[], PreTrainedModel]] = {
-    "neox-parallel": lambda: _neox(parallel=True),
-    "neox-sequential": lambda: _neox(parallel=False),
-    "neo": lambda: _neo(window=CONTEXT),
-    "neo-short-window": lambda: _neo(window=4),
+    "neox-parallel": lambda: _neox(use_parallel_residual=True),
+    "neox-sequential": lambda: _neox(use_parallel_residual=False),
+    "neo": lambda: _neo(["global", "local"] * 2 + ["global"], window_size=CONTEXT),
+    "neo-short-window": lambda: _neo(["global", "local"] * 2 + ["global"], window_size=4),
 }
 
 
@@ -194,34 +182,29 @@ def _odd(settings: dict[str, Any]) -> PreTrainedModel:
         "max_position_embeddings": ODD_CONTEXT,
     }
     if settings["family"] == "neox":
-        model: PreTrainedModel = GPTNeoXForCausalLM(
-            GPTNeoXConfig(
-                num_hidden_layers=settings["blocks"],
-                num_attention_heads=settings["heads"],
-                use_parallel_residual=settings["parallel"],
-                tie_word_embeddings=settings["tied"],
-                attention_bias=settings["attention_bias"],
-                hidden_act=settings["activation"],
-                rope_parameters={
-                    "rope_type": settings["rotary"],
-                    "rope_theta": 10_000.0,
-                    "partial_rotary_factor": settings["rotary_share"],
-                    "factor": 2.0,
-                },
-                **common,
-            )
+        model = _neox(
+            settings["blocks"],
+            settings["heads"],
+            use_parallel_residual=settings["parallel"],
+            tie_word_embeddings=settings["tied"],
+            attention_bias=settings["attention_bias"],
+            hidden_act=settings["activation"],
+            rope_parameters={
+                "rope_type": settings["rotary"],
+                "rope_theta": 10_000.0,
+                "partial_rotary_factor": settings["rotary_share"],
+                "factor": 2.0,
+            },
+            **common,
         )
     else:
         local = [bool(settings["local"] >> b & 1) for b in range(settings["blocks"])]
-        model = GPTNeoForCausalLM(
-            GPTNeoConfig(
-                num_layers=settings["blocks"],
-                num_heads=settings["heads"],
-                attention_types=[[["local" if each else "global" for each in local], 1]],
-                window_size=settings["window"],
-                activation_function=settings["activation"],
-                **common,
-            )
+        model = _neo(
+            ["local" if each else "global" for each in local],
+            settings["heads"],
+            window_size=settings["window"],
+            activation_function=settings["activation"],
+            **common,
         )
     model.generation_config.eos_token_id = settings["stop"]
     for parameter in model.parameters():
@@ -260,23 +243,11 @@ def nearly_tied(request: pytest.FixtureRequest) -> PreTrainedModel:
     on the number of threads.
     """
     torch.manual_seed(0)
-    common = {
-        "vocab_size": 128,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "max_position_embeddings": CONTEXT,
-        "bos_token_id": END_OF_TEXT,
-        "eos_token_id": END_OF_TEXT,
-    }
+    common = {"vocab_size": 128, "hidden_size": 64, "intermediate_size": 128}
     if request.param == "neox":
-        model: PreTrainedModel = GPTNeoXForCausalLM(
-            GPTNeoXConfig(num_hidden_layers=3, num_attention_heads=4, **common)
-        )
+        model = _neox(3, **common)
     else:
-        types = [[["global", "local", "global"], 1]]
-        model = GPTNeoForCausalLM(
-            GPTNeoConfig(num_layers=3, num_heads=4, attention_types=types, window_size=4, **common)
-        )
+        model = _neo(["global", "local", "global"], window_size=4, **common)
     head = model.lm_head.weight.data
     own = head[TWINS.start : TWINS.stop]
     head[TWINS.start + 64 : TWINS.stop + 64] = own * (1 + 2e-7 * torch.randn_like(own))

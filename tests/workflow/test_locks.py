@@ -1,4 +1,4 @@
-"""What a killed run leaves in DVC's list of locks, when another process has its id."""
+"""What a killed run leaves: in DVC's list of locks, and of dvc.lock."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from pipeline.workflow.dag import _set_aside_damaged_lock
 from pipeline.workflow.errors import InputError
 from pipeline.workflow.locks import held
 
@@ -39,3 +40,24 @@ def test_a_process_that_runs_the_command_holds_its_lock(repository):
         with pytest.raises(InputError, match=f"PID {busy.pid}"), held(repository / "params.yaml"):
             pass
         busy.kill()
+
+
+WHOLE = b"schema: '2.0'\nstages:\n  check@mini:\n    cmd: python -m pipeline stage\n"
+
+
+@pytest.mark.parametrize("cut", [b"", WHOLE[:30], WHOLE[:-1], b"schema: '2.0\n", b"\xff\n", b"1\n"])
+def test_a_lock_file_that_was_cut_short_is_set_aside(tmp_path, cut):
+    lock = tmp_path / "dvc.lock"
+    lock.write_bytes(cut)
+    _set_aside_damaged_lock(lock)
+    assert not lock.exists()
+    assert (tmp_path / "dvc.lock.damaged").read_bytes() == cut
+
+
+def test_a_whole_lock_file_stays(tmp_path):
+    lock = tmp_path / "dvc.lock"
+    _set_aside_damaged_lock(lock)  # none
+    lock.write_bytes(WHOLE)
+    _set_aside_damaged_lock(lock)
+    assert lock.read_bytes() == WHOLE
+    assert [path.name for path in tmp_path.iterdir()] == ["dvc.lock"]
