@@ -1,11 +1,14 @@
-"""Samples of both splits, in a table that the rest of the pipeline can read."""
+"""Samples of arrays and of planted records, in a table that the rest of the pipeline can read."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
+from pipeline.corpus.schemas import RECORDS as RECORDS_SCHEMA
+from pipeline.samples import records
 from pipeline.samples.frame import window, with_control
 from pipeline.samples.schemas import SAMPLES
 from pipeline.workflow import tables
@@ -30,3 +33,33 @@ def test_a_window_lies_around_the_boundary() -> None:
     passages = np.arange(400).reshape(2, 200)
     assert window(passages, 150, 150, 50).tolist() == passages.tolist()
     assert window(passages, 150, 10, 4).tolist() == [[*range(140, 154)], [*range(340, 354)]]
+
+
+RECORDS = pl.DataFrame(
+    {
+        "record_id": [0, 1, 2, 3],
+        "kind": ["key", "log", "key", "log"],
+        "copies": [64, 32, 1, 0],
+        "tokens": [[1, 2, 3, 4], [5, 6, 3, 4], [1, 2, 4, 3], [9, 9, 9, 9]],
+    },
+    schema=tables.dtypes(RECORDS_SCHEMA),
+)
+
+
+def test_the_copies_of_a_record_fix_its_split(tmp_path: Path) -> None:
+    made = records.samples(RECORDS, 2, 2, memorized_copies=32)
+    assert made["split"].to_list() == ["memorized", "memorized", "exposed", "control"]
+    for column in ("tokens", "copies", "kind"):
+        assert made[column].to_list() == RECORDS[column].to_list()
+    groups = made["suffix_group"].to_list()
+    assert groups[0] == groups[1]
+    assert len(set(groups)) == 3
+    tables.write(made, tmp_path / "t.parquet", SAMPLES, {})
+
+
+def test_shorter_samples_keep_the_front_of_a_record() -> None:
+    made = records.samples(RECORDS, 1, 2, memorized_copies=64)
+    assert made["tokens"].to_list()[0] == [1, 2, 3]
+    assert made["split"].to_list() == ["memorized", "exposed", "exposed", "control"]
+    assert set(made["prefix_length"]) == {1}
+    assert set(made["suffix_length"]) == {2}

@@ -58,9 +58,8 @@ def test_a_stage_says_how_far_it_is_and_the_board_shows_it(
     for second in range(1, 6):
         clock[0] = 100.0 + second
         report(second * 10, 448)
-    assert (
-        progress.PROGRESS.joinpath("memorization@one").read_text().startswith("50 of 448 samples, ")
-    )
+    written = progress.PROGRESS.joinpath("memorization@one").read_text()
+    assert written.startswith("50 of 448 samples, ")
     board._shown.refresh()
     assert re.search(r"all stages +0 of 2 ", said.getvalue())
     told = r"memorization@one +50 of 448 samples, [\d.]+ (s|min|h) left "
