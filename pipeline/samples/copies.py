@@ -42,6 +42,8 @@ def counted(texts: Mapping[str, str], corpus: Sequence[str], windows: pl.DataFra
 def exact_copies(corpus: Sequence[str], passages: Sequence[str]) -> NDArray[np.int64]:
     """How often each passage occurs in the texts of a corpus; overlapping copies count apart.
 
+    Line ends of Windows equal those of others.
+
     Args:
         corpus: texts; the suffix array of all takes five bytes for each byte.
         passages: N of them, none empty.
@@ -49,11 +51,11 @@ def exact_copies(corpus: Sequence[str], passages: Sequence[str]) -> NDArray[np.i
     Returns:
         (N,) numbers from 0.
     """
-    text = b"\xff".join(each.encode() for each in corpus)  # a byte that UTF-8 never has
+    text = b"\xff".join(map(_bytes, corpus))  # a byte that UTF-8 never has
     if not text:
         return np.zeros(len(passages), np.int64)
     array = divsufsort(text)
-    return np.array([sa_search(text, array, each.encode())[0] for each in passages], np.int64)
+    return np.array([sa_search(text, array, _bytes(each))[0] for each in passages], np.int64)
 
 
 def near_copies(corpus: Sequence[str], passages: Sequence[str]) -> NDArray[np.int64]:
@@ -93,6 +95,10 @@ def near_copies(corpus: Sequence[str], passages: Sequence[str]) -> NDArray[np.in
                 found[passage] += 1
                 ends[number] = at + size
     return found
+
+
+def _bytes(text: str) -> bytes:
+    return text.replace("\r", "").encode()
 
 
 def _words(text: str) -> list[str]:

@@ -64,3 +64,10 @@ def test_the_windows_keep_their_rows_and_a_copy_is_a_near_copy():
     assert made["copies"].to_list() == [1, 2, 0]
     assert (made["near_copies"] >= made["copies"]).all()
     assert np.array_equal(made["near_copies"].to_numpy() > 0, [True, True, False])
+
+
+@pytest.mark.parametrize("passage", ["b\nc", "b\r\nc", "\nc", "b\r", "\r"])
+def test_line_ends_of_windows_equal_those_of_others(passage):
+    once, twice = (exact_copies([corpus], [passage])[0] for corpus in ("ab\ncd", "ab\r\ncd"))
+    assert once == twice
+    assert once == 1 or passage == "\r"
