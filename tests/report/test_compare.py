@@ -10,14 +10,7 @@ import pytest
 from statsmodels.stats.proportion import proportion_confint
 
 from pipeline.analysis.aggregate import aggregate
-from pipeline.report.compare import (
-    Side,
-    _row,
-    changes,
-    read_side,
-    read_sides,
-    write_comparison,
-)
+from pipeline.report.compare import Side, _row, changes, read_side, read_sides, write_comparison
 from pipeline.workflow.errors import InputError
 from tests.analysis import synthetic
 
