@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -45,93 +46,75 @@ def loops(study: Mapping[str, Any]) -> dict[str, Any]:
     """
     data = f"data/{study['study']}"
     nothing = f"{data}/study.json"
-    families, models = study.get("families") or {}, study.get("models") or {}
-    asked = study.get("benchmarks") or {}
+    sections = ("families", "models", "theory", "benchmarks", "windows", "localization")
+    families, models, theory, asked, windows, located = (study.get(s) or {} for s in sections)
+    mitigated = study.get("mitigations") or {}
 
-    def read_by(entry: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
-        of_corpus = source["source"] in ("records", "training", "gguf")
-        own = source.get("path")
-        if source["source"] == "continued":
+    def got(entry: Mapping[str, Any], section: str, other: str) -> dict[str, Any]:
+        made = entry[section]
+        source, own, model = made["source"], made.get("path"), made.get(other)
+        if source in ("records", "training", "gguf"):
+            own = f"{data}/corpus"
+        elif source == "continued":
             own = f"{data}/samples/{entry['family']}.parquet"
         return {
-            "source": source["source"],
-            "input": str(own) if own else f"{data}/corpus" if of_corpus else nothing,
+            "name": entry["name"],
+            "source": source,
+            "input": str(own or nothing),
+            # a model of this study; else a repository, or none
+            other: f"{data}/checkpoints/{model}" if isinstance(model, str) else nothing,
         }
-
-    def base_of(checkpoint: Mapping[str, Any]) -> str:
-        model = checkpoint.get("base")
-        return f"{data}/checkpoints/{model}" if model else nothing
-
-    def tokenizer_of(samples: Mapping[str, Any]) -> str:
-        model = samples.get("tokenizer")  # of this study; else a repository, or none
-        return f"{data}/checkpoints/{model}" if isinstance(model, str) else nothing
 
     made: dict[str, Any] = {
-        "samples": {
-            key: {**_of(each, "name"), **read_by(each, each["samples"])}
-            | {"tokenizer": tokenizer_of(each["samples"])}
-            for key, each in families.items()
-        },
-        "checkpoint": {
-            key: {**_of(each, "name"), **read_by(each, each["checkpoint"])}
-            | {"base": base_of(each["checkpoint"])}
-            for key, each in models.items()
-        },
-        "theory": {key: _of(each, "name") for key, each in (study.get("theory") or {}).items()},
+        "samples": {key: got(each, "samples", "tokenizer") for key, each in families.items()},
+        "checkpoint": {key: got(each, "checkpoint", "base") for key, each in models.items()},
+        "theory": {key: _of(each, "name") for key, each in theory.items()},
     }
+    named = {key: _of(each, "name", "family") for key, each in models.items()}
     for group in OPTIONAL:
-        of = models if study.get(group) else {}
-        made[group] = {key: _of(each, "name", "family") for key, each in of.items()}
-    windows = study.get("windows") or {}
+        made[group] = deepcopy(named) if study.get(group) else {}
     fields = {"documents": "documents", "reference": "reference_text", "corpus": "corpus"}
     texts = {name: windows.get(field) or nothing for name, field in fields.items()}
-    read = _of(texts, "documents", "reference")
-    made["windows"] = {key: {**each, **read} for key, each in made["windows"].items()}
+    for each in made["windows"].values():
+        each |= _of(texts, "documents", "reference")
     made["document"] = {study["study"]: _of(texts, "documents", "corpus")} if windows else {}
+    lines = [each for each in study.get("interventions") or [] if isinstance(each, Mapping)]
+    own = any(OWN.fullmatch(str(line.get("edit"))) for line in lines)
+    mean = own or any(line.get("edit") in TAKES_MEAN for line in lines)
     count = int(study.get("parts") or 1)
+    parts = [f"{number}-of-{count}" for number in range(1, count + 1)] if count > 1 else []
+    made["memorization"] = deepcopy(named)
     for group in IN_PARTS:
-        of = models if group not in OPTIONAL or study.get(group) else {}
-        made[group] = {
-            key: {**_of(each, "name", "family")}
-            | {"parts": f"{data}/parts/{group}/{each['name']}" if count > 1 else nothing}
-            for key, each in of.items()
-        }
+        for each in made[group].values():
+            each["parts"] = f"{data}/parts/{group}/{each['name']}" if parts else nothing
+            if group == "benchmarks":
+                each["samples"] = f"{data}/samples/{each['family']}.parquet" if mean else nothing
         made[f"{group}_part"] = {
-            f"{key}-{part}": {**_of(each, "name", "family"), "part": part}
-            for key, each in of.items()
-            for part in (f"{number}-of-{count}" for number in range(1, count + 1))
-            if count > 1
+            f"{key}-{part}": {**each, "parts": nothing, "part": part}
+            for key, each in made[group].items()
+            for part in parts
         }
     made["tables"] = {
         group: f"{data}/{group}" if made[group] else nothing for group in (*OPTIONAL, "theory")
     }
-    lines = [each for each in study.get("interventions") or [] if isinstance(each, Mapping)]
-    own = any(OWN.fullmatch(str(line.get("edit"))) for line in lines)
-    mean = own or any(line.get("edit") in TAKES_MEAN for line in lines)
-    for group in ("benchmarks", "benchmarks_part"):
-        for each in made[group].values():
-            each["samples"] = f"{data}/samples/{each['family']}.parquet" if mean else nothing
+    for table in ("localization", "removal", "mitigations"):
+        there = mitigated if table == "mitigations" else located
+        made["tables"][table] = f"{data}/{table}.parquet" if there else nothing
     made["edits"] = str(OWN_EDITS) if own else nothing
     made["others"] = f"{data}/checkpoints" if any(each.get("source") for each in lines) else nothing
-    located = study.get("localization") or {}
     bases = {name for names in (located.get("bases") or {}).values() for name in names}
-    made["localized"] = {
-        key: _of(each, "name", "family") for key, each in models.items() if each["name"] in bases
-    }
-    made["localization"] = {study["study"]: {"name": study["study"]}} if located else {}
-    for table in ("localization", "removal"):
-        made["tables"][table] = f"{data}/{table}.parquet" if located else nothing
+    made["localized"] = {key: each for key, each in named.items() if each["name"] in bases}
+    once = {study["study"]: {"name": study["study"]}}
+    made["localization"] = once if located else {}
     made["scorers"] = str(OWN_SCORERS) if located.get("scorers") else nothing
-    mitigated = study.get("mitigations") or {}
-    edited = [each for each in models.values() if each["name"] == mitigated.get("model")]
     made["mitigation"] = {
         f"{study['study']}-{method}": {"name": method, "model": each["name"]}
         | {"family": each["family"], "twin": each.get("twin")}
-        for each in edited  # one, by the check of the study
+        for each in models.values()  # one, by the check of the study
+        if each["name"] == mitigated.get("model")
         for method in mitigated["methods"]
     }
-    made["tables"]["mitigations"] = f"{data}/mitigations.parquet" if mitigated else nothing
-    made["mitigations"] = {study["study"]: {"name": study["study"]}} if mitigated else {}
+    made["mitigations"] = once if mitigated else {}
     whence = "tasks" if study.get("corpus") else "datasets"
     made["tasks"] = (asked.get("folder") or f"{data}/{whence}") if asked else nothing
     return made
@@ -178,21 +161,9 @@ def register(*, writing: bool) -> None:
     def derived(*, _root_: DictConfig) -> str:
         if not writing:
             return str(LOOPS)
-        sections = (
-            *("corpus", "families", "models", "theory", "mitigations", "parts", "interventions"),
-            "localization",
-            *OPTIONAL,
-        )
-        study = {name: _root_.get(name) for name in ("study", *sections)}
+        sections = OmegaConf.masked_copy(_root_, [key for key in _root_ if key != "derived"])
         with suppress(KeyError, TypeError, AttributeError):  # the check of the study explains it
-            write_loops(
-                {
-                    name: OmegaConf.to_container(value, resolve=True)
-                    if OmegaConf.is_config(value)
-                    else value
-                    for name, value in study.items()
-                }
-            )
+            write_loops(OmegaConf.to_container(sections, resolve=True))
         return str(LOOPS)
 
     def seeded(key: str, seed: int, *, _root_: DictConfig) -> Any:
