@@ -163,7 +163,8 @@ def register(*, writing: bool) -> None:
             return str(LOOPS)
         sections = OmegaConf.masked_copy(_root_, [key for key in _root_ if key != "derived"])
         with suppress(KeyError, TypeError, AttributeError):  # the check of the study explains it
-            write_loops(OmegaConf.to_container(sections, resolve=True))
+            values: Any = OmegaConf.to_container(sections, resolve=True)
+            write_loops(values)
         return str(LOOPS)
 
     def seeded(key: str, seed: int, *, _root_: DictConfig) -> Any:
