@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn, Task, TaskID, TimeElapsedColumn
+from rich.progress import Progress, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from pipeline.workflow.progress import PROGRESS, duration
@@ -37,10 +37,8 @@ class Board(logging.Handler):
         self.setFormatter(default.formatter)
         for each in default.filters:
             self.addFilter(each)
-        self._shown = Progress(
-            _What(), _HowFar(), TimeElapsedColumn(), console=Console(stderr=True),
-            refresh_per_second=2,
-        )  # fmt: skip
+        columns = TextColumn("{task.description}", markup=False), _HowFar(), TimeElapsedColumn()
+        self._shown = Progress(*columns, console=Console(stderr=True), refresh_per_second=2)
         self._stages: Mapping[int, str] = {}
         self._rows: dict[int, tuple[TaskID, float]] = {}
         atexit.register(self._shown.stop)  # a hidden cursor would stay so
@@ -104,11 +102,6 @@ def take_over(logger: logging.Logger) -> Board | None:
             logger.addHandler(board)
             return board
     return None
-
-
-class _What(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        return Text(task.description)
 
 
 class _HowFar(ProgressColumn):
