@@ -15,7 +15,6 @@ The check of params.yaml and the digests of the code come first, before Snakemak
 import errno
 import os
 import re
-import shutil
 import signal
 import sys
 
@@ -33,7 +32,7 @@ from pipeline.study.composition import load, switch
 from pipeline.workflow import board, device
 from pipeline.workflow.dag import FIRST, Dag
 from pipeline.workflow.errors import InputError, disk_problem
-from pipeline.workflow.files import PARAMS
+from pipeline.workflow.files import PARAMS, free_on_disk
 from pipeline.workflow.locks import held, take_turn
 from pipeline.workflow.progress import disable_monitor
 from pipeline.workflow.provenance import require_versions
@@ -100,8 +99,7 @@ onsuccess:
 onerror:
     if shown:
         shown.stop()
-    free = shutil.disk_usage(".").free
-    if free < 2**20:  # DVC itself then says "No possible cache link types"
+    if free_on_disk(".") < 2**20:  # DVC itself then says "No possible cache link types"
         print(
             disk_problem(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), ".")),
             file=sys.stderr,

@@ -5,7 +5,6 @@ All numbers are rough. Without the hub, sizes are estimated (~) or unknown, and 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ from pipeline.study.schema import Study
 from pipeline.workflow.dag import Dag, Stage
 from pipeline.workflow.device import free_bytes, visible
 from pipeline.workflow.errors import bad_input
+from pipeline.workflow.files import free_on_disk
 from pipeline.workflow.network import online
 from pipeline.workflow.progress import duration
 
@@ -119,8 +119,8 @@ def plan(study: Study, dag: Dag, on: str | None = None) -> str:
         "",
         f"jobs      {len(todo)} of {len(made)} to do",
         f"download  {download}",
-        f"disk      {download} in {hub}, {_room(fetched, _free(hub))}",
-        f"          {amount(stored, 'B')} here, {_room(stored, _free('.'))}",
+        f"disk      {download} in {hub}, {_room(fetched, free_on_disk(hub))}",
+        f"          {amount(stored, 'B')} here, {_room(stored, free_on_disk('.'))}",
         f"compute   {amount(sum(row.operations for row in todo), 'FLOP')}",
         f"time      {_time(dag, made, on)}, if all bypassed rows are decoded; downloads not "
         "counted",
@@ -156,10 +156,10 @@ def _time(dag: Dag, made: Sequence[Row], on: str | None) -> str:
     """All stages one after the other; on a cluster the chain of them that takes longest."""
     if on != "slurm":
         return f"{duration(sum(row.seconds for row in made))} on one {on or 'device'}"
-    graph, ends = networkx.DiGraph(dag.edges), dict[str, float]()
+    ends = dict[str, float]()
     seconds = {stage.address: row.seconds for stage, row in zip(_ordered(dag), made, strict=True)}
-    for address in networkx.topological_sort(graph):
-        before = max((ends[up] for up in graph.predecessors(address)), default=0.0)
+    for address in networkx.topological_sort(dag.graph):
+        before = max((ends[up] for up in dag.graph.predecessors(address)), default=0.0)
         ends[address] = before + seconds.get(address, 0.0)
     return f"{duration(max(ends.values()))} with all jobs side by side, on an {ON[on]} each"
 
@@ -235,8 +235,3 @@ def _room(needed: float, free: float) -> str:
 def _size(path: Path) -> int:
     files = path.rglob("*") if path.is_dir() else [path]
     return sum(file.stat().st_size for file in files if file.is_file())
-
-
-def _free(path: str) -> int:
-    where = Path(path).absolute()
-    return shutil.disk_usage(next(p for p in (where, *where.parents) if p.exists())).free

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import networkx
-from rocrate.model import ComputationalWorkflow, ContextEntity, SoftwareApplication
+from rocrate.model import ComputationalWorkflow, ContextEntity
 from rocrate.model.entity import Entity
 from rocrate.rocrate import ROCrate
 from ruamel.yaml import YAML
@@ -86,10 +86,8 @@ class _Crate:
         workflow = self._workflow(cited, author)
         self._params = self.crate.add_file(PARAMS, PARAMS, properties=_format(PARAMS))
         locked = YAML(typ="safe").load(LOCK)["stages"]
-        order = networkx.DiGraph(dag.edges)
-        order.add_nodes_from(dag.stages)
-        stages = [dag.stages[name] for name in networkx.lexicographical_topological_sort(order)]
-        stages = [stage for stage in stages if stage.group not in FIRST]
+        order = networkx.lexicographical_topological_sort(dag.graph)
+        stages = [dag.stages[name] for name in order if dag.stages[name].group not in FIRST]
         steps = self._steps(workflow, list(dict.fromkeys(stage.group for stage in stages)))
         written = [
             self._output(stage, out["path"], out["md5"])
@@ -181,11 +179,13 @@ class _Crate:
         release = self.crate.mainEntity["version"]
         for position, group in enumerate(groups, 1):
             told = self._dag.declared[group]["do"]["desc"]
-            tool = self.crate.add(
-                SoftwareApplication(self.crate, f"#tool-{group}", {"name": group})
+            tool = self._add(
+                f"#tool-{group}",
+                "SoftwareApplication",
+                name=group,
+                description=told,
+                softwareVersion=release,
             )
-            tool["description"] = told
-            tool["softwareVersion"] = release
             workflow.append_to("hasPart", tool)
             steps[group] = self._add(
                 f"#step-{group}",

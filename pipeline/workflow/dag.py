@@ -87,9 +87,10 @@ class Dag:
         return str(_read("params.yaml")["study"])
 
     @cached_property
-    def edges(self) -> set[tuple[str, str]]:
-        """(upstream, downstream) addresses."""
-        return {(up.addressing, down.addressing) for down, up in self.repo.index.graph.edges}
+    def graph(self) -> networkx.DiGraph:
+        """The addresses of all stages, each with an edge to those that read its outputs."""
+        graph = self.repo.index.graph.reverse()
+        return networkx.relabel_nodes(graph, {stage: stage.addressing for stage in graph})
 
     @cached_property
     def changed(self) -> set[str]:
@@ -125,9 +126,8 @@ class Dag:
         if not self._decide:
             return frozenset(later)
         changed = self.changed & later
-        graph = networkx.DiGraph(self.edges)
-        graph.add_nodes_from(self.stages)
-        return frozenset(changed.union(*(networkx.descendants(graph, name) for name in changed)))
+        after = (networkx.descendants(self.graph, name) for name in changed)
+        return frozenset(changed.union(*after))
 
     def run_first(self) -> None:
         """Run the stages of `FIRST` that are stale.

@@ -57,6 +57,12 @@ def atomic(path: str | Path, *, directory: bool = False) -> Iterator[Path]:
             _remove(temporary)
 
 
+def free_on_disk(path: str | Path) -> int:
+    """Free bytes of the disk that holds a path, which need not exist yet."""
+    where = Path(path).absolute()
+    return shutil.disk_usage(next(p for p in (where, *where.parents) if p.exists())).free
+
+
 def write_json(path: str | Path, value: object) -> None:
     """Write `value` as indented JSON with a final newline, atomically, keys in their own order."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")

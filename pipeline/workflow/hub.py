@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from huggingface_hub.errors import CachedRepoTreeNotFoundError
 from huggingface_hub.hf_api import RepoFile
 
 from pipeline.workflow.errors import bad_input, shorten
+from pipeline.workflow.files import free_on_disk
 from pipeline.workflow.network import CorruptError, answer, require_network
 from pipeline.workflow.progress import bar_class
 
@@ -203,9 +203,8 @@ def _stays_inside(path: str) -> bool:
 
 
 def _require_room(missing: int, repo: str) -> None:
-    where = Path(constants.HF_HUB_CACHE)
-    existing = next(folder for folder in (where, *where.parents) if folder.exists())
-    free = shutil.disk_usage(existing).free
+    where = constants.HF_HUB_CACHE
+    free = free_on_disk(where)
     if missing + SPARE_BYTES > free:
         raise bad_input(
             f"the disk that holds {where}",

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub.errors import CachedRepoTreeNotFoundError
+from networkx import DiGraph
 
 from pipeline.plan import downloads, table
 from pipeline.plan.cost import SHEETS, Costs
@@ -45,7 +46,7 @@ def planned(
     edges = {("corpus@tiny", f"checkpoint@{key}") for key in study.models}
     edges |= {(f"checkpoint@{key}", f"benchmarks@{key}") for key in study.models}
     dag: Any = SimpleNamespace(
-        stages=stages, stale=stale, changed=changed, declared=tuple(GROUPS), edges=edges
+        stages=stages, stale=stale, changed=changed, declared=tuple(GROUPS), graph=DiGraph(edges)
     )
     made = rows(study, dag, Costs(study), "cpu")
     return {row.stage: row for row in made}, plan(study, dag, on)
@@ -138,7 +139,7 @@ def test_a_model_that_does_not_fit_is_told(
     studies: dict[str, Study], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = SimpleNamespace(free=10**12)
-    monkeypatch.setattr("pipeline.plan.table.shutil.disk_usage", lambda _: free)
+    monkeypatch.setattr("pipeline.workflow.files.shutil.disk_usage", lambda _: free)
     for room, told in ((80e9, False), (8e9, True)):
         monkeypatch.setattr(table, "free_bytes", lambda _, room=room: room)
         assert ("TOO LITTLE" in planned(studies["paper"])[1]) == told
