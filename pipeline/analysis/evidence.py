@@ -48,35 +48,33 @@ from pipeline.analysis.statistics import (
 )
 from pipeline.interventions.interventions import BASELINE, EACH, QUARTILE, RANDOM
 from pipeline.workflow import tables
-from pipeline.workflow.tables import Column, Schema
+from pipeline.workflow.tables import Schema, float64, string, uint16, uint32, uint64
 
 EVIDENCE_FILE = "evidence.parquet"
 """The name of the table, beside the summary."""
 
 EVIDENCE: Schema = {
-    "model": Column(pl.String, "name"),
-    "recipe": Column(pl.String, "the first model that differs from it at most in its seed"),
-    "family": Column(pl.String, "name"),
-    "parameters": Column(pl.UInt64, "of the model; null where unknown", nullable=True),
-    "n_blocks": Column(pl.UInt16, "L, of the model"),
-    "task": Column(pl.String, "memorization, or the benchmark's name"),
-    "metric": Column(pl.String, "exact_match, suffix_log_prob, acc, word_perplexity, …"),
-    "k": Column(pl.UInt32, "tokens, for exact match at k; else null", nullable=True),
-    "quantity": Column(pl.String, "kept, difference, log_ratio, displacement, attention_change"),
-    "edit": Column(pl.String, "of all interventions that it is over"),
-    "kind": Column(pl.String, "block, quartile, random, range, contrast or slope: what it is over"),
-    "over": Column(pl.String, "the interventions it is over, by name"),
-    "block": Column(pl.UInt16, "0-based, where it is one block alone; else null", nullable=True),
-    "blocks": Column(pl.UInt16, "number that one intervention edits; else null", nullable=True),
-    "value": Column(pl.Float64, "the estimate; 1: nothing is lost, for kept"),
-    "stderr": Column(pl.Float64, "standard error; null where unknown", nullable=True),
-    "n": Column(pl.UInt32, "samples or documents"),
-    "n_effective": Column(
-        pl.Float64, "groups of near-duplicates, or categories, as if of equal weight"
-    ),
-    "scale": Column(pl.Float64, "n times what one sample can change; 0: no limit"),
-    "least": Column(pl.Float64, "the least value possible; null: no limit", nullable=True),
-    "most": Column(pl.Float64, "the largest value possible; null: no limit", nullable=True),
+    "model": string("name"),
+    "recipe": string("the first model that differs from it at most in its seed"),
+    "family": string("name"),
+    "parameters": uint64("of the model; null where unknown", nullable=True),
+    "n_blocks": uint16("L, of the model"),
+    "task": string("memorization, or the benchmark's name"),
+    "metric": string("exact_match, suffix_log_prob, acc, word_perplexity, …"),
+    "k": uint32("tokens, for exact match at k; else null", nullable=True),
+    "quantity": string("kept, difference, log_ratio, displacement, attention_change"),
+    "edit": string("of all interventions that it is over"),
+    "kind": string("block, quartile, random, range, contrast or slope: what it is over"),
+    "over": string("the interventions it is over, by name"),
+    "block": uint16("0-based, where it is one block alone; else null", nullable=True),
+    "blocks": uint16("number that one intervention edits; else null", nullable=True),
+    "value": float64("the estimate; 1: nothing is lost, for kept"),
+    "stderr": float64("standard error; null where unknown", nullable=True),
+    "n": uint32("samples or documents"),
+    "n_effective": float64("groups of near-duplicates, or categories, as if of equal weight"),
+    "scale": float64("n times what one sample can change; 0: no limit"),
+    "least": float64("the least value possible; null: no limit", nullable=True),
+    "most": float64("the largest value possible; null: no limit", nullable=True),
 }
 
 TOKENS = "teacher_forced_accuracy"

@@ -27,40 +27,40 @@ from pipeline.analysis.statistics import (
 )
 from pipeline.mitigations.schema import REMOVED
 from pipeline.workflow.errors import bad_input
-from pipeline.workflow.tables import Column, Schema, dtypes
+from pipeline.workflow.tables import Column, Schema, boolean, dtypes, float64, string, uint32
 
 INTERVAL: Schema = {
-    "value": Column(pl.Float64, "estimate"),
-    "low": Column(pl.Float64, "lower end of the 95% interval; null where unknown", nullable=True),
-    "high": Column(pl.Float64, "upper end; null where unknown", nullable=True),
-    "n": Column(pl.UInt32, "items"),
+    "value": float64("estimate"),
+    "low": float64("lower end of the 95% interval; null where unknown", nullable=True),
+    "high": float64("upper end; null where unknown", nullable=True),
+    "n": uint32("items"),
 }
 MITIGATIONS: Schema = {
-    "model": Column(pl.String, "model that was edited"),
-    "method": Column(pl.String, "none, random, twin, oracle, kfac, …"),
-    "dose": Column(pl.Float64, "strength, in the method's unit"),
-    "split": Column(pl.String, "forget_seen, forget_held_out, keep_…, control, text, or a task"),
-    "metric": Column(pl.String, "recited, kept, loss, loss_change, price, acc, acc_change, auc_…"),
+    "model": string("model that was edited"),
+    "method": string("none, random, twin, oracle, kfac, …"),
+    "dose": float64("strength, in the method's unit"),
+    "split": string("forget_seen, forget_held_out, keep_…, control, text, or a task"),
+    "metric": string("recited, kept, loss, loss_change, price, acc, acc_change, auc_…"),
     **INTERVAL,
-    "chosen": Column(pl.Boolean, "whether the dose is the one whose durability is measured"),
+    "chosen": boolean("whether the dose is the one whose durability is measured"),
 }
 DURABILITY: Schema = {
-    "model": Column(pl.String, "model that was edited"),
-    "method": Column(pl.String, "as in the table of mitigations"),
-    "dose": Column(pl.Float64, "the chosen one"),
-    "probe": Column(pl.String, "edited, sampling, int8, int4, relearning, prefix, undone, all"),
-    "x": Column(pl.Float64, "tries, bits, steps, or tokens more of the prefix"),
-    "variant": Column(pl.String, "how the prefix changed; area; else empty"),
+    "model": string("model that was edited"),
+    "method": string("as in the table of mitigations"),
+    "dose": float64("the chosen one"),
+    "probe": string("edited, sampling, int8, int4, relearning, prefix, undone, all"),
+    "x": float64("tries, bits, steps, or tokens more of the prefix"),
+    "variant": string("how the prefix changed; area; else empty"),
     **{n: Column(c.dtype, c.meaning, nullable=True) for n, c in INTERVAL.items()},
-    "verdict": Column(pl.String, "removed, hidden, untouched, undecided", nullable=True),
+    "verdict": string("removed, hidden, untouched, undecided", nullable=True),
 }
 CLAIMS: Schema = {
-    "model": Column(pl.String, "model that was edited"),
-    "claim": Column(pl.String, "A, B, C, D, order, …: see docs/mitigation.md"),
-    "contrast": Column(pl.String, "what the value is"),
+    "model": string("model that was edited"),
+    "claim": string("A, B, C, D, order, …: see docs/mitigation.md"),
+    "contrast": string("what the value is"),
     **INTERVAL,
-    "bound": Column(pl.Float64, "what the interval is compared with"),
-    "verdict": Column(pl.String, "supported, contradicted or undecided"),
+    "bound": float64("what the interval is compared with"),
+    "verdict": string("supported, contradicted or undecided"),
 }
 
 SHARE_MARGIN, AREA_MARGIN = 0.2, 0.1

@@ -15,7 +15,16 @@ from pipeline.analysis.statistics import Differences, Estimates
 from pipeline.analysis.views import MEMORIZATION
 from pipeline.interventions.interventions import BASELINE, EACH
 from pipeline.workflow import tables
-from pipeline.workflow.tables import Column, Schema
+from pipeline.workflow.tables import (
+    Column,
+    Schema,
+    boolean,
+    float64,
+    string,
+    uint16,
+    uint32,
+    uint64,
+)
 
 BY_CATEGORY = "acc_by_category"
 """The metric of a benchmark's accuracy on the documents of one category."""
@@ -23,46 +32,38 @@ BY_CATEGORY = "acc_by_category"
 DIFFERENCE = ("difference", "difference_low", "difference_high", "p_value")
 
 SUMMARY: Schema = {
-    "model": Column(pl.String, "name"),
-    "family": Column(pl.String, "name"),
-    "intervention": Column(pl.String, "as in the interventions table"),
-    "split": Column(pl.String, "of the samples; null for benchmarks", nullable=True),
-    "task": Column(pl.String, "memorization, or the benchmark's name"),
-    "metric": Column(pl.String, "exact_match, acc, word_perplexity, …"),
-    "k": Column(
-        pl.UInt32, "tokens, for exact match at k; tries, for extractable; else null", nullable=True
-    ),
-    "value": Column(pl.Float64, "the estimate"),
-    "low": Column(pl.Float64, "lower end of the 95% interval", nullable=True),
-    "high": Column(pl.Float64, "upper end of the 95% interval", nullable=True),
-    "n": Column(pl.UInt32, "samples or documents"),
-    "edit": Column(pl.String, "of the intervention; null for the baseline", nullable=True),
-    "group": Column(pl.String, "the set of blocks that are edited together"),
+    "model": string("name"),
+    "family": string("name"),
+    "intervention": string("as in the interventions table"),
+    "split": string("of the samples; null for benchmarks", nullable=True),
+    "task": string("memorization, or the benchmark's name"),
+    "metric": string("exact_match, acc, word_perplexity, …"),
+    "k": uint32("tokens, for exact match at k; tries, for extractable; else null", nullable=True),
+    "value": float64("the estimate"),
+    "low": float64("lower end of the 95% interval", nullable=True),
+    "high": float64("upper end of the 95% interval", nullable=True),
+    "n": uint32("samples or documents"),
+    "edit": string("of the intervention; null for the baseline", nullable=True),
+    "group": string("the set of blocks that are edited together"),
     "blocks": Column(pl.List(pl.UInt16), "that are edited, 0-based"),
-    "block": Column(pl.UInt16, "where one is edited alone (group each); else null", nullable=True),
-    "copies": Column(
-        pl.UInt32, "in the training data, for metrics by copies; else null", nullable=True
-    ),
-    "category": Column(
-        pl.String, "of a benchmark's documents, for acc_by_category; else null", nullable=True
-    ),
-    "higher_is_better": Column(pl.Boolean, "of a benchmark; else null", nullable=True),
-    "chance": Column(pl.Float64, "of a benchmark, where known; else null", nullable=True),
-    "parameters": Column(pl.UInt64, "of the model; null where unknown", nullable=True),
-    "recipe": Column(pl.String, "the first model that differs from it at most in its seed"),
-    "difference": Column(
-        pl.Float64,
+    "block": uint16("where one is edited alone (group each); else null", nullable=True),
+    "copies": uint32("in the training data, for metrics by copies; else null", nullable=True),
+    "category": string("of a benchmark's documents, for acc_by_category; else null", nullable=True),
+    "higher_is_better": boolean("of a benchmark; else null", nullable=True),
+    "chance": float64("of a benchmark, where known; else null", nullable=True),
+    "parameters": uint64("of the model; null where unknown", nullable=True),
+    "recipe": string("the first model that differs from it at most in its seed"),
+    "difference": float64(
         "value minus the baseline's, on the same samples or documents; null for the baseline, and "
         "where the documents do not reproduce lm-eval's value",
         nullable=True,
     ),
-    "difference_low": Column(
-        pl.Float64, "lower end of its 95% interval; null where no sample differs", nullable=True
+    "difference_low": float64(
+        "lower end of its 95% interval; null where no sample differs", nullable=True
     ),
-    "difference_high": Column(pl.Float64, "upper end, likewise", nullable=True),
-    "p_value": Column(pl.Float64, "of no difference, two-sided", nullable=True),
-    "p_holm": Column(
-        pl.Float64,
+    "difference_high": float64("upper end, likewise", nullable=True),
+    "p_value": float64("of no difference, two-sided", nullable=True),
+    "p_holm": float64(
         "p_value with Holm's adjustment over the single blocks under one edit, for one model, "
         "split and metric (and k, or copies); null for other groups, which are in no such family",
         nullable=True,

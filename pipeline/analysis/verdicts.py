@@ -32,7 +32,7 @@ from pipeline.analysis.estimates import Estimate, combined, measured_models
 from pipeline.analysis.schema import Thresholds
 from pipeline.interventions.interventions import IDENTITY
 from pipeline.workflow import tables
-from pipeline.workflow.tables import Column, Schema
+from pipeline.workflow.tables import Schema, float64, string, uint32
 
 VERDICTS_FILE = "verdicts.parquet"
 """The name of the table, beside the summary."""
@@ -49,30 +49,25 @@ SETUPS = {
 """Setup -> metric of the benchmarks, and the ranges of blocks that count as late and as early."""
 
 VERDICTS: Schema = {
-    "edit": Column(pl.String, "of the interventions by which it is judged"),
-    "setup": Column(pl.String, "metric of the benchmarks and range of late or early blocks"),
-    "claim": Column(pl.String, "its id; report/claims.yaml has its words"),
-    "model": Column(pl.String, "model, recipe or family; null: over all of them", nullable=True),
-    "unit": Column(pl.String, "block, quarter, …; null: the model as a whole", nullable=True),
-    "condition": Column(pl.String, "compared quantity; null: the unit as a whole", nullable=True),
-    "part": Column(pl.String, "task, …; null where the quantity has no parts", nullable=True),
-    "estimate": Column(pl.Float64, "of a condition", nullable=True),
-    "low": Column(pl.Float64, "end of its interval; null: unbounded", nullable=True),
-    "high": Column(pl.Float64, "likewise", nullable=True),
-    "level": Column(pl.Float64, "of the interval", nullable=True),
-    "compare": Column(pl.String, "at_least, at_most or above", nullable=True),
-    "threshold": Column(pl.Float64, "with which the estimate is compared", nullable=True),
-    "verdict": Column(
-        pl.String, "supported, contradicted or undecided; null: not measured", nullable=True
-    ),
-    "needed": Column(
-        pl.UInt32,
+    "edit": string("of the interventions by which it is judged"),
+    "setup": string("metric of the benchmarks and range of late or early blocks"),
+    "claim": string("its id; report/claims.yaml has its words"),
+    "model": string("model, recipe or family; null: over all of them", nullable=True),
+    "unit": string("block, quarter, …; null: the model as a whole", nullable=True),
+    "condition": string("compared quantity; null: the unit as a whole", nullable=True),
+    "part": string("task, …; null where the quantity has no parts", nullable=True),
+    "estimate": float64("of a condition", nullable=True),
+    "low": float64("end of its interval; null: unbounded", nullable=True),
+    "high": float64("likewise", nullable=True),
+    "level": float64("of the interval", nullable=True),
+    "compare": string("at_least, at_most or above", nullable=True),
+    "threshold": float64("with which the estimate is compared", nullable=True),
+    "verdict": string("supported, contradicted or undecided; null: not measured", nullable=True),
+    "needed": uint32(
         "independent samples without which no outcome could support the condition; null: enough",
         nullable=True,
     ),
-    "lacks": Column(
-        pl.String, "what the study lacks to judge the condition; null: nothing", nullable=True
-    ),
+    "lacks": string("what the study lacks to judge the condition; null: nothing", nullable=True),
 }
 
 

@@ -22,7 +22,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipeline.workflow.errors import bad_input
-from pipeline.workflow.tables import Column, Schema
+from pipeline.workflow.tables import Column, Schema, boolean, float32, string, uint32
 
 LOWEST = 0.2
 """The share of tokens over which Min-K% averages, as in its paper."""
@@ -346,16 +346,16 @@ else:
         )
 
 MEMORIZATION: Schema = {
-    "intervention": Column(pl.String, "as in the interventions table"),
-    "sample_id": Column(pl.UInt32, "as in the samples table"),
-    "split": Column(pl.String, "as in the samples table"),
+    "intervention": string("as in the interventions table"),
+    "sample_id": uint32("as in the samples table"),
+    "split": string("as in the samples table"),
     **{metric.name: metric.column for metric in METRICS},
-    "min_margin": Column(pl.Float32, "logits, smallest top-2 gap on the greedy path"),
+    "min_margin": float32("logits, smallest top-2 gap on the greedy path"),
     "continuation": Column(
         pl.List(pl.UInt32), "S greedy token ids; null: not decoded to the end", nullable=True
     ),
-    "decoded": Column(
-        pl.Boolean, "whether the sample is one of those whose continuations are decoded to the end"
+    "decoded": boolean(
+        "whether the sample is one of those whose continuations are decoded to the end"
     ),
 }
 """The schema of ``memorization/MODEL.parquet``: the keys of a row, the metrics, and the rest."""

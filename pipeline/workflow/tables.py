@@ -11,6 +11,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -40,6 +41,11 @@ class Column:
     meaning: str
     nullable: bool = False
 
+
+string, boolean = partial(Column, pl.String), partial(Column, pl.Boolean)
+float32, float64 = partial(Column, pl.Float32), partial(Column, pl.Float64)
+uint16, uint32, uint64 = (partial(Column, each) for each in (pl.UInt16, pl.UInt32, pl.UInt64))
+"""Columns of the commonest types, from their meaning."""
 
 Schema = Mapping[str, Column]
 
