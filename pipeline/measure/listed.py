@@ -25,13 +25,8 @@ def as_table(interventions: Sequence[Intervention]) -> pl.DataFrame:
     Returns:
         As `schemas.INTERVENTIONS`, V rows.
     """
-    rows = [
-        (
-            *(one.name, one.edit, one.group, list(one.blocks), one.heads, one.draw, one.seed),
-            *(one.neurons, one.positions, one.source),
-        )
-        for one in interventions
-    ]
+    _, *columns = INTERVENTIONS
+    rows = [(one.name, *(getattr(one, column) for column in columns)) for one in interventions]
     return pl.DataFrame(rows, schema=dtypes(INTERVENTIONS), orient="row")
 
 
@@ -44,20 +39,12 @@ def from_table(table: pl.DataFrame) -> tuple[Intervention, ...]:
     Raises:
         ValueError: a row is not a valid intervention, for example has an unknown edit.
     """
-    return tuple(
-        Intervention(
-            name=row["intervention"],
-            edits=dict.fromkeys(row["blocks"], row["edit"]),
-            heads=None if row["heads"] is None else tuple(row["heads"]),
-            seed=row["seed"],
-            group=row["group"],
-            draw=row["draw"],
-            neurons=None if row["neurons"] is None else tuple(row["neurons"]),
-            positions=row["positions"],
-            source=row["source"],
-        )
-        for row in table.iter_rows(named=True)
-    )
+    made = []
+    for row in table.select(*INTERVENTIONS).iter_rows(named=True):
+        values = {n: tuple(v) if isinstance(v, list) else v for n, v in row.items()}
+        name, edit, blocks = (values.pop(key) for key in ("intervention", "edit", "blocks"))
+        made.append(Intervention(name, dict.fromkeys(blocks, edit), **values))
+    return tuple(made)
 
 
 def read_listed(data: Path, model: str) -> tuple[Intervention, ...]:
