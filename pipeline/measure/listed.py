@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -41,7 +42,9 @@ def from_table(table: pl.DataFrame) -> tuple[Intervention, ...]:
     """
     made = []
     for row in table.select(*INTERVENTIONS).iter_rows(named=True):
-        values = {n: tuple(v) if isinstance(v, list) else v for n, v in row.items()}
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in row.items()
+        }
         name, edit, blocks = (values.pop(key) for key in ("intervention", "edit", "blocks"))
         made.append(Intervention(name, dict.fromkeys(blocks, edit), **values))
     return tuple(made)

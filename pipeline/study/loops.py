@@ -161,7 +161,7 @@ def register(*, writing: bool) -> None:
     def derived(*, _root_: DictConfig) -> str:
         if not writing:
             return str(LOOPS)
-        sections = OmegaConf.masked_copy(_root_, [key for key in _root_ if key != "derived"])
+        sections = OmegaConf.masked_copy(_root_, [str(key) for key in _root_ if key != "derived"])
         with suppress(KeyError, TypeError, AttributeError):  # the check of the study explains it
             values: Any = OmegaConf.to_container(sections, resolve=True)
             write_loops(values)

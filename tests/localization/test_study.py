@@ -168,3 +168,10 @@ def test_bases_differ_in_their_seeds_alone(study: Study) -> None:
     other["checkpoint"] = other["checkpoint"] | {"seed": 4}
     assert check(made).localized.keys() == {KEY, "localize-quick-other"}
     assert study.localized.keys() == {KEY}
+
+
+def test_models_in_which_all_places_learn_would_be_one_model() -> None:
+    made = values()
+    made["localization"]["truths"] = {"all": {"part": "mlp", "spread": 2, "models": 2}}
+    with pytest.raises(InputError, match="of all, one model"):
+        check(made)
