@@ -99,7 +99,9 @@ onsuccess:
 onerror:
     if shown:
         shown.stop()
-    if free_on_disk(".") < 2**20:  # DVC itself then says "No possible cache link types"
+    if (
+        free_on_disk(".") < 2**20
+    ):  # DVC itself then says "No possible cache link types"
         print(
             disk_problem(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), ".")),
             file=sys.stderr,
