@@ -99,9 +99,8 @@ onsuccess:
 onerror:
     if shown:
         shown.stop()
-    if (
-        free_on_disk(".") < 2**20
-    ):  # DVC itself then says "No possible cache link types"
+    # without room, DVC itself says "No possible cache link types"
+    if free_on_disk(".") < 2**20:
         print(
             disk_problem(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), ".")),
             file=sys.stderr,
