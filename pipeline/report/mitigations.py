@@ -55,8 +55,10 @@ def frontier(found: pl.DataFrame) -> Figure:
     free = recited.filter(method="none").with_columns(value=0.0, low=0.0, high=0.0)
     cost = pl.concat([found.filter(split="text", metric="loss_change"), free])
     both = recited.join(cost, on=["method", "dose"], suffix="_cost").sort("dose")
-    figure, axes = style.panels(len(PANELS), height=2.6)
-    for ax, (title, methods) in zip(axes, PANELS.items(), strict=True):
+    measured = {*both["method"]}
+    shown = {title: of for title, of in PANELS.items() if measured & {*of}} or PANELS
+    figure, axes = style.panels(len(shown), height=2.6)
+    for ax, (title, methods) in zip(axes, shown.items(), strict=True):
         ax.set_title(title)
         looks = [(control, GREY, "o") for control in CONTROLS]
         looks += zip(methods, CATEGORIES, style.MARKERS, strict=False)
