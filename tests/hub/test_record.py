@@ -111,4 +111,16 @@ def test_the_files_of_a_configuration_are_found(hub: Hub, task: str) -> None:
     assert datasets.find_files(pin["repo"], pin["commit"], pin["name"]) == [
         FOUND[task].format(split) for split in ("test", "train", "validation")
     ]
-    assert not hub.requests(f"datasets/{pin['repo']}/resolve/.*(parquet|jsonl)")
+    asked = hub.requests(f"datasets/{pin['repo']}/resolve/")
+    assert {request.path.rpartition("/")[2] for request in asked} <= {"README.md"}
+
+
+@pytest.mark.usefixtures("hub_home")
+def test_lambada_is_english_and_once(hub: Hub) -> None:
+    """Its repository has five languages, and English twice, as lines of JSON beside the parquet."""
+    repo = "EleutherAI/lambada_openai"
+    data, files = datasets.load(repo, RECORD[repo]["commit"], "default")
+    assert set(files) == {"README.md", "default/test/default.parquet"}
+    assert set(data) == {"test"}
+    assert len(data["test"]) == 8
+    assert all(text.startswith("en ") for text in data["test"]["text"])
