@@ -322,8 +322,8 @@ def test_what_is_not_measured_is_said(study: synthetic.Study) -> None:
     measured = [claim for claim, finding in found.items() if finding.cases]
     assert measured == ["quarters", "length"]
     for claim in set(found) - set(measured) - {"texts"}:
-        assert "can tell: it takes" in found[claim].unmeasured
-    assert "too few to judge" in found["texts"].unmeasured
+        assert "can tell: it takes" in found[claim].words["unmeasured"]
+    assert "too few to judge" in found["texts"].words["unmeasured"]
     at_chance = synthetic.study(accuracies={"blind": (0.5, 0.5), "able": (0.5, 0.9)}).models[0]
     assert list(Measured(evidence([at_chance])).metrics) == ["able"]  # the other has no lead
     of_nothing = judged_of([])

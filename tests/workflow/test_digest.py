@@ -111,7 +111,7 @@ def test_what_shapes_a_table_concerns_its_writer(monkeypatch: pytest.MonkeyPatch
     """The dtype of a column; how every table is written."""
     file = "pipeline/measure/schemas.py"
     text = Path(file).read_text()
-    old = '"prompt_id": Column(pl.UInt32'
+    old = '"prompt_id": uint32'
     assert old in text
     edited = text.replace(old, old.replace("32", "64"))
     assert _stale(monkeypatch, file, edited) == {"generations", "report"}
