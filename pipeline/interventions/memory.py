@@ -95,7 +95,7 @@ def token_budget(
     tokens = _SHARE_OF_FREE * free / (numbers * size)
     if device.type == "cpu":
         most = CPU_BYTES / (numbers * size)
-        if not caching:  # no row decodes, which needs many beside it; a cache holds smaller tensors
+        if not caching:  # only decoding needs many rows; smaller tensors stay in the CPU's cache
             most = max(most, CPU_TOKENS) / 8
         tokens = min(tokens, CPU_TOKENS, most)
     return max(1, int(tokens))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -45,14 +45,14 @@ def export(study: Study, method: str, dose: float, to: Path) -> None:
             exists.
     """
     problems = in_use(to)
-    entry = METHODS.get(method)
-    share = entry is not None and entry.dose.startswith("share")
-    whole = entry is not None and entry.whole
-    if not 0 <= dose <= (1 if share else sys.float_info.max) or (whole and dose % 1):
-        of = "a share, 0 to 1" if share else "0 or more, finite"
-        expected = "a whole number, 0 or more" if whole else of
+    entry, fits, expected = METHODS.get(method), 0 <= dose < math.inf, "0 or more, finite"
+    if entry and entry.whole:
+        fits, expected = fits and dose % 1 == 0, "a whole number, 0 or more"
+    elif entry and entry.dose.startswith("share"):
+        fits, expected = fits and dose <= 1, "a share, 0 to 1"
+    if not fits:
         problems.insert(0, Problem("--dose", str(dose), expected, "see the page of mitigations"))
-    if method not in METHODS:
+    if entry is None:
         expected = f"one of {', '.join(METHODS)}"
         problems.insert(0, Problem("--method", method, expected, "the others are no edits"))
     if (asked := study.mitigations) is None:
