@@ -305,10 +305,14 @@ def benchmarks(shape: Shape) -> Iterator[list[str]]:
         size = sizes[times.index(min(times))]
         score(model, requests[:1], interventions[:1])
         fast, slow = rounds((engine, partial(hflm, size, chosen)), seconds, PAIRS)
-        slow = [each / len(chosen) * len(interventions) for each in slow]
+        share = len(interventions) / len(chosen)
+        slow = [each * share for each in slow]
         torch.testing.assert_close(made["engine"][chosen], made["hflm"], atol=1e-3, rtol=0)
-        row = [f"{shape.name}, {task}", f"{len(items)}", f"{size}", compared(slow, fast)]
-        yield noted(row)
+        most, least = operations(partial(hflm, size, chosen)), operations(engine)
+        limit = f"{most * share / least:.2f}"
+        yield noted(
+            [f"{shape.name}, {task}", f"{len(items)}", f"{size}", compared(slow, fast), limit]
+        )
 
 
 # --------------------------------------------------------------------------- memory
@@ -442,7 +446,7 @@ def main() -> None:
     if gpu:
         return
     rows = list(benchmarks(NEOX))
-    show("Benchmarks", ["requests", "number", "HFLM's batch", "HFLM / engine"], rows)
+    show("Benchmarks", ["requests", "number", "HFLM's batch", "HFLM / engine", "limit"], rows)
     head = ["prefix + suffix", "loop's batch", "loop over windows / rolling", "limit"]
     head += ["loop over windows / exact"]
     show("Windows of a document, one in 8 tokens", head, [documents(each) for each in LENGTHS])
