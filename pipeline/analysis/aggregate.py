@@ -56,7 +56,7 @@ def write_summary(
         models: (name, family) of each, in the order of the report.
         data: the study's folder, ``data/STUDY``.
         path: where the summary goes; `EVIDENCE_FILE` and `VERDICTS_FILE` go into the same folder.
-        seed: of the bootstrap.
+        seed: of the sign flips of the tests.
         stale: after a stage failed: each stage that has not run on the current study -> the files
             it writes, which may remain from an earlier run. They are left out, with the models
             whose samples, checkpoint or memorization they are, and the page lists them. None: all
@@ -121,7 +121,7 @@ def write_summary(
         "versions": _versions([tables.provenance(table).get("versions", {}) for table in used]),
         "models": own,
         "level": LEVEL,
-        "bootstrap": {"seed": seed, "draws": DRAWS},
+        "sign_flips": {"seed": seed, "draws": DRAWS},
         **({"stale": sorted(stale)} if stale else {}),
     }
     summary, evidence = _joined(rows), gathered(parts)
@@ -168,7 +168,7 @@ def aggregate(models: Iterable[ModelTables], seed: int = 0) -> pl.DataFrame:
 
     Args:
         models: in the order of the report, without holes; see `measured.grid_problems`.
-        seed: of the bootstrap.
+        seed: of the sign flips of the tests.
 
     Returns:
         A frame of schema `rows.SUMMARY`.
@@ -178,7 +178,7 @@ def aggregate(models: Iterable[ModelTables], seed: int = 0) -> pl.DataFrame:
 
 def _of_model(model: ModelTables, seed: int) -> Iterator[pl.DataFrame]:
     """The estimates of one model, a frame per kind."""
-    for part in (*of_memorization(model, seed), *tokenwise(model, seed), *_benchmarks(model, seed)):
+    for part in (*of_memorization(model, seed), *tokenwise(model), *_benchmarks(model, seed)):
         if part.height:
             yield finish(part, model)
 

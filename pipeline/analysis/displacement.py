@@ -33,7 +33,7 @@ SURVIVAL, SURVIVAL_GAP, SURVIVAL_MATCHED = "survival", "survival_gap", "survival
 _Floats = NDArray[np.float64]
 
 
-def estimates(model: ModelTables, seed: int) -> Iterator[pl.DataFrame]:
+def estimates(model: ModelTables) -> Iterator[pl.DataFrame]:
     """The rows of the summary about one model's displacement and tokens.
 
     - displacement, displacement_first, by split: the mean over the samples, at all positions but
@@ -48,17 +48,17 @@ def estimates(model: ModelTables, seed: int) -> Iterator[pl.DataFrame]:
     """
     moved = model.displacement.filter(pl.col("block").is_not_null())
     for metric, column in ((DISPLACEMENT, "others"), (DISPLACEMENT_FIRST, "first")):
-        yield from _means(model, moved, metric, column, seed)
+        yield from _means(model, moved, metric, column)
     single = model.interventions.filter(views.ONE_BLOCK).select(
         "intervention", block=pl.col("blocks").list.first()
     )
     changes = model.attention_change.join(single, on="block", maintain_order="left_right")
-    yield from _means(model, changes, ATTENTION_CHANGE, "others", seed)
-    yield from _survivals(model, seed)
+    yield from _means(model, changes, ATTENTION_CHANGE, "others")
+    yield from _survivals(model)
 
 
 def _means(
-    model: ModelTables, rows: pl.DataFrame, metric: str, column: str, seed: int
+    model: ModelTables, rows: pl.DataFrame, metric: str, column: str
 ) -> Iterator[pl.DataFrame]:
     for split, of_split in rows.group_by("split", maintain_order=True):
         if grid := grid_of(model, of_split, column):
@@ -75,16 +75,21 @@ def grid_of(model: ModelTables, rows: pl.DataFrame, column: str) -> Grid | None:
     return Grid(rows.join(known, on="sample_id", maintain_order="left"), names)
 
 
-def _survivals(model: ModelTables, seed: int) -> Iterator[pl.DataFrame]:
+def _survivals(model: ModelTables) -> Iterator[pl.DataFrame]:
     names = model.names
     parts = {split: _greedy(model, split) for split in ("memorized", "control")}
-    compared = survival(parts["memorized"], parts["control"], seed)
+    compared = survival(parts["memorized"], parts["control"])
     if compared is None:
         return
     n, control = (len(np.unique(each.groups)) for each in parts.values())
-    yield _frame(names, "memorized", SURVIVAL, n, vars(compared.memorized))
-    yield _frame(names, "control", SURVIVAL, control, vars(compared.control))
-    yield _frame(names, "memorized", SURVIVAL_GAP, n, vars(compared.gap))
+    edited = pl.col("intervention") != BASELINE.name  # which keeps all of its own tokens
+    for split, metric, count, made in (
+        ("memorized", SURVIVAL, n, compared.memorized),
+        ("control", SURVIVAL, control, compared.control),
+        ("memorized", SURVIVAL_GAP, n, compared.gap),
+    ):
+        frame = _frame(names, split, metric, count, vars(made))
+        yield frame.with_columns(pl.when(edited).then(pl.col("low", "high")))
     matched = {"value": compared.matched}
     yield _frame([BASELINE.name], "memorized", SURVIVAL_MATCHED, n, matched)
 

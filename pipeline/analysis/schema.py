@@ -43,7 +43,7 @@ class Thresholds(Section):
 class Statistics(Section):
     """Intervals, and when a claim counts as supported."""
 
-    seed: Seed = Field(description="of the bootstrap, and of the sign flips of the tests")
+    seed: Seed = Field(description="of the sign flips of the tests")
     thresholds: Thresholds = Field(
         default=Thresholds(), description="of the findings; no other result depends on them"
     )

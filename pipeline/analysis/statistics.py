@@ -12,7 +12,7 @@ or (C,), is that of `reach` for values between 0 and 1; 0: no limits are known.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Self
@@ -35,7 +35,7 @@ def same(means: _Floats) -> _Floats:
 
 
 _Z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
-_CHUNK = 128  # bootstrap draws at once: 128 x 15,000 counts are 15 MB
+_CHUNK = 128  # flips at once: 128 x 15,000 signs are 15 MB
 GRAIN = 1e-9
 """Relative: a matrix product may differ in its last bits with the number of threads."""
 
@@ -243,7 +243,7 @@ def clustered_errors(
     """
     sizes, sums = _group_sums(values, groups, weights)
     mean, changes = _jackknife(sizes, (sums,))
-    return mean, _jackknife_error(changes)
+    return mean, jackknife_error(changes)
 
 
 def effective_number(groups: NDArray[np.integer], weights: _Floats | None = None) -> float:
@@ -293,6 +293,12 @@ def reach(stderr: float, n: float, scale: float, level: float) -> float:
     return t * math.hypot(stderr, t * scale / n)
 
 
+def jackknife_error(changes: _Floats) -> _Floats:
+    """(…,) the standard error, from the changes (G, …) when one group is left out."""
+    error: _Floats = np.sqrt((changes**2).sum(axis=0) * (len(changes) - 1) / len(changes))
+    return error
+
+
 def student(values: _Floats) -> tuple[float, float]:
     """Student's interval for the mean of a few numbers, such as one per seed; NaN below two."""
     if len(values) < 2:
@@ -317,12 +323,15 @@ def pooled(
     Returns:
         value, low, high; NaN where no seed has one.
     """
-    value, low, high = (
-        float(np.mean(numbers)) if numbers else math.nan
-        for numbers in ([n for n in column if n is not None] for column in (values, lows, highs))
-    )
-    between = student(np.array([number for number in values if number is not None]))
-    return value, float(np.fmin(low, between[0])), float(np.fmax(high, between[1]))
+    known = [row for row in zip(values, lows, highs, strict=True) if row[0] is not None]
+    if not known:
+        return math.nan, math.nan, math.nan
+    seeds = np.array(known, np.float64)  # None becomes NaN
+    value, low, high = map(float, seeds.mean(axis=0))
+    between = student(seeds[:, 0])
+    if math.isnan(between[0]):
+        return value, low, high
+    return value, float(np.minimum(low, between[0])), float(np.maximum(high, between[1]))
 
 
 def _jackknife(
@@ -347,12 +356,6 @@ def _jackknife(
     return value - less, change - change_of_less
 
 
-def _jackknife_error(changes: _Floats) -> _Floats:
-    """(C,) the standard error, from the changes (G, C) when one group is left out."""
-    error: _Floats = np.sqrt((changes**2).sum(axis=0) * (len(changes) - 1) / len(changes))
-    return error
-
-
 def _distances(changes: _Floats, n: float, scale: _Floats) -> tuple[_Floats, _Floats]:
     """How far the interval of an estimate reaches below and above it, (C,) each; NaN: unknown.
 
@@ -364,7 +367,7 @@ def _distances(changes: _Floats, n: float, scale: _Floats) -> tuple[_Floats, _Fl
     Source: Hall (1992), Journal of the Royal Statistical Society B 54, 221-228: Student's quantile
     after a cubic transformation, which removes the skewness; `reach` where that is wider.
     """
-    errors = _jackknife_error(changes)
+    errors = jackknife_error(changes)
     half = np.array([reach(error, n, of, LEVEL) for error, of in zip(errors, scale, strict=True)])
     half = np.where(np.isfinite(half) & (half > GRAIN * GRAIN), half, np.nan)
     spread = (changes**2).mean(axis=0) ** 1.5
@@ -388,20 +391,9 @@ def _student(count: float) -> float:
     return float(stats.t.ppf((1 + LEVEL) / 2, max(count - 1, 1)))
 
 
-def times_drawn(n_groups: int, seed: int, draws: int) -> Iterator[_Floats]:
-    """(draws, G) in chunks: how often each draw of a bootstrap takes each of G groups."""
-    random = np.random.default_rng(seed)
-    for start in range(0, draws, _CHUNK):
-        n_draws = min(_CHUNK, draws - start)
-        drawn = random.integers(n_groups, size=(n_draws, n_groups))
-        drawn += n_groups * np.arange(n_draws)[:, None]
-        times = np.bincount(drawn.ravel(), minlength=n_draws * n_groups)
-        yield times.reshape(n_draws, n_groups).astype(np.float64)
-
-
 def _sign_flips(change: _Floats, seed: int, flips: int) -> _Floats:
     """(C,) the share of sign flips of the groups' changes (G, C) with a sum at least as extreme."""
-    random = np.random.default_rng((seed, 1))  # a different stream from the bootstrap's
+    random = np.random.default_rng((seed, 1))
     # rounding of a matrix product must not decide whether a sum is as extreme
     observed = np.abs(change.sum(axis=0)) * (1 - GRAIN) - GRAIN * GRAIN
     beyond = np.zeros(observed.shape)
@@ -411,15 +403,6 @@ def _sign_flips(change: _Floats, seed: int, flips: int) -> _Floats:
         beyond += (np.abs(signs @ change) >= observed).sum(axis=0)
     share: _Floats = (1 + beyond) / (1 + flips)
     return share
-
-
-def percentiles(drawn: _Floats) -> tuple[_Floats, _Floats]:
-    """The 95% interval (C,) of (draws, C) numbers; NaN where one of them is not finite."""
-    known = np.isfinite(drawn).all(axis=0)
-    ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
-    low, high = np.quantile(np.where(known, drawn, np.nan), ends, axis=0)
-    # rounded outwards, so that the interval of equal values contains them
-    return np.floor(low / GRAIN) * GRAIN, np.ceil(high / GRAIN) * GRAIN
 
 
 def _group_sums(

@@ -6,7 +6,7 @@ with control tokens of about the same baseline log p. Only true tokens that the 
 chooses greedily are counted. They are sorted into bins by their log p. The control tokens of a bin
 get the same total weight as its memorized tokens; bins with only one kind are left out.
 
-Shapes: K tokens, V interventions, G groups of samples, B bins.
+Shapes: K tokens, V interventions, G groups of samples, B bins, D repetitions.
 """
 
 from __future__ import annotations
@@ -16,12 +16,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.analysis.statistics import DRAWS, Estimates, percentiles, times_drawn
+from pipeline.analysis.statistics import (
+    LEVEL,
+    Estimates,
+    effective_number,
+    jackknife_error,
+    reach,
+    scale_of_categories,
+)
 
 EDGES = -0.001 * 2.0 ** np.arange(12, -1, -1)
 """Nats: log p where one bin ends and the next begins, -4.1 to -0.001, each half the last."""
-
-_LEAST_WIDTH = 1e-8
 
 _Floats = NDArray[np.float64]
 
@@ -32,7 +37,7 @@ class Tokens:
 
     Args:
         log_prob: (K,) nats, of the unmodified model.
-        groups: (K,) of their samples; tokens with the same number are drawn together.
+        groups: (K,) of their samples; tokens with the same number are left out together.
         stays: (K, V) whether the token is still the greedy choice.
     """
 
@@ -43,7 +48,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Survival:
-    """How many tokens stay the greedy choice; 95% intervals of a bootstrap that draws groups.
+    """How many tokens stay the greedy choice, with 95% intervals; NaN where they are unknown.
 
     Args:
         memorized: V shares of the matched memorized tokens.
@@ -58,33 +63,47 @@ class Survival:
     matched: float
 
 
-def survival(memorized: Tokens, control: Tokens, seed: int, draws: int = DRAWS) -> Survival | None:
+def survival(memorized: Tokens, control: Tokens) -> Survival | None:
     """Compare tokens of equal baseline probability.
+
+    The intervals are those of `statistics.reach` around the jackknife's error: one group of either
+    kind at a time is left out, and the tokens are matched again.
 
     Args:
         memorized: of memorized samples.
         control: of control samples, under the same interventions.
-        seed: of the bootstrap, which draws the groups of both anew and matches them again.
-        draws: bootstrap repetitions.
 
     Returns:
-        Intervals are NaN where the draws do not differ, or where a draw has no matched token. None
-        where no token is matched.
+        Shares lie between 0 and 1, their differences between -1 and 1. None where no token is
+        matched.
     """
-    counts = [_by_bin(each) for each in (memorized, control)]
-    ones = [np.ones((1, len(sizes))) for sizes, _ in counts]
-    value = _matched(counts, ones)
-    if np.isnan(value).any():
+    sides = [_by_bin(each) for each in (memorized, control)]
+    totals = [(sizes.sum(0)[None], stay.sum(0)[None]) for sizes, stay in sides]
+    values = _matched(*totals)[0]
+    if np.isnan(values).any():
         return None
-    times = [times_drawn(len(sizes), seed + i, draws) for i, (sizes, _) in enumerate(counts)]
-    drawn = [_matched(counts, list(pair)) for pair in zip(*times, strict=True)]
-    low, high = percentiles(np.concatenate(drawn))
-    width = np.where(high - low > _LEAST_WIDTH, 0.0, np.nan)
-    fields = zip(value[0], low + width, high + width, strict=True)
-    memorized_stay, control_stay, gap = (Estimates(*each) for each in fields)
-    own, theirs = (sizes.sum(0) for sizes, _ in counts)
+    errors = []
+    for at, (sizes, stay) in enumerate(sides):
+        without = list(totals)
+        without[at] = totals[at][0] - sizes, totals[at][1] - stay
+        errors.append(jackknife_error(values - _matched(*without)))
+    stderr = np.hypot(*errors)
+    of_groups = [memorized.groups, control.groups]
+    numbers, scales = (list(map(of, of_groups)) for of in (effective_number, scale_of_categories))
+    numbers.append(min(numbers))
+    scales.append(max(scales))
+    fields = zip(values, stderr, numbers, scales, (0.0, 0.0, -1.0), strict=True)
+    memorized_stay, control_stay, gap = (_estimates(*each) for each in fields)
+    own, theirs = (sizes[0] for sizes, _ in totals)
     matched = float(own[theirs > 0].sum() / own.sum())
     return Survival(memorized_stay, control_stay, gap, matched)
+
+
+def _estimates(value: _Floats, stderr: _Floats, n: float, scale: float, least: float) -> Estimates:
+    """Values (V,) between `least` and 1 with their intervals, see `reach`."""
+    half = np.array([reach(error, n, scale, LEVEL) for error in stderr])
+    half[np.isinf(half)] = np.nan
+    return Estimates(value, np.maximum(value - half, least), np.minimum(value + half, 1.0))
 
 
 def _by_bin(tokens: Tokens) -> tuple[_Floats, _Floats]:
@@ -99,16 +118,13 @@ def _by_bin(tokens: Tokens) -> tuple[_Floats, _Floats]:
     return sizes, stay
 
 
-def _matched(counts: list[tuple[_Floats, _Floats]], times: list[_Floats]) -> _Floats:
-    """(draws, 3, V): memorized, control and gap, with counts (draws, G) of each group."""
-    (own, own_stay), (theirs, their_stay) = (
-        (drawn @ sizes, np.tensordot(drawn, stay, 1))
-        for (sizes, stay), drawn in zip(counts, times, strict=True)
-    )
-    weights = np.where(theirs > 0, own, 0.0)
+def _matched(own: tuple[_Floats, _Floats], control: tuple[_Floats, _Floats]) -> _Floats:
+    """(D, 3, V): memorized, control and gap, from tokens (D, B) or (1, B) and those that stay."""
+    (sizes, stay), (theirs, their_stay) = own, control
+    weights = np.where(theirs > 0, sizes, 0.0)
     total = weights.sum(1, keepdims=True)
     total[total == 0] = np.nan
-    memorized = (own_stay * (theirs > 0)[..., None]).sum(1) / total
+    memorized = (stay * (theirs > 0)[..., None]).sum(1) / total
     shares = their_stay / np.where(theirs > 0, theirs, 1.0)[..., None]
-    control = (shares * weights[..., None]).sum(1) / total
-    return np.stack([memorized, control, memorized - control], 1)
+    staying = (shares * weights[..., None]).sum(1) / total
+    return np.stack([memorized, staying, memorized - staying], 1)

@@ -63,7 +63,7 @@ STAGES = {
     "planting": Stage(4000, 120, "localized", priority=1),
     "scoring": Stage(4000, 60, "localized"),
     "localization": Stage(4000, 30, local=True),
-    # every sample of every model and intervention, and the bootstrap
+    # every sample of every model and intervention
     "aggregate": Stage(16_000, 60),
     "figures": Stage(4000, 30),
     "report": Stage(4000, 30, local=True),
