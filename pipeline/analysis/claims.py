@@ -121,11 +121,12 @@ def _late_block(model: Measured, limits: Thresholds) -> Conditions:
 
 
 def _early_block(model: Measured, limits: Thresholds) -> Conditions:
+    alone = next(iter(model.metrics)) if len(model.metrics) == 1 else None
     for unit, over in model.early.items() if model.metrics else ():
         yield from _reduced(model, unit, over, limits.collapsed)
         yield from _condition(
             model, unit, "mean_lead_change", model.abilities(over), "at_most",
-            -limits.collapsed, offset=-1,
+            -limits.collapsed, alone, offset=-1,
         )  # fmt: skip
 
 
@@ -138,7 +139,7 @@ def _gains(model: Measured, limits: Thresholds) -> Conditions:
     for block, over in model.blocks.items():
         for task in model.metrics:
             terms, unit = model.ability(task, over, "difference"), f"block {block}, {task}"
-            yield from _condition(model, unit, "score_change", terms, "above", 0.0)
+            yield from _condition(model, unit, "score_change", terms, "above", 0.0, task)
 
 
 LEAST_SIZES = LEAST_SEEDS = 3
@@ -226,7 +227,8 @@ def _of_gap(
     model: Measured, unit: str, name: str, over: str, compare: Compare, threshold: float
 ) -> Conditions:
     """Memory loss minus ability loss, by the first token and by the whole suffix."""
-    for condition, k in ((f"{name}{OF_FIRST}", 1), (name, None)):
+    both = ((f"{name}{OF_FIRST}", 1), (name, None))
+    for condition, k in both if all(model.has(model.gap(over, k=k)) for _, k in both) else ():
         yield from _condition(model, unit, condition, model.gap(over, k=k), compare, threshold)
 
 

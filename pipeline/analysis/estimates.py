@@ -110,22 +110,20 @@ class Measured:
 
     def _above_chance(self, rows: pl.DataFrame, metric: str) -> Mapping[str, str]:
         """Task -> metric of the benchmarks in which every seed is above chance."""
-        overs = rows["over"].unique()
         kept = rows.filter(quantity="kept").filter(pl.col("task") != views.MEMORIZATION)
         chosen = {
             task: metric if metric in metrics else "acc"
             for task, metrics in kept.group_by("task").agg("metric").sort("task").iter_rows()
         }
-        return {
-            task: name
-            for task, name in chosen.items()
-            if all(self.has([(1, Row(task, name, "kept", over))]) for over in overs)
-        }
+        return {task: name for task, name in chosen.items() if self._of_every_seed(task, name)}
 
     def recites(self) -> bool:
         """Whether there is exact match to lose, in every seed."""
-        recited = (views.MEMORIZATION, "exact_match", "kept")
-        return {key[0] for key in self._rows if key[1:4] == recited} == set(self.seeds)
+        return self._of_every_seed(views.MEMORIZATION, "exact_match")
+
+    def _of_every_seed(self, task: str, metric: str) -> bool:
+        known = (task, metric, "kept")
+        return {key[0] for key in self._rows if key[1:4] == known} == set(self.seeds)
 
     def has(self, terms: Terms) -> bool:
         """Whether every seed has each row; False without terms."""

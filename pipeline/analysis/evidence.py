@@ -260,14 +260,14 @@ def _values(grid: Grid, column: str, k: int | None) -> _Floats:
 
 
 def _abilities(model: ModelTables) -> Iterator[Measure]:
-    """The shares of right answers of every benchmark whose documents are known."""
+    """The scores, 0 to 1, of every benchmark whose documents are known."""
     if model.benchmarks is None:
         return
     rows = model.benchmarks.filter("higher_is_better")
     chances = rows.select("task", "metric", "chance").unique().sort("task", "metric")
     for task, metric, chance in chances.iter_rows():
         answers = by_document(model, task, metric)
-        if answers is not None and np.isin(answers.values, (0.0, 1.0)).all():
+        if answers is not None and ((answers.values >= 0) & (answers.values <= 1)).all():
             yield Measure(metric, answers.values, answers.groups, task, floor=chance or 0.0)
 
 

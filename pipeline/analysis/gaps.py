@@ -67,7 +67,12 @@ def _survivals(summary: pl.DataFrame) -> pl.DataFrame:
             pl.lit(SURVIVAL_GAP).alias("measure"),
             pl.lit(None).alias("k"),
             -pl.mean("value").alias("gap"),
-            -pl.mean("high").alias("low"),
-            -pl.mean("low").alias("high"),
+            -_of_all("high").alias("low"),
+            -_of_all("low").alias("high"),
         )
     )
+
+
+def _of_all(end: str) -> pl.Expr:
+    """The mean of an end of the intervals; null where one is unknown."""
+    return pl.when(pl.col(end).null_count() == 0).then(pl.mean(end))

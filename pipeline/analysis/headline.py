@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 
 from pipeline.analysis import views
-from pipeline.analysis.estimates import Measured
+from pipeline.analysis.estimates import measured_models
 from pipeline.analysis.evidence import LATE
 from pipeline.analysis.statistics import LEVEL
 from pipeline.workflow.files import atomic, write_json
@@ -51,8 +51,8 @@ def numbers(
         model: {cut: _means(part.filter(model=model)) for cut, part in cuts.items()}
         for model, _ in views.models(summary)
     }
-    for [name], rows in evidence.group_by("model", maintain_order=True):
-        measured = Measured(rows)
+    for measured in measured_models(evidence.with_columns(recipe="model")):
+        name = measured.name
         if measured.has(gap := measured.gap(LATE)):
             value = measured.estimate(gap, LEVEL).value
             found[str(name)]["late_blocks"] = {"memory_minus_ability": round(value, 6)}

@@ -89,7 +89,7 @@ def _split(grid: Grid, seed: int) -> Iterator[pl.DataFrame]:
         recited = Measure("exact_match_by_copies", exact[of], groups[of], rate=True, labels=labels)
         yield from _estimated(grid, [recited], seed)
     if grid.known("twin_exact_match"):
-        beyond = exact.astype(np.float64) - grid.values("twin_exact_match")
+        beyond = exact.astype(np.float64) - grid.values("twin_exact_match").astype(np.float64)
         for labels, of in by_copies:
             measure = Measure(COUNTERFACTUAL, beyond[of], groups[of], labels=labels)
             yield _counterfactual(grid, measure, seed)
@@ -126,7 +126,7 @@ def _counterfactual(grid: Grid, measure: Measure, seed: int) -> pl.DataFrame:
     half = np.array([reach(each, n, 1.0, LEVEL) for each in stderr])
     estimates = Estimates(mean, np.maximum(mean - half, -1.0), np.minimum(mean + half, 1.0))
     differences = paired_differences(values, values[:, [grid.baseline]], groups, seed)
-    return rows_of(grid.names, measure, estimates, differences)
+    return rows_of(grid.names, measure, estimates, differences).drop_nans("value")
 
 
 def _estimated(grid: Grid, measures: Sequence[Measure], seed: int) -> Iterator[pl.DataFrame]:

@@ -58,9 +58,7 @@ SUMMARY: Schema = {
         "where the documents do not reproduce lm-eval's value",
         nullable=True,
     ),
-    "difference_low": float64(
-        "lower end of its 95% interval; null where no sample differs", nullable=True
-    ),
+    "difference_low": float64("lower end of its 95% interval; null where unknown", nullable=True),
     "difference_high": float64("upper end, likewise", nullable=True),
     "p_value": float64("of no difference, two-sided", nullable=True),
     "p_holm": float64(

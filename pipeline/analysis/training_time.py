@@ -43,7 +43,7 @@ def over_steps(summary: pl.DataFrame, steps: Sequence[tuple[str, str, int]]) -> 
     rows = pl.concat([*memory, views.accuracies(summary)]).filter(
         views.ONE_BLOCK | (pl.col("intervention") == BASELINE.name)
     )
-    # a test and not the interval, which is unknown where every sample changes
+    # the test, which is adjusted for the number of blocks, and not the interval
     falls = (pl.col("difference") < 0) & (pl.col("p_holm") < 1 - LEVEL)
     return (
         rows.join(known, on="model", maintain_order="left")

@@ -15,7 +15,7 @@ from pipeline.analysis.manifests import recipe_key
 from pipeline.analysis.rows import BY_CATEGORY
 from pipeline.analysis.statistics import LEVEL
 from pipeline.analysis.text import MISSING
-from pipeline.interventions.interventions import BASELINE
+from pipeline.interventions.interventions import BASELINE, IDENTITY
 from pipeline.measure.metrics import METRICS
 from pipeline.report.browser import Family
 from pipeline.report.numbers import SHARE, Number, spread, summarized
@@ -144,7 +144,7 @@ def _is_known(cell: Number | str) -> bool:
 
 def _late(name: str, rows: pl.DataFrame) -> list[Any]:
     """Shares kept of exact match and of the benchmarks, averaged over the single late blocks."""
-    if not rows.height:
+    if not rows.filter(edit=IDENTITY).height:
         return [MISSING, MISSING]
     model = Measured(rows)
     terms = {"exact_match": model.memory(LATE), "benchmarks": model.abilities(LATE)}

@@ -136,7 +136,7 @@ def _axis(
 def _told(place: tuple[float, float], judged: Judged) -> Told:
     unit = judged.row["unit"]
     block = _ONE_BLOCK.fullmatch(unit)
-    words = [judged.row["part"], block[2].removeprefix(", ") if block and block[2] else ""]
+    words = dict.fromkeys([judged.row["part"], ((block and block[2]) or "").removeprefix(", ")])
     return Told(
         [round(each, 1) for each in place],
         int(block[1]) if block else None,

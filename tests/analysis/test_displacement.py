@@ -8,7 +8,9 @@ import pytest
 from scipy import stats
 
 from pipeline.analysis.aggregate import aggregate
+from pipeline.analysis.estimates import measured_models
 from pipeline.analysis.evidence import evidence
+from pipeline.analysis.gaps import gaps
 from pipeline.analysis.verdicts import MAIN, verdicts
 from pipeline.interventions import Group
 from pipeline.report import figures
@@ -153,6 +155,25 @@ def test_slopes_on_displacement_are_those_of_least_squares(model):
     assert slopes["depth at equal displacement"]["value"] == pytest.approx(expected)
     assert slopes["displacement at equal depth"]["value"] == pytest.approx(moved)
     assert all(row["stderr"] > 0 and row["most"] == -row["least"] for row in slopes.values())
+
+
+def test_a_mean_over_blocks_has_an_interval_if_each_has(rows, summary):
+    late = summary["block"].is_in([6, 7]) & (summary["metric"] == "survival_gap")
+    [value] = summary.filter(late, edit="zero").select(-pl.mean("value")).to_series()
+    unknown = pl.when(pl.col("intervention") != "block-07.zero").then(pl.col("low", "high"))
+    for table, known in ((summary, True), (summary.with_columns(unknown), False)):
+        found = gaps(rows, table).filter(measure="survival_gap", edit="zero").row(0, named=True)
+        assert found["gap"] == pytest.approx(value)
+        assert (found["low"] is not None and found["low"] < value < found["high"]) == known
+
+
+def test_a_seed_without_a_slope_keeps_its_benchmarks(model):
+    """Where displacement and depth rank alike there is no slope at equal displacement."""
+    seeds = (model, with_displacement(model, shuffled))
+    rows = evidence([replace(one, name=f"s{i}", recipe="r") for i, one in enumerate(seeds)])
+    [both], [alone] = (measured_models(each) for each in (rows, evidence([model])))
+    assert both.metrics == alone.metrics
+    assert len(both.metrics) == 4
 
 
 def test_without_displacement_both_are_not_measured(model):

@@ -105,6 +105,23 @@ def test_ability_is_corrected_for_chance(rows: pl.DataFrame, model: synthetic.Mo
     assert difference["stderr"] == pytest.approx(change.std(ddof=1) / len(change) ** 0.5)
 
 
+def test_scores_between_wrong_and_right_count_as_well(model: synthetic.ModelTables) -> None:
+    """As of a task with several right answers, of which some are chosen."""
+    part = pl.col("value") * pl.when(task="tiny_piqa").then(0.9).otherwise(1.0)
+    tables_of = {
+        name: getattr(model, name).with_columns(part) for name in ("benchmarks", "documents")
+    }
+    kept = one(
+        evidence([replace(model, **tables_of)]), task="tiny_piqa", quantity="kept", over="block-01"
+    )
+    whole, bypassed = (
+        0.9
+        * model.documents.filter(task="tiny_piqa", metric="acc", intervention=name)["value"].mean()
+        for name in (BASELINE.name, "block-01")
+    )
+    assert kept["value"] == pytest.approx((bypassed - 0.5) / (whole - 0.5))
+
+
 def test_averages_and_contrasts_are_taken_sample_by_sample(
     rows: pl.DataFrame, model: synthetic.ModelTables
 ) -> None:

@@ -316,6 +316,38 @@ def test_the_thresholds_of_the_params_are_those_of_the_findings(tmp_path: Path) 
     assert "near_zero: 0.05" in path.read_text(encoding="utf-8")
 
 
+def test_without_control_samples_no_gap_is_measured(study: synthetic.Study) -> None:
+    """By the whole suffix alone it would be supported: a suffix has many tokens."""
+    model = study.models[0]
+    of_both = judged_of([model])
+    own = pl.col("split") != "control"
+    alone = replace(
+        model, samples=model.samples.filter(own), memorization=model.memorization.filter(own)
+    )
+    found = judged_of([alone])
+    for claim in ("gap", "thesis"):
+        assert of_both[claim].cases
+        assert not found[claim].cases
+    assert found["late-block"].cases == of_both["late-block"].cases
+
+
+def test_a_shortage_of_documents_is_called_that() -> None:
+    """Ten documents of one benchmark, beside 128 memorized samples."""
+    accuracies = {"tiny_piqa": (0.25, 1.0)}
+    [model] = synthetic.study(models={"m": ("pythia", 8)}, accuracies=accuracies).models
+    documents = model.documents.filter(pl.col("doc_id") < 10)
+    key = ["task", "metric", "intervention"]
+    scores = documents.group_by(key).agg(pl.mean("value"))
+    benchmarks = model.benchmarks.drop("value").join(scores, on=key)
+    benchmarks = benchmarks.select(model.benchmarks.columns)
+    found = judged_of([replace(model, documents=documents, benchmarks=benchmarks)])
+    shortages = [short for claim in ("gains", "early-block") if (short := found[claim].short)]
+    assert shortages
+    for short in shortages:
+        assert short.values["what"] == "documents of tiny_piqa"
+        assert short.values["known"].value == 10 < short.values["needed"].value
+
+
 def test_what_is_not_measured_is_said(study: synthetic.Study) -> None:
     without_benchmarks = replace(study.models[0], benchmarks=None, documents=pl.DataFrame())
     found = judged_of([without_benchmarks])

@@ -45,6 +45,15 @@ def test_files_hold_each_model_and_a_row_a_block(
     assert curve["exact_match"][3] == at["value"][0]
 
 
+def test_without_the_bypass_there_is_no_gap(
+    summary: pl.DataFrame, evidence_of_paper: pl.DataFrame
+) -> None:
+    other = evidence_of_paper.with_columns(edit=pl.lit("zero"))
+    found = numbers(summary, other)
+    assert set(found) == set(numbers(summary, evidence_of_paper))
+    assert not any("late_blocks" in cuts for cuts in found.values())
+
+
 def test_without_benchmarks_there_are_the_others(summary: pl.DataFrame) -> None:
     alone = summary.filter(task="memorization")
     found = numbers(alone, gathered([]))

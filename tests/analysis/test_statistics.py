@@ -16,6 +16,7 @@ from pipeline.analysis.statistics import (
     holm,
     normal,
     paired_differences,
+    pooled,
     wilson,
 )
 from tests.analysis import verdict_errors
@@ -239,6 +240,18 @@ def test_holm_by_hand_and_by_statsmodels() -> None:
     assert np.isnan(holm(np.array([np.nan]))).all()
     many = np.random.default_rng(15).random(36)
     assert holm(many) == pytest.approx(multipletests(many, method="holm")[1])
+
+
+def test_seeds_have_an_interval_together_if_each_has_one() -> None:
+    known = pooled([0.1, 0.1, None], [0.0, 0.05, None], [0.2, 0.3, None])
+    assert known == pytest.approx((0.1, 0.025, 0.25))
+    apart = pooled([0.0, 1.0], [0.0, 0.9], [0.1, 1.0])
+    assert apart[1:] == pytest.approx(stats.t.interval(0.95, 1, 0.5, 0.5))
+    for lows, highs in (([None, None], [None, None]), ([0.0, None], [0.2, None])):
+        value, *ends = pooled([0.1, 0.1], lows, highs)
+        assert value == 0.1
+        assert np.isnan(ends).all()
+    assert np.isnan(pooled([None], [None], [None])).all()
 
 
 def test_all_samples_of_the_paper_take_seconds() -> None:

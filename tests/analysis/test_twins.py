@@ -64,6 +64,17 @@ def test_equal_twins_leave_an_interval_around_nothing() -> None:
         assert row["low"] == pytest.approx(-row["high"])
 
 
+def test_what_the_twin_lacks_is_left_out(model: ModelTables) -> None:
+    """As of a patch from the twin itself, which the twin has not."""
+    lacks = pl.when(pl.col("intervention") != "block-02").then("twin_exact_match")
+    some = model.memorization.with_columns(twin_exact_match=lacks)
+    rows = aggregate([replace(model, memorization=some)]).filter(metric=COUNTERFACTUAL)
+    whole = aggregate([model]).filter(metric=COUNTERFACTUAL)
+    assert rows.drop("p_holm").equals(
+        whole.filter(pl.col("intervention") != "block-02").drop("p_holm")
+    )
+
+
 def test_a_twin_is_no_model_of_the_summary(tmp_path: Path) -> None:
     study = synthetic.study(models={"seen": ("pythia", 4), "twin": ("pythia", 4)}, per_copies=16)
     models, path = study.write(tmp_path), tmp_path / "summary.parquet"
