@@ -31,7 +31,8 @@ class Beam:
     def __init__(self, engine: Engine, prefixes: Tensor, room: int) -> None:
         self.engine, trie, batch = engine, engine.trie, len(prefixes)
         kept = Kept()
-        self.states = run(engine, prefixes, cache=kept, last=1)[:, :, -1].flatten(0, 1)
+        read = run(engine, prefixes, cache=kept, last=1, start=prefixes.shape[1])
+        self.states = read[:, :, -1].flatten(0, 1)
         self._paths = [trie.path(g) for g in range(trie.branches) for _ in range(batch)]
         sample = torch.arange(batch, device=prefixes.device).repeat(trie.branches)
         self._rows = SideBySide()

@@ -263,8 +263,8 @@ def site_of(edit: Edit) -> str:
     return INNER if edit.neurons and site == MLP else site
 
 
-def with_source(intervention: Intervention, model: PreTrainedModel) -> Intervention:
-    """The intervention, whose patches put in the values of `model`.
+def with_source(intervention: Intervention, source: Source) -> Intervention:
+    """The intervention, whose patches put in the values of `source`, which is read once for all.
 
     Raises:
         InputError: one of its edits reads no other values.
@@ -278,7 +278,6 @@ def with_source(intervention: Intervention, model: PreTrainedModel) -> Intervent
                 "an edit made by patch(), or by edit(site=…, needs=['other'])",
                 "leave out `source`, or read here.other in the function",
             )
-    source = Source(model)
     edits = {block: replace(rule, source=source) for block, rule in rules.items()}
     return replace(intervention, edits=edits)
 

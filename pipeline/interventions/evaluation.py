@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import MISSING, dataclass, fields
 from functools import wraps
 from importlib import import_module
+from inspect import signature
 from numbers import Integral
 from threading import Lock, RLock
 from typing import Any, ParamSpec, TypeVar
@@ -19,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from pipeline.interventions.edits import rule_of
 from pipeline.models.context import stated_length
 from pipeline.models.sites import require_stock
 from pipeline.workflow.errors import InputError, Problem, bad_input, shorten
@@ -29,6 +32,9 @@ Request = tuple[Sequence[int], Sequence[int]]
 Progress = Callable[[int, int], None]
 """Called after each batch with the numbers of finished items and of all items."""
 
+
+DEVICES = ("cpu", "cuda")
+"""Kinds of devices on which models are evaluated."""
 
 _Options = ParamSpec("_Options")
 _Result = TypeVar("_Result")
@@ -49,12 +55,21 @@ def lock_of(model: nn.Module) -> Any:
 
 
 def one_at_a_time(evaluate: Callable[_Options, _Result]) -> Callable[_Options, _Result]:
-    """Let threads that evaluate one model wait for each other, since its modules are hooked."""
+    """Let threads that evaluate one model wait for each other, since its modules are hooked.
+
+    The model is the argument ``model``; those that patches of ``interventions`` read count, too.
+    """
+    options_of = signature(evaluate)
 
     @wraps(evaluate)
     def alone(*options: _Options.args, **named: _Options.kwargs) -> _Result:
-        model: Any = options[0] if options else named.get("model")
-        with lock_of(model):
+        given = options_of.bind(*options, **named).arguments
+        edits = [edit for one in given.get("interventions", ()) for edit in one.edits.values()]
+        sources = [rule.source for edit in edits if (rule := rule_of(edit)).source]
+        models = [given["model"], *(each.model for each in sources if each.model is not None)]
+        with ExitStack() as held:
+            for model in sorted(set(models), key=id):  # in one order, so that no two threads wait
+                held.enter_context(lock_of(model))
             return evaluate(*options, **named)
 
     return alone
@@ -280,8 +295,15 @@ def require_scorable(model: PreTrainedModel, requests: Sequence[Request], max_le
 
 
 def require_usable(model: PreTrainedModel) -> None:
-    """Raise for a model in training mode, or as `require_stock` does."""
+    """Raise for a model in training mode, on another device, or as `require_stock` does."""
     require_stock(model)
+    if model.device.type not in DEVICES:
+        raise bad_input(
+            f"the device of {type(model).__name__}",
+            str(model.device),
+            " or ".join(DEVICES),
+            "move it: model.to('cpu')",
+        )
     if model.training:
         raise ValueError("the model is in training mode, where dropout acts; call model.eval()")
 

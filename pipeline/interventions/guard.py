@@ -155,7 +155,7 @@ def _try(known: Anatomy, masked: bool) -> None:
     stock = known.body(input_ids=tokens, use_cache=False, **call)[0]
     try:
         states = run(engine, tokens, mask=call.get("attention_mask"))
-    except (RuntimeError, IndexError) as error:
+    except (RuntimeError, LookupError) as error:
         raise _refusal(known, f"{type(error).__name__} where rows are appended: {error}") from error
     baseline, *bypassed = states[engine.ends]
     if not stock.isfinite().all():

@@ -302,7 +302,9 @@ class _Hooks:
             given[MEAN] = self.beside.means[self.number, where]
         if OTHER in rule.needs and rule.source is not None:
             others = self.beside.others[rule.source, self.number, where]
-            given[OTHER] = others if len(others) == 1 else others[self._samples(rows)]
+            given[OTHER] = (
+                others if len(others) == 1 else others[self._samples(rows).to(others.device)]
+            )
         for need, x in given.items():
             if need == MEAN:
                 continue

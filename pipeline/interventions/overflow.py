@@ -50,7 +50,7 @@ def finite(
         listed, items = (bad.any(along).nonzero()[:, 0] for along in (1, 0))
         half = engine.token_budget and max(1, engine.token_budget // 2)
         single = replace(engine.only(listed.tolist()), in_single=True, token_budget=half)
-        with at_least_single(model):
+        with at_least_single(*engine.models):
             again = compute(single, items.tolist(), silent)
         v, n = bad.nonzero(as_tuple=True)
         at = torch.searchsorted(listed, v), torch.searchsorted(items, n)
@@ -80,7 +80,7 @@ def not_finite(engine: Engine, v: int, tokens: Tensor, what: str) -> InputError:
             bad.append(block)
 
     precision = torch.promote_types(engine.known.model.dtype, torch.float32)
-    with at_least_single(engine.known.model):
+    with at_least_single(*engine.models):
         run(engine.only([v]), tokens[None].to(engine.device), observer=look)
     where = f"after block {bad[0]}" if bad else "in the head"
     return bad_input(

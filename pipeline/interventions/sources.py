@@ -108,9 +108,8 @@ def _read(
 
     with recording(known, places, keep):
         device = known.model.device
-        known.body(
-            input_ids=tokens.to(device), past_key_values=cache, use_cache=cache is not None, **call
-        )
+        given = {name: x.to(device) for name, x in {"input_ids": tokens, **call}.items()}
+        known.body(**given, past_key_values=cache, use_cache=cache is not None)
     return others
 
 

@@ -48,7 +48,7 @@ class Tokenwise(Results):
             other); 0 for an intervention without edits.
         attention_change: (L, N, 2) float64, ``1 - cos(x, x + attention(x))`` of the unmodified
             model, x the block's input, likewise; NaN where a block adds more than attention and MLP
-            return.
+            return, or normalizes or scales it.
         greedy: (V, N, S) int64, argmax given the true suffix up to there, as for all fields below.
         log_prob: (V, N, S) float32, nats, of the true token.
         rank: (V, N, S) int32, of the true token, from 1.
@@ -109,7 +109,7 @@ def look(
     def work(numbers: range) -> Tokenwise:
         batch = tokens[numbers.start : numbers.stop].to(model.device)
         moved = _Moved(engine, baseline, len(batch))
-        with at_least_single(model):
+        with at_least_single(*engine.models):
             readout = teacher_forced(engine, batch, suffix_length, never, observer=moved)
             changes = _attention_changes(engine.known, batch[:, :-1])
         names = ("log_prob", "rank", "entropy", "margin")
@@ -148,7 +148,7 @@ class _Moved:
 def _attention_changes(known: Anatomy, tokens: Tensor) -> Tensor:
     """(L, B, 2), as `Tokenwise.attention_change`, of tokens (B, T)."""
     changes = torch.full((len(known.sites), len(tokens), 2), torch.nan, dtype=torch.float64)
-    if not known.additive:
+    if not known.plain:
         return changes
     entered: dict[int, Tensor] = {}
 

@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache
+from transformers import DynamicCache, PreTrainedModel
 
 from pipeline.interventions.caches import Kept
 from pipeline.interventions.edits import MEAN, Source, rule_of, site_of
@@ -102,6 +102,11 @@ class Engine:
         """The model's."""
         device: torch.device = self.known.model.device
         return device
+
+    @property
+    def models(self) -> list[PreTrainedModel]:
+        """The model, and those that patches read."""
+        return [self.known.model, *(each.model for each in self.sources.values())]
 
     def only(self, listed: Iterable[int]) -> Engine:
         """The same with some of the interventions."""

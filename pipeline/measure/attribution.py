@@ -90,7 +90,7 @@ def products(model: PreTrainedModel, tokens: Tensor, suffix_length: int) -> Tens
         InputError: a block does not add the outputs of attention and MLP to the stream.
     """
     known = anatomy(model)
-    if not known.additive:
+    if not known.plain:
         raise bad_input(
             "attribution",
             type(model).__name__,

@@ -294,7 +294,7 @@ def _scored(
         return {name: results.numpy() for name, results in scored.tensors().items()}
 
     lengths = [len(requests[row.start][0]) + sum(len(requests[i][1]) for i in row) for row in rows]
-    determined_by = [items.max_length, *requests]
+    determined_by = [items.max_length, calibration, *requests]
     arrays = sharded(shards, model, interventions, lengths, determined_by, work)
     results: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
     return Likelihoods(**results)

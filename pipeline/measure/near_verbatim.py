@@ -35,7 +35,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from pipeline.interventions.beam import Beam
-from pipeline.interventions.evaluation import require_completable
+from pipeline.interventions.evaluation import one_at_a_time, require_completable
 from pipeline.interventions.guard import prepare
 from pipeline.interventions.interventions import BASELINE, Intervention
 from pipeline.interventions.memory import in_batches
@@ -61,6 +61,7 @@ class Bounds(NamedTuple):
     upper: Tensor
 
 
+@one_at_a_time
 @torch.inference_mode()
 def bounds(
     model: PreTrainedModel,
@@ -91,7 +92,8 @@ def bounds(
         distance: ``hamming``, differing tokens; or ``levenshtein``, the fewest tokens to replace,
             insert and delete.
         top_k: the number of tokens to draw from; None: the whole vocabulary.
-        interventions: V of them; means of the edits ``mean`` and ``mlp-mean`` are over `tokens`.
+        interventions: V of them, without patches; means of the edits ``mean`` and ``mlp-mean`` are
+            over `tokens`.
         token_budget: positions at a time, counted once per hypothesis; None: computed from the free
             memory.
 
@@ -99,7 +101,8 @@ def bounds(
         On the CPU, in the order of `interventions` and `tokens`.
 
     Raises:
-        InputError: an unsupported model, a block beyond the last, or NaN or infinity in float32.
+        InputError: an unsupported model or edit, a block beyond the last, or NaN or infinity in
+            float32.
         ValueError: the model is in training mode, P or S would be 0, or another argument is out of
             its range.
     """
@@ -111,6 +114,13 @@ def bounds(
             f"width of 1 or more, top_k of 1 or more or None, and one of {DISTANCES}"
         )
     engine = prepare(model, interventions, tokens, None, token_budget, tokens.shape[1] - 1)
+    if engine.places:
+        raise bad_input(
+            "interventions of bounds",
+            "a patch",
+            "edits without the values of another text: hypotheses have tokens of their own",
+            "use complete",
+        )
     reach = d if distance == "levenshtein" else 0
 
     def work(numbers: range) -> Tensor:

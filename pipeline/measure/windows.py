@@ -206,7 +206,7 @@ def _read(
     costs = [engine.trie.branches * rows.shape[1]] * len(numbers)
     budget = engine.budget(rows.shape[1], caching=False)
     half = engine.known.model.dtype == torch.float16  # which overflows where float32 does not
-    with at_least_single(engine.known.model) if half else nullcontext():
+    with at_least_single(*engine.models) if half else nullcontext():
         parts = in_batches(costs, budget, None, work, engine.journal)
     none = torch.zeros(len(_COLUMNS), len(engine.interventions), 0, 1 + (needed - suffix) // stride)
     values = torch.cat([none.double(), *parts], 2)

@@ -14,7 +14,7 @@ from pipeline.models.modules import attached
 
 
 @contextmanager
-def at_least_single(model: nn.Module) -> Iterator[None]:
+def at_least_single(*models: nn.Module) -> Iterator[None]:
     """Compute modules with half-precision weights in float32 while the context lasts.
 
     Before such a module is called, its weights are replaced by a float32 copy, and restored
@@ -22,7 +22,7 @@ def at_least_single(model: nn.Module) -> Iterator[None]:
     copy exists; after the context, even after an exception, the model has its own parameters again.
 
     Args:
-        model: in one precision or several; one without half precision is left alone.
+        models: in one precision or several; one without half precision is left alone.
     """
     aside: dict[nn.Module, dict[str, nn.Parameter]] = {}
 
@@ -36,7 +36,7 @@ def at_least_single(model: nn.Module) -> Iterator[None]:
         return returned.float()
 
     def hooks() -> Iterator[RemovableHandle]:
-        for module in model.modules():
+        for module in dict.fromkeys(m for model in models for m in model.modules()):
             weights = module.parameters(recurse=False)
             if not any(torch.finfo(weight.dtype).bits < 32 for weight in weights):
                 continue

@@ -138,8 +138,9 @@ class Anatomy:
         body: the module that holds the blocks; returns the states that the head reads.
         sites: one per block.
         n_heads: H.
-        additive: whether each block returns its input plus the outputs of `attention` and `mlp`,
-            so that these can be replaced.
+        additive: whether each block returns its input where `attention` and `mlp` give zero, so
+            that their outputs can be replaced.
+        plain: whether it also adds these outputs as they are, neither normalized nor scaled.
         batched: paths of a block's arguments whose first dimension can grow with the batch.
         has_positions: whether the body takes position ids.
         parallel: whether the MLPs read the input of their blocks, without attention's output.
@@ -153,6 +154,7 @@ class Anatomy:
     sites: tuple[Site, ...]
     n_heads: int
     additive: bool
+    plain: bool
     batched: frozenset[Path]
     has_positions: bool
     parallel: bool
@@ -195,7 +197,7 @@ def anatomy(model: PreTrainedModel) -> Anatomy:
 
 
 def require_stock(model: Any) -> None:
-    """Raise for a model in a wrapper, or of several precisions.
+    """Raise for a model in a wrapper, with quantized weights, or of several precisions.
 
     Raises:
         InputError: it is one of these.
@@ -207,7 +209,14 @@ def require_stock(model: Any) -> None:
             "a stock transformers model",
             "give the model inside: of DataParallel, model.module",
         )
-    kinds = {str(w.dtype) for w in model.parameters() if w.is_floating_point()}
+    kinds = {str(weight.dtype) for weight in model.parameters()}
+    if any(not weight.is_floating_point() for weight in model.parameters()):
+        raise bad_input(
+            f"the weights of {type(model).__name__} ({model.config.model_type})",
+            " and ".join(sorted(kinds)),
+            "floating point",
+            "load the original weights: quantized ones are not supported",
+        )
     if len(kinds) > 1:
         raise bad_input(
             f"the weights of {type(model).__name__} ({model.config.model_type})",
@@ -296,13 +305,14 @@ def _find(model: Any) -> Anatomy:
     sites = tuple(
         _site(model, number, block, many.calls[number]) for number, block in enumerate(blocks)
     )
-    additive, parallel = _wiring(model, body, sites)
+    additive, plain, parallel = _wiring(model, body, sites)
     return Anatomy(
         model=model,
         body=body,
         sites=sites,
         n_heads=config.num_attention_heads,
         additive=additive,
+        plain=plain,
         batched=frozenset(batched),
         has_positions=_has_positions(body),
         parallel=parallel,
@@ -446,6 +456,7 @@ def _site(model: Any, number: int, block: nn.Module, calls: list[_Call]) -> Site
     )
 
 
+@torch.inference_mode(False)  # `bypassed` may keep gradients through the columns
 def _projections(block: nn.Module, source: _Call, values: Values) -> dict[str, Tap]:
     """The projections of queries, keys and values; transformers orders them so in all families."""
     width, size = values.groups * values.size, values.size
@@ -489,25 +500,39 @@ def _values(model: Any, projected: Tensor, mixed: Tensor) -> Values | None:
     return None
 
 
-def _wiring(model: Any, body: Any, sites: Sequence[Site]) -> tuple[bool, bool]:
-    """How attention and MLP are wired into the stream, as `Anatomy` has it: additive, parallel.
+def _wiring(model: Any, body: Any, sites: Sequence[Site]) -> tuple[bool, bool, bool]:
+    """How attention and MLP are wired into the stream, as `Anatomy` has it: additive, plain,
+    parallel.
 
-    Tested by the outputs of blocks when both parts add zero; and by the input of the first MLP when
-    attention adds zero, and when it adds something else.
+    Tested by the outputs of blocks when both parts give zero, and when both give something else;
+    and by the input of the first MLP when attention gives zero, and something else.
     """
     if any(site.mlp is None for site in sites):
-        return False, False
-    passed: list[bool] = []
+        return False, False, False
+    added: list[Tensor] = []
     received: list[Tensor] = []
 
     def nothing(_module: nn.Module, _args: Any, returned: Tensor) -> Tensor:
         return torch.zeros_like(returned)
 
+    def ramp(like: Tensor) -> Tensor:
+        return torch.linspace(0, 1, like.shape[-1]).to(like).expand_as(like)
+
     def something(_module: nn.Module, _args: Any, returned: Tensor) -> Tensor:
-        return torch.linspace(0, 1, returned.shape[-1]).to(returned).expand_as(returned)
+        return ramp(returned)
 
     def compare(_module: nn.Module, args: Any, kwargs: dict[str, Any], returned: Any) -> None:
-        passed.append(torch.equal(states_in(args, kwargs), states_out(returned)))
+        added.append(states_out(returned) - states_in(args, kwargs))
+
+    def giving(change: Any) -> list[Tensor]:
+        """What each block adds where its attention and its MLP both give this."""
+        added.clear()
+        parts = [module for s in sites for module in (s.attention, s.mlp) if module is not None]
+        hooks = [module.register_forward_hook(change) for module in parts]
+        hooks += [s.block.register_forward_hook(compare, with_kwargs=True) for s in sites]
+        with attached(hooks):
+            _read(model, body, _ROWS[0])
+        return [*added]
 
     def look(_module: nn.Module, args: Any) -> None:
         received.extend(x for x in args if isinstance(x, Tensor))
@@ -516,17 +541,10 @@ def _wiring(model: Any, body: Any, sites: Sequence[Site]) -> tuple[bool, bool]:
     with attached(() if first is None else [first.register_forward_pre_hook(look)]):
         with attached([sites[0].attention.register_forward_hook(something)]):
             _read(model, body, _ROWS[0])
-        zeroed = [
-            module.register_forward_hook(nothing)
-            for site in sites
-            for module in (site.attention, site.mlp)
-            if module is not None
-        ]
-        compared = [site.block.register_forward_hook(compare, with_kwargs=True) for site in sites]
-        with attached([*zeroed, *compared]):
-            _read(model, body, _ROWS[0])
+        additive = not any(each.any() for each in giving(nothing))
     parallel = len(received) == 2 and torch.equal(*received)
-    return all(passed), parallel and len({type(site.block) for site in sites}) == 1
+    plain = additive and all(torch.allclose(x, 2 * ramp(x), atol=1e-4) for x in giving(something))
+    return additive, plain, parallel and len({type(site.block) for site in sites}) == 1
 
 
 def broken(model: Any, where: str) -> InputError:

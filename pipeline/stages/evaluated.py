@@ -89,14 +89,12 @@ class Evaluated:
     ) -> list[Intervention]:
         """The interventions, patches from other models with these models, which are loaded."""
         from pipeline.checkpoints.loading import load_model
-        from pipeline.interventions.edits import with_source
+        from pipeline.interventions.edits import Source, with_source
 
         folder, dtype = self.study.data / "checkpoints", self.dtype
         names = self.sources(interventions)
-        loaded = {name: load_model(folder / name, dtype, *device) for name in names}
-        return [
-            with_source(one, loaded[one.source]) if one.source else one for one in interventions
-        ]
+        read = {name: Source(load_model(folder / name, dtype, *device)) for name in names}
+        return [with_source(one, read[one.source]) if one.source else one for one in interventions]
 
     @contextmanager
     def on_device(

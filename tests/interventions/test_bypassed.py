@@ -8,7 +8,7 @@ from time import sleep
 import pytest
 import torch
 
-from pipeline.interventions import Intervention, bypassed
+from pipeline.interventions import Intervention, bypassed, edit
 from pipeline.interventions.interventions import IDENTITY, bypass
 from tests.families import BLOCKS, FAMILIES, OWN_ATTENTION, cases, tiny
 from tests.interventions.cases import (
@@ -161,7 +161,12 @@ def test_gradients_flow(family):
         torch.testing.assert_close(grad, exact, rtol=1e-3, atol=atol)
 
 
-@pytest.mark.parametrize("edit", ["zero", "noise", "skip", "mlp-zero", IDENTITY])
+@edit(site="key")
+def halved(here):
+    return here.now / 2
+
+
+@pytest.mark.parametrize("edit", ["zero", "noise", "skip", "mlp-zero", IDENTITY, halved])
 def test_every_edit_lets_gradients_through(edit):
     model, tokens = copy.deepcopy(tiny("gpt_neox")), random_tokens(2, PREFIX)
     with bypassed(model, Intervention("one", {2: edit})):

@@ -3,16 +3,17 @@
 import copy
 import math
 import warnings
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 import torch
 
-from pipeline.interventions import Intervention, complete, score, sweep
+from pipeline.interventions import Intervention, bypassed, complete, patch, score, sweep
 from pipeline.interventions.interventions import BASELINE, bypass
 from pipeline.interventions.memory import Journal
 from pipeline.interventions.tokenwise import look
 from pipeline.measure.attribution import products
+from pipeline.measure.near_verbatim import bounds
 from pipeline.models.precision import at_least_single
 from pipeline.workflow.errors import InputError
 from tests.families import BLOCKS, CONTEXT, END_OF_TEXT, FAMILIES, VOCABULARY, cases, tiny
@@ -348,6 +349,46 @@ def test_threads_that_share_a_model_wait_for_each_other():
         scored = threads.submit(score, model=model, requests=asked, interventions=SWEEP)
     assert all(torch.equal(one.result().continuation, alone.continuation) for one in made)
     assert scored.result().log_prob.shape == (len(SWEEP), 1)
+
+
+def test_threads_wait_for_a_model_that_a_patch_reads():
+    """And bounds for the model itself."""
+    model, twin = (copy.deepcopy(tiny("llama")) for _ in range(2))
+    twin.model.layers[1].self_attn.o_proj.weight.data.neg_()
+    tokens = random_tokens(2)
+    patched = [Intervention("patched", {1: patch(twin)})]
+    works = (
+        (twin, lambda: complete(model, tokens, SUFFIX, patched).suffix_log_prob),
+        (model, lambda: bounds(model, tokens, SUFFIX, 0, 1).lower),
+    )
+    for edited, work in works:
+        expected = work()
+        with ThreadPoolExecutor(1) as thread:
+            with bypassed(edited, range(BLOCKS)):
+                made = thread.submit(work)
+                wait([made], timeout=1)
+                assert not made.done()
+            assert torch.equal(made.result(), expected)
+
+
+def test_a_source_that_overflows_is_done_again_with_the_rest():
+    """The model that a patch reads overflows in half precision; the edited one does not."""
+
+    def enlarge(model):
+        for weight in model.model.layers[0].mlp.parameters():
+            weight.mul_(300)
+
+    model, twin = copy.deepcopy(tiny("llama")).half(), changed("llama", enlarge).half()
+    tokens, journal = random_tokens(3), Journal()
+    ours, expected = (
+        complete(edited, tokens, SUFFIX, [Intervention("patched", {1: patch(read)})], journal=log)
+        for edited, read, log in (
+            (model, twin, journal),
+            (copy.deepcopy(model).float(), copy.deepcopy(twin).float(), None),
+        )
+    )
+    assert journal.overflows == len(tokens)
+    torch.testing.assert_close(ours.log_prob, expected.log_prob, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt_neox", "gpt_neo", "gpt2"])

@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 from pipeline.checkpoints.loading import load_model
 from pipeline.checkpoints.manifest import write_manifest
 from pipeline.interventions import complete
-from pipeline.interventions.edits import with_source
+from pipeline.interventions.edits import Source, with_source
 from pipeline.measure.listed import read_listed
 from pipeline.samples.schemas import SAMPLES
 from pipeline.stages import registry
@@ -113,9 +113,10 @@ def test_a_study_runs_edits_of_ones_own(study: Study, capsys: pytest.CaptureFixt
     model, twin = (
         load_model(study.data / "checkpoints" / n, "float32") for n in ("perturbed", "standard")
     )
+    source = Source(twin)
     samples = pl.read_parquet(study.data / "samples" / "records.parquet")
     tokens = torch.tensor(samples["tokens"].to_list())
-    with_twin = [with_source(one, twin) if one.source else one for one in listed]
+    with_twin = [with_source(one, source) if one.source else one for one in listed]
     expected = complete(model, tokens, SUFFIX, with_twin).continuation.flatten(0, 1)
     assert made["continuation"].to_list() == expected.tolist()
     by_name = made.partition_by("intervention", as_dict=True)

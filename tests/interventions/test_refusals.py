@@ -44,9 +44,22 @@ def test_what_is_no_model_is_refused(model, call):
 def test_a_wrapper_and_several_precisions_are_refused(call):
     model = copy.deepcopy(tiny("llama"))
     model.model.layers[1].half()
-    for wrong, said in ((model, "float16 and torch.float32"), (nn.DataParallel(model), "Parallel")):
+    quantized = copy.deepcopy(tiny("llama"))
+    weight = quantized.model.layers[1].mlp.up_proj.weight
+    quantized.model.layers[1].mlp.up_proj.weight = nn.Parameter(weight.to(torch.int8), False)
+    for wrong, said in (
+        (model, "float16 and torch.float32"),
+        (nn.DataParallel(model), "Parallel"),
+        (quantized, "float32 and torch.int8"),
+    ):
         with pytest.raises(InputError, match=rf"got: +.*{said}"):
             call(wrong, bypass("one", (1,)))
+
+
+@on_samples
+def test_a_device_of_another_kind_is_refused(call):
+    with pytest.raises(InputError, match=r"got: +meta\n +expected: cpu or cuda"):
+        call(copy.deepcopy(tiny("llama")).to("meta"), BASELINE)
 
 
 @on_samples

@@ -91,22 +91,28 @@ def test_attention_change_is_that_of_the_stock_model(family):
     if family in NOT_ADDITIVE:
         assert found.isnan().all()
         return
-    entered, added = [], []
+    for block, part in enumerate(plain.parts(model)):
+        passed = {}
 
-    def enter(_module, args, kwargs):
-        entered.append((args[0] if args else kwargs["hidden_states"]).double())
+        def see(_module, args, kwargs, returned, passed=passed):
+            passed["x"] = (args[0] if args else kwargs["hidden_states"]).double()
+            passed["y"] = (returned[0] if isinstance(returned, tuple) else returned).double()
 
-    with ExitStack() as stack:
-        for part in plain.parts(model):
+        def project(_module, _args, returned, passed=passed):
+            passed["projected"] = returned.double()
+
+        with ExitStack() as stack:  # without its MLP a block adds what attention adds
             for handle in (
-                part.block.register_forward_pre_hook(enter, with_kwargs=True),
-                part.output.register_forward_hook(lambda _m, _a, y: added.append(y.double())),
+                part.mlp.register_forward_hook(lambda _m, _a, y: torch.zeros_like(y)),
+                part.output.register_forward_hook(project),
+                part.block.register_forward_hook(see, with_kwargs=True),
             ):
                 stack.callback(handle.remove)
-        model(tokens[:, :-1], use_cache=False)
-    for block in range(BLOCKS):
-        x = entered[block]
-        y = x + added[block].reshape(x.shape)
+            model(tokens[:, :-1], use_cache=False)
+        x, y = passed["x"], passed["y"]
+        if not torch.allclose(y - x, passed["projected"].view_as(x), atol=1e-5):
+            assert found.isnan().all(), "the family normalizes or scales what attention returns"
+            continue
         change = 1 - (x * y).sum(-1) / (x.norm(dim=-1) * y.norm(dim=-1))
         expected = torch.stack([change[:, 0], change[:, 1:].mean(1)], -1)
         torch.testing.assert_close(found[block], expected, rtol=1e-3, atol=1e-6)

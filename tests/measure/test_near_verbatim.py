@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
-from pipeline.interventions import Intervention, complete
+from pipeline.interventions import Intervention, complete, patch
 from pipeline.interventions.interventions import BASELINE
 from pipeline.measure.near_verbatim import bounds
+from pipeline.workflow.errors import InputError
 from tests.families import FAMILIES
 from tests.families import VOCABULARY as VOCABULARY_OF_FAMILIES
 from tests.measure.sampling import agrees, distances, drawn
@@ -116,6 +117,20 @@ def test_distance_zero_is_the_probability_that_memorization_reports(small, token
         lower, upper = bounds(small, tokens, SUFFIX, 0, 4, top_k=top_k, interventions=EDITS)
         torch.testing.assert_close(lower[..., 0].log(), expected, atol=1e-4, rtol=0)
         assert torch.equal(lower, upper)
+
+
+@pytest.mark.parametrize("positions", ["prefix", "suffix", "last"])
+def test_an_edit_of_some_positions_is_in_force_there_alone(small, tokens, positions) -> None:
+    some = [Intervention("some", {0: "zero", 1: "identity"}, positions=positions)]
+    expected = complete(small, tokens, SUFFIX, some, decode=False).suffix_log_prob
+    lower, _ = bounds(small, tokens, SUFFIX, 0, 4, interventions=some)
+    torch.testing.assert_close(lower[..., 0].log(), expected, atol=1e-4, rtol=0)
+
+
+def test_a_patch_is_refused(small, tokens) -> None:
+    patched = [Intervention("patched", {0: "zero", 1: patch("baseline")})]
+    with pytest.raises(InputError, match=r"got: +a patch\n +expected: edits without"):
+        bounds(small, tokens, SUFFIX, 1, 4, interventions=patched)
 
 
 def test_top_40_of_a_larger_vocabulary_and_of_several_edits() -> None:
