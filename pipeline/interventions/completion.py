@@ -30,6 +30,7 @@ from pipeline.interventions.memory import Journal, in_batches, joined
 from pipeline.interventions.near_ties import Alone, rounding_error
 from pipeline.interventions.overflow import finite
 from pipeline.interventions.wavefront import Engine, teacher_forced
+from pipeline.models.precision import at_least_single
 
 
 @one_at_a_time
@@ -140,18 +141,22 @@ def _batch(
         token[branch, sample] = later.token.where(fresh, token[branch, sample])
         margin[branch, sample] = later.margin.where(fresh, margin[branch, sample])
 
-    # near ties are decided again in place, each row alone
-    forced = readout.token
+    # near ties are decided again in place
+    forced, before = readout.token, token.clone()
     close, forced_close = margin <= tolerance, readout.margin <= tolerance
-    decided_again = 0
-    for g, i in (close | forced_close).any(-1).nonzero().tolist():
-        row = Alone(engine, g, batch[i], length, forbidden)
-        if forced_close[g, i].any():
-            forced[g, i] = row.argmax()
-        if close[g, i].any():
-            before = token[g, i].clone()
-            token[g, i] = row.continuation(before) if decoded[i] else row.path()
-            decided_again += int((token[g, i] != before).any())
+    unsure = (close | forced_close).any(-1)
+    if engine.in_half and unsure.any():
+        exact = _in_single(engine, batch, length, decoded, forbidden, unsure)
+        for tokens, again, these in ((token, exact[0], close), (forced, exact[1], forced_close)):
+            these = these.any(-1)
+            tokens[these] = again[these]
+    else:
+        for g, i in unsure.nonzero().tolist():
+            row = Alone(engine, g, batch[i], length, forbidden)
+            if forced_close[g, i].any():
+                forced[g, i] = row.argmax()
+            if close[g, i].any():
+                token[g, i] = row.continuation(token[g, i]) if decoded[i] else row.path()
     made = {
         "continuation": token,
         "min_margin": margin.amin(-1),
@@ -166,5 +171,38 @@ def _batch(
     completions = Completions(**ordered)
     # last, since a batch is repeated where memory runs out
     engine.journal.near_ties += int(close.sum())
-    engine.journal.decided_again += decided_again
+    engine.journal.decided_again += int((token != before).any(-1).sum())
     return completions
+
+
+def _in_single(
+    engine: Engine, batch: Tensor, length: int, decoded: Tensor, forbidden: Tensor, unsure: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Continuations and teacher-forced choices (G, B, S) in float32, where `unsure` (G, B).
+
+    In half precision most rows of an edited model nearly tie somewhere, too many to decide each of
+    them alone. In float32 few do, and these are.
+    """
+    branches, samples = (unsure.any(along).nonzero()[:, 0] for along in (1, 0))
+    single = replace(
+        engine.only([engine.trie.ending_in(branch) for branch in branches.tolist()]),
+        in_single=True,
+        token_budget=engine.token_budget and max(1, engine.token_budget // 2),
+        journal=Journal(halvings=engine.journal.halvings),
+    )
+    rows, of = batch[samples], decoded[samples]
+    with at_least_single(*engine.models):
+        tolerance = rounding_error(single, rows[:1])
+
+        def work(part: range) -> Completions:
+            some = slice(part.start, part.stop)
+            return _batch(single, rows[some], length, of[some], forbidden, tolerance)
+
+        budget = single.budget(batch.shape[1], caching=bool(of.any()))
+        costs = [single.trie.branches * (batch.shape[1] - 1)] * len(rows)
+        made = joined(in_batches(costs, budget, None, work, single.journal))
+    found = torch.full((2, *unsure.shape, length), -1, device=engine.device)
+    at = branches[:, None], samples
+    for tokens, exact in zip(found, (made.continuation, made.teacher_forced), strict=True):
+        tokens[at] = exact.to(engine.device)
+    return found[0], found[1]

@@ -42,7 +42,7 @@ class Journal:
         halvings: (items before, items after) for each time that memory ran out.
         tolerance: logits; the measured rounding error of a choice's margin.
         near_ties: number of choices whose margin is within the tolerance.
-        decided_again: number of near ties whose choice changed when recomputed alone.
+        decided_again: number of rows of which a near tie changed when it was recomputed.
         overflows: number of results that were not finite in half precision, and were recomputed in
             float32.
     """

@@ -3,7 +3,8 @@
 The last digits of a row's logits depend on its batch, so where two logits nearly tie, the choice
 could depend on the batch. The threshold is measured: a sample is read twice, once with a relative
 error of one unit of rounding added to the stream before every block. Choices within that error are
-recomputed independently of the batch: each row alone.
+recomputed independently of the batch: each row alone. In half precision they are too many for that;
+there `completion` first recomputes these rows in float32, together.
 
 Source of the measurement: Monte Carlo arithmetic, Parker, Pierce and Eggert, 2000.
 """

@@ -104,6 +104,11 @@ class Engine:
         return device
 
     @property
+    def in_half(self) -> bool:
+        """Whether it computes in half precision."""
+        return not self.in_single and torch.finfo(self.known.model.dtype).bits < 32
+
+    @property
     def models(self) -> list[PreTrainedModel]:
         """The model, and those that patches read."""
         return [self.known.model, *(each.model for each in self.sources.values())]

@@ -8,7 +8,15 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import pytest
 import torch
 
-from pipeline.interventions import Intervention, bypassed, complete, patch, score, sweep
+from pipeline.interventions import (
+    Intervention,
+    bypassed,
+    complete,
+    completion,
+    patch,
+    score,
+    sweep,
+)
 from pipeline.interventions.interventions import BASELINE, bypass
 from pipeline.interventions.memory import Journal
 from pipeline.interventions.tokenwise import look
@@ -313,6 +321,30 @@ def test_half_precision_runs(family, dtype):
     sure = expected.min_margin > 2 * tolerance
     assert torch.equal(ours.continuation[sure], expected.continuation[sure])
     assert (ours.teacher_forced == expected.teacher_forced).float().mean() > 0.8
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("decode", [True, False])
+def test_near_ties_of_half_precision_are_decided_in_single(dtype, decode, monkeypatch):
+    """In half precision nearly every row has one; in float32 hardly any has."""
+    coarse, alone = copy.deepcopy(tiny("gpt_neox")).to(dtype), []
+
+    class Counted(completion.Alone):
+        def __init__(self, *row):
+            alone.append(row)
+            super().__init__(*row)
+
+    monkeypatch.setattr(completion, "Alone", Counted)
+    exact, journal = copy.deepcopy(coarse).float(), Journal()
+    tokens = half_remembered(exact, 6)
+    ours = complete(coarse, tokens, SUFFIX, SWEEP, decode=decode, journal=journal)
+    unsure = ours.min_margin <= journal.tolerance
+    assert unsure.sum() > 10
+    assert len(alone) < 0.2 * unsure.sum()
+    expected = complete(exact, tokens, SUFFIX, SWEEP, decode=decode)
+    assert torch.equal(ours.continuation[unsure], expected.continuation[unsure])
+    by_one = complete(coarse, tokens, SUFFIX, SWEEP, 1, decode=decode)
+    assert_equal_tokens(ours, by_one)
 
 
 def test_double_precision_agrees_with_single():
